@@ -16,8 +16,7 @@ from voicemem.config.context import Recalled
 from voicemem.errors import StoreUnavailable
 from voicemem.protocol.types import JsonObject
 from voicemem.search.words import QueryWord, query_words
-from voicemem.store.memory_filters import AnyOf, MemoryFilter, NoneOf
-from voicemem.store.memory_rows import MemoryRow, event_ms_of
+from voicemem.store.memories import AnyOf, MemoryFilter, MemoryRow, NoneOf, event_ms_of
 from voicemem.store.port import Store
 from voicemem.store.scopes import Scope, scope_of
 from voicemem.store.streams import Stream

@@ -69,8 +69,8 @@ from voicemem.sessions.recording.recorder import is_update
 from voicemem.sessions.recording.redaction import load_rules
 from voicemem.sessions.retention import erase_user
 from voicemem.store.engines import open_store
+from voicemem.store.memories import AnyOf
 from voicemem.store.memory_budget import MemoryBudget
-from voicemem.store.memory_filters import AnyOf
 from voicemem.store.port import Store
 from voicemem.store.records import SessionFilter
 from voicemem.store.scopes import scope_of

@@ -31,7 +31,7 @@ from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.recording.batches import DEFAULT_END_REASON, validated_update
 from voicemem.sessions.recording.frames import reduce_frame
-from voicemem.store.memory_rows import MAX_ROWS, MemoryRow
+from voicemem.store.memories import MAX_ROWS, MemoryRow
 from voicemem.store.port import Store
 from voicemem.store.records import JournalRow, RestoredSession
 from voicemem.store.streams import ProducerState, SessionEnding, Stream

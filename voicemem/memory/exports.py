@@ -28,7 +28,7 @@ from voicemem.runtime import Clock
 from voicemem.sessions.lifecycle import StateName
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
-from voicemem.store.memory_filters import AnyOf, MemoryFilter
+from voicemem.store.memories import AnyOf, MemoryFilter
 from voicemem.store.port import Store
 from voicemem.store.records import LIST_BYTES, SessionFilter
 from voicemem.store.streams import Stream

@@ -24,8 +24,7 @@ from voicemem.protocol.memories import Evidence, MemorySource, Topics
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, Name, SessionId, format_place, parse_place
 from voicemem.search.ranking import FoundBy, beside, ranked
 from voicemem.search.words import query_words
-from voicemem.store.memory_filters import AnyOf, Between, MemoryFilter, Tags
-from voicemem.store.memory_rows import MemoryRow
+from voicemem.store.memories import AnyOf, Between, MemoryFilter, MemoryRow, Tags
 from voicemem.store.port import Store
 from voicemem.store.scopes import Scope, scope_of
 from voicemem.store.streams import Stream

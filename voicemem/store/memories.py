@@ -4,27 +4,304 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from msgspec.structs import replace
+import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from voicemem.errors import Refused
+from voicemem.protocol.memories import time_ms
+from voicemem.search.passages import MemoryWords, memory_words
 from voicemem.search.words import QueryWord
 from voicemem.store.database import Connection, Database, columns, scans, writes
-from voicemem.store.memory_filters import IS_THERE, Conditions, MemoryFilter, single_scope
-from voicemem.store.memory_rows import (
-    STORED,
-    MemoryRow,
-    ReplacedMemory,
-    check_rows,
-    is_newer,
-    row_of_values,
-    tombstone,
-    values_of,
-)
-from voicemem.store.scopes import LAST_MS, Scope
+from voicemem.store.scopes import FIRST_MS, LAST_MS, Scope
 from voicemem.store.stream_changes import find, new_stream
 from voicemem.store.streams import USER_KIND, Stream
+
+MAX_ROWS = 20
+"""Memories in one write: the words of each are indexed in its transaction, and others wait for that."""
+TAG_END = "\n"
+"""Stands around each topic and each entity in their columns; none has it."""
+IDS = msgspec.json.Decoder(tuple[str, ...])
+"""Decodes the column `supersedes`."""
+
+
+class MemoryRow(Struct, frozen=True, kw_only=True):
+    """A memory as it is stored. Times are Unix ms."""
+
+    key: int
+    """The stream in whose journal it stands."""
+    position: int
+    """That of the last event about it."""
+    id: str
+    project: str
+    namespace: str | None = None
+    user_id: str | None = None
+    session_id: str | None = None
+    kind: str
+    text: str
+    said_ms: int | None = None
+    created_ms: int
+    updated_ms: int
+    event_at: str | None = None
+    """When it happened: an ISO day or instant."""
+    expires_ms: int | None = None
+    pinned: bool = False
+    removed_ms: int | None = None
+    """When it was removed; a removed memory stays as a row without content (`tombstone`)."""
+    last_accessed_ms: int | None = None
+    access_count: int = 0
+    topics: tuple[str, ...] = ()
+    entities: tuple[str, ...] = ()
+    details: bytes = b"{}"
+    """JSON that is only passed on."""
+    supersedes: tuple[str, ...] = ()
+    """The ids of older memories of the project that this one takes the place of, as long as it is there."""
+    superseded_by: str | None = None
+    """The first that took its place, of those that are there; nobody writes it, it follows from `supersedes`."""
+    superseded_ms: int | None = None
+
+    @property
+    def scope(self) -> Scope:
+        return Scope(self.project, self.namespace, self.user_id, self.session_id)
+
+    @property
+    def words(self) -> MemoryWords:
+        """The words that it is found by."""
+        event_ms = event_ms_of(self.event_at)
+        return memory_words(self.text, (*self.topics, *self.entities), self.said_ms if event_ms is None else event_ms)
+
+
+class ReplacedMemory(NamedTuple):
+    """A memory whose id goes on in another stream, as it stands, and the event that removes it from its own."""
+
+    row: MemoryRow
+    payload: bytes
+
+
+def tombstone(row: MemoryRow, position: int, now_ms: int, details: bytes = b"{}") -> MemoryRow:
+    """The row that stays of a memory that is removed by the event at a position: no content."""
+    return replace(
+        row, position=position, updated_ms=now_ms, removed_ms=now_ms, text="", topics=(), entities=(), supersedes=(),
+        details=details, superseded_by=None, superseded_ms=None, expires_ms=None,
+    )  # fmt: skip
+
+
+def event_ms_of(event_at: str | None) -> int | None:
+    """An ISO day or instant in Unix ms, in UTC where it names no zone; None for what is neither."""
+    if event_at is None:
+        return None
+    try:
+        return time_ms(event_at)
+    except ValueError:
+        return None
+
+
+def check_rows(rows: Sequence[MemoryRow]) -> None:
+    """Raise `ValueError` for rows that no caller may give."""
+    if len(rows) > MAX_ROWS:
+        raise ValueError(f"At most {MAX_ROWS} memories can be written at once.")
+    if len({row.id for row in rows}) < len(rows):
+        raise ValueError("A memory can be written only once at a time.")
+    if any(TAG_END in tag for row in rows for tag in (*row.topics, *row.entities)):
+        raise ValueError("A topic or an entity has no line break.")
+
+
+def pack_tags(tags: Sequence[str]) -> str:
+    """Topics or entities as one text, in which each is found with a line break on both sides."""
+    return f"{TAG_END}{TAG_END.join(tags)}{TAG_END}" if tags else ""
+
+
+def unpack_tags(packed: str) -> tuple[str, ...]:
+    return tuple(packed[1:-1].split(TAG_END)) if packed else ()
+
+
+def is_newer(row: MemoryRow) -> tuple[bool, int, int]:
+    """The order of the rows of one id, of which all but one were removed."""
+    return row.removed_ms is None, row.updated_ms, row.key
+
+
+STORED = ("stream", *MemoryRow.__struct_fields__[1:-2])
+"""The columns of a memory, in every engine: its fields, but for those that follow from others."""
+
+
+def values_of(row: MemoryRow) -> dict[str, Any]:
+    """The values of `STORED`, and of `event_ms`, which is `event_at`, comparable."""
+    return asdict(row) | {
+        "stream": row.key,
+        "topics": pack_tags(row.topics),
+        "entities": pack_tags(row.entities),
+        "supersedes": msgspec.json.encode(row.supersedes),
+        "event_ms": event_ms_of(row.event_at),
+    }
+
+
+def row_of_values(values: Sequence[Any]) -> MemoryRow:
+    """Make the memory with these values of `STORED`."""
+    row = dict(zip(MemoryRow.__struct_fields__, values, strict=False))
+    row["pinned"] = bool(row["pinned"])
+    row["topics"], row["entities"] = map(unpack_tags, (row["topics"], row["entities"]))
+    row["supersedes"] = IDS.decode(row["supersedes"])
+    return MemoryRow(**row)
+
+
+class AnyOf(Struct, frozen=True):
+    """The field has one of these values; None stands for a field that is not set."""
+
+    values: tuple[str | None, ...]
+
+
+class NoneOf(Struct, frozen=True):
+    """The field has none of these values; one that is not set has none but None."""
+
+    values: tuple[str | None, ...]
+
+
+class StartsWith(Struct, frozen=True):
+    """The field begins with a text."""
+
+    prefix: str
+
+
+Condition = AnyOf | NoneOf | StartsWith
+
+
+class Tags(Struct, frozen=True, kw_only=True):
+    """A condition on the topics, or entities, of a memory."""
+
+    any: tuple[str, ...] | None = None
+    """At least one of these; None: no matter."""
+    all: tuple[str, ...] = ()
+    none: tuple[str, ...] = ()
+
+
+class Between(NamedTuple):
+    """A span of time; `until_ms` is the first moment that is too late. None: open."""
+
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        return FIRST_MS if self.since_ms is None else self.since_ms, LAST_MS if self.until_ms is None else self.until_ms
+
+
+class MemoryFilter(Struct, frozen=True, kw_only=True):
+    """A filter of memories: those of a project for which all conditions hold. Removed ones are never found."""
+
+    project: str
+    namespaces: Condition | None = None
+    user_ids: Condition | None = None
+    session_ids: Condition | None = None
+    kinds: Condition | None = None
+    topics: Tags | None = None
+    entities: Tags | None = None
+    created: Between | None = None
+    accessed: Between | None = None
+    """When it was accessed last; one that never was counts from `created_ms`."""
+    event: Between | None = None
+    """When it happened. One without `event_at` is never within bounds, as with `said`."""
+    said: Between | None = None
+    pinned: bool | None = None
+    as_of_ms: int | None = None
+    """Only those that were there, and not superseded, at this time."""
+    with_superseded: bool = False
+    unexpired_at_ms: int | None = None
+    """Without those whose `expires_ms` is over at this time."""
+    after: tuple[int, str] | None = None
+    """The (created_ms, id) of the last memory of the page before."""
+    limit: int = 100
+
+
+def single_scope(wanted: MemoryFilter) -> Scope:
+    """The part of a filter that is one project, namespace, user or session."""
+    return Scope(wanted.project, *map(single_value, (wanted.namespaces, wanted.user_ids, wanted.session_ids)))
+
+
+def single_value(condition: Condition | None) -> str | None:
+    return condition.values[0] if isinstance(condition, AnyOf) and len(condition.values) == 1 else None
+
+
+IS_THERE = "exists (select 1 from streams t where t.key = m.stream and t.state <> 'erased')"
+"""True for a memory `m` of a stream that is not erased."""
+IS_SUPERSEDED = """
+    exists (select 1 from superseded s join streams t on t.key = s.stream and t.state <> 'erased'
+    where s.project = m.project and s.old_id = m.id and s.created_ms <= coalesce(cast(:as_of as bigint), s.created_ms))
+"""
+
+
+class Conditions:
+    """The conditions of a filter as SQL over `memories m`, and the values of its parameters."""
+
+    def __init__(self, query: MemoryFilter) -> None:
+        self.values: dict[str, Any] = {"project": query.project}
+        self.clauses = ["m.project = :project and m.removed_ms is null", IS_THERE]
+        fields = (
+            ("m.namespace", query.namespaces),
+            ("m.user_id", query.user_ids),
+            ("m.session_id", query.session_ids),
+            ("m.kind", query.kinds),
+        )
+        self.clauses += [self.clause_of(column, condition) for column, condition in fields if condition is not None]
+        for column, tags in (("m.topics", query.topics), ("m.entities", query.entities)):
+            if tags is not None:
+                self.add_tags(column, tags)
+        spans = (
+            ("m.created_ms", query.created),
+            ("coalesce(m.last_accessed_ms, m.created_ms)", query.accessed),
+            ("m.event_ms", query.event),
+            ("m.said_ms", query.said),
+        )
+        for expression, span in spans:
+            if span is not None:
+                since, until = map(self.value, span.bounds)
+                self.clauses.append(f"{expression} >= {since} and {expression} < {until}")
+        if query.as_of_ms is not None:
+            self.clauses.append(f"m.created_ms <= {self.value(query.as_of_ms)}")
+        if query.unexpired_at_ms is not None:
+            self.clauses.append(f"(m.expires_ms is null or m.expires_ms > {self.value(query.unexpired_at_ms)})")
+        if query.pinned is not None:
+            self.clauses.append(f"m.pinned = {self.value(query.pinned)}")
+        if not query.with_superseded:
+            self.values["as_of"] = query.as_of_ms
+            self.clauses.append(f"not {IS_SUPERSEDED}")
+
+    @property
+    def sql(self) -> str:
+        return " and ".join(self.clauses)
+
+    def value(self, value: Any) -> str:
+        """Add a value; returns what stands for it."""
+        name = f"v{len(self.values)}"
+        self.values[name] = value
+        return f":{name}"
+
+    def clause_of(self, column: str, condition: Condition) -> str:
+        match condition:
+            case StartsWith(prefix):
+                return f"substr({column}, 1, {len(prefix)}) = {self.value(prefix)}"
+            case AnyOf((str() as value,)):
+                return f"{column} = {self.value(value)}"
+            case AnyOf(values):
+                clause = self.is_among(column, values)
+                return f"({clause} or {column} is null)" if None in values else clause
+            case NoneOf(values):
+                clause = f"not ({self.is_among(column, values)})"
+                return f"{column} is not null and {clause}" if None in values else f"({column} is null or {clause})"
+
+    def is_among(self, column: str, values: Sequence[str | None]) -> str:
+        return f"{column} in {self.value([value for value in values if value is not None])}"
+
+    def add_tags(self, column: str, tags: Tags) -> None:
+        self.clauses += [self.has_tag(column, tag) for tag in tags.all]
+        self.clauses += [f"not {self.has_tag(column, tag)}" for tag in tags.none]
+        if tags.any is not None:
+            self.clauses.append(f"({' or '.join(self.has_tag(column, tag) for tag in tags.any) or 'false'})")
+
+    def has_tag(self, column: str, tag: str) -> str:
+        return f"strpos({column}, {self.value(f'{TAG_END}{tag}{TAG_END}')}) > 0"
+
 
 TOUCH_AGAIN_MS = 60_000
 """A memory is noted as accessed at most once in this time."""

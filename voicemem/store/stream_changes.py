@@ -252,9 +252,7 @@ def close(
     stream.reason, stream.provisional = ending.reason, ending.provisional
     stream.silent_since_ms = stream.ending_ms = stream.ending_ts = stream.ending_reason = None
     rows.save_stream(stream)
-    for (name,) in rows.connection.rows(
-        SELECT_PRODUCER_NAMES, stream=key
-    ):  # the journal is archived later
+    for (name,) in rows.connection.rows(SELECT_PRODUCER_NAMES, stream=key):  # the journal is archived later
         rows.save_producer(key, rows.producer(key, name))
     plan_retention(rows, stream)
     enqueue_close(rows.connection, stream, notice_id, now_ms)

@@ -16,9 +16,16 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from msgspec import Struct
 
 from voicemem.store.database import Check, Connection, Database, Row, checked, columns
-from voicemem.store.memories import COLUMNS, NEWEST_FIRST, with_newer
-from voicemem.store.memory_filters import IS_THERE, Conditions, MemoryFilter
-from voicemem.store.memory_rows import MemoryRow, row_of_values
+from voicemem.store.memories import (
+    COLUMNS,
+    IS_THERE,
+    NEWEST_FIRST,
+    Conditions,
+    MemoryFilter,
+    MemoryRow,
+    row_of_values,
+    with_newer,
+)
 from voicemem.store.scopes import Scope
 from voicemem.store.transcript_index import FoundMessage, IndexDatabase, said_between
 

@@ -21,7 +21,7 @@ from tests.support.stores.memories import (
     write,
 )
 from voicemem.errors import Refused
-from voicemem.store.memory_rows import MAX_ROWS
+from voicemem.store.memories import MAX_ROWS
 from voicemem.store.port import Store
 
 

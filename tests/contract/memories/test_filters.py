@@ -10,8 +10,7 @@ import pytest
 from tests.support.stores.contract import NOW
 from tests.support.stores.memories import found, listed, remember, session_of, stream_of
 from voicemem.search.words import QueryWord, query_words
-from voicemem.store.memory_filters import AnyOf, Between, MemoryFilter, NoneOf, StartsWith, Tags
-from voicemem.store.memory_rows import event_ms_of
+from voicemem.store.memories import AnyOf, Between, MemoryFilter, NoneOf, StartsWith, Tags, event_ms_of
 from voicemem.store.port import Store
 
 DAY_MS = 86_400_000

@@ -20,8 +20,7 @@ from tests.support.stores.memories import (
     stream_of,
     write,
 )
-from voicemem.store.memory_filters import AnyOf
-from voicemem.store.memory_rows import MemoryRow
+from voicemem.store.memories import AnyOf, MemoryRow
 from voicemem.store.port import Store
 from voicemem.store.streams import Stream
 

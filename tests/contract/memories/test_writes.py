@@ -19,8 +19,7 @@ from tests.support.stores.memories import (
     write,
 )
 from voicemem.errors import Refused
-from voicemem.store.memories import TOUCH_AGAIN_MS
-from voicemem.store.memory_rows import MAX_ROWS, ReplacedMemory, tombstone
+from voicemem.store.memories import MAX_ROWS, TOUCH_AGAIN_MS, ReplacedMemory, tombstone
 from voicemem.store.port import Store
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.rows import every_row
 from voicemem.config.context import DEFAULT_RECALL, RecallConfig, Recalled, settle_recall
 from voicemem.context.recall import RecalledLine, dated, day_of, fitting, render
-from voicemem.store.memory_rows import MemoryRow
+from voicemem.store.memories import MemoryRow
 
 MAY_3 = 1_777_766_400_000
 

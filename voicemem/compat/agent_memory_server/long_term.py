@@ -15,7 +15,7 @@ from voicemem.memory.long_term.memories import LongTermMemory
 from voicemem.memory.long_term.plans import MemoryOwner, settle_owner
 from voicemem.memory.long_term.records import Memory, MemoryDraft, normalised
 from voicemem.protocol.types import Natural
-from voicemem.store.memory_filters import AnyOf, MemoryFilter
+from voicemem.store.memories import AnyOf, MemoryFilter
 from voicemem.store.streams import Stream
 
 MOST_LOOKED = 10_000

@@ -26,8 +26,7 @@ from voicemem.protocol.memories import GivenKind, Topics
 from voicemem.protocol.types import Integer, Natural
 from voicemem.search.words import query_words
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
-from voicemem.store.memory_filters import AnyOf, Between, MemoryFilter, Tags
-from voicemem.store.memory_rows import MAX_ROWS, MemoryRow
+from voicemem.store.memories import MAX_ROWS, AnyOf, Between, MemoryFilter, MemoryRow, Tags
 from voicemem.store.port import Store
 from voicemem.store.streams import Stream
 

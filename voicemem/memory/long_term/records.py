@@ -28,7 +28,7 @@ from voicemem.protocol.memories import (
 from voicemem.protocol.strict_json import check_integers
 from voicemem.protocol.types import Integer, JsonObject, Name, Natural, SessionId
 from voicemem.redaction.texts import Rules, redact_value
-from voicemem.store.memory_rows import MemoryRow
+from voicemem.store.memories import MemoryRow
 from voicemem.transcript.messages import Role
 
 

@@ -32,7 +32,7 @@ from voicemem.server.http.request import (
 )
 from voicemem.server.http.routes import Routes
 from voicemem.server.rest.token_reach import token_reach
-from voicemem.store.memory_filters import AnyOf
+from voicemem.store.memories import AnyOf
 from voicemem.store.scopes import scope_of
 
 ROUTES = Routes()

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 from voicemem.search.passages import ABOUT_WEIGHT, BEFORE_WEIGHT, Passage, day_words, indexed_words
 from voicemem.search.words import QueryWord
 from voicemem.store.database import Connection, Database, Row
-from voicemem.store.memories import COLUMNS, NEWEST_FIRST, MemoryFullText
-from voicemem.store.memory_rows import MemoryRow, row_of_values
+from voicemem.store.memories import COLUMNS, NEWEST_FIRST, MemoryFullText, MemoryRow, row_of_values
 from voicemem.store.scopes import Scope, query_terms, scope_terms
 from voicemem.store.transcript_index import MAX_LOOKS, IndexedSession, MessageFullText, TranscriptQuery
 

@@ -10,7 +10,7 @@ from voicemem.compat.agent_memory_server.finding import DAY_MS, Recency, rerank
 from voicemem.compat.agent_memory_server.long_term import Policy, select
 from voicemem.compat.agent_memory_server.records import view_of
 from voicemem.memory.long_term.records import Memory, to_memory
-from voicemem.store.memory_rows import MemoryRow
+from voicemem.store.memories import MemoryRow
 
 NOW = 1_790_000_000_000
 

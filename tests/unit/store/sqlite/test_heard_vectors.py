@@ -20,7 +20,7 @@ from tests.support.stores.contract import NOW
 from tests.support.stores.heard import index_call, passages, reindex
 from tests.support.stores.memories import memory_of, remember, stream_of, write
 from voicemem.llm.embeddings import to_vector
-from voicemem.store.memory_rows import tombstone
+from voicemem.store.memories import tombstone
 from voicemem.store.scopes import Scope
 from voicemem.store.sqlite import SqliteStore, vectors
 from voicemem.store.sqlite.connection import SqliteConnection

@@ -12,7 +12,7 @@ from tests.support.stores.sqlite import NOW
 from voicemem.search.words import query_words
 from voicemem.store.journal import LIST_STREAMS, conditions_of
 from voicemem.store.memories import LIST as LIST_MEMORIES
-from voicemem.store.memory_filters import AnyOf, Conditions, MemoryFilter, NoneOf, single_scope
+from voicemem.store.memories import AnyOf, Conditions, MemoryFilter, NoneOf, single_scope
 from voicemem.store.overviews import COUNT_LOOKS, LIST_OVERVIEWS, LOOK, look_of
 from voicemem.store.records import CLIENT_ID_LABEL, SessionFilter
 from voicemem.store.sqlite import SqliteStore

@@ -12,7 +12,7 @@ import pytest
 from tests.support.stores.contract import NOW
 from tests.support.stores.memories import delete_content, found, memory_of, one, remember, session_of, stream_of, write
 from voicemem.errors import CannotStart
-from voicemem.store.memory_rows import MAX_ROWS, MemoryRow, tombstone
+from voicemem.store.memories import MAX_ROWS, MemoryRow, tombstone
 from voicemem.store.port import Store
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite import words as memory_words
@@ -98,13 +98,13 @@ async def test_no_word_of_a_removed_memory_is_in_any_file(store: SqliteStore) ->
 
 async def test_single_removals_clear_the_file_now_and_then(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file is read as a whole for that, so not for each of them; the next time is not forgotten."""
-    monkeypatch.setattr("voicemem.store.sqlite.traces.CLEAR_AGAIN_S", float("inf"))
+    monkeypatch.setattr("voicemem.store.sqlite.store.CLEAR_AGAIN_S", float("inf"))
     for number in range(2):
         row = await remember(store, "m", f"quixotic{number}")
         await write(store, await stream_of(store), tombstone(row, row.position + 1, NOW))
         assert await store.retention.finish_erased()
     assert {} != on_disk(store)
-    monkeypatch.setattr("voicemem.store.sqlite.traces.CLEAR_AGAIN_S", 0.0)
+    monkeypatch.setattr("voicemem.store.sqlite.store.CLEAR_AGAIN_S", 0.0)
     assert await store.retention.finish_erased()
     assert {} == on_disk(store)
 
