@@ -19,8 +19,6 @@ EXPECT_AGAIN_MS = 1_000
 
 
 class Offer(NamedTuple):
-    """One event that a producer offers to a journal."""
-
     seq: int | None
     received_ms: int
     payload: bytes
@@ -51,7 +49,6 @@ class Batch(Struct):
     """Where the journal must end for `offers` to be stored; None: anywhere."""
 
     def as_offers(self) -> Sequence[Offer]:
-        """All events, as offers."""
         if self.offers is not None:
             return self.offers
         return [Offer(self.first_seq + index, self.received_ms, text) for index, text in enumerate(self.payloads)]
@@ -68,7 +65,6 @@ class Outcome(NamedTuple):
     code: str | None = None
     duplicate: bool = False
     expected: int | None = None
-    """With `seq_gap`: the seq that must come next."""
 
 
 class AppendResult(NamedTuple):
@@ -83,7 +79,6 @@ class AppendResult(NamedTuple):
     position: int | None
     outcomes: Sequence[Outcome] = ()
     reopened: bool = False
-    """Whether the batch opened its session again."""
     position_taken: bool = False
     """Whether the journal did not end at the batch's `expected_position`, so that nothing was looked at."""
 

@@ -49,7 +49,6 @@ class Claims(Port):
             await self.database.write(job)
 
     async def end_reply(self, key: int, item: str) -> None:
-        """Forget it again: the journal has the end of the reply."""
         if not self.database.is_exclusive:
             await self.database.execute(END_REPLY, stream=key, item=item)
 

@@ -41,8 +41,6 @@ DELETE_FINISHED_PLAN = """
 
 
 class Compaction(Port):
-    """Compacts the journals of ended sessions."""
-
     async def claim_compactable(self, node: str, now_ms: int, lease_ms: int, limit: int) -> list[int]:
         """Claim ended sessions that can no longer be reopened, and whose journals are not compacted."""
         return await claim(self.database, COMPACTABLE, node, now_ms, lease_ms, limit)
@@ -64,7 +62,6 @@ class Compaction(Port):
 
 
 def last_archived(connection: Connection, key: int) -> int:
-    """The last position that is in an archive; 0 when there is none."""
     return int(connection.one(SELECT_LAST_ARCHIVED, stream=key)[0])
 
 
@@ -114,6 +111,5 @@ def delete_archived(connection: Connection, key: int) -> bool:
 
 
 def mark_compacted(connection: Connection, key: int) -> None:
-    """Note that nothing is left to compact."""
     connection.execute(MARK_COMPACTED, stream=key)
     connection.execute(DELETE_FINISHED_PLAN, stream=key)

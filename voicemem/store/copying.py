@@ -31,7 +31,6 @@ from voicemem.store.stream_rows import POSITION as JOURNAL_END
 PORTION_ROWS, PORTION_BYTES = 5_000, 4 * 1024 * 1024
 """What one transaction of a copy adds; the row that exceeds the bytes is its last."""
 REPORT_ROWS = 5_000
-"""Rows that are compared between two reports."""
 COPYING, MOVED = "copying", "moved"
 """Names in `meta`: of a `CopyMark` in a target, and of a `MovedMark` in a source."""
 COPIED_VALUES = ("incarnation", "cursor_secret")
@@ -51,7 +50,6 @@ class CopiedTable(NamedTuple):
     """Which rows are copied: without those of erased sessions."""
 
     def place(self, row: Row) -> Row:
-        """The key of a row."""
         return tuple(row[self.columns.index(name)] for name in self.key)
 
 
@@ -70,7 +68,6 @@ STREAMS = table(
 )
 CONFIG = STREAMS.columns.index("config")
 DERIVED = ("name", "user_id", "channel")
-"""Columns of streams that repeat the configuration."""
 ARCHIVES = table("archives", "stream position", "last seqs runs")
 JOURNAL = table("journal", "stream position", "count checksum payload producer seq received_ms", flags="waypoint")
 TABLES = (
@@ -158,7 +155,6 @@ class Volume(NamedTuple):
     keys: int
     endpoints: int
     pending: int
-    """Deliveries."""
     attempts: int
     epochs: int
     """Of all producers, added up: each open raises it."""
@@ -201,12 +197,10 @@ class CopyEnd(ABC):
 
     @property
     def values(self) -> Mapping[str, bytes]:
-        """The rows of `meta`."""
         return {} if self.connection is None else dict(self.connection.rows(SELECT_META))
 
     @property
     def is_empty(self) -> bool:
-        """Whether it holds nothing of its own."""
         return self.connection is None or self.connection.row(SELECT_ANYTHING) is None
 
     @property
@@ -227,7 +221,6 @@ class CopyEnd(ABC):
         return self.scan(query, 4 if table is ARCHIVES else 500, **values)
 
     def read_keys(self) -> Iterator[int]:
-        """The keys of all streams that are not erased, in order."""
         return (key for (key,) in self.scan(SELECT_KEYS, 500))
 
     def read_entries(self, key: int, after: int, limit: int) -> list[JournalRow]:
@@ -241,7 +234,6 @@ class CopyEnd(ABC):
             self.make_room(volume, mark)
 
     def add(self, table: CopiedTable, rows: Sequence[Row], mark: bytes) -> None:
-        """Insert rows and move the mark, in one transaction."""
         columns = (*table.columns, *(DERIVED if table is STREAMS else ()))
         marks = ", ".join(f":{name}" for name in columns)
         values = [dict(zip(columns, values_of(table, row), strict=True)) for row in rows]
@@ -327,7 +319,6 @@ def decode_config(encoded: bytes) -> JsonObject:
 
 
 Report = Callable[[CopyMark], None]
-"""Gets how far the work has come."""
 
 
 def why_not_served(values: Mapping[str, bytes]) -> str | None:
@@ -417,7 +408,6 @@ def compare_rows(source: CopyEnd, target: CopyEnd, report: Report) -> set[int]:
 
 
 def progress(mark: CopyMark, table: CopiedTable, rows: int, events: int, size: int) -> CopyMark:
-    """A mark with as much more behind it."""
     return replace(mark, table=table.name, rows=mark.rows + rows, events=mark.events + events, size=mark.size + size)
 
 
@@ -430,7 +420,6 @@ def difference(table: CopiedTable, ours: Row | None, theirs: Row | None) -> str:
 
 
 def is_damaged(table: CopiedTable, row: Row) -> bool:
-    """Return whether a row of a journal is not what was once written."""
     try:
         if table is JOURNAL:
             stream, position, _, checksum, payload, *_ = row
@@ -443,14 +432,12 @@ def is_damaged(table: CopiedTable, row: Row) -> bool:
 
 
 def events_in(table: CopiedTable, row: Row) -> int:
-    """How many events a row holds."""
     if table is JOURNAL:
         return int(row[2])
     return int(row[2] - row[1] + 1) if table is ARCHIVES else 0
 
 
 def bytes_in(row: Row) -> int:
-    """About how much a row holds."""
     return 8 * len(row) + sum(len(value) for value in row if isinstance(value, (bytes, str)))
 
 
@@ -462,6 +449,5 @@ def finish_copy(source: CopyEnd, target: CopyEnd, to: str, now_ms: int) -> None:
 
 
 def previous_target(source: CopyEnd) -> str | None:
-    """Where the source was copied to before; None for one that was not."""
     found = source.values.get(MOVED)
     return None if found is None else msgspec.json.decode(found, type=MovedMark).to

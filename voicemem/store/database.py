@@ -152,7 +152,6 @@ class Database(ABC):
         return await self.read(job)
 
     async def rows(self, query: str, **values: Any) -> list[Row]:
-        """Read all rows of a query."""
         return await self.read(lambda connection: connection.rows(query, **values))
 
     async def row(self, query: str, **values: Any) -> Row | None:
@@ -217,8 +216,6 @@ class Database(ABC):
 
 
 class Port:
-    """A part of the store, over its database."""
-
     def __init__(self, database: Database) -> None:
         self.database = database
 

@@ -25,21 +25,16 @@ class Attempt(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """A delivery as its session's owner reads it."""
-
     notice_id: str
     url: str
     event_type: int
     state: str
-    """`pending`, `delivered` or `failed`."""
     attempts: list[Attempt]
     waiting_for: str | None = None
     """`session_set_aside` while it cannot be made for that reason."""
 
 
 class EndpointDelivery(NamedTuple):
-    """A delivery as the owner of its endpoint reads it."""
-
     key: int
     session_id: str
     made_ms: int
@@ -103,7 +98,6 @@ FILTERS = {
     "event_type": "x.event_type = :event_type",
     "state": "x.state = :state",
 }
-"""The condition of each field of a filter that is set."""
 LIST_OF_ENDPOINT = f"""
     select {LISTED_COLUMNS} from deliveries x {JOINED}
     where x.endpoint = :endpoint and s.state <> 'erased' and {{conditions}} order by x.key desc limit :limit
@@ -221,7 +215,6 @@ def conditions_of(query: DeliveryFilter) -> list[str]:
 
 
 def to_delivery(connection: Connection, row: Row) -> EndpointDelivery:
-    """Make the delivery of a row of `LISTED_COLUMNS`."""
     key, session_id, made_ms, due_ms, notice_id, url, event_type, state, waiting_for = row
     attempts = [Attempt(*attempt) for attempt in connection.rows(SELECT_ATTEMPTS, delivery=key)]
     delivery = Delivery(notice_id, url, event_type, state, attempts, waiting_for)
@@ -229,6 +222,5 @@ def to_delivery(connection: Connection, row: Row) -> EndpointDelivery:
 
 
 def listed_delivery(connection: Connection, row: Row) -> ListedDelivery:
-    """The delivery of a row of `LISTED_COLUMNS` and `ENDPOINT_COLUMNS`."""
     width = LISTED_COLUMNS.count(",") + 1
     return ListedDelivery(to_delivery(connection, row[:width]), to_endpoint(row[width:]))

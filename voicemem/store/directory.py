@@ -58,7 +58,6 @@ class InboundSecret(Struct, frozen=True):
     dialect: str
     secret: str
     set_ms: int
-    """When `secret` was set."""
     old_secret: str | None = None
     """Verifies too, until `old_secret_until_ms`."""
     old_secret_until_ms: int | None = None

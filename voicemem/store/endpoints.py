@@ -35,7 +35,6 @@ class Endpoint(Struct, frozen=True):
     """After a rotation: signs alongside the new one until `old_secret_until_ms`."""
     old_secret_until_ms: int | None = None
     failing_since_ms: int | None = None
-    """The first failed attempt since the last success."""
     disabled_reason: str | None = None
     """`request` (its owner disabled it), `gone` (it answered 410) or `failing`."""
 
@@ -75,8 +74,6 @@ INSERT_SESSION_ENDPOINT = insert(
 
 
 class Endpoints(Port):
-    """The endpoints that projects registered, and the operator's."""
-
     @writes
     def add_endpoint(self, connection: Connection, endpoint: Endpoint, limit: int) -> Endpoint | None:
         """Store a project's new endpoint, and return it with its key; None when the project has `limit` already."""
@@ -145,7 +142,6 @@ class Endpoints(Port):
 
     @writes
     def disable(self, connection: Connection, statement: str, /, key: int, **values: Any) -> bool:
-        """Disable an endpoint where a statement does so, and fail what waits for it."""
         is_disabled = connection.execute(statement, key=key, **values) > 0
         if is_disabled:
             connection.execute(FAIL_PENDING_DELIVERIES, endpoint=key)
@@ -172,12 +168,10 @@ def save_session_endpoint(connection: Connection, stream: Stream, now_ms: int) -
 
 
 def endpoint_values(endpoint: Endpoint) -> dict[str, Any]:
-    """The values of an endpoint's columns."""
     return asdict(endpoint) | {"event_types": msgspec.json.encode(endpoint.event_types).decode()}
 
 
 def to_endpoint(values: Sequence[Any]) -> Endpoint:
-    """The endpoint of a row of `ENDPOINT_COLUMNS`."""
     row = dict(zip(FIELDS, values, strict=True))
     row["public_only"] = bool(row["public_only"])
     row["event_types"] = EVENT_TYPES_DECODER.decode(row["event_types"])

@@ -68,7 +68,6 @@ def open_copy_end(url: str, is_target: bool, only_look: bool) -> CopyEnd:
 
 
 def refuse_copies(values: Mapping[str, bytes], unfinished: bool, close: Callable[[], None]) -> None:
-    """Close a store that must not be served, and raise `CannotStart`."""
     reason = None if unfinished else why_not_served(values)
     if reason is not None:
         close()

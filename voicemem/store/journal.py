@@ -82,7 +82,6 @@ CONDITIONS = {
     "keys": "s.key in :keys",
     "after": "(s.started_ms, s.key) < (:after_ms, :after_key)",
 }
-"""The condition of each field of a `SessionFilter` that is set, but for the label."""
 HAS_LABEL = {
     "sqlite": "exists (select 1 from json_each(s.config, '$.labels') l where l.key = :label and l.value = :value)",
     "postgresql": "exists (select 1 from labels l where l.stream = s.key and l.digest = :digest)",
@@ -488,14 +487,12 @@ def is_scan(wanted: SessionFilter) -> bool:
 
 
 def conditions_of(wanted: SessionFilter, engine: str) -> tuple[str, dict[str, Any]]:
-    """The where clause of a list of sessions, and its values."""
     clauses, values = clauses_of(wanted, engine, ("label", *CONDITIONS))
     listed = IN_PROJECT if wanted.state in ("running", "ended") else IS_LISTED
     return " and ".join([listed, *clauses]), {"project": wanted.project, "kind": SESSION_KIND, **values}
 
 
 def clauses_of(wanted: SessionFilter, engine: str, fields: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
-    """The conditions of those of these fields that are set, and their values."""
     clauses: list[str] = []
     values: dict[str, Any] = {}
     for field in fields:

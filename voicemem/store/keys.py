@@ -29,7 +29,6 @@ class KeySource:
         return int(self.offset_ms + self.monotonic() * 1000)
 
     def draw(self) -> int:
-        """A new key."""
         with self.lock:
             drawn = first_key(self.now_ms()) + secrets.randbelow(1 << RANDOM_BITS)
             self.last = max(self.last + 1, drawn)
@@ -42,7 +41,6 @@ def first_key(ms: int) -> int:
 
 
 def month_of(ms: int) -> tuple[int, int]:
-    """Year and month, UTC."""
     time = datetime.fromtimestamp(ms / 1000, UTC)
     return time.year, time.month
 

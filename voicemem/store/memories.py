@@ -24,7 +24,6 @@ MAX_ROWS = 20
 TAG_END = "\n"
 """Stands around each topic and each entity in their columns; none has it."""
 IDS = msgspec.json.Decoder(tuple[str, ...])
-"""Decodes the column `supersedes`."""
 
 
 class MemoryRow(Struct, frozen=True, kw_only=True):
@@ -68,7 +67,6 @@ class MemoryRow(Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> MemoryWords:
-        """The words that it is found by."""
         event_ms = event_ms_of(self.event_at)
         return memory_words(self.text, (*self.topics, *self.entities), self.said_ms if event_ms is None else event_ms)
 
@@ -109,7 +107,6 @@ def check_rows(rows: Sequence[MemoryRow]) -> None:
 
 
 def pack_tags(tags: Sequence[str]) -> str:
-    """Topics or entities as one text, in which each is found with a line break on both sides."""
     return f"{TAG_END}{TAG_END.join(tags)}{TAG_END}" if tags else ""
 
 
@@ -138,7 +135,6 @@ def values_of(row: MemoryRow) -> dict[str, Any]:
 
 
 def row_of_values(values: Sequence[Any]) -> MemoryRow:
-    """Make the memory with these values of `STORED`."""
     row = dict(zip(MemoryRow.__struct_fields__, values, strict=False))
     row["pinned"] = bool(row["pinned"])
     row["topics"], row["entities"] = map(unpack_tags, (row["topics"], row["entities"]))
@@ -159,8 +155,6 @@ class NoneOf(Struct, frozen=True):
 
 
 class StartsWith(Struct, frozen=True):
-    """The field begins with a text."""
-
     prefix: str
 
 
@@ -168,8 +162,6 @@ Condition = AnyOf | NoneOf | StartsWith
 
 
 class Tags(Struct, frozen=True, kw_only=True):
-    """A condition on the topics, or entities, of a memory."""
-
     any: tuple[str, ...] | None = None
     """At least one of these; None: no matter."""
     all: tuple[str, ...] = ()
@@ -272,7 +264,6 @@ class Conditions:
         return " and ".join(self.clauses)
 
     def value(self, value: Any) -> str:
-        """Add a value; returns what stands for it."""
         name = f"v{len(self.values)}"
         self.values[name] = value
         return f":{name}"
@@ -306,7 +297,6 @@ class Conditions:
 TOUCH_AGAIN_MS = 60_000
 """A memory is noted as accessed at most once in this time."""
 COLUMNS = columns(STORED, "m.")
-"""As `row_of_values` takes them."""
 NEWEST_FIRST = "m.created_ms desc, m.id desc"
 LIST = f"select {COLUMNS} from memories m where {{conditions}} order by {NEWEST_FIRST} limit :limit"
 IS_AFTER = " and (m.created_ms, m.id) < (:after_ms, :after_id)"
@@ -375,7 +365,6 @@ class MemoryFullText(ABC):
         """Makes the terms of scopes."""
 
     def values(self, row: MemoryRow) -> dict[str, Any]:
-        """The values of the parameters in `columns`."""
         return {}
 
     def save(self, connection: Connection, row: MemoryRow, before: MemoryRow | None) -> None:
@@ -561,7 +550,6 @@ class Memories:
         return bool(portion)
 
     def save(self, connection: Connection, row: MemoryRow) -> None:
-        """Insert a memory with its words, or replace that of its stream and id."""
         before = load(connection, row.key, row.id)
         connection.execute(self.save_statement, **values_of(row), **self.words.values(row))
         if before is not None and row.text != before.text:
@@ -574,7 +562,6 @@ class Memories:
             connection.execute(INSERT_LINK, old=old, project=row.project, now_ms=row.updated_ms, **links)
 
     def delete(self, connection: Connection, row: MemoryRow) -> None:
-        """Delete a memory with its words, its links and its vector."""
         self.words.delete(connection, row)
         for statement in (DELETE_LINKS, DELETE_VECTOR, DELETE):
             connection.execute(statement, stream=row.key, id=row.id)
@@ -586,7 +573,6 @@ def load(connection: Connection, key: int, memory_id: str) -> MemoryRow | None:
 
 
 def is_there(connection: Connection, key: int, row: MemoryRow) -> bool:
-    """Return whether a memory stands in a stream as it does in a row."""
     return connection.row(SELECT_IS_THERE, key=key, id=row.id, position=row.position) is not None
 
 

@@ -21,20 +21,15 @@ class Observation(Struct, frozen=True):
     """Of the session."""
     dialect: str
     call: str
-    """What the vendor calls it."""
     started_ms: int
     changed_ms: int
     state: ObservationState = "waiting"
     reason: str | None = None
-    """Why it is not being observed."""
     status: int | None = None
     """What the vendor said then: the status of its answer, or the code of its close."""
     connections: int = 0
-    """How many there were."""
     ended_ms: int | None = None
-    """None while it runs."""
     node: str | None = None
-    """Which node has it."""
 
 
 class ObservedSession(NamedTuple):

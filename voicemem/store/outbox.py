@@ -37,7 +37,6 @@ class SessionHeader(Struct, frozen=True):
     started_ms: int
     stopped_ms: int
     reason: str | None = None
-    """That of the close; None for a start."""
     user_id: str | None = None
 
 
@@ -257,7 +256,6 @@ def select_due(connection: Connection, engine: str, now_ms: int, full: Sequence[
 
 
 def to_claimed_delivery(row: Row) -> ClaimedDelivery:
-    """The delivery of a row of both kinds of columns, under the lease that it gets now."""
     width = len(DELIVERY_FIELDS)
     values = dict(zip(DELIVERY_FIELDS, row[:width], strict=True))
     values |= {"header": HEADER_DECODER.decode(values["header"]), "lease": values["lease"] + 1}

@@ -21,7 +21,6 @@ from voicemem.store.streams import MAX_OVERVIEW_TEXT, SESSION_KIND
 MAX_LOOKS = 5_000
 """Sessions that are looked at for a page."""
 MAX_COUNT_LOOKS = 20_000
-"""The same for a count."""
 MAX_CANDIDATES = 10_000
 """Sessions with deliveries in a state that are looked at all together; where more have some, they are soon met."""
 FIRST_LOOKS = 4
@@ -31,7 +30,6 @@ PLACE_FIELDS = ("started_after", "started_before", "after")
 INDEXED = ("keys", "user_id", "interrupted", "slow_ms", "state")
 """The fields by which an index finds sessions, in the order of a list, the one that finds the fewest first."""
 INDEX_CONDITIONS = {"interrupted": " and s.interruptions > 0", "slow_ms": f" and s.slowest_ms >= {SLOW_MS}"}
-"""The conditions of partial indexes."""
 SOURCES = {
     "sqlite": {
         "keys": "streams s not indexed",
@@ -80,7 +78,6 @@ SAVE_FILTERED = """
     and (interruptions is distinct from :interruptions or slowest_ms is distinct from :slowest_ms)
 """
 Place = tuple[int, int]
-"""Start and key of a session: where a page ends."""
 
 
 class OverviewPage(NamedTuple):
@@ -106,8 +103,6 @@ class Look(NamedTuple):
 
 
 class Overviews(Port):
-    """Slim rows of sessions."""
-
     async def list_overviews(self, query: SessionFilter, most_looks: int | None = None) -> OverviewPage:
         """The same sessions as `Journal.list_sessions`, in the same order, and what was saved of their memories.
 
@@ -187,7 +182,6 @@ def look_of(query: SessionFilter, engine: str) -> Look:
 
 
 def has_index(query: SessionFilter, field: str) -> bool:
-    """Return whether an index leads to the sessions of a condition for the value that it has."""
     if field == "interrupted":
         return bool(query.interrupted)
     return field != "slow_ms" or (query.slow_ms or 0) >= SLOW_MS

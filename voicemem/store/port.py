@@ -106,7 +106,6 @@ class Store(ABC):
 
     @reads
     def read_figures(self, connection: Connection, now_ms: int) -> Figures:
-        """Counts and sizes over all projects."""
         (running,) = connection.one(COUNT_RUNNING)
         (pending,) = connection.one(COUNT_PENDING)
         due, oldest = connection.one(COUNT_DUE, now_ms=now_ms)

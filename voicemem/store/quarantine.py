@@ -68,7 +68,6 @@ class Quarantine(Port):
         connection.execute(MAKE_DUE, key=key, now_ms=now_ms)
 
     async def count_quarantined(self, version: str) -> int:
-        """The number of streams that are quarantined."""
         return await self.database.count(COUNT_ENTRIES, version=version)
 
     async def list_quarantined(self, version: str, limit: int) -> list[Stream]:

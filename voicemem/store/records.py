@@ -116,7 +116,6 @@ class SessionOverview(NamedTuple):
     active_ms: int
     """When the last entry was journaled."""
     position: int
-    """Of the last entry."""
     name: str | None
     user_id: str | None
     labels: str | None
@@ -154,7 +153,6 @@ class Node(Struct, frozen=True):
     address: str = ""
     """Its address, for people to read; empty for a library, which has no callers."""
     version: str = ""
-    """Of the program."""
     snapshot_version: int = 0
     """Of the snapshots that it reads."""
 
@@ -163,7 +161,6 @@ class Figures(NamedTuple):
     """Counts and sizes, for the operator. Sizes are in bytes, and 0 where there is no file."""
 
     running: int
-    """Sessions that have not ended."""
     pending: int
     """Deliveries that wait, including those whose next attempt is later."""
     due: int

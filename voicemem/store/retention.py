@@ -18,8 +18,6 @@ from voicemem.store.upkeep import Portion
 
 
 class ContentTable(NamedTuple):
-    """A table that holds content of sessions."""
-
     name: str
     key: str
     """Tells apart the rows of a session."""
@@ -62,7 +60,6 @@ INDEX_TABLES = (
     ContentTable("transcript_messages", "turn", "octet_length(text) + octet_length(before)"),
     ContentTable("transcript_sessions", "stream", "0"),
 )
-"""Those of a transcript index in the same database."""
 MEMORIES = 5
 """Memories in a portion: each may take milliseconds, where its words are overwritten."""
 CLAIMABLE = """
@@ -196,7 +193,6 @@ async def claim(database: Database, query: str, node: str, now_ms: int, lease_ms
 
 
 def erase(rows: StreamRows, stream: Stream, now_ms: int) -> None:
-    """Make a session unreadable."""
     if stream.state == "erased":
         return
     key, connection = stream.key, rows.connection

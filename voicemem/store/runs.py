@@ -111,7 +111,6 @@ class RunRow(NamedTuple):
 
     @property
     def last(self) -> int:
-        """The position of its last event."""
         return self.position + self.events - 1
 
     @property
@@ -177,7 +176,6 @@ def next_stored_seq(connection: Connection, stream: int, producer: str, seq: int
 
 
 def find_last_seq(connection: Connection, stream: int, producer: str) -> int:
-    """The last seq that the journal has of a producer; 0 when it has none."""
     row = connection.row(SELECT_LAST_SEQ, stream=stream, producer=producer, seq=MAX_SEQ)
     return 0 if row is None else int(row[0])
 

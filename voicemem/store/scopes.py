@@ -23,12 +23,10 @@ class Scope(NamedTuple):
 
     @property
     def given(self) -> dict[str, str]:
-        """The parts that are not None, by name."""
         return {name: part for name, part in self._asdict().items() if part is not None}
 
 
 def scope_of(stream: Stream) -> Scope:
-    """The scope that a session's messages are in."""
     labels = stream.config.get("labels") or {}
     return Scope(stream.project, labels.get(NAMESPACE_LABEL), stream.config.get("user_id"), stream.id)
 

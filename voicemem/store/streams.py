@@ -32,8 +32,6 @@ MAX_OVERVIEW_TEXT, MAX_OVERVIEW_LABELS = 160, 2048
 
 
 class SessionEnding(NamedTuple):
-    """When and why a session ends; `ts` is Unix ms."""
-
     ts: int
     reason: str
     provisional: bool = False
@@ -41,13 +39,10 @@ class SessionEnding(NamedTuple):
 
 
 class ProducerState(Struct, gc=False):
-    """A producer of one session."""
-
     name: str
     epoch: int = 0
     next_seq: int = 1
     unsequenced: bool = False
-    """Whether it sends events without seq."""
     ended: bool = False
     """Whether its `session.end` was committed."""
     node: str | None = None
@@ -64,9 +59,7 @@ class Stream(Struct, gc=False):
     kind: str
     id: str
     state: str
-    """`running`, `ended` or `erased`."""
     position: int
-    """Of the last entry of its journal."""
     started_ms: int
     ended_ms: int | None
     reason: str | None
@@ -87,12 +80,9 @@ class Stream(Struct, gc=False):
 
 
 class OverviewValues(NamedTuple):
-    """The values of a slim row."""
-
     name: str | None
     user_id: str | None
     labels: str | None
-    """As JSON."""
 
 
 def overview_values(config: JsonObject) -> OverviewValues:

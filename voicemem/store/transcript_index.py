@@ -141,7 +141,6 @@ class MessageFullText(ABC):
 
     @property
     def secret(self) -> bytes:
-        """Makes the terms of scopes."""
         return self.database.identity["incarnation"]
 
     columns: Mapping[str, str] = {}
@@ -253,7 +252,6 @@ class TranscriptIndex:
         return await self.database.count(COUNT_SESSIONS)
 
     async def clear_index(self) -> None:
-        """Forget all that is indexed."""
 
         def job(connection: Connection) -> None:
             self.words.clear(connection)
@@ -326,7 +324,6 @@ class TranscriptIndex:
             self.words.add(connection, session, passages)
 
     def remove(self, connection: Connection, session: IndexedSession, where: str, **values: Any) -> None:
-        """Remove messages of a session with their words and vectors."""
         self.words.remove(connection, session, where, **values)
         for table in ("transcript_vectors", "transcript_messages"):
             connection.execute(f"delete from {table} where stream = :key and {where}", key=session.key, **values)

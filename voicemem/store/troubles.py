@@ -24,7 +24,6 @@ class Troubles:
         """When the first of these began, by the monotonic clock."""
 
     def begin(self, what: Hashable, reason: str) -> None:
-        """Something has failed, for the first time or again."""
         with self.lock:
             if not self.reasons:
                 self.since = time.monotonic()
@@ -33,7 +32,6 @@ class Troubles:
             self.reasons[what] = reason
 
     def end(self, what: Hashable) -> None:
-        """Something works, whether or not it was in trouble."""
         if what not in self.reasons:  # nearly always, and after every commit
             return
         with self.lock:

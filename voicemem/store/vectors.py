@@ -38,25 +38,17 @@ MAX_NEAR = 200
 
 
 class MessagePlace(NamedTuple):
-    """The place of a message in the index."""
-
     key: int
-    """Of its session."""
     turn_id: int
     number: int
 
 
 class MemoryPlace(NamedTuple):
-    """The place of a memory."""
-
     key: int
-    """Of the stream in whose journal it stands."""
     id: str
 
 
 class TextToEmbed(NamedTuple):
-    """A text that has no vector yet."""
-
     place: MessagePlace | MemoryPlace
     text: str
 
@@ -66,12 +58,9 @@ Embedded = Sequence[tuple[TextToEmbed, bytes | None]]
 
 
 class VectorSupport(NamedTuple):
-    """The support of a store for vectors."""
-
     max_compared: int
     """The vectors of a scope that a query is compared with, at most; 0 where the store can compare none."""
     note: str | None = None
-    """A note for the operator."""
 
 
 class VectorMath(Protocol):
@@ -95,12 +84,10 @@ class VectorMath(Protocol):
 
 
 def embedder_number(name: str) -> int:
-    """The number by which rows name an embedder."""
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), signed=True)
 
 
 def floats_of(vector: bytes) -> array[float]:
-    """The numbers of a vector."""
     floats = array("f", vector)
     if sys.byteorder == "big":
         floats.byteswap()
@@ -126,7 +113,6 @@ class Near(NamedTuple, Generic[T]):
     """The result of a query by vectors; scores are cosines."""
 
     found: list[T]
-    """The nearest first."""
     also: dict[Any, float]
     """The cosines of those places that the query names, as far as they have vectors."""
     is_capped: bool
@@ -250,8 +236,6 @@ class Vectors(ABC):
 
 
 class TranscriptVectors(Vectors):
-    """The vectors of the messages in the index."""
-
     texts, vectors, key = "transcript_messages", "transcript_vectors", ("stream", "turn", "number")
     copied = ("said_ms",)
     place = MessagePlace
@@ -300,8 +284,6 @@ class TranscriptVectors(Vectors):
 
 
 class MemoryVectors(Vectors):
-    """The vectors of memories, beside their rows."""
-
     texts, vectors, key = "memories", "memory_vectors", ("stream", "id")
     is_text = f"m.removed_ms is null and {IS_THERE}"
     place = MemoryPlace

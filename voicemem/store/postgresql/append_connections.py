@@ -96,7 +96,6 @@ class AppendConnection:
             await self.group.run(trial)
 
     def close(self) -> None:
-        """Finish what waits, and end the thread."""
         self.group.close()
         self.writer.drop()
 
@@ -167,7 +166,6 @@ class AppendConnection:
         return Candidate(index, cached, run.columns(waypoint), waypoint)
 
     def is_full(self, project: str) -> bool:
-        """Whether a project has used up its bytes, as far as is known: then each event is looked at."""
         quota = self.writer.database.quotas.stored_bytes
         return bool(quota) and self.writer.database.stored_bytes.is_full(project, quota)
 

@@ -21,7 +21,6 @@ OLDEST_VERSION = 150_000
 TRANSACTION_TIMEOUT_VERSION = 170_000
 """Older servers would refuse a connection that names that setting."""
 OWN_OPTION = re.compile(r"([?&])(pooled|failover)=([^&]*)(&|$)")
-"""The options of a URL that are not libpq's."""
 OWN_VALUES = {"pooled": "1", "failover": "trusted"}
 UNKNOWN_OPTION = re.compile(r'invalid URI query parameter: "(\w+)"')
 CONNECTION_DEFAULTS = {
@@ -33,7 +32,6 @@ CONNECTION_DEFAULTS = {
     "tcp_user_timeout": "5000",
     "target_session_attrs": "read-write",
 }
-"""What the URL may say otherwise."""
 SESSION_SETTINGS = {
     "default_transaction_isolation": "read committed",
     "idle_in_transaction_session_timeout": "2000",
@@ -88,7 +86,6 @@ REFUSALS = (
 RETRIED_STATES = frozenset({"40001", "40P01", "55P03"})
 """Serialization failure, deadlock, lock timeout: the transaction is rolled back, and may run again."""
 LOST_STATES = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"})
-"""The server ended the connection, or is starting."""
 
 
 class TextDumper(StrDumperUnknown):
@@ -130,7 +127,6 @@ class Server(NamedTuple):
         return Server(system, int(timeline, 16))
 
     def is_after(self, other: Server) -> bool:
-        """Whether it may be a promoted standby of the other."""
         return self.system == other.system and self.timeline > other.timeline
 
 
@@ -149,8 +145,6 @@ PARTS = re.compile(r"('(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*|::\w+)|\b(not in|in) :(
 
 
 class Statement(NamedTuple):
-    """A text with numbered parameters, and which named one each of them is."""
-
     text: bytes
     names: tuple[str, ...]
 
@@ -160,7 +154,6 @@ class Statement(NamedTuple):
 
 @lru_cache(4096)
 def to_postgresql(text: str) -> Statement:
-    """Number the parameters of a text."""
     names: list[str] = []
 
     def number(name: str) -> str:
@@ -184,7 +177,6 @@ class PostgresqlConnection:
     """A connection to PostgreSQL, and a `voicemem.store.database.Connection`."""
 
     streams: Any = None
-    """The rows of the transaction (`Rows`), for jobs that write."""
 
     def __init__(self, raw: psycopg.Connection[Row]) -> None:
         self.raw = raw
@@ -347,7 +339,6 @@ def refusal_of(message: str) -> str | None:
 
 
 def is_retried(error: psycopg.Error) -> bool:
-    """Whether the transaction was rolled back for the sake of another, and may run again."""
     return error.sqlstate in RETRIED_STATES
 
 
@@ -370,7 +361,6 @@ def unavailable(error: psycopg.Error, verb: str) -> StoreUnavailable:
 
 
 def why(error: psycopg.Error) -> str:
-    """A few words for the log and the operator."""
     known = {
         "53100": "the disk of PostgreSQL is full",
         "53200": "PostgreSQL is out of memory",

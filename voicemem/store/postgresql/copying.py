@@ -57,7 +57,6 @@ class PostgresqlCopy(CopyEnd):
     """A database that no node serves; a target gets the schema where it has none, unless it is only looked at."""
 
     def __init__(self, url: str, is_target: bool, only_look: bool) -> None:
-        """Connect. Raises `CannotStart`."""
         self.url = url
         self.reader: PostgresqlConnection | None = None
         try:

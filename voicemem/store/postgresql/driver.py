@@ -73,8 +73,6 @@ SELECT_NOW = "select (extract(epoch from clock_timestamp()) * 1000)::bigint"
 
 
 class PostgresqlDatabase(Database):
-    """A `voicemem.store.database.Database` on one PostgreSQL database."""
-
     engine = "postgresql"
     is_exclusive = False
     commit_shards = APPEND_CONNECTIONS
@@ -126,7 +124,6 @@ class PostgresqlDatabase(Database):
             self.idle_readers.put(Reader(self))
 
     def refuse_unready(self) -> None:
-        """Raise `StoreUnavailable` while nothing may be read or written."""
         if self.closed or self.displaced:
             raise StoreUnavailable(CLOSED if self.closed else DISPLACED)
 
@@ -200,7 +197,6 @@ class PostgresqlDatabase(Database):
             raise unavailable(error, "written") from None
 
     def follow(self, server: Server | None, identity: dict[str, bytes]) -> None:
-        """Forget all that is known of the store, and start over."""
         self.server, self.identity = server, identity
         self.generation += 1
         self.cached_versions.clear()
@@ -351,7 +347,6 @@ class PostgresqlDatabase(Database):
                 self.idle_readers.put(reader)
 
     def close(self) -> None:
-        """Finish the jobs that were begun, and close all connections."""
         self.closed = True
         for connection in self.append_connections:
             connection.close()

@@ -33,7 +33,6 @@ from voicemem.store.streams import ProducerState, Stream
 VERSION_BYTES, PRODUCER_BYTES = 1_500, 700
 """About what a stream and a producer take without the configuration."""
 CONFIG_FACTOR = 8
-"""How many times the bytes of its JSON a configuration takes as objects, about."""
 
 
 class CachedVersion(NamedTuple):
@@ -48,7 +47,6 @@ class CachedVersion(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """About how many bytes it takes in memory."""
         return VERSION_BYTES + CONFIG_FACTOR * self.config_bytes + PRODUCER_BYTES * len(self.producers)
 
 
@@ -120,7 +118,6 @@ class StoredBytes:
         """What the database said last of all, for the projects that were active here."""
 
     def add(self, project: str, size: int) -> None:
-        """Count bytes that were stored, or below zero, deleted; their transaction has committed."""
         with self.lock:
             self.pending[project] += size
 
@@ -159,8 +156,6 @@ INSERT_LABELS = "insert into labels select :key, unnest(:digests::bytea[])"
 
 
 class Shared(Protocol):
-    """What all transactions of a store share."""
-
     keys: KeySource
     node: str | None
     quotas: Quotas
@@ -182,7 +177,6 @@ class Rows(StreamRows):
         self.streams: dict[int, Stream] = {}
         self.producers: dict[tuple[int, str], ProducerState] = {}
         self.versions: dict[int, int] = {}
-        """Of the streams that are locked."""
         self.runs: list[JournalRun] = []
         self.changed: set[int] = set()
         """Streams of which more than the journal was changed."""
@@ -291,5 +285,4 @@ class Rows(StreamRows):
 
 
 def by_column(rows: Sequence[tuple[Any, ...]]) -> dict[str, list[Any]]:
-    """Rows of the journal as the arrays of `RUN_ARRAYS`."""
     return {name: list(values) for name, values in zip(COLUMNS, zip(*rows, strict=True), strict=True)}

@@ -45,7 +45,6 @@ COUNT_MISSING = f"""
 
 
 def identity_of(connection: PostgresqlConnection) -> dict[str, bytes]:
-    """What the store says of itself."""
     return dict(connection.rows(SELECT_META))
 
 
@@ -179,7 +178,6 @@ def check_version(connection: PostgresqlConnection, upgrade: bool = False, exact
 
 
 def has_mark(connection: PostgresqlConnection, tables: set[str]) -> bool:
-    """Whether a schema with tables is one that this program made."""
     if "meta" not in tables or connection.row(SELECT_META_COLUMNS) is None:
         return False
     if not connection.one("select has_table_privilege('meta', 'select')")[0]:
@@ -199,7 +197,6 @@ def refuse_missing_rights(connection: PostgresqlConnection) -> None:
 
 
 MONTHS_AHEAD = 12
-"""For how many months there are partitions."""
 MONTHS_NEEDED = 2
 """For how many there must be some: with fewer, sessions could soon not be created any more."""
 SELECT_PARTITIONS = """

@@ -90,8 +90,6 @@ def words_of(own: Sequence[str], other: Sequence[str], scope: Scope, secret: byt
 
 
 class PostgresqlMemoryWords(MemoryFullText):
-    """The words of memories, as a tsvector in each row."""
-
     columns: Mapping[str, str] = {"length": ":length", "words": WORDS}
 
     def values(self, row: MemoryRow) -> dict[str, Any]:
@@ -150,8 +148,6 @@ class PostgresqlIndex:
 
 
 class PostgresqlMessageWords(MessageFullText):
-    """The words of messages, as a tsvector in each row."""
-
     columns: Mapping[str, str] = {"words": WORDS}
 
     def values(self, session: IndexedSession, passage: Passage) -> dict[str, Any]:

@@ -32,7 +32,6 @@ from voicemem.store.stream_rows import Conflict
 from voicemem.store.troubles import Troubles
 
 ATTEMPTS = 12
-"""How often a transaction is tried that others are in the way of."""
 PAUSE_S, MAX_PAUSE_S = 0.002, 0.1
 UNKNOWN_S = 10.0
 """How long the outcome of a commit is asked for before it counts as unknown."""
@@ -63,8 +62,6 @@ T = TypeVar("T")
 
 
 class Owner(Shared, Protocol):
-    """The database that a writer is of."""
-
     generation: int
     token: bytes
     node: str | None
@@ -91,7 +88,6 @@ class Reader:
 
     @property
     def is_in_trouble(self) -> bool:
-        """Whether it got no connection when it last tried, or its last commit failed."""
         return self.database.troubles.has(self)
 
     def open(self) -> PostgresqlConnection:
@@ -109,11 +105,9 @@ class Reader:
         return connection
 
     def begin(self, connection: PostgresqlConnection) -> None:
-        """Begin to use a new connection."""
         self.database.troubles.end(self)
 
     def drop(self) -> None:
-        """Give the connection up."""
         if self.connection is not None:
             with suppress(psycopg.Error):
                 self.connection.close()
@@ -273,7 +267,6 @@ class Writer(Reader):
 
 
 def pause_s(attempt: int) -> float:
-    """How long to wait before the next attempt, in seconds."""
     return float(min(PAUSE_S * 2**attempt, MAX_PAUSE_S))
 
 
@@ -293,7 +286,6 @@ class Idle(queue.LifoQueue[C]):
         return self.queue.pop(next(working, -1))
 
     def take_in_trouble(self) -> C | None:
-        """One that is in trouble; None where none of the idle ones is."""
         with self.mutex:
             for connection in self.queue:
                 if connection.is_in_trouble:
@@ -302,7 +294,6 @@ class Idle(queue.LifoQueue[C]):
         return None
 
     def close(self) -> None:
-        """Close all of them."""
         with suppress(queue.Empty):
             while True:
                 self.get_nowait().drop()

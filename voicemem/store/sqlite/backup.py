@@ -30,9 +30,7 @@ from voicemem.store.sqlite.transcript_file import INDEX_FILES
 Progress = Callable[[int, int], None]
 """Gets the number of pages that were copied, and of all pages."""
 STEP_PAGES = 1_024
-"""Copied at a time, between two reports of the progress."""
 SIDE_FILES = (REDO_SUFFIX, f"{REDO_SUFFIX}-journal", "-wal", "-shm", "-journal", *INDEX_FILES)
-"""Suffixes of the files that belong to a database."""
 SYNC_OFF = "pragma synchronous = off"
 
 

@@ -28,7 +28,6 @@ def to_sqlite(text: str) -> str:
 
 
 def to_bindings(values: dict[str, Any]) -> dict[str, Any]:
-    """Turn lists into the JSON that `IN_LIST` reads."""
     return {
         name: json.dumps(list(value)) if isinstance(value, (list, tuple, set)) else value
         for name, value in values.items()
@@ -36,8 +35,6 @@ def to_bindings(values: dict[str, Any]) -> dict[str, Any]:
 
 
 class SqliteConnection:
-    """A `voicemem.store.database.Connection` on SQLite."""
-
     __slots__ = ("raw", "streams")
 
     def __init__(self, raw: apsw.Connection, streams: Any = None) -> None:

@@ -37,7 +37,6 @@ class SqliteCopy(CopyEnd):
     connection: SqliteConnection | None
 
     def __init__(self, path: str, is_target: bool, only_look: bool) -> None:
-        """Lock and open the file. Raises `CannotStart`."""
         self.path = path
         self.lock: int | None = None
         if is_target and only_look and not (os.path.exists(path) and os.path.getsize(path)):

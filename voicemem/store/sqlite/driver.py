@@ -64,12 +64,9 @@ SELECT_LAST_KEY = """
 """
 TRUNCATE_LOG = "pragma wal_checkpoint(truncate)"
 SYNCHRONOUS_FULL = 2
-"""What SQLite answers when asked for its setting."""
 
 
 class SqliteDatabase(Database):
-    """A `voicemem.store.database.Database` on one SQLite file, with its writer."""
-
     engine = "sqlite"
 
     def __init__(
@@ -183,7 +180,6 @@ class SqliteDatabase(Database):
             raise StoreRuined(RUINED)
 
     def close(self) -> None:
-        """Finish the jobs that wait, checkpoint, and release the file."""
         self.closed = True
         self.writing.close()
         self.readers.shutdown()

@@ -64,7 +64,6 @@ def open_lock_file(path: str, suffix: str) -> int:
 
 SYNC_ERRORS = (apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC)
 BUSY_TIMEOUT_MS = 5_000
-"""How long a connection waits for the locks of another."""
 REDO_SUFFIX = "-redo"
 """Suffix of the database that holds a copy of the log while the log is written again; otherwise it is absent."""
 LOG_CHUNK_BYTES = 64 * 1024
@@ -128,7 +127,6 @@ SQLITE_MAGIC, SQLITE_FRACTIONS = b"SQLite format 3\0", bytes([64, 32, 32])
 HEADER_BYTES, FRACTIONS_AT, APPLICATION_ID_AT = 100, slice(21, 24), slice(68, 72)
 """The header of a file of SQLite's, and two constants in it (sqlite.org/fileformat2, section 1.3)."""
 OWN_TABLES = {"meta", "streams", "journal"}
-"""Tables that every version of a voicemem database has."""
 SELECT_TABLES = "select name from sqlite_schema where type = 'table'"
 INSERT_IDENTITY = "insert or ignore into meta values (?, ?)"
 SELECT_IDENTITY = "select name, value from meta"
@@ -137,12 +135,10 @@ IDENTITY, IDENTITY_BYTES = {"incarnation", "cursor_secret"}, 16
 
 
 def migrations() -> list[Migration]:
-    """Every migration, in order."""
     return migrations_of("voicemem.store.sqlite")
 
 
 def newest_version() -> int:
-    """The version that this program brings every database to."""
     return migrations()[-1].version
 
 

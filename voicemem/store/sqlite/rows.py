@@ -89,7 +89,6 @@ class CommittedRow:
 
     @property
     def weight(self) -> int:
-        """About how many bytes it takes in memory."""
         return ROW_BYTES + self.config_weight + PRODUCER_BYTES * len(self.producers)
 
 
@@ -104,7 +103,6 @@ class CommittedRows:
         self.running: OrderedDict[int, CommittedRow] = OrderedDict()
         self.ended: OrderedDict[int, CommittedRow] = OrderedDict()
         self.by_name: dict[tuple[str, str, str], CommittedRow] = {}
-        """By project, kind and id."""
 
     def find(self, key: int) -> Stream | None:
         row = self.row(key)
@@ -122,7 +120,6 @@ class CommittedRows:
         return self.running.get(key) or self.ended.get(key)
 
     def update(self, streams: Mapping[int, Stream], producers: Mapping[tuple[int, str], ProducerState]) -> None:
-        """Take over what a transaction has changed."""
         for key, stream in streams.items():
             self.put(key, stream)
         for (key, name), producer in producers.items():
@@ -331,7 +328,6 @@ class Waypoints:
 
     def __init__(self) -> None:
         self.newest: dict[tuple[int, str], int] = {}
-        """Positions, by stream and producer."""
 
     def mark(self, run: JournalRun) -> bool:
         """Return whether a run that is about to be inserted is a waypoint.

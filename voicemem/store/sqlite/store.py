@@ -127,7 +127,6 @@ class InMemoryStore(SqliteStore):
 
 
 def size_of(path: str) -> int:
-    """The size of a file in bytes; 0 when there is none."""
     try:
         return 0 if path.startswith(IN_MEMORY) else os.stat(path).st_size
     except OSError:

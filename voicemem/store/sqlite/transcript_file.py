@@ -26,7 +26,6 @@ LOG = logging.getLogger("voicemem")
 T = TypeVar("T")
 SUFFIX = "-memories"
 INDEX_FILES = (SUFFIX, f"{SUFFIX}-wal", f"{SUFFIX}-shm", f"{SUFFIX}-journal")
-"""Suffixes of the files of an index."""
 BUSY_TIMEOUT_MS = 5_000
 WRITER_PRAGMAS = """
     pragma journal_mode = wal;
@@ -104,7 +103,6 @@ class IndexFile:
         return self.in_memory or self.writer is not None or os.path.exists(self.path)
 
     async def read(self, job: Callable[[SqliteConnection], T]) -> T:
-        """The result of a job that only reads. Raises as `write`."""
         return await self.run_on(self.reading, lambda: job(SqliteConnection(self.open_reader())))
 
     async def run_on(self, thread: ThreadPoolExecutor, job: Callable[[], T]) -> T:
@@ -188,7 +186,6 @@ class IndexFile:
         self.reader = self.writer = None
 
     def close(self) -> None:
-        """Finish what was begun, and release the file."""
         self.closed = True
         self.writing.shutdown()
         self.reading.shutdown()

@@ -29,7 +29,6 @@ class SqliteVectors:
     cosine = "1 - vec_distance_cosine(v.vector, :vector)"
 
     async def prepare(self) -> VectorSupport:
-        """Say what is installed."""
         if extension_path() is None:
             return VectorSupport(MAX_COMPARED_IN_PYTHON, SLOW.format(MAX_COMPARED_IN_PYTHON))
         return VectorSupport(MAX_COMPARED)
@@ -38,7 +37,6 @@ class SqliteVectors:
         return vector
 
     def begin(self, connection: Connection) -> int:
-        """Make a connection ready; how many vectors it may compare."""
         assert isinstance(connection, SqliteConnection)
         return add_distance(connection.raw)
 
@@ -57,11 +55,9 @@ def add_distance(connection: apsw.Connection) -> int:
 
 
 def extension_path() -> Path | None:
-    """The extension of sqlite-vec; None where it is not installed."""
     spec = find_spec("sqlite_vec")
     return None if spec is None or spec.origin is None else Path(spec.origin).with_name("vec0")
 
 
 def distance_of(*vectors: Any) -> float:
-    """The cosine distance of two vectors of length 1."""
     return float(1.0 - sum(map(mul, *map(floats_of, vectors))))

@@ -47,8 +47,6 @@ NOTE_REMOVED = "insert or replace into meta values ('removed', randomblob(8))"
 
 
 class SqliteMemoryWords(MemoryFullText):
-    """The words of memories in FTS5."""
-
     def save(self, connection: Connection, row: MemoryRow, before: MemoryRow | None) -> None:
         found_by = None if row.removed_ms is not None else (row.scope, row.words)
         found_by_before = None if before is None or before.removed_ms is not None else (before.scope, before.words)
@@ -141,7 +139,6 @@ class SqliteMessageWords(MessageFullText):
     """The words of messages in FTS5, which counts them for itself."""
 
     def words_of(self, session: IndexedSession, passage: Passage) -> dict[str, str]:
-        """The words that a message is found by, as one text for each column."""
         said, before, day = (" ".join(words) for words in indexed_words(passage, day_words(session.started_ms)))
         scope = " ".join(scope_terms(session.scope, self.secret))
         return {"scope": scope, "said": said, "before": before, "day": day}

@@ -58,11 +58,9 @@ class Writer:
 
     @property
     def healthy(self) -> bool:
-        """Whether the last commit reached the disk."""
         return not self.troubles.has(self)
 
     def close(self) -> None:
-        """Finish the jobs that wait, and end the thread."""
         self.group.close()
         self.rows.invalidate()
 
