@@ -38,8 +38,10 @@ from voicemem.store.port import Store
 from voicemem.store.records import Snapshot
 from voicemem.store.streams import AWAITED_MS, END_GRACE_MS
 
-Step = Callable[[Store, str], Awaitable[list[int]]]
-"""Does a part of some work as a node; the keys of the sessions that it was done for."""
+Claim = Callable[[Store], Callable[[str, int, int, int], Awaitable[list[int]]]]
+"""The method of a store that claims sessions for some work."""
+Finish = Callable[[Store, list[int]], Awaitable[list[int]]]
+"""Does the work for claimed sessions; the keys of those that it was done for."""
 
 
 @pytest.fixture
@@ -257,41 +259,47 @@ class TestClaims:
         for key in keys:
             await close(nodes[0], key)
 
-        async def sweep(step: Step) -> list[list[int]]:
-            """What each node did, both at the same time, until both found nothing more."""
+        async def sweep(claim: Claim, finish: Finish) -> list[list[int]]:
+            """What each node did, both at the same time, until both found nothing more.
+
+            Neither begins before both have claimed: on a fast disk one may be through before the other gets its turn.
+            """
             done: list[list[int]] = [[], []]
 
-            async def work(number: int) -> None:
+            async def work(number: int, claimed: list[int]) -> None:
                 idle = 0
                 while idle < 3:
-                    found = await step(nodes[number], "ab"[number])
-                    done[number] += found
-                    idle = 0 if found else idle + 1
+                    done[number] += await finish(nodes[number], claimed)
+                    idle = 0 if claimed else idle + 1
+                    claimed = await claim(nodes[number])("ab"[number], later, LEASE_MS, 3)
 
-            await asyncio.gather(work(0), work(1))
+            first = [claim(store)(node, later, LEASE_MS, 3) for store, node in zip(nodes, "ab", strict=True)]
+            await asyncio.gather(*map(work, range(2), await asyncio.gather(*first)))
             return done
 
-        async def compact(store: Store, node: str) -> list[int]:
-            found = await store.compaction.claim_compactable(node, later, LEASE_MS, 3)
-            for key in found:
+        async def compact(store: Store, keys: list[int]) -> list[int]:
+            for key in keys:
                 while await store.compaction.compact(key):
                     pass
-            return found
+            return keys
 
-        async def expire(store: Store, node: str) -> list[int]:
-            found = await store.retention.claim_expired(node, later, LEASE_MS, 3)
-            return [key for key in found if await store.retention.expire(key, later)]
+        async def expire(store: Store, keys: list[int]) -> list[int]:
+            return [key for key in keys if await store.retention.expire(key, later)]
 
-        async def delete(store: Store, node: str) -> list[int]:
-            found = await store.retention.claim_erased(node, later, LEASE_MS, 3)
-            while found and await store.retention.delete_erased(found):
+        async def delete(store: Store, keys: list[int]) -> list[int]:
+            while keys and await store.retention.delete_erased(keys):
                 pass
-            return found
+            return keys
 
-        for step in (compact, expire, delete):
-            done = await sweep(step)
-            assert keys == sorted(done[0] + done[1]), step.__name__
-            assert all(done), step.__name__
+        steps: list[tuple[Claim, Finish]] = [
+            (lambda store: store.compaction.claim_compactable, compact),
+            (lambda store: store.retention.claim_expired, expire),
+            (lambda store: store.retention.claim_erased, delete),
+        ]
+        for claim, finish in steps:
+            done = await sweep(claim, finish)
+            assert keys == sorted(done[0] + done[1]), finish.__name__
+            assert all(done), finish.__name__
         assert [[]] * len(keys) == [await nodes[1].journal.read_rows(key, 0, 10) for key in keys]
 
 
