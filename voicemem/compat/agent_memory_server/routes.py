@@ -44,7 +44,6 @@ from voicemem.security.audit import audit
 from voicemem.server.http.request import (
     GRANT,
     SERVICES,
-    NoQuery,
     convert_body,
     json_response,
     read_body,
@@ -179,7 +178,7 @@ async def list_working_memories(request: web.Request, query: SessionsQuery) -> w
 
 
 @ROUTES.add("GET /v1/health", None, forms.ServerTime)
-async def health(request: web.Request, _: NoQuery) -> web.Response:
+async def health(request: web.Request) -> web.Response:
     """Say that the service answers."""
     return json_response(forms.ServerTime(int(time.time())))
 
@@ -254,7 +253,7 @@ async def get_long_term_memory(request: web.Request, query: NamespaceQuery) -> w
 
 
 @ROUTES.add(f"PATCH {MEMORY_PATH}", "ingest", forms.RecordView, forms.RecordPatch, f"{WRITE_CODES} unknown_memory")
-async def edit_long_term_memory(request: web.Request, _: NoQuery) -> web.Response:
+async def edit_long_term_memory(request: web.Request) -> web.Response:
     """Change a memory; null changes nothing."""
     service, project = called(request)
     patch, id = await read_struct(request, forms.RecordPatch), request.match_info["memory_id"]
@@ -312,7 +311,7 @@ VIEW_PATH = f"{VIEWS_PATH}/{{view_id}}"
 
 
 @ROUTES.add(f"POST {VIEWS_PATH}", "ingest", SummaryView, GivenView, "invalid_field")
-async def create_summary_view(request: web.Request, _: NoQuery) -> web.Response:
+async def create_summary_view(request: web.Request) -> web.Response:
     """Keep a view: which memories, and by what they are grouped."""
     service, project = called(request)
     body = await read_struct(request, GivenView)
@@ -320,21 +319,21 @@ async def create_summary_view(request: web.Request, _: NoQuery) -> web.Response:
 
 
 @ROUTES.add(f"GET {VIEWS_PATH}", "read", list[SummaryView])
-async def list_summary_views(request: web.Request, _: NoQuery) -> web.Response:
+async def list_summary_views(request: web.Request) -> web.Response:
     """List the views of the project."""
     service, project = called(request)
     return json_response(await service.views.list_views(project))
 
 
 @ROUTES.add(f"GET {VIEW_PATH}", "read", SummaryView, codes="not_found")
-async def get_summary_view(request: web.Request, _: NoQuery) -> web.Response:
+async def get_summary_view(request: web.Request) -> web.Response:
     """Read a view."""
     service, project = called(request)
     return json_response(await service.views.get(project, request.match_info["view_id"]))
 
 
 @ROUTES.add(f"DELETE {VIEW_PATH}", "ingest", Ack)
-async def delete_summary_view(request: web.Request, _: NoQuery) -> web.Response:
+async def delete_summary_view(request: web.Request) -> web.Response:
     """Drop a view; the memories stay."""
     service, project = called(request)
     await service.views.delete(project, request.match_info["view_id"])
@@ -342,7 +341,7 @@ async def delete_summary_view(request: web.Request, _: NoQuery) -> web.Response:
 
 
 @ROUTES.add(f"POST {VIEW_PATH}/partitions/run", "read", Partition, Group, "invalid_field not_found")
-async def run_summary_view_partition(request: web.Request, _: NoQuery) -> web.Response:
+async def run_summary_view_partition(request: web.Request) -> web.Response:
     """Read one group of a view."""
     service, project = called(request)
     body = await read_struct(request, Group)
@@ -358,7 +357,7 @@ async def list_summary_view_partitions(request: web.Request, query: PartitionsQu
 
 
 @ROUTES.add(f"POST {VIEW_PATH}/run", "read", ViewTask, optional(RunRequest), "invalid_field not_found")
-async def run_summary_view(request: web.Request, _: NoQuery) -> web.Response:
+async def run_summary_view(request: web.Request) -> web.Response:
     """Answer a task that is done: groups are made whenever they are asked for."""
     service, project = called(request)
     await read_struct(request, RunRequest)
@@ -366,7 +365,7 @@ async def run_summary_view(request: web.Request, _: NoQuery) -> web.Response:
 
 
 @ROUTES.add("GET /v1/tasks/{task_id}", "read", ViewTask, codes="not_found")
-async def get_task(request: web.Request, _: NoQuery) -> web.Response:
+async def get_task(request: web.Request) -> web.Response:
     """Read a task."""
     service, project = called(request)
     return json_response(await service.views.find_task(project, request.match_info["task_id"]))

@@ -16,7 +16,7 @@ from voicemem.errors import Refused
 from voicemem.protocol.codec import decode_event
 from voicemem.protocol.events import Interrupt, MessageEvent, ProducedEvent
 from voicemem.protocol.types import JsonObject, matching
-from voicemem.server.http.request import GRANT, NoQuery, json_response, services_of
+from voicemem.server.http.request import GRANT, json_response, services_of
 from voicemem.server.http.routes import JSON, ResponseSpec, Routes
 from voicemem.server.rest.history import AgoraTurn, Spoken
 from voicemem.server.rest.sessions import check_outbound_change, note_outbound_change
@@ -115,7 +115,7 @@ def agent_status(stream: Stream) -> str:
     requests.Join,
     "missing_field invalid_field session_exists quota_exceeded",
 )
-async def join(request: web.Request, _: NoQuery) -> web.Response:
+async def join(request: web.Request) -> web.Response:
     """Start a session; its id is the agent's id, under which an engine sends events."""
     project = await requests.project_of(request)
     config = requests.session_config(await requests.body_as(request, requests.Join))
@@ -154,7 +154,7 @@ async def list_agents(request: web.Request, query: AgentsQuery) -> web.Response:
 
 
 @ROUTES.add(f"GET {AGENT}", "read", Agent, codes="unknown_session")
-async def read_agent(request: web.Request, _: NoQuery) -> web.Response:
+async def read_agent(request: web.Request) -> web.Response:
     """Read the status of an agent, while it runs and after it."""
     stream = await requests.agent_of(request)
     has_ended = stream.state != "running"
@@ -171,7 +171,7 @@ async def read_agent(request: web.Request, _: NoQuery) -> web.Response:
 
 
 @ROUTES.add(f"POST {AGENT}/update", "ingest", Started, requests.Update, "unknown_session missing_field invalid_field")
-async def update_agent(request: web.Request, _: NoQuery) -> web.Response:
+async def update_agent(request: web.Request) -> web.Response:
     """Replace system messages and LLM parameters while the agent runs."""
     stream = await requests.running_agent_of(request)
     changes: JsonObject = requests.agora_update_patch(
@@ -183,7 +183,7 @@ async def update_agent(request: web.Request, _: NoQuery) -> web.Response:
 
 
 @ROUTES.add(f"POST {AGENT}/leave", "ingest", {200: ResponseSpec()}, codes="unknown_session")
-async def leave(request: web.Request, _: NoQuery) -> web.Response:
+async def leave(request: web.Request) -> web.Response:
     """End and close the session at once; the body is ignored."""
     stream = await requests.running_agent_of(request, STOP_CHANNEL)
     await services_of(request).sessions.end(stream, LEAVE_REASON)
@@ -257,7 +257,7 @@ class SpokenBody(Struct, frozen=True):
 
 
 @ROUTES.add(f"GET {AGENT}/history", "read", AgoraHistory | StandardAgoraHistory, codes="unknown_session")
-async def read_agent_history(request: web.Request, _: NoQuery) -> web.Response:
+async def read_agent_history(request: web.Request) -> web.Response:
     """Read the memory of an agent, while it runs."""
     stream = await requests.running_agent_of(request)
     read_models = services_of(request).read_models
@@ -297,7 +297,7 @@ async def read_agent_turns(request: web.Request, query: TurnsQuery) -> web.Respo
 
 
 @ROUTES.add(f"POST {AGENT}/speak", "ingest", SpokenBody, requests.Speak, SPEAK_CODES)
-async def speak(request: web.Request, _: NoQuery) -> web.Response:
+async def speak(request: web.Request) -> web.Response:
     """Record a text that the agent is to say, in the newest turn; it interrupts nothing."""
     stream = await requests.running_agent_of(request)
     body = await requests.body_as(request, requests.Speak)
@@ -310,7 +310,7 @@ async def speak(request: web.Request, _: NoQuery) -> web.Response:
 
 
 @ROUTES.add(f"POST {AGENT}/think", "ingest", SpokenBody, requests.Think, SPEAK_CODES)
-async def think(request: web.Request, _: NoQuery) -> web.Response:
+async def think(request: web.Request) -> web.Response:
     """Record a text that the agent is to take as the user's words, in the next turn."""
     stream = await requests.running_agent_of(request)
     body = await requests.body_as(request, requests.Think)
@@ -321,7 +321,7 @@ async def think(request: web.Request, _: NoQuery) -> web.Response:
 
 
 @ROUTES.add(f"POST {AGENT}/interrupt", "ingest", SpokenBody, codes=RECORD_CODES)
-async def interrupt(request: web.Request, _: NoQuery) -> web.Response:
+async def interrupt(request: web.Request) -> web.Response:
     """Record that the agent was interrupted; the body is ignored."""
     return await record_event(request, await requests.running_agent_of(request), Interrupt(cause=INTERRUPT_CAUSE))
 

@@ -18,7 +18,7 @@ from voicemem.errors import Refused
 from voicemem.protocol.types import matching
 from voicemem.security.access import SCOPES, Access, Grant, check_project, check_scopes
 from voicemem.security.audit import audit
-from voicemem.server.http.request import GRANT, NoQuery, json_response, read_struct
+from voicemem.server.http.request import GRANT, json_response, read_struct
 from voicemem.server.http.routes import Routes
 from voicemem.server.rest.keys import Scopes
 from voicemem.store.directory import AgoraApp
@@ -168,7 +168,7 @@ ROUTES = Routes()
 
 
 @ROUTES.add(f"GET {AGORA_APPS}", "admin", AgoraApps)
-async def list_agora_apps(request: web.Request, _: NoQuery) -> web.Response:
+async def list_agora_apps(request: web.Request) -> web.Response:
     """List the apps of Agora's of the project, without their certificates."""
     apps = await request.app[APPS].list(request[GRANT].project)
     return json_response(AgoraApps([app_view(app) for app in apps]))
@@ -177,7 +177,7 @@ async def list_agora_apps(request: web.Request, _: NoQuery) -> web.Response:
 @ROUTES.add(
     f"POST {AGORA_APPS}", "admin", ShownAgoraApp, NewAgoraApp, "invalid_field agora_app_exists no_keys", status=201
 )
-async def add_agora_app(request: web.Request, _: NoQuery) -> web.Response:
+async def add_agora_app(request: web.Request) -> web.Response:
     """Register an app of Agora's: tokens signed with its certificate open the project on Agora's paths."""
     grant = request[GRANT]
     body = await read_struct(request, NewAgoraApp)
@@ -189,7 +189,7 @@ async def add_agora_app(request: web.Request, _: NoQuery) -> web.Response:
 
 
 @ROUTES.add(f"DELETE {AGORA_APP}", "admin", None, codes="unknown_agora_app", placeholders=PLACEHOLDERS)
-async def remove_agora_app(request: web.Request, _: NoQuery) -> web.Response:
+async def remove_agora_app(request: web.Request) -> web.Response:
     """Remove an app of Agora's and its certificates: its tokens are refused from now on."""
     grant, app_id = request[GRANT], request.match_info["app_id"]
     await request.app[APPS].remove(grant.project, app_id)
@@ -205,7 +205,7 @@ async def remove_agora_app(request: web.Request, _: NoQuery) -> web.Response:
     "unknown_agora_app",
     placeholders=PLACEHOLDERS,
 )
-async def rotate_agora_certificate(request: web.Request, _: NoQuery) -> web.Response:
+async def rotate_agora_certificate(request: web.Request) -> web.Response:
     """Give an app a new certificate; the one before stays valid until it is retired, or the next rotation."""
     grant, app_id = request[GRANT], request.match_info["app_id"]
     body = await read_struct(request, NewCertificate)
@@ -217,7 +217,7 @@ async def rotate_agora_certificate(request: web.Request, _: NoQuery) -> web.Resp
 @ROUTES.add(
     f"POST {AGORA_APP}/retire-certificate", "admin", ShownAgoraApp, codes="unknown_agora_app", placeholders=PLACEHOLDERS
 )
-async def retire_agora_certificate(request: web.Request, _: NoQuery) -> web.Response:
+async def retire_agora_certificate(request: web.Request) -> web.Response:
     """Refuse from now on what is signed with the certificate before the last rotation."""
     grant, app_id = request[GRANT], request.match_info["app_id"]
     app = await request.app[APPS].retire(grant.project, app_id)

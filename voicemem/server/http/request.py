@@ -26,7 +26,7 @@ from voicemem.protocol.types import MAX_FRAME_BYTES, SESSION_ID_PATTERN, JsonObj
 from voicemem.security.access import Gate, Grant
 from voicemem.server.http.listener import BROKEN_BODY, authenticated, decompress
 from voicemem.server.http.problems import SERVER, Handler
-from voicemem.server.http.routes import Route
+from voicemem.server.http.routes import NoQuery, Route
 from voicemem.services import Services
 from voicemem.sessions.gauges import STORE_S, Gauges
 from voicemem.store.records import SessionFilter
@@ -207,10 +207,6 @@ def parse_query(request: web.Request, kind: type[T]) -> T:
     return query
 
 
-class NoQuery(Struct, forbid_unknown_fields=True, frozen=True):
-    """For routes that take no query parameters."""
-
-
 async def read_body(request: web.Request, most: int = MAX_FRAME_BYTES) -> bytes:
     """Read the whole body, of `most` bytes, and unpack it. Raises `TimeoutError` if it is too slow, `InvalidFrame`."""
     known: bytes | None = request.get(BODY)
@@ -357,7 +353,7 @@ def guard_route(route: Route[Any], gate: Gate) -> Handler:
     async def handler(request: web.Request) -> web.StreamResponse:
         needed = await check_origin(request, route, gate)
         if route.scope is None:
-            return await route.handler(request, parse_query(request, route.query))
+            return await call_handler(request, route)
         grant: Grant = await gate.grant(request.headers.get("Authorization"), needed, request.remote)
         session_id = request.match_info["id"] if names_session else None
         grant.require(route.scope, grant.session_id if route.for_tokens else session_id)
@@ -371,7 +367,12 @@ async def answer_as(grant: Grant, request: web.Request, route: Route[Any]) -> we
     authenticated(request)
     request[GRANT] = grant
     await request.app[FAIR_QUEUE].wait(grant.project)
-    return await route.handler(request, parse_query(request, route.query))
+    return await call_handler(request, route)
+
+
+async def call_handler(request: web.Request, route: Route[Any]) -> web.StreamResponse:
+    query = parse_query(request, route.query)
+    return await (route.handler(request) if route.query is NoQuery else route.handler(request, query))
 
 
 async def check_origin(request: web.Request, route: Route[Any], gate: Gate) -> bool:

@@ -20,7 +20,7 @@ from voicemem.server.http import problems
 
 KeyId = Annotated[str, matching("^[0-9a-z]{12}$", "The id of a key is 12 characters of 0-9a-z")]
 Q = TypeVar("Q", bound=Struct)
-H = TypeVar("H", bound=Callable[[web.Request, Any], Awaitable[web.StreamResponse]])
+H = TypeVar("H", bound=Callable[..., Awaitable[web.StreamResponse]])
 JSON = "application/json"
 JSON_LINES = "application/x-ndjson"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -43,6 +43,10 @@ PLACEHOLDERS: Mapping[str, Any] = MappingProxyType(
 )
 """The types of the placeholders in paths."""
 KEY_SCHEME: Mapping[str, JsonObject] = MappingProxyType({"key": {"type": "http", "scheme": "bearer"}})
+
+
+class NoQuery(Struct, forbid_unknown_fields=True, frozen=True):
+    """For routes that take no query parameters."""
 
 
 class MergePatch(NamedTuple):
@@ -90,7 +94,8 @@ class Route(NamedTuple, Generic[Q]):
 
     method: str
     path: str
-    handler: Callable[[web.Request, Q], Awaitable[web.StreamResponse]]
+    handler: Callable[..., Awaitable[web.StreamResponse]]
+    """Takes the request, and the query unless that is `NoQuery`."""
     scope: str | None
     query: type[Q]
     answers: Mapping[int, ResponseSpec]
@@ -152,7 +157,8 @@ class Routes(list[Route[Any]]):
             body = BodySpec(body if isinstance(body, dict) else {JSON: body})
 
         def declare(handler: H) -> H:
-            query = list(get_type_hints(handler).values())[1]
+            kinds = list(get_type_hints(handler).values())  # the request, perhaps a query, the answer
+            query = kinds[1] if len(kinds) > 2 else NoQuery
             self.append(Route(method, path, handler, scope, query, answers, body, tuple(codes.split()), **more))
             return handler
 

@@ -28,8 +28,8 @@ from voicemem.security.access import DEFAULT_PROJECT, HOST, SCOPES, Access, Gate
 from voicemem.security.audit import audit
 from voicemem.server.http.listener import authenticated
 from voicemem.server.http.problems import Handler
-from voicemem.server.http.request import NoQuery, answer_as, json_response, parse_query, read_struct
-from voicemem.server.http.routes import Route
+from voicemem.server.http.request import answer_as, json_response, parse_query, read_struct
+from voicemem.server.http.routes import NoQuery, Route
 
 SAFE_METHODS = ("GET", "HEAD")
 NAME_IT = (

@@ -19,7 +19,7 @@ from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import JsonObject, Reason
 from voicemem.server.http.listener import ProblemHandler
 from voicemem.server.http.problems import Handler, Problem, problems
-from voicemem.server.http.request import GRANT, NoQuery, get_stream, read_object, services_of
+from voicemem.server.http.request import GRANT, get_stream, read_object, services_of
 from voicemem.server.http.routes import JSON, PROBLEMS, Routes
 
 ROUTES = Routes()
@@ -89,7 +89,7 @@ def with_openai_errors(handler: Handler) -> Handler:
     errors=PROBLEMS._replace(kind=ChatProblem),
     wrap=with_openai_errors,
 )
-async def create_chat_completion(request: web.Request, _: NoQuery) -> web.StreamResponse:
+async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     """Answer the user with the session's LLM, which gets the memory as its conversation: `docs/gateway.md`.
 
     Of the request's messages only the last one counts (the user's words, or tool results), and the instructions; other

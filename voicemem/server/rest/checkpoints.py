@@ -24,7 +24,6 @@ from voicemem.protocol.types import Natural, SessionId
 from voicemem.server.http.listener import decompress
 from voicemem.server.http.request import (
     GRANT,
-    NoQuery,
     check_session_id,
     convert_body,
     get_stream,
@@ -35,11 +34,7 @@ from voicemem.server.http.request import (
     stream_body,
 )
 from voicemem.server.http.routes import JSON, MergePatch, Routes
-from voicemem.server.rest.sessions import (
-    GivenConfig,
-    check_outbound_change,
-    note_outbound_change,
-)
+from voicemem.server.rest.sessions import GivenConfig, check_outbound_change, note_outbound_change
 from voicemem.server.rest.tails import JournalEntry
 from voicemem.sessions.lifecycle import SessionInfo, info_of
 
@@ -85,7 +80,7 @@ class ForkPoint(Struct, frozen=True):
 
 
 @ROUTES.add("GET /v1/sessions/{id}/checkpoint", "read", Checkpoint)
-async def read_checkpoint(request: web.Request, _: NoQuery) -> web.StreamResponse:
+async def read_checkpoint(request: web.Request) -> web.StreamResponse:
     """Read the session with its journal as one portable document, without secrets."""
     stream = await get_stream(request)
     return await stream_body(request, {"Content-Type": JSON}, write_checkpoint(services_of(request).store, stream))
@@ -100,7 +95,7 @@ async def read_checkpoint(request: web.Request, _: NoQuery) -> web.StreamRespons
     status=201,
     id_field="session_id",
 )
-async def restore_session(request: web.Request, _: NoQuery) -> web.Response:
+async def restore_session(request: web.Request) -> web.Response:
     """Create a session from a checkpoint, with the same journal, and so with the same history and context.
 
     The body may be at most 64 MiB. Two checkpoints are restored at a time: others wait, and are refused with 429
@@ -162,7 +157,7 @@ def read_restore(body: bytes, encoding: str) -> tuple[ParsedCheckpoint, str | No
     status=201,
     id_field="session_id",
 )
-async def fork_session(request: web.Request, _: NoQuery) -> web.Response:
+async def fork_session(request: web.Request) -> web.Response:
     """Create a running session that remembers this one up to a turn, and continues with the next turn.
 
     Erasing the original does not erase its forks.

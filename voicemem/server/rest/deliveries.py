@@ -10,15 +10,9 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType, structs
 
 from voicemem.errors import Refused
 from voicemem.protocol.types import MAX_INTEGER, SessionId
-from voicemem.server.http.request import GRANT, NoQuery, get_stream, json_response, read_struct, services_of
+from voicemem.server.http.request import GRANT, get_stream, json_response, read_struct, services_of
 from voicemem.server.http.routes import DELIVERY_ID_PATTERN, DeliveryId, Routes
-from voicemem.server.rest.webhooks import (
-    ENDPOINT_PATH,
-    UNKNOWN_ENDPOINT,
-    audit_endpoint,
-    endpoint_of,
-    origin_of,
-)
+from voicemem.server.rest.webhooks import ENDPOINT_PATH, UNKNOWN_ENDPOINT, audit_endpoint, endpoint_of, origin_of
 from voicemem.store.deliveries import DeliveryFilter, EndpointDelivery, ListedDelivery
 from voicemem.store.deliveries import DeliveryPage as ListedPage
 from voicemem.webhooks.endpoints import OPERATOR_ID
@@ -130,7 +124,7 @@ async def list_deliveries(request: web.Request, query: DeliveryQuery) -> web.Res
     codes=f"{UNKNOWN_ENDPOINT} unknown_delivery webhook_disabled",
     status=202,
 )
-async def resend_delivery(request: web.Request, _: NoQuery) -> web.Response:
+async def resend_delivery(request: web.Request) -> web.Response:
     """Send one notice again, also one that was delivered; its schedule starts again."""
     resent = await services_of(request).webhooks.resend(*endpoint_of(request), delivery_of(request))
     audit_endpoint(request, "delivery_resent", request.match_info["id"], delivery=request.match_info["delivery"])
@@ -140,7 +134,7 @@ async def resend_delivery(request: web.Request, _: NoQuery) -> web.Response:
 @ROUTES.add(
     f"POST {ENDPOINT_PATH}/recover", "admin", Recovered, Since, f"{UNKNOWN_ENDPOINT} webhook_disabled", status=202
 )
-async def recover_deliveries(request: web.Request, _: NoQuery) -> web.Response:
+async def recover_deliveries(request: web.Request) -> web.Response:
     """Send again all notices since a time that could not be delivered."""
     body = await read_struct(request, Since)
     count = await services_of(request).webhooks.recover(*endpoint_of(request), body.since)

@@ -15,7 +15,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from voicemem.config.session import parse_config
 from voicemem.memory.account import MemoryAccount
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId
-from voicemem.server.http.request import NoQuery, get_stream, json_response, services_of
+from voicemem.server.http.request import get_stream, json_response, services_of
 from voicemem.server.http.routes import JSON, ResponseSpec, Routes
 from voicemem.sessions.lifecycle import StateName
 from voicemem.sessions.read_models.read_model import LARGE_ROWS, ReadModel
@@ -205,6 +205,6 @@ async def read_turns(request: web.Request, query: TurnsQuery) -> web.Response:
 
 
 @ROUTES.add("GET /v1/sessions/{id}/memory", "read", MemoryAccount, codes="session_set_aside")
-async def read_session_memory(request: web.Request, _: NoQuery) -> web.Response:
+async def read_session_memory(request: web.Request) -> web.Response:
     """Read what the memory has besides its messages: summaries, what was forgotten, what was carried over."""
     return json_response(await services_of(request).accounts.read(await get_stream(request)))

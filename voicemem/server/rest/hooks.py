@@ -12,15 +12,7 @@ from voicemem.protocol.types import JsonObject, Name, Reason, SessionId
 from voicemem.security.access import DEFAULT_PROJECT, Gate
 from voicemem.security.audit import audit
 from voicemem.security.hook_secrets import find_hooked, new_hook_secret
-from voicemem.server.http.request import (
-    DECODING,
-    GRANT,
-    NoQuery,
-    json_response,
-    read_body,
-    read_struct,
-    services_of,
-)
+from voicemem.server.http.request import DECODING, GRANT, json_response, read_body, read_struct, services_of
 from voicemem.server.http.routes import Routes, optional
 from voicemem.server.rest.webhooks import NewSecret
 from voicemem.sessions.inbound_webhooks import MAX_HOOK_BYTES
@@ -117,14 +109,14 @@ class HookSecretList(Struct, frozen=True):
 
 
 @ROUTES.add("GET /v1/hooks", "admin", HookSecretList)
-async def list_hook_secrets(request: web.Request, _: NoQuery) -> web.Response:
+async def list_hook_secrets(request: web.Request) -> web.Response:
     """List the dialects whose webhooks are signed in the project, without the secrets."""
     shown = await services_of(request).hook_secrets.list(request[GRANT].project)
     return json_response(HookSecretList([HookSecret(*one) for one in shown]))
 
 
 @ROUTES.add(f"PUT {PLACE}", "admin", HookSecretSet, optional(NewSecret), "invalid_field unknown_dialect")
-async def set_hook_secret(request: web.Request, _: NoQuery) -> web.Response:
+async def set_hook_secret(request: web.Request) -> web.Response:
     """Set what signs webhooks of a dialect in the project, or rotate it; for a while the old secret verifies too.
 
     Without a `secret` the service makes one, which the answer shows.
@@ -138,7 +130,7 @@ async def set_hook_secret(request: web.Request, _: NoQuery) -> web.Response:
 
 
 @ROUTES.add(f"DELETE {PLACE}", "admin", None, codes="unknown_hook_secret")
-async def remove_hook_secret(request: web.Request, _: NoQuery) -> web.Response:
+async def remove_hook_secret(request: web.Request) -> web.Response:
     """Remove what the project has set; without another secret, webhooks of the dialect need a key."""
     dialect = request.match_info["dialect"]
     await services_of(request).hook_secrets.remove(request[GRANT].project, dialect)

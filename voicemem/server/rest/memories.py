@@ -20,7 +20,6 @@ from voicemem.protocol.types import JsonObject
 from voicemem.security.audit import audit
 from voicemem.server.http.request import (
     GRANT,
-    NoQuery,
     convert_body,
     get_stream,
     json_response,
@@ -85,7 +84,7 @@ class MemoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
     f"{GIVEN_CODES} unknown_session session_erased memory_exists",
     for_tokens=True,
 )
-async def keep_memories(request: web.Request, _: NoQuery) -> web.Response:
+async def keep_memories(request: web.Request) -> web.Response:
     """Keep a memory, or several; they are found once this is answered.
 
     What the same owner has in the same words already is not kept twice. One with the `id` of a memory replaces it.
@@ -134,7 +133,7 @@ async def read_memory(request: web.Request, query: MemoryQuery) -> web.Response:
     MemoryPatch,
     f"{GIVEN_CODES} unknown_memory unknown_session session_erased memory_exists",
 )
-async def change_memory(request: web.Request, _: NoQuery) -> web.Response:
+async def change_memory(request: web.Request) -> web.Response:
     """Change a memory: the fields that are given; null takes a value away. `metadata` is replaced as a whole."""
     services, grant, patch = services_of(request), request[GRANT], await read_struct(request, MemoryPatch)
     services.limits.count_events(grant.caller, 1, len(await read_body(request)))
@@ -143,7 +142,7 @@ async def change_memory(request: web.Request, _: NoQuery) -> web.Response:
 
 
 @ROUTES.add(f"DELETE {PATH}", "ingest", None, codes="unknown_memory invalid_field", for_tokens=True)
-async def remove_memory(request: web.Request, _: NoQuery) -> web.Response:
+async def remove_memory(request: web.Request) -> web.Response:
     """Remove a memory: no one can read or find it any more, and its text leaves the store."""
     long_term, project, id = services_of(request).long_term, request[GRANT].project, name_in_path(request, "memory_id")
     reach = await token_reach(request)
@@ -178,7 +177,7 @@ async def answer_page(request: web.Request, query: MemoriesQuery, **conditions: 
 
 
 @ROUTES.add("POST /v1/users/{user_id}/memories/forget", "admin", ForgottenMemories, ForgetMemories, "missing_field")
-async def forget_user_memories(request: web.Request, _: NoQuery) -> web.Response:
+async def forget_user_memories(request: web.Request) -> web.Response:
     """Forget memories of a user for good: no one can read or find them any more, and their texts leave the store.
 
     What was heard stays in the sessions that it comes from.
@@ -194,7 +193,7 @@ async def forget_user_memories(request: web.Request, _: NoQuery) -> web.Response
 @ROUTES.add(
     "POST /v1/memories/search", "read", FoundMemories, MemorySearch, "invalid_field invalid_cursor", for_tokens=True
 )
-async def search_memories(request: web.Request, _: NoQuery) -> web.Response:
+async def search_memories(request: web.Request) -> web.Response:
     """Search what was heard and what is remembered in the project, of a user or of one session, by words.
 
     Each message is shown as it was heard, and each memory with all it says and the place that it comes from. The best
@@ -215,7 +214,7 @@ async def search_memories(request: web.Request, _: NoQuery) -> web.Response:
     codes="no_extraction llm_not_configured session_set_aside",
     status=202,
 )
-async def extract_memories(request: web.Request, _: NoQuery) -> web.Response:
+async def extract_memories(request: web.Request) -> web.Response:
     """Make memories of what was heard in a session since the last time, without waiting for a pause or its end.
 
     It happens in the background: the statistics of the session say how far it is.

@@ -14,7 +14,6 @@ from voicemem.protocol.checks import describe_error
 from voicemem.protocol.types import Natural
 from voicemem.server.http.request import (
     GRANT,
-    NoQuery,
     get_stream,
     json_response,
     read_body,
@@ -37,7 +36,7 @@ class ToForget(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @ROUTES.add("POST /v1/sessions/{id}/forget", "ingest", Forgot, ToForget, "missing_field unknown_turn session_set_aside")
-async def forget_messages(request: web.Request, _: NoQuery) -> web.Response:
+async def forget_messages(request: web.Request) -> web.Response:
     """Forget messages: they are left out of every context, and stay in the history.
 
     Forget all up to `through_turn`, all but the newest `keep_last`, or everything, which an empty object means too.
@@ -61,7 +60,7 @@ async def forget_messages(request: web.Request, _: NoQuery) -> web.Response:
     "missing_field text_too_long reserved_metadata session_ended session_erased seq_required session_set_aside "
     "quota_exceeded",
 )
-async def add_messages(request: web.Request, _: NoQuery) -> web.Response:
+async def add_messages(request: web.Request) -> web.Response:
     """Add a message or a tool trace, or a list of them, all or none; the answer comes once they are on disk."""
     stream = await get_stream(request)
     services, grant = services_of(request), request[GRANT]
@@ -86,7 +85,7 @@ async def read_messages(request: web.Request) -> list[Added]:
 
 
 @ROUTES.add("GET /v1/sessions/{id}/stats", "read", Statistics, codes="session_set_aside")
-async def read_statistics(request: web.Request, _: NoQuery) -> web.Response:
+async def read_statistics(request: web.Request) -> web.Response:
     """Read what can be counted in a session: messages, turns, interruptions, tokens, latencies, tools.
 
     It changes nothing: neither is anything carried over, nor does a summary start because of it.

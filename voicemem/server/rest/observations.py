@@ -11,7 +11,7 @@ from voicemem.errors import Refused
 from voicemem.observer.vendors import find_vendor
 from voicemem.protocol.types import Name, SessionId, matching
 from voicemem.security.audit import Act, audit
-from voicemem.server.http.request import GRANT, NoQuery, get_stream, json_response, read_struct, services_of
+from voicemem.server.http.request import GRANT, get_stream, json_response, read_struct, services_of
 from voicemem.server.http.routes import JSON, ResponseSpec, Routes
 from voicemem.store.observations import Observation, ObservationState
 from voicemem.store.streams import Stream
@@ -68,7 +68,7 @@ def audit_observation(request: web.Request, act: Act, one: Observation) -> None:
     "invalid_field unknown_dialect session_ended session_erased observer_not_configured already_observed "
     "too_many_observations",
 )
-async def begin_observation(request: web.Request, _: NoQuery) -> web.Response:
+async def begin_observation(request: web.Request) -> web.Response:
     """Observe a call at another stack for this session: the service connects to it, and records what it says.
 
     200 if this call is being observed already. An observation that is over may be begun again.
@@ -86,14 +86,14 @@ async def begin_observation(request: web.Request, _: NoQuery) -> web.Response:
 
 
 @ROUTES.add(f"GET {PLACE}", "admin", ShownObservation, codes="unknown_observation")
-async def read_observation(request: web.Request, _: NoQuery) -> web.Response:
+async def read_observation(request: web.Request) -> web.Response:
     """Show how the observation of this session stands, also when it is over."""
     stream = await get_stream(request)
     return answer(stream, await services_of(request).observers.get(stream))
 
 
 @ROUTES.add(f"DELETE {PLACE}", "admin", ShownObservation, codes="unknown_observation")
-async def stop_observation(request: web.Request, _: NoQuery) -> web.Response:
+async def stop_observation(request: web.Request) -> web.Response:
     """Stop observing; the call and the session go on. One that is over stays as it is."""
     stream = await get_stream(request)
     observation = await services_of(request).observers.stop(stream)

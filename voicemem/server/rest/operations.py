@@ -12,14 +12,7 @@ from prometheus_client import Gauge
 
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.security.access import DEFAULT_PROJECT
-from voicemem.server.http.request import (
-    GAUGES,
-    GRANT,
-    OPENAPI_DOCUMENT,
-    NoQuery,
-    json_response,
-    services_of,
-)
+from voicemem.server.http.request import GAUGES, GRANT, OPENAPI_DOCUMENT, json_response, services_of
 from voicemem.server.http.routes import JSON, Routes
 from voicemem.server.rest.asyncapi import asyncapi_json
 from voicemem.services import Services
@@ -75,7 +68,7 @@ class AsyncApi(Struct, frozen=True):
 
 
 @ROUTES.add("GET /livez", None, Health)
-async def livez(_: web.Request, __: NoQuery) -> web.Response:
+async def livez(_: web.Request) -> web.Response:
     """Check that the process answers.
 
     The store is not asked, so that its outage does not make an orchestrator restart every process.
@@ -84,7 +77,7 @@ async def livez(_: web.Request, __: NoQuery) -> web.Response:
 
 
 @ROUTES.add("GET /readyz", None, Readiness, codes="draining store_unavailable")
-async def readyz(request: web.Request, _: NoQuery) -> web.Response:
+async def readyz(request: web.Request) -> web.Response:
     """Check that the process should get traffic: the store can be written, and the service is not draining.
 
     So it is when the last commit succeeded; with PostgreSQL, on each of the process's connections.
@@ -104,19 +97,19 @@ async def readyz(request: web.Request, _: NoQuery) -> web.Response:
 
 
 @ROUTES.add("GET /asyncapi.json", None, AsyncApi)
-async def asyncapi(_: web.Request, __: NoQuery) -> web.Response:
+async def asyncapi(_: web.Request) -> web.Response:
     """The AsyncAPI document of the websocket ingest: its frames and their answers."""
     return web.Response(body=await asyncio.to_thread(asyncapi_json), content_type=JSON)
 
 
 @ROUTES.add("GET /openapi.json", None, OpenApi)
-async def openapi(request: web.Request, _: NoQuery) -> web.Response:
+async def openapi(request: web.Request) -> web.Response:
     """This document."""
     return web.Response(body=await asyncio.to_thread(request.app[OPENAPI_DOCUMENT]), content_type=JSON)
 
 
 @ROUTES.add("GET /metrics", "read", {"text/plain": str}, outlives_store=True)
-async def metrics(request: web.Request, _: NoQuery) -> web.Response:
+async def metrics(request: web.Request) -> web.Response:
     """Read the metrics of the service, in Prometheus' text format.
 
     They are of all projects together, so the key must be of the project `default`, which is the operator's. While the
@@ -219,7 +212,7 @@ class OperationsReport(Struct, frozen=True):
 
 
 @ROUTES.add("GET /v1/operations", "read", OperationsReport)
-async def read_operations(request: web.Request, _: NoQuery) -> web.Response:
+async def read_operations(request: web.Request) -> web.Response:
     """Read how things go now: rates, latencies, what waits and what fails."""
     project, services = request[GRANT].project, services_of(request)
     ready = services.store.healthy and not services.draining.is_set()

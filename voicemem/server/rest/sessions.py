@@ -19,7 +19,6 @@ from voicemem.server.http.openapi import reference
 from voicemem.server.http.request import (
     GRANT,
     Label,
-    NoQuery,
     check_session_id,
     get_stream,
     json_response,
@@ -105,7 +104,7 @@ class SessionPage(Struct, frozen=True):
     optional(MergePatch(NewSession)),
     f"{CONFIG_CODES} session_exists session_erased quota_exceeded",
 )
-async def create_session(request: web.Request, _: NoQuery) -> web.Response:
+async def create_session(request: web.Request) -> web.Response:
     """Create a session from its configuration.
 
     The answer is 200 if it exists with the same configuration, and 409 if it exists with another one.
@@ -174,7 +173,7 @@ async def within_reach(request: web.Request, query: SessionsQuery) -> SessionsQu
 
 
 @ROUTES.add("GET /v1/sessions/{id}", "read", SessionInfo)
-async def read_session(request: web.Request, _: NoQuery) -> web.Response:
+async def read_session(request: web.Request) -> web.Response:
     """Read a session's state and configuration."""
     stream = await get_stream(request)
     return json_response(info_of(stream, await services_of(request).read_models.quarantined.find(stream.key)))
@@ -183,7 +182,7 @@ async def read_session(request: web.Request, _: NoQuery) -> web.Response:
 @ROUTES.add(
     "PATCH /v1/sessions/{id}", "ingest", SessionInfo, optional(MergePatch(GivenConfig)), f"{CONFIG_CODES} session_ended"
 )
-async def change_session(request: web.Request, _: NoQuery) -> web.Response:
+async def change_session(request: web.Request) -> web.Response:
     """Change the configuration with a merge patch (RFC 7396); null removes a setting."""
     request[GRANT].require_setting()
     stream = await get_stream(request)
@@ -195,7 +194,7 @@ async def change_session(request: web.Request, _: NoQuery) -> web.Response:
 
 
 @ROUTES.add("POST /v1/sessions/{id}/end", "ingest", SessionInfo, optional(Ending), "text_too_long")
-async def end_session(request: web.Request, _: NoQuery) -> web.Response:
+async def end_session(request: web.Request) -> web.Response:
     """End a session and close it at once; one that is already closed stays as it is."""
     stream = await get_stream(request)
     ending = await read_struct(request, Ending)
@@ -207,7 +206,7 @@ async def end_session(request: web.Request, _: NoQuery) -> web.Response:
 
 
 @ROUTES.add("POST /v1/sessions/{id}/refold", "admin", SessionInfo, codes="session_set_aside")
-async def refold_session(request: web.Request, _: NoQuery) -> web.Response:
+async def refold_session(request: web.Request) -> web.Response:
     """Make the memory from the whole journal again; one that was quarantined is there again if it succeeds.
 
     Webhooks that have waited for it are sent then.
@@ -221,7 +220,7 @@ async def refold_session(request: web.Request, _: NoQuery) -> web.Response:
 
 
 @ROUTES.add("DELETE /v1/sessions/{id}", "admin", None)
-async def erase_session(request: web.Request, _: NoQuery) -> web.Response:
+async def erase_session(request: web.Request) -> web.Response:
     """Erase a session: nothing of it can be read any more, and its id cannot be used again."""
     stream = await get_stream(request)
     services = services_of(request)

@@ -10,15 +10,7 @@ from msgspec import Meta, Struct
 from voicemem.memory.exports import ExportLine, export_user
 from voicemem.memory.long_term.forgetting import forget_user
 from voicemem.security.audit import audit
-from voicemem.server.http.request import (
-    GRANT,
-    NoQuery,
-    json_response,
-    name_in_path,
-    services_of,
-    session_filter,
-    stream_body,
-)
+from voicemem.server.http.request import GRANT, json_response, name_in_path, services_of, session_filter, stream_body
 from voicemem.server.http.routes import JSON_LINES, Routes
 from voicemem.server.rest.sessions import SessionPage
 from voicemem.sessions.lifecycle import info_of
@@ -65,7 +57,7 @@ async def export_user_memory(request: web.Request, query: ExportQuery) -> web.St
 
 
 @ROUTES.add("DELETE /v1/users/{user_id}", "admin", None)
-async def erase_user_memory(request: web.Request, _: NoQuery) -> web.Response:
+async def erase_user_memory(request: web.Request) -> web.Response:
     """Erase a user: the document, and all sessions with this `user_id`. Nothing of them can be read any more."""
     services, grant, user_id = services_of(request), request[GRANT], name_in_path(request, "user_id")
     clock = services.working_memory.clock

@@ -15,15 +15,7 @@ from voicemem.errors import Refused
 from voicemem.protocol.checks import check_text
 from voicemem.protocol.types import JsonObject, matching
 from voicemem.security.audit import Act, audit
-from voicemem.server.http.request import (
-    GRANT,
-    SESSION_ID,
-    NoQuery,
-    fields_given,
-    json_response,
-    read_struct,
-    services_of,
-)
+from voicemem.server.http.request import GRANT, SESSION_ID, fields_given, json_response, read_struct, services_of
 from voicemem.server.http.routes import Routes, optional
 from voicemem.store.deliveries import EndpointCounts
 from voicemem.store.endpoints import Endpoint
@@ -185,7 +177,7 @@ def audit_endpoint(request: web.Request, act: Act, endpoint_id: str | None, **mo
     status=201,
     id_field="id",
 )
-async def create_webhook(request: web.Request, _: NoQuery) -> web.Response:
+async def create_webhook(request: web.Request) -> web.Response:
     """Create an endpoint that is notified of the project's sessions. The answer shows its secret."""
     values = checked_fields(await read_struct(request, NewWebhook))
     disabled = {"disabled_ms": None} if values.pop("enabled") else {"disabled_ms": 0, "disabled_reason": "request"}
@@ -196,7 +188,7 @@ async def create_webhook(request: web.Request, _: NoQuery) -> web.Response:
 
 
 @ROUTES.add("GET /v1/webhooks", "admin", WebhookList)
-async def list_webhooks(request: web.Request, _: NoQuery) -> web.Response:
+async def list_webhooks(request: web.Request) -> web.Response:
     """List the endpoints of the project; for `default`, the operator's comes first."""
     webhooks = services_of(request).webhooks
     endpoints = await webhooks.list(request[GRANT].project)
@@ -205,14 +197,14 @@ async def list_webhooks(request: web.Request, _: NoQuery) -> web.Response:
 
 
 @ROUTES.add(f"GET {ENDPOINT_PATH}", "admin", Webhook, codes=UNKNOWN_ENDPOINT)
-async def read_webhook(request: web.Request, _: NoQuery) -> web.Response:
+async def read_webhook(request: web.Request) -> web.Response:
     """Read an endpoint, and whether it works."""
     endpoint = await services_of(request).webhooks.get(*endpoint_of(request))
     return await answer(request, endpoint)
 
 
 @ROUTES.add(f"PATCH {ENDPOINT_PATH}", "admin", Webhook, optional(WebhookChange), f"{ENDPOINT_CODES} {UNKNOWN_ENDPOINT}")
-async def change_webhook(request: web.Request, _: NoQuery) -> web.Response:
+async def change_webhook(request: web.Request) -> web.Response:
     """Change an endpoint, disable it or enable it. When it is disabled, its pending deliveries become failed."""
     changes = checked_fields(await read_struct(request, WebhookChange))
     enabled = changes.pop("enabled", None)
@@ -222,7 +214,7 @@ async def change_webhook(request: web.Request, _: NoQuery) -> web.Response:
 
 
 @ROUTES.add(f"DELETE {ENDPOINT_PATH}", "admin", None, codes=UNKNOWN_ENDPOINT)
-async def delete_webhook(request: web.Request, _: NoQuery) -> web.Response:
+async def delete_webhook(request: web.Request) -> web.Response:
     """Delete an endpoint, with its secret and its deliveries."""
     await services_of(request).webhooks.delete(*endpoint_of(request))
     audit_endpoint(request, "webhook_deleted", request.match_info["id"])
@@ -230,7 +222,7 @@ async def delete_webhook(request: web.Request, _: NoQuery) -> web.Response:
 
 
 @ROUTES.add(f"POST {ENDPOINT_PATH}/rotate-secret", "admin", WebhookWithSecret, optional(NewSecret), UNKNOWN_ENDPOINT)
-async def rotate_secret(request: web.Request, _: NoQuery) -> web.Response:
+async def rotate_secret(request: web.Request) -> web.Response:
     """Give an endpoint a new secret, which the answer shows; for a while the old one also signs."""
     body = await read_struct(request, NewSecret)
     secret = None if body.secret is UNSET else body.secret
@@ -242,7 +234,7 @@ async def rotate_secret(request: web.Request, _: NoQuery) -> web.Response:
 
 
 @ROUTES.add(f"POST {ENDPOINT_PATH}/test", "admin", CheckResults, codes=UNKNOWN_ENDPOINT)
-async def check_webhook(request: web.Request, _: NoQuery) -> web.Response:
+async def check_webhook(request: web.Request) -> web.Response:
     """Send Agora's test callback for each event type now, and report the answers."""
     results = []
     for event_type, sent in await services_of(request).webhooks.send_health_checks(*endpoint_of(request)):

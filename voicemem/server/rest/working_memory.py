@@ -12,19 +12,12 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from voicemem.documents.document import GET_TOOL, ChatToolCall, DocumentFormat, Scope, check_form, form_of
 from voicemem.errors import Refused
-from voicemem.memory.working_memory import (
-    DocumentChange,
-    DocumentOwner,
-    DocumentView,
-    VersionAuthor,
-    owner_of_session,
-)
+from voicemem.memory.working_memory import DocumentChange, DocumentOwner, DocumentView, VersionAuthor, owner_of_session
 from voicemem.protocol.events import MemoryData
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 from voicemem.server.http.openapi import id_of
 from voicemem.server.http.request import (
     GRANT,
-    NoQuery,
     get_stream,
     json_response,
     name_in_path,
@@ -175,7 +168,7 @@ async def list_working_memory_versions(request: web.Request, query: VersionsQuer
 
 
 @ROUTES.add(f"PUT {PATH}", "ingest", Written, ReplacedDocument, f"{WRITE_CODES} missing_field", headers=("ETag",))
-async def replace_working_memory(request: web.Request, _: NoQuery) -> web.Response:
+async def replace_working_memory(request: web.Request) -> web.Response:
     """Replace the content, the form, or both."""
     owner = await owner_of(request)
     body = await read_struct(request, ReplacedDocument)
@@ -194,7 +187,7 @@ async def replace_working_memory(request: web.Request, _: NoQuery) -> web.Respon
 
 
 @ROUTES.add(f"PATCH {PATH}", "ingest", Written, AppendedDocument, WRITE_CODES, headers=("ETag",))
-async def append_working_memory(request: web.Request, _: NoQuery) -> web.Response:
+async def append_working_memory(request: web.Request) -> web.Response:
     """Add to the document: objects are merged deeply, new items are added to arrays, a text is appended."""
     owner = await owner_of(request)
     body = await read_struct(request, AppendedDocument)
@@ -202,20 +195,20 @@ async def append_working_memory(request: web.Request, _: NoQuery) -> web.Respons
 
 
 @ROUTES.add(f"DELETE {PATH}", "ingest", Written, codes=WRITE_CODES, headers=("ETag",))
-async def clear_working_memory(request: web.Request, _: NoQuery) -> web.Response:
+async def clear_working_memory(request: web.Request) -> web.Response:
     """Empty the document. Its versions and its form stay."""
     return await apply_to_document(request, await owner_of(request), DocumentChange("clear"))
 
 
 @ROUTES.add(f"GET {PATH}/tools", "read", Tools, codes=READ_CODES)
-async def list_working_memory_tools(request: web.Request, _: NoQuery) -> web.Response:
+async def list_working_memory_tools(request: web.Request) -> web.Response:
     """List the tools with which an LLM works on the document, in OpenAI's form."""
     owner = await owner_of(request)
     return json_response(Tools(await services_of(request).working_memory.tool_definitions(owner)))
 
 
 @ROUTES.add(f"POST {PATH}/tools", "ingest", ToolMessage, ChatToolCall, READ_CODES)
-async def call_working_memory_tool(request: web.Request, _: NoQuery) -> web.Response:
+async def call_working_memory_tool(request: web.Request) -> web.Response:
     """Execute a tool call, and answer it. Errors of the tool call are reported to the LLM in the answer."""
     owner = await owner_of(request)
     tool_call = await read_struct(request, ChatToolCall)
@@ -226,19 +219,19 @@ async def call_working_memory_tool(request: web.Request, _: NoQuery) -> web.Resp
 
 
 @ROUTES.add(f"GET {DATA_PATH}", "read", JsonObject, codes="session_set_aside")
-async def read_data(request: web.Request, _: NoQuery) -> web.Response:
+async def read_data(request: web.Request) -> web.Response:
     """Read the data of the session: any JSON object of the caller's."""
     return json_response(await services_of(request).working_memory.data(await get_stream(request)))
 
 
 @ROUTES.add(f"PUT {DATA_PATH}", "ingest", JsonObject, optional(JsonObject), "session_set_aside")
-async def replace_data(request: web.Request, _: NoQuery) -> web.Response:
+async def replace_data(request: web.Request) -> web.Response:
     """Replace the session's data with an object."""
     return await apply_to_data(request, MemoryData(operation="replace", content=await read_object(request)))
 
 
 @ROUTES.add(f"PATCH {DATA_PATH}", "ingest", JsonObject, optional(JsonObject), "session_set_aside")
-async def change_data(request: web.Request, _: NoQuery) -> web.Response:
+async def change_data(request: web.Request) -> web.Response:
     """Change the session's data with a merge patch (RFC 7396); null removes a field."""
     return await apply_to_data(request, MemoryData(operation="patch", content=await read_object(request)))
 
