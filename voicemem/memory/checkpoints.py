@@ -39,8 +39,6 @@ from voicemem.transcript.fold import CLOSED
 
 Time = Annotated[int, Meta(ge=0, lt=253_402_300_800_000)]
 """Unix ms by the server's clock, up to the end of the year 9999."""
-IDLE_REASON = "idle"
-"""The reason of a close that is undone when a producer comes back."""
 CHECKPOINT_KIND, CHECKPOINT_VERSION = "checkpoint", 1
 MAX_RESTORE_BYTES = 64 * 1024 * 1024
 """Limit for a checkpoint that is restored over HTTP."""
@@ -50,7 +48,6 @@ MIN_ENTRY_BYTES = 64
 """No entry is shorter: the names of its fields alone take as much. So a body of 64 MiB has at most a million."""
 FIELDS = frozenset({"voicemem", "version", "session", "events", "sha256"})
 NO_CHECKPOINT, MALFORMED_PART = "This is not a voicemem checkpoint.", "A part of the checkpoint is malformed."
-TELLS = b'"memory.added"', b'"memory.edited"'
 NAMES_MEMORIES = events.MemoryAdded | events.MemoryEdited | events.MemoryRemoved | events.MemoriesExtracted
 LOOKED_UP = 500
 """Ids that are looked up at a time."""
@@ -99,7 +96,6 @@ class CheckpointReader:
         self.rows.append(JournalRow(position, entry.producer, entry.seq, entry.received_ms, payload))
 
     def apply_entry(self, entry: CheckpointEntry, event: events.JournaledEvent) -> None:
-        """Apply an entry to its producer, and to the state of the session."""
         if entry.producer is not None:
             producer = self.producer(entry.producer)
             if entry.seq is None and producer.next_seq > 1:
@@ -135,7 +131,7 @@ class CheckpointReader:
             producers=list(self.producers.values()),
             ended_ms=ended_ms,
             reason=reason,
-            provisional=reason in (IDLE_REASON, CLOSED),
+            provisional=reason in ("idle", CLOSED),  # undone when a producer comes back
             ending=self.ending,
         )
 
@@ -395,7 +391,7 @@ async def payloads_with_texts(store: Store, stream: Stream, rows: Sequence[Journ
     """The payloads of these entries; where one is the last that told of a memory that is there, with its content."""
     ids: dict[str, None] = {}
     for row in rows:
-        if any(tells in row.payload for tells in TELLS):
+        if b'"memory.added"' in row.payload or b'"memory.edited"' in row.payload:
             event = decode_stored(row.payload)
             if isinstance(event, events.MemoryAdded | events.MemoryEdited):
                 ids[event.memory_id] = None

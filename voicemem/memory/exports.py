@@ -159,7 +159,6 @@ class Exporting(Struct):
         return bytes(text)
 
     async def user(self) -> AsyncGenerator[bytes, None]:
-        """What belongs to the user alone."""
         of_user = MemoryFilter(project=self.project, user_ids=AnyOf((self.user_id,)), with_superseded=True)
         async for piece in self.kept(of_user):
             yield piece
@@ -174,7 +173,6 @@ class Exporting(Struct):
             yield self.encode([Unreadable(None, "memory")])
 
     async def kept(self, filter: MemoryFilter) -> AsyncGenerator[bytes, None]:
-        """The memories for which conditions hold, the newest first."""
         while rows := await self.store.memories.list_memories(filter):
             yield self.encode(ExportedMemory(**structs.asdict(to_memory(row))) for row in rows)
             filter = structs.replace(filter, after=(rows[-1].created_ms, rows[-1].id))
@@ -247,7 +245,6 @@ class Exporting(Struct):
                 yield self.encode([line])
 
     async def events(self, stream: Stream) -> AsyncGenerator[bytes, None]:
-        """The journal of a session, as far as it can be read."""
         position = 0
         try:
             while position < stream.position:

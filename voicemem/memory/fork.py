@@ -50,7 +50,6 @@ async def fork(
     same_user = parse_config(session_patch.public).user_id == parse_config(stream.config).user_id
 
     def encode_events(read_model: ReadModel) -> list[bytes]:
-        """The journal of the fork, without what belongs to another user."""
         left_out = () if same_user else (events.MemoryCarried,)
         forked = fork_events(read_model.state, stream.id, at_turn, summary)
         return [msgspec.json.encode(event) for event in forked if not isinstance(event, left_out)]

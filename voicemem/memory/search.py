@@ -99,7 +99,6 @@ class MemorySearch(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def given_kinds(self) -> tuple[str, ...]:
-        """The kinds of memories that are not messages."""
         return tuple(kind for kind in self.kinds if kind != MESSAGE)
 
 
@@ -274,7 +273,6 @@ class MemoryFinder:
 
 
 def filter_of(project: str, request: MemorySearch) -> MemoryFilter:
-    """The memories that a search looks at."""
     scope = request.scope
     return MemoryFilter(
         project=project,

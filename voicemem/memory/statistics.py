@@ -33,8 +33,6 @@ from voicemem.transcript.messages import Extracted, Message, Role
 from voicemem.transcript.state import State
 from voicemem.transcript.turns import compact_number, count_false_alarms, is_end_to_end
 
-MAX_LAST_TEXT = 160
-"""Characters of the last words."""
 MAX_PENDING, SLICE = 10_000, 100
 """Sessions whose figures wait to be made, and how many are made at a time. More are made when they are listed again."""
 PAUSE_S = 1.0
@@ -107,7 +105,6 @@ def statistics_of(
     now_ms: int,
     extraction_state: Callable[[Stream, Extracted | None], ExtractionState | None] = lambda stream, extracted: None,
 ) -> Statistics:
-    """The statistics of a session, whose tokens `counter` counts."""
     messages, tokens = read_model.current_messages(), read_model.token_counter(counter)
     calls = [one for turn in read_model.state.turns.values() for one in turn.tool_calls or () if one.name is not None]
     by_name = Counter(call.name or "" for call in calls)
@@ -262,7 +259,7 @@ def last_words(read_model: ReadModel, messages: list[Message]) -> LastWords | No
         return None
     last = newest[-1] if newest else messages[-1]
     is_open = bool(newest) and last not in read_model.turn_messages[state.turn_numbers[-1]]
-    return LastWords(last.role, last.content[:MAX_LAST_TEXT], is_open)
+    return LastWords(last.role, last.content[:160], is_open)
 
 
 async def make_overviews_forever(overviews: Overviews) -> None:

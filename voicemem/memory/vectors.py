@@ -27,8 +27,6 @@ from voicemem.store.vectors import Vectors as StoredVectors
 LOG = logging.getLogger("voicemem")
 ROUND_S = 0.5
 """Between two looks at the sessions that have changed."""
-BATCHES_AT_ONCE = 4
-STREAMS_AT_ONCE = 50
 CHECKED_AT_ONCE = 200
 SAVED_AT_ONCE = 16
 """Vectors of one transaction: 100 KB."""
@@ -102,7 +100,6 @@ class QueryVectors:
         return vector
 
     async def close(self) -> None:
-        """Give up what is still asked for."""
         tasks = [*self.asked.values()]
         for task in tasks:
             task.cancel()
@@ -162,7 +159,7 @@ class VectorMaker:
         name = await self.find_name() if any(cache.changed for cache in self.caches) else ""
         for cache in self.caches:
             while cache.changed:
-                keys = list(islice(cache.changed, STREAMS_AT_ONCE))
+                keys = list(islice(cache.changed, 50))
                 for key in keys:
                     del cache.changed[key]
                 try:
@@ -174,7 +171,7 @@ class VectorMaker:
 
     async def embed_streams(self, cache: VectorCache, name: str, keys: Sequence[int]) -> AsyncIterator[int]:
         """Give all texts of these streams vectors; how many got one in each step. Raises as `embed_changed`."""
-        while texts := await cache.vectors.find_without_vector(name, keys, MAX_BATCH * BATCHES_AT_ONCE):
+        while texts := await cache.vectors.find_without_vector(name, keys, MAX_BATCH * 4):
             batches = [texts[first : first + MAX_BATCH] for first in range(0, len(texts), MAX_BATCH)]
             done = await asyncio.gather(*map(self.embed_batch, batches), return_exceptions=True)
             for embedded in done:

@@ -108,7 +108,6 @@ class WorkingMemory:
     def __init__(
         self, journal: Journal, read_models: ReadModelCache, clock: Callable[[], int], rules: Rules | None = None
     ) -> None:
-        """`rules` say what is redacted in documents."""
         self.rules = rules
         self.journal = journal
         self.read_models = read_models
@@ -272,7 +271,6 @@ class WorkingMemory:
     # Data
 
     async def data(self, stream: Stream) -> JsonObject:
-        """The data of a session."""
         return (await self.read_models.get_state(stream)).data
 
     async def change_data(self, stream: Stream, event: MemoryData) -> JsonObject:

@@ -25,11 +25,8 @@ KEPT_FIELDS = (
     "ttl_seconds",
 )
 """What is taken over of a working memory; its times are the server's own."""
-NOT_ALLOWED = (401, 403)
 TOO_MUCH = (400, 413, 422)
 """Of several memories, one may be the reason."""
-BUSY = (429, 500, 502, 503, 504)
-MAX_DETAIL = 500
 READ_ONLY = ("dist", "score", "score_type", "persisted_at", "updated_at", "access_count")
 SESSIONS, MEMORIES = "/v1/working-memory/", "/v1/long-term-memory/"
 SHOWN = 20
@@ -132,9 +129,9 @@ class Mover:
 
     def note_refused(self, what: str, refused: RequestRefused) -> None:
         """Note that something could not be taken over. Raises what would be so for everything."""
-        if refused.status in NOT_ALLOWED:
+        if refused.status in (401, 403):
             raise refused
-        self.refused.append((what, str(refused.detail)[:MAX_DETAIL]))
+        self.refused.append((what, str(refused.detail)[:500]))
 
     async def ask(
         self, server: RestClient, method: str, path: str, query: dict[str, str], body: JsonObject | None = None
@@ -146,7 +143,7 @@ class Mover:
             try:
                 return await server.request(method, path, query, encoded, TIMEOUT_S, headers)
             except (Unreachable, RequestRefused) as error:
-                may_pass = isinstance(error, Unreachable) or error.status in BUSY
+                may_pass = isinstance(error, Unreachable) or error.status in (429, 500, 502, 503, 504)
                 if not may_pass or attempt == ATTEMPTS:
                     raise
             await asyncio.sleep(attempt * 0.5)
@@ -191,7 +188,6 @@ def import_ams(
 
 
 async def move(source: Server, target: Server, scope: dict[str, str], state: Path | None = None) -> Mover:
-    """Move everything, with a bar for the sessions and one for the memories."""
     async with source.client() as from_rest, target.client() as to_rest:
         mover = Mover(from_rest, to_rest, state)
         total = await mover.count_sessions(scope)

@@ -24,16 +24,12 @@ MAX_VALUES = 1_000
 """Of one filter."""
 SEMANTIC, EPISODIC, MESSAGE = "semantic", "episodic", "message"
 TYPES = (SEMANTIC, EPISODIC, MESSAGE)
-OWNER_FIELDS = ("user_id", "namespace", "session_id")
-SEMANTIC_KINDS = ("fact", "preference", "summary")
 Span = Annotated[tuple[forms.Time, ...], Meta(min_length=2, max_length=2)]
 """A first and a last time; as a pair its schema would have the form `items: false`, which generators do not know."""
 DAY_MS = 86_400_000
 MOST_RESULTS = 10_000
 """A search goes no further than this."""
 PAGE = 500
-MOST_NAMED = 100
-"""Sessions in a filter that are looked up."""
 Weight = Annotated[float, Meta(ge=0, le=1_000)]
 HalfLife = Annotated[float, Meta(gt=0, le=1_000_000)]
 Share = Annotated[float, Meta(ge=0, le=1)]
@@ -169,7 +165,7 @@ def conditions_of_types(types: Sequence[str], topics: Tags | None) -> list[JsonO
     topics_or_any = topics or Tags()
     marked = structs.replace(topics_or_any, all=(*topics_or_any.all, forms.MESSAGE_TOPIC))
     plain = structs.replace(topics_or_any, none=(*topics_or_any.none, forms.MESSAGE_TOPIC))
-    facts, episodes = {"kinds": AnyOf(SEMANTIC_KINDS)}, {"kinds": AnyOf(("episode",))}
+    facts, episodes = {"kinds": AnyOf(("fact", "preference", "summary"))}, {"kinds": AnyOf(("episode",))}
     conditions: dict[tuple[str, ...], list[JsonObject]] = {
         (): [],
         (SEMANTIC,): [facts | {"topics": plain}],
@@ -210,7 +206,7 @@ def check_named(field: str, given: TextFilter | TagFilter | TimeFilter) -> None:
 
 def check_filters(given: object) -> None:
     """Refuse null for the filters that say whose memories are meant. Raises `Refused` (`invalid_field`)."""
-    for field in OWNER_FIELDS:
+    for field in ("user_id", "namespace", "session_id"):
         if isinstance(given, dict) and given.get(field, UNSET) is None:
             raise Refused("invalid_field", NO_VALUE.format(field))
 
@@ -270,7 +266,6 @@ class Recency(NamedTuple):
 
 
 def decay(age_ms: int, half_life_days: float) -> float:
-    """1 now, and half as much after each half-life."""
     return float(0.5 ** (max(0, age_ms) / DAY_MS / half_life_days))
 
 
@@ -344,7 +339,6 @@ class RecordFinder:
         return FoundRecords(views, len(found), end if len(found) > end else None)
 
     async def find(self, project: str, wanted: RecordSearch, most: int) -> list[Found]:
-        """At most `most` memories, the best first."""
         conditions = await self.conditions(project, wanted)
         text = (wanted.text or "").strip()
         found = await self.fitting(project, conditions, wanted, most) if text else []
@@ -406,7 +400,7 @@ class RecordFinder:
             values += [one for one in (named.eq, named.ne, named.not_eq) if one is not None]
             values += [one for several in (named.any, named.all, named.in_, named.not_in) for one in several or ()]
         ids: dict[str, tuple[str, ...]] = {}
-        for value in [*dict.fromkeys(values)][:MOST_NAMED]:
+        for value in [*dict.fromkeys(values)][:100]:  # more are not looked up
             labelled = await self.store.journal.list_sessions(
                 SessionFilter(project=project, label=(ID_LABEL, value), limit=MOST_SAME_ID)
             )

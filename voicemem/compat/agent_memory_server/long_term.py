@@ -18,8 +18,7 @@ from voicemem.protocol.types import Natural
 from voicemem.store.memories import AnyOf, MemoryFilter
 from voicemem.store.streams import Stream
 
-MOST_LOOKED = 10_000
-Looked = Annotated[int, Meta(ge=1, le=MOST_LOOKED)]
+Looked = Annotated[int, Meta(ge=1, le=10_000)]
 """How many memories are looked at."""
 Days = Annotated[float, Meta(ge=0, le=1_000_000)]
 ONLY_RECENCY = Recency(semantic_weight=0.0, recency_weight=1.0)
@@ -65,7 +64,6 @@ class Forgotten(Struct, frozen=True):
 
 
 def select(memories: Iterable[Memory], policy: Policy, now_ms: int, pinned_ids: Collection[str] = ()) -> list[str]:
-    """The ids of the memories to forget, in their order."""
     types = policy.memory_type_allowlist
     considered = [one for one in memories if not one.pinned and one.id not in pinned_ids]
     considered = [one for one in considered if types is None or forms.type_of(one) in types]
@@ -78,7 +76,6 @@ def select(memories: Iterable[Memory], policy: Policy, now_ms: int, pinned_ids: 
 
 
 def is_over(memory: Memory, policy: Policy, now_ms: int) -> bool:
-    """Whether a memory is too old, or was not accessed for too long."""
     age = (now_ms - memory.created_at) / DAY_MS
     accessed_ms = memory.created_at if memory.last_accessed is None else memory.last_accessed
     inactive = (now_ms - max(accessed_ms, memory.created_at)) / DAY_MS
@@ -177,7 +174,6 @@ class LongTermRecords:
         return (await settle_owner(self.store.journal, owner))[0]
 
     async def find_same(self, owner: MemoryOwner, draft: MemoryDraft) -> Memory | None:
-        """A memory of the same text, owner and kind."""
         wanted = MemoryFilter(
             project=owner.project,
             namespaces=AnyOf((owner.namespace,)),

@@ -315,7 +315,6 @@ def echo_of(id: str, given: RecordPatch, now_ms: int) -> RecordView:
 
 
 def says_the_same(given: GivenRecord, memory: Memory) -> bool:
-    """Whether a memory that a client sends back is as it stands."""
     view = view_of(memory)
     event_date = iso(given.event_date, "event_date")
     return (given.text, given.topics or None, given.entities or None, given.memory_type or "message", event_date) == (

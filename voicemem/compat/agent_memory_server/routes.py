@@ -12,25 +12,10 @@ from typing import Annotated, Any, ClassVar
 from aiohttp import web
 from msgspec import Meta, Struct, structs
 
+from voicemem.compat.agent_memory_server import long_term, views
 from voicemem.compat.agent_memory_server import records as forms
 from voicemem.compat.agent_memory_server.finding import FoundRecords, RecordFinder, RecordSearch, check_filters, equal
-from voicemem.compat.agent_memory_server.long_term import (
-    Forgotten,
-    GivenRecords,
-    LongTermRecords,
-    Looked,
-    RecordsToForget,
-)
 from voicemem.compat.agent_memory_server.sessions import Given, OwnedSessions, Owner, checked_owner
-from voicemem.compat.agent_memory_server.views import (
-    GivenView,
-    Group,
-    Partition,
-    RunRequest,
-    SummaryView,
-    SummaryViews,
-    ViewTask,
-)
 from voicemem.compat.agent_memory_server.working_memory import (
     Prompt,
     PromptRequest,
@@ -67,16 +52,15 @@ class AgentMemory:
     def __init__(self, services: Services) -> None:
         self.finder = RecordFinder(services.long_term, services.vectors)
         self.owned = OwnedSessions(services)
-        self.records = LongTermRecords(services.long_term, self.owned, self.finder)
+        self.records = long_term.LongTermRecords(services.long_term, self.owned, self.finder)
         self.working = WorkingMemories(services, self.records)
-        self.views = SummaryViews(services.working_memory, self.finder)
+        self.views = views.SummaryViews(services.working_memory, self.finder)
 
 
 AGENT_MEMORY = web.AppKey("agent_memory", AgentMemory)
 
 
 def called(request: web.Request) -> tuple[AgentMemory, str]:
-    """The use cases, and the caller's project."""
     return request.app[AGENT_MEMORY], request[GRANT].project
 
 
@@ -200,7 +184,7 @@ class ForgetQuery(CompactQuery, frozen=True):
     """Which of the newest 1,000 memories are looked at; unless `dry_run` is false, nothing is deleted."""
 
     session_id: str | None = None
-    limit: Looked | None = None
+    limit: long_term.Looked | None = None
     dry_run: bool | None = None
 
 
@@ -218,7 +202,6 @@ class IdsQuery(Struct, frozen=True, forbid_unknown_fields=True):
     namespace: Given | None = None
 
 
-LOOKED_AT = 1_000
 LONG_TERM_PATH = "/v1/long-term-memory"
 MEMORY_PATH = f"{LONG_TERM_PATH}/{{memory_id}}"
 WRITE_CODES = "invalid_field text_too_long memory_exists session_set_aside"
@@ -233,11 +216,11 @@ async def search_long_term_memory(request: web.Request, _: OptimizeQuery) -> web
     return json_response(await service.finder.search(project, convert_body(body, RecordSearch)))
 
 
-@ROUTES.add(f"POST {LONG_TERM_PATH}/", "ingest", Ack, GivenRecords, f"{WRITE_CODES} quota_exceeded")
+@ROUTES.add(f"POST {LONG_TERM_PATH}/", "ingest", Ack, long_term.GivenRecords, f"{WRITE_CODES} quota_exceeded")
 async def create_long_term_memory(request: web.Request, query: NamespaceQuery) -> web.Response:
     """Keep memories; the answer comes when they are on disk and can be found. Those that name no namespace get it."""
     service, project = called(request)
-    body = await read_struct(request, GivenRecords)
+    body = await read_struct(request, long_term.GivenRecords)
     size = len(await read_body(request))
     services_of(request).limits.count_events(request[GRANT].caller, len(body.memories), size)
     await service.records.create(project, body, query.namespace)
@@ -270,15 +253,15 @@ async def delete_long_term_memories(request: web.Request, query: IdsQuery) -> we
     return json_response(Ack(f"ok, deleted {count} memories"))
 
 
-@ROUTES.add(f"POST {LONG_TERM_PATH}/forget", "admin", Forgotten, RecordsToForget, "invalid_field")
+@ROUTES.add(f"POST {LONG_TERM_PATH}/forget", "admin", long_term.Forgotten, long_term.RecordsToForget, "invalid_field")
 async def forget_long_term_memories(request: web.Request, query: ForgetQuery) -> web.Response:
     """Delete what a policy forgets, or say what it would. What the query does not say, the body may."""
     service, project = called(request)
-    body = await read_struct(request, RecordsToForget)
+    body = await read_struct(request, long_term.RecordsToForget)
     choices = ((getattr(query, name), getattr(body, name)) for name in ForgetQuery.__struct_fields__)
     wanted = ForgetQuery(*(second if first is None else first for first, second in choices))
     filters = equal(namespace=wanted.namespace, user_id=wanted.user_id, session_id=wanted.session_id)
-    limit, dry_run = wanted.limit or LOOKED_AT, wanted.dry_run is not False
+    limit, dry_run = wanted.limit or 1_000, wanted.dry_run is not False
     return json_response(await service.records.forget(project, body, filters, limit, dry_run))
 
 
@@ -310,22 +293,22 @@ VIEWS_PATH = "/v1/summary-views"
 VIEW_PATH = f"{VIEWS_PATH}/{{view_id}}"
 
 
-@ROUTES.add(f"POST {VIEWS_PATH}", "ingest", SummaryView, GivenView, "invalid_field")
+@ROUTES.add(f"POST {VIEWS_PATH}", "ingest", views.SummaryView, views.GivenView, "invalid_field")
 async def create_summary_view(request: web.Request) -> web.Response:
     """Keep a view: which memories, and by what they are grouped."""
     service, project = called(request)
-    body = await read_struct(request, GivenView)
+    body = await read_struct(request, views.GivenView)
     return json_response(await service.views.create(project, services_of(request).sessions.new_id(), body))
 
 
-@ROUTES.add(f"GET {VIEWS_PATH}", "read", list[SummaryView])
+@ROUTES.add(f"GET {VIEWS_PATH}", "read", list[views.SummaryView])
 async def list_summary_views(request: web.Request) -> web.Response:
     """List the views of the project."""
     service, project = called(request)
     return json_response(await service.views.list_views(project))
 
 
-@ROUTES.add(f"GET {VIEW_PATH}", "read", SummaryView, codes="not_found")
+@ROUTES.add(f"GET {VIEW_PATH}", "read", views.SummaryView, codes="not_found")
 async def get_summary_view(request: web.Request) -> web.Response:
     """Read a view."""
     service, project = called(request)
@@ -340,15 +323,15 @@ async def delete_summary_view(request: web.Request) -> web.Response:
     return json_response(Ack("ok"))
 
 
-@ROUTES.add(f"POST {VIEW_PATH}/partitions/run", "read", Partition, Group, "invalid_field not_found")
+@ROUTES.add(f"POST {VIEW_PATH}/partitions/run", "read", views.Partition, views.Group, "invalid_field not_found")
 async def run_summary_view_partition(request: web.Request) -> web.Response:
     """Read one group of a view."""
     service, project = called(request)
-    body = await read_struct(request, Group)
+    body = await read_struct(request, views.Group)
     return json_response(await service.views.partition(project, request.match_info["view_id"], body.group))
 
 
-@ROUTES.add(f"GET {VIEW_PATH}/partitions", "read", list[Partition], codes="not_found")
+@ROUTES.add(f"GET {VIEW_PATH}/partitions", "read", list[views.Partition], codes="not_found")
 async def list_summary_view_partitions(request: web.Request, query: PartitionsQuery) -> web.Response:
     """List the groups of a view, with what is in each."""
     service, project = called(request)
@@ -356,15 +339,15 @@ async def list_summary_view_partitions(request: web.Request, query: PartitionsQu
     return json_response(await service.views.partitions(project, request.match_info["view_id"], values))
 
 
-@ROUTES.add(f"POST {VIEW_PATH}/run", "read", ViewTask, optional(RunRequest), "invalid_field not_found")
+@ROUTES.add(f"POST {VIEW_PATH}/run", "read", views.ViewTask, optional(views.RunRequest), "invalid_field not_found")
 async def run_summary_view(request: web.Request) -> web.Response:
     """Answer a task that is done: groups are made whenever they are asked for."""
     service, project = called(request)
-    await read_struct(request, RunRequest)
+    await read_struct(request, views.RunRequest)
     return json_response(await service.views.run(project, request.match_info["view_id"]))
 
 
-@ROUTES.add("GET /v1/tasks/{task_id}", "read", ViewTask, codes="not_found")
+@ROUTES.add("GET /v1/tasks/{task_id}", "read", views.ViewTask, codes="not_found")
 async def get_task(request: web.Request) -> web.Response:
     """Read a task."""
     service, project = called(request)

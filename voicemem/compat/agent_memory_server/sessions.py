@@ -23,17 +23,12 @@ ID_LABEL = CLIENT_ID_LABEL
 """The id as the client has it, of each session that came into being by this API."""
 NAMESPACE_LABEL = "namespace"
 MAX_ID = 512
-MAX_NAMESPACE = 256
 IDLE_TIMEOUT_S = 60
 """After this long without a change a session is closed, as calls are; the next change opens it again."""
-REOPEN_WINDOW_S = 10**9
-"""A working memory can be written to for as long as it is there."""
 MEMORIES_TTL_S = 10**9
 """How long memories outlive the working memory that brought them: thirty years."""
-MAX_SUMMARY_WORDS = 10_000
 PROMPT_NAMES = {"{message}": MESSAGES, "{current_datetime}": NOW}
 """What the placeholders of a client's prompt are in ours."""
-MOST_LISTED = 10_000
 MOST_SAME_ID = 100
 """Sessions of one id, of different users and namespaces, that are looked at."""
 Given = Annotated[str, Meta(min_length=1)]
@@ -51,7 +46,7 @@ class Owner(NamedTuple):
 
 def checked_owner(session_id: str, namespace: str | None, user_id: str | None) -> Owner:
     """The owner that a request names. Raises `Refused` (`invalid_field`)."""
-    named = {"session_id": (session_id, MAX_ID), "namespace": (namespace, MAX_NAMESPACE), "user_id": (user_id, 128)}
+    named = {"session_id": (session_id, MAX_ID), "namespace": (namespace, 256), "user_id": (user_id, 128)}
     for name, (value, most) in named.items():
         if value is not None and len(value) > most:
             raise Refused("invalid_field", f"`{name}` may have at most {most} characters.")
@@ -65,7 +60,6 @@ def owner_of(stream: Stream) -> Owner:
 
 
 def is_own(stream: Stream) -> bool:
-    """Whether a session came into being by this API."""
     return ID_LABEL in (stream.config.get("labels") or {})
 
 
@@ -89,7 +83,7 @@ def config_of(owner: Owner, ttl_s: int | None) -> JsonObject:
     labels = {ID_LABEL: owner.session_id} | ({} if owner.namespace is None else {NAMESPACE_LABEL: owner.namespace})
     optional = {"user_id": owner.user_id, **lifetime(ttl_s)}
     known = {name: value for name, value in optional.items() if value is not None}
-    return {"labels": labels, "reopen_window": REOPEN_WINDOW_S, **known}
+    return {"labels": labels, "reopen_window": 10**9, **known}
 
 
 def lifetime(ttl_s: int | None) -> JsonObject:
@@ -109,7 +103,7 @@ def extract_of(given: StrategyConfig) -> JsonObject | None:
     match given.strategy:
         case "preferences":
             return {"strategy": "preferences"}
-        case "summary" if type(length) is int and 0 < length <= MAX_SUMMARY_WORDS:
+        case "summary" if type(length) is int and 0 < length <= 10_000:
             return {"strategy": "summary", "instructions": f"Write at most {length} words."}
         case "summary":
             return {"strategy": "summary"}
@@ -175,7 +169,7 @@ class OwnedSessions:
 
     async def list_ids(self, project: str, namespace: str | None, user_id: str | None, page: slice) -> SessionList:
         """The ids of a page of sessions, the newest first. Raises `Refused` (`invalid_query`)."""
-        if page.stop > MOST_LISTED:
+        if page.stop > 10_000:
             raise Refused("invalid_query", "Only the newest 10,000 sessions are listed; narrow the list by user_id.")
         label = None if not namespace else (NAMESPACE_LABEL, namespace)
         wanted = SessionFilter(project=project, user_id=user_id or None, label=label, limit=page.start)

@@ -22,10 +22,6 @@ from voicemem.protocol.types import JsonObject
 
 FIELDS = ("user_id", "namespace", "session_id", "memory_type")
 """What memories may be grouped and filtered by."""
-SUMMARY_LIMIT = 8_000
-"""Characters of a text, which has the newest memories first."""
-MOST_PARTITIONS = 1_000
-TASK_TYPE = "summary_view_full_run"
 
 
 class GivenView(Struct, frozen=True):
@@ -119,7 +115,6 @@ class SummaryViews:
         return view
 
     async def delete(self, project: str, id: str) -> None:
-        """Drop a view, if it is there."""
         owner = owner_of_views(project)
         while True:
             document = await self.documents.read_document(owner)
@@ -155,7 +150,7 @@ class SummaryViews:
             values = tuple(getattr(record, name) for name in view.group_by)
             if all(value is not None for value in values):
                 groups[values].append(record)
-        several = sorted(groups)[:MOST_PARTITIONS]
+        several = sorted(groups)[:1_000]
         return [self.summarised(view, dict(zip(view.group_by, one, strict=True)), groups[one]) for one in several]
 
     async def run(self, project: str, id: str) -> ViewTask:
@@ -184,7 +179,7 @@ class SummaryViews:
         lines, length = list[str](), 0
         for record in records:
             length += len(record.text) + 3
-            if length > SUMMARY_LIMIT:
+            if length > 8_000:  # characters
                 break
             lines.append(f"- {record.text}")
         return Partition(view.id, group, "\n".join(lines), len(records), format_ms(self.clock()))
@@ -202,7 +197,7 @@ def owner_of_views(project: str) -> DocumentOwner:
 
 def task_of(view_id: str, ms: int) -> ViewTask:
     at = format_ms(ms)
-    return ViewTask(f"{view_id}-{ms}", TASK_TYPE, "success", view_id, at, at, at)
+    return ViewTask(f"{view_id}-{ms}", "summary_view_full_run", "success", view_id, at, at, at)
 
 
 def check_view(given: GivenView) -> None:

@@ -17,18 +17,9 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, structs
 
 from voicemem.compat.agent_memory_server import records as forms
+from voicemem.compat.agent_memory_server import sessions
 from voicemem.compat.agent_memory_server.finding import RecordFinder, RecordSearch, TextFilter
 from voicemem.compat.agent_memory_server.long_term import LongTermRecords
-from voicemem.compat.agent_memory_server.sessions import (
-    Given,
-    Owner,
-    checked_owner,
-    extract_of,
-    is_own,
-    lifetime,
-    owner_of,
-    ttl_of,
-)
 from voicemem.compat.agent_memory_server.working_messages import (
     KEPT_DATA,
     Change,
@@ -120,7 +111,7 @@ class WorkingMemories:
     # Reading
 
     async def read(
-        self, project: str, wanted: Owner, window: Window | None = None, newest: int | None = None
+        self, project: str, wanted: sessions.Owner, window: Window | None = None, newest: int | None = None
     ) -> forms.WorkingMemoryView:
         """A working memory: all messages, the newest, or as many as fit. Raises `Refused` (`unknown_session`)."""
         return await self.view(await self.owned.get(project, wanted), window, newest, fits=True)
@@ -131,7 +122,7 @@ class WorkingMemories:
         look = await self.read_models.read(stream, look_at)
         rows = await self.store.journal.read_rows(stream.key, look.position - 1, 1) if look.position else []
         last_ms = rows[0].received_ms if rows else stream.started_ms
-        owner = owner_of(stream)
+        owner = sessions.owner_of(stream)
         messages = [one.view for one in look.messages]
         if newest is not None and newest > 0:
             messages = sorted(messages, key=lambda one: forms.parse_time(one.created_at, "created_at"))[-newest:]
@@ -154,7 +145,7 @@ class WorkingMemories:
             session_id=owner.session_id,
             namespace=owner.namespace,
             long_term_memory_strategy=look.kept.strategy,
-            ttl_seconds=ttl_of(stream),
+            ttl_seconds=sessions.ttl_of(stream),
             last_accessed=forms.format_time(stamp(self.clock(), last_ms, look.position)),
             created_at=forms.format_ms(stream.started_ms),
             updated_at=forms.format_ms(last_ms),
@@ -167,7 +158,7 @@ class WorkingMemories:
     async def write(
         self,
         project: str,
-        wanted: Owner,
+        wanted: sessions.Owner,
         given: forms.GivenWorkingMemory,
         key_id: str | None = None,
         admit: Admit = lambda events, size: None,
@@ -322,11 +313,11 @@ def check_data(given: forms.GivenWorkingMemory) -> None:
 
 def config_update(stream: Stream, given: forms.GivenWorkingMemory, renew: bool) -> JsonObject:
     """The configuration to change: another lifetime, or the same one from now on, and another strategy."""
-    if not is_own(stream):
+    if not sessions.is_own(stream):
         return {}
-    stays = given.ttl_seconds == ttl_of(stream) and not (renew and given.ttl_seconds)
-    update = {} if stays else lifetime(given.ttl_seconds)
-    extract = extract_of(given.long_term_memory_strategy)
+    stays = given.ttl_seconds == sessions.ttl_of(stream) and not (renew and given.ttl_seconds)
+    update = {} if stays else sessions.lifetime(given.ttl_seconds)
+    extract = sessions.extract_of(given.long_term_memory_strategy)
     if extract != (stream.config.get("memory") or {}).get("extract"):
         update["memory"] = {"extract": extract}
     return update
@@ -334,9 +325,6 @@ def config_update(stream: Stream, given: forms.GivenWorkingMemory, renew: bool) 
 
 SUMMARY = "## A summary of the conversation so far:\n"
 MEMORIES = "## Long term memories related to the user's query\n "
-NO_MEMORIES = "No relevant long-term memories found."
-MEMORIES_SHOWN = 20
-"""Where a prompt asks for long-term memories and says nothing else."""
 Digits = Annotated[str, matching(r"^[1-9][0-9]{0,9}\Z", "A number in a text is 1 to 10 digits without a leading 0")]
 """The client sends the size of a window as a text."""
 
@@ -344,9 +332,9 @@ Digits = Annotated[str, matching(r"^[1-9][0-9]{0,9}\Z", "A number in a text is 1
 class PromptSession(Struct, frozen=True):
     """The session whose messages come first."""
 
-    session_id: Given
-    namespace: Given | None = None
-    user_id: Given | None = None
+    session_id: sessions.Given
+    namespace: sessions.Given | None = None
+    user_id: sessions.Given | None = None
     model_name: str | None = None
     context_window_max: Annotated[int, Meta(ge=1)] | Digits | None = None
 
@@ -387,7 +375,7 @@ async def make_prompt(working: WorkingMemories, records: RecordFinder, project: 
         raise Refused("invalid_field", "Either session or long_term_search must be provided.")
     messages: list[PromptMessage] = []
     if session is not None:
-        owner = checked_owner(session.session_id, session.namespace, session.user_id)
+        owner = sessions.checked_owner(session.session_id, session.namespace, session.user_id)
         size = session.context_window_max
         try:
             view = await working.read(
@@ -402,7 +390,7 @@ async def make_prompt(working: WorkingMemories, records: RecordFinder, project: 
     if request.long_term_search:
         found = (await records.search(project, search_of(request))).memories
         lines = "\n".join(f"- {one.text} (ID: {one.id})" for one in found)
-        messages.append(message("system", MEMORIES + (lines or NO_MEMORIES)))
+        messages.append(message("system", MEMORIES + (lines or "No relevant long-term memories found.")))
     messages.append(message("user", request.query))
     return Prompt(messages, found or None)
 
@@ -415,9 +403,7 @@ def search_of(request: PromptRequest) -> RecordSearch:
         return structs.replace(search, text=request.query, user_id=search.user_id or user_id)
     others = None if session is None else TextFilter(ne=session.session_id)
     namespace = None if session is None or not session.namespace else TextFilter(eq=session.namespace)
-    return RecordSearch(
-        text=request.query, session_id=others, user_id=user_id, namespace=namespace, limit=MEMORIES_SHOWN
-    )
+    return RecordSearch(text=request.query, session_id=others, user_id=user_id, namespace=namespace, limit=20)
 
 
 def message(role: Literal["system", "user", "assistant"], text: str) -> PromptMessage:

@@ -248,7 +248,6 @@ def look_at(read_model: ReadModel) -> Look:
 
 
 def remembered_orders(read_model: ReadModel) -> list[int]:
-    """The journal positions at which the remembered messages began."""
     read_model.refresh()
     entries = (
         entry

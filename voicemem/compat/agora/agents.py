@@ -32,14 +32,11 @@ RECORD_CODES = "unknown_session session_ended seq_required"
 SPEAK_CODES = f"{RECORD_CODES} missing_field invalid_field text_too_long reserved_metadata"
 PROJECT = "/v2/projects/{appid}"
 AGENT = PROJECT + "/agents/{id}"
-LEAVE_REASON = "api_leave"
-"""The reason of a session that ends by `leave`, in Agora's words."""
 STOP_CHANNEL = "stop"
 """The channel of the tokens with which Agora's SDK stops an agent of which it knows the id only."""
 RUNNING, STOPPED = "2", "4"
 CLOSE_MESSAGES = {"idle": "Idle for too long", "max_duration": "Task lifetime limit exceeded"}
 """By the reason of the close; any other gives OK."""
-DEFAULT_LOOKBACK_S = 2 * 3600
 UnixSeconds = Annotated[float, Meta(ge=0, le=1e11)]
 States = Annotated[str, matching(r"^[0-6](,[0-6])*\Z", "States must be numbers from 0 to 6, separated by commas")]
 
@@ -136,7 +133,7 @@ async def list_agents(request: web.Request, query: AgentsQuery) -> web.Response:
         requests.check_channel(request, query.channel)
     bound = request[GRANT].channel  # a token of Agora's lists the agents of its own channel
     states = set(query.state.split(","))
-    since = sessions.clock() // 1000 - DEFAULT_LOOKBACK_S if query.from_time is None else int(query.from_time)
+    since = sessions.clock() // 1000 - 2 * 3600 if query.from_time is None else int(query.from_time)
     conditions = SessionFilter(  # the first and the last second are included
         project=project,
         state=None if states >= {RUNNING, STOPPED} else "running" if RUNNING in states else "ended",
@@ -186,21 +183,19 @@ async def update_agent(request: web.Request) -> web.Response:
 async def leave(request: web.Request) -> web.Response:
     """End and close the session at once; the body is ignored."""
     stream = await requests.running_agent_of(request, STOP_CHANNEL)
-    await services_of(request).sessions.end(stream, LEAVE_REASON)
+    await services_of(request).sessions.end(stream, "api_leave")  # in Agora's words
     return web.Response(content_type=JSON)
 
 
 AGORA_PRODUCER = "agora.rest"
 """The producer of events that come in here; they have no seq, so the name is reserved (`batches.OWN_PRODUCERS`)."""
-INTERRUPT_CAUSE = "api_interrupt"
-MAX_PAGE_SIZE = 200
 
 
 class TurnsQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """Pages are counted from 1."""
 
     page_index: Annotated[int, Meta(ge=1, le=2**31)] = 1
-    page_size: Annotated[int, Meta(ge=1, le=MAX_PAGE_SIZE)] = 50
+    page_size: Annotated[int, Meta(ge=1, le=200)] = 50
 
 
 class TimedMessage(Message, frozen=True, gc=False):
@@ -323,7 +318,7 @@ async def think(request: web.Request) -> web.Response:
 @ROUTES.add(f"POST {AGENT}/interrupt", "ingest", SpokenBody, codes=RECORD_CODES)
 async def interrupt(request: web.Request) -> web.Response:
     """Record that the agent was interrupted; the body is ignored."""
-    return await record_event(request, await requests.running_agent_of(request), Interrupt(cause=INTERRUPT_CAUSE))
+    return await record_event(request, await requests.running_agent_of(request), Interrupt(cause="api_interrupt"))
 
 
 async def record_event(request: web.Request, stream: Stream, event: ProducedEvent) -> web.Response:

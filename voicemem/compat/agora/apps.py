@@ -65,7 +65,6 @@ class AppRegistry:
         return app is not None and app.project == grant.project
 
     async def list(self, project: str | None) -> list[AgoraApp]:
-        """The apps of a project, the oldest first."""
         return [app for app in await self.directory.list_agora_apps() if project in (None, app.project)]
 
     async def add(self, project: str, app_id: str, certificate: str, scopes: Sequence[str] = SCOPES) -> AgoraApp:

@@ -250,7 +250,6 @@ def with_content(messages: list[JsonObject]) -> list[JsonObject]:
 
 
 def agora_update_patch(update: Update, now: LlmConfig) -> JsonObject:
-    """Return an update as a merge patch of the configuration."""
     llm: JsonObject = {}
     changes = update.properties.llm
     if changes.system_messages is not UNSET:

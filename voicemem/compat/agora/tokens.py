@@ -39,7 +39,6 @@ NOT_A_TOKEN = "The token is not an AccessToken2 of Agora's (007…); make it wit
 WRONG_SIGNATURE = "The token is not signed with a certificate of an App ID that is registered here."
 """One sentence for both: a caller must not learn which App IDs are registered."""
 NO_CHANNEL = "The token must have the privilege to join a channel; make it as for a user of a channel (RTC)."
-TOO_EARLY = "The token was issued in the future; check the clock of its maker."
 EXPIRED = "The token has expired; make a new one."
 
 
@@ -117,7 +116,7 @@ def verify_agora_token(token: SignedToken, certificates: Iterable[str], now_ms: 
     if not any(is_signed_with(token, certificate) for certificate in certificates):
         raise Refused("unauthorized", WRONG_SIGNATURE)
     if token.issued_s * 1000 > now_ms + CLOCK_SKEW_S * 1000:
-        raise Refused("unauthorized", TOO_EARLY)
+        raise Refused("unauthorized", "The token was issued in the future; check the clock of its maker.")
     channel, privilege_s = channel_of(token)
     lifetimes = [MAX_LIFETIME_S, token.lifetime_s, *([privilege_s] if privilege_s else [])]
     expires_ms = (token.issued_s + min(lifetimes)) * 1000

@@ -31,8 +31,6 @@ from voicemem.redaction.texts import Rules, redact_value
 UNUSABLE = "unusable_answer"
 """The word for an answer that is no list of memories."""
 FENCE = re.compile(r"\A\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*\Z", re.DOTALL)
-MAX_ITEMS = 60
-"""Of an answer; one with more is none."""
 MAX_ANSWER = 256 * 1024
 """Characters of an answer."""
 Refusal = Literal[
@@ -56,7 +54,6 @@ REFUSALS: tuple[Refusal, ...] = get_args(Refusal)
 HIGHEST, DEFAULT_CONFIDENCE, UNCERTAIN = 0.9, 0.8, 0.7
 """The most that an LLM's confidence counts, what it is without any, and the share of it that is left where it is not
 known for certain that the lines were heard so."""
-OF_THE_CALLER = ("fact", "preference")
 
 
 class DraftedMemory(Struct, frozen=True, rename={"lines": "from"}):
@@ -93,7 +90,7 @@ def read_answer(text: str) -> list[DraftedMemory | None]:
         answer = msgspec.json.decode(body, type=Answer)
     except (*MALFORMED, RecursionError):
         raise LlmFailed(UNUSABLE) from None
-    if len(answer.memories) > MAX_ITEMS:
+    if len(answer.memories) > 60:  # an answer with more is none
         raise LlmFailed(UNUSABLE)
     drafts: list[DraftedMemory | None] = []
     for one in answer.memories:
@@ -208,7 +205,7 @@ def refuse_lines(text: str, kind: str, cited: Sequence[Line], orders: Mapping[in
     if kind == "summary":
         return None
     # For what is said of the caller, he has to have said something himself that neither asks nor greets.
-    of_caller = kind in OF_THE_CALLER
+    of_caller = kind in ("fact", "preference")
     own = [line.text for line in cited if line.is_callers or not of_caller]
     if not own:
         return "said_by_agent"

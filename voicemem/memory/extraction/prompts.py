@@ -112,7 +112,6 @@ class Line(NamedTuple):
         return self.role == "user"
 
     def shown(self) -> str:
-        """The line without its number."""
         return f"{self.speaker}{CUT_OFF if self.is_cut else ''}: {self.text}"
 
     def numbered(self) -> str:
@@ -162,7 +161,6 @@ def said_between(state: State, after: int, through: int) -> list[Line]:
 
 
 def earlier_lines(before: Sequence[Line], count_tokens: CountTokens) -> tuple[Line, ...]:
-    """The lines of the last turns among these, as far as they fit."""
     turns = sorted({line.turn_id for line in before})[-EARLIER_TURNS:]
     kept: list[Line] = []
     left = MAX_EARLIER_TOKENS

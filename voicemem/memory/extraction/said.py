@@ -76,8 +76,6 @@ ENDINGS = (
     *("ationen", "ingly", "ation", "ungen", "edly", "ness", "ment", "ings", "isch", "lich", "heit", "keit"),
     *("ing", "ies", "ied", "ers", "ung", "est", "ly", "ed", "es", "er", "en", "em", "s", "e", "n", "y"),
 )
-FEWEST_LETTERS = 3
-"""What a stem keeps."""
 
 
 def is_question(text: str) -> bool:
@@ -95,7 +93,6 @@ def is_question(text: str) -> bool:
 
 
 def is_greeting(text: str) -> bool:
-    """Whether a text only greets or thanks."""
     words = words_of(text)
     return bool(words) and all(word in GREETING_WORDS for word in words)
 
@@ -120,6 +117,6 @@ def stem(word: str) -> str:
     if PAIRED.match(word):
         return word
     for ending in ENDINGS:
-        if word.endswith(ending) and len(word) - len(ending) >= FEWEST_LETTERS:
+        if word.endswith(ending) and len(word) - len(ending) >= 3:  # letters that a stem keeps
             return word[: -len(ending)]
     return word

@@ -109,7 +109,6 @@ class ExtractionWorker:
 
     @property
     def is_everywhere(self) -> bool:
-        """Whether memories are made of sessions that say nothing about it."""
         return self.policies.default.extract is not None
 
     def on_commit(self, appended: Iterable[AppendResult]) -> None:
@@ -169,7 +168,6 @@ class ExtractionWorker:
             await asyncio.sleep(0)
 
     async def check_session(self, key: int, waiting: Waiting) -> None:
-        """Start the extraction of a session, unless it is not due after all."""
         stream = await self.store.journal.find_session(waiting.project, waiting.session_id)
         config = None if stream is None or stream.key != key else self.config_of(stream)
         if stream is None or config is None:

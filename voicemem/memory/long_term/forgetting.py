@@ -36,9 +36,6 @@ PAGE = 500
 """Memories that are looked at, or removed, at a time."""
 MAX_ASKED_WORDS = 10
 """Words of a query; each is looked for by itself, since a memory must have all of them."""
-MAX_FOUND_BY_WORD = 10_000
-HARD_AGE_MULTIPLIER = 12.0
-EXPIRY_INTERVAL_S = 5.0
 EXPIRED_AT_ONCE = 100
 MIN_PAUSE_S = 0.05
 
@@ -58,7 +55,7 @@ class ForgetPolicy(Struct, frozen=True, kw_only=True):
     query: str | None = None
     max_age_days: float | None = None
     max_inactive_days: float | None = None
-    hard_age_multiplier: float = HARD_AGE_MULTIPLIER
+    hard_age_multiplier: float = 12.0
     budget: int | None = None
     keep_ids: frozenset[str] = frozenset()
 
@@ -145,7 +142,7 @@ async def find_all_words(long_term: LongTermMemory, among: MemoryFilter, query: 
         raise Refused("invalid_field", detail)
     found: dict[str, Candidate] | None = None
     for word in words:
-        rows = await long_term.store.memories.find_memories_by_words(among, [word], MAX_FOUND_BY_WORD)
+        rows = await long_term.store.memories.find_memories_by_words(among, [word], 10_000)
         have = {row.id: candidate_of(row) for row, _ in rows}
         found = have if found is None else {id: one for id, one in found.items() if id in have}
     return list((found or {}).values())
@@ -167,7 +164,6 @@ def select(candidates: Sequence[Candidate], policy: ForgetPolicy, now_ms: int) -
 
 
 def is_over(one: Candidate, policy: ForgetPolicy, now_ms: int) -> bool:
-    """Whether a memory has reached the ages that a policy gives."""
     age, inactive = (now_ms - one.created_ms) / DAY_MS, (now_ms - one.used_ms) / DAY_MS
     max_age, max_inactive = policy.max_age_days, policy.max_inactive_days
     if max_age is not None and max_inactive is not None:
@@ -199,7 +195,7 @@ async def expire_memories_forever(long_term: LongTermMemory) -> None:
             removed = await remove_expired(long_term)
         if removed:
             LOG.info("%d memories were removed at their expires_at", removed)
-        await asyncio.sleep(MIN_PAUSE_S if removed == EXPIRED_AT_ONCE else EXPIRY_INTERVAL_S)
+        await asyncio.sleep(MIN_PAUSE_S if removed == EXPIRED_AT_ONCE else 5.0)
 
 
 class MemoryKeeper:

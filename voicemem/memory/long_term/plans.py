@@ -39,7 +39,6 @@ class MemoryOwner(NamedTuple):
 
     @property
     def filter(self) -> MemoryFilter:
-        """The memories of the same owner."""
         project, namespace, user_id, session_id = self.key
         assert project is not None
         return MemoryFilter(
@@ -103,7 +102,6 @@ class Plan:
 
     @property
     def session_id(self) -> str | None:
-        """The id of the session whose journal it is."""
         return self.stream.id if self.stream.kind == SESSION_KIND else None
 
     def append(self, event: msgspec.Struct) -> int:
@@ -114,7 +112,6 @@ class Plan:
         return self.note(row, self.append(records.added_event(row, self.session_id)))
 
     def edit(self, before: MemoryRow, after: MemoryRow) -> MemoryRow:
-        """Change a memory, if anything is another."""
         if records.is_same_content(before, after):
             return before
         after = structs.replace(after, updated_ms=self.now_ms)

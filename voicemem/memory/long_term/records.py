@@ -13,18 +13,9 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from voicemem.errors import Refused
+from voicemem.protocol import memories
 from voicemem.protocol.checks import check_memory_text, check_time
 from voicemem.protocol.events import MemoryAdded, MemoryEdited
-from voicemem.protocol.memories import (
-    Confidence,
-    EventTime,
-    Evidence,
-    Evidences,
-    GivenKind,
-    MemoryIds,
-    MemorySource,
-    Topics,
-)
 from voicemem.protocol.strict_json import check_integers
 from voicemem.protocol.types import Integer, JsonObject, Name, Natural, SessionId
 from voicemem.redaction.texts import Rules, redact_value
@@ -51,7 +42,7 @@ class Memory(Struct, frozen=True, kw_only=True, rename={"evidence": "from"}):
     """
 
     id: str
-    kind: GivenKind
+    kind: memories.GivenKind
     text: str
     user_id: str | None
     namespace: str | None
@@ -67,7 +58,7 @@ class Memory(Struct, frozen=True, kw_only=True, rename={"evidence": "from"}):
     access_count: int
     confidence: float
     pinned: bool
-    source: MemorySource
+    source: memories.MemorySource
     strategy: str | None
     model: str | None
     version: str | None
@@ -76,7 +67,7 @@ class Memory(Struct, frozen=True, kw_only=True, rename={"evidence": "from"}):
     superseded_at: int | None
     same_as: str | None
     metadata: JsonObject | None
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[memories.Evidence, ...]
 
 
 class KnownMemory(Memory, frozen=True, kw_only=True, rename={"evidence": "from", "lines": "evidence"}):
@@ -89,8 +80,8 @@ class Details(Struct, frozen=True, omit_defaults=True):
     """What a store keeps of a memory without looking at it."""
 
     confidence: float = 1.0
-    evidence: tuple[Evidence, ...] = ()
-    source: MemorySource = "api"
+    evidence: tuple[memories.Evidence, ...] = ()
+    source: memories.MemorySource = "api"
     strategy: str | None = None
     model: str | None = None
     version: str | None = None
@@ -126,7 +117,6 @@ def to_memory(row: MemoryRow) -> Memory:
 
 
 def new_row(given: MemoryDraft | MemoryAdded, same_as: str | None, **more: Any) -> MemoryRow:
-    """The row of a memory that is new, with the fields in `more`."""
     names = ("kind", "namespace", "user_id", "said_at", "expires_at", "supersedes", "pinned", *CONTENT[:-1])
     own = {IN_ROWS[name]: getattr(given, name) for name in names}
     rest = {name: getattr(given, name) for name in Details.__struct_fields__ if name != "same_as"}
@@ -169,7 +159,6 @@ def added_event(row: MemoryRow, session_id: str | None) -> MemoryAdded:
 
 
 def edited_event(before: MemoryRow, after: MemoryRow) -> MemoryEdited:
-    """What the journal has of a change."""
     one, other = to_memory(before), to_memory(after)
     changes: dict[str, Any] = {
         name: getattr(other, name) for name in JOURNALED if getattr(other, name) != getattr(one, name)
@@ -200,19 +189,19 @@ class GivenMemory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """
 
     text: str
-    kind: GivenKind = "fact"
+    kind: memories.GivenKind = "fact"
     id: Name | None = None
     user_id: Name | None = None
     namespace: Namespace | None = None
     session_id: SessionId | None = None
-    topics: Topics = ()
-    entities: Topics = ()
-    event_at: EventTime | None = None
+    topics: memories.Topics = ()
+    entities: memories.Topics = ()
+    event_at: memories.EventTime | None = None
     said_at: Integer | None = None
     expires_at: Natural | None = None
-    confidence: Confidence = 1.0
+    confidence: memories.Confidence = 1.0
     pinned: bool = False
-    supersedes: MemoryIds = ()
+    supersedes: memories.MemoryIds = ()
     metadata: JsonObject | None = None
     source: Literal["api", "tool"] = "api"
 
@@ -224,8 +213,8 @@ class MemoryDraft(GivenMemory, frozen=True, kw_only=True):
     elsewhere before.
     """
 
-    source: MemorySource = "api"  # type: ignore[assignment]  # more than callers may give
-    evidence: Evidences = ()
+    source: memories.MemorySource = "api"  # type: ignore[assignment]  # more than callers may give
+    evidence: memories.Evidences = ()
     strategy: str | None = None
     model: str | None = None
     version: str | None = None
@@ -236,18 +225,18 @@ class MemoryPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """What to change of a memory; null takes a value away. `metadata` is replaced as a whole."""
 
     text: str | UnsetType = UNSET
-    kind: GivenKind | UnsetType = UNSET
+    kind: memories.GivenKind | UnsetType = UNSET
     user_id: Name | UnsetType | None = UNSET
     namespace: Namespace | UnsetType | None = UNSET
     session_id: SessionId | UnsetType | None = UNSET
-    topics: Topics | UnsetType = UNSET
-    entities: Topics | UnsetType = UNSET
-    event_at: EventTime | UnsetType | None = UNSET
+    topics: memories.Topics | UnsetType = UNSET
+    entities: memories.Topics | UnsetType = UNSET
+    event_at: memories.EventTime | UnsetType | None = UNSET
     said_at: Integer | UnsetType = UNSET
     expires_at: Natural | UnsetType | None = UNSET
-    confidence: Confidence | UnsetType = UNSET
+    confidence: memories.Confidence | UnsetType = UNSET
     pinned: bool | UnsetType = UNSET
-    supersedes: MemoryIds | UnsetType = UNSET
+    supersedes: memories.MemoryIds | UnsetType = UNSET
     metadata: JsonObject | UnsetType | None = UNSET
 
 
@@ -310,7 +299,6 @@ def normalised(text: str) -> str:
 
 
 def memory_id(*parts: object) -> str:
-    """The same for the same parts."""
     digest = blake2b(msgspec.json.encode(parts), digest_size=17).digest()
     return f"mem_{base64.b32encode(digest).decode().lower()[:26]}"
 

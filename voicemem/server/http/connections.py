@@ -20,21 +20,13 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
-ANY_NUMBER_OF_FILES = 65_536
-"""What is reckoned with where the number of open files has no limit."""
-MAX_UNAUTHENTICATED = 1_024
-MIN_UNAUTHENTICATED = 4
 MAX_UNAUTHENTICATED_BYTES = 16 * 1024 * 1024
 """What all connections of a port may send together before they have shown a key."""
-BUSY_S = 1.0
-"""A connection that is being answered gives way only after this long: nearly every answer takes less."""
 BACKLOG = 1_024
 """Connections that the kernel holds until they are accepted. It drops what comes while there are as many, and a caller
 who was dropped asks again after one second, and after three; the usual 100 come together in a burst of callers."""
 USUAL_HEAD_BYTES = 16 * 1024
 """Who has sent more than this without showing a key gives way even while it is being read."""
-MAX_LOOKED_AT = 256
-"""How many connections with a key are looked at for an idle one."""
 
 
 class Client(Protocol):
@@ -61,7 +53,7 @@ class ConnectionLimits(NamedTuple):
     @classmethod
     def of_port(cls, most: int, share: float, per_address: int = 0) -> ConnectionLimits:
         """Divide what a port may have in all; `share` is that of connections without a key."""
-        unauthenticated = min(max(MIN_UNAUTHENTICATED, int(most * share)), MAX_UNAUTHENTICATED)
+        unauthenticated = min(max(4, int(most * share)), 1_024)
         return cls(max(1, most - unauthenticated), unauthenticated, per_address)
 
 
@@ -146,7 +138,6 @@ class PortConnections:
             del self.by_address[client.address]
 
     def forget_stranger(self, client: Client, arrival: Arrival) -> None:
-        """Count a connection no more that was in `unauthenticated`."""
         self.received -= arrival.received
         self.strangers_by_address[client.address] -= 1
         if not self.strangers_by_address[client.address]:
@@ -165,7 +156,7 @@ class PortConnections:
         return True
 
     def close_first(self, clients: Iterable[Client]) -> bool:
-        long_ago = asyncio.get_running_loop().time() - BUSY_S
+        long_ago = asyncio.get_running_loop().time() - 1.0  # nearly every answer takes less
         for client in clients:
             if (client.is_idle() and not has_unread(client)) or self.unauthenticated[client].since_s < long_ago:
                 self.close(client)
@@ -173,8 +164,7 @@ class PortConnections:
         return False
 
     def close_idle(self) -> bool:
-        """Close the connection with a key that has been idle the longest."""
-        idle = next((client for client in islice(self.authenticated, MAX_LOOKED_AT) if client.is_idle()), None)
+        idle = next((client for client in islice(self.authenticated, 256) if client.is_idle()), None)
         if idle is not None:
             self.close(idle)
         return idle is not None
@@ -193,9 +183,8 @@ def has_unread(client: Client) -> bool:
 
 
 def max_files() -> int:
-    """How many files the process may have open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return ANY_NUMBER_OF_FILES if soft == resource.RLIM_INFINITY else soft
+    return 65_536 if soft == resource.RLIM_INFINITY else soft
 
 
 def ingest_limits(per_address: int = 0) -> ConnectionLimits:

@@ -38,8 +38,6 @@ class Deadlines(NamedTuple):
 
 
 DEADLINES = Deadlines()
-ZLIB_OR_GZIP = 47
-"""zlib's `wbits` for the largest window and either header."""
 PIECE_BYTES = 16 * 1024
 """Read at a time of what a connection sends at once; even in chunks of one byte each it is parsed in 5 ms. Of a body
 that is not read yet, two to three pieces are kept."""
@@ -182,7 +180,7 @@ def decompress(body: bytes, encoding: str, most: int = MAX_FRAME_BYTES) -> bytes
         return body
     if encoding.lower() not in ("gzip", "deflate"):
         raise InvalidFrame("invalid_http", "The Content-Encoding of a body must be gzip or deflate.")
-    unpacking = zlib.decompressobj(wbits=ZLIB_OR_GZIP)
+    unpacking = zlib.decompressobj(wbits=47)  # the largest window, and either header
     try:
         text = unpacking.decompress(body, most + 1)
     except zlib.error:

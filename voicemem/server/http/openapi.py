@@ -39,7 +39,6 @@ class Metadata(RestoredMetadata, frozen=True):
 
 
 NAMED_UNIONS = {"ProducedEvent": ProducedEvent, "JournaledEvent": JournaledEvent}
-REFERRED_TO = (Metadata, SystemMessage, SessionConfig)
 REFINEMENTS: dict[tuple[str, str], JsonObject] = {
     ("Message", "metadata"): reference("Metadata"),
     ("LlmConfig", "system_messages"): {"items": reference("SystemMessage")},
@@ -57,7 +56,7 @@ class Schemas:
         self.components: JsonObject = {}
         for name, union in unions.items():
             self.components[name] = self.register(union)
-        for kind in REFERRED_TO:
+        for kind in (Metadata, SystemMessage, SessionConfig):
             self.register(kind)
 
     def of(self, kind: Any) -> JsonObject:

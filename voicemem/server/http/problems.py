@@ -20,7 +20,6 @@ RETRY_AFTER_S = 1
 SERVER = "voicemem"
 """The value of the `Server` header, which does not say what the server is made of."""
 MEDIA_TYPE = "application/problem+json"
-INGEST_PATH = "/v1/ingest"
 INGEST_ELSEWHERE = "This is the port of the REST API; websockets have a port of their own (--ingest)."
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -89,7 +88,7 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
         allowed = ", ".join(sorted(own or error.allowed_methods))
         return problem_response("method_not_allowed", f"The path takes {allowed}.", {"Allow": allowed})
     except web.HTTPNotFound:
-        detail = INGEST_ELSEWHERE if request.path == INGEST_PATH else CODES["not_found"].sentence
+        detail = INGEST_ELSEWHERE if request.path == "/v1/ingest" else CODES["not_found"].sentence
         return problem_response("not_found", detail)
     except web.HTTPException as error:
         return problem_response("invalid_query", error.reason)

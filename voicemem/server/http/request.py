@@ -173,7 +173,6 @@ def fields_of(kind: type[Struct], values: Struct) -> JsonObject:
 
 
 def session_filter(request: web.Request, query: Any, **more: Any) -> SessionFilter:
-    """Return the conditions for sessions of a query, in the caller's project."""
     conditions = fields_of(SessionFilter, query) | {"project": request[GRANT].project} | more
     if conditions.get("label") is not None:
         conditions["label"] = tuple(re.split("[:=]", conditions["label"], maxsplit=1))
@@ -275,7 +274,6 @@ async def read_struct(request: web.Request, kind: type[T]) -> T:
 
 
 def fields_given(values: Struct) -> JsonObject:
-    """Return the fields of a struct that are not `UNSET`."""
     return {name: value for name, value in structs.asdict(values).items() if value is not UNSET}
 
 

@@ -121,7 +121,6 @@ class Route(NamedTuple, Generic[Q]):
 
 
 def optional(kind: Any) -> BodySpec:
-    """Return a JSON body of this type that may be left out."""
     return BodySpec({JSON: kind}, required=False)
 
 

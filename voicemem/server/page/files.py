@@ -12,7 +12,6 @@ from typing import NamedTuple
 from aiohttp import web
 
 FOLDER = Path(__file__).parent / "assets"
-SHELL = "index.html"
 MEDIA_TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -23,7 +22,6 @@ COMMENTS = re.compile(
     rb"^[ \t]*(?:/\*\*(?:[^*]|\*(?!/))*\*/|//[^\n]*)\n|/\*\* @(?:type|param) [^*\n]*\*/ ?", re.MULTILINE
 )
 """Lines of a module that are nothing but comments, and types inside of lines, which a browser need not load."""
-IMMUTABLE = "public, max-age=31536000, immutable"
 
 
 class Asset(NamedTuple):
@@ -59,7 +57,7 @@ def page_files() -> PageFiles:
     for name, body in bodies.items():
         summed.update(f"{name}\n{len(body)}\n".encode() + body)
     version = summed.hexdigest()[:16]
-    shell = bodies.pop(SHELL).replace(b"{{assets}}", f"/ui/assets/{version}".encode())
+    shell = bodies.pop("index.html").replace(b"{{assets}}", f"/ui/assets/{version}".encode())
     assets = {name: asset(body, Path(name).suffix) for name, body in bodies.items()}
     return PageFiles(version, asset(shell, ".html"), assets)
 
@@ -76,7 +74,7 @@ async def get_asset(request: web.Request) -> web.Response:
     if file is None or request.match_info["version"] != files.version:
         raise web.HTTPNotFound
     response = answer_file(request, file)
-    response.headers["Cache-Control"] = IMMUTABLE
+    response.headers["Cache-Control"] = "public, max-age=31536000, immutable"
     return response
 
 

@@ -31,7 +31,6 @@ from voicemem.server.http.problems import Handler
 from voicemem.server.http.request import answer_as, json_response, parse_query, read_struct
 from voicemem.server.http.routes import NoQuery, Route
 
-SAFE_METHODS = ("GET", "HEAD")
 NAME_IT = (
     "The page answers loopback names only. To open it under another name, start the service with --ui-origin "
     "https://NAME."
@@ -60,7 +59,7 @@ class PageOrigin(NamedTuple):
             raise Refused("foreign_origin", ANOTHERS)
         if origin not in (None, self.named, f"http://{headers.get('Host', '').lower()}"):
             raise Refused("foreign_origin", ANOTHERS)
-        if method in SAFE_METHODS:
+        if method in ("GET", "HEAD"):
             return
         if site is None and origin is None:
             raise Refused("foreign_origin", ANOTHERS)
@@ -87,10 +86,7 @@ MOST = 8
 """Cookies that one browser may have."""
 NAME, SECURE_NAME = "voicemem_ui_", "__Secure-voicemem_ui_"
 VALUE = re.compile(r"([0-9a-z]{11,12})\.([0-9]{10,11})\.([0-9a-f]{64})\Z", re.ASCII)
-PURPOSE = b"page"
-COOKIE_PATH = "/ui"
 NOT_SIGNED_IN = "No one is signed in to this project here; sign in with a key."
-KEYS_ONLY = "A session token opens one session, and not the page; sign in with a key."
 READ_NEEDED = "This key may only send events. To look at calls, sign in with one that has the scope read or admin."
 
 
@@ -112,7 +108,7 @@ class PageCookies:
     async def make(self, grant: Grant) -> tuple[str, int]:
         """Return the value of a cookie for the holder of a key, and when it expires, Unix s. Raises `Refused`."""
         if grant.session_id is not None:
-            raise Refused("forbidden", KEYS_ONLY)
+            raise Refused("forbidden", "A session token opens one session, and not the page; sign in with a key.")
         if not grant.allows("read"):
             raise Refused("forbidden", READ_NEEDED)
         assert grant.key_id is not None
@@ -147,7 +143,7 @@ class PageCookies:
 
 def mac(secret: bytes, key_id: str, expires_s: int) -> str:
     """Return the proof that a cookie was made here, by a holder of the hash of this key."""
-    return hmac.digest(hmac.digest(secret, PURPOSE, "sha256"), f"{key_id}.{expires_s}".encode(), "sha256").hex()
+    return hmac.digest(hmac.digest(secret, b"page", "sha256"), f"{key_id}.{expires_s}".encode(), "sha256").hex()
 
 
 def free_number(cookies: Mapping[str, str], signed_in: list[SignedIn], project: str) -> int:
@@ -289,7 +285,7 @@ class Login:
 def set_cookie(response: web.StreamResponse, name: str, value: str, max_age: int = LIFE_S) -> None:
     """Give the browser a cookie, for the page's paths alone; with `max_age` 0 take it away."""
     secure = name.startswith(SECURE_NAME)
-    response.set_cookie(name, value, max_age=max_age, path=COOKIE_PATH, httponly=True, samesite="Strict", secure=secure)
+    response.set_cookie(name, value, max_age=max_age, path="/ui", httponly=True, samesite="Strict", secure=secure)
 
 
 def guard_page(route: Route[Any], login: Login) -> Handler:

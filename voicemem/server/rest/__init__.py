@@ -72,7 +72,6 @@ ROUTES: tuple[Route[Any], ...] = (
 
 
 def application(services: Services, gate: Gate) -> web.Application:
-    """Make the REST application, to which others may add routes."""
     app = web.Application(middlewares=[observe_requests(services.telemetry), problems], client_max_size=MAX_FRAME_BYTES)
     app.on_response_prepare.append(name_server)
     app[SERVICES] = services

@@ -9,15 +9,7 @@ from aiohttp import web
 from msgspec import Meta, Raw, Struct
 
 from voicemem.errors import InvalidFrame, RateLimited, Refused
-from voicemem.memory.checkpoints import (
-    MAX_RESTORE_BYTES,
-    CheckpointSession,
-    ParsedCheckpoint,
-    check_pieces,
-    find_pieces,
-    restore_checkpoint,
-    write_checkpoint,
-)
+from voicemem.memory import checkpoints
 from voicemem.memory.fork import fork
 from voicemem.protocol.strict_json import Pieces, Unreadable
 from voicemem.protocol.types import Natural, SessionId
@@ -53,7 +45,7 @@ class Checkpoint(Struct, frozen=True):
 
     voicemem: Literal["checkpoint"]
     version: Literal[1]
-    session: CheckpointSession
+    session: checkpoints.CheckpointSession
     events: list[JournalEntry]
     sha256: str
 
@@ -83,7 +75,9 @@ class ForkPoint(Struct, frozen=True):
 async def read_checkpoint(request: web.Request) -> web.StreamResponse:
     """Read the session with its journal as one portable document, without secrets."""
     stream = await get_stream(request)
-    return await stream_body(request, {"Content-Type": JSON}, write_checkpoint(services_of(request).store, stream))
+    return await stream_body(
+        request, {"Content-Type": JSON}, checkpoints.write_checkpoint(services_of(request).store, stream)
+    )
 
 
 @ROUTES.add(
@@ -117,24 +111,24 @@ async def restore_session(request: web.Request) -> web.Response:
 async def restore_from_body(request: web.Request) -> web.Response:
     encoding = request.headers.get("Content-Encoding", "")
     # In a thread of the event loop's own: there are two slots, so others have threads left.
-    body = await receive_body(request, MAX_RESTORE_BYTES, BODY_TIMEOUT_S)
+    body = await receive_body(request, checkpoints.MAX_RESTORE_BYTES, BODY_TIMEOUT_S)
     checkpoint, session_id = await asyncio.to_thread(read_restore, body, encoding)
     check_outbound_change(request, checkpoint.config)
     grant, sessions = request[GRANT], services_of(request).sessions
-    stream = await restore_checkpoint(sessions, grant.project, session_id, checkpoint, grant.key_id)
+    stream = await checkpoints.restore_checkpoint(sessions, grant.project, session_id, checkpoint, grant.key_id)
     note_outbound_change(request, checkpoint.config, stream)
     return json_response(info_of(stream), 201)
 
 
-def read_restore(body: bytes, encoding: str) -> tuple[ParsedCheckpoint, str | None]:
-    pieces = Pieces(decompress(body, encoding, MAX_RESTORE_BYTES))
+def read_restore(body: bytes, encoding: str) -> tuple[checkpoints.ParsedCheckpoint, str | None]:
+    pieces = Pieces(decompress(body, encoding, checkpoints.MAX_RESTORE_BYTES))
     checkpoint, session_id = None, None
     if pieces.follows(b"["):
         raise Refused("invalid_field", WRONG_FIELDS)
     try:
         for name in pieces.names():
             if name == "checkpoint":
-                checkpoint = find_pieces(pieces)
+                checkpoint = checkpoints.find_pieces(pieces)
             elif name == "session_id":
                 session_id = pieces.decode(pieces.value())
             else:
@@ -145,7 +139,7 @@ def read_restore(body: bytes, encoding: str) -> tuple[ParsedCheckpoint, str | No
     checked_id = None if session_id is None else check_session_id(session_id)
     if checkpoint is None:
         raise Refused("invalid_field", WRONG_FIELDS)
-    return check_pieces(checkpoint), checked_id
+    return checkpoints.check_pieces(checkpoint), checked_id
 
 
 @ROUTES.add(

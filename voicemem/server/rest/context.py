@@ -8,18 +8,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta, Struct
 
-from voicemem.config.context import (
-    ContextConfig,
-    Messages,
-    PolicyName,
-    RecallConfig,
-    RecalledKind,
-    RecalledKinds,
-    RecallSource,
-    RecallTokens,
-    Tokens,
-    check_context,
-)
+from voicemem.config import context
 from voicemem.context.builder import ContextOptions, render_body, select_context
 from voicemem.context.formats import ENRICHERS
 from voicemem.context.summaries import settled_state
@@ -35,8 +24,8 @@ ENRICHER_NAMES = rf"^(?:{'|'.join(ENRICHERS)})?(?:,(?:{'|'.join(ENRICHERS)})?)*\
 ENRICHER_RULE = f"Enrichers must be names separated by commas, of {', '.join(ENRICHERS)}"
 Enrich = Annotated[str, matching(ENRICHER_NAMES, ENRICHER_RULE)]
 POLICY_QUERY = ("policy", "max_messages", "max_tokens", "context_window")
-KIND_NAMES = rf"^(?:{'|'.join(get_args(RecalledKind))})(?:,(?:{'|'.join(get_args(RecalledKind))}))*\Z"
-KIND_RULE = f"Kinds of memories must be names separated by commas, of {', '.join(get_args(RecalledKind))}"
+KIND_NAMES = rf"^(?:{'|'.join(get_args(context.RecalledKind))})(?:,(?:{'|'.join(get_args(context.RecalledKind))}))*\Z"
+KIND_RULE = f"Kinds of memories must be names separated by commas, of {', '.join(get_args(context.RecalledKind))}"
 Kinds = Annotated[str, matching(KIND_NAMES, KIND_RULE)]
 
 
@@ -55,13 +44,13 @@ class ContextQuery(Struct, frozen=True, forbid_unknown_fields=True):
     alternate: bool = False
     tools: bool = False
     max_history: Annotated[int, Meta(ge=1, le=1024)] | None = None
-    policy: PolicyName | None = None
-    max_messages: Messages | None = None
-    max_tokens: Tokens | None = None
-    context_window: Tokens | None = None
-    memories_max_tokens: RecallTokens | None = None
+    policy: context.PolicyName | None = None
+    max_messages: context.Messages | None = None
+    max_tokens: context.Tokens | None = None
+    context_window: context.Tokens | None = None
+    memories_max_tokens: context.RecallTokens | None = None
     memories_kinds: Kinds | None = None
-    memories_from: RecallSource | None = None
+    memories_from: context.RecallSource | None = None
     usage: bool = False
     data: bool = False
     peek: bool = False
@@ -122,16 +111,16 @@ async def read_context(request: web.Request, query: ContextQuery) -> web.Respons
     return json_response(body)
 
 
-def memory_from_query(query: ContextQuery) -> ContextConfig | None:
+def memory_from_query(query: ContextQuery) -> context.ContextConfig | None:
     """Return the policy, and what of earlier calls, a query names. Raises `Refused` (`invalid_query`)."""
     memory = {name: value for name in POLICY_QUERY if (value := getattr(query, name)) is not None}
     try:
-        check_context(memory)
+        context.check_context(memory)
     except Refused as refused:
         raise Refused("invalid_query", refused.detail) from None
     names = None if query.memories_kinds is None else tuple(dict.fromkeys(query.memories_kinds.split(",")))
-    kinds = msgspec.convert(names, RecalledKinds | None)
-    memories = RecallConfig(query.memories_max_tokens, kinds, query.memories_from)
-    if memories != RecallConfig():
-        return ContextConfig(**memory, memories=memories)
-    return ContextConfig(**memory) if memory else None
+    kinds = msgspec.convert(names, context.RecalledKinds | None)
+    memories = context.RecallConfig(query.memories_max_tokens, kinds, query.memories_from)
+    if memories != context.RecallConfig():
+        return context.ContextConfig(**memory, memories=memories)
+    return context.ContextConfig(**memory) if memory else None

@@ -30,15 +30,7 @@ from voicemem.server.http.request import (
     stream_body,
 )
 from voicemem.server.http.routes import JSON, JSON_LINES, ResponseSpec, Routes
-from voicemem.server.rest.tails import (
-    TAIL_CODES,
-    CallData,
-    JournalEntry,
-    SessionTailQuery,
-    TailData,
-    tail_session,
-    wants_tail,
-)
+from voicemem.server.rest import tails
 from voicemem.sessions.journal_pages import JournalFilter, native_rows, pages_after, pages_before, parts_of
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.recording.batches import ProducerLease
@@ -75,7 +67,7 @@ Types = Annotated[
 ]
 
 
-class JournalQuery(SessionTailQuery, frozen=True, forbid_unknown_fields=True):
+class JournalQuery(tails.SessionTailQuery, frozen=True, forbid_unknown_fields=True):
     """Only entries at positions above `after`; with `before`, those below it, the newest first.
 
     `types` are types of events, separated by commas, of which `memory.*` means all that begin so; `turn_id` leaves what
@@ -176,7 +168,6 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.Respons
 
 
 def decode_frames(dialect: str, texts: Sequence[RawJson]) -> list[DecodedEvent | RejectedEvent]:
-    """Decode frames, bare or in envelopes, as events of their dialect."""
     arrivals: list[DecodedEvent | RejectedEvent] = []
     for text in map(bytes, texts):
         try:
@@ -193,8 +184,11 @@ def decode_frames(dialect: str, texts: Sequence[RawJson]) -> list[DecodedEvent |
 @ROUTES.add(
     "GET /v1/sessions/{id}/events",
     "read",
-    {200: ResponseSpec({JSON_LINES: list[JournalEntry], EVENT_STREAM: TailData | CallData}), 204: ResponseSpec()},
-    codes=f"{TAIL_CODES} session_set_aside",
+    {
+        200: ResponseSpec({JSON_LINES: list[tails.JournalEntry], EVENT_STREAM: tails.TailData | tails.CallData}),
+        204: ResponseSpec(),
+    },
+    codes=f"{tails.TAIL_CODES} session_set_aside",
 )
 async def read_journal(request: web.Request, query: JournalQuery) -> web.StreamResponse:
     """Read the journal as JSON lines: every event as it came, with its position.
@@ -202,10 +196,10 @@ async def read_journal(request: web.Request, query: JournalQuery) -> web.StreamR
     With `Accept: text/event-stream` it is a live tail, which ends with the session: `docs/tail.md`.
     """
     stream = await get_stream(request)
-    if wants_tail(request):
+    if tails.wants_tail(request):
         if any((query.limit, query.native, query.types, query.turn_id is not None, query.before)):
             raise Refused("invalid_query", "A live tail takes none of limit, native, types, turn_id and before.")
-        return await tail_session(request, query, stream, query.after)
+        return await tails.tail_session(request, query, stream, query.after)
     if query.view != "journal" or query.open:
         raise Refused("not_acceptable", "view and open are for a live tail; send Accept: text/event-stream.")
     if query.native and query.before is not None:
@@ -256,5 +250,5 @@ async def native_lines(
 
 
 def journal_line(row: JournalRow) -> bytes:
-    entry = JournalEntry(row.position, row.producer, row.seq, row.received_ms, on_one_line(row.payload))
+    entry = tails.JournalEntry(row.position, row.producer, row.seq, row.received_ms, on_one_line(row.payload))
     return msgspec.json.encode(entry) + b"\n"

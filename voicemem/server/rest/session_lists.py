@@ -190,7 +190,6 @@ class SentRow(NamedTuple):
 
 
 async def answer_live(request: web.Request, conditions: SessionFilter) -> web.StreamResponse:
-    """Answer with the first rows, and then with what changes, until the reader has hung up."""
     wanted = structs.replace(conditions, limit=min(MAX_FOLLOWED, conditions.limit))
     return await stream_events(request, live_rows(services_of(request), wanted), iter, lambda: True)
 

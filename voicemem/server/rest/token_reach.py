@@ -13,7 +13,6 @@ from voicemem.server.http.request import GRANT, services_of
 from voicemem.store.scopes import scope_of
 
 OTHERS = "The session token reaches only what was said on its own session."
-OTHERS_OF_USER = "The session token reaches only what is remembered of the user of its session."
 
 
 class TokenReach(NamedTuple):
@@ -33,7 +32,7 @@ class TokenReach(NamedTuple):
         if user_id not in (None, self.user_id) or (
             self.namespace is not None and namespace not in (None, self.namespace)
         ):
-            raise Refused("forbidden", OTHERS_OF_USER)
+            raise Refused("forbidden", "The session token reaches only what is remembered of the user of its session.")
         return {"user_id": self.user_id, "session_id": session_id, "namespace": namespace or self.namespace}
 
     def own(self, given: GivenMemory) -> GivenMemory:

@@ -25,7 +25,6 @@ UNKNOWN_ENDPOINT = "unknown_webhook"
 ENDPOINT_CODES = "invalid_field address_not_allowed"
 ENDPOINT_PATH = "/v1/webhooks/{id}"
 
-MAX_DAYS = 7
 Description = Annotated[str, Meta(max_length=1000)]
 PRINTABLE_ASCII = "A secret must be 8 to 256 printable ASCII characters without spaces"
 Secret = Annotated[str, matching(r"^[!-~]{8,256}\Z", PRINTABLE_ASCII, extra_json_schema={"writeOnly": True})]
@@ -57,7 +56,7 @@ class NewSecret(Struct, frozen=True, forbid_unknown_fields=True):
     """The next secret (without one the server generates it), and how long the old one also signs."""
 
     secret: Secret | UnsetType = UNSET
-    overlap_seconds: Annotated[int, Meta(ge=0, le=MAX_DAYS * 86_400)] = 86_400
+    overlap_seconds: Annotated[int, Meta(ge=0, le=7 * 86_400)] = 86_400
 
 
 class Webhook(Struct, frozen=True):

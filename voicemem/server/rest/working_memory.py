@@ -255,7 +255,6 @@ USER_ABOUTS = {
 
 
 def of_user(route: Route[Any]) -> Route[Any]:
-    """Return the same route for the document of a user."""
     return route._replace(
         path=route.path.replace("/sessions/{id}/", "/users/{user_id}/"),
         codes=tuple(code for code in route.codes if code != "no_user"),
