@@ -226,8 +226,8 @@ class Services:
         ]
         self.sessions.change_listeners += [self.indexer.note, self.extractions.note]
         if self.vectors is not None:
-            self.indexer.listeners.append(self.vectors.maker.on_indexed)
-            self.long_term.listeners.append(self.vectors.maker.on_remembered)
+            self.indexer.listeners.append(self.vectors.maker.messages.note)
+            self.long_term.listeners.append(self.vectors.maker.memories.note)
         for on_commit in (self.extractions.on_commit, self.summaries.on_commit, self.indexer.on_commit):
             self.recorder.feed.subscribe(on_commit)
 

@@ -32,7 +32,6 @@ from voicemem.transcript.timeline import AFTER_ALL
 API_PRODUCER = "api"
 """The producer of these events. They have no seq, so no other producer may use the name (`batches.OWN_PRODUCERS`)."""
 DEFAULT_SOURCES = {"user": "message", "assistant": "llm"}
-"""The source of messages that name none, by role."""
 NO_SYSTEM_MESSAGES = "System messages are configuration, not memory: set the session's llm.system_messages."
 
 
@@ -134,7 +133,6 @@ class EventTranslator:
         self.latest_ts: dict[int, int] = {}
         """The newest time in each turn that has new entries."""
         self.tool_call_turns: dict[str, int] = {}
-        """The turns of new tool calls."""
         self.new_id = new_id
 
     def translate_all(self, entries: Sequence[Added]) -> list[Event]:

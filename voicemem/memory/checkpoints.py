@@ -41,16 +41,13 @@ Time = Annotated[int, Meta(ge=0, lt=253_402_300_800_000)]
 """Unix ms by the server's clock, up to the end of the year 9999."""
 CHECKPOINT_KIND, CHECKPOINT_VERSION = "checkpoint", 1
 MAX_RESTORE_BYTES = 64 * 1024 * 1024
-"""Limit for a checkpoint that is restored over HTTP."""
 PAGE = 500
-"""Entries that are written at a time."""
 MIN_ENTRY_BYTES = 64
 """No entry is shorter: the names of its fields alone take as much. So a body of 64 MiB has at most a million."""
 FIELDS = frozenset({"voicemem", "version", "session", "events", "sha256"})
 NO_CHECKPOINT, MALFORMED_PART = "This is not a voicemem checkpoint.", "A part of the checkpoint is malformed."
 NAMES_MEMORIES = events.MemoryAdded | events.MemoryEdited | events.MemoryRemoved | events.MemoriesExtracted
 LOOKED_UP = 500
-"""Ids that are looked up at a time."""
 
 
 class CheckpointEntry(Struct, frozen=True, forbid_unknown_fields=True):
@@ -265,7 +262,6 @@ class ParsedCheckpoint(Struct, frozen=True):
     """A checkpoint that was checked and can be restored."""
 
     session_id: str
-    """What it was called."""
     config: JsonObject
     restored: RestoredSession
     memories: RestoredMemories
@@ -451,7 +447,6 @@ class Renaming(Struct, frozen=True):
     """How the memories of a checkpoint are called where it is restored, and its session."""
 
     session: tuple[str, str]
-    """The old id and the new one."""
     ids: Mapping[str, str]
 
     def name(self, id: str) -> str:

@@ -23,7 +23,6 @@ from voicemem.transcript.messages import Forgotten, Message, Summary
 from voicemem.transcript.state import State, Turn
 
 PAGE = 500
-"""Journal rows that are read at a time."""
 
 
 async def fork(

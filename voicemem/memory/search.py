@@ -41,7 +41,6 @@ OTHER_SEARCH = "The cursor must be the next_cursor of a page of this same search
 MAX_CALLS = 1_000
 """Calls that are found by words, and as many by their names: those in which the words were heard last."""
 MAX_QUERY = 4_000
-"""Characters of a query."""
 MAX_PAGE = 100
 MAX_PAGE_BYTES = 1024 * 1024
 """A page ends with the text that brings it to this size."""

@@ -30,16 +30,13 @@ from voicemem.transcript.messages import Forgotten
 
 LOG = logging.getLogger("voicemem")
 ROUND_S = 0.5
-"""Between two looks at the sessions that have changed."""
 RUNNING_INTERVAL_MS = 5_000
 """Between two times that a running session is indexed; a search that concerns it does not wait so long."""
 SESSIONS_AT_ONCE = 25
-"""Indexed in one transaction."""
 MAX_INDEXED_FIRST = 50
 """Sessions that are indexed before a search which they concern."""
 CHECKED_AT_ONCE = 200
 MAX_PAUSE_S = 1.0
-"""The longest pause after a step."""
 PAUSE_FACTOR = 9
 """How many times as long as a step the pause after it is, while events come in: calls come first."""
 CHECK_INTERVAL_S = 300.0
@@ -69,7 +66,6 @@ class TranscriptIndexer:
         self.changed: dict[int, Stream] = {}
         """Sessions that have changed since they were indexed, by key."""
         self.indexing: Sequence[Stream] = ()
-        """Those that are being indexed at the moment."""
         self.not_before: dict[int, int] = {}
         """When a running session may be indexed again, Unix ms."""
         self.known: OrderedDict[int, Indexed] = OrderedDict()

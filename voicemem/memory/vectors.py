@@ -26,7 +26,6 @@ from voicemem.store.vectors import Vectors as StoredVectors
 
 LOG = logging.getLogger("voicemem")
 ROUND_S = 0.5
-"""Between two looks at the sessions that have changed."""
 CHECKED_AT_ONCE = 200
 SAVED_AT_ONCE = 16
 """Vectors of one transaction: 100 KB."""
@@ -113,6 +112,9 @@ class VectorCache(NamedTuple):
     changed: dict[int, None]
     """Streams of which something came since their texts got vectors, by key."""
 
+    def note(self, keys: Iterable[int]) -> None:
+        self.changed.update(dict.fromkeys(keys))
+
 
 class VectorMaker:
     """Gives each message of the index, and each memory, a vector. What is left undone is found by what has none."""
@@ -132,14 +134,6 @@ class VectorMaker:
     @property
     def can_compare(self) -> bool:
         return self.support is not None and self.support.max_compared > 0
-
-    def on_indexed(self, keys: Iterable[int]) -> None:
-        """Note that something of these sessions was indexed."""
-        self.messages.changed.update(dict.fromkeys(keys))
-
-    def on_remembered(self, keys: Iterable[int]) -> None:
-        """Note that memories in these streams were written."""
-        self.memories.changed.update(dict.fromkeys(keys))
 
     async def prepare(self) -> None:
         """Ask the store what it can do with vectors, and tell the operator. Raises `StoreUnavailable`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,7 +17,6 @@ from voicemem.client.transport.rest import RestClient
 from voicemem.protocol.types import JsonObject
 
 PAGE = 100
-"""The most that the API gives at once."""
 ATTEMPTS = 5
 TIMEOUT_S = 60.0
 KEPT_FIELDS = (
@@ -30,7 +29,6 @@ TOO_MUCH = (400, 413, 422)
 READ_ONLY = ("dist", "score", "score_type", "persisted_at", "updated_at", "access_count")
 SESSIONS, MEMORIES = "/v1/working-memory/", "/v1/long-term-memory/"
 SHOWN = 20
-"""Refusals that are written out."""
 
 
 class Mover:
@@ -49,7 +47,6 @@ class Mover:
         self.sessions = 0
         self.memories = 0
         self.refused: list[tuple[str, str]] = []
-        """What could not be taken over, and why."""
 
     def note_done(self, line: str) -> None:
         self.done.add(line)
@@ -63,23 +60,16 @@ class Mover:
     # Working memory
 
     async def move_sessions(self, scope: dict[str, str]) -> None:
-        async for session_id in self.session_ids(scope):
-            line = line_of("session", scope, session_id)
-            if line not in self.done and await self.move_session(session_id, scope):
-                self.note_done(line)
-            self.on_step(1)
-
-    async def session_ids(self, scope: dict[str, str]) -> AsyncIterator[str]:
         offset, seen = 0, set[str]()
-        while True:
-            query = scope | {"limit": str(PAGE), "offset": str(offset)}
-            page = (await self.ask(self.source, "GET", SESSIONS, query))["sessions"]
-            for session_id in page:
-                if session_id not in seen:
-                    yield session_id
+        while page := (
+            await self.ask(self.source, "GET", SESSIONS, scope | {"limit": str(PAGE), "offset": str(offset)})
+        )["sessions"]:
+            for session_id in [one for one in page if one not in seen]:
+                line = line_of("session", scope, session_id)
+                if line not in self.done and await self.move_session(session_id, scope):
+                    self.note_done(line)
+                self.on_step(1)
             seen.update(page)
-            if not page:
-                return
             offset += PAGE
 
     async def move_session(self, session_id: str, scope: dict[str, str]) -> bool:

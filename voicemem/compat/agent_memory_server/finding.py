@@ -21,14 +21,12 @@ from voicemem.store.memories import AnyOf, Between, Condition, MemoryFilter, Non
 from voicemem.store.records import SessionFilter
 
 MAX_VALUES = 1_000
-"""Of one filter."""
 SEMANTIC, EPISODIC, MESSAGE = "semantic", "episodic", "message"
 TYPES = (SEMANTIC, EPISODIC, MESSAGE)
 Span = Annotated[tuple[forms.Time, ...], Meta(min_length=2, max_length=2)]
 """A first and a last time; as a pair its schema would have the form `items: false`, which generators do not know."""
 DAY_MS = 86_400_000
 MOST_RESULTS = 10_000
-"""A search goes no further than this."""
 PAGE = 500
 Weight = Annotated[float, Meta(ge=0, le=1_000)]
 HalfLife = Annotated[float, Meta(gt=0, le=1_000_000)]

@@ -19,11 +19,9 @@ from voicemem.store.memories import AnyOf, MemoryFilter
 from voicemem.store.streams import Stream
 
 Looked = Annotated[int, Meta(ge=1, le=10_000)]
-"""How many memories are looked at."""
 Days = Annotated[float, Meta(ge=0, le=1_000_000)]
 ONLY_RECENCY = Recency(semantic_weight=0.0, recency_weight=1.0)
 MAX_GIVEN = 500
-"""Memories that are given at once."""
 SAME_LOOKED_AT = 10
 
 

@@ -21,7 +21,6 @@ from voicemem.memory.working_memory import DocumentChange, DocumentOwner, Docume
 from voicemem.protocol.types import JsonObject
 
 FIELDS = ("user_id", "namespace", "session_id", "memory_type")
-"""What memories may be grouped and filtered by."""
 
 
 class GivenView(Struct, frozen=True):

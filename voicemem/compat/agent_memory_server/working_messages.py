@@ -79,7 +79,6 @@ class Standing(NamedTuple):
 
     view: forms.MessageView
     was_put: bool = True
-    """Whether it came by a PUT of a client, and not otherwise."""
 
 
 class Change(NamedTuple):
@@ -213,7 +212,6 @@ class KeptData(Struct, frozen=True, omit_defaults=True):
     """What of a working memory has no place in a session, and stands in its data, under `KEPT_DATA`."""
 
     memories: tuple[str, ...] = ()
-    """Their ids."""
     tokens: int = 0
     strategy: forms.StrategyConfig = forms.StrategyConfig()
     context: str | None = None

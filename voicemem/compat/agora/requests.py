@@ -270,7 +270,6 @@ def replacement_patch(old: JsonObject, new: JsonObject) -> JsonObject:
 
 
 NOT_FOUND = "The session was not found, has already ended, or failed to start."
-"""Agora's sentence."""
 REASONS_BY_STATUS = {
     400: "InvalidFieldValue",
     401: "InvalidPermission",
@@ -284,7 +283,6 @@ REASONS_BY_STATUS = {
     500: "InternalError",
     503: "ServiceUnavailable",
 }
-"""Agora's reasons, by the HTTP status of voicemem's code."""
 REASONS_BY_CODE = {
     "invalid_json": "InvalidRequestBody",
     "invalid_http": "InvalidRequestBody",

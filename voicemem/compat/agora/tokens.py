@@ -51,7 +51,6 @@ class SignedToken(Struct, frozen=True):
     salt: int
     signature: bytes
     signed: bytes
-    """What the signature is of."""
     service_count: int
     services: bytes
 

@@ -29,10 +29,8 @@ from voicemem.protocol.strict_json import MALFORMED, has_too_many_values
 from voicemem.redaction.texts import Rules, redact_value
 
 UNUSABLE = "unusable_answer"
-"""The word for an answer that is no list of memories."""
 FENCE = re.compile(r"\A\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*\Z", re.DOTALL)
 MAX_ANSWER = 256 * 1024
-"""Characters of an answer."""
 Refusal = Literal[
     "malformed",
     "wrong_kind",
@@ -112,7 +110,6 @@ class ExtractedMemory(NamedTuple):
     event_at: str | None
     confidence: float
     supersedes: tuple[str, ...]
-    """Ids of memories."""
 
     @property
     def said_ms(self) -> int:

@@ -37,7 +37,6 @@ from voicemem.transcript.messages import Extracted
 StateName = Literal["current", "waiting", "running", "failing", "out_of_budget", "finished"]
 METRIC_USE = "extraction"
 MAX_CALLS = 8
-"""LLM requests for one session."""
 ANSWER_TOKENS = 800
 """What an answer is taken to cost until it has come."""
 MAX_NAME = 128
@@ -87,7 +86,6 @@ class Reading(NamedTuple):
     extracted: Extracted
     section: prompts.Section | None
     summary: str | None
-    """The running summary that its context has."""
 
 
 class Step(NamedTuple):

@@ -25,7 +25,6 @@ EARLIER_TURNS, MAX_EARLIER_TOKENS = 4, 1_000
 MAX_LINE = 20_000
 """Characters of a line; a longer one is cut off."""
 MAX_NAME = 40
-"""Characters of a speaker's name."""
 NOT_IN_NAMES = frozenset("[](){}<>:\"'`")
 CUT_OFF = " (cut off by the caller)"
 ESTIMATED_METHODS = frozenset({"estimated", "unmatched"})
@@ -33,9 +32,7 @@ CountTokens = Callable[[str], int]
 PROMPT_VERSION = "1"
 """Raise it with every change of a prompt: it is kept with each memory."""
 MAX_MEMORIES = 12
-"""Of one answer."""
 MAX_KNOWN = 10
-"""Memories of the user that are shown."""
 WEEKDAYS = ("Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday")
 """From 1 January 1970 on."""
 LEFT_OUT = "(left out)"
@@ -46,7 +43,6 @@ KINDS_OF: Mapping[str, tuple[GivenKind, ...]] = {
     "summary": ("summary",),
     "custom": ("fact", "preference", "episode"),
 }
-"""The kinds of memories that each strategy may write."""
 TASKS: Mapping[str, str] = {
     "discrete": """\
 Write down what will still be worth knowing when this caller calls again in some weeks:
@@ -97,7 +93,6 @@ class Line(NamedTuple):
     speaker: str
     """`caller`, `caller (ann)` or `agent`."""
     text: str
-    """On one line."""
     position: int
     """Of its first event in the journal."""
     turn_id: int
@@ -124,11 +119,9 @@ class Section(NamedTuple):
     lines: tuple[Line, ...]
     """In the order of the history; memories are made of these."""
     earlier: tuple[Line, ...]
-    """The lines before them, which were sent before."""
     through: int
     """The journal position up to which everything has been sent then: what begins behind it has not."""
     is_last: bool
-    """Whether nothing else can be sent now."""
 
 
 def next_section(state: State, after: int, count_tokens: CountTokens, max_tokens: int = MAX_TOKENS) -> Section | None:

@@ -31,7 +31,6 @@ from voicemem.transcript.messages import Extracted
 
 LOG = logging.getLogger("voicemem.extraction")
 LOOK_INTERVAL_S = 0.5
-"""Between two looks at the sessions that are due."""
 IDLE_MS, FEWEST_AT_IDLE = 60_000, 6
 """How long nothing was journaled in a call that pauses, and how many new messages it must have."""
 CHECK_INTERVAL_S = 300.0
@@ -93,7 +92,6 @@ class ExtractionWorker:
         self.changed: dict[int, Waiting] = {}
         """Sessions that are to be looked at, by key."""
         self.jobs: dict[int, Job] = {}
-        """Extractions that are under way, or failed, by session key."""
 
     # What is to be done
 

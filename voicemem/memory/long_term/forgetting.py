@@ -33,7 +33,6 @@ from voicemem.store.streams import Stream
 LOG = logging.getLogger("voicemem")
 DAY_MS = 86_400_000
 PAGE = 500
-"""Memories that are looked at, or removed, at a time."""
 MAX_ASKED_WORDS = 10
 """Words of a query; each is looked for by itself, since a memory must have all of them."""
 EXPIRED_AT_ONCE = 100

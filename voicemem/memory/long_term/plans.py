@@ -98,7 +98,6 @@ class Plan:
         self.payloads: list[bytes] = []
         self.rows: dict[str, MemoryRow] = {}
         self.replaced: list[ReplacedMemory] = []
-        """Memories of other streams whose ids go on here."""
 
     @property
     def session_id(self) -> str | None:
@@ -112,7 +111,8 @@ class Plan:
         return self.note(row, self.append(records.added_event(row, self.session_id)))
 
     def edit(self, before: MemoryRow, after: MemoryRow) -> MemoryRow:
-        if records.is_same_content(before, after):
+        one, other = (records.to_memory(structs.replace(row, **records.NO_TIMES)) for row in (before, after))
+        if one == other:
             return before
         after = structs.replace(after, updated_ms=self.now_ms)
         return self.note(after, self.append(records.edited_event(before, after)))

@@ -100,7 +100,6 @@ ROW_NAMES = {
     **{f"{name}_at": f"{name}_ms" for name in ("said", "created", "updated", "expires", "superseded")},
     "last_accessed": "last_accessed_ms",
 }
-"""Fields of a memory that have another name in a row."""
 IN_ROWS = {name: ROW_NAMES.get(name, name) for name in {*Memory.__struct_fields__} - {*Details.__struct_fields__}}
 CONTENT = ("text", "topics", "entities", "event_at", "metadata")
 """What a journal must not have of a memory, so that each can be erased alone."""
@@ -139,11 +138,6 @@ def changed_row(row: MemoryRow, fields: dict[str, Any]) -> MemoryRow:
     return structs.replace(row, **own, details=msgspec.json.encode(details)) if more else structs.replace(row, **own)
 
 
-def is_same_content(one: MemoryRow, other: MemoryRow) -> bool:
-    """Whether two rows of one memory say the same, whenever they were written."""
-    return to_memory(structs.replace(one, **NO_TIMES)) == to_memory(structs.replace(other, **NO_TIMES))
-
-
 NO_TIMES: dict[str, Any] = dict.fromkeys(("created_ms", "updated_ms", "last_accessed_ms", "access_count"), 0)
 NO_TIMES |= dict.fromkeys(("superseded_by", "superseded_ms"))
 
@@ -173,9 +167,7 @@ def digest_of(text: str) -> str:
 
 
 MAX_GIVEN = 100
-"""Memories that are given at once."""
 MAX_FREE_BYTES = 16 * 1024
-"""Of a memory's `metadata` as JSON."""
 CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f]")
 Namespace = Annotated[str, Meta(max_length=256)]
 

@@ -62,14 +62,12 @@ class ProblemHandler(RequestHandler):
         self.deadlines = deadlines
         self.port = port
         self.address: str | None = None
-        """The IP address of the peer."""
         self.timers: dict[str, asyncio.TimerHandle] = {}
         self.writes_resumed = 0
         """How often the peer has read so much that writing could go on."""
         self.on_lost: Callable[[], object] | None = None
         """Called when the connection is lost; set by handlers whose answer takes long."""
         self.last_look: tuple[int, ...] = ()
-        """What `check_stalled` saw the last time."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         connection = cast(asyncio.Transport, transport)

@@ -133,11 +133,9 @@ FAIR_QUEUE = web.AppKey("fair_queue", FairQueue)
 BODIES: web.AppKey[WeakValueDictionary[str | None, asyncio.Semaphore]] = web.AppKey("bodies")
 """By project, slots for large bodies that are being received; None stands for callers without a key."""
 BODY = web.RequestKey("body", bytes)
-"""The body, once it was read."""
 GAUGES = web.AppKey("gauges", Gauges)
 GRANT = web.RequestKey("grant", Grant)
 DOCUMENTED: web.AppKey[list[Route[Any]]] = web.AppKey("documented")
-"""All routes that `/openapi.json` documents."""
 OPENAPI_DOCUMENT: web.AppKey[Callable[[], bytes]] = web.AppKey("document")
 """Makes /openapi.json at its first request, which takes a tenth of a second."""
 

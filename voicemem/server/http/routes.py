@@ -41,7 +41,6 @@ PLACEHOLDERS: Mapping[str, Any] = MappingProxyType(
         "dialect": Name,
     }
 )
-"""The types of the placeholders in paths."""
 KEY_SCHEME: Mapping[str, JsonObject] = MappingProxyType({"key": {"type": "http", "scheme": "bearer"}})
 
 
@@ -108,7 +107,6 @@ class Route(NamedTuple, Generic[Q]):
     schemes: Mapping[str, JsonObject] = KEY_SCHEME
     placeholders: Mapping[str, Any] = NOTHING
     operation_id: str = ""
-    """By default the handler's name."""
     for_tokens: bool = False
     """Whether a session token may use it although the path is not one of its session's: the handler then keeps to what
     `token_reach` says."""

@@ -83,7 +83,6 @@ def host_name(host: str | None) -> str:
 
 LIFE_S = 12 * 3600
 MOST = 8
-"""Cookies that one browser may have."""
 NAME, SECURE_NAME = "voicemem_ui_", "__Secure-voicemem_ui_"
 VALUE = re.compile(r"([0-9a-z]{11,12})\.([0-9]{10,11})\.([0-9a-f]{64})\Z", re.ASCII)
 NOT_SIGNED_IN = "No one is signed in to this project here; sign in with a key."
@@ -163,7 +162,6 @@ SESSION_PATH = "/ui/session"
 EVERYBODY = Grant(DEFAULT_PROJECT, SCOPES, via="page")
 """The grant of every sender while there is no key."""
 RENEWED = web.RequestKey("renewed", SignedIn)
-"""Who is to get a new cookie with the answer."""
 
 
 class GivenKey(Struct, frozen=True, forbid_unknown_fields=True):

@@ -26,7 +26,6 @@ ROUTES = Routes()
 
 TURN_HEADER, ITEM_HEADER = "Voicemem-Turn-Id", "Voicemem-Item"
 FAILURE_CODE = web.RequestKey("failure_code", str)
-"""How the LLM request failed."""
 
 
 class ChatCompletion(Struct, frozen=True):

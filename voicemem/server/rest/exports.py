@@ -19,7 +19,6 @@ from voicemem.server.rest.sessions import Millis
 
 ROUTES = Routes()
 KINDS: dict[str, Any] = {"vcon": JsonObject, "jsonl": list[JsonObject]}
-"""Types of documents that are JSON."""
 DOCUMENTS = {form.media_type.partition(";")[0]: KINDS.get(name, str) for name, form in FORMATS.items()}
 
 

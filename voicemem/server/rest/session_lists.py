@@ -167,7 +167,6 @@ FIGURES_S = 1.5
 TICK_S = 0.5
 """Between two looks at whether the reader is still there and still allowed."""
 MAX_FOLLOWED = 200
-"""Rows that are followed."""
 
 
 class SessionGone(Struct, frozen=True):
