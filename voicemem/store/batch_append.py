@@ -45,9 +45,7 @@ class BatchAppend:
         if self.batch.expected_position not in (None, self.stream.position):
             return AppendResult(self.stream, self.producer.next_seq, None, position_taken=True)
         reopens = (
-            not self.is_full
-            and may_reopen(self.stream, self.now_ms)
-            and any(self.would_be_stored(offer) for offer in self.offers)
+            not self.is_full and may_reopen(self.stream, self.now_ms) and any(map(self.would_be_stored, self.offers))
         )
         if reopens:
             reopen(self.rows, self.stream, self.now_ms)
@@ -71,11 +69,7 @@ class BatchAppend:
         """Whether its row must be saved: after its first event, or a change that does not follow from the journal."""
         before, after = self.before, self.producer
         first = before.epoch == 0 and before.next_seq == 1 and after.next_seq > 1
-        return first or (before.unsequenced, before.ended, before.expected_until_ms) != (
-            after.unsequenced,
-            after.ended,
-            after.expected_until_ms,
-        )
+        return first or msgspec.structs.replace(before, next_seq=after.next_seq) != after
 
     def is_expected_back(self, outcomes: Sequence[Outcome]) -> bool:
         """Whether to note until when the producer is expected: it has no connection, and may have more to send."""

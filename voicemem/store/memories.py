@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -88,12 +89,9 @@ def tombstone(row: MemoryRow, position: int, now_ms: int, details: bytes = b"{}"
 
 def event_ms_of(event_at: str | None) -> int | None:
     """An ISO day or instant in Unix ms, in UTC where it names no zone; None for what is neither."""
-    if event_at is None:
-        return None
-    try:
-        return time_ms(event_at)
-    except ValueError:
-        return None
+    with suppress(ValueError):
+        return None if event_at is None else time_ms(event_at)
+    return None
 
 
 def check_rows(rows: Sequence[MemoryRow]) -> None:
@@ -238,7 +236,10 @@ class Conditions:
         self.clauses += [self.clause_of(column, condition) for column, condition in fields if condition is not None]
         for column, tags in (("m.topics", query.topics), ("m.entities", query.entities)):
             if tags is not None:
-                self.add_tags(column, tags)
+                self.clauses += [self.has_tag(column, tag) for tag in tags.all]
+                self.clauses += [f"not {self.has_tag(column, tag)}" for tag in tags.none]
+                if tags.any is not None:
+                    self.clauses.append(f"({' or '.join(self.has_tag(column, tag) for tag in tags.any) or 'false'})")
         spans = (
             ("m.created_ms", query.created),
             ("coalesce(m.last_accessed_ms, m.created_ms)", query.accessed),
@@ -283,12 +284,6 @@ class Conditions:
 
     def is_among(self, column: str, values: Sequence[str | None]) -> str:
         return f"{column} in {self.value([value for value in values if value is not None])}"
-
-    def add_tags(self, column: str, tags: Tags) -> None:
-        self.clauses += [self.has_tag(column, tag) for tag in tags.all]
-        self.clauses += [f"not {self.has_tag(column, tag)}" for tag in tags.none]
-        if tags.any is not None:
-            self.clauses.append(f"({' or '.join(self.has_tag(column, tag) for tag in tags.any) or 'false'})")
 
     def has_tag(self, column: str, tag: str) -> str:
         return f"strpos({column}, {self.value(f'{TAG_END}{tag}{TAG_END}')}) > 0"

@@ -35,7 +35,6 @@ PARTITION_OF_COUNTED = f"""
     create table if not exists journal_copied partition of journal for values from (minvalue) to ({FIRST_TIMED_KEY})
 """
 SELECT_LIVING_NODE = "select 1 from nodes where expires_ms > :now_ms limit 1"
-SELECT_ANY_NODE = "select 1 from nodes limit 1"
 HOLD_NODES = "select 1 from meta where name = 'schema' for share"
 """Keeps nodes from starting until the end of the transaction."""
 TAKE_TARGET = "select pg_try_advisory_lock(hashtextextended('voicemem copy ' || current_schema(), 0))"
@@ -69,11 +68,16 @@ class PostgresqlCopy(CopyEnd):
                     self.take_target()
                 if check_version(self.link, exactly=True):
                     self.connection = self.link
-                    self.refuse_nodes(only_look)
+                    with self.transaction():
+                        now_ms = self.refuse_living()
+                        for (token,) in () if only_look else self.link.rows(SELECT_LOST_NODES, now_ms=now_ms):
+                            retire(self.link, token, now_ms)  # so that it does not come back
                 elif not is_target:
                     raise CannotStart("The database is empty: there is nothing to copy.")
-                if not is_target:
-                    self.hold_source(only_look)
+                if not is_target and not only_look:  # no node starts until the copy ends
+                    self.reading.execute(HOLD_NODES)
+                    if self.link.row("select 1 from nodes limit 1") is not None:
+                        raise CannotStart("A node has just begun to serve this database; stop it for the copy.")
         except CopyFailed as error:
             self.close()
             raise CannotStart(str(error)) from None
@@ -91,14 +95,6 @@ class PostgresqlCopy(CopyEnd):
         migrate(self.link, upgrade=False)
         add_partitions(self.link, *self.link.one(SELECT_NOW))
 
-    def refuse_nodes(self, only_look: bool) -> None:
-        """Raise `CannotStart` while a node serves the database; lost ones are retired, so that none comes back."""
-        with self.transaction():
-            now_ms = self.refuse_living()
-            connection = self.link
-            for (token,) in () if only_look else connection.rows(SELECT_LOST_NODES, now_ms=now_ms):
-                retire(connection, token, now_ms)
-
     def refuse_living(self) -> int:
         """The time; no node starts until the end of the transaction. Raises `CannotStart`."""
         self.link.execute(LOCK_META)
@@ -106,13 +102,6 @@ class PostgresqlCopy(CopyEnd):
         if self.link.row(SELECT_LIVING_NODE, now_ms=now_ms) is not None:
             raise CannotStart("A node serves this database; voicemem nodes lists them. Stop them all for the copy.")
         return int(now_ms)
-
-    def hold_source(self, only_look: bool) -> None:
-        """Begin to read; unless it is only a look, no node starts until the copy ends."""
-        if not only_look:
-            self.reading.execute(HOLD_NODES)
-            if self.link.row(SELECT_ANY_NODE) is not None:
-                raise CannotStart("A node has just begun to serve this database; stop it for the copy.")
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

@@ -177,11 +177,7 @@ class PostgresqlDatabase(Database):
             raise StoreUnavailable(OLD_PRIMARY)
 
     def run_settle(self, free_everything: Callable[[PostgresqlConnection], None]) -> None:
-        """Go on with the server that answers now, under a new incarnation if anything may be missing.
-
-        Then `free_everything` frees what all nodes held. The caller ends `displaced`.
-        Raises `StoreUnavailable`.
-        """
+        """Go on with the server that answers now. Raises `StoreUnavailable`."""
         try:
             with closing(open_connection(self.url)) as connection:
                 self.refuse_old_primary(connection)
@@ -316,10 +312,7 @@ class PostgresqlDatabase(Database):
     # Trouble, and the end
 
     async def try_again(self, job: Callable[[PostgresqlConnection], None]) -> None:
-        """Try the connections that are in trouble and not in use, which otherwise might stay so for want of work.
-
-        The first that fails again ends it, since so would the others; that stops no one from using those that work.
-        """
+        """Try the connections that are in trouble and not in use; the first that fails again ends it."""
         loop = asyncio.get_running_loop()
         with suppress(StoreUnavailable):
             self.refuse_unready()

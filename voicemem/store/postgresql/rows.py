@@ -185,10 +185,9 @@ class Rows(StreamRows):
         self.stored_of_projects: Counter[str] = Counter()
 
     def hold_node(self, token: str) -> None:
-        """Keep a node for which something is written from being retired before the commit. Raises `NodeRetired`.
+        """Keep a node from being retired before the commit, unless its end waits for it anyway. Raises `NodeRetired`.
 
-        Whoever retires the node that this process is waits for this transaction anyway. But the process may have begun
-        again under another token since the job was made, and no one would free what is held under the old one.
+        This process may have begun again under another token since the job was made.
         """
         if token not in ("", self.shared.node) and self.connection.row(HOLD_NODE, node=token) is None:
             raise NodeRetired

@@ -115,11 +115,9 @@ CREATED_TABLE = re.compile(r"create table (?:if not exists )?(\w+)")
 
 
 def migrate(connection: PostgresqlConnection, upgrade: bool) -> tuple[int, dict[str, bytes]]:
-    """Make the schema in an empty database, and check that of any other. Raises `CannotStart`.
+    """Make the schema in an empty database, and check that of any other; its version before, and the rows of `meta`.
 
-    Returns the version before, 0 of an empty one, and the rows of `meta`.
-
-    An older one is brought to this version only with `upgrade`, since nodes of the older program may run on it.
+    Only with `upgrade` is an older one changed, since nodes of the older program may run on it. Raises `CannotStart`.
     """
     with one_at_a_time(connection):
         steps = migrations_of(__package__)
@@ -209,10 +207,7 @@ ATTACH = "alter table journal attach partition {} for values from ({}) to ({})"
 
 
 def ensure_partitions(connection: PostgresqlConnection, now_ms: int) -> None:
-    """Make the partitions of this month and those that follow, unless the role may not, and there are enough.
-
-    Raises `CannotStart` where there are not.
-    """
+    """Make the partitions of this month and of those that follow. Raises `CannotStart` if too few can be made."""
     try:
         add_partitions(connection, now_ms)
     except (psycopg.errors.InsufficientPrivilege, psycopg.errors.LockNotAvailable) as error:
@@ -224,10 +219,7 @@ def ensure_partitions(connection: PostgresqlConnection, now_ms: int) -> None:
 
 
 def add_partitions(connection: PostgresqlConnection, now_ms: int, since_ms: int | None = None, lowest: int = 0) -> None:
-    """Make the partitions of this month and those that follow, and of those since a time.
-
-    None of them takes keys below `lowest`.
-    """
+    """Make the partitions from this month, or a time, on; none of them takes keys below `lowest`."""
     if missing_partitions(connection, now_ms, since_ms):
         with one_at_a_time(connection):
             for name, first, last in missing_partitions(connection, now_ms, since_ms):

@@ -82,10 +82,7 @@ class PostgresqlStore(Store):
     database: PostgresqlDatabase
 
     def __init__(self, url: str, budget: MemoryBudget | None = None, upgrade: bool = False, make: bool = True) -> None:
-        """Connect, and `make` the schema in an empty database; with `upgrade` also bring an older one to this version.
-
-        Raises `CannotStart`.
-        """
+        """Connect; see `PostgresqlDatabase`. Raises `CannotStart`."""
         self.database = database = PostgresqlDatabase(url, budget, upgrade, make)
         memory_words = PostgresqlMemoryWords(database.identity["cursor_secret"])
         index, words, vectors = PostgresqlIndex(database), PostgresqlMessageWords(database), PostgresqlVectors(database)

@@ -165,10 +165,7 @@ class Writer(Reader):
         return StoreUnavailable(trouble)
 
     def run(self, job: Callable[[PostgresqlConnection], T], generation: int | None = None) -> T:
-        """Run a job in a transaction, again where others were in its way. Raises `StoreUnavailable`.
-
-        A job was made by what was known in a generation; after a failover it may write what no longer holds.
-        """
+        """Run a job of a generation in a transaction, again where others were in its way. Raises `StoreUnavailable`."""
         reconnected = False
         for attempt in range(ATTEMPTS):
             if generation not in (None, self.database.generation):
@@ -234,17 +231,13 @@ class Writer(Reader):
                 raise Unreachable from None
 
     def was_committed(self, job: int) -> bool:
-        """Whether a transaction whose connection was lost is on disk.
-
-        Raises `StoreUnavailable` if nobody answers, or if this node was retired, and its commit_markers forgotten.
-        """
+        """Whether a transaction whose connection was lost is on disk. Raises `StoreUnavailable` if no one knows."""
         deadline, fencing_token, is_same_lane = time.monotonic() + UNKNOWN_S, self.fencing_token, True
         while True:
             try:
                 connection = self.open()  # its new fencing_token waits for the old transaction, and fences it
-                is_same_lane = (
-                    is_same_lane and self.fencing_token > fencing_token
-                )  # one that was deleted begins anew, without commit_markers
+                # A lane that was deleted begins again, without commit_markers.
+                is_same_lane = is_same_lane and self.fencing_token > fencing_token
                 found = connection.row(SELECT_OUTCOME, **self.place, job=job) is not None
                 break
             except Fenced:

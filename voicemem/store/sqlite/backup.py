@@ -63,7 +63,7 @@ def restore_backup(file: str, database: str, force: bool, progress: Progress) ->
     created = [path for path in locks if not os.path.exists(path)]
     opening, lock = Opening(database), None
     try:
-        opening.hold_alone()
+        opening.hold(alone=True)
         lock = lock_file(database)
         with replacing(database) as partial:
             with open_backup_source(file) as source:
@@ -121,10 +121,7 @@ def sync_folder(folder: str) -> None:
 
 @contextmanager
 def open_backup_source(file: str) -> Iterator[apsw.Connection]:
-    """Open an existing database for reading; during the block it stays as it was at one moment.
-
-    Raises `CopyFailed`.
-    """
+    """Open an existing database for reading, as it was at one moment. Raises `CopyFailed`."""
     refuse_other_file(file)
     try:
         connection = apsw.Connection(file, flags=apsw.SQLITE_OPEN_READWRITE)  # SQLite opens a read-only file anyway
@@ -180,9 +177,8 @@ def verify_backup(file: str) -> None:
 
 
 def renew_incarnation(file: str) -> None:
-    """Give a restored copy a new incarnation.
+    """Give a restored copy a new incarnation, by which clients notice that they must send again what it lacks.
 
-    It lacks what was acknowledged after the backup; by the new incarnation clients notice that they must send it again.
     A copy of a store that was moved may be served, since it is another one now.
     """
     with closing(apsw.Connection(file)) as connection:

@@ -47,7 +47,7 @@ class SqliteCopy(CopyEnd):
         opening = Opening(path)
         try:
             refuse_unmarked(path)
-            opening.hold_alone()
+            opening.hold(alone=True)
             try:
                 self.lock = lock_file(path)
             except CannotStart as error:

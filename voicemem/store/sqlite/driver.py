@@ -96,7 +96,7 @@ class SqliteDatabase(Database):
             if exclusive:
                 self.opening.release()
             elif path != IN_MEMORY:  # as long as a command works on it, no server starts on it
-                self.opening.hold_shared()
+                self.opening.hold(alone=False)
         except (apsw.Error, CannotStart) as error:
             self.unlock()
             if isinstance(error, CannotStart):
@@ -114,10 +114,10 @@ class SqliteDatabase(Database):
     def take_file(self, make: bool) -> None:
         """Lock the file for opening it, and bring it and its log into order. Raises `CannotStart`, `apsw.Error`."""
         if not self.is_exclusive:
-            self.opening.hold_shared()
+            self.opening.hold(alone=False)
             if is_complete(self.path):
                 return
-        self.opening.hold_alone()
+        self.opening.hold(alone=True)
         if not make:
             refuse_missing(self.path)
         if self.is_exclusive:

@@ -68,6 +68,7 @@ REDO_SUFFIX = "-redo"
 """Suffix of the database that holds a copy of the log while the log is written again; otherwise it is absent."""
 LOG_CHUNK_BYTES = 64 * 1024
 """SQLite's system interface writes less than 128 KiB at once."""
+LOG_FLAGS = apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
 REDO_SCHEMA = """
 pragma journal_mode = delete;
 pragma synchronous = extra;
@@ -76,9 +77,6 @@ create table if not exists log (number integer primary key, content blob not nul
 
 
 HAS_COPY = "select exists (select 1 from log)"
-INSERT_CHUNK = "insert into log (content) values (?)"
-SELECT_CHUNKS = "select content from log order by number"
-DELETE_COPY = "delete from log"
 
 
 def rewrite_log(path: str) -> None:
@@ -96,25 +94,27 @@ def rewrite_log(path: str) -> None:
     with closing(apsw.Connection(redo)) as copy:
         copy.execute(REDO_SCHEMA).fetchall()
         if not copy.execute(HAS_COPY).get and os.path.exists(log):
-            with copy, opened_log(log) as file:
+            with copy, opened_file(log, LOG_FLAGS) as file:
                 for start in range(0, size := file.xFileSize(), LOG_CHUNK_BYTES):
-                    copy.execute(INSERT_CHUNK, (file.xRead(min(LOG_CHUNK_BYTES, size - start), start),))
+                    copy.execute(
+                        "insert into log (content) values (?)", (file.xRead(min(LOG_CHUNK_BYTES, size - start), start),)
+                    )
         if copy.execute(HAS_COPY).get:
-            with opened_log(log) as file:
+            with opened_file(log, LOG_FLAGS) as file:
                 end = 0
-                for (content,) in copy.execute(SELECT_CHUNKS):
+                for (content,) in copy.execute("select content from log order by number"):
                     file.xWrite(content, end)
                     end += len(content)
                 file.xTruncate(end)
                 file.xSync(apsw.SQLITE_SYNC_NORMAL)
-            copy.execute(DELETE_COPY)
+            copy.execute("delete from log")
     os.unlink(redo)
 
 
 @contextmanager
-def opened_log(log: str) -> Iterator[apsw.VFSFile]:
-    """The log through SQLite's own system interface, as all files of the store are."""
-    file = apsw.VFSFile("", log, [apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE, 0])
+def opened_file(path: str, flags: int) -> Iterator[apsw.VFSFile]:
+    """A file through SQLite's own system interface, as all files of the store are."""
+    file = apsw.VFSFile("", path, [flags, 0])
     try:
         yield file
     finally:
@@ -151,11 +151,8 @@ def refuse_unmarked(path: str) -> None:
     if not os.path.exists(path) or os.path.getsize(path) < HEADER_BYTES:
         return
     # Through SQLite: the close of a plain `open` would release all POSIX locks that this process has on the file.
-    file = apsw.VFSFile("", os.path.abspath(path), [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY, 0])
-    try:
+    with opened_file(os.path.abspath(path), apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY) as file:
         header = file.xRead(HEADER_BYTES, 0)
-    finally:
-        file.xClose()
     is_sqlite = header.startswith(SQLITE_MAGIC) and header[FRACTIONS_AT] == SQLITE_FRACTIONS
     if is_sqlite and int.from_bytes(header[APPLICATION_ID_AT], "big") != APPLICATION_ID:
         raise CannotStart(not_ours(path))
@@ -182,8 +179,9 @@ def migrate(connection: apsw.Connection, shared_path: str | None = None) -> None
         try:
             lock = lock_file(shared_path)
         except CannotStart:
-            told = f"The server that holds {shared_path} is of an older version; restart it first."
-            raise CannotStart(told) from None
+            raise CannotStart(
+                f"The server that holds {shared_path} is of an older version; restart it first."
+            ) from None
     try:
         for step in steps:
             if step.version > version:
@@ -217,17 +215,12 @@ class Opening:
         self.path = path
         self.descriptor: int | None = None
 
-    def hold_alone(self) -> None:
-        """Wait until no other process holds it. Raises `CannotStart`."""
-        self.hold(fcntl.LOCK_EX)
+    def hold(self, alone: bool) -> None:
+        """Wait until no other process holds it, or holds it alone. Raises `CannotStart`.
 
-    def hold_shared(self) -> None:
-        """Wait until no other process holds it alone. Raises `CannotStart`."""
-        self.hold(fcntl.LOCK_SH)
-
-    def hold(self, kind: int) -> None:
-        """A change of the kind may let another in between, so check the file again once it is held alone."""
-        until = time.monotonic() + WAIT_S
+        A change of the kind may let another in between, so check the file again once it is held alone.
+        """
+        kind, until = fcntl.LOCK_EX if alone else fcntl.LOCK_SH, time.monotonic() + WAIT_S
         while True:
             if self.descriptor is None:
                 self.descriptor = open_lock_file(self.path, OPENING_SUFFIX)

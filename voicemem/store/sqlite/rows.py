@@ -38,36 +38,34 @@ COUNT_ROWS = """
 """
 COUNTED = (("journal", "payload"), ("archives", "runs"))
 CHANGES = (("insert", "new", "+"), ("delete", "old", "-"))
-SELECT_IS_COUNTED = "select exists (select 1 from stored_bytes)"
 COUNT_ALL = """
     insert into stored_bytes select project, sum(size) from (
         select stream, length(payload) as size from journal union all select stream, length(runs) from archives
     ) join streams on key = stream group by project
 """
-FORGET_ALL = "delete from stored_bytes"
 SELECT_IS_FULL = "select 1 from stored_bytes where project = ? and bytes >= ?"
 
 
-def begin_counting(connection: apsw.Connection) -> None:
-    """Count from now on; where nothing was counted before, the whole store is read once. Raises `CannotStart`."""
+def count_bytes(connection: apsw.Connection, counts: bool) -> None:
+    """Count from now on, or drop what was counted, since it is not kept up. Raises `CannotStart`.
+
+    Where nothing was counted before, the whole store is read once.
+    """
     try:
+        is_counted = connection.execute("select exists (select 1 from stored_bytes)").get
+        if not counts:
+            if is_counted:
+                connection.execute("delete from stored_bytes")
+            return
         with transaction(connection):
-            if not connection.execute(SELECT_IS_COUNTED).get:
+            if not is_counted:
                 connection.execute(COUNT_ALL)
             for table, column in COUNTED:
                 for when, row, sign in CHANGES:
                     connection.execute(COUNT_ROWS.format(table=table, column=column, when=when, row=row, sign=sign))
     except apsw.Error as error:
-        raise CannotStart(f"The stored bytes cannot be counted: {error}.") from None
-
-
-def forget_counts(connection: apsw.Connection) -> None:
-    """Drop what was counted, since it will not be kept up. Raises `CannotStart`."""
-    try:
-        if connection.execute(SELECT_IS_COUNTED).get:
-            connection.execute(FORGET_ALL)
-    except apsw.Error as error:
-        raise CannotStart(f"The counts of stored bytes cannot be dropped: {error}.") from None
+        what = "The stored bytes cannot be counted" if counts else "The counts of stored bytes cannot be dropped"
+        raise CannotStart(f"{what}: {error}.") from None
 
 
 NAMED_KINDS = (SESSION_KIND, USER_KIND)
@@ -293,10 +291,9 @@ class RowCache(StreamRows):
     # Journals
 
     def append(self, batch: Batch, now_ms: int) -> AppendResult:
-        """Add a batch to its journal, and return what became of it. Raises `Refused` (`unknown_session`).
+        """Add a batch to its journal. Raises `Refused` (`unknown_session`).
 
-        This is the hot path. A batch of plain events in order, of a producer that is known, over a connection, needs no
-        look at each event and no row but the run itself. All else goes through `BatchAppend`.
+        This is the hot path: plain events in order of a known, connected producer need no look at each event.
         """
         stream = self.stream(batch.key)
         if stream is None:
@@ -345,11 +342,7 @@ class Waypoints:
 
 
 def insert_runs(connection: apsw.Connection, runs: Sequence[tuple[JournalRun, bool]]) -> None:
-    """Insert runs, each with whether it is a waypoint.
-
-    Many go into one statement: between two statements Python may switch to another thread, and the whole transaction
-    would wait for it.
-    """
+    """Insert runs, each with whether it is a waypoint; many at once, since Python may switch threads in between."""
     for first in range(0, len(runs), MAX_ROWS):
         some = runs[first : first + MAX_ROWS]
         marks = ",".join([RUN_VALUES] * len(some))

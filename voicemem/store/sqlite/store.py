@@ -18,7 +18,7 @@ from voicemem.store.retention import Traces
 from voicemem.store.sqlite.connection import transaction
 from voicemem.store.sqlite.driver import IN_MEMORY, SqliteDatabase
 from voicemem.store.sqlite.files import truncate_log
-from voicemem.store.sqlite.rows import begin_counting, forget_counts
+from voicemem.store.sqlite.rows import count_bytes
 from voicemem.store.sqlite.transcript_file import IndexFile
 from voicemem.store.sqlite.vectors import SqliteVectors
 from voicemem.store.sqlite.words import NOTE_REMOVED, SqliteMemoryWords, SqliteMessageWords
@@ -108,7 +108,7 @@ class SqliteStore(Store):
     def set_quotas(self, quotas: Quotas, count_refusal: Callable[[str], None] | None = None) -> None:
         if self.counts_bytes != bool(quotas.stored_bytes):  # else nothing is to do, and the writer may be at work
             self.counts_bytes = bool(quotas.stored_bytes)
-            (begin_counting if self.counts_bytes else forget_counts)(self.database.writer)
+            count_bytes(self.database.writer, self.counts_bytes)
         self.database.streams.quotas = quotas
         if count_refusal is not None:
             self.database.streams.count_quota_refusal = count_refusal

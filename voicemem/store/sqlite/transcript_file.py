@@ -82,11 +82,7 @@ class IndexFile:
         return self.is_there and await self.write(job)
 
     async def write_readable(self, keys: Sequence[int], job: Callable[[SqliteConnection, Collection[int]], T]) -> T:
-        """Run a job in a transaction with those of these sessions that are not erased.
-
-        They are looked up in the transaction, on the one thread that writes the index, as is what deletes: a session
-        that is erased after the look is deleted after the commit.
-        """
+        """See `IndexDatabase`: the one thread that writes the index deletes on it too, after this commit."""
         if self.in_memory:
             known = {key for (key,) in await self.store.rows(SELECT_READABLE, keys=list(keys))}
             return await self.write(lambda connection: job(connection, known))

@@ -34,7 +34,7 @@ def test_nobody_opens_a_file_that_another_makes(path: str) -> None:
     backup = f"{path}.backup"
     SqliteStore(backup).database.close()
     holder = Opening(path)
-    holder.hold_alone()
+    holder.hold(alone=True)
     for exclusive in (True, False):
         with pytest.raises(CannotStart, match=OTHER):
             SqliteStore(path, exclusive)
@@ -50,9 +50,9 @@ def test_nobody_opens_a_file_that_another_makes(path: str) -> None:
 def test_a_lock_that_was_removed_while_another_waited_is_made_again(path: str) -> None:
     """A restore that is refused removes it; who waited must not hold a lock that others no longer see."""
     holder, waiting = Opening(path), Opening(path)
-    holder.hold_alone()
+    holder.hold(alone=True)
     with ThreadPoolExecutor(1) as thread:
-        held = thread.submit(waiting.hold_alone)
+        held = thread.submit(waiting.hold, alone=True)
         while waiting.descriptor is None:
             time.sleep(0.01)
         os.unlink(f"{path}.opening")
