@@ -93,19 +93,13 @@ LIST_OF_SESSION = f"""
     select {LISTED_COLUMNS} from deliveries x {JOINED}
     where x.stream = :stream and s.state <> 'erased' order by x.key
 """
-FILTERS = {
-    "session_id": "s.id = :session_id",
-    "event_type": "x.event_type = :event_type",
-    "state": "x.state = :state",
-}
+FILTERS = {"session_id": "s.id = :session_id", "event_type": "x.event_type = :event_type", "state": "x.state = :state"}
 LIST_OF_ENDPOINT = f"""
     select {LISTED_COLUMNS} from deliveries x {JOINED}
     where x.endpoint = :endpoint and s.state <> 'erased' and {{conditions}} order by x.key desc limit :limit
 """
 SET_PENDING = "state = 'pending', due_ms = :now_ms, restarted_at = attempts"
-RESEND_DELIVERY = f"""
-    update deliveries as x set {SET_PENDING} where key = :key and endpoint = :endpoint and {NOT_ERASED}
-"""
+RESEND_DELIVERY = f"update deliveries as x set {SET_PENDING} where key = :key and endpoint = :endpoint and {NOT_ERASED}"
 RESEND_FAILED = f"""
     update deliveries as x set {SET_PENDING}
     where endpoint = :endpoint and state = 'failed' and made_ms >= :since_ms and {NOT_ERASED}
@@ -171,12 +165,7 @@ class Deliveries(Port):
 
     @reads
     def list_project_deliveries(
-        self,
-        connection: Connection,
-        project: str,
-        query: DeliveryFilter,
-        operators: bool,
-        stream: int | None = None,
+        self, connection: Connection, project: str, query: DeliveryFilter, operators: bool, stream: int | None = None
     ) -> DeliveryPage:
         """Those that match, the newest first; with `stream` only those of one session."""
         scanned = ["true"] if stream is None else ["stream = :stream"]

@@ -295,13 +295,7 @@ class Journal(Port):
 
     @writes
     def leave(
-        self,
-        connection: Connection,
-        key: int,
-        producer: str,
-        epoch: int,
-        expected_until_ms: int | None,
-        now_ms: int,
+        self, connection: Connection, key: int, producer: str, epoch: int, expected_until_ms: int | None, now_ms: int
     ) -> Stream | None:
         """Note that a producer's connection is gone; None, with nothing changed, if that was not its newest epoch.
 

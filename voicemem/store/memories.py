@@ -330,10 +330,7 @@ ACCESSED = ("last_accessed_ms", "access_count")
 """What stays as it is stored, unless the memory was removed."""
 SAVED = (*STORED, "event_ms")
 REPLACED = [name for name in SAVED if name not in ("stream", "id", *ACCESSED)]
-SAVE = """
-    insert into memories ({columns}) values ({values})
-    on conflict (stream, id) do update set {changes}
-"""
+SAVE = "insert into memories ({columns}) values ({values}) on conflict (stream, id) do update set {changes}"
 DELETE = "delete from memories where stream = :stream and id = :id"
 DELETE_TOMBSTONE = f"{DELETE} and removed_ms is not null"
 DELETE_VECTOR = "delete from memory_vectors where stream = :stream and id = :id"

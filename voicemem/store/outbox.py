@@ -153,13 +153,7 @@ class Outbox(Port):
     """
 
     async def claim_deliveries(
-        self,
-        now_ms: int,
-        lease_ms: int,
-        taken: Mapping[str, int],
-        limit: int,
-        node: str = "",
-        places: int = ANY_NUMBER,
+        self, now_ms: int, lease_ms: int, taken: Mapping[str, int], limit: int, node: str = "", places: int = ANY_NUMBER
     ) -> list[ClaimedDelivery]:
         """Lease due deliveries to a node, the longest due first.
 
@@ -281,12 +275,7 @@ def enqueue_close(connection: Connection, stream: Stream, close_id: str, now_ms:
 
 
 def enqueue(
-    connection: Connection,
-    stream: Stream,
-    event_types: Iterable[int],
-    reason: str | None,
-    base_id: str,
-    now_ms: int,
+    connection: Connection, stream: Stream, event_types: Iterable[int], reason: str | None, base_id: str, now_ms: int
 ) -> None:
     """Add a row for each endpoint and event type that it subscribed to; the outbox makes the payload from the row."""
     subscribers = [

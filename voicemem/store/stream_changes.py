@@ -30,11 +30,7 @@ from voicemem.store.streams import (
 DAY_MS = 86_400_000
 SELECT_PRODUCER_NAMES = "select name from producers where stream = :stream"
 SELECT_PRODUCERS_NOT_ENDED = f"{SELECT_PRODUCER_NAMES} and not ended"
-COUNT_SESSIONS = """
-    select count(*) from (
-        select 1 from streams where {whose} and {which} limit :most
-    ) c
-"""
+COUNT_SESSIONS = "select count(*) from ( select 1 from streams where {whose} and {which} limit :most ) c"
 """Reads an index only, and no more of it than the quota."""
 IS_OWN, IS_OF_KEY = "project = :name and kind = 'session'", "key_id = :name and key_id is not null"
 SELECT_QUOTAS_OF_KEY = "select open_sessions, sessions_per_day from keys where id = :id"

@@ -127,9 +127,7 @@ SAVE = """
     on conflict ({key}) do update set embedder = excluded.embedder, vector = excluded.vector
 """
 """What changes a text waits for that, and then deletes the vector."""
-SELECT_COSINE = """
-    select {cosine} from {vectors} v where {is_place} and embedder = :embedder and vector is not null
-"""
+SELECT_COSINE = "select {cosine} from {vectors} v where {is_place} and embedder = :embedder and vector is not null"
 
 
 class Vectors(ABC):

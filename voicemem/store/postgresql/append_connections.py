@@ -21,14 +21,7 @@ from voicemem.errors import StoreUnavailable
 from voicemem.store.admission import AppendResult, Batch, admits_all
 from voicemem.store.database import NodeRetired
 from voicemem.store.group_commit import GroupCommit
-from voicemem.store.postgresql.connection import (
-    Fenced,
-    PostgresqlConnection,
-    is_lost,
-    is_ours,
-    is_retried,
-    unavailable,
-)
+from voicemem.store.postgresql.connection import Fenced, PostgresqlConnection, is_lost, is_ours, is_retried, unavailable
 from voicemem.store.postgresql.rows import RUN_ARRAYS, CachedVersion, CachedVersions, by_column
 from voicemem.store.postgresql.schema import DISPLACED
 from voicemem.store.postgresql.writer import ATTEMPTS, SELECT_PLACE, UNKNOWN, UNKNOWN_S, Unreachable, Writer, pause_s

@@ -142,10 +142,7 @@ RUN_ARRAYS = f"""
     unnest({", ".join(f":{name}::{type}[]" for name, type in zip(COLUMNS, TYPES, strict=True))})
     as r ({JOURNAL_COLUMNS})
 """
-INSERT_RUNS = f"""
-    insert into journal ({JOURNAL_COLUMNS})
-    select r.* from {RUN_ARRAYS}
-"""
+INSERT_RUNS = f"insert into journal ({JOURNAL_COLUMNS}) select r.* from {RUN_ARRAYS}"
 HOLD_NODE = "select 1 from nodes where token = :node for share"
 SELECT_PROJECT = "select project from streams where key = :key"
 LOCK_STREAM = "select version from stream_locks where stream = :key for no key update"

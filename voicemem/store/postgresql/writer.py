@@ -19,14 +19,7 @@ import psycopg
 
 from voicemem.errors import StoreUnavailable
 from voicemem.store.database import NodeRetired
-from voicemem.store.postgresql.connection import (
-    Fenced,
-    PostgresqlConnection,
-    is_lost,
-    is_ours,
-    is_retried,
-    unavailable,
-)
+from voicemem.store.postgresql.connection import Fenced, PostgresqlConnection, is_lost, is_ours, is_retried, unavailable
 from voicemem.store.postgresql.rows import Rows, Shared
 from voicemem.store.stream_rows import Conflict
 from voicemem.store.troubles import Troubles
@@ -52,10 +45,7 @@ OPEN_LANE_OF_NODE = """
 """
 """Of a node that was retired no lane is opened: what it holds has been freed, and must not come back."""
 SELECT_PLACE = "select 1 from lanes where token = :token and lane = :lane and fencing_token = :fencing_token"
-BEGIN_JOB = f"""
-    with held as ({SELECT_PLACE} for share)
-    insert into commit_markers select :token, :lane, :job from held
-"""
+BEGIN_JOB = f"with held as ({SELECT_PLACE} for share) insert into commit_markers select :token, :lane, :job from held"
 SELECT_OUTCOME = "select 1 from commit_markers where token = :token and lane = :lane and job = :job"
 DELETE_OUTCOMES = "delete from commit_markers where token = :token and lane = :lane and job < :job"
 T = TypeVar("T")

@@ -51,10 +51,7 @@ WRITER_PRAGMAS = """
     pragma cache_size = -16384;
     pragma secure_delete = on;
 """
-READER_PRAGMAS = """
-    pragma query_only = on;
-    pragma wal_autocheckpoint = 0;
-"""
+READER_PRAGMAS = "pragma query_only = on; pragma wal_autocheckpoint = 0;"
 """Only the writer checkpoints."""
 SELECT_LAST_KEY = """
     select max(

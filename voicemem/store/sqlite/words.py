@@ -17,13 +17,7 @@ from voicemem.search.words import WORDS_VERSION, QueryWord
 from voicemem.store.database import Connection, Row
 from voicemem.store.memories import COLUMNS, NEWEST_FIRST, MemoryFullText, MemoryRow, row_of_values
 from voicemem.store.scopes import Scope, query_terms, scope_terms
-from voicemem.store.transcript_index import (
-    MAX_LOOKS,
-    PASSAGE_COLUMNS,
-    IndexedSession,
-    MessageFullText,
-    TranscriptQuery,
-)
+from voicemem.store.transcript_index import MAX_LOOKS, PASSAGE_COLUMNS, IndexedSession, MessageFullText, TranscriptQuery
 
 FIND_MEMORIES = f"""
     select -bm25(memory_words, 0.0, 1.0, {ABOUT_WEIGHT}) as score, {COLUMNS}
