@@ -83,10 +83,10 @@ class Store(ABC):
         self.claims = Claims(database)
         self.observations = Observations(database)
         self.memories = Memories(database, memories)
-        self.memory_vectors = MemoryVectors(database, math)
+        self.memory_vectors = MemoryVectors(database, math, database.scan, database.write)
         self.extractions = Extractions(database)
         self.transcript_index = TranscriptIndex(database, index, words, self.claims)
-        self.transcript_vectors = TranscriptVectors(database, index, math)
+        self.transcript_vectors = TranscriptVectors(database, math, index.read, index.write)
         self.retention = Retention(database, self.memories, self.transcript_index, traces)
 
     @property

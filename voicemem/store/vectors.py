@@ -7,15 +7,14 @@ of another scope is looked at.
 from __future__ import annotations
 
 import sys
-from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from hashlib import blake2b
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct
 
-from voicemem.store.database import Check, Connection, Database, Row, checked, columns
+from voicemem.store.database import Check, Connection, Database, Row, checked, columns, scans
 from voicemem.store.memories import (
     COLUMNS,
     IS_THERE,
@@ -27,7 +26,7 @@ from voicemem.store.memories import (
     with_newer,
 )
 from voicemem.store.scopes import Scope
-from voicemem.store.transcript_index import FoundMessage, IndexDatabase, said_between
+from voicemem.store.transcript_index import FoundMessage, said_between
 
 T = TypeVar("T")
 
@@ -130,7 +129,10 @@ SAVE = """
 SELECT_COSINE = "select {cosine} from {vectors} v where {is_place} and embedder = :embedder and vector is not null"
 
 
-class Vectors(ABC):
+Run = Callable[[Callable[[Connection], Any]], Awaitable[Any]]
+
+
+class Vectors:
     """The vectors of texts of one kind, each by the name of the embedder that made it.
 
     What changes a text, or deletes it, deletes its vector.
@@ -152,17 +154,12 @@ class Vectors(ABC):
     near: str
     """Selects, of the nearest texts, the number of vectors that were compared, and what else is returned of them."""
 
-    def __init__(self, database: Database, math: VectorMath) -> None:
+    def __init__(self, database: Database, math: VectorMath, read: Run, write: Run) -> None:
+        """The last two run jobs where the vectors are."""
         self.database = database
         self.math = math
-
-    @abstractmethod
-    async def read(self, job: Callable[[Connection], T]) -> T:
-        """Run a job that only reads, where the vectors are."""
-
-    @abstractmethod
-    async def write(self, job: Callable[[Connection], T]) -> T:
-        """Run a job that writes there."""
+        self.read = read
+        self.write = write
 
     @classmethod
     def fill(cls, text: str, **more: str) -> str:
@@ -258,16 +255,6 @@ class TranscriptVectors(Vectors):
         order by v.cosine desc, m.said_ms desc, m.stream desc, m.turn desc, m.number desc
     """
 
-    def __init__(self, database: Database, index: IndexDatabase, math: VectorMath) -> None:
-        super().__init__(database, math)
-        self.index = index
-
-    async def read(self, job: Callable[[Connection], T]) -> T:
-        return await self.index.read(job)
-
-    async def write(self, job: Callable[[Connection], T]) -> T:
-        return await self.index.write(job)
-
     async def prepare_vectors(self) -> VectorSupport:
         """Make ready for vectors, of memories too; called before any other of these methods."""
         return await self.math.prepare()
@@ -277,7 +264,9 @@ class TranscriptVectors(Vectors):
         scope = " and ".join(f"s.{name} = :{name}" for name in query.scope.given)
         compared = {"vector": self.math.value(query.vector), "embedder": embedder_number(query.embedder)}
         values = query.scope.given | said_between(query.since_ms, query.until_ms) | compared
-        near = await self.read(lambda opened: self.compare(opened, query.limit, query.also, values, scope=scope))
+        near: Near[Row] = await self.read(
+            lambda opened: self.compare(opened, query.limit, query.also, values, scope=scope)
+        )
         return Near([FoundMessage(*row) for row in near.found], near.also, near.is_capped)
 
 
@@ -304,14 +293,15 @@ class MemoryVectors(Vectors):
         from near n join memories m on m.stream = n.stream and m.id = n.id order by n.cosine desc, {NEWEST_FIRST}
     """
 
-    async def read(self, job: Callable[[Connection], T]) -> T:
-        return await self.database.scan(job)
-
-    async def write(self, job: Callable[[Connection], T]) -> T:
-        return await self.database.write(job)
-
-    async def find_near(
-        self, query: MemoryFilter, embedder: str, vector: bytes, limit: int, also: Sequence[MemoryPlace] = ()
+    @scans
+    def find_near(
+        self,
+        connection: Connection,
+        query: MemoryFilter,
+        embedder: str,
+        vector: bytes,
+        limit: int,
+        also: Sequence[MemoryPlace] = (),
     ) -> Near[tuple[MemoryRow, float]]:
         """The memories whose vectors are the nearest, with their cosines, and how near those of `also` are.
 
@@ -320,13 +310,9 @@ class MemoryVectors(Vectors):
         conditions = Conditions(query)
         compared = {"vector": self.math.value(vector), "embedder": embedder_number(embedder)}
         values = conditions.values | compared
-
-        def job(connection: Connection) -> Near[tuple[MemoryRow, float]]:
-            found, cosines, is_capped = self.compare(connection, limit, also, values, conditions=conditions.sql)
-            rows = [row_of_values(row[1:]) for row in found]
-            if query.with_superseded:
-                rows = with_newer(connection, query.project, rows, query.as_of_ms)
-            near = [(row, float(cosine)) for row, (cosine, *_) in zip(rows, found, strict=True)]
-            return Near(near, cosines, is_capped)
-
-        return await self.read(job)
+        found, cosines, is_capped = self.compare(connection, limit, also, values, conditions=conditions.sql)
+        rows = [row_of_values(row[1:]) for row in found]
+        if query.with_superseded:
+            rows = with_newer(connection, query.project, rows, query.as_of_ms)
+        near = [(row, float(cosine)) for row, (cosine, *_) in zip(rows, found, strict=True)]
+        return Near(near, cosines, is_capped)

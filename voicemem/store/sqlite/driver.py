@@ -34,13 +34,13 @@ from voicemem.store.sqlite.files import (
     make_private,
     mark_new,
     migrate,
-    refuse_missing,
     refuse_unmarked,
     rewrite_log,
 )
 from voicemem.store.sqlite.rows import RowCache
 from voicemem.store.sqlite.writer import RUINED, Writer
 from voicemem.store.streams import Stream
+from voicemem.store.upkeep import no_store
 
 T = TypeVar("T")
 IN_MEMORY = ":memory:"
@@ -59,8 +59,6 @@ SELECT_LAST_KEY = """
         ifnull((select max(seq) from sqlite_sequence), 0)
     )
 """
-TRUNCATE_LOG = "pragma wal_checkpoint(truncate)"
-SYNCHRONOUS_FULL = 2
 
 
 class SqliteDatabase(Database):
@@ -83,7 +81,7 @@ class SqliteDatabase(Database):
                 self.take_file(make)
             self.writer = open_connection(path)
             # An empty log leaves the next start little to secure.
-            self.writer.execute(TRUNCATE_LOG).fetchall()
+            self.writer.execute("pragma wal_checkpoint(truncate)").fetchall()
             migrate(self.writer, None if exclusive or path == IN_MEMORY else path)
             self.identity: dict[str, bytes] = dict(self.writer.execute(SELECT_IDENTITY))
             keys = KeySource(int(time.time() * 1000), time.monotonic)
@@ -115,8 +113,8 @@ class SqliteDatabase(Database):
             if is_complete(self.path):
                 return
         self.opening.hold(alone=True)
-        if not make:
-            refuse_missing(self.path)
+        if not make and not (os.path.exists(self.path) and os.path.getsize(self.path)):
+            raise CannotStart(no_store(self.path))
         if self.is_exclusive:
             self.lock = lock_file(self.path)
         make_private(self.path)
@@ -205,7 +203,7 @@ def open_connection(path: str, read_only: bool = False) -> apsw.Connection:
         return connection
     mark_new(connection)
     connection.execute(WRITER_PRAGMAS).fetchall()
-    if connection.pragma("synchronous") != SYNCHRONOUS_FULL:
+    if connection.pragma("synchronous") != 2:  # full
         raise CannotStart("SQLite does not keep synchronous=FULL, so nothing could be acknowledged safely.")
     if path != IN_MEMORY and connection.pragma("journal_mode") != "wal":
         raise CannotStart(f"The database {path} cannot be switched to WAL mode.")

@@ -18,7 +18,7 @@ from contextlib import closing, contextmanager, suppress
 import apsw
 
 from voicemem.errors import CannotStart, StoreUnavailable
-from voicemem.store.upkeep import Migration, migrations_of, no_store, not_ours
+from voicemem.store.upkeep import Migration, migrations_of, not_ours
 
 LOCK_SUFFIX = ".lock"
 
@@ -257,12 +257,6 @@ def is_complete(path: str) -> bool:
         same = connection.pragma("user_version") == newest_version() and tables >= OWN_TABLES
         return same and set(dict(connection.execute(SELECT_IDENTITY))) >= IDENTITY
     return False
-
-
-def refuse_missing(path: str) -> None:
-    """Raise `CannotStart` where there is no store, or a file that is still empty."""
-    if not (os.path.exists(path) and os.path.getsize(path)):
-        raise CannotStart(no_store(path))
 
 
 def truncate_log(path: str) -> bool:
