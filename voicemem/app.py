@@ -17,7 +17,7 @@ from voicemem.config import service as rules
 from voicemem.config.service import MIB, NO_WEBHOOK, Address, Settings
 from voicemem.context.policies import load_policies
 from voicemem.errors import StoreRuined
-from voicemem.runtime import Clock, Runtime
+from voicemem.runtime import Clock, MemoryBudget, Runtime
 from voicemem.security.access import Gate
 from voicemem.server import page
 from voicemem.server.http.connections import PortConnections, ingest_limits, rest_limits
@@ -31,7 +31,6 @@ from voicemem.sessions.gauges import Gauges
 from voicemem.sessions.node_lease import watch_leases_forever
 from voicemem.sessions.recording.redaction import load_rules
 from voicemem.store.engines import open_store
-from voicemem.store.memory_budget import MemoryBudget
 from voicemem.telemetry import Telemetry
 from voicemem.telemetry.metrics import Metrics
 from voicemem.telemetry.tracing import Tracer

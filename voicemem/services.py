@@ -32,7 +32,7 @@ from voicemem.memory.working_memory import WorkingMemory
 from voicemem.observer.observers import Observers, ObserverSettings, observe_forever
 from voicemem.observer.vendors import parse_observe_urls
 from voicemem.redaction.texts import Rules
-from voicemem.runtime import Runtime
+from voicemem.runtime import MemoryBudget, Runtime
 from voicemem.security.access import DEFAULT_PROJECT, KEY_CACHE_MS, Access
 from voicemem.security.address_guard import allowed_networks, check_url
 from voicemem.security.hook_secrets import HookSecrets, parse_hook_secrets
@@ -48,7 +48,6 @@ from voicemem.sessions.retention import RetentionWorker, compact_forever, erase_
 from voicemem.sessions.tails.followed import FollowedSessions
 from voicemem.sessions.tails.several import TailHub
 from voicemem.sessions.tails.tail import TailSources
-from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.port import Store
 from voicemem.store.records import Quotas
 from voicemem.telemetry import Telemetry

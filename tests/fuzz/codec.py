@@ -22,9 +22,9 @@ with atheris.instrument_imports(include=["voicemem"]):
         RejectedEvent,
         decode_event,
         decode_journaled,
+        is_same_event,
     )
     from voicemem.protocol.events import Auth, IncomingEvent, SessionOpen, SessionUpdate
-    from voicemem.protocol.strict_json import is_same_event
     from voicemem.protocol.types import MAX_INTEGER
     from voicemem.sessions.recording.batches import validated_update
 

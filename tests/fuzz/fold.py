@@ -18,7 +18,7 @@ with atheris.instrument_imports(include=["voicemem"]):
     from voicemem.context.formats import ENRICHERS, RequestFormat, request_body
     from voicemem.errors import InvalidFrame
     from voicemem.protocol.checks import METADATA_ORDER
-    from voicemem.protocol.codec import DecodedEvent, decode_event, decode_journaled
+    from voicemem.protocol.codec import MALFORMED, DecodedEvent, decode_event, decode_journaled
     from voicemem.protocol.events import (
         Auth,
         JournaledEvent,
@@ -28,7 +28,6 @@ with atheris.instrument_imports(include=["voicemem"]):
         SessionOpen,
         SessionReopened,
     )
-    from voicemem.protocol.strict_json import MALFORMED
     from voicemem.transcript import history
     from voicemem.transcript.fold import DecodedRow, fold_all
     from voicemem.transcript.messages import Message

@@ -13,7 +13,7 @@ import schemathesis
 from schemathesis import Case, HookContext, Response
 from schemathesis.generation import GenerationMode
 
-from voicemem.protocol.strict_json import has_large_integer
+from voicemem.protocol.codec import has_large_integer
 
 NOBODY = "http://127.0.0.1:65530/calls"
 """On the allow-list of the service that is called; nobody listens there."""

@@ -34,7 +34,7 @@ from voicemem.client.transport.rest import (
     session_path,
 )
 from voicemem.errors import InvalidFrame
-from voicemem.protocol.strict_json import check_frame
+from voicemem.protocol.codec import check_frame
 from voicemem.protocol.types import SESSION_ID_PATTERN, JsonObject
 
 LOG = logging.getLogger("voicemem.client")

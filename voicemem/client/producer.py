@@ -21,7 +21,7 @@ from voicemem.client.buffer import Ack, Buffer
 from voicemem.client.metrics import DroppedEvents
 from voicemem.client.options import Options
 from voicemem.errors import InvalidFrame
-from voicemem.protocol.strict_json import check_frame
+from voicemem.protocol.codec import check_frame
 
 LOG = logging.getLogger("voicemem.client")
 

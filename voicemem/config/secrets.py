@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from voicemem.errors import Refused
-from voicemem.protocol.strict_json import drop_nulls
+from voicemem.protocol.codec import drop_nulls
 from voicemem.protocol.types import JsonObject
 
 SECRETS = (("llm", "api_key"), ("webhook", "secret"), ("llm", "headers"))

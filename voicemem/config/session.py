@@ -16,7 +16,7 @@ from voicemem.config.secrets import SECRETS, SORTED, SessionPatch, check_webhook
 from voicemem.documents.document import WorkingMemoryConfig, check_working_memory
 from voicemem.errors import Refused
 from voicemem.protocol.checks import FIELD_NAME, describe_error, unknown_field
-from voicemem.protocol.strict_json import drop_nulls, merge_patch
+from voicemem.protocol.codec import drop_nulls, merge_patch
 from voicemem.protocol.types import MAX_TEXT_BYTES, JsonObject, Name, matching
 
 MAX_LABELS = 64

@@ -24,11 +24,10 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any
 
-from voicemem.dialects.clock import stopped_at
 from voicemem.dialects.dialect import Dialect, Frame, RawFrame, Side, Text, Texts
 from voicemem.dialects.kinds import Kind, Typed, keep, optional, silent, translation, typed
 from voicemem.dialects.known import Known, KnownReply, Made
-from voicemem.dialects.translating import complete, end_with, plain
+from voicemem.dialects.translating import complete, end_with, plain, stopped_at
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 

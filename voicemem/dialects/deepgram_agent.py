@@ -35,12 +35,20 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from voicemem.dialects.clock import Playing, close_by_clock, interrupt_by_clock, playing_at, spoken_ms
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, MalformedFrame, RawFrame, Side, Text
 from voicemem.dialects.kinds import ANYTHING, Kind, Typed, keep, many, named_by, optional, record, silent, typed
 from voicemem.dialects.known import Known, KnownReply, Made
 from voicemem.dialects.reading import bytes_of, values
-from voicemem.dialects.translating import complete, tool_call, tool_result
+from voicemem.dialects.translating import (
+    Playing,
+    close_by_clock,
+    complete,
+    interrupt_by_clock,
+    playing_at,
+    spoken_ms,
+    tool_call,
+    tool_result,
+)
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, Tts
 from voicemem.protocol.types import MAX_INTEGER, SPACELESS, JsonObject
 

@@ -37,14 +37,15 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from voicemem.dialects.clock import interrupt_by_clock, playing_at
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, MalformedFrame, RawFrame, Side, Text, UnknownFrame
 from voicemem.dialects.kinds import ANYTHING, Kind, kept, optional, record, silent
 from voicemem.dialects.known import Known, KnownReply, Made
 from voicemem.dialects.reading import audio_bytes, json_object, values
 from voicemem.dialects.translating import (
     complete,
+    interrupt_by_clock,
     note_newest,
+    playing_at,
     space_between,
     tool_call,
     tool_result,

@@ -11,8 +11,8 @@ import msgspec
 
 from voicemem.dialects.dialect import AUDIO_BYTES, MalformedFrame, RawFrame, Side, Speaker, Text
 from voicemem.errors import InvalidFrame, Refused
+from voicemem.protocol.codec import JSON_DECODER, MALFORMED, check_frame, replace_nul
 from voicemem.protocol.memories import time_ms
-from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, check_frame, replace_nul
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 
 T = TypeVar("T")

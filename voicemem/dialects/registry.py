@@ -1,11 +1,18 @@
-"""The dialects by name. A new one adds its import and its line here."""
+"""The dialects by name, and the frame in a message: bare, or in an envelope with its time, sender and number.
+
+A new dialect adds its import and its line here.
+"""
 
 from __future__ import annotations
+
+from typing import Any
+
+import msgspec
 
 from voicemem.dialects.agora_ten import AGORA_TEN
 from voicemem.dialects.conversation_relay import CONVERSATION_RELAY
 from voicemem.dialects.deepgram_agent import DEEPGRAM_AGENT
-from voicemem.dialects.dialect import Dialect
+from voicemem.dialects.dialect import Dialect, MalformedFrame
 from voicemem.dialects.elevenlabs_agents.translation import ELEVENLABS_AGENTS
 from voicemem.dialects.gemini_live import GEMINI_LIVE
 from voicemem.dialects.livekit_agents import LIVEKIT_AGENTS
@@ -16,7 +23,10 @@ from voicemem.dialects.pipecat_rtvi import PIPECAT_RTVI
 from voicemem.dialects.retell import RETELL
 from voicemem.dialects.ultravox import ULTRAVOX
 from voicemem.dialects.vapi.translation import VAPI
+from voicemem.errors import InvalidFrame, Refused
 from voicemem.protocol.checks import did_you_mean
+from voicemem.protocol.codec import JSON_DECODER, MALFORMED, RejectedEvent, check_frame, decode_header, replace_nul
+from voicemem.protocol.events import FrameEvent
 
 DIALECTS: dict[str, Dialect] = {
     dialect.name: dialect
@@ -44,3 +54,57 @@ WITH_WEBHOOKS = tuple(name for name, dialect in DIALECTS.items() if dialect.hook
 def no_such_dialect(name: str) -> str:
     """The sentence for a name that is not that of a dialect: the nearest, and all."""
     return f"There is no such dialect{did_you_mean(name, DIALECTS)}; known: {', '.join(sorted(DIALECTS))}."
+
+
+MAX_DIALECT_FRAME_BYTES = 16 * 1024 * 1024
+"""Larger than other frames may be: images and long audio are dropped before anything is kept."""
+BAD_ENVELOPE = "An envelope has a frame, and may have ts, from, seq, id, session_id and producer."
+
+
+def decode_message(message: bytes, binary: bool, dialect: str) -> FrameEvent | RejectedEvent:
+    """The frame of one message, which is bare or an envelope. Raises `MalformedFrame` for JSON beyond the limits."""
+    return decode_value(message if binary else read_value(message), message, dialect)
+
+
+def read_value(message: bytes) -> Any:
+    """What a text message says: its JSON, or the text where it is none. Raises `MalformedFrame` beyond the limits."""
+    try:
+        check_frame(message, MAX_DIALECT_FRAME_BYTES)
+    except InvalidFrame as error:
+        raise MalformedFrame(error.detail) from None
+    try:
+        return JSON_DECODER.decode(replace_nul(message))
+    except Refused as error:
+        raise MalformedFrame(error.detail) from None
+    except msgspec.ValidationError:
+        raise MalformedFrame("A number of the frame is out of range.") from None
+    except MALFORMED:
+        return message.decode()
+
+
+def decode_value(value: Any, text: bytes, dialect: str) -> FrameEvent | RejectedEvent:
+    """The frame of a JSON value, whose text is `text`, or of another message."""
+    if not is_envelope(value):
+        return FrameEvent(dialect=dialect, frame=value)
+    try:
+        return msgspec.convert({**value, "type": "frame", "dialect": dialect}, FrameEvent)
+    except msgspec.ValidationError:
+        header = decode_header(text)
+        return RejectedEvent("malformed_frame", BAD_ENVELOPE, header.session_id, header.producer, header.seq)
+
+
+def is_envelope(value: Any) -> bool:
+    return isinstance(value, dict) and "frame" in value and "type" not in value
+
+
+def split_frame(event: FrameEvent) -> list[FrameEvent]:
+    """The frames of a message, each of which becomes a row. One with a number or an id stays whole."""
+    dialect = DIALECTS.get(event.dialect)
+    split = None if dialect is None else dialect.split
+    if split is None or event.seq is not None or event.id is not None or not isinstance(event.frame, dict):
+        return [event]
+    try:
+        frames = [*split(event.frame)]
+    except Exception:  # what is malformed is refused when it is reduced
+        return [event]
+    return [msgspec.structs.replace(event, frame=frame) for frame in frames]

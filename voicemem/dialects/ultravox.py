@@ -31,7 +31,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
-from voicemem.dialects.clock import spoken_ms, stopped_at
 from voicemem.dialects.dialect import Dialect, Frame, Hook, MalformedFrame, RawFrame, Side, Text
 from voicemem.dialects.kinds import (
     ANYTHING,
@@ -48,7 +47,7 @@ from voicemem.dialects.kinds import (
 )
 from voicemem.dialects.known import Known, KnownReply, Made
 from voicemem.dialects.reading import bytes_of, is_signed, speaker, unix_ms, values
-from voicemem.dialects.translating import end_with, tool_call, tool_result, turn_of_speech
+from voicemem.dialects.translating import end_with, spoken_ms, stopped_at, tool_call, tool_result, turn_of_speech
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, Resume, Tts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 

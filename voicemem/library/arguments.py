@@ -26,7 +26,7 @@ from voicemem.context.policies import (
 from voicemem.errors import CannotStart, InvalidFrame, Refused
 from voicemem.exports.formats import FormatName
 from voicemem.protocol.checks import describe_error
-from voicemem.protocol.strict_json import check_frame, decode_body
+from voicemem.protocol.codec import check_frame, decode_body
 from voicemem.protocol.types import JsonObject, Name, Natural, SequenceNumber, SessionId
 from voicemem.security.access import PROJECT_PATTERN
 from voicemem.store.records import SessionFilter

@@ -57,7 +57,7 @@ from voicemem.protocol.codec import RejectedEvent, decode_event
 from voicemem.protocol.events import MemoryData
 from voicemem.protocol.types import JsonObject
 from voicemem.redaction.texts import Rules
-from voicemem.runtime import Runtime
+from voicemem.runtime import MemoryBudget, Runtime
 from voicemem.security.access import DEFAULT_PROJECT
 from voicemem.services import Services
 from voicemem.sessions.lifecycle import SessionInfo, info_of
@@ -70,7 +70,6 @@ from voicemem.sessions.recording.redaction import load_rules
 from voicemem.sessions.retention import erase_user
 from voicemem.store.engines import open_store
 from voicemem.store.memories import AnyOf
-from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.port import Store
 from voicemem.store.records import SessionFilter
 from voicemem.store.scopes import scope_of

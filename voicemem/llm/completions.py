@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from voicemem.errors import LlmFailed
-from voicemem.protocol.strict_json import has_too_many_values
+from voicemem.protocol.codec import has_too_many_values
 from voicemem.protocol.types import MAX_TEXT_BYTES, MAX_VALUES
 
 MAX_TOOL_CALLS = 128

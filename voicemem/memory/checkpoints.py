@@ -22,7 +22,7 @@ from voicemem.dialects.registry import DIALECTS
 from voicemem.documents.document import MAX_DOCUMENT_BYTES, check_form, content_size
 from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable
 from voicemem.memory.long_term import records
-from voicemem.protocol import events, strict_json
+from voicemem.protocol import codec, events
 from voicemem.protocol.checks import check_event, explain_event
 from voicemem.protocol.codec import ENCODER, decode_journaled, decode_stored
 from voicemem.protocol.types import JsonObject, Name, SequenceNumber
@@ -30,7 +30,7 @@ from voicemem.redaction.texts import Rules
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.recording.batches import DEFAULT_END_REASON, validated_update
-from voicemem.sessions.recording.frames import reduce_frame
+from voicemem.sessions.recording.recorder import reduce_frame
 from voicemem.store.memories import MAX_ROWS, MemoryRow
 from voicemem.store.port import Store
 from voicemem.store.records import JournalRow, RestoredSession
@@ -139,13 +139,13 @@ def read_entry(entry: CheckpointEntry) -> tuple[events.JournaledEvent, bytes]:
     Fields that this version does not know stay, as they do in the journal: another version let them in.
     """
     text = bytes(entry.event)
-    strict_json.check_frame(text)
+    codec.check_frame(text)
     event = decode_journaled(text)
     if isinstance(event, events.RefusalMarker):
         if event.code not in CODES or entry.producer is None:
             raise invalid("The code of a refused event is unknown, or the entry has no producer.")
         return event, msgspec.json.encode({"type": "refused", "code": event.code})
-    strict_json.check_numbers(text)
+    codec.check_numbers(text)
     check_event(event, len(text))
     if isinstance(event, events.ServerEvent):
         if entry.producer is not None:
@@ -249,7 +249,7 @@ class Digest:
         self.add(session)
 
     def add(self, text: bytes | Raw) -> None:
-        self.hash.update(strict_json.SORTED.encode(strict_json.JSON_DECODER.decode(text)) + b"\n")
+        self.hash.update(codec.SORTED.encode(codec.JSON_DECODER.decode(text)) + b"\n")
 
     def hex(self) -> str:
         return self.hash.hexdigest()
@@ -307,18 +307,18 @@ async def parse_checkpoint(document: bytes) -> ParsedCheckpoint:
     """Check a checkpoint, in a thread, entry by entry. Raises `Refused` (`invalid_checkpoint`)."""
 
     def read() -> ParsedCheckpoint:
-        pieces = strict_json.Pieces(document)
+        pieces = codec.Pieces(document)
         try:
             found = find_pieces(pieces)
             pieces.end()
-        except strict_json.Unreadable:
+        except codec.Unreadable:
             raise invalid(NO_CHECKPOINT) from None
         return check_pieces(found)
 
     return await asyncio.to_thread(read)
 
 
-def find_pieces(pieces: strict_json.Pieces) -> CheckpointPieces:
+def find_pieces(pieces: codec.Pieces) -> CheckpointPieces:
     """Find the parts of the checkpoint that comes next in a text. Raises `Unreadable`, `Refused`."""
     found = CheckpointPieces(pieces.text)
     if not pieces.follows(b"{"):
@@ -344,16 +344,16 @@ def check_pieces(found: CheckpointPieces) -> ParsedCheckpoint:
     sha256 = check_head(found)
     session_text = found.text[found.session or slice(0, 0)]
     try:
-        strict_json.check_frame(session_text)
+        codec.check_frame(session_text)
         session = msgspec.json.decode(session_text, type=CheckpointSession)
-        strict_json.check_integers(session.config)
+        codec.check_integers(session.config)
         digest, journal = Digest(session_text), CheckpointReader()
         places = found.events or ()
         for start, stop in zip(places[::2], places[1::2], strict=True):
             text = found.text[start:stop]
             journal.add(text)
             digest.add(text)
-    except (InvalidFrame, *strict_json.MALFORMED):
+    except (InvalidFrame, *codec.MALFORMED):
         raise invalid(MALFORMED_PART) from None
     if digest.hex() != sha256:
         raise invalid("The checkpoint was changed after it was made: its sha256 does not match.")
@@ -370,7 +370,7 @@ def check_head(found: CheckpointPieces) -> str:
         kind = msgspec.json.decode(found.text[found.voicemem or nothing], type=str)
         version = msgspec.json.decode(found.text[found.version or nothing], type=int)
         sha256 = msgspec.json.decode(found.text[found.sha256 or nothing], type=str)
-    except strict_json.MALFORMED:
+    except codec.MALFORMED:
         raise invalid(NO_CHECKPOINT) from None
     if kind != CHECKPOINT_KIND:
         raise invalid(NO_CHECKPOINT)
@@ -399,7 +399,7 @@ async def payloads_with_texts(store: Store, stream: Stream, rows: Sequence[Journ
         if row.position in there:
             memory = records.to_memory(there[row.position])
             content = {name: getattr(memory, name) for name in records.CONTENT}
-            payloads[-1] = ENCODER.encode(strict_json.JSON_DECODER.decode(row.payload) | content)
+            payloads[-1] = ENCODER.encode(codec.JSON_DECODER.decode(row.payload) | content)
     return payloads
 
 
@@ -435,7 +435,7 @@ class RestoredMemories(Struct):
             self.rows[event.memory_id] = records.changed_row(row, changes)
         if not isinstance(event, events.MemoryAdded | events.MemoryEdited):
             return payload
-        values = strict_json.JSON_DECODER.decode(payload)
+        values = codec.JSON_DECODER.decode(payload)
         return ENCODER.encode({name: value for name, value in values.items() if name not in records.CONTENT})
 
     @property
@@ -453,7 +453,7 @@ class Renaming(Struct, frozen=True):
         return self.ids.get(id, id)
 
     def payload(self, payload: bytes) -> bytes:
-        values = strict_json.JSON_DECODER.decode(payload)
+        values = codec.JSON_DECODER.decode(payload)
         for one in ("memory_id", "same_as"):
             if isinstance(values.get(one), str):
                 values[one] = self.name(values[one])

@@ -21,8 +21,8 @@ from voicemem.exports.call import Call, CallFacts, call_of
 from voicemem.exports.formats import FORMATS, FormatName, file_name
 from voicemem.memory.long_term.records import Memory, to_memory
 from voicemem.protocol import codec
+from voicemem.protocol.codec import is_valid_json
 from voicemem.protocol.events import MemoryCarried, MemoryDocument, MemorySummary
-from voicemem.protocol.strict_json import is_valid_json
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId
 from voicemem.runtime import Clock
 from voicemem.sessions.lifecycle import StateName

@@ -20,8 +20,8 @@ from voicemem.config.session import parse_config
 from voicemem.documents import document as documents
 from voicemem.errors import InvalidFrame, Refused, StoreUnavailable
 from voicemem.protocol import codec
+from voicemem.protocol.codec import JSON_DECODER, MALFORMED, check_frame, check_integers, merge_patch
 from voicemem.protocol.events import MemoryData, MemoryDocument
-from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, check_frame, check_integers, merge_patch
 from voicemem.protocol.types import JsonObject
 from voicemem.redaction.texts import Rules, redact_value
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS, append_derived

@@ -14,12 +14,11 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, InvalidURI, WebSocketException
 
 from voicemem.dialects.dialect import MalformedFrame
-from voicemem.dialects.envelope import MAX_DIALECT_FRAME_BYTES, read_value
+from voicemem.dialects.registry import MAX_DIALECT_FRAME_BYTES, read_value
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.protocol.codec import RejectedEvent
 from voicemem.protocol.events import FrameEvent
-from voicemem.sessions.recording.batches import ProducerLease
-from voicemem.sessions.recording.frames import ReducedFrame
+from voicemem.sessions.recording.batches import ProducerLease, ReducedFrame
 from voicemem.sessions.recording.recorder import YIELD_EVERY, Recorder
 from voicemem.store.observations import ObservationState
 from voicemem.version import __version__

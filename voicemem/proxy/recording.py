@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 
 from voicemem.dialects.dialect import MalformedFrame
-from voicemem.dialects.envelope import MAX_DIALECT_FRAME_BYTES
+from voicemem.dialects.registry import MAX_DIALECT_FRAME_BYTES
 from voicemem.integrations.tee import memory as tee_memory
 from voicemem.integrations.tee.connections import CLEAN_CODES
 from voicemem.integrations.tee.memory import CallMemory

@@ -19,8 +19,7 @@ import msgspec
 from voicemem.dialects.dialect import Dialect, Text
 from voicemem.dialects.registry import DIALECTS
 from voicemem.protocol import events
-from voicemem.protocol.codec import ENCODER
-from voicemem.protocol.strict_json import JSON_DECODER
+from voicemem.protocol.codec import ENCODER, JSON_DECODER
 from voicemem.redaction.runs import START, Run, close
 from voicemem.redaction.texts import FRESH, Place, Rules, redact_piece, redact_text, redact_value
 

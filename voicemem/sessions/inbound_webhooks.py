@@ -11,13 +11,11 @@ from msgspec.structs import replace
 
 from voicemem.dialects.dialect import Dialect, MalformedFrame, session_id_of
 from voicemem.errors import Refused
-from voicemem.protocol.codec import ENCODER, RejectedEvent
+from voicemem.protocol.codec import ENCODER, RejectedEvent, decode_body
 from voicemem.protocol.events import FrameEvent
-from voicemem.protocol.strict_json import decode_body
 from voicemem.protocol.types import MAX_VALUES
 from voicemem.sessions.lifecycle import Presence, Sessions
-from voicemem.sessions.recording.batches import ProducerLease
-from voicemem.sessions.recording.frames import ReducedFrame
+from voicemem.sessions.recording.batches import ProducerLease, ReducedFrame
 from voicemem.sessions.recording.recorder import YIELD_EVERY, Recorder
 
 OVER = ("session_ended", "session_erased")

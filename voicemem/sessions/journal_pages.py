@@ -9,12 +9,10 @@ import msgspec
 from msgspec import Struct
 
 from voicemem.errors import SessionQuarantined
-from voicemem.protocol.codec import ENCODER
+from voicemem.protocol.codec import ENCODER, MALFORMED
 from voicemem.protocol.events import Event, FrameEvent
-from voicemem.protocol.strict_json import MALFORMED
 from voicemem.sessions.read_models.cache import ReadModelCache
-from voicemem.sessions.read_models.off_loop import BudgetExhausted, check_budget
-from voicemem.sessions.read_models.read_model import decode_rows
+from voicemem.sessions.read_models.read_model import BudgetExhausted, check_budget, decode_rows
 from voicemem.store.journal import Journal
 from voicemem.store.records import JournalRow
 from voicemem.store.streams import Stream

@@ -25,6 +25,7 @@ from voicemem.protocol.types import JsonObject, SessionId, join_cursor, split_cu
 from voicemem.redaction.texts import Rules
 from voicemem.runtime import Runtime
 from voicemem.sessions.recording.batches import DEFAULT_END_REASON, ProducerLease
+from voicemem.sessions.recording.commits import log_session
 from voicemem.sessions.recording.redaction import redact_rows
 from voicemem.sessions.schema_worker import SCHEMA_WORKER
 from voicemem.store.port import Store
@@ -225,11 +226,6 @@ class Sessions:
         """Make everything of a session unreadable; its content leaves the store soon after."""
         await self.store.retention.erase(stream.key, self.clock())
         self.on_listed(stream)
-
-
-def log_session(what: str, project: str, session_id: str, **more: object) -> None:
-    """Log what became of a session, or of its producer. `more` are fields, and never what was said in the call."""
-    LOG.info("Session %s", what, extra={"project": project, "session_id": session_id, **more})
 
 
 StateName = Annotated[str, Meta(extra_json_schema={"enum": ["running", "ended"]})]

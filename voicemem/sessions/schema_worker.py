@@ -19,7 +19,7 @@ from msgspec import Raw
 
 from voicemem.documents.json_schema import TOO_SLOW, invalid_schema, judge
 from voicemem.errors import Refused
-from voicemem.protocol.strict_json import drop_nulls
+from voicemem.protocol.codec import drop_nulls
 from voicemem.protocol.types import JsonObject
 
 CPU_S = 0.5

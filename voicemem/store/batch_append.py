@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from voicemem.errors import Refused
-from voicemem.protocol.strict_json import is_same_event
+from voicemem.protocol.codec import is_same_event
 from voicemem.store.admission import AppendResult, Batch, Offer, Outcome, admit, must_note_expected
 from voicemem.store.runs import JournalRun
 from voicemem.store.stream_changes import apply_session_patch, declare_gap, reopen

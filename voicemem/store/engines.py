@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from voicemem.config.service import MEMORY_STORE, POSTGRESQL_PREFIXES, SQLITE_PREFIX
 from voicemem.errors import CannotStart
+from voicemem.runtime import MemoryBudget
 from voicemem.store.copying import CopyEnd, why_not_served
-from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.port import Store
 from voicemem.store.sqlite.copying import SqliteCopy
 from voicemem.store.sqlite.store import InMemoryStore, SqliteStore

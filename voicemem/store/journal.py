@@ -13,7 +13,7 @@ import msgspec
 from voicemem.config.secrets import SessionPatch
 from voicemem.config.session import apply_patch
 from voicemem.errors import Refused
-from voicemem.protocol.strict_json import SORTED
+from voicemem.protocol.codec import SORTED
 from voicemem.store.admission import AppendResult, Batch
 from voicemem.store.database import Connection, Port, reads, writes
 from voicemem.store.records import (

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from voicemem.errors import DamagedEntry
-from voicemem.protocol.codec import split_array
-from voicemem.protocol.strict_json import MALFORMED
+from voicemem.protocol.codec import MALFORMED, split_array
 from voicemem.store.database import Connection, Row
 from voicemem.store.records import JournalRow
 

@@ -17,7 +17,7 @@ from tests.support.events import final_transcript
 from tests.support.rows import every_row
 from voicemem.app import App
 from voicemem.errors import CODES
-from voicemem.protocol.strict_json import replace_nul
+from voicemem.protocol.codec import replace_nul
 from voicemem.protocol.types import JsonObject
 
 SECRET = "geheim"

@@ -29,9 +29,8 @@ from tests.support.samples.frames import (
 )
 from tests.support.strategies import PRODUCER_EVENTS
 from voicemem.errors import CODES, InvalidFrame
-from voicemem.protocol.codec import DecodedEvent, decode_fast, decode_journaled, decode_stored
+from voicemem.protocol.codec import MALFORMED, DecodedEvent, decode_fast, decode_journaled, decode_stored
 from voicemem.protocol.events import LlmDelta, MessageEvent, RefusalMarker, SessionClosed, SessionGap, SessionReopened
-from voicemem.protocol.strict_json import MALFORMED
 from voicemem.protocol.types import JsonObject
 
 # What can still be read of a refused event

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.rows import every_row
-from voicemem.protocol.strict_json import merge_patch
+from voicemem.protocol.codec import merge_patch
 from voicemem.protocol.types import JsonObject
 
 

@@ -24,8 +24,7 @@ from tests.support.samples.frames import (
 )
 from tests.support.strategies import OWN
 from voicemem.errors import Refused
-from voicemem.protocol.codec import DecodedEvent, decode_event
-from voicemem.protocol.strict_json import decode_body, is_same_event, replace_nul
+from voicemem.protocol.codec import DecodedEvent, decode_body, decode_event, is_same_event, replace_nul
 from voicemem.protocol.types import JsonObject
 
 # JSON structure, 1 to 20

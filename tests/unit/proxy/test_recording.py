@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
-from voicemem.dialects.envelope import MAX_DIALECT_FRAME_BYTES
+from voicemem.dialects.registry import MAX_DIALECT_FRAME_BYTES
 from voicemem.proxy import recording
 from voicemem.proxy.recording import Broken, Direction, Recording
 

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from tests.support.transcripts import closed, message_dicts, reopened
-from voicemem.dialects.clock import interrupt_by_clock
 from voicemem.dialects.dialect import Dialect
 from voicemem.dialects.known import Known, MadeEvent
 from voicemem.dialects.registry import DIALECTS
+from voicemem.dialects.translating import interrupt_by_clock
 from voicemem.memory.fork import fork_events
 from voicemem.protocol.events import (
     Asr,

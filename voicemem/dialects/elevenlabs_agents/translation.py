@@ -26,13 +26,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import islice, takewhile
 
-from voicemem.dialects.clock import close_by_clock, interrupt_by_clock
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, Hook, MalformedFrame, RawFrame, Side
 from voicemem.dialects.elevenlabs_agents.frames import ENDED, ITEM, counted, frames, texts, verify
 from voicemem.dialects.kinds import ANYTHING, Kind, keep, many, named_by, optional, record, silent, translation, typed
 from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent
 from voicemem.dialects.reading import require_object
-from voicemem.dialects.translating import tool_call, tool_result, turn_of_answer, turn_of_speech
+from voicemem.dialects.translating import (
+    close_by_clock,
+    interrupt_by_clock,
+    tool_call,
+    tool_result,
+    turn_of_answer,
+    turn_of_speech,
+)
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, SessionEnd, Tts, Word
 from voicemem.protocol.types import JsonObject
 

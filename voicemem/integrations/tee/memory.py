@@ -25,9 +25,9 @@ from voicemem.dialects.dialect import (
     UnknownFrame,
     session_id_of,
 )
-from voicemem.dialects.envelope import MAX_DIALECT_FRAME_BYTES
+from voicemem.dialects.registry import MAX_DIALECT_FRAME_BYTES
 from voicemem.integrations.background_session import BackgroundSession
-from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED
+from voicemem.protocol.codec import JSON_DECODER, MALFORMED
 from voicemem.protocol.types import JsonObject
 
 LOG = logging.getLogger("voicemem.integrations")

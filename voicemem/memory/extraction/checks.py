@@ -24,8 +24,8 @@ from voicemem.memory.extraction.said import (
     stems_of,
     tells_secret,
 )
+from voicemem.protocol.codec import MALFORMED, has_too_many_values
 from voicemem.protocol.memories import MAX_MEMORY_BYTES, MAX_TOPICS, TIME_PATTERN, TOPIC_PATTERN, GivenKind, time_ms
-from voicemem.protocol.strict_json import MALFORMED, has_too_many_values
 from voicemem.redaction.texts import Rules, redact_value
 
 UNUSABLE = "unusable_answer"

@@ -21,7 +21,7 @@ from msgspec import UNSET, Struct, structs
 
 from voicemem.errors import InvalidFrame, Refused, StoreUnavailable
 from voicemem.protocol.checks import describe_error
-from voicemem.protocol.strict_json import decode_body
+from voicemem.protocol.codec import decode_body
 from voicemem.protocol.types import MAX_FRAME_BYTES, SESSION_ID_PATTERN, JsonObject, Name, matching
 from voicemem.security.access import Gate, Grant
 from voicemem.server.http.listener import BROKEN_BODY, authenticated, decompress

@@ -17,8 +17,7 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 
 from voicemem.dialects.dialect import MalformedFrame, Openings, session_id_of
-from voicemem.dialects.envelope import MAX_DIALECT_FRAME_BYTES, decode_message, split_frame
-from voicemem.dialects.registry import DIALECTS, no_such_dialect
+from voicemem.dialects.registry import DIALECTS, MAX_DIALECT_FRAME_BYTES, decode_message, no_such_dialect, split_frame
 from voicemem.errors import Refused, VoicememError
 from voicemem.protocol.codec import RejectedEvent
 from voicemem.protocol.events import Auth, FrameEvent, SessionOpen
@@ -29,7 +28,7 @@ from voicemem.security.session_tokens import looks_like_token
 from voicemem.server.http.request import LARGE_BYTES
 from voicemem.server.ingest.connection import CLEAN_CLOSES, WINDOW_BYTES, Connection, IngestHost, OpenLease
 from voicemem.server.ingest.websocket import EventSocket
-from voicemem.sessions.recording.frames import ReducedFrame
+from voicemem.sessions.recording.batches import ReducedFrame
 
 MAX_WAITING, MAX_WAITING_BYTES, MAX_WAIT_S = 64, 1024 * 1024, 10.0
 """Frames that wait for the one that says the vendor's id of the session, and for how long."""

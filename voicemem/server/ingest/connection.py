@@ -15,20 +15,18 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from voicemem.config.session import warnings_about
-from voicemem.dialects.envelope import decode_value, is_envelope
-from voicemem.dialects.registry import DIALECTS, no_such_dialect
+from voicemem.dialects.registry import DIALECTS, decode_value, is_envelope, no_such_dialect
 from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable, VoicememError
-from voicemem.protocol.codec import DecodedEvent, RejectedEvent, decode_event, decode_fast, split_frame
+from voicemem.protocol.codec import JSON_DECODER, DecodedEvent, RejectedEvent, decode_event, decode_fast, split_frame
 from voicemem.protocol.events import Auth, FrameEvent, IncomingEvent, SessionOpen, SessionUpdate
 from voicemem.protocol.frames import GOAWAY, AckFrame, Error, Ready
-from voicemem.protocol.strict_json import JSON_DECODER
 from voicemem.security.access import Gate, Grant
 from voicemem.server.http.request import LARGE_BYTES, Decoding
 from voicemem.server.ingest.throttle import Throttle
 from voicemem.server.ingest.websocket import MAX_BYTES_BEFORE_KEY, EventSocket
-from voicemem.sessions.lifecycle import Presence, log_session
+from voicemem.sessions.lifecycle import Presence
 from voicemem.sessions.recording.batches import EventBatch, ProducerLease
-from voicemem.sessions.recording.commits import CommitShard
+from voicemem.sessions.recording.commits import CommitShard, log_session
 from voicemem.sessions.recording.recorder import (
     DEFAULT_PRODUCER,
     FLOOD_LIMIT,

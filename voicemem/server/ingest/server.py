@@ -17,7 +17,7 @@ from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
 from voicemem.config.service import Address
-from voicemem.dialects.envelope import MAX_DIALECT_FRAME_BYTES
+from voicemem.dialects.registry import MAX_DIALECT_FRAME_BYTES
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.protocol.frames import PROTOCOL
 from voicemem.protocol.types import MAX_FRAME_BYTES

@@ -12,8 +12,7 @@ from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from voicemem.dialects.dialect import MalformedFrame
-from voicemem.dialects.envelope import decode_message, split_frame
-from voicemem.dialects.registry import DIALECTS, no_such_dialect
+from voicemem.dialects.registry import DIALECTS, decode_message, no_such_dialect, split_frame
 from voicemem.errors import CODES, InvalidFrame, Refused
 from voicemem.protocol.codec import DecodedEvent, RawJson, RejectedEvent, decode_events, on_one_line, split_lines
 from voicemem.protocol.sse import EVENT_STREAM

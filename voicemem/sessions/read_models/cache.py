@@ -2,7 +2,7 @@
 
 Every read compares positions and folds what is missing, so what was acknowledged is visible on every node.
 
-Small work is done on the event loop, and all else on threads (`off_loop`), with the read model's lock held: while it is
+Small work is done on the event loop, and all else on threads (`OffLoop`), with the read model's lock held: while it is
 held no one else may look at the read model, and the caller of `get` may do so until the next `await`.
 """
 
@@ -20,20 +20,20 @@ from operator import attrgetter
 from typing import TypeVar
 
 from voicemem.errors import DamagedEntry, SessionQuarantined, StoreUnavailable, VoicememError
+from voicemem.protocol.codec import MALFORMED
 from voicemem.protocol.events import FrameEvent, IncomingEvent, JournaledEvent
-from voicemem.protocol.strict_json import MALFORMED
-from voicemem.runtime import Clock, now_ms
-from voicemem.sessions.read_models.off_loop import BUDGET_S, OffLoop
+from voicemem.runtime import Clock, MemoryBudget, now_ms
 from voicemem.sessions.read_models.quarantine import QuarantinedSessions
 from voicemem.sessions.read_models.read_model import (
+    BUDGET_S,
     LARGE_BYTES,
     LARGE_ROWS,
     SLOW_S,
+    OffLoop,
     ReadModel,
     decompress_state,
     took_long,
 )
-from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.port import Store
 from voicemem.store.records import Snapshot
 from voicemem.store.streams import Stream

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import cast, get_args
 
@@ -9,15 +10,15 @@ import msgspec
 
 from voicemem.config.secrets import SECRETS, SessionPatch
 from voicemem.config.session import validate_config
-from voicemem.dialects.dialect import Openings
+from voicemem.dialects.dialect import AUDIO_BYTES, Frame, Openings
 from voicemem.errors import VoicememError
 from voicemem.protocol import events
-from voicemem.protocol.codec import ENCODER, DecodedEvent, RejectedEvent
+from voicemem.protocol.codec import ENCODER, JSON_DECODER, DecodedEvent, RejectedEvent
 from voicemem.protocol.frames import Error
-from voicemem.protocol.strict_json import JSON_DECODER
-from voicemem.sessions.recording.frames import ReducedFrame, merge_audio_counts
 from voicemem.store.admission import AppendResult, Batch, Offer, Outcome, outcome_sentence
 from voicemem.store.streams import SessionEnding, Stream
+
+LOG = logging.getLogger("voicemem")
 
 
 class ConfigUpdate(DecodedEvent, frozen=True):
@@ -70,6 +71,33 @@ class ProducerLease:
         """What its frames of other stacks have opened."""
         self.reported_gap: int | None = None
         """The seq that a reported gap waits for; higher ones are ignored without another error."""
+
+
+class ReducedFrame(DecodedEvent, frozen=True):
+    """A frame as it is journaled, and what its dialect says about it."""
+
+    reduced: Frame | None
+    """None for a frame that says nothing: only its seq counts."""
+
+
+def merge_audio_counts(one: ReducedFrame, other: ReducedFrame) -> ReducedFrame | None:
+    """One frame for two audio counts without a seq that are equal otherwise; None if they are not."""
+    if one.reduced is None or other.reduced is None or not (one.reduced.counts_audio and other.reduced.counts_audio):
+        return None
+    if one.event.seq is not None or other.event.seq is not None or source_of(one) != source_of(other):
+        return None
+    assert isinstance(one.event, events.FrameEvent)
+    total = one.event.frame[AUDIO_BYTES] + other.reduced.content[AUDIO_BYTES]
+    event = msgspec.structs.replace(one.event, frame=one.event.frame | {AUDIO_BYTES: total})
+    return ReducedFrame(event, ENCODER.encode(event), one.reduced)
+
+
+def source_of(frame: ReducedFrame) -> tuple[object, ...]:
+    """All of an audio count but its time and the count."""
+    event = frame.event
+    assert isinstance(event, events.FrameEvent)
+    content = {key: value for key, value in event.frame.items() if key != AUDIO_BYTES}
+    return event.dialect, event.sender, event.ts is None, event.id, content
 
 
 class EventBatch(Batch, kw_only=True, eq=False, gc=True):

@@ -1,4 +1,4 @@
-"""Commits what waits: one commit at a time in each commit shard of the store, then its answers, then the fold."""
+"""Commits of what waits: one at a time in each commit shard of the store, then its answers, then the fold."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from voicemem.errors import VoicememError
 from voicemem.protocol.codec import DecodedEvent
 from voicemem.runtime import Clock
 from voicemem.security.audit import audit
-from voicemem.sessions.lifecycle import log_session
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.recording.batches import EventBatch
 from voicemem.sessions.recording.redaction import Redaction
@@ -264,3 +263,8 @@ class RefusalLog:
             self.logged.popitem(last=False)
         where = {"project": project, "session_id": session_id, "code": code}
         LOG.warning("An event was refused. %s", detail, extra=where)
+
+
+def log_session(what: str, project: str, session_id: str, **more: object) -> None:
+    """Log what became of a session, or of its producer. `more` are fields, and never what was said in the call."""
+    LOG.info("Session %s", what, extra={"project": project, "session_id": session_id, **more})

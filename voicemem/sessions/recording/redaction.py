@@ -16,8 +16,7 @@ from voicemem.protocol.codec import DecodedEvent, RejectedEvent, decode_journale
 from voicemem.protocol.events import Event
 from voicemem.redaction.events import Speech, redact_event
 from voicemem.redaction.texts import Finder, Rules, rules_of
-from voicemem.sessions.recording.batches import EventBatch, ProducerLease
-from voicemem.sessions.recording.frames import ReducedFrame
+from voicemem.sessions.recording.batches import EventBatch, ProducerLease, ReducedFrame
 from voicemem.store.admission import AppendResult
 from voicemem.store.port import Store
 from voicemem.store.records import JournalRow

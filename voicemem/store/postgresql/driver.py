@@ -20,13 +20,13 @@ import psycopg
 
 from voicemem.config.service import shown_store
 from voicemem.errors import CannotStart, Refused, StoreUnavailable
+from voicemem.runtime import MemoryBudget
 from voicemem.store.admission import AppendResult, Batch
 from voicemem.store.batch_append import BatchAppend
 from voicemem.store.copying import why_not_served
 from voicemem.store.database import Database
 from voicemem.store.group_commit import CLOSED
 from voicemem.store.keys import KeySource
-from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.postgresql.append_connections import AppendConnection
 from voicemem.store.postgresql.connection import (
     APPEND_CONNECTIONS,

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from voicemem.runtime import MemoryBudget
 from voicemem.store.database import NodeRetired
 from voicemem.store.keys import KeySource
-from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.postgresql.connection import PostgresqlConnection
 from voicemem.store.records import Quotas
 from voicemem.store.runs import JOURNAL_COLUMNS, JournalRun

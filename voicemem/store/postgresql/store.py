@@ -9,8 +9,8 @@ from contextlib import suppress
 import psycopg
 
 from voicemem.errors import StoreUnavailable
+from voicemem.runtime import MemoryBudget
 from voicemem.store.database import Connection, Database
-from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.port import Store
 from voicemem.store.postgresql.connection import PostgresqlConnection
 from voicemem.store.postgresql.driver import SELECT_NOW, PostgresqlDatabase

@@ -16,11 +16,11 @@ from typing import TypeVar
 import apsw
 
 from voicemem.errors import CannotStart, StoreRuined, StoreUnavailable
+from voicemem.runtime import MemoryBudget
 from voicemem.store.admission import AppendResult, Batch
 from voicemem.store.database import Database
 from voicemem.store.group_commit import CLOSED
 from voicemem.store.keys import KeySource
-from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.sqlite.connection import SqliteConnection
 from voicemem.store.sqlite.files import (
     BUSY_TIMEOUT_MS,

@@ -18,10 +18,10 @@ import msgspec
 
 from voicemem.errors import CannotStart, Refused
 from voicemem.protocol.types import JsonObject
+from voicemem.runtime import MemoryBudget
 from voicemem.store.admission import AppendResult, Batch, admits_all
 from voicemem.store.batch_append import BatchAppend
 from voicemem.store.keys import KeySource
-from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.records import Quotas
 from voicemem.store.runs import JOURNAL_COLUMNS, WAYPOINT_STRIDE, JournalRun
 from voicemem.store.sqlite.connection import SqliteConnection, transaction

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import apsw
 
 from voicemem.errors import CannotStart, StoreUnavailable
+from voicemem.runtime import MemoryBudget
 from voicemem.store.database import Connection
-from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.port import Store
 from voicemem.store.records import Quotas
 from voicemem.store.retention import Traces

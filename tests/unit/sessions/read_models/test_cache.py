@@ -23,7 +23,7 @@ from voicemem.errors import StoreUnavailable
 from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.events import JournaledEvent
 from voicemem.protocol.types import JsonObject
-from voicemem.runtime import Runtime
+from voicemem.runtime import MemoryBudget, Runtime
 from voicemem.sessions.read_models.cache import FOLD_PAGE, MAX_LAG, SNAPSHOT_EVERY, ReadModelCache
 from voicemem.sessions.read_models.maintenance import (
     IDLE_ROUNDS,
@@ -37,7 +37,6 @@ from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import Recorder
 from voicemem.store.admission import AppendResult, Offer
-from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.records import Snapshot
 from voicemem.store.sqlite.store import InMemoryStore
 from voicemem.store.streams import Stream

@@ -13,9 +13,9 @@ import pytest
 from tests.support.rows import every_row
 from voicemem.memory.statistics import made_figures
 from voicemem.protocol.codec import decode_journaled
+from voicemem.runtime import MemoryBudget
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import EMPTY_BYTES, PACKED_BYTES, ReadModel
-from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.sqlite.store import InMemoryStore
 from voicemem.transcript.fold import DecodedRow, fold_all
 from voicemem.transcript.state import State

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from voicemem.config.session import validate_config
-from voicemem.store.memory_budget import ROWS_SHARE, MemoryBudget
+from voicemem.runtime import ROWS_SHARE, MemoryBudget
 from voicemem.store.sqlite.rows import weigh_config
 from voicemem.store.sqlite.store import InMemoryStore
 
