@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -26,7 +27,6 @@ from tests.support.stores.contract import (  # noqa: E402
     seqs_by_producer,
     stored_at,
 )
-from tests.support.waiting import eventually  # noqa: E402
 from voicemem.errors import CannotStart, StoreUnavailable  # noqa: E402
 from voicemem.sessions.tails.tail import format_session_cursor, parse_session_cursor  # noqa: E402
 from voicemem.store.admission import Offer  # noqa: E402
@@ -43,14 +43,6 @@ def database() -> Iterator[str]:
     name = postgresql.take_database()
     yield name
     postgresql.give_back(name)
-
-
-async def readable_seqs(store: PostgresqlStore, key: int) -> object:
-    """The seqs of a journal, or why it cannot be read: connections may be refused on a disk that is full."""
-    try:
-        return await seqs_by_producer(store, key)
-    except StoreUnavailable as error:
-        return error.detail
 
 
 def refusal(url: str) -> str:
@@ -132,31 +124,64 @@ async def test_a_limit_of_connections(database: str) -> None:
         await store.close_store()
 
 
-async def test_a_full_disk() -> None:
-    """What finds no room is refused with the reason; what was acknowledged is there, and all goes on with more room."""
+@contextmanager
+def crowded() -> Iterator[tuple[str, Path]]:
+    """The URL of a database on a small file system of its own, and the folder of that.
+
+    Both go in the end, whatever happens: a server that lacks the files of a database can do no checkpoint any more.
+    """
     server = postgresql.server()
     with tmpfs(server.folder / "small", "48m") as folder:
         if server.user is not None:
             shutil.chown(folder, server.user)
         server.execute(f"create tablespace small location '{folder}'")
-        server.execute("create database crowded tablespace small")
-        store = PostgresqlStore(server.url("crowded"))
+        try:
+            server.execute("create database crowded tablespace small")
+            yield server.url("crowded"), folder
+        finally:
+            server.execute("drop database if exists crowded with (force)")
+            server.execute("drop tablespace small")
+
+
+async def test_a_full_disk() -> None:
+    """What finds no room is refused with the reason; what was acknowledged is there, and all goes on with more room."""
+    with crowded() as (url, folder):
+        store = PostgresqlStore(url)
         key, seq = await open_key(store), 1
         await append_offers(store, key, offer(1))
+        assert {"main": [1]} == await seqs_by_producer(store, key)  # on a connection, which is kept
         filler = fill_disk(folder)
         with suppress(StoreUnavailable):
             for seq in range(2, 100):
                 assert stored_at(seq) == await append_offers(store, key, offer(seq, text="x" * 200_000))
         assert "the disk of PostgreSQL is full" in str(store.trouble)
         assert not store.healthy
-        await eventually({"main": [*range(1, seq)]}, lambda: readable_seqs(store, key))
+        assert {"main": [*range(1, seq)]} == await seqs_by_producer(store, key)
         filler.unlink()
         await append_offers(store, key, offer(seq))
         assert {"main": [*range(1, seq + 1)]} == await seqs_by_producer(store, key)
         assert store.healthy
         await store.close_store()
-        server.execute("drop database crowded with (force)")
-        server.execute("drop tablespace small")
+
+
+async def test_no_connection_for_a_full_disk() -> None:
+    """PostgreSQL refuses connections where it cannot write a cache of a database, which it drops when it vacuums."""
+    with crowded() as (url, folder):
+        store = PostgresqlStore(url)
+        key = await open_key(store)
+        await append_offers(store, key, offer(1))
+        filler = fill_disk(folder)
+        for cache in folder.rglob("pg_internal.init"):
+            cache.rename(cache.with_name("moved"))  # it keeps its room
+        with pytest.raises(StoreUnavailable, match="cannot be read: the disk of PostgreSQL is full"):
+            await seqs_by_producer(store, key)
+        assert "PostgreSQL cannot be used: the disk of PostgreSQL is full." == refusal(url)
+        assert not store.healthy
+        filler.unlink()
+        assert {"main": [1]} == await seqs_by_producer(store, key)
+        await store.probe()  # the connection that was refused, and has no work
+        assert store.healthy
+        await store.close_store()
 
 
 async def test_texts_with_nul(database: str) -> None:

@@ -51,6 +51,7 @@ def tmpfs(folder: Path, size: str) -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run(["umount", "-l", str(folder)], check=True, capture_output=True)
+        folder.rmdir()
 
 
 def fill_disk(folder: Path) -> Path:

@@ -64,6 +64,7 @@ TOO_MANY = (
     f" {APPEND_CONNECTIONS + WRITERS + READERS + REGISTRARS}, of max_connections and of the limits of the role and the"
     " database"
 )
+DISK_FULL = "the disk of PostgreSQL is full"
 NO_RIGHT = (
     "the role may not do this; it must be allowed to connect to the database, and to use, and create tables in, a"
     " schema of its own"
@@ -81,6 +82,7 @@ REFUSALS = (
         "only a standby answers, which is read-only; name the host of the primary, or all hosts",
     ),
     ("permission denied for database", NO_RIGHT),
+    ("No space left on device", DISK_FULL),
 )
 """What libpq says when it gets no connection, and what that means."""
 RETRIED_STATES = frozenset({"40001", "40P01", "55P03"})
@@ -362,7 +364,7 @@ def unavailable(error: psycopg.Error, verb: str) -> StoreUnavailable:
 
 def why(error: psycopg.Error) -> str:
     known = {
-        "53100": "the disk of PostgreSQL is full",
+        "53100": DISK_FULL,
         "53200": "PostgreSQL is out of memory",
         "53300": TOO_MANY,
         "25006": "PostgreSQL is read-only here",
