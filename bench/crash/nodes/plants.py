@@ -15,7 +15,7 @@ def module(name: str) -> Any:
 
 def acknowledge_early() -> None:
     """What a connection inserts goes into the transaction after the one that it is acknowledged by."""
-    connection = module("journal.append_connections").AppendConnection
+    connection = module("append_connections").AppendConnection
     insert, late = connection.insert, dict[int, Any]()
 
     def insert_late(self: Any, candidates: list[Any]) -> set[int]:
@@ -36,33 +36,39 @@ def replace_in(name: str, constant: str, text: str, other: str) -> None:
 
 
 def ignore_version() -> None:
-    replace_in("journal.append_connections", "APPEND", "and h.version = run.version", "")
+    replace_in("append_connections", "APPEND", "and h.version = run.version", "")
 
 
 def leave_whatever_came_since() -> None:
-    journal: Any = importlib.import_module("voicemem.store.journal")
-    disconnect = journal.disconnect
+    journal = importlib.import_module("voicemem.store.journal").Journal
+    leave = journal.leave
 
-    def leave(rows: Any, key: int, producer: str, epoch: int, *more: Any) -> Any:
-        return disconnect(rows, key, producer, rows.producer(key, producer).epoch if rows.stream(key) else epoch, *more)
+    async def leave_newest(self: Any, key: int, producer: str, epoch: int, *more: Any) -> Any:
+        query = "select epoch from producers where stream = :key and name = :producer"
+        row = await self.database.row(query, key=key, producer=producer)
+        return await leave(self, key, producer, row[0] if row is not None else epoch, *more)
 
-    journal.disconnect = leave
+    journal.leave = leave_newest
 
 
 def retire_without_lanes() -> None:
-    replace_in("nodes", "FENCE", "where node = $1", "where node = $1 and false")
+    replace_in("connection", "FENCE", "where {held}", "where {held} and false")
 
 
 def answer_from_a_read() -> None:
     """A new connection looks what became of a commit without writing first: its standby may not have it yet."""
-    writer = module("database.writer").Writer
-    open_lane = writer.open_lane
+    writer = module("writer").Writer
+    begin = writer.begin
 
-    def look(self: Any, session: Any) -> int:
-        row = session.row("select fencing_token from lanes where token = $1 and lane = $2", self.place[:2])
-        return int(row[0]) if row is not None else open_lane(self, session)
+    def look(self: Any, connection: Any) -> None:
+        query = "select fencing_token from lanes where token = :token and lane = :lane"
+        row = connection.row(query, token=self.database.token, lane=self.lane)
+        if row is None:
+            begin(self, connection)
+        else:
+            (self.fencing_token,) = row
 
-    writer.open_lane = look
+    writer.begin = look
 
 
 class NodePlant(NamedTuple):
