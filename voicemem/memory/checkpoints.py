@@ -31,6 +31,7 @@ from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.recording.batches import DEFAULT_END_REASON, validated_update
 from voicemem.sessions.recording.recorder import reduce_frame
+from voicemem.sessions.schema_worker import SCHEMA_WORKER
 from voicemem.store.memories import MAX_ROWS, MemoryRow
 from voicemem.store.port import Store
 from voicemem.store.records import JournalRow, RestoredSession
@@ -281,6 +282,7 @@ async def restore_checkpoint(
     """
     # A checkpoint has no secrets, even if someone wrote some into it.
     public = validate_config(checkpoint.config).public
+    await SCHEMA_WORKER.check_config(public)
     session_patch = SessionPatch(apply_patch({}, public), {})
     restored, memories, new_id = checkpoint.restored, checkpoint.memories, session_id or sessions.new_id()
     if not memories.positions:

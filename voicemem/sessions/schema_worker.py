@@ -6,6 +6,7 @@ What takes too long there, or too much memory, is ended by the kernel, and the n
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import resource
 import signal
@@ -18,7 +19,7 @@ import msgspec
 from msgspec import Raw
 
 from voicemem.documents.json_schema import TOO_SLOW, invalid_schema, judge
-from voicemem.errors import Refused
+from voicemem.errors import Refused, StoreUnavailable
 from voicemem.protocol.codec import drop_nulls
 from voicemem.protocol.types import JsonObject
 
@@ -36,9 +37,15 @@ class SchemaWorker:
         self.process: Popen[bytes] | None = None
 
     async def check(self, schema: JsonObject, document: JsonObject | None = None) -> None:
-        """Refuse a schema that cannot be used, or a document that breaks it. Raises `Refused` (`invalid_field`)."""
-        loop = asyncio.get_running_loop()
-        if fault := await loop.run_in_executor(self.thread, self.find_fault, schema, document):
+        """Refuse a schema that cannot be used, or a document that breaks it. Raises `Refused` (`invalid_field`).
+
+        Raises `StoreUnavailable` where the process cannot be started.
+        """
+        try:
+            found = asyncio.get_running_loop().run_in_executor(self.thread, self.find_fault, schema, document)
+        except RuntimeError:  # there can be no more threads
+            raise cannot_check("no thread") from None
+        if fault := await found:
             raise Refused("invalid_field", fault)
 
     async def check_config(self, config: JsonObject) -> None:
@@ -52,15 +59,10 @@ class SchemaWorker:
                 raise Refused(refused.code, f"In `working_memory` of the configuration: {refused.detail}") from None
 
     def find_fault(self, schema: JsonObject, document: JsonObject | None) -> str:
-        """What is wrong, as a sentence; "" where nothing is."""
-        if self.process is not None and self.process.poll() is not None:
-            self.process.communicate()  # closes its pipes
-            self.process = None
-        if self.process is None:
-            command, paths = (sys.executable, "-m", __name__), os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-            self.process = Popen(  # noqa: S603 (this module)
-                command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=paths
-            )
+        """What is wrong, as a sentence; "" where nothing is. Raises `StoreUnavailable`."""
+        if self.process is None or self.process.poll() is not None:
+            self.end()
+            self.process = start_process()
         requests, answers = self.process.stdin, self.process.stdout
         assert requests is not None
         assert answers is not None
@@ -74,15 +76,50 @@ class SchemaWorker:
             self.process.wait()
         return fault
 
+    def end(self) -> None:
+        """End the process, if there is one, and close its pipes."""
+        process, self.process = self.process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+
+def start_process() -> Popen[bytes]:
+    """The process, ready for the first check. Raises `StoreUnavailable`."""
+    # Not from the working directory: a file there may have the name of a module.
+    command, paths = (sys.executable, "-P", "-m", __name__), os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    try:
+        process = Popen(command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=paths)  # noqa: S603 (this module)
+    except OSError as error:
+        raise cannot_check(type(error).__name__) from None
+    assert process.stdout is not None
+    if not process.stdout.readline():  # it has ended before it was ready
+        process.communicate()
+        raise cannot_check("its process does not start")
+    return process
+
+
+def cannot_check(why: str) -> StoreUnavailable:
+    return StoreUnavailable(f"No JSON Schema can be checked at the moment: {why}.")
+
 
 SCHEMA_WORKER = SchemaWorker()
+atexit.register(SCHEMA_WORKER.end)
+os.register_at_fork(after_in_child=lambda: SchemaWorker.__init__(SCHEMA_WORKER))  # the thread is not in the copy
 
 
 def main() -> None:
-    """The process: a line `[schema, document]` comes in, a line for each sentence and an empty one go out."""
+    """The process: a line `[schema, document]` comes in, a line for each sentence and an empty one go out.
+
+    An empty line says that it is ready. It ends with the service, whose signals may come to all of its processes.
+    """
+    for stop in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(stop, signal.SIG_IGN)
     with suppress(ValueError, OSError):  # not on macOS, nor where a sandbox forbids it
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
+    sys.stdout.buffer.write(b"\n")
+    sys.stdout.buffer.flush()
     for line in sys.stdin.buffer:
         schema, document = msgspec.json.decode(line, type=tuple[Raw, JsonObject | None])
         signal.setitimer(signal.ITIMER_PROF, CPU_S)  # its signal ends the process, also in the middle of a pattern

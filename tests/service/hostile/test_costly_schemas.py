@@ -3,6 +3,7 @@
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
 
+import sys
 import threading
 
 import pytest
@@ -57,6 +58,23 @@ async def test_costly_schemas_are_refused(serve: Serve, name: str) -> None:
     assert [(400, "invalid_field")] * 4 == [answer.problem for answer in answers]
     sent = await api.post("/v1/sessions/s/events", {"type": "session.update"} | working_memory)
     assert ["invalid_field"] == [error["code"] for error in sent.appended["errors"]]
+    assert {} == (await api.get("/v1/sessions/s")).json["config"]
+
+
+async def test_a_schema_that_nothing_can_check_is_a_503(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the process for schemas cannot be started, they are not refused for good, and nothing is stored."""
+    api = RestClient(await serve())
+    await api.create()
+    SCHEMA_WORKER.end()
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    working_memory = {"working_memory": {"schema": {"title": "a"}}}
+    answers = [
+        await api.post("/v1/sessions", {"session_id": "t"} | working_memory),
+        await api.patch("/v1/sessions/s", working_memory),
+        await api.call("PUT", "/v1/sessions/s/working-memory", json={"schema": {"title": "a"}}),
+        await api.post("/v1/sessions/s/events", {"type": "session.update"} | working_memory),
+    ]
+    assert [(503, "store_unavailable")] * 4 == [answer.problem for answer in answers]
     assert {} == (await api.get("/v1/sessions/s")).json["config"]
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import sys
 import time
 
 import jsonschema
@@ -13,8 +15,9 @@ from hypothesis import strategies as st
 
 from tests.support.rows import every_row
 from tests.unit.documents.test_json_schema import chain
+from voicemem.errors import StoreUnavailable
 from voicemem.protocol.types import JsonObject
-from voicemem.sessions.schema_worker import CPU_S, SCHEMA_WORKER
+from voicemem.sessions.schema_worker import CPU_S, SCHEMA_WORKER, SchemaWorker
 
 PROFILE: JsonObject = {
     "type": "object",
@@ -152,6 +155,30 @@ def test_a_process_that_has_ended_is_started_again() -> None:
     SCHEMA_WORKER.process.kill()
     SCHEMA_WORKER.process.wait()
     assert "lacks `name`" in fault({}, PROFILE)
+
+
+def test_a_process_stays_when_the_service_is_told_to_stop() -> None:
+    """What is checked meanwhile is not refused for it: the process ends with the service."""
+    fault({}, PROFILE)
+    process = SCHEMA_WORKER.process
+    assert process is not None
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
+    assert "lacks `name`" in fault({}, PROFILE)
+    assert process is SCHEMA_WORKER.process
+
+
+@pytest.mark.parametrize("program", ["/nowhere/python", "/bin/false", "/usr/bin/false"])
+async def test_without_its_process_nothing_is_refused_for_good(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    """Where the process cannot be started the caller may try again, and it is started as soon as it can be."""
+    worker = SchemaWorker()
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "executable", program)
+        with pytest.raises(StoreUnavailable, match="No JSON Schema can be checked at the moment"):
+            await worker.check(PROFILE)
+    await worker.check(PROFILE)
+    worker.end()
+    worker.thread.shutdown()
 
 
 @pytest.mark.parametrize(("schema", "document"), QUICK.values(), ids=QUICK)

@@ -166,6 +166,21 @@ async def test_a_checkpoint_by_hand_is_read() -> None:
     assert 3 == len((await parse_checkpoint(msgspec.json.encode(document()))).restored.rows)
 
 
+async def test_a_configuration_whose_schema_cannot_be_used_is_refused() -> None:
+    """As where a session is created: no document would ever fit it."""
+    config = {"working_memory": {"schema": {"$ref": "#/$defs/nowhere"}}}
+    made = await parse_checkpoint(
+        msgspec.json.encode(document(change=lambda made: made["session"].update(config=config)))
+    )
+    store = InMemoryStore()
+    try:
+        with pytest.raises(Refused, match="it refers to something that is not in it"):
+            await restore_checkpoint(Sessions(store, Runtime(lambda: NOW), no_check), "q", "r", made)
+        assert await store.journal.find_session("q", "r") is None
+    finally:
+        await store.close_store()
+
+
 def own(kind: str, **fields: Any) -> list[JsonObject]:
     return [{"type": kind, **fields}]
 
