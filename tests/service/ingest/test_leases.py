@@ -36,6 +36,16 @@ async def test_the_older_connection_is_told_once(app: App, api: RestClient, old:
     assert ["Line 1.", "Line 2."] == [message["content"] for message in await api.contents()]
 
 
+async def test_frames_of_the_older_connection_are_not_even_reduced(app: App, api: RestClient) -> None:
+    """What still comes in envelopes is ignored like events: no metric counts it."""
+    async with open_producer(app, dialect="openai-realtime") as old, open_producer(app):
+        await old.expect_error("superseded", session_id="s", producer="main")
+        await old.send({"frame": {"type": "hologram"}}, {"frame": {"type": "hologram"}, "seq": 2})
+        assert [] == await old.rest()
+    metrics = (await api.get("/metrics")).body.decode()
+    assert 'voicemem_frames_total{dialect="openai-realtime",result="unknown"} 0.0' in metrics
+
+
 async def test_what_the_older_connection_had_sent_is_kept(app: App, old: Producer) -> None:
     """Events that came before the new open are stored and acknowledged; the new one goes on behind them."""
     await old.send_together(*(final_transcript(seq) for seq in range(2, 200)))

@@ -190,6 +190,16 @@ async def test_what_is_no_checkpoint_makes_no_session(api: RestClient, body: Any
     assert [] == (await api.get("/v1/sessions")).json["sessions"]
 
 
+async def test_a_schema_that_cannot_be_used_is_not_restored(api: RestClient) -> None:
+    """Patches can make one; a new session begins with none that refers to nothing."""
+    await api.create(working_memory={"schema": {"properties": {"a": {"$ref": "#/$defs/x"}}, "$defs": {"x": {}}}})
+    usable = (await api.get("/v1/sessions/s/checkpoint")).json
+    await api.patch("/v1/sessions/s", {"working_memory": {"schema": {"$defs": None}}})
+    broken = (await api.get("/v1/sessions/s/checkpoint")).json
+    assert 201 == (await restored(api, usable, session_id="t")).status
+    assert (400, "invalid_field") == (await restored(api, broken, session_id="u")).problem
+
+
 @pytest.mark.parametrize("what", ["version", "events", "sha256", "session"])
 async def test_a_checkpoint_that_was_tampered_with_is_refused(api: RestClient, what: str) -> None:
     """A word of the call, the configuration, the hash, the version: nothing can be another."""

@@ -102,6 +102,16 @@ async def test_what_calls_out_over_the_websocket(app: App, caplog: pytest.LogCap
     assert [act, act] == acts(caplog)
 
 
+async def test_each_update_of_a_batch_is_an_act(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    """Two that come together are two lines, with no line for what lies between."""
+    admin = RestClient(app, ADMIN_KEY)
+    await admin.create("s")
+    update = {"type": "session.update", "webhook": {"url": HOOK}}
+    await admin.send({**update, "seq": 1}, final_transcript(2, "hush"), {**update, "seq": 3, "webhook": None})
+    act = {"act": "calling_out_changed", "by": "environment", "project": "default", "session": "s"}
+    assert [act, act] == acts(caplog)
+
+
 async def test_what_changes_nothing_is_no_act(app: App, caplog: pytest.LogCaptureFixture) -> None:
     """Reading, sending, other settings, refused acts and the same session once more leave no line."""
     admin = RestClient(app, ADMIN_KEY)

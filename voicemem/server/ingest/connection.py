@@ -313,6 +313,8 @@ class Connection:
                 refused = Refused(self.leases.code_for_misplaced(arrival.event))
             self.refuse(refused, event.session_id, event.producer, event.seq)
             return
+        if open_lease.dead:
+            return
         if isinstance(event, NEEDS_VALIDATION) and isinstance(arrival, DecodedEvent):
             if isinstance(event, FrameEvent) and event.dialect == OF_THE_LEASE:
                 event = replace(event, dialect=open_lease.dialect or OF_THE_LEASE)

@@ -150,7 +150,7 @@ class Commits:
         for problem in batch.problems:
             self.metrics.count_refused(problem.code)
             self.refusals.note(lease.project, lease.session_id, problem.code, problem.detail)
-        if any(map(patch_changes_outbound, batch.updates)):  # an administrative act
+        for _ in filter(patch_changes_outbound, batch.updates):  # each is an administrative act
             audit("calling_out_changed", lease.key_id, lease.project, lease.session_id)
 
 
