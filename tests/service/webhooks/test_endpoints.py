@@ -17,6 +17,7 @@ from tests.support.rows import every_row
 from tests.support.servers.webhook_receiver import Reply, WebhookEvent, WebhookReceiver
 from tests.support.services import Serve, running_service
 from tests.support.waiting import eventually
+from voicemem.errors import StoreUnavailable
 from voicemem.protocol.types import JsonObject
 from voicemem.webhooks.endpoints import MAX_ENDPOINTS
 
@@ -41,6 +42,18 @@ async def test_an_endpoints_life(caller: RestClient, hook: WebhookReceiver) -> N
     assert 204 == (await caller.delete(f"/v1/webhooks/{made['id']}")).status
     assert (404, "unknown_webhook") == (await caller.get(f"/v1/webhooks/{made['id']}")).problem
     assert {"webhooks": []} == (await caller.get("/v1/webhooks")).json
+
+
+async def test_a_new_endpoints_secret_is_shown_whatever_follows(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is shown only once, so nothing that fails once the endpoint is there may take its place."""
+
+    async def count(_: object) -> None:
+        raise StoreUnavailable
+
+    app = await serve()
+    monkeypatch.setattr(app.services.webhooks, "counts_of_day", count)
+    made = await RestClient(app).post("/v1/webhooks", {"url": "https://a.example", "event_types": [103]})
+    assert (201, True) == (made.status, made.json["secret"].startswith("whsec_"))
 
 
 async def test_a_forgotten_endpoint_hears_nothing(caller: RestClient, hook: WebhookReceiver) -> None:

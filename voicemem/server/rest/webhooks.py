@@ -139,8 +139,10 @@ def origin_of(url: str) -> str:
 async def answer(
     request: web.Request, endpoint: Endpoint, status: int = 200, with_secret: bool = False
 ) -> web.Response:
-    counts = await services_of(request).webhooks.counts_of_day([endpoint])
-    fields = endpoint_fields(endpoint, counts[endpoint.key])
+    counts = EndpointCounts()
+    if status != HTTPStatus.CREATED:  # of a new one there are none, and its secret is shown only now: nothing may fail
+        counts = (await services_of(request).webhooks.counts_of_day([endpoint]))[endpoint.key]
+    fields = endpoint_fields(endpoint, counts)
     shown = WebhookWithSecret(**fields, secret=endpoint.secret or "") if with_secret else Webhook(**fields)
     return json_response(shown, status)
 
