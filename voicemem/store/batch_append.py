@@ -159,7 +159,8 @@ class BatchAppend:
             self.open_run = None  # it is written now, and cannot grow any more
             originals, known = self.rows.load_originals(self.stream.key, self.producer, seq)
             self.stored |= originals
-            self.known_seqs.append(known)
+            if known:
+                self.known_seqs.append(known)
         payload = self.stored.get(seq)
         if payload is None:  # in a declared gap: it can no longer be stored, so it must not be acknowledged
             return Outcome(code="seq_conflict")

@@ -54,7 +54,8 @@ RELEASES = (
 )
 BY_NODE, BY_ANY = "node = :node", "node is not null"
 SELECT_POSITIONS = f"select s.key, {POSITION} from streams s where s.key in :keys and s.state <> 'erased'"
-SELECT_EPOCHS = "select stream, name, epoch from producers where stream in :streams and name in :names"
+SELECT_EPOCHS = "select stream, name, epoch from producers where stream in :streams"
+"""By stream alone, which has few: by names too, each would be looked for in each stream."""
 
 
 class Nodes(Port):
@@ -162,8 +163,8 @@ class Nodes(Port):
 
     async def find_superseded(self, leases: Sequence[tuple[int, str, int]]) -> list[tuple[int, str, int]]:
         """Those of these leases (key, producer, epoch) that are no longer the newest of their producer."""
-        values = {"streams": [key for key, *_ in leases], "names": [name for _, name, _ in leases]}
-        newest = {(key, name): epoch for key, name, epoch in await self.database.rows(SELECT_EPOCHS, **values)}
+        rows = await self.database.rows(SELECT_EPOCHS, streams=[key for key, *_ in leases])
+        newest = {(key, name): epoch for key, name, epoch in rows}
         return [(key, name, epoch) for key, name, epoch in leases if epoch < newest.get((key, name), 0)]
 
 

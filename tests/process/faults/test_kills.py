@@ -204,11 +204,11 @@ from voicemem.store.admission import Batch, Offer
 from voicemem.store.sqlite import SqliteStore
 
 async def record(store, name):
-    opened = await store.open_producer("p", name, "main", validate_config({}), None, 1)
+    opened = await store.journal.open_producer("p", name, "main", validate_config({}), None, 1)
     seq = 1
     while True:
         batch = [Offer(n, 1, b'{"type":"metric","seq":%d}' % n) for n in range(seq, seq + 3)]
-        await store.append([Batch(opened.stream.key, "main", opened.epoch, 1, offers=batch)], 1)
+        await store.journal.append([Batch(opened.stream.key, "main", opened.epoch, 1, offers=batch)], 1)
         seq += 3
         print(name, seq - 1, flush=True)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from voicemem.search.passages import ABOUT_WEIGHT, BEFORE_WEIGHT, Passage, day_words, indexed_words
 from voicemem.search.words import WORDS_VERSION, QueryWord
-from voicemem.store.database import Connection, Row
+from voicemem.store.database import Connection, Database, Row
 from voicemem.store.memories import COLUMNS, NEWEST_FIRST, MemoryFullText, MemoryRow, row_of_values
 from voicemem.store.scopes import Scope, query_terms, scope_terms
 from voicemem.store.transcript_index import MAX_LOOKS, PASSAGE_COLUMNS, IndexedSession, MessageFullText, TranscriptQuery
@@ -131,6 +131,15 @@ FIND_SESSIONS = """
 
 class SqliteMessageWords(MessageFullText):
     """The words of messages in FTS5, which counts them for itself."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self.opened_with = super().secret
+
+    @property
+    def secret(self) -> bytes:
+        """That of the index file, which another incarnation does not change before the next start."""
+        return self.opened_with
 
     def words_of(self, session: IndexedSession, passage: Passage) -> dict[str, str]:
         said, before, day = (" ".join(words) for words in indexed_words(passage, day_words(session.started_ms)))

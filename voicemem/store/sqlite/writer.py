@@ -79,7 +79,8 @@ class Writer:
             self.rows.flush()
             self.connection.execute(COMMIT)
             self.rows.after_commit()
-            if self.connection.total_changes() > before:  # an empty commit proves nothing about the disk
+            # An empty commit proves nothing about the disk, and none does once a sync has failed.
+            if self.connection.total_changes() > before and not self.ruined:
                 self.troubles.end(self)
             return results
         except FILE_ERRORS as error:

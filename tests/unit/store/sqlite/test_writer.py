@@ -196,6 +196,15 @@ def fill(connection: SqliteConnection) -> None:
     connection.execute("insert into meta values ('large', zeroblob(100000))")
 
 
+async def test_a_commit_beside_a_failed_sync_heals_nothing(sqlite: SqliteStore) -> None:
+    """A checkpoint whose sync failed is noted by a job; others in its transaction do not prove that the disk works."""
+    await together(sqlite.database, lambda connection: sqlite.database.writing.mark_ruined(), insert("beside"))
+    assert not sqlite.healthy
+    with pytest.raises(StoreUnavailable):
+        await sqlite.database.write(insert("later"))
+    assert not sqlite.healthy
+
+
 async def test_an_answer_follows_its_sync(disk: Disk, path: str) -> None:
     """Every acknowledged append was synced by itself, not by some later checkpoint."""
     async with opened_session(path) as store:
