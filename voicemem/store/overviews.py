@@ -25,6 +25,7 @@ MAX_CANDIDATES = 10_000
 """Sessions with deliveries in a state that are looked at all together; where more have some, they are soon met."""
 FIRST_LOOKS = 4
 """Sessions that are looked at first, for each one that the page has room for."""
+LOOKS_GROW = 4
 PLACE_FIELDS = ("started_after", "started_before", "after")
 """The conditions that only say where in the order the page is."""
 INDEXED = ("keys", "user_id", "interrupted", "slow_ms", "state")
@@ -144,7 +145,8 @@ class Overviews(Port):
     def find_keys(self, connection: Connection, query: SessionFilter, most: int) -> tuple[list[int], Place | None]:
         """The keys of a page, and where the next page begins; None at the end. At most so many sessions are looked at.
 
-        The first look is at a few sessions for each that has room on the page, the next one at all the others.
+        The first look is at a few sessions for each that has room on the page, each next one at more of them: what it
+        finds is held as a whole, and a caller may set no bound.
         """
         keys: list[int] = []
         place, looked, size = query.after, 0, min(most, FIRST_LOOKS * (query.limit + 1))
@@ -160,7 +162,7 @@ class Overviews(Port):
             if len(rows) < size:
                 return keys, None
             looked += len(rows)
-            size = most - looked
+            size = min(most - looked, LOOKS_GROW * size)
         return keys, place
 
 

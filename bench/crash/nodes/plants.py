@@ -22,7 +22,7 @@ def acknowledge_early() -> None:
         before, late[id(self)] = late.get(id(self)), candidates
         if before is not None:
             insert(self, before)
-        return {candidate.run.stream for candidate in candidates}
+        return {candidate.cached.stream.key for candidate in candidates}
 
     connection.insert = insert_late
 

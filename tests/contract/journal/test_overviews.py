@@ -3,9 +3,11 @@
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.stores.contract import (
     END,
@@ -100,6 +102,18 @@ async def test_slim_rows_are_filtered(store: Store, most_looks: int) -> None:
         assert [f"s{digit}" for digit in expected] == await found(store, most_looks, **conditions), conditions
         count = await store.overviews.count_overviews(SessionFilter(project="p", **conditions), 5)
         assert min(5, len(expected)) == count, conditions
+
+
+async def test_the_last_of_many_sessions_is_found(store: Store) -> None:
+    """In a page that takes several looks, also where the caller sets no bound."""
+    for number in range(50):
+        labels = {"rare": str(number < 2)}
+        await open_key(store, f"s{number}", {"labels": labels}, now_ms=NOW + number)
+    wanted = SessionFilter(project="p", label=("rare", "True"), limit=1)
+    rows, after = await store.overviews.list_overviews(wanted, most_looks=sys.maxsize)
+    assert (["s1"], True) == ([row.session_id for row in rows], after is not None)
+    rows, after = await store.overviews.list_overviews(replace(wanted, after=after), most_looks=sys.maxsize)
+    assert (["s0"], None) == ([row.session_id for row in rows], after)
 
 
 async def test_many_sessions_with_failed_deliveries_are_found(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
