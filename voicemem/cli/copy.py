@@ -128,10 +128,13 @@ async def compare_histories(source: CopyEnd, target: str, volume: Volume) -> int
             try:
                 while position < EVENTS and (page := source.read_entries(key, position, PAGE)):
                     fold_all(ours, decode_rows(page))
-                    fold_all(theirs, decode_rows(await store.journal.read_rows(key, position, PAGE)))
                     position = page[-1].position
             except DamagedEntry:
                 continue
+            position = 0  # damage of the copy alone is not left out
+            while position < EVENTS and (page := await store.journal.read_rows(key, position, PAGE)):
+                fold_all(theirs, decode_rows(page))
+                position = page[-1].position
             if encode_state(theirs) != encode_state(ours):
                 raise Differs(f"The history of the session with the key {key} is another one. Do not serve the copy.")
             count += 1

@@ -81,14 +81,15 @@ class MemoryServer:
 
     async def list_resources(self, context: Any, _: Any) -> types.ListResourcesResult:
         """List the resources of a session token; with a key there are too many to list."""
-        caller, resources = self.caller_of(context.request), []
-        if caller.session_id is not None:
-            address = f"voicemem://sessions/{caller.session_id}/history"
-            resources.append(Resource(name="history", title=HISTORY_TITLE, uri=address, mime_type=JSON))
+        resources = []
         try:
+            caller = self.caller_of(context.request)
             user_id = await user_of(caller) if caller.reach == "user" else None
         except ClientError as error:
             raise MCPError(types.INTERNAL_ERROR, sentence_of(error)) from None
+        if caller.session_id is not None:
+            address = f"voicemem://sessions/{caller.session_id}/history"
+            resources.append(Resource(name="history", title=HISTORY_TITLE, uri=address, mime_type=JSON))
         if user_id is not None:
             address = f"voicemem://users/{quote(user_id, safe='')}/memories"
             resources.append(Resource(name="memories", title=MEMORIES_TITLE, uri=address, mime_type=JSON))

@@ -27,7 +27,9 @@ with warnings.catch_warnings():
     from bench.harness.livekit.scenarios import JOKE, SHORT, STORY, OwnNodes, answer
     from bench.harness.livekit.stage import PLAIN, UNSYNCED, Stage
     from bench.harness.livekit.voice import SAMPLE_RATE
+    from voicemem.integrations.ledger import Ledger
     from voicemem.integrations.livekit.call import LiveKitCall
+    from voicemem.integrations.livekit.nodes import Nodes
     from voicemem.integrations.livekit.remembering import rebuilt, text_of
 
 EDGE = 2
@@ -107,6 +109,15 @@ async def test_what_the_program_asks_for_the_user_stands_before_its_answer() -> 
     assert said == [("user", "Tell me a joke"), ("user", "How about nothing")]
     assert call.said()[0] == said[0]
     assert call.said()[-1][0] == "assistant"
+
+
+def test_a_version_without_such_messages_still_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the memory cannot make of LiveKit's classes does not stop `generate_reply`."""
+    monkeypatch.delattr("livekit.agents.llm.ChatMessage")
+    missed: list[str] = []
+    nodes = Nodes(Ledger(lambda event: None), None, lambda where, error: missed.append(where))
+    assert nodes.generate_reply(lambda **named: named["user_input"], user_input="Tell me a joke") == "Tell me a joke"
+    assert missed == ["generate_reply"]
 
 
 async def test_the_caller_speaks_while_the_program_asks() -> None:

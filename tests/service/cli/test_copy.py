@@ -22,7 +22,7 @@ from tests.support.postgresql import database_of, server
 from tests.support.rows import every_row
 from tests.support.services import running_service
 from voicemem.cli import main
-from voicemem.store.copying import copy_rows
+from voicemem.store.copying import compare_rows, copy_rows
 
 pytestmark = pytest.mark.postgresql
 BYTES = "select sum(octet_length(payload))::bigint from journal"
@@ -239,6 +239,23 @@ async def test_a_copy_that_differs(file: str, database: str, name: str, monkeypa
     monkeypatch.setattr(COMMAND, "copy_rows", copy_and_damage)
     code, output = await copy_beside(file, database)
     assert (3, True) == (code, "of journal, the row with stream 1, position 1 differs" in output), output
+    await fill(file, 4)
+
+
+async def test_a_copy_that_is_damaged_once_it_was_compared(
+    file: str, database: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What only the copy cannot read is not left out of the histories: the source is still the store."""
+    await fill(file)
+
+    def compare_and_damage(*arguments: Any) -> Any:
+        compared = compare_rows(*arguments)
+        server().execute("update journal set payload = 'x' where position = 1", name)
+        return compared
+
+    monkeypatch.setattr(COMMAND, "compare_rows", compare_and_damage)
+    code, output = await copy_beside(file, database)
+    assert (1, False) == (code, "is the store now" in output), output
     await fill(file, 4)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from voicemem.integrations.background_session import Newest
 from voicemem.integrations.ledger import Ledger, now_ms
 from voicemem.integrations.livekit.playback import Playback, Speech, Speeches, TypedMessages
-from voicemem.integrations.livekit.remembering import Remembering
+from voicemem.integrations.livekit.remembering import Remembering, user_message
 
 TIMED = "lk.timed_transcripts"
 """The key under which a frame has the words of its audio."""
@@ -194,12 +194,9 @@ class Nodes:
 
     def generate_reply(self, original: Any, **named: Any) -> Any:
         """Expect a message that the program gives in place of the user; it gets its id here."""
-        from livekit.agents import llm
-
         message: Any = named.get("user_input")
         if isinstance(message, str):
-            made = self.guarded("generate_reply", partial(llm.ChatMessage, role="user", content=[message]))
-            message = named["user_input"] = made or message
+            message = named["user_input"] = self.guarded("generate_reply", partial(user_message, message)) or message
         handle = original(**named)
         if hasattr(message, "created_at"):
             self.typed.known[message.id] = False  # nothing has run yet

@@ -36,6 +36,12 @@ def chat_context(messages: Iterable[JsonObject]) -> ChatContext:
     return ChatContext(items)
 
 
+def user_message(text: str) -> Any:
+    from livekit.agents import llm
+
+    return llm.ChatMessage(role="user", content=[text])
+
+
 def text_of(message: Any) -> str:
     """The text of a chat message as it was generated; LiveKit's own property has had several names."""
     return "\n".join(part for part in message.content if isinstance(part, str))
