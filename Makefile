@@ -112,7 +112,7 @@ schemathesis: .venv/installed-tests
 # Asks the AsyncAPI parser (npm) what it thinks of /asyncapi.json; needs node.
 asyncapi: .venv/installed
 	mkdir -p .asyncapi && cd .asyncapi && npm install --silent --no-fund --no-audit @asyncapi/parser@3.6.3
-	$(BIN)/python -c 'from voicemem.server.rest.operator.asyncapi import asyncapi_json; print(asyncapi_json().decode())' > .asyncapi/document.json
+	$(BIN)/python -c 'from voicemem.server.rest.asyncapi import asyncapi_json; print(asyncapi_json().decode())' > .asyncapi/document.json
 	cd .asyncapi && node --input-type=module --eval "import { Parser } from '@asyncapi/parser'; import fs from 'fs'; \
 	  const found = await new Parser().parse(fs.readFileSync('document.json', 'utf8')); \
 	  for (const one of found.diagnostics) console.log(one.severity, one.message, one.path.join('.')); \
