@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import builtins
 import hmac
-import logging
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -34,7 +33,6 @@ from voicemem.store.records import LIST_BYTES, RestoredSession, SessionFilter, S
 from voicemem.store.streams import AWAITED_MS, SessionEnding, Stream
 from voicemem.transcript.fold import CLOSED
 
-LOG = logging.getLogger("voicemem.sessions")
 CLOSED_BY_REQUEST = "api"
 """The reason of a close over REST that gives none."""
 OWN_REASONS = frozenset({CLOSED_BY_REQUEST, "api_leave", DEFAULT_END_REASON, "idle", "max_duration", CLOSED})

@@ -28,6 +28,7 @@ CommitListener = Callable[[Sequence[AppendResult]], None]
 
 
 LOG = logging.getLogger("voicemem")
+SESSION_LOG = logging.getLogger("voicemem.sessions")
 MAX_BATCHES = 1_000
 """In one commit, at most: it bounds how long a commit takes."""
 APART_TOGETHER = 16
@@ -267,4 +268,4 @@ class RefusalLog:
 
 def log_session(what: str, project: str, session_id: str, **more: object) -> None:
     """Log what became of a session, or of its producer. `more` are fields, and never what was said in the call."""
-    LOG.info("Session %s", what, extra={"project": project, "session_id": session_id, **more})
+    SESSION_LOG.info("Session %s", what, extra={"project": project, "session_id": session_id, **more})
