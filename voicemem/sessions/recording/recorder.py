@@ -12,8 +12,6 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeGuard, cast
 
-import msgspec
-
 from voicemem.config.secrets import SessionPatch, changes_outbound, patch_changes_outbound
 from voicemem.config.session import validate_config
 from voicemem.dialects.dialect import Dialect, Frame, MalformedFrame, Openings, RawFrame, UnknownFrame
@@ -75,13 +73,8 @@ class FrameReducer:
             return rejected(event, "unknown_dialect", no_such_dialect(event.dialect))
         try:
             frame = reduce_frame(dialect, event)
-
-            def was_opened(id: str) -> bool:
-                return is_known is not None and is_known(FrameEvent(dialect=event.dialect, id=id))
-
-            typed_out = frame is not None and frame.typed and not keep_typed
-            if frame is not None and (typed_out or not (openings or Openings()).admits(frame, was_opened)):
-                frame = None  # it is typed, or a part of what is not kept
+            if frame is not None and not may_keep(frame, event, keep_typed, is_known, openings):
+                frame = None
             result = "ignored" if frame is None else "taken"
         except UnknownFrame as unknown:
             self.name_unknown(dialect.name, str(unknown))
@@ -91,16 +84,7 @@ class FrameReducer:
         if frame is None and event.seq is None:
             self.count(event.dialect, result)
             return None
-        kept = FrameEvent(dialect=event.dialect, session_id=event.session_id, producer=event.producer, seq=event.seq)
-        if frame is not None:
-            vendor_id = frame.id if frame.id is not None and 1 <= len(frame.id) <= 128 else None
-            kept = msgspec.structs.replace(
-                kept,
-                frame=frame.content,
-                sender=event.sender,
-                ts=frame.ts if event.ts is None else event.ts,
-                id=vendor_id if event.id is None else event.id,
-            )
+        kept = kept_event(event, frame)
         if kept.seq is None and kept.id is not None and is_known is not None and is_known(kept):
             self.count(event.dialect, "repeated")
             return None
@@ -124,6 +108,40 @@ class FrameReducer:
         if key not in self.named and len(self.named) < MAX_NAMED:
             self.named.add(key)
             LOG.info("Frames of an unknown type are ignored: %s, %s", *key)
+
+
+def may_keep(
+    frame: Frame,
+    event: FrameEvent,
+    keep_typed: bool,
+    is_known: Callable[[FrameEvent], bool] | None,
+    openings: Openings | None,
+) -> bool:
+    """Whether a frame says anything here: neither typed, where that is left out, nor a part of what is not kept."""
+    if frame.typed and not keep_typed:
+        return False
+
+    def was_opened(id: str) -> bool:
+        return is_known is not None and is_known(FrameEvent(dialect=event.dialect, id=id))
+
+    return (openings or Openings()).admits(frame, was_opened)
+
+
+def kept_event(event: FrameEvent, frame: Frame | None) -> FrameEvent:
+    """The event that is journaled. A vendor's id that an event may not have is left out."""
+    if frame is None:
+        return FrameEvent(dialect=event.dialect, session_id=event.session_id, producer=event.producer, seq=event.seq)
+    vendor_id = frame.id if frame.id is not None and 1 <= len(frame.id) <= 128 else None
+    return FrameEvent(
+        dialect=event.dialect,
+        frame=frame.content,
+        sender=event.sender,
+        session_id=event.session_id,
+        producer=event.producer,
+        seq=event.seq,
+        ts=frame.ts if event.ts is None else event.ts,
+        id=vendor_id if event.id is None else event.id,
+    )
 
 
 def rejected(event: IncomingEvent, code: str, detail: str) -> RejectedEvent:
