@@ -10,8 +10,7 @@ import aiohttp
 import pytest
 from aiohttp.client_proto import ResponseHandler
 
-from voicemem.security.address_guard import allowed_networks, guarded_connector
-from voicemem.security.interim_answers import MOST, BoundedResponseHandler
+from voicemem.security.address_guard import MOST, BoundedResponseHandler, allowed_networks, guarded_connector
 
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 300000\r\n\r\n" + b"x" * 300_000
