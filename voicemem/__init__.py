@@ -1,7 +1,5 @@
 """voicemem: the memory of voice agents. It durably records what was really said, and what was really heard."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any, TypeVar
 

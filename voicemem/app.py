@@ -1,7 +1,5 @@
 """The service as a whole: starts the servers and background tasks, and stops them in reverse order."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -1,7 +1,5 @@
 """Delays between attempts."""
 
-from __future__ import annotations
-
 
 def exponential_s(attempt: int, first_s: float, longest_s: float) -> float:
     """The delay after an attempt, counted from 0: `first_s`, doubled each time, at most `longest_s`."""

@@ -17,8 +17,6 @@
 `CODES` is the only table that maps a code to its HTTP status and websocket close code.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

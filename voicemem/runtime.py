@@ -1,7 +1,5 @@
 """Sources of what is not pure, passed in: clock, randomness, ids, secrets, and the RAM that caches share."""
 
-from __future__ import annotations
-
 import random
 import secrets
 import string

@@ -1,7 +1,5 @@
 """The use cases, put together once, for the service and for the library."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine

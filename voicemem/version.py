@@ -1,7 +1,5 @@
 """The version of this package, and how the rest of it is installed."""
 
-from __future__ import annotations
-
 __version__ = "0.1.0"
 
 

@@ -1,7 +1,5 @@
 """The command line. Each command's help teaches what it is for."""
 
-from __future__ import annotations
-
 import click
 
 from voicemem.cli.backup import backup, restore

@@ -1,7 +1,5 @@
 """`voicemem backup` and `voicemem restore`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import click

@@ -1,7 +1,5 @@
 """`voicemem demo`, `replay`, `history` and `receive`: calls, in and out."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from pathlib import Path

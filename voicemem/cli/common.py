@@ -1,7 +1,5 @@
 """Shared by the commands: errors, Ctrl-C, flags and their environment variables, the REST client, bars."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

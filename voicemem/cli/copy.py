@@ -1,7 +1,5 @@
 """`voicemem copy`."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterator

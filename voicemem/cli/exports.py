@@ -1,7 +1,5 @@
 """`voicemem export` and `export-user`: calls as documents and users whole, in files for their owner alone."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterator

@@ -4,8 +4,6 @@ Messages and fields are voicemem's own, without payloads. The text of an excepti
 exception is logged by type and place, with its text only if that comes from voicemem or the operating system.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """`voicemem mcp`: the memory as tools for LLMs."""
 
-from __future__ import annotations
-
 from urllib.parse import urlsplit
 
 import click

@@ -1,7 +1,5 @@
 """`voicemem search`, `memories` and `reindex`."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any, get_args
 

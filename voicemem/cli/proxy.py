@@ -1,7 +1,5 @@
 """`voicemem proxy`: forwards calls to another stack, and remembers them."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

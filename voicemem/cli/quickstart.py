@@ -1,7 +1,5 @@
 """`voicemem quickstart`: three questions, a settings file, and the next command."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

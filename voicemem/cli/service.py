@@ -1,7 +1,5 @@
 """`voicemem serve` and `check-config`; `voicemem ui`, which opens the page of a running service."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging

@@ -3,8 +3,6 @@
 A setting that is seldom set has no flag: a variable or the file sets it.
 """
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Mapping

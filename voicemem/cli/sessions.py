@@ -1,7 +1,5 @@
 """`voicemem sessions`: calls as a table on a terminal, and as JSON lines in a pipe."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import AsyncGenerator

@@ -1,7 +1,5 @@
 """Commands that open the store of a server: `keys`, `hooks`, and for PostgreSQL `nodes`, `restored` and `migrate`."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Awaitable, Callable

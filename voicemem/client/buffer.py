@@ -1,7 +1,5 @@
 """The events of one producer that are not acknowledged yet."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections import deque

@@ -1,7 +1,5 @@
 """The client: opens sessions, and hands what they send to one connection."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

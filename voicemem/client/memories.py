@@ -1,7 +1,5 @@
 """Memories that last beyond a call, over REST."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 from urllib.parse import quote

@@ -1,7 +1,5 @@
 """A client's counts: events that `send` could not take, and its metrics in the text format of Prometheus."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections import Counter

@@ -1,7 +1,5 @@
 """Options of a client, room for events that several sessions share, and delays between attempts."""
 
-from __future__ import annotations
-
 import random
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Replays recorded calls: streams a file of events to a server, and counts each once it is acknowledged."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """A session as producers use it: events, what is read and changed of it, and its working memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, TypedDict, Unpack

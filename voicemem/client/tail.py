@@ -1,7 +1,5 @@
 """Reads a live tail: server-sent events, continued after every lost connection."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing

@@ -4,8 +4,6 @@ It chooses which part of the memory the next LLM request gets (the context polic
 by an LLM (`extract`), and what is shown of earlier calls (`memories`).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple

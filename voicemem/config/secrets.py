@@ -1,7 +1,5 @@
 """The secrets of a configuration, and the parts of it that make the service send requests."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 from typing import Any

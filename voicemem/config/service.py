@@ -4,8 +4,6 @@ Only `voicemem/cli/service_settings` reads flags, environment variables and the 
 settings as arguments.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 A configuration is stored as the JSON object that was given, without its secrets; `parse_config` makes it typed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 

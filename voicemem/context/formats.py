@@ -4,8 +4,6 @@ Messages are enriched and interleaved with tool calls, become runs of one role, 
 OpenAI's, Anthropic's or Gemini's. The vendor decides which fields go with role and text.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import deque

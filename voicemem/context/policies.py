@@ -5,8 +5,6 @@ to bottom: the interface that custom policies implement, the policies that come 
 and finds its policies.
 """
 
-from __future__ import annotations
-
 import importlib
 import re
 from bisect import bisect_left, bisect_right

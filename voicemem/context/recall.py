@@ -1,7 +1,5 @@
 """What is known of a user from earlier calls, as one system message: memories, chosen without an LLM or a network."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

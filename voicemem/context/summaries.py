@@ -4,8 +4,6 @@ No node owns a session. The first one to notice that a summary is due claims it,
 only if no other summary was journaled meanwhile. So should two nodes ask all the same, only one answer counts.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from bisect import bisect_right

@@ -1,7 +1,5 @@
 """How much of a model's window a context takes, and what was left out: the answer to `usage=true`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Literal
 

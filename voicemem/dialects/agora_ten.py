@@ -20,8 +20,6 @@ Notes: `p:ID` (the parts of a message that is not whole yet), `t:ITEM` (the `Tim
 (how many texts of each the collector has sent).
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Iterator, Sequence
 from operator import itemgetter

@@ -19,8 +19,6 @@ Notes: `replies` (N), `over` (whether the next token begins a reply), `speaking`
 since when).
 """
 
-from __future__ import annotations
-
 from itertools import islice
 from typing import Any
 

@@ -28,8 +28,6 @@ its audio), `unvoiced` (ms of text whose audio has not come), `audio_first` (its
 repeat), `asked` (the ids of functions' last calls, by name).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice

@@ -4,8 +4,6 @@
 and, through `Known`, what the fold knows by then.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple

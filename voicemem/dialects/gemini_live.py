@@ -31,8 +31,6 @@ utterance), `prompted` (the model continues without being spoken to, after a tex
 the reply's audio).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

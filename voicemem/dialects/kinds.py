@@ -3,8 +3,6 @@
 Records are the allow-list of a dialect: fields that they do not name are left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 

@@ -24,8 +24,6 @@ Notes: `pending` (turn, first and last number of the items `~pN` that no item ha
 `turns` (when the newest turns began), `last` (the newest reply).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -31,8 +31,6 @@ audio), `r:REPLY` (how many of its characters are FINAL; of each block where its
 
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

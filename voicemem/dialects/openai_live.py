@@ -26,8 +26,6 @@ whether it is `done`, `cut`, or `asked` something in writing since), `items` (ho
 `t:CALL` (the turn of a tool call).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

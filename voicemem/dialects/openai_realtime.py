@@ -8,8 +8,6 @@ conversation), `i:ITEM` (the turn of an item that has not begun), `answering` (t
 announcement on), `a:ITEM` (its bytes of audio so far), `b:RESPONSE` (when its audio began to play, over WebRTC).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Literal
 

@@ -22,8 +22,6 @@ newest reply that were heard, where no segment says so), `utterance` (number of 
 (whether `user-input` comes), `speaking` (whether audio is played), `words` (whether the TTS has word times).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from hashlib import blake2b

@@ -1,7 +1,5 @@
 """Help for `reduce`, `texts` and webhooks of a dialect: values of frames, and texts in them."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 from collections.abc import Iterable, Iterator

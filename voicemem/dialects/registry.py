@@ -3,8 +3,6 @@
 A new dialect adds its import and its line here.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -18,8 +18,6 @@ item and how many characters of the reply were spoken; `final`, that the call is
 
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -4,8 +4,6 @@ The clock is for stacks that do not report playback: a reply's audio begins when
 reply before it has ended. What follows is marked as an estimate, and a stated position counts more (docs/dialects.md).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 

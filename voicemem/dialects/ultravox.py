@@ -26,8 +26,6 @@ began to speak), `stopped` (the reply that was cut), `again` (the agent has spok
 that Ultravox may repeat), `texts` (the ordinals of typed texts).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from itertools import islice
 

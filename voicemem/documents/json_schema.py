@@ -6,8 +6,6 @@ No sentence holds a value of a document: from an error of the validator only its
 used; its message and its instance quote the document.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

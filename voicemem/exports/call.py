@@ -1,7 +1,5 @@
 """What an export says of a call: its facts, and what was said in it, each with the time in which it could be heard."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The formats that a call can be exported in, by their names."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Literal, NamedTuple, get_args
 

@@ -1,7 +1,5 @@
 """Markdown (CommonMark, with GitHub's strikethrough): a call to read, where what no one heard is struck out."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """CSV (RFC 4180), a row for each message, for spreadsheets; and JSON lines, the call and its messages as they are."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

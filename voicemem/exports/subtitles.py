@@ -3,8 +3,6 @@
 SRT has no comments, so what was not heard is only in WebVTT.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from voicemem.exports.call import Call, Utterance

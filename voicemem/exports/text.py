@@ -1,7 +1,5 @@
 """How exports write texts and times: what people say must not break, hide or reorder what stands around it."""
 
-from __future__ import annotations
-
 import re
 
 from voicemem.protocol.memories import civil_date

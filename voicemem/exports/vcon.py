@@ -3,8 +3,6 @@
 Nothing of the core has another meaning here and no extension is used, so every reader of the draft reads it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Any

@@ -1,7 +1,5 @@
 """The caller's side of a chat completion: what its request says, and the answers that the gateway writes itself."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any, Literal

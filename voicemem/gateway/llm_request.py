@@ -1,7 +1,5 @@
 """One LLM request of the gateway: its answer goes to the caller as it comes, and into the journal at the same time."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -5,8 +5,6 @@ results, and the LLM is asked again with them in its context. When the LLM also 
 ends and the caller continues.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any

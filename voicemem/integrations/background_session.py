@@ -3,8 +3,6 @@
 `AttachedMemory` is what integrations return for a call that they follow.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import secrets

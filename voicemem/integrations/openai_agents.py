@@ -11,8 +11,6 @@
 See docs/openai-agents.md. The SDK is imported nowhere here: its sessions and listeners are protocols.
 """
 
-from __future__ import annotations
-
 import logging
 import secrets
 from collections import deque

@@ -4,8 +4,6 @@ They are LangChain's, or look like those: of a `type` ("human", "ai", "tool", "s
 "ai", `tool_calls`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 

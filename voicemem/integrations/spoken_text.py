@@ -5,8 +5,6 @@ Text goes to the TTS (`voice`), audio comes out (`audio_ms`), and at some time a
 In the one that is still being made, the voice is assumed to continue as fast as before.
 """
 
-from __future__ import annotations
-
 import re
 from collections import deque
 from collections.abc import Iterator

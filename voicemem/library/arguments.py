@@ -1,7 +1,5 @@
 """Checks of what programs pass to the library: the same as for what comes over the network."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Background requests to a session's LLM: one chat completion each, not streamed, and how many run at a time."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple

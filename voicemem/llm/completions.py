@@ -3,8 +3,6 @@
 What servers add to the format is passed through unread.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

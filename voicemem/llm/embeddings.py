@@ -4,8 +4,6 @@ A vector is handed on as stores keep it: little-endian 32-bit floats of length 1
 compared without looking at their lengths again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from array import array

@@ -1,7 +1,5 @@
 """Which LLM a session's requests go to: its own, or the operator's if it has none."""
 
-from __future__ import annotations
-
 import msgspec
 from msgspec import Struct
 

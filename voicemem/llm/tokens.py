@@ -1,7 +1,5 @@
 """What is known about models: the size of their context, in tokens, and how their tokens are counted."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 A key reaches its project, a session token what it was made for.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from types import MappingProxyType

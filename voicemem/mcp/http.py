@@ -1,7 +1,5 @@
 """MCP over streamable HTTP: the SDK's application behind the check of keys, with the resource's metadata."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import signal

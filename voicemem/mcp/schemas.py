@@ -1,7 +1,5 @@
 """Arguments and results of the tools. Arguments named `…Within` have no owner: a session token has fixed it."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType

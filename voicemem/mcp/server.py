@@ -1,7 +1,5 @@
 """The MCP server: lists, tools and resources for its clients, whatever the transport."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable

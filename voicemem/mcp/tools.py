@@ -1,7 +1,5 @@
 """The six tools for LLMs: their requests to the REST API, their results, and how they describe themselves."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, get_type_hints

@@ -3,8 +3,6 @@
 All of it is in the journal; the fold knows where. Nothing is written.
 """
 
-from __future__ import annotations
-
 from msgspec import Struct, structs
 
 from voicemem.errors import Refused

@@ -4,8 +4,6 @@ What is added is translated to events. What is forgotten is no longer shown by c
 erased.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal

@@ -1,7 +1,5 @@
 """Fork a session: a new session that remembers another one up to a turn."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import msgspec

@@ -4,8 +4,6 @@ Figures are made from what is in memory, else in the background, and kept in the
 what it lacks is made within seconds, and shown by the next one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections import Counter, defaultdict

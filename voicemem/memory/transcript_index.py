@@ -5,8 +5,6 @@ handed to the index, whose transactions are its own. What a process has not done
 the index knows up to where each journal is in it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import OrderedDict

@@ -4,8 +4,6 @@ A search waits a little for the vector of its query, and goes by words alone whe
 made in the background: never before an ack, a read or a search.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import OrderedDict

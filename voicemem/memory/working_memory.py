@@ -5,8 +5,6 @@ something else was appended first, all of that is repeated. So writers on any nu
 version can be read.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Collection
 from functools import partial

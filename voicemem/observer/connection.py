@@ -3,8 +3,6 @@
 Nothing of a vendor's answer is repeated in logs or errors.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from contextlib import suppress

@@ -4,8 +4,6 @@ The store has what is to be observed. Each node looks there once a second, claim
 stopped. The calls of a retired node are free to claim, so another continues them, in the middle of a call.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping

@@ -1,7 +1,5 @@
 """Vendors whose calls can be observed: dialects with a websocket for that, and its address."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Literal, NamedTuple
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit

@@ -3,8 +3,6 @@
 docs/ingest.md and docs/limits.md state them. Every check raises `Refused`, whose sentence never quotes what was sent.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import get_close_matches

@@ -4,8 +4,6 @@ What is not a frame of events raises `InvalidFrame`. An event that cannot be acc
 place among the others. No error quotes what was sent.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from itertools import accumulate

@@ -4,8 +4,6 @@ Times named `ts` are Unix ms; times named `*_ms` in a reply or an utterance coun
 with an unknown field is refused at the doors; `codec.decode_journaled` reads one that an earlier version let in.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, get_args
 
 from msgspec import UNSET, Meta, Struct, UnsetType

@@ -1,7 +1,5 @@
 """Frames that the service sends to a producer."""
 
-from __future__ import annotations
-
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 

@@ -1,7 +1,5 @@
 """What all parts share of memories that last: their kinds, where they come from, and the times that they tell."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Literal
 

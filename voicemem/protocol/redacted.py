@@ -1,7 +1,5 @@
 """What stands for redacted text, and events that are equal but for what was redacted in them (docs/redaction.md)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 HIDDEN = "█"

@@ -4,8 +4,6 @@ A line ends with `\\n` or `\\r\\n`. A lone `\\r`, which the standard takes for a
 not write it, and data is handed on as it came.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from types import MappingProxyType
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Types and limits that all parts of the protocol share, and plain sentences for texts that break a pattern."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import re

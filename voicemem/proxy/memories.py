@@ -1,7 +1,5 @@
 """The memory service as the proxy uses it: which keys of callers are good, and a client for each key in use."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging

@@ -4,8 +4,6 @@ A handshake says which upstream, which session and which key of the memory. Forw
 their letters. Everything is Latin-1, in which every byte is a character.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from http import HTTPStatus

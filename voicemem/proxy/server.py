@@ -1,7 +1,5 @@
 """The proxy's server: accepts callers, answers health checks and metrics, and drains calls at its end."""
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import logging

@@ -1,7 +1,5 @@
 """Settings of `voicemem proxy`, checked. Upstreams are named here and nowhere else."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple

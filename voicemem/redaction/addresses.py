@@ -1,7 +1,5 @@
 """E-mail addresses: written ones, and those that are said as "john dot doe at example dot com"."""
 
-from __future__ import annotations
-
 import re
 
 from voicemem.protocol.redacted import HIDDEN, HIDDEN_WORD

@@ -8,8 +8,6 @@ text: a run continues from one final to the next, whatever is answered in betwee
 can be found again from the newest events in the journal, since what was redacted gives the same again.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, NamedTuple, TypeVar

@@ -3,8 +3,6 @@
 Of languages that share a word, the reading with more digits counts: then less is kept, and not more.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterator

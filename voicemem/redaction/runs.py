@@ -5,8 +5,6 @@ beginning of a text gives the beginning of what the text gives, and what a run g
 again. Only words end a run: white space, marks and what people say between digits do not.
 """
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

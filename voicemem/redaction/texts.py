@@ -1,7 +1,5 @@
 """What is redacted by the choice of an operator (`--redact`), and one text or JSON value without it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple

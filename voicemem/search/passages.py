@@ -5,8 +5,6 @@ Only what was heard is one. A reply that may still be playing is none yet: an in
 A memory that lasts beyond a call is found by its own words, and by those of its topics, entities and day.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple

@@ -4,8 +4,6 @@ The scores are added: how well the words fit, next to the best of the search, an
 weight. Adding keeps how much better the first is than the second, which ranks alone (reciprocal rank fusion) lose.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping
 from typing import Generic, Literal, NamedTuple, TypeVar
 

@@ -8,8 +8,6 @@ their endings and are asked for as beginnings, which finds "Rechnungen" by "Rech
 compounds; an English word whose forms have no stem in common, or that is spelt in two ways, is asked for in all.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterator

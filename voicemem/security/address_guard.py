@@ -11,8 +11,6 @@ The ranges are listed here because `ipaddress.is_private` and `is_global` are no
 multicast, NAT64, IPv4-compatible and other addresses through, and which ones depends on the version of Python.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import re

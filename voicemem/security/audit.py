@@ -3,8 +3,6 @@
 A line is one JSON object. It never contains payloads or secrets.
 """
 
-from __future__ import annotations
-
 import logging
 from typing import Literal
 

@@ -4,8 +4,6 @@ A project sets its own over REST or by command; they stand in the store, so that
 from the settings, verify beside them, for as long as they stand there.
 """
 
-from __future__ import annotations
-
 import re
 import secrets
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ with the SHA-256 of that key's secret, which only the holder of the key and the 
 secret to store, and revoking the key revokes its tokens.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Events that the service derives from a memory, journaled only right after what they were derived from."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import msgspec

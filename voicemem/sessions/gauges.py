@@ -1,7 +1,5 @@
 """Gauges: metrics whose values are looked up only when the metrics are read."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping

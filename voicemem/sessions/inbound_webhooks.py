@@ -1,7 +1,5 @@
 """Webhooks of other stacks: verified, split into frames, and journaled in the session that they name."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress

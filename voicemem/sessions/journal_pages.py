@@ -1,7 +1,5 @@
 """Journals by pages, forwards and backwards, with the entries of some types or of one turn alone."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 

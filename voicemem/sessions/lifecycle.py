@@ -4,8 +4,6 @@ Presence tells the store who is connected to this node, and closes the sessions 
 anywhere, and who is expected back, is in the store, which decides what that means for a session.
 """
 
-from __future__ import annotations
-
 import asyncio
 import builtins
 import hmac

@@ -3,8 +3,6 @@
 All of it happens while calls are running, so it is done in small steps with pauses between them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable

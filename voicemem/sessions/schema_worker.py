@@ -3,8 +3,6 @@
 What takes too long there, or too much memory, is ended by the kernel, and the next check starts the process again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import os

@@ -3,8 +3,6 @@
 These are pure decisions over rows. Every store makes them in its transaction, so that all engines decide alike.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The append of a batch whose events are admitted one by one, over the rows of any engine (docs/ingest.md)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

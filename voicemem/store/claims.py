@@ -1,7 +1,5 @@
 """Work that only one node should do at a time."""
 
-from __future__ import annotations
-
 from voicemem.store.database import Connection, Port, upsert, writes
 
 SUMMARY, EXTRACTION, INDEX_CHECK = "summary", "extraction", "index"

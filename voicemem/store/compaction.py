@@ -4,8 +4,6 @@ A journal is append-only, so its first part can be copied into an archive first,
 at a time. Whatever is in both is the same, so a crash at any moment needs no repair.
 """
 
-from __future__ import annotations
-
 import asyncio
 
 import msgspec

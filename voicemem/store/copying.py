@@ -8,8 +8,6 @@ What stays behind: snapshots, which are made again from journals; nodes, claims,
 since no process serves a store that is copied; and the content of erased sessions that is not deleted yet.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """Deliveries as those read them who own their session, their endpoint or their project."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 

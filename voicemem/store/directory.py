@@ -1,7 +1,5 @@
 """The directory: API keys, secrets of inbound webhooks, the operator's endpoint, and the identity of the store."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """The receivers of webhooks: a session's own, those that projects registered, and the operator's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

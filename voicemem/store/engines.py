@@ -1,7 +1,5 @@
 """Chooses the engine by the scheme of the setting `store`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 

@@ -3,8 +3,6 @@
 So throughput grows with load, and a lone job never waits for company.
 """
 
-from __future__ import annotations
-
 import asyncio
 import queue
 import threading

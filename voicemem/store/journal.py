@@ -1,7 +1,5 @@
 """The journal: streams (sessions and users' own), their producers, and their append-only lists of events."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import zlib

@@ -1,7 +1,5 @@
 """Keys of streams, endpoints and deliveries: numbers of 53 bits that begin with the time, made without a sequence."""
 
-from __future__ import annotations
-
 import secrets
 import threading
 from collections.abc import Callable

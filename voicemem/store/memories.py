@@ -1,7 +1,5 @@
 """The memories of a store, each in the journal of a stream and in a row, from which it is found."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Nodes: the processes that work on one store, what they hold, and how it is freed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial

@@ -1,7 +1,5 @@
 """Calls at other stacks that the service fetches events of, and which node fetches them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 

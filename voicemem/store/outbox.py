@@ -1,7 +1,5 @@
 """The outbox: webhook deliveries on their way to endpoints, with leases, frozen bodies and a log of attempts."""
 
-from __future__ import annotations
-
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

@@ -5,8 +5,6 @@ session that it finds. That ends after so many sessions, whether the page is ful
 a larger store.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

@@ -21,8 +21,6 @@ What holds for every method of every engine:
 One contract suite runs on all engines: `tests/contract`.
 """
 
-from __future__ import annotations
-
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Streams whose memory could not be made, so that no later read or start tries it again."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from msgspec import Struct

@@ -1,7 +1,5 @@
 """The records that a store takes and returns: entries, deliveries, endpoints, keys, apps. Times are Unix ms."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 

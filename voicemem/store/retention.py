@@ -4,8 +4,6 @@ A mark makes a session unreadable at once, then its content is deleted a portion
 outside of its tables is cleared at last (docs/storage.md, docs/postgresql.md).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

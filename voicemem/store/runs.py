@@ -4,8 +4,6 @@ A run with seqs is a waypoint, or has a waypoint of its producer less than `WAYP
 waypoints are indexed by seq: an index of every row would double the pages that an append writes.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache

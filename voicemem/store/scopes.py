@@ -1,7 +1,5 @@
 """Scopes: whose a message or a memory is, and the words under which a full-text index has that."""
 
-from __future__ import annotations
-
 import json
 from hashlib import blake2b
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 Appends of events are in `batch_append`; the rules that need no rows are in `streams`.
 """
 
-from __future__ import annotations
-
 from hashlib import sha256
 
 from voicemem.config.secrets import SessionPatch

@@ -4,8 +4,6 @@ A stream's `position` and a producer's `next_seq` follow from where the journal 
 journal only; their own rows are written when anything else about them changes.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from hashlib import sha256

@@ -3,8 +3,6 @@
 The rules at the end are pure. Every store applies them in its transaction, so that all engines decide alike.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Troubles of the connections of a store; the log says when that begins, and when it is over."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -1,7 +1,5 @@
 """What engines do in steps: migrations of the schema, and portions of what is deleted."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from importlib import resources
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ Labels have few values, known beforehand: never an id, a project, a URL or a tex
 things are counted once a commit, not once an event.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 

@@ -1,7 +1,5 @@
 """What the metrics did in the last seconds: rates and percentiles for people who look now, without a Prometheus."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import deque

@@ -4,8 +4,6 @@ Names and attributes of spans contain no id, text, key, or URL with a path. An o
 `Tracer.origin` returns for a `traceparent` header, or `Tracer.current` for the span around the caller.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal

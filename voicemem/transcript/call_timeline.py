@@ -3,8 +3,6 @@
 All times are the events' `ts`, whatever clock they are of; only their order and distances matter.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Literal, NamedTuple

@@ -1,7 +1,5 @@
 """Prefixes of a reply's text that end where a word ends (docs/memory.md, rule 4)."""
 
-from __future__ import annotations
-
 import re
 from unicodedata import category
 

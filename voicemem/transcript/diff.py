@@ -5,8 +5,6 @@ may begin a reply in one turn and an utterance in the next; then the reply has t
 kept as keys and digests, so many readers of a long call cost little more than its one fold.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping
 from hashlib import blake2b

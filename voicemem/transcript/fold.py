@@ -4,8 +4,6 @@
 producer sends, it does not raise, and an event does not cost more the longer the call has become.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Callable, Iterable
 from functools import partial

@@ -4,8 +4,6 @@ What is in progress says so (`open` in its metadata), for readers who asked for 
 have none of it.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from operator import attrgetter

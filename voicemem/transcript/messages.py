@@ -3,8 +3,6 @@
 The fold derives them from the journal; nothing edits them afterwards.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """The turns of a call with their causes and latencies, in the shape of Agora's `/turns`, and when their parts were."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter

@@ -1,7 +1,5 @@
 """A project's webhook endpoints: create, change and test them, and list what was sent (docs/webhook.md)."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import secrets

@@ -1,7 +1,5 @@
 """The outbox: delivers webhook events to their endpoints, at least once, with one frozen payload (docs/webhook.md)."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

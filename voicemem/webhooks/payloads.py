@@ -3,8 +3,6 @@
 The payload of a webhook event is made once, from the journal up to one position, and frozen.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Send a webhook event as one signed POST (docs/webhook.md). Whatever happens, the outcome is an `AttemptResult`."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import logging

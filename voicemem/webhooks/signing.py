@@ -4,8 +4,6 @@ Every request has the signatures of two schemes: Agora's notification callbacks 
 Webhooks 1.0.0 (HMAC of id, time and body, in base64).
 """
 
-from __future__ import annotations
-
 import base64
 import hmac
 import re

@@ -1,7 +1,5 @@
 """`voicemem demo`: a recorded call through the real service, on real sockets and a real file, shown live."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil

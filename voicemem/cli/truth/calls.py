@@ -4,8 +4,6 @@ Times named `*_ms` count from the start of the call; those of words, positions a
 the reply's or utterance's own audio. Places in a text are code points.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple

@@ -1,7 +1,5 @@
 """`voicemem replay --truth`: a true call onto a running service, with what was really played kept beside it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A websocket connection: how it is made, the events of producers that it sends, and the answers that it gives them."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import deque

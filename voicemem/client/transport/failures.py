@@ -1,7 +1,5 @@
 """Failures to reach a server, in words: the address, the reason, and what to check; and an outage in the log."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import socket

@@ -1,7 +1,5 @@
 """Events over HTTP while the websocket cannot be reached: the same producers, the same acks."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Keeps a client connected: over the websocket if possible, over HTTP while it is not."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import random

@@ -1,7 +1,5 @@
 """The REST API for a client: answers as JSON, exports in lines, errors as exceptions."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import aclosing

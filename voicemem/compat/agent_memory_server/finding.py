@@ -3,8 +3,6 @@
 When recency counts too, a page is in the order that agent-memory-server gives it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 

@@ -1,7 +1,5 @@
 """Long-term memory as agent-memory-server's clients know it, over memories of ours, and policies of forgetting."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 from typing import Annotated
 

@@ -3,8 +3,6 @@
 Unknown fields of theirs are ignored. Times are ISO 8601 text on the wire.
 """
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Annotated, Any, Literal

@@ -3,8 +3,6 @@
 A working memory is a session's messages, data and summary as one object.
 """
 
-from __future__ import annotations
-
 import time
 from functools import partial
 from typing import Annotated, Any, ClassVar

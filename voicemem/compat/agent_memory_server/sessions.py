@@ -1,7 +1,5 @@
 """The sessions that stand for working memories: found by their owners, listed, begun and erased."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

@@ -4,8 +4,6 @@ A view is kept in the document of the project's own stream. Its texts are made w
 never out of date, and there is nothing to run in the background.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal

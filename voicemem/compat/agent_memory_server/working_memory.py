@@ -4,8 +4,6 @@ A PUT is compared with what stands, at a position of the journal; what it change
 position, or everything is repeated. So it costs what it changes, and is the same when it is sent again.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import datetime

@@ -7,8 +7,6 @@ sends back with its `last_accessed` as it came. So a read gives that time in ms,
 last three digits of the journal position that it has seen. A time that a client made itself hardly ever fits.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta

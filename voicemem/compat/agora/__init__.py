@@ -3,8 +3,6 @@
 A session is an agent. https://docs.agora.io/en/conversational-ai/rest-api/join; docs/agora.md says what differs.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from aiohttp import web

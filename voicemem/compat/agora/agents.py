@@ -1,7 +1,5 @@
 """Agents on Agora's paths: join, list, update, leave; their history and turns; speak, think and interrupt."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 import msgspec

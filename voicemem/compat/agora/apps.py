@@ -4,8 +4,6 @@ Agora gives every app two certificates, so that one can be replaced while the ot
 app's certificate, and the one before stays valid until it is retired or the next rotation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Annotated
 

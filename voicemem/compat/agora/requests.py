@@ -4,8 +4,6 @@ Unknown fields and nulls of bodies are ignored. An error is `{"detail", "reason"
 as reasons.
 """
 
-from __future__ import annotations
-
 import base64
 from contextlib import suppress
 from http import HTTPStatus

@@ -5,8 +5,6 @@ their privileges. Numbers are little-endian; a text follows its length, and the 
 services follow the signature directly and are signed with it, so nothing but the App ID is used before it is verified.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hmac

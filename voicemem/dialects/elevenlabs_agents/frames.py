@@ -6,8 +6,6 @@ characters become those of its words. Frames of the webhook's transcript, which 
 configures the agent, who calls, and what the app tells the LLM is not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -21,8 +21,6 @@ so far and its last word), `waiting` (audio that came before its reply), `interr
 event), `conversations` (numbers by id), `matched` (how many of `said` the webhook has passed).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from itertools import islice, takewhile
 

@@ -7,8 +7,6 @@ Prompts, the assistant's configuration, recordings, costs, analyses and everybod
 Messages are put into one form first: whatever their age, kind of server and client, a field has one name and one type.
 """
 
-from __future__ import annotations
-
 import hmac
 import re
 from collections.abc import Iterable, Iterator, Mapping

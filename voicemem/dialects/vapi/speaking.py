@@ -9,8 +9,6 @@ which turn), and whether it is `recorded`: by the history, or as the live reply 
 does not say which message of the history it is about, nor what of it was heard.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

@@ -20,8 +20,6 @@ characters of its text were spoken); `live` (turn, finals and newest time of wha
 has come); those of `speaking`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

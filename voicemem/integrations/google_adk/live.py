@@ -1,7 +1,5 @@
 """A live run: what its events say of the call, and how far playback has come by the clock or the player."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """A session of the ADK, recorded in runs of texts and in live runs; contents of Gemini's form, and the memory's."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple

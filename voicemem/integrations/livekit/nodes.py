@@ -1,7 +1,5 @@
 """Followers of an agent's nodes: what passes through is reported to the ledger, unchanged; their failures stay here."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """Which reply plays: the segments of each speech handle, how far the output has come, and typed messages."""
 
-from __future__ import annotations
-
 from collections import deque
 from functools import wraps
 from typing import Any

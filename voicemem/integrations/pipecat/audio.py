@@ -5,8 +5,6 @@ nothing is known but the text: pauses are where the marks are. `WordClock` finds
 pipecat gives them.
 """
 
-from __future__ import annotations
-
 import re
 from collections import deque
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Frames of Pipecat, seen between its processors, reported to the tracker of replies and to the ledger."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

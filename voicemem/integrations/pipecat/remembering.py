@@ -1,7 +1,5 @@
 """The way back: what the LLM gets is what was heard."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from typing import Any

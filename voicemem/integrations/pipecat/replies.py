@@ -5,8 +5,6 @@ and played while the one before is still heard. What joins them are the response
 forwards before the audio of that reply, and the id that the TTS gives its audio (a context).
 """
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple

@@ -6,8 +6,6 @@ Connections are those of openai's realtime SDK, of `websockets`, of aiohttp, and
 FastAPI are not imported here. See docs/tee.md.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Mapping

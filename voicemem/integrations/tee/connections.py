@@ -4,8 +4,6 @@ The methods are replaced on the connection itself, so it stays what it was for t
 other methods (`async for`, `receive_json`, `send_text` …) go through them. A copy is taken after the call has its own.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping

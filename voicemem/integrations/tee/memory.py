@@ -3,8 +3,6 @@
 What is put aside is bounded, and is reduced before anything else waits; so it is short-lived, whatever the memory does.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

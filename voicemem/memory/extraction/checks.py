@@ -4,8 +4,6 @@ An LLM may invent things, be led astray by what a caller says, or mistake a ques
 answer is trusted: a memory must name lines that it was shown, which say it.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

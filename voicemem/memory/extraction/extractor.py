@@ -1,7 +1,5 @@
 """One step of an extraction: what was heard and not sent yet goes to an LLM, and what it makes of it is kept."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from functools import partial

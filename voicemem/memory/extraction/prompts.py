@@ -3,8 +3,6 @@
 The lines are what was heard in a call since the last time, and what of it comes next.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple

@@ -3,8 +3,6 @@
 Speech recognition often leaves out the marks, so words count too: those of English, German, French, Spanish, Chinese.
 """
 
-from __future__ import annotations
-
 import re
 
 from voicemem.redaction.runs import START, Limit

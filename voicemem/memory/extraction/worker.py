@@ -5,8 +5,6 @@ was first (`extractor`). What a process has not done when it ends is found by po
 each session was looked at.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Iterable

@@ -5,8 +5,6 @@ session and stand in that of the user, in one step. Where they come from stays a
 longer be read.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import defaultdict

@@ -4,8 +4,6 @@ What changes is planned from what stands, and written at the position of the jou
 something else was journaled first, all of that is repeated. So writers on any number of nodes lose nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence

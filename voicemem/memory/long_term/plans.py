@@ -4,8 +4,6 @@ A memory stands in the journal of its session, of its user, or of the project (`
 of date without any cycle: a memory in one would never be found.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import msgspec

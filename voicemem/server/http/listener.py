@@ -6,8 +6,6 @@ an hour for a head that drips, and without end for a reader that does not read. 
 where they are read: aiohttp would unpack every one, for seconds in which it serves no other request.
 """
 
-from __future__ import annotations
-
 import asyncio
 import zlib
 from collections.abc import Callable

@@ -4,8 +4,6 @@ https://spec.openapis.org/oas/v3.1.1; its schemas are JSON Schema 2020-12. JSON 
 OpenAPI 3.2 does.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 import sys

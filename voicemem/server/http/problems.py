@@ -1,7 +1,5 @@
 """Errors as `application/problem+json` (RFC 9457); `reason` is the code, which Agora's clients read as well."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Awaitable, Callable

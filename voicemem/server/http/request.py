@@ -1,7 +1,5 @@
 """Requests as the routes share them: the guard before each handler, reading of paths, queries and bodies, answers."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

@@ -5,8 +5,6 @@ the caller, and declare it with `add` of its file's `ROUTES`. The guard, the dec
 follow from that, and the tests compare the answers with it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar, get_type_hints

@@ -4,8 +4,6 @@ Nothing is sent to such a sender, which might take it for a command, unless it h
 that it sends closes the connection, since its call must continue (docs/dialects.md).
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections import deque

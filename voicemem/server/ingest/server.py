@@ -1,7 +1,5 @@
 """The ingest server: accepts websockets, knows who holds which lease, and drains."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The rates of a key on one websocket connection. Above them nothing is dropped: events wait for their turn."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Callable

@@ -5,8 +5,6 @@ parser of `websockets` takes longer for such a frame than voicemem takes for the
 here, and all other frames are left to the library.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from functools import partial

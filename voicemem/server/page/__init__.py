@@ -1,7 +1,5 @@
 """The page at `/ui/`: its files, its login, and the API behind that login (docs/page.md)."""
 
-from __future__ import annotations
-
 from aiohttp import web
 
 from voicemem.security.access import Gate

@@ -1,7 +1,5 @@
 """The files of the page, read once: the shell, and the assets below a name that changes with any of them."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """The REST API: one module for each resource, with its routes and the scope that each of them needs."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable
 from functools import cache, partial

@@ -3,8 +3,6 @@
 https://www.asyncapi.com/docs/reference/specification/v3.0.0; its schemas are JSON Schema draft 7.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterable, Sequence
 from functools import cache

@@ -1,7 +1,5 @@
 """The gateway: chat completions whose conversation is the session's memory, for every OpenAI client."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import aclosing, suppress
 from http import HTTPStatus

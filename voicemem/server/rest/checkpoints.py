@@ -1,7 +1,5 @@
 """Copies of a session: write a checkpoint, restore one as a new session, fork a session at a turn."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Annotated, Literal
 

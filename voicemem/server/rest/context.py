@@ -1,7 +1,5 @@
 """Reading the context: the body of the next LLM request."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec

@@ -1,7 +1,5 @@
 """Events over HTTP: producers without a websocket, and the journal as JSON lines or as a live tail."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from functools import partial

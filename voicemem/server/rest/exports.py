@@ -1,7 +1,5 @@
 """Calls as documents: one, or all for which conditions hold (docs/exports.md)."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any, Literal
 

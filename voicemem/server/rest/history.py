@@ -1,7 +1,5 @@
 """Reading a memory: its history, its turns, and what it has besides messages."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """Inbound webhooks: those of other stacks' platforms, which call this service, and their signing secrets."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from aiohttp import web

@@ -1,7 +1,5 @@
 """Keys of the caller's own project, tokens that open one session, and who the caller is."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from aiohttp import web

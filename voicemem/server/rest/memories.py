@@ -1,7 +1,5 @@
 """Memories that last beyond a call: keep, make, read, change, remove and find them, and find what was said."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Annotated

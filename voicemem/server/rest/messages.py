@@ -1,7 +1,5 @@
 """Managing a memory: forget parts of it, add to it, read statistics about it."""
 
-from __future__ import annotations
-
 import msgspec
 from aiohttp import web
 from msgspec import UNSET, Struct, UnsetType, structs

@@ -1,7 +1,5 @@
 """Calls at other stacks whose events the service fetches itself: begun, shown, stopped (docs/observer.md)."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from aiohttp import web

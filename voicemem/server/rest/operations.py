@@ -1,7 +1,5 @@
 """The service itself: whether it is alive and ready, its metrics and interface, and how it does right now."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import suppress
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Sessions: create, list, read, change, end, erase."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import msgspec

@@ -1,7 +1,5 @@
 """What a session token reaches besides the paths of its session: what was said on it, or also of its user."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from aiohttp import web

@@ -1,7 +1,5 @@
 """Users: list the sessions of a user, export all that is stored of a user, erase a user."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from aiohttp import web

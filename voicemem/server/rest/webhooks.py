@@ -1,7 +1,5 @@
 """Webhooks: the endpoints of the project, their secrets, and test callbacks."""
 
-from __future__ import annotations
-
 from http import HTTPStatus
 from typing import Annotated, Literal
 from urllib.parse import urlsplit

@@ -1,7 +1,5 @@
 """Working memory: the documents of sessions and users, and the data of sessions."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 from typing import Annotated, Any, Literal

@@ -6,8 +6,6 @@ Small work is done on the event loop, and all else on threads (`OffLoop`), with 
 held no one else may look at the read model, and the caller of `get` may do so until the next `await`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

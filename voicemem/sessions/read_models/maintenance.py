@@ -1,7 +1,5 @@
 """The upkeep of the cache of read models: packing, catching up, and snapshots at the end."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Sessions that are quarantined, since their memory could not be made (docs/operations.md)."""
 
-from __future__ import annotations
-
 import logging
 import traceback
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 Large work is done on threads (`OffLoop`), with a bound on the CPU time of each piece.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

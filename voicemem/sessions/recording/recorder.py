@@ -3,8 +3,6 @@
 Another stack's frames are first reduced to what their dialect keeps.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """Takes what must not be kept out of events on their way to the journal (docs/redaction.md)."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 from collections import OrderedDict

@@ -3,8 +3,6 @@
 The hub begins the tails, and wakes them at every commit.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Set
 

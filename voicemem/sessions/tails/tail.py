@@ -5,8 +5,6 @@ share. So a slow reader delays no other and costs one item, and nothing is misse
 with its place resumes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence, Set

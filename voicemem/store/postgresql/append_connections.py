@@ -7,8 +7,6 @@ inserts each run right behind the cached end of the journal; the primary key ref
 not in its answer is for a transaction that looks first (`PostgresqlDatabase.append_slowly`).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from itertools import islice

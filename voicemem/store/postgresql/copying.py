@@ -1,7 +1,5 @@
 """A PostgreSQL database as an end of a copy."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress

@@ -4,8 +4,6 @@ psycopg's connections block, so each belongs to one thread at a time. There are 
 appends go (`append_connections`), those of other transactions, and those that only read.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import secrets

@@ -11,8 +11,6 @@ An append updates nothing, so the bytes of projects are added up here, and hande
 the node. So all nodes together know of a byte a second later, and a node that is killed takes a second's count with it.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence

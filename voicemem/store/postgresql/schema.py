@@ -5,8 +5,6 @@ made from a dump is another system. A copy of the disk is neither, so a process 
 committed itself. Whether anything that was acknowledged may be missing decides whether the store goes on as it is.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import secrets

@@ -1,7 +1,5 @@
 """The store on PostgreSQL as one object."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress

@@ -3,8 +3,6 @@
 PostgreSQL does not rank by how rare words are, so a query computes BM25 itself, over the texts of the scope alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 

@@ -1,7 +1,5 @@
 """The embedded store: one SQLite file, one writer that group-commits, synchronous=FULL."""
 
-from __future__ import annotations
-
 from voicemem.store.sqlite.store import SqliteStore
 
 __all__ = ["SqliteStore"]

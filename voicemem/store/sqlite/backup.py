@@ -1,7 +1,5 @@
 """Copies of the file: a backup, also of a file that a server has open, and its restore (docs/storage.md, "Back up")."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import tempfile

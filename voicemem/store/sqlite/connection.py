@@ -1,7 +1,5 @@
 """A connection to SQLite, as the store uses it (`voicemem.store.database`)."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Sequence

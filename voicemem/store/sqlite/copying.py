@@ -1,7 +1,5 @@
 """A file as an end of a copy."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager

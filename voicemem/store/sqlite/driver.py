@@ -3,8 +3,6 @@
 SQLite comes from `apsw`, whose bundled version has the WAL-reset fix (3.51.3) that system libraries lack.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import secrets

@@ -6,8 +6,6 @@ full page to its neighbours, copies may stay in an unused part of the page until
 blocks every writer, makes them go at once (docs/storage.md).
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import secrets

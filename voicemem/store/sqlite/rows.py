@@ -8,8 +8,6 @@ so that no way to add or delete entries can be forgotten, and nothing is paid wh
 the file, so that a restart reads nothing else.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """The embedded store as one object, on a file or in memory."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time

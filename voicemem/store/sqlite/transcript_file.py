@@ -3,8 +3,6 @@
 It is written on a thread of its own, one job after another.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

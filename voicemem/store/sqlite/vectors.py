@@ -1,7 +1,5 @@
 """Vectors on SQLite: blobs, compared by one function of sqlite-vec's; without it, by Python."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from operator import mul
 from pathlib import Path

@@ -7,8 +7,6 @@ the row, from how words are made of a text, and from a secret of the store. Wher
 needs no text, would leave the words of what was deleted in the file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

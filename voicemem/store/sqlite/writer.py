@@ -1,7 +1,5 @@
 """The writing thread of a database, and its group commit: all jobs that wait share one transaction and one sync."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any

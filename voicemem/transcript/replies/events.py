@@ -5,8 +5,6 @@ alarms, an event that names its item or turn is only stored, and its reply is fo
 arrival does not matter; for one that names neither, the reply is found now, from what is known at its arrival.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right, insort
 
 from voicemem.protocol import events

@@ -4,8 +4,6 @@ An event that names an item or a turn is kept with that name; which reply it is 
 so that the order of arrival does not matter. Positions and word times are ms from the start of the reply's audio.
 """
 
-from __future__ import annotations
-
 from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 The kinds of evidence are tried from the best to the worst; the first that there is gives the text.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterator
 from fractions import Fraction

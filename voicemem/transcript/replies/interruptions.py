@@ -1,7 +1,5 @@
 """When a reply was heard to its end, and when it was interrupted (docs/memory.md, rule 4)."""
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator

@@ -4,8 +4,6 @@ A long text is looked at once, and what grows only where it has grown, so that a
 become long or many heard texts were reported.
 """
 
-from __future__ import annotations
-
 import re
 from array import array
 from bisect import bisect_left, bisect_right

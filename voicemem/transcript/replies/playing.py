@@ -4,8 +4,6 @@ The lists in the state answer "the oldest reply that …" by bisection. An event
 brings the lists up to date before they are asked.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from operator import itemgetter

@@ -6,8 +6,6 @@ carry an earlier `ts` than the first text. What names an item is about its reply
 the failure message.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from operator import itemgetter
