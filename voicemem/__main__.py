@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def namesake_warning() -> str | None:
-    """What to say if another project has put its files into this package's folder: its name on PyPI is `voicemem`."""
+    """Return the warning that another project has put its files into this package's folder: its name is `voicemem`."""
     try:
         other = distribution("voicemem")
     except PackageNotFoundError:

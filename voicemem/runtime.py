@@ -69,5 +69,5 @@ class MemoryBudget:
 
     @property
     def room_for_memories(self) -> int:
-        """What the rows and the tails do not take."""
+        """The bytes left by the rows and the tails."""
         return max(0, self.limit - min(self.rows, self.room_for_rows) - self.followed)

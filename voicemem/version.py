@@ -4,7 +4,7 @@ __version__ = "0.1.0"
 
 
 def without_server(error: ModuleNotFoundError) -> ModuleNotFoundError:
-    """What to raise for a failed import: a sentence about the extra `server`, unless the module is one of ours."""
+    """Return the error for a failed import: a sentence about the extra `server`, unless the module is one of ours."""
     missing = (error.name or "voicemem").partition(".")[0]
     if missing == "voicemem":
         return error

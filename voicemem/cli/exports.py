@@ -109,7 +109,7 @@ async def fetch_call(session: str, server: Server, form: FormatName) -> str:
 
 
 class Documents:
-    """Where documents go: into a folder, each to its own file, or one after another into a file."""
+    """Writes documents: into a folder, each to its own file, or one after another into a file."""
 
     def __init__(self, form: FormatName, output: Path | BinaryIO, force: bool) -> None:
         self.form = form

@@ -115,6 +115,6 @@ def sentences_of(error: BaseException) -> Iterator[str]:
 
 
 def frames_of(error: BaseException) -> Iterator[str]:
-    """Where it was raised: file, line and function of each frame, the innermost last."""
+    """Yield where an error was raised: file, line and function of each frame, the innermost last."""
     for frame in traceback.extract_tb(error.__traceback__)[-FRAMES:]:
         yield f"{frame.filename}:{frame.lineno} {frame.name}"

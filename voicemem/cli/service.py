@@ -98,7 +98,7 @@ async def serve_until_stopped(values: dict[str, Any], handler: logging.Handler) 
 
 
 def describe_page(app: App) -> str:
-    """Where the page is; without an origin it answers to this machine's own names."""
+    """Return the page's address; without an origin it answers to this machine's own names."""
     if not app.settings.ui:
         return "none (--ui)"
     if app.settings.ui_origin is not None:

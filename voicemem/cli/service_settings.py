@@ -33,7 +33,7 @@ REPEATED = {
 }
 """Settings whose option, which may be repeated, has the name of one."""
 ON_OFF = ["on", "off"]
-"""What TOML would rather have as true and false, which are taken too."""
+"""Values that TOML would rather have as true and false, which are taken too."""
 SOURCES: dict[ParameterSource | None, str] = {
     ParameterSource.COMMANDLINE: "flag",
     ParameterSource.ENVIRONMENT: "environment",

@@ -53,7 +53,7 @@ class Options:
     room: Room | None = None
     """Shared with other sessions, and other clients: an event for which it has no room is not taken either."""
     leaves_gaps: bool = False
-    """Whether an event for which there is no room keeps its number: the journal then shows the hole as `session.gap`.
+    """True if an event for which there is no room keeps its number: the journal then shows the hole as `session.gap`.
     Not for programs that send such an event again."""
     first_delay_s: float = 0.5
     """Delay before the second attempt to connect; it doubles with each further attempt."""

@@ -75,7 +75,7 @@ class Producer:
         self.finished = False
         self.times_found = 0
         self.wakeup_pending = False
-        """Whether the transport is about to be woken for the events that were taken."""
+        """True if the transport is about to be woken for the events that were taken."""
         self.lock = threading.Lock()
         """Guards what `add`, in any thread, decides by."""
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -1,1 +1,1 @@
-"""What can be configured: a session, its memory, the service; and the secrets in a configuration."""
+"""Configuration of a session, its memory and the service; and the secrets in a configuration."""

@@ -97,7 +97,7 @@ class ContextConfig(Struct, frozen=True, forbid_unknown_fields=True):
     extract: ExtractConfig | None = None
     """Which memories are made of the call, whatever the policy."""
     memories: RecallConfig | None = None
-    """What is shown of earlier calls, whatever the policy; its own defaults are in `settle_recall`."""
+    """Settings of what is shown of earlier calls, whatever the policy; its own defaults are in `settle_recall`."""
 
 
 def check_context(section: Any) -> None:
@@ -203,7 +203,7 @@ DEFAULT_RECALL = Recalled(300, ("preference", "fact", "episode"), "earlier")
 def settle_recall(
     asked: RecallConfig | None, session: RecallConfig | None, service: RecallConfig | None
 ) -> Recalled | None:
-    """What these settings say together, the first ones first; None where none of them asks for memories."""
+    """Return these settings merged, the first ones first; None where none of them asks for memories."""
     sections = [section for section in (asked, session, service) if section is not None]
     if not sections:
         return None

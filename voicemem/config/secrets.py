@@ -12,7 +12,7 @@ from voicemem.protocol.codec import drop_nulls
 from voicemem.protocol.types import JsonObject
 
 SECRETS = (("llm", "api_key"), ("webhook", "secret"), ("llm", "headers"))
-"""Where each stands in a configuration. They are never journaled and never shown."""
+"""Places of secrets in a configuration. They are never journaled and never shown."""
 OUTBOUND_FIELDS = frozenset({"url", "api_key", "headers"})
 """Of `llm`. These and `webhook` make the service send requests to others, so setting them needs the scope `admin`."""
 STANDARD_PREFIX = "whsec_"
@@ -34,7 +34,7 @@ def secret_text(value: Any) -> str | None:
 
 
 def changes_outbound(config: JsonObject) -> bool:
-    """Whether a configuration or patch, as it came, sets or removes what makes the service send requests."""
+    """Return whether a configuration or patch, as it came, sets or removes a cause of outbound requests."""
     llm = config.get("llm", {})
     return "webhook" in config or llm is None or (isinstance(llm, dict) and not OUTBOUND_FIELDS.isdisjoint(llm))
 

@@ -27,7 +27,7 @@ POSTGRESQL_PREFIXES = ("postgresql://", "postgres://")
 NO_WEBHOOK = "none"
 """In place of the operator's webhook URL: turns it off."""
 REDACTIONS = ("cards", "otp", "email", "phone")
-"""What can be redacted."""
+"""Kinds of redaction."""
 OWN_REDACTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """The operator's own redaction, MODULE:FUNCTION."""
 MAX_MODEL_NAME, MAX_DIMENSIONS, MAX_WEIGHT, MAX_WAIT_MS = 256, 4_096, 100, 10_000
@@ -36,7 +36,7 @@ ANY_HOST = "0.0.0.0"  # noqa: S104 (recognised here, not bound)
 
 
 class Address(NamedTuple):
-    """Where a server listens; with port 0 it takes a free port."""
+    """The address on which a server listens; with port 0 it takes a free port."""
 
     host: str
     port: int
@@ -62,9 +62,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The fields of messages in these webhooks; `standard`: only role and content, for strict receivers."""
     insecure: bool = False
     ui: bool = True
-    """Whether the page is served, at `/ui/` of the REST port."""
+    """True if the page is served, at `/ui/` of the REST port."""
     ui_origin: str | None = None
-    """Where browsers see the page behind a proxy, such as `https://memory.example`; None: on loopback only."""
+    """The page's origin behind a proxy, such as `https://memory.example`; None: on loopback only."""
     admin_key: str | None = None
     allow_addresses: tuple[str, ...] = ()
     """Private networks that may be addressed through the API; by default only public addresses may."""
@@ -93,13 +93,13 @@ class Settings(Struct, frozen=True, kw_only=True):
     llm_total_timeout: float = 300.0
     """Seconds after which an LLM request is given up, however steadily its answer comes."""
     embeddings_url: str | None = None
-    """Where texts are made into vectors, for searches by meaning; may be a private address. None: words alone find."""
+    """The endpoint of vectors for searches by meaning; may be a private address. None: words alone find."""
     embeddings_model: str | None = None
     embeddings_dimensions: int | None = None
     """How many numbers a vector has; None: as many as the model gives."""
     embeddings_key: str | None = None
     embeddings_weight: float = 1.0
-    """What the best meaning counts in a search, beside the best words, which count 1."""
+    """The weight of the best meaning in a search, beside the best words, which count 1."""
     embeddings_wait_ms: int = 300
     """How long a search waits for the vector of its query, before it goes by words alone."""
     memory: str | None = None
@@ -109,17 +109,17 @@ class Settings(Struct, frozen=True, kw_only=True):
     policies: tuple[str, ...] = ()
     """The operator's own policies, as NAME=MODULE:CLASS."""
     redact: tuple[str, ...] = ()
-    """What is not kept of what is said: names of `REDACTIONS`, and the operator's own as MODULE:FUNCTION."""
+    """Kinds of redaction: names of `REDACTIONS`, and the operator's own as MODULE:FUNCTION."""
     memories_ttl: tuple[str, ...] = ()
     """How long memories of a kind are kept that say nothing else, as KIND=DURATION."""
     model_windows: tuple[str, ...] = ()
     """The sizes of models' contexts, as MODEL=TOKENS."""
     hook_secrets: tuple[str, ...] = ()
-    """What signs the webhooks of other stacks, as DIALECT=SECRET or PROJECT/DIALECT=SECRET."""
+    """Signing secrets of inbound webhooks, as DIALECT=SECRET or PROJECT/DIALECT=SECRET."""
     observe_key: str | None = None
     """The key for vendors whose calls the service observes; without it it observes none."""
     observe_urls: tuple[str, ...] = ()
-    """Where calls are observed instead of at the vendor's own address, as DIALECT=URL; may be private addresses."""
+    """Addresses at which calls are observed instead of the vendor's own, as DIALECT=URL; may be private."""
     observe_limit: int = 100
     """Calls that are observed at a time."""
     memory_budget: int = 512
@@ -297,7 +297,7 @@ def check_binding(settings: Settings, keys_needed: bool) -> None:
 
 @lru_cache(maxsize=256)  # called for every request
 def is_loopback(host: str) -> bool:
-    """Whether a host, with or without brackets, is localhost or a loopback address."""
+    """Return whether a host, with or without brackets, is localhost or a loopback address."""
     name = host.strip("[]").rstrip(".").lower()
     if name == "localhost":
         return True

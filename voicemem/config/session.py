@@ -77,7 +77,7 @@ class LlmConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 Contents = Literal["full", "standard", "vcon"]
-"""What a webhook event tells of messages: with all fields, with role and content alone, or as a vCon."""
+"""Form of the messages in a webhook event: with all fields, with role and content alone, or as a vCon."""
 
 
 class WebhookConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -90,7 +90,7 @@ class WebhookConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MemoryFrom(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a session takes over from its user's earlier ones, when its first context is read."""
+    """The part of its user's earlier sessions that a session takes over when its first context is read."""
 
     sessions: Annotated[int, Meta(ge=1, le=16)] = 1
     what: Literal["summary", "messages"] = "summary"
@@ -207,7 +207,7 @@ def check_names(values: Any, known: Iterable[str], section: str = "") -> None:
 
 
 def warnings_about(config: JsonObject) -> tuple[str, ...]:
-    """What of a configuration has no effect: settings about a user, while nothing says which.
+    """Return a warning for each part of a configuration without effect: settings about a user, while none is named.
 
     It is not refused, since a call with an unknown caller must be recorded, and `user_id` may be set later.
     """

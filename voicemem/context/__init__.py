@@ -1,1 +1,1 @@
-"""What the next LLM request gets of a memory."""
+"""The context: what the next LLM request gets of a memory."""

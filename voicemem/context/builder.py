@@ -47,7 +47,7 @@ PAGE, MAX_PAGES = 16, 16
 
 
 class ContextOptions(Struct, frozen=True, kw_only=True):
-    """What a caller of `context` asks for; None leaves a setting as the session has it."""
+    """Options of a caller of `context`; None leaves a setting as the session has it."""
 
     enrich: tuple[str, ...] = ()
     style: Literal["openai", "anthropic", "gemini"] | None = None
@@ -57,7 +57,7 @@ class ContextOptions(Struct, frozen=True, kw_only=True):
     memory: ContextConfig | None = None
     """Another policy for this context alone, or other parameters for the session's policy."""
     data: bool = False
-    """Whether to show the session's data."""
+    """Shows the session's data."""
     peek: bool = False
     """Journal nothing. What earlier sessions leave is missing until another context puts it together."""
     at: Natural | None = None
@@ -67,7 +67,7 @@ class ContextOptions(Struct, frozen=True, kw_only=True):
 
 
 class ContextSelection(NamedTuple):
-    """What a policy chose from a memory, and what it chose from."""
+    """The choice of a policy from a memory, and what it chose from."""
 
     history: Sequence[Message]
     """All messages, including forgotten ones."""
@@ -86,7 +86,7 @@ class ContextSelection(NamedTuple):
     tool_uses: Callable[[], Sequence[ToolUse]] = list
     """Gives all answered tool uses, shown or not; valid until the memory changes."""
     carries_later: bool = False
-    """Whether the next context that may journal puts together what is carried over."""
+    """True if the next context that may journal puts together what is carried over."""
     recalled: tuple[str, ...] = ()
     """The ids of the memories that are shown."""
 
@@ -116,7 +116,7 @@ class ContextSelection(NamedTuple):
 
     @property
     def is_cut(self) -> bool:
-        """Whether messages before the first one shown were left out."""
+        """True if messages before the first one shown were left out."""
         kept = self.choice.kept
         return bool(self.remembered.messages) and (not kept or self.indexes[kept[0]] > 0)
 
@@ -137,7 +137,7 @@ async def select_context(
     recall: Recall | None = None,
     said: str | None = None,
 ) -> ContextSelection:
-    """What the policy chooses: the options' policy, else the session's, from the memory of now or of `options.at`.
+    """Return the choice of the options' policy, else the session's, from the memory of now or of `options.at`.
 
     The first context of a session with `memory_from` journals what is carried over, unless it peeks or is of an earlier
     moment. `recall` finds what is shown of earlier calls, for what the caller has `said` last, by default his last
@@ -218,7 +218,7 @@ def select_from(
     session_id: str = "",
     recalled: RecalledMessage | None = None,
 ) -> ContextSelection:
-    """What the policy chooses from a memory. `session_id` is for the log. Raises `Refused`."""
+    """Return the policy's choice from a memory. `session_id` is for the log. Raises `Refused`."""
     memory_config = policies.resolve(session_config.memory)
     memory_config = memory_config if options.memory is None else overlay(memory_config, options.memory)
     model = model_of(session_config, policies)

@@ -54,9 +54,9 @@ class RequestFormat(Struct, frozen=True, kw_only=True):
     enrich: tuple[str, ...] = ()
     """Names in `ENRICHERS`, applied in this order."""
     alternate: bool = False
-    """Whether user and assistant must alternate in the OpenAI style too; in the other styles they always do."""
+    """True if user and assistant must alternate in the OpenAI style too; in the other styles they always do."""
     tools: bool = False
-    """Whether to show answered tool calls. Their definitions come from the reader, in `params`."""
+    """Shows answered tool calls. Their definitions come from the reader, in `params`."""
 
 
 def request_body(
@@ -172,7 +172,7 @@ SILENCE = "(silence)"
 
 
 class RoleRun(Struct, frozen=True, gc=False):
-    """What one role did in a row: took a tool's result, then spoke, then called a tool; each at most once.
+    """Parts of one role in a row: a tool's result, then speech, then a tool call; each at most once.
 
     A result directly follows its call, and the two have different roles. So a run never has more than one of either,
     and never in another order.
@@ -345,9 +345,9 @@ class Style(NamedTuple):
     params: Callable[[dict[str, Any]], dict[str, Any]]
     """Make the part of the body that comes from params; OpenAI's are at the top level, unchanged."""
     alternates: bool
-    """Whether the API refuses a conversation in which user and assistant do not alternate."""
+    """True if the API refuses a conversation in which user and assistant do not alternate."""
     takes_blank: bool
-    """Whether the API takes messages without text."""
+    """True if the API takes messages without text."""
 
 
 STYLES = {

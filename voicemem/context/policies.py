@@ -55,18 +55,18 @@ class Remembered(Struct, frozen=True):
 
 
 class Choice(NamedTuple):
-    """What the LLM gets to see of a memory. Messages are always shown in their order."""
+    """The part of a memory that the LLM sees. Messages are always shown in their order."""
 
     kept: Sequence[int]
     """Indexes of messages, in rising order."""
     reason: str = ""
     """Why the others are left out: a short word such as `max_tokens`."""
     over_budget: bool = False
-    """Whether a single message exceeds the whole budget, and was kept alone."""
+    """True if a single message exceeds the whole budget, and was kept alone."""
     summary: Summary | None = None
     """Shown before the messages; the turns that it covers are left out as `summarized`."""
     tools: bool = True
-    """Whether the tool calls of the kept turns are shown."""
+    """True if the tool calls of the kept turns are shown."""
 
 
 class Policy(Protocol):
@@ -273,7 +273,7 @@ def render_messages(messages: Sequence[Message], tools: Sequence[ToolUse] = ()) 
 
 
 def is_same(parts: Sequence[Part], others: Sequence[Part]) -> bool:
-    """Whether the parts are equal, so that a summary of the first also fits the others."""
+    """Return whether the parts are equal, so that a summary of the first also fits the others."""
     return msgspec.json.encode(parts) == msgspec.json.encode(others)
 
 

@@ -1,4 +1,4 @@
-"""What is known of a user from earlier calls, as one system message: memories, chosen without an LLM or a network."""
+"""Memories of a user from earlier calls, as one system message, chosen without an LLM or a network."""
 
 import asyncio
 import logging
@@ -87,7 +87,7 @@ class Recall:
         return RecalledMessage({"role": "system", "content": render(shown)}, ids)
 
     async def lines_for(self, stream: Stream, settings: Recalled, words: Sequence[QueryWord]) -> list[RecalledLine]:
-        """What may be shown, what matters most first."""
+        """Return the lines that may be shown, the most important first."""
         scope, earlier = scope_of(stream), settings.source == "earlier"
         if scope.user_id is None and earlier:
             return []
@@ -123,7 +123,7 @@ class Recall:
         return list({row.id: row for row in rows}.values())
 
     async def heard_lines(self, stream: Stream, words: Sequence[QueryWord]) -> list[RecalledLine]:
-        """What was heard on other calls of the user with the caller's words, the best first."""
+        """Return messages with the caller's words that were heard on other calls of the user, the best first."""
         own = scope_of(stream)
         if own.user_id is None:
             return []

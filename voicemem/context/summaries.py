@@ -230,7 +230,7 @@ class Summaries:
 
 
 def summary_writer(llm: BackgroundLlm) -> WriteSummary:
-    """What writes summaries with a session's LLM, or the operator's if it has none."""
+    """Return the function that writes summaries with a session's LLM, or the operator's if it has none."""
 
     async def write(stream: Stream, model: str | None, prompt: str) -> LlmText:
         return await llm.ask(stream, METRIC_USE, model, [{"role": "user", "content": prompt}])
@@ -253,7 +253,7 @@ def check_summary(text: str, selection: ContextSelection) -> None:
 
 
 def is_still_valid(due: DueSummary, read_model: ReadModel) -> bool:
-    """Whether the memory still has the same messages and tool uses that were summarised."""
+    """Return whether the memory still has the same messages and tool uses that were summarised."""
     before = -1 if due.previous is None else due.previous.through_turn
     messages = read_model.remembered_messages()
     since, until = (bisect_right(messages, turn, key=attrgetter("turn_id")) for turn in (before, due.through_turn))

@@ -25,7 +25,7 @@ class LeftOut(Struct, frozen=True):
 
 
 class SummaryState(Struct, frozen=True):
-    """What the newest summary covers, and the state of the next one."""
+    """The reach of the newest summary, and the state of the next one."""
 
     state: Literal["none", "current", "due", "running", "failing"]
     through_turn: int | None = None

@@ -197,7 +197,7 @@ def user_text(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 class Times(NamedTuple):
-    """What is noted of a reply; times but `first_ts` are of the media clock."""
+    """Notes on a reply; times but `first_ts` are of the media clock."""
 
     first_ts: int | None = None
     begin_ms: int | None = None

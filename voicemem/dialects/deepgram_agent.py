@@ -51,7 +51,7 @@ from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageE
 from voicemem.protocol.types import MAX_INTEGER, SPACELESS, JsonObject
 
 CUT, OVER = "cut", "over"
-"""What `stopped` says of the reply under way: it was interrupted, and late words of it may come; nothing more comes."""
+"""Values of `stopped`: the reply was interrupted, and late words of it may come; nothing more comes."""
 OF_ONE_REPLY = ("begun", "stopped", "last", "sent", "bytes", "since", "silent", "unvoiced", "audio_first")
 """Notes that are about the reply under way."""
 REPLY = "reply"
@@ -142,7 +142,7 @@ def begin(known: Known) -> None:
 
 
 def next_reply(known: Known) -> None:
-    """What the agent says from here on is another reply."""
+    """Treat what the agent says from here on as another reply."""
     if known.notes.get("begun"):
         known.note("replies", known.notes.get("replies", 1) + 1)
     for key in OF_ONE_REPLY:

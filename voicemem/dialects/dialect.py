@@ -1,4 +1,4 @@
-"""What a dialect is: two pure functions over the frames of another stack, and what they may know (docs/dialects.md).
+"""Dialects: two pure functions over the frames of another stack, and what they may know (docs/dialects.md).
 
 `reduce` stands before the journal and sees one frame alone. `translate` stands in the fold and sees one reduced frame
 and, through `Known`, what the fold knows by then.
@@ -18,16 +18,16 @@ RawFrame = JsonObject | str | bytes
 """A frame as it was sent: the JSON object, a text that is not one, or a binary message."""
 NOT_IN_IDS = re.compile(r"[^A-Za-z0-9._:-]")
 MAX_OPEN = 256
-"""What one sender has opened that is remembered."""
+"""The most openings of one sender that are remembered."""
 AUDIO_BYTES = "audio_bytes"
 """The field of a reduced frame that says how much audio there was in it."""
 
 
 class Frame(NamedTuple):
-    """What `reduce` keeps of one frame."""
+    """The parts of one frame that `reduce` keeps."""
 
     content: JsonObject
-    """What is journaled. Reduced again, it gives the same."""
+    """The journaled part. Reduced again, it gives the same."""
     id: str | None = None
     """The frame's own id, unique in its session; a frame of the same id changes nothing."""
     ts: int | None = None
@@ -39,13 +39,13 @@ class Frame(NamedTuple):
     end: str | None = None
     """The reason, if this frame ends the session; `translate` makes a `session.end` of it."""
     typed: bool = False
-    """Whether it may be a text that the app added for the LLM: left out on request (`?typed=ignore`)."""
+    """True if it may be a text that the app added for the LLM: left out on request (`?typed=ignore`)."""
     opens: bool = False
-    """Whether frames may be `within` it."""
+    """True if frames may be `within` it."""
     within: str | None = None
     """The id of the frame that must have opened what this is a part of: alone it cannot tell whether it may be kept."""
     counts_audio: bool = False
-    """Whether it only says how much audio there was: such frames are added up where all else in them is equal."""
+    """True if it only says how much audio there was: such frames are added up where all else in them is equal."""
 
 
 def session_id_of(said: str) -> str:
@@ -65,7 +65,7 @@ Speaker = Literal["user", "agent"]
 
 
 class Text(NamedTuple):
-    """Where something stands in a reduced frame that was said, typed, or told by a tool: what may be redacted."""
+    """The place in a reduced frame of a text that was said, typed or returned by a tool, and may be redacted."""
 
     holder: Any
     """The object or list that it is in; None where `form` says something by itself."""
@@ -101,7 +101,7 @@ class Hook(Struct, frozen=True):
     """How a dialect's webhooks are taken."""
 
     verify: Callable[[bytes, Mapping[str, str], str, int], bool]
-    """Whether a body carries the signature of a secret: body, headers (names in lower case), secret, now (Unix ms)."""
+    """Verifies that a body carries the signature of a secret: body, headers (lower case), secret, now (Unix ms)."""
     frames: Callable[[JsonObject], Iterable[JsonObject]]
     """The frames of a body, each of which becomes one row. Raises `MalformedFrame`."""
 
@@ -142,7 +142,7 @@ class Openings:
         self.ids: dict[str, None] = {}
 
     def admits(self, frame: Frame, is_known: Callable[[str], bool] | None = None) -> bool:
-        """Whether a frame may be kept; `is_known` tells of openings that came before, over another connection."""
+        """True if a frame may be kept; `is_known` tells of openings that came before, over another connection."""
         within = frame.within
         if within is not None and within not in self.ids and not (is_known is not None and is_known(within)):
             return False

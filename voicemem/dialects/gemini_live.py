@@ -91,7 +91,7 @@ CAMEL = {re.sub("[A-Z]", lambda letter: "_" + letter[0].lower(), name): name for
 DEPTH = 8
 """How deep a message has names of its own."""
 FREE = ("args", "response")
-"""What a tool is called with and answers, whose names are the app's."""
+"""Fields of a tool's call and answer whose names are the app's."""
 
 
 def in_camel_case(value: Any, depth: int = DEPTH) -> Any:
@@ -176,7 +176,7 @@ def counted_audio(message: JsonObject, raw: JsonObject) -> JsonObject:
 
 
 def typed_text(message: JsonObject) -> str:
-    """What the app sends as the user's words. Of several turns all but the last are the history of another session."""
+    """Return the user's words as the app sends them. Of several turns all but the last are of another session."""
     text: str = message.get("realtimeInput", {}).get("text")
     turns = message.get("clientContent", {}).get("turns")
     if text or not turns or turns[-1].get("role") not in (None, "user"):

@@ -89,7 +89,7 @@ class Kind(NamedTuple):
     record: type[Record] | None = None
     """The fields that are kept; None for a type that says nothing."""
     rule: Translate = says_nothing
-    """What it means."""
+    """Translates a frame of this kind."""
     id: Callable[[JsonObject], str | None] = lambda content: None
     """Says the frame's own id, from what is kept of it."""
     prepare: Callable[[JsonObject], JsonObject | None] = lambda raw: raw

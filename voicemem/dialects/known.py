@@ -1,4 +1,4 @@
-"""What a dialect may know of a call when it translates a frame, and what it makes of that."""
+"""The state that a dialect may read when it translates a frame, and the events that it makes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from voicemem.protocol.events import SessionEnd, TranscriptEvent
 from voicemem.protocol.types import JsonObject
 
 MadeEvent = TranscriptEvent | SessionEnd
-"""What frames are translated to."""
+"""Events to which frames are translated."""
 Made = Iterable[MadeEvent]
 
 
@@ -31,11 +31,11 @@ class KnownReply(Protocol):
 
     @property
     def text(self) -> str:
-        """What the LLM generated so far."""
+        """The text that the LLM has generated so far."""
 
     @property
     def complete(self) -> bool:
-        """Whether the LLM has finished it."""
+        """True if the LLM has finished it."""
 
     @property
     def begun(self) -> int:
@@ -51,11 +51,11 @@ class KnownReply(Protocol):
 
     @property
     def cut(self) -> Literal["no", "estimated", "exact"]:
-        """Whether it was interrupted, and whether any interruption stated what was heard."""
+        """The kind of interruption, if any; "exact" if one stated what was heard."""
 
     @property
     def heard(self) -> bool:
-        """Whether playback showed that it was heard to its end."""
+        """True if playback showed that it was heard to its end."""
 
     @property
     def ended(self) -> int | None:
@@ -63,7 +63,7 @@ class KnownReply(Protocol):
 
     @property
     def has_playback(self) -> bool:
-        """Whether a position or a heard text was stated by someone who knows; estimates do not count."""
+        """True if a position or a heard text was stated by someone who knows; estimates do not count."""
 
     @property
     def before(self) -> KnownReply | None:
@@ -71,7 +71,7 @@ class KnownReply(Protocol):
 
 
 class Known(Protocol):
-    """What `translate` and `closed` may know: the state before the frame, read only, and the dialect's own notes."""
+    """The knowledge of `translate` and `closed`: the state before the frame, read only, and the dialect's own notes."""
 
     @property
     def here(self) -> int:
@@ -86,11 +86,11 @@ class Known(Protocol):
 
     @property
     def has_clock(self) -> bool:
-        """Whether `ts` says when the frame was sent; without, no position may be estimated from it."""
+        """True if `ts` says when the frame was sent; without, no position may be estimated from it."""
 
     @property
     def notes(self) -> Mapping[str, Any]:
-        """What `note` has kept, the oldest first."""
+        """Values kept by `note`, the oldest first."""
 
     def note(self, key: str, value: Any) -> None:
         """Keep any JSON under a key, or with None forget it. Of more than 16 KiB the oldest keys go."""
@@ -109,4 +109,4 @@ class Known(Protocol):
 
 
 Translate = Callable[[JsonObject, int, Known], Made]
-"""What makes the events of a reduced frame, with its `ts`; also of frames of one type."""
+"""A function that makes the events of a reduced frame, with its `ts`; also of frames of one type."""

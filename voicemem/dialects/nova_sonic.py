@@ -95,7 +95,7 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
 
 
 def app_content(whole: JsonObject, start: JsonObject) -> Frame | None:
-    """What is kept of a content that the app begins: the first audio, results of tools, and typed texts after audio.
+    """Return what is kept of a content that the app begins: the first audio, tool results, typed texts after audio.
 
     What stands before the audio are prompts and the history of other connections.
     """

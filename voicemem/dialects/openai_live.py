@@ -63,7 +63,7 @@ SENTENCE_END = re.compile(r"[.!?…。!?।؟][\"'”’»)\]]*\s*\Z")
 Said = dict[str, Any]
 
 Fragment = event("delta", start_ms=int, end_ms=int)
-"""What was said in a range of the session's timeline."""
+"""Text that was said in a range of the session's timeline."""
 Commentary = event("content delegation_id?")
 Item = record(
     type=(str, MESSAGE),
@@ -197,7 +197,7 @@ def note_zero(frame: JsonObject, ts: int, known: Known) -> None:
 
 
 def goes_on(mine: Said | None, other: Said | None, start: int) -> bool:
-    """Whether a fragment belongs to what its speaker said last: both may speak at once, for as long as they like."""
+    """True if a fragment belongs to what its speaker said last: both may speak at once, for as long as they like."""
     if mine is None or start - mine["end"] >= PAUSE_MS:
         return False
     other_spoke = other is not None and other["start"] < start and other["end"] > mine["end"]
@@ -239,7 +239,7 @@ def hear(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def move_reply(out: Said, turn: int, known: Known) -> Any:
-    """What the user said before a reply began is known only now: the reply answers it, and belongs to its turn."""
+    """Move a reply to the turn of the user's words before it, which are known only now."""
     reply = known.reply(out["item"])
     if reply is None or reply.turn >= turn:
         return out

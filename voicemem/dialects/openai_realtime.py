@@ -58,7 +58,7 @@ ItemFrame = event(item=Item, previous_item_id=optional(str), response_id=optiona
 NamedItem = event("item_id previous_item_id?")
 """A frame that says only which item it is about."""
 Transcript = event("item_id delta? transcript?")
-"""What the recogniser makes of a user's item."""
+"""A transcript of a user's item."""
 Response = record("id?", conversation_id=(str | UnsetType | None, UNSET))
 """None where the response belongs to no conversation."""
 Done = event(

@@ -193,7 +193,7 @@ def begin_reply(known: Known, generating: bool) -> None:
 
 
 def stop_llm(frame: JsonObject, ts: int, known: Known) -> Made:
-    """What was generated comes as output later, when it is spoken."""
+    """End the generation: what it made comes as output later, when it is spoken."""
     known.note("llm", False)
     if known.reply(newest(known)) is not None:
         yield LlmDone(item=newest(known))
@@ -248,7 +248,7 @@ def append(text: str, known: Known) -> tuple[str, str, list[MadeEvent]]:
 
 
 def is_over(reply: KnownReply, known: Known) -> bool:
-    """Whether what is said without the LLM is another reply: this one was cut, or heard before the user spoke."""
+    """True if what is said without the LLM is another reply: this one was cut, or heard before the user spoke."""
     return reply.cut != "no" or (reply.turn != known.here and reply.heard)
 
 
@@ -292,7 +292,7 @@ def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def is_amid_sentence(known: Known) -> bool:
-    """Whether a sentence is spoken that will be reported at its end: all that is known of the reply was heard."""
+    """True if a sentence is spoken that will be reported at its end: all that is known of the reply was heard."""
     reply = known.reply(newest(known))
     speaking = known.notes.get("speaking") and not known.notes.get("words")
     return bool(speaking and reply is not None and reply.cut == "no")

@@ -65,7 +65,7 @@ def decode_message(message: bytes, binary: bool, dialect: str) -> FrameEvent | R
 
 
 def read_value(message: bytes) -> Any:
-    """What a text message says: its JSON, or the text where it is none. Raises `MalformedFrame` beyond the limits."""
+    """Return the JSON of a text message, or the text where it is none. Raises `MalformedFrame` beyond the limits."""
     try:
         check_frame(message, MAX_DIALECT_FRAME_BYTES)
     except InvalidFrame as error:

@@ -69,7 +69,7 @@ TranscriptFrame = record("interaction_type", elements=(many(Element), []), times
 CallFrame = record("event", call=Call, elements=(many(Element), []))
 """A webhook; the transcript stands in it unless it was taken apart."""
 ResponseFrame = record("response_type response", content=(str, ""), content_complete=(bool, False))
-"""What the app has the agent say: a piece of it."""
+"""A piece of text that the app has the agent say."""
 
 
 # Elements of transcripts in one form: numbered, with Unix times, and whether the caller spoke after them.
@@ -320,7 +320,7 @@ def item_of(index: int) -> str:
 
 
 def tell(elements: list[JsonObject], partial: bool, reported: bool, known: Known) -> Iterator[MadeEvent]:
-    """What elements say that is new, up to one that this frame may not begin; the last utterance may be `partial`."""
+    """Yield the news in elements, up to one that this frame may not begin; the last utterance may be `partial`."""
     flow = Flow(known)
     for place, element in enumerate(elements):
         match element["role"]:
@@ -477,7 +477,7 @@ WEBHOOKS: dict[str, Kind] = {
     ),
 }
 FIELDS = {"interaction_type": VENDOR, "response_type": APP, "event": WEBHOOKS}
-"""Where the frames of each table have their type."""
+"""The field with the type of a frame, by table."""
 RETELL = Dialect(
     name="retell",
     version=1,

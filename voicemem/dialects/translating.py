@@ -129,7 +129,7 @@ def complete(item: str | None, known: Known) -> Made:
 
 
 def space_between(before: str, text: str) -> str:
-    """What stands between two texts of a reply, neither of which says so."""
+    """Return the text between two texts of a reply, neither of which says so."""
     return " " if before and not before[-1].isspace() and not text[0].isspace() else ""
 
 
@@ -165,7 +165,7 @@ def note_newest(key: str, value: Any, most: int, known: Known) -> None:
 
 
 class Flow:
-    """Where in the call a frame's parts stand, and what it has begun: one utterance and one reply at most.
+    """The place of a frame's parts in the call, and what it has begun: one utterance and one reply at most.
 
     The fold sees the events of a frame only afterwards. Notes: `at`, the turn that the transcript has reached.
     """

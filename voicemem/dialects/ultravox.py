@@ -57,7 +57,7 @@ TIMESTAMP = "x-ultravox-webhook-timestamp"
 TOLERANCE_MS = 60 * 1000
 """How old or new a signature may be, as Ultravox advises."""
 ENDS = ("call.ended", "call.billed")
-"""What says that a call is over; either may be subscribed to."""
+"""Events that say that a call is over; either may be subscribed to."""
 MAX_CALLS = 8
 """Calls of one session whose ids are remembered."""
 MAX_TEXTS = 32
@@ -247,7 +247,7 @@ def complete_newest(known: Known) -> Made:
 
 
 def has_late_words(ordinal: int, known: Known) -> bool:
-    """Whether the ordinal before that of a new reply can only be that of the user's words, which have not come."""
+    """True if the ordinal before that of a new reply can only be that of the user's words, which have not come."""
     agent = known.notes.get("agent")
     if agent is None or known.notes.get("between"):
         return False
@@ -276,7 +276,7 @@ def change_state(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def clear_buffer(frame: JsonObject, ts: int, known: Known) -> Made:
-    """What has not been played is thrown away: the user interrupts."""
+    """Drop what has not been played: the user interrupts."""
     reply = newest_reply(known)
     if reply is None or reply.heard or reply.item == known.notes.get("stopped"):
         return
@@ -348,7 +348,7 @@ KINDS: dict[str, Kind] = {
 
 
 def verify(body: bytes, headers: Mapping[str, str], secret: str, now: int) -> bool:
-    """Whether a body was signed with this secret within the last minute: HMAC-SHA256 of the body and the timestamp.
+    """True if a body was signed with this secret within the last minute: HMAC-SHA256 of the body and the timestamp.
 
     Several signatures are separated by commas, one for each secret of the webhook.
     """

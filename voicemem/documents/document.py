@@ -45,7 +45,7 @@ class WorkingMemoryConfig(Struct, frozen=True, forbid_unknown_fields=True):
     template: str | None = None
     schema: JsonObject | None = None
     tools: bool = False
-    """Whether the LLM has the tools; the system message then says when to use them."""
+    """True if the LLM has the tools; the system message then says when to use them."""
 
 
 class Document(Struct, gc=False):
@@ -233,7 +233,7 @@ def render_data(data: JsonObject) -> str:
 GET_TOOL, UPDATE_TOOL, CLEAR_TOOL = "get_working_memory", "update_working_memory", "clear_working_memory"
 TOOL_NAMES = frozenset((GET_TOOL, UPDATE_TOOL, CLEAR_TOOL))
 CONTENT_POINTER = "#/properties/content"
-"""Where the document's schema stands in that of the tool's parameters."""
+"""The place of the document's schema in that of the tool's parameters."""
 MODE_SCHEMA = {
     "type": "string",
     "enum": ["append", "replace"],

@@ -101,7 +101,7 @@ def compile_schema(text: bytes) -> Draft202012Validator | str:
 
 
 def judge(schema: bytes, document: JsonObject | None) -> Iterator[str]:
-    """What is wrong with a document, or with its schema, as sentences, the last one the best; "" where all is well.
+    """Yield the faults of a document, or of its schema, as sentences, the last one the best; "" where all is well.
 
     Raises `MemoryError` and worse things, and may take any time.
     """
@@ -124,7 +124,7 @@ def judge(schema: bytes, document: JsonObject | None) -> Iterator[str]:
 
 
 def schema_path(error: ValidationError) -> str:
-    """Where the error is in a schema; names that its author chose are left out."""
+    """Return the path of an error in a schema; names that its author chose are left out."""
     path, is_name = ["$"], False
     for step in error.instance_path:
         path.append("[…]" if is_name or isinstance(step, int) else f".{step}")
@@ -133,7 +133,7 @@ def schema_path(error: ValidationError) -> str:
 
 
 def describe_fault(error: ValidationError, document: JsonObject) -> tuple[str, str]:
-    """Where the fault is in the document, and what of the schema it breaks; without any value of the document."""
+    """Return the place of a fault in the document, and what of the schema it breaks; without the document's values."""
     path, kind = [*error.instance_path], error.kind
     fault = f"`{kind.name}`"
     match kind:
@@ -158,7 +158,7 @@ def describe_fault(error: ValidationError, document: JsonObject) -> tuple[str, s
 
 
 def ends_with_additional_properties(path: list[str | int]) -> bool:
-    """Whether a path in a schema ends at the keyword, not at a property of that name.
+    """Return whether a path in a schema ends at the keyword, not at a property of that name.
 
     The validator reports it at the object when it stands without `properties`, and does not name the property.
     """
@@ -182,6 +182,6 @@ def quoted(name: str) -> str:
 
 
 def shortened(bound: Any) -> str:
-    """What the schema says, as JSON; of a long text the beginning."""
+    """Return what the schema says, as JSON; of a long text the beginning."""
     text = json.dumps(bound, ensure_ascii=False)
     return text if len(text) <= MAX_BOUND_CHARACTERS else text[:MAX_BOUND_CHARACTERS] + "…"

@@ -1,4 +1,4 @@
-"""What an export says of a call: its facts, and what was said in it, each with the time in which it could be heard."""
+"""An export's view of a call: its facts, and what was said in it, each with the time in which it could be heard."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -37,7 +37,7 @@ class Utterance(Struct, frozen=True):
     end_ms: int | None
     """None where nothing tells."""
     unheard: str
-    """What was generated and not heard."""
+    """Text that was generated and not heard."""
 
     @property
     def heard(self) -> str:

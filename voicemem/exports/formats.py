@@ -23,11 +23,11 @@ class ExportFormat(NamedTuple):
     head: str = ""
     """With which each document begins; once is enough where several follow each other in one file."""
     is_joinable: bool = True
-    """Whether several documents may follow each other in one file."""
+    """True if several documents may follow each other in one file."""
     separator: str = ""
-    """What stands between them."""
+    """The text between them."""
     is_json: bool = False
-    """Whether a document is one JSON value."""
+    """True if a document is one JSON value."""
 
 
 FORMATS: dict[FormatName, ExportFormat] = {

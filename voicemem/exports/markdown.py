@@ -10,9 +10,9 @@ from voicemem.exports.text import date_and_clock, length, one_line
 from voicemem.transcript.messages import ToolUse
 
 MARKUP = re.compile(r"([\\`*_{}\[\]<>&~|#$^]|:(?=/)|(?<=www)\.|(?<=\w)@(?=\w))", re.IGNORECASE)
-"""What could be markup, HTML, or the address of a link."""
+"""Characters that could be markup, HTML, or the address of a link."""
 LINE_START = re.compile(r"([-+=]|\d{1,9}(?=[.)]))")
-"""What begins a list, a rule or a heading at the start of a line."""
+"""Text that begins a list, a rule or a heading at the start of a line."""
 LEGEND = "*Struck out: the agent had it, and nobody heard it.*"
 
 

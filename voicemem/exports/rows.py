@@ -16,7 +16,7 @@ COLUMNS = (
 )
 HEAD = ",".join(COLUMNS) + "\r\n"
 FORMULA = re.compile(r"\s*[=+\-@\uff0b\uff0d\uff1d\uff20]|[\t\r\n]")
-"""What a spreadsheet takes for the beginning of a formula, also in full width, and after the spaces that some skip."""
+"""Text that a spreadsheet takes for a formula, also in full width, and after the spaces that some skip."""
 
 
 def csv(call: Call) -> str:

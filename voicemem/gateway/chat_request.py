@@ -42,12 +42,12 @@ class GivenToolResult(Struct, frozen=True):
 
 
 class ChatTurn(Struct, frozen=True):
-    """What the gateway uses of a request."""
+    """The parts of a request that the gateway uses."""
 
     stream: bool
     model: str | None
     user_text: str | None
-    """What the user said, if the request ends with a message of the user's; never blank."""
+    """The user's words, if the request ends with a message of the user's; never blank."""
     tool_results: list[GivenToolResult]
     """The tool results at the end of the request."""
     instructions: list[JsonObject]

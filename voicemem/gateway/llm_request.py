@@ -42,10 +42,10 @@ class ReplyWriter:
         self.pending: list[ProducedEvent] = []
         self.task: asyncio.Task[None] | None = None
         self.is_incomplete = False
-        """Whether an event could not be stored; a later event may make up for it."""
+        """True if an event could not be stored; a later event may make up for it."""
         self.refused: Refused | None = None
         self.error: VoicememError | None = None
-        """What kept the last events from being stored."""
+        """The error that kept the last events from being stored."""
 
     def add(self, *events: ProducedEvent) -> None:
         """Write events, together with all others that are waiting when the current commit is done."""
@@ -116,7 +116,7 @@ METRIC_USE = "gateway"
 
 
 class GatewayDeps(Struct, frozen=True):
-    """What every LLM request uses."""
+    """Dependencies of every LLM request."""
 
     llm_client: LlmClient
     claims: Claims
@@ -126,7 +126,7 @@ class GatewayDeps(Struct, frozen=True):
 
 
 class PreparedTurn(Struct, frozen=True, kw_only=True):
-    """What all LLM requests for one answer have in common."""
+    """The common part of all LLM requests for one answer."""
 
     stream: Stream
     read_model: ReadModel
@@ -179,7 +179,7 @@ class LlmRequest:
         """For the metrics; stays when neither `finish` nor a failure is reached: the caller has hung up."""
         self.has_started = False
         self.is_ended = False
-        """Whether the end of the reply is in the journal, or about to be."""
+        """True if the end of the reply is in the journal, or about to be."""
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """Each chunk of the answer as it came; after the last one, all of it is in the journal.
@@ -291,7 +291,7 @@ class LlmRequest:
 
     @property
     def must_continue(self) -> bool:
-        """Whether another LLM request must follow: the LLM called tools, and the service runs all of them."""
+        """True if another LLM request must follow: the LLM called tools, and the service runs all of them."""
         calls = self.answer.tool_calls
         ours = all(call.name in self.service_tool_names and call.id for call in calls)
         return self.result == "answered" and bool(calls) and ours

@@ -51,12 +51,12 @@ UNKNOWN_TOOL_CALL = "The session has no tool call with this id"
 
 
 class NewInput(Struct, frozen=True):
-    """What a request adds to the memory, and the turn that it belongs to (None: the turn that its message begins)."""
+    """The part of a request that is new to the memory, and its turn (None: the turn that its message begins)."""
 
     turn_id: int | None
     events: list[ProducedEvent] = []
     pending_text: str | None = None
-    """What the user said, if the memory does not show it yet because its transcript is still to come."""
+    """The user's words, if the memory does not show them yet because their transcript is still to come."""
 
 
 class Gateway:
@@ -187,7 +187,7 @@ class Gateway:
         return body | {"tools": [*body.get("tools", ()), *tools]} if tools else body
 
     def extract_input(self, read_model: ReadModel, chat_turn: ChatTurn) -> NewInput:
-        """What of a request the memory does not have yet."""
+        """Return the part of a request that the memory does not have yet."""
         state = read_model.state
         if chat_turn.tool_results:
             return self.extract_tool_results(read_model, chat_turn.tool_results)
@@ -238,7 +238,7 @@ class Gateway:
 
 
 def is_recorded(state: State, turn: Turn, text: str) -> bool:
-    """Whether a turn that waits for its reply has the user's words: recognised speech, or the same text typed."""
+    """True if a turn that waits for its reply has the user's words: recognised speech, or the same text typed."""
     if standing_replies(state, turn) or turn.failures:
         return False
     return bool(turn.segments) or any(typed.text.split() == text.split() for typed in turn.typed or ())

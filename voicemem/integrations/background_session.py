@@ -20,7 +20,7 @@ from voicemem.protocol.types import JsonObject
 
 LOG = logging.getLogger("voicemem.integrations")
 NAMES_BYTES = 64
-"""What the client adds to an event, besides the values of ids."""
+"""The bytes that the client adds to an event, besides the values of ids."""
 QUIET_S = 5.0
 """After a read that failed, the memory is not asked for so long."""
 OPENED_AGAIN_S = 0.5
@@ -150,7 +150,7 @@ class BackgroundSession:
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other code has found the same producer's session since this one had it."""
+        """True if no other code has found the same producer's session since this one had it."""
         return self.session is None or self.session.times_found == self.times_found
 
     @property
@@ -208,7 +208,7 @@ class AttachedMemory:
 
     def __init__(self, session: BackgroundSession, end: Callable[[str | None], object]) -> None:
         self.session = session
-        """What is sent and read; `session.session` is the client's session once it is open, else None."""
+        """The way to the memory; `session.session` is the client's session once it is open, else None."""
         self.end = end
 
     async def aclose(self, reason: str | None = None, *, timeout: float | None = None) -> None:

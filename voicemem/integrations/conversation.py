@@ -35,7 +35,7 @@ class Conversation:
 
     def __init__(self, session: BackgroundSession) -> None:
         self.session = session
-        """What is sent and read; `session.session` is the client's session once it is open, else None."""
+        """The way to the memory; `session.session` is the client's session once it is open, else None."""
         self.session_id = session.session_id
         self.prefix = f"{secrets.token_hex(4)}-"
         self.count = 0
@@ -44,7 +44,7 @@ class Conversation:
         self.utterance: str | None = None
         """The user's newest utterance that was sent from here: tools that are called next are of its turn."""
         self.heard: Newest[str, str] = Newest(100)
-        """What was heard of replies that were cut, for while the memory is away."""
+        """Heard texts of replies that were cut, for while the memory is away."""
         self.after_tools = 0
         """The earliest time of what comes next: an answer is later than the tools that were called for it."""
         self.opening: frozenset[str] | None = None
@@ -52,7 +52,7 @@ class Conversation:
 
     @property
     def is_over(self) -> bool:
-        """Whether the session has ended, so that it must be opened again for more."""
+        """True if the session has ended, so that it must be opened again for more."""
         return self.session.session is not None and self.session.session.state == "ended"
 
     # What your player calls
@@ -184,7 +184,7 @@ class Sessions(Generic[M]):
     ) -> None:
         self.client = client._wrapped if isinstance(client, SyncClient) else client
         self.loop: asyncio.AbstractEventLoop | None = client._thread.loop if isinstance(client, SyncClient) else None
-        """Where sessions live; that of an asynchronous client is known once it is used."""
+        """The event loop of sessions; that of an asynchronous client is known once it is used."""
         self.make = make
         self.config = config
         self.producer = producer

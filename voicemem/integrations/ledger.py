@@ -46,7 +46,7 @@ class Reply:
     def __init__(self, item: str, rate: VoiceRate) -> None:
         self.item = item
         self.text = ""
-        """What the LLM generated, up to the bound of `SpokenText`."""
+        """The generated text, up to the bound of `SpokenText`."""
         self.spoken = SpokenText(rate)
         self.has_word_times = False
         self.position_ms: float | None = None
@@ -55,11 +55,11 @@ class Reply:
         self.complete = False
         self.is_cut = False
         self.cut_ms: float | None = None
-        """Where it was cut last, if that is known."""
+        """The position of the last cut, if that is known."""
         self.cut_at = -MAX_INTEGER
         self.resumed_at = -MAX_INTEGER
         self.over = False
-        """Whether it was played to its end, or withdrawn."""
+        """True if it was played to its end, or withdrawn."""
 
     @property
     def whole_ms(self) -> float | None:
@@ -145,7 +145,7 @@ class Ledger:
         self.segment = 0
         self.utterance_has_final = False
         self.partial: tuple[JsonObject, float, str | None] | None = None
-        """What of the caller's words is not final yet: its event, time and language."""
+        """The caller's words that are not final yet: their event, time and language."""
 
     # The caller
 

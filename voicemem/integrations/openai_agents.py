@@ -159,7 +159,7 @@ class RealtimeListener:
         """Replies that are not over, oldest first."""
         self.users: set[str] = set()
         self.is_stopped = False
-        """Whether the program has asked the model to stop, and not the caller."""
+        """True if the program has asked the model to stop, and not the caller."""
         self.has_warned = False
         self.handlers: dict[str, Callable[[Any, float], None]] = {
             "item_updated": self.on_item,

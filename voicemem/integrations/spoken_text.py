@@ -58,7 +58,7 @@ class SpokenText:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is text or audio whose other half is not known yet."""
+        """True if there is text or audio whose other half is not known yet."""
         return self.closed_chars < len(self.text) or self.closed_ms < self.audio_ms
 
     def voice(self, text: str) -> None:

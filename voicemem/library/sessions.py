@@ -315,7 +315,7 @@ class LibrarySession:
         )
 
     async def memory(self) -> MemoryAccount:
-        """What the memory has besides its messages: summaries, what was forgotten, what was carried over."""
+        """Return the memory besides its messages: summaries, what was forgotten, what was carried over."""
         return await self.library.services.accounts.read(await self._stream())
 
     @property
@@ -400,7 +400,7 @@ class Documents:
         return await self.working_memory.read_document(await self.owner(), check_arguments(version=version).version)
 
     async def versions(self, before: int | None = None, limit: int = 100) -> list[VersionRecord]:
-        """What made each version, the newest first: `version`, `operation`, `updated_ms`."""
+        """Return the origin of each version, the newest first: `version`, `operation`, `updated_ms`."""
         checked = check_arguments(before=before, limit=limit)
         return await self.working_memory.versions(await self.owner(), checked.before, checked.limit or 100)
 

@@ -18,13 +18,13 @@ MAX_MODEL_CHARACTERS = 256
 MAX_PLAIN_URLS = 1_000
 """LLMs of which it is remembered that they take no `response_format`."""
 REFUSES_FORMAT = (400, 404, 415, 422)
-"""What servers answer that do not know it."""
+"""Statuses of servers that do not know it."""
 Complete = Callable[[LlmEndpoint, JsonObject], Awaitable[bytes]]
 """Sends a body to an LLM and gives the whole answer, unchanged. Raises `LlmFailed`."""
 
 
 class LlmText(NamedTuple):
-    """What an LLM wrote, and the tokens it took, if the LLM says so."""
+    """A text of an LLM, and the tokens it took, if the LLM says so."""
 
     text: str
     model: str | None = None
@@ -33,7 +33,7 @@ class LlmText(NamedTuple):
 
 
 class CompletionInfo(msgspec.Struct, frozen=True):
-    """What a completion says about itself; values of an unexpected type are ignored."""
+    """Information of a completion about itself; values of an unexpected type are ignored."""
 
     model: Any = None
     usage: Any = None
@@ -117,7 +117,7 @@ class ConcurrencyLimiter:
         self.running: Counter[LlmKey] = Counter()
 
     def is_full(self, stream: Stream) -> bool:
-        """Whether this session's LLM, or the service as a whole, is at its limit."""
+        """Return whether this session's LLM, or the service as a whole, is at its limit."""
         return self.running.total() >= MAX_CONCURRENT or self.running[llm_key(stream)] >= MAX_CONCURRENT_PER_LLM
 
     def acquire(self, stream: Stream) -> LlmKey:

@@ -84,7 +84,7 @@ class PartialToolCall:
 
 
 class LlmAnswer:
-    """What an LLM has answered so far: the text and the tool calls of the first choice."""
+    """The answer of an LLM so far: the text and the tool calls of the first choice."""
 
     def __init__(self) -> None:
         self.id: str | None = None
@@ -94,15 +94,15 @@ class LlmAnswer:
         self.tool_calls: list[PartialToolCall] = []
         self.by_index: dict[int, PartialToolCall] = {}
         self.has_choice = False
-        """Whether any chunk had a choice."""
+        """True if any chunk had a choice."""
         self.has_finish_reason = False
-        """Whether a chunk said why the answer ends."""
+        """True if a chunk said why the answer ends."""
         self.has_other_content = False
-        """Whether there was content that is passed on, but not kept (a refusal, audio)."""
+        """True if there was content that is passed on, but not kept (a refusal, audio)."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether the LLM said nothing and called no tool."""
+        """True if the LLM said nothing and called no tool."""
         return not (self.size or self.tool_calls or self.has_other_content)
 
     def add_chunk(self, data: bytes) -> str:

@@ -59,7 +59,7 @@ class Embedder:
 
     @property
     def name(self) -> str | None:
-        """What tells its vectors from those of others, which cannot be compared with them; None until it is known."""
+        """The name that tells its vectors from others, which cannot be compared with them; None until it is known."""
         return None if self.dimensions is None else f"{self.endpoint.model} {self.dimensions}"
 
     async def embed(self, texts: Sequence[str], use: str) -> list[bytes | None]:

@@ -12,17 +12,17 @@ COMPLETIONS_PATH, EMBEDDINGS_PATH = "/chat/completions", "/embeddings"
 
 
 class LlmEndpoint(Struct, frozen=True):
-    """Where an LLM is reached. `url` is a base URL, or the full URL if its path ends in `path`."""
+    """The address of an LLM. `url` is a base URL, or the full URL if its path ends in `path`."""
 
     url: str
     api_key: str | None = None
     headers: dict[str, str] = {}
     public_only: bool = True
-    """Whether its address must be public: true for a URL that came through the API."""
+    """True if its address must be public: true for a URL that came through the API."""
     model: str | None = None
     """For sessions that name no model."""
     path: str = COMPLETIONS_PATH
-    """What is asked for there."""
+    """The path of its requests."""
 
     @property
     def request_url(self) -> str:

@@ -1,4 +1,4 @@
-"""What is known about models: the size of their context, in tokens, and how their tokens are counted."""
+"""Facts about models: the size of their context, in tokens, and how their tokens are counted."""
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache

@@ -17,7 +17,7 @@ from voicemem.protocol.types import JsonObject
 from voicemem.security.session_tokens import shown_claims
 
 PRINTABLE = re.compile(r"[!-~]{1,4096}\Z")
-"""What may be sent as a key; anything else cannot be one."""
+"""A text that may be sent as a key; anything else cannot be one."""
 Reach = Literal["project", "user", "session"]
 
 
@@ -36,7 +36,7 @@ class Caller(Struct, frozen=True):
     session_id: str | None = None
     """The session of a token; None for a key."""
     reaches_user: bool = False
-    """Whether the token also reaches what is remembered of the session's user."""
+    """True if the token also reaches what is remembered of the session's user."""
 
     @property
     def reach(self) -> Reach:

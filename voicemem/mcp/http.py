@@ -52,7 +52,7 @@ class KeyCheck:
         self.is_private = is_private
         self.known: OrderedDict[bytes, float] = OrderedDict()
         self.needs_key = False
-        """Whether the service was seen to ask for keys; once it does, it always will."""
+        """True if the service was seen to ask for keys; once it does, it always will."""
 
     async def refuse(self, authorization: str | None) -> Refusal | None:
         """Return why the caller with this header is refused; None if it is not.
@@ -106,7 +106,7 @@ class HttpSettings(NamedTuple):
 
     @property
     def is_private(self) -> bool:
-        """Whether only this machine can reach it, or an operator has said that all may."""
+        """True if only this machine can reach it, or an operator has said that all may."""
         public_host = None if self.public_url is None else urlsplit(self.public_url).hostname
         return self.insecure or (self.address.is_loopback and (public_host is None or is_loopback(public_host)))
 

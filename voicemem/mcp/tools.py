@@ -65,7 +65,7 @@ async def get_context(caller: Caller, arguments: schemas.ContextWithin) -> schem
 
 
 async def get_history(caller: Caller, arguments: schemas.HistoryWithin) -> schemas.HeardHistory:
-    """What was heard on a call, message by message, the newest last. Of a reply that was interrupted it has what
+    """Read what was heard on a call, message by message, the newest last. Of a reply that was interrupted it has what
     the caller had heard by then. What was forgotten is left out.
     """
     session_id = session_of(caller, arguments)
@@ -197,7 +197,7 @@ class Tool(NamedTuple):
     writes: bool = False
     destroys: bool = False
     needs_user: bool = False
-    """Whether a token has it only if it reaches what is remembered of its user."""
+    """True if a token has it only if it reaches what is remembered of its user."""
 
     @property
     def name(self) -> str:
@@ -215,7 +215,7 @@ TOOLS = (
     Tool(forget, "Forget", schemas.Forget, schemas.Forget, writes=True, destroys=True),
     Tool(recent_calls, "List recent calls", schemas.Calls, schemas.CallsWithin, needs_user=True),
 )
-"""What LLMs read of a tool is the docstring of its function."""
+"""The tools. LLMs read the docstring of a tool's function."""
 
 
 def tools_of(caller: Caller) -> list[Tool]:

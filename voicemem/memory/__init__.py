@@ -1,1 +1,1 @@
-"""What is done to a memory: add, forget, fork, checkpoint, working memory."""
+"""Operations on a memory: add, forget, fork, checkpoint, working memory."""

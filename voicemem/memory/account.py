@@ -1,4 +1,4 @@
-"""What a session's memory has besides its messages, as data: summaries, what was forgotten, what was carried over.
+"""The rest of a session's memory beside its messages, as data: summaries, what was forgotten, what was carried over.
 
 All of it is in the journal; the fold knows where. Nothing is written.
 """
@@ -18,7 +18,7 @@ MAX_LISTED = 100
 
 
 class SummaryTokens(Struct, frozen=True):
-    """What an LLM used to write a summary; null where its vendor did not say."""
+    """Tokens that an LLM used to write a summary; null where its vendor did not say."""
 
     input: int | None
     output: int | None
@@ -38,14 +38,14 @@ class SummaryRecord(Struct, frozen=True):
 
 
 class ForgottenRecord(Struct, frozen=True):
-    """What contexts leave out from here on: turns up to `through_turn`; or all before `turn`, and what began in it."""
+    """A part that contexts leave out: turns up to `through_turn`; or all before `turn`, and what began in it."""
 
     through_turn: int | None
     turn: int | None
     kept: tuple[int, ...]
     """The journal positions of messages of `turn` that are not forgotten."""
     carried: bool
-    """Whether what was carried over is forgotten too."""
+    """True if what was carried over is forgotten too."""
     position: int
     ts: int
 
@@ -58,14 +58,14 @@ class DocumentState(Struct, frozen=True):
 
 
 class MemoryAccount(Struct, frozen=True):
-    """What a session's memory has besides its messages, the oldest first."""
+    """The rest of a session's memory beside its messages, the oldest first."""
 
     session_id: str
     position: int
     summaries: list[SummaryRecord]
     forgotten: list[ForgottenRecord]
     carried: tuple[CarriedSession, ...]
-    """What contexts show of earlier sessions; empty also before it was put together."""
+    """Earlier sessions as contexts show them; empty also before they were put together."""
     working_memory: DocumentState | None
     """Null for a session that is to share its user's document, and has no user."""
 

@@ -238,7 +238,7 @@ def require_field(entry: Added, name: str) -> Any:
 
 
 class ForgetRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """What to forget: all up to a turn, all but the newest messages, or everything (the default)."""
+    """A request to forget: all up to a turn, all but the newest messages, or everything (the default)."""
 
     through_turn: Natural | None = None
     keep_last: Natural | None = None

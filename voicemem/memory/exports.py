@@ -360,7 +360,7 @@ class ExportedToolCall(Struct, frozen=True, tag="tool_call"):
 
 
 class ExportedSummary(Struct, frozen=True, tag="summary"):
-    """What an LLM wrote in place of the turns up to this one; also one that another has replaced."""
+    """A summary that an LLM wrote in place of the turns up to this one; also one that another has replaced."""
 
     session_id: SessionId
     through_turn: int
@@ -369,7 +369,7 @@ class ExportedSummary(Struct, frozen=True, tag="summary"):
 
 
 class ExportedCarriedSession(Struct, frozen=True, tag="carried"):
-    """What a session knows from an earlier one (`from`), which may have been erased since."""
+    """The part of an earlier session (`from`) that a session knows; that one may have been erased since."""
 
     session_id: SessionId
     earlier: SessionId = field(name="from")

@@ -51,7 +51,7 @@ KINDS: tuple[MemoryKind, ...] = ("message", "fact", "preference", "episode", "su
 
 
 class SearchScope(NamedTuple):
-    """Where a search looks; None is everywhere in the project."""
+    """The scope of a search; None is everywhere in the project."""
 
     namespace: str | None
     user_id: str | None
@@ -59,7 +59,7 @@ class SearchScope(NamedTuple):
 
 
 class MemorySearch(Struct, frozen=True, forbid_unknown_fields=True):
-    """What to search for, and where: in all of the project, or of a user, a session, a namespace.
+    """A search request, and its scope: all of the project, or a user, a session, a namespace.
 
     Where is never null: a program that does not know its user must not search what all users said. `kinds` are messages
     that were heard and kinds of memories, by default all. `since` and `until` bound when it was said, in Unix ms; the
@@ -311,7 +311,7 @@ def merged_page(
 
 
 def is_within(stream: Stream, scope: Scope) -> bool:
-    """Whether what is said in a session is in a scope."""
+    """Return whether what is said in a session is in a scope."""
     return all(limit is None or own == limit for own, limit in zip(scope_of(stream), scope, strict=True))
 
 
@@ -353,19 +353,19 @@ def memory_id(message: FoundMessage) -> str:
 
 
 class Vectors(NamedTuple):
-    """What searches by meaning need."""
+    """The needs of searches by meaning."""
 
     maker: VectorMaker
     queries: QueryVectors
     weight: float
-    """What the best meaning counts, beside the best words, which count 1."""
+    """The weight of the best meaning, beside the best words, which count 1."""
     count_capped: Callable[[], None]
 
 
 async def find_by_meaning(
     store: Store, vectors: Vectors, query: TranscriptQuery, vector: bytes, vectors_alone: bool
 ) -> tuple[list[FoundMessage], dict[MessagePlace, tuple[FoundBy, ...]]]:
-    """What a query finds by its vector and, unless `vectors_alone`, by its words, and how. Raises `StoreUnavailable`.
+    """Find by a query's vector and, unless `vectors_alone`, its words; say how. Raises `StoreUnavailable`.
 
     Both are added up over the best 200 of each; beyond these there are no more pages.
     """

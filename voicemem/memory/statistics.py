@@ -44,7 +44,7 @@ class Roles(Struct, frozen=True):
 
 
 class Unheard(Struct, frozen=True):
-    """What the LLM generated and the user did not hear; `share` is its part of all that was generated, from 0 to 1."""
+    """Generated text that the user did not hear; `share` is its part of all that was generated, from 0 to 1."""
 
     characters: int
     share: float
@@ -168,7 +168,7 @@ class LastWords(Struct, frozen=True):
 
 
 class OverviewFigures(Struct, frozen=True):
-    """What a slim row shows of a memory. `unheard` is in characters, `slowest_ms` the longest end-to-end latency.
+    """Figures of a memory in a slim row. `unheard` is in characters, `slowest_ms` the longest end-to-end latency.
 
     `strip` is not there in figures that an older version has made.
     """

@@ -44,7 +44,7 @@ MAX_KNOWN = 10_000
 
 
 class Indexed(NamedTuple):
-    """What is in the index of a session: up to which position, and what its next changes may change too."""
+    """The indexed part of a session: up to which position, and what its next changes may change too."""
 
     position: int
     unheard_turns: frozenset[int]
@@ -77,7 +77,7 @@ class TranscriptIndexer:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all sessions were looked at since the index was opened, or was reset."""
+        """True if all sessions were looked at since the index was opened, or was reset."""
         return self.checked_resets == self.store.transcript_index.index_resets
 
     def on_commit(self, appended: Iterable[AppendResult]) -> None:
@@ -187,7 +187,7 @@ class TranscriptIndexer:
 
 
 def heard_messages(stream: Stream, known: Indexed | None, read_model: ReadModel) -> tuple[TranscriptUpdate, Indexed]:
-    """What was heard in a session: all of it, or the turns that may have changed since they were indexed."""
+    """Return the messages heard in a session: all, or the turns that may have changed since they were indexed."""
     state, position = read_model.state, read_model.position
     changed = set(read_model.turns_changed_since(position if known is None else known.position))
     if known is None or known.forgotten != state.forgotten:

@@ -104,7 +104,7 @@ class QueryVectors:
 
 
 class VectorCache(NamedTuple):
-    """Where texts of one kind and their vectors are."""
+    """The places of texts of one kind and their vectors."""
 
     vectors: StoredVectors
     changed: dict[int, None]

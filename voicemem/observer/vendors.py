@@ -12,9 +12,9 @@ class Vendor(NamedTuple):
     """A stack whose calls can be observed."""
 
     url: str
-    """Where, unless the settings say otherwise."""
+    """The address, unless the settings say otherwise."""
     call_field: Literal["call_id", "session_id"]
-    """What it calls the id of a call."""
+    """The name of its field with the id of a call."""
     address: Callable[[str, str], str]
     """The address of one call, from the URL and the id."""
 

@@ -69,7 +69,7 @@ def decode_body(body: bytes, limit: int = MAX_FRAME_BYTES, most_values: int = MA
 
 SORTED = msgspec.json.Encoder(order="sorted")
 MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for malformed JSON. A `ValidationError` is a `DecodeError`, so catch it before these."""
+"""Errors of msgspec for malformed JSON. A `ValidationError` is a `DecodeError`, so catch it before these."""
 STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 """A string, or the rest of the text from one that does not end. Possessive (`*+`), so that the search stays linear."""
 NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
@@ -129,7 +129,7 @@ def refuse_nul_in_names(value: Any) -> None:
 
 
 def has_too_many_values(text: bytes, most: int = MAX_VALUES) -> bool:
-    """Whether JSON has more values than that, found without making any of them.
+    """Return whether JSON has more values than that, found without making any of them.
 
     A value costs up to a hundred times its size once it is made, so `[{},{},…]` of 1 MiB would take 30 MB.
     """
@@ -144,7 +144,7 @@ def count_values(text: bytes) -> int:
 
 
 def is_too_deep(text: bytes, limit: int) -> bool:
-    """Whether JSON is nested deeper than `limit`."""
+    """Return whether JSON is nested deeper than `limit`."""
     if text.count(b"{") + text.count(b"[") <= limit:
         return False
     # Outside strings, brackets become +1 and -1, so that the running sum is the depth; all of it in C.
@@ -161,7 +161,7 @@ def is_valid_json(text: bytes) -> bool:
 
 
 def is_same_event(one: bytes, other: bytes) -> bool:
-    """Whether two payloads are equal as decoded JSON, apart from `session_id` and `producer`, which only address them.
+    """True if two payloads are equal as decoded JSON, apart from `session_id` and `producer`, which only address them.
 
     A field that is null is one that is absent, as it is for the event; inside a field the two differ.
     """
@@ -177,7 +177,7 @@ def is_same_event(one: bytes, other: bytes) -> bool:
 
 
 def is_same_frame(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two events are one frame of another stack, of which not the same is kept.
+    """Return whether two events are one frame of another stack, of which not the same is kept.
 
     It has an id, and a later version keeps more of it; or nothing was kept, since what it is a part of was not there.
     """
@@ -193,7 +193,7 @@ def event_values(payload: bytes) -> dict[str, Any]:
 
 
 def is_same_value(one: Any, other: Any) -> bool:
-    """Whether two values are equal as JSON, in which 1.0 is 1 and true is not. Ends at the first difference."""
+    """Return whether two values are equal as JSON, in which 1.0 is 1 and true is not. Ends at the first difference."""
     if isinstance(one, dict):
         return (
             isinstance(other, dict)
@@ -213,7 +213,7 @@ STRING_PATTERN = r'"(?:[^"\\]++|\\.)*+"'
 
 
 def value_pattern(depth: int) -> str:
-    """What matches a value, or what is between two, in an array or object of at most this depth.
+    """Return a pattern of a value, or of what is between two, in an array or object of at most this depth.
 
     It is only about where a value ends: whether it is JSON shows when it is decoded. Every repetition is possessive,
     so that the time is linear.
@@ -367,7 +367,7 @@ class RawHeader(msgspec.Struct, frozen=True):
 
 
 class EventHeader(NamedTuple):
-    """What can be read of the fields that say which event this is; None where that is nothing valid."""
+    """The readable fields that say which event this is; None where they have nothing valid."""
 
     type: str | None
     session_id: str | None
@@ -510,7 +510,7 @@ def reject(header: EventHeader, code: str, detail: str) -> RejectedEvent:
 
 
 def decode_header(text: bytes) -> EventHeader:
-    """What can still be read of an event that is not valid. Raises one of `MALFORMED` when it is not a JSON object."""
+    """Return what can be read of an event that is not valid. Raises one of `MALFORMED` when it is not a JSON object."""
     raw = HEADER_DECODER.decode(text)
     event_type = decode_or_none(raw.type)
     session_id, producer = decode_or_none(raw.session_id), decode_or_none(raw.producer)

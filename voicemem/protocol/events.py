@@ -262,11 +262,11 @@ class MemoryForgotten(Event, tag="memory.forgotten", frozen=True):
     turn: TurnNumber | None = None
     kept: tuple[Natural, ...] = ()
     carried: bool = False
-    """Whether what was carried over from earlier sessions is forgotten too."""
+    """True if what was carried over from earlier sessions is forgotten too."""
 
 
 class CarriedSession(Struct, frozen=True):
-    """What is carried over from an earlier session, as the LLM reads it."""
+    """The part of an earlier session that is carried over, as the LLM reads it."""
 
     session_id: SessionId
     text: str
@@ -399,7 +399,7 @@ TranscriptEvent = (
 )
 """Events that change nothing but the journal: most of what producers send."""
 ProducedEvent = TranscriptEvent | SessionUpdate | SessionEnd | FrameEvent
-"""What a producer may send into a session."""
+"""Events that a producer may send into a session."""
 ServerEvent = (
     SessionClosed
     | SessionReopened

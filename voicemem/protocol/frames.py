@@ -7,7 +7,7 @@ from voicemem.protocol.types import Name, Reason, SessionId
 from voicemem.protocol.types import SequenceNumber as Seq
 
 FEATURES = ("frame", "interrupt.more", "interrupt.several", "llm.cancel", "tts.synthesised_text", "turn_id.optional")
-"""What events may have or leave out that earlier servers refuse (docs/ingest.md, "Open a session")."""
+"""Forms of events that earlier servers refuse (docs/ingest.md, "Open a session")."""
 
 
 class Ready(Struct, tag_field="type", tag="session.ready", frozen=True):

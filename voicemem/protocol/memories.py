@@ -1,4 +1,4 @@
-"""What all parts share of memories that last: their kinds, where they come from, and the times that they tell."""
+"""The common part of memories that last: their kinds, where they come from, and the times that they tell."""
 
 import re
 from typing import Annotated, Literal
@@ -37,7 +37,7 @@ MemoryIds = Annotated[tuple[Name, ...], Meta(max_length=MAX_SUPERSEDED)]
 
 
 class Evidence(Struct, frozen=True, omit_defaults=True):
-    """Where a memory comes from: messages of a session, of which the first and the last began at these positions."""
+    """The source of a memory: messages of a session, of which the first and the last began at these positions."""
 
     session_id: SessionId
     first: SequenceNumber

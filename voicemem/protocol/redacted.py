@@ -1,4 +1,4 @@
-"""What stands for redacted text, and events that are equal but for what was redacted in them (docs/redaction.md)."""
+"""Stand-ins for redacted text, and events that are equal but for what was redacted in them (docs/redaction.md)."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ def is_redacted(payload: bytes) -> bool:
 
 
 def is_same_redacted(one: Any, other: Any) -> bool:
-    """Whether two values may come from one original: what is redacted in either of them stands for anything.
+    """Return whether two values may come from one original: what is redacted in either of them stands for anything.
 
     How much of a text was redacted depends on what came before it, which a resend does not repeat.
     """

@@ -44,7 +44,7 @@ class Connection(asyncio.Protocol):
         self.on_lost: Callable[[], None] = lambda: None
         self.transport: asyncio.Transport
         self.early = bytearray()
-        """What came before there was a peer: a head, or what a caller sends without waiting."""
+        """Bytes that came before there was a peer: a head, or what a caller sends without waiting."""
         self.has_head = False
         self.peer: Connection | None = None
         self.direction: Direction | None = None
@@ -148,7 +148,7 @@ class Call:
         """None until the upstream has accepted the call."""
         self.status: int | None = None
         self.failed = False
-        """Whether the upstream has not answered."""
+        """True if the upstream has not answered."""
         self.upstream: Connection | None = None
         self.answered = asyncio.Event()
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -52,7 +52,7 @@ class Direction:
         self.is_text = False
         self.in_message = False
         self.leaves_out = False
-        """Whether the message that is coming in fragments is too large."""
+        """True if the message that is coming in fragments is too large."""
 
     def forwarded(self, data: bytes) -> None:
         self.bytes += len(data)

@@ -54,7 +54,7 @@ class ProxyServer:
         self.refused: Counter[str] = Counter()
         """Requests that the proxy refused, by code."""
         self.crossed: Counter[tuple[str, str, str]] = Counter()
-        """What crossed the calls that are over: by what, dialect and sender."""
+        """Counts of what crossed the calls that are over: by what, dialect and sender."""
 
     async def start(self) -> int:
         """Listen, and return the port. Raises `OSError` for an address that cannot be had, `CannotStart`."""

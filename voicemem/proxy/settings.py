@@ -15,7 +15,7 @@ from voicemem.errors import CannotStart
 
 AUTHORIZATION = "Authorization"
 KEY_HEADERS = {"gemini-live": "x-goog-api-key", "elevenlabs-agents": "xi-api-key"}
-"""Where a vendor expects its key, if not in `Authorization: Bearer`."""
+"""The header in which a vendor expects its key, if not in `Authorization: Bearer`."""
 SCHEMES = {"deepgram-agent": "Token"}
 """The scheme before the key in `Authorization`, if not `Bearer`."""
 PORTS = {"ws": 80, "wss": 443}
@@ -37,9 +37,9 @@ class Upstream(NamedTuple):
     host: str
     port: int
     path: str
-    """What comes before the rest of a caller's path; without a slash at the end."""
+    """The part before the rest of a caller's path; without a slash at the end."""
     query: str = ""
-    """What comes before a caller's query."""
+    """The part before a caller's query."""
     key: UpstreamKey | None = None
 
     @property
@@ -72,7 +72,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     drain_timeout: float | None = None
     """How long calls may continue after SIGTERM, seconds; None: as long as they last."""
     buffer_bytes: int = 64 * 1024 * 1024
-    """What all calls together may keep for a memory that is away."""
+    """The most bytes that all calls together may keep for a memory that is away."""
     max_calls: int = 1_000
 
     @property

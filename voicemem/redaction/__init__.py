@@ -1,1 +1,1 @@
-"""What must not be kept, taken out of events before they are journaled (docs/redaction.md)."""
+"""Redaction: takes out of events what must not be kept, before they are journaled (docs/redaction.md)."""

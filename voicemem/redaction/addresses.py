@@ -5,7 +5,7 @@ import re
 from voicemem.protocol.redacted import HIDDEN, HIDDEN_WORD
 
 ENDS = r"\s<>()\[\]{},;:\"'!?|"
-"""What cannot stand in an address."""
+"""Characters that cannot be in an address."""
 BEFORE = re.compile(rf"[^{ENDS}@]+\Z")
 AFTER = re.compile(rf"[^{ENDS}]+")
 MAX_NAME = 320
@@ -15,7 +15,7 @@ AT = frozenset("at ät @ at-sign arroba arobase chiocciola apenstaartje klammera
 JOINS = frozenset(
     "dot punkt point punto ponto punt underscore unterstrich dash minus bindestrich hyphen tiret guion guión".split()  # noqa: SIM905
 )
-"""What is said for the signs in an address."""
+"""Words said for the signs in an address."""
 DOTS = frozenset("dot punkt point punto ponto punt".split())  # noqa: SIM905
 MARKS = ".,!?;:()[]<>"
 ENDINGS = ".,!?;:"
@@ -111,7 +111,7 @@ def end_of_host(names: list[str], first: int) -> int | None:
 
 
 def end_of_label(names: list[str], first: int) -> int:
-    """Where a part of a host's name ends: a word, or letters that are spelt out; `first` if none begins there."""
+    """Return the end of a part of a host's name: a word, or letters spelt out; `first` if none begins there."""
     at = first
     while at < len(names) and len(names[at]) == 1 and names[at] not in AT:
         at += 1

@@ -44,16 +44,16 @@ PARTS = "parts"
 
 
 class UserSpeech:
-    """What users say: segments, of which each begins where the one before it ended."""
+    """The speech of users: segments, of which each begins where the one before it ended."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self.base = START
-        """Where the newest segment ends so far."""
+        """The end of the newest segment so far."""
         self.restated = START
-        """Where the newest text ended that says the segments before it again."""
+        """The end of the newest text that says the segments before it again."""
         self.segments: OrderedDict[Hashable, tuple[Run, Run]] = OrderedDict()
-        """Where a segment began, and how far it is, the newest last."""
+        """The beginning of each segment, and how far it is, the newest last."""
         self.finals = 0
         """How many segments without a key have become final."""
 
@@ -130,11 +130,11 @@ class Words:
     def __init__(self) -> None:
         self.place = FRESH
         self.before: OrderedDict[int, Place] = OrderedDict()
-        """Where the text stood before the word of a time."""
+        """The state of the text before the word of a time."""
 
 
 class AgentSpeech:
-    """What the agent says: each reply is a text of its own, which comes in pieces, whole, or as words."""
+    """The agent's speech: each reply is a text of its own, which comes in pieces, whole, or as words."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules

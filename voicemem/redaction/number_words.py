@@ -88,7 +88,7 @@ FILLERS = in_all_spellings("""
     e ehm sì poi trattino spazio
     sim depois hífen traço espaço ponto
 """)
-"""What people say between the digits of one number."""
+"""Words that people say between the digits of one number."""
 CHINESE_FILLERS = frozenset("嗯啊呃哦噢喔好的对對是然后後接着再和跟加杠点點空格横橫十百千")
 """The same in Chinese, character by character, since no spaces are between them; and the words for tens and more."""
 GERMAN = ("ein", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun")
@@ -183,7 +183,7 @@ CODES = in_all_spellings("""
     verification cvv cvc código códigos clave claves contraseña contraseñas codice codici mot wachtwoord senha senhas
 """)
 ENDINGS = ("code", "codes", "passwort", "kennwort")
-"""What German words for them end with."""
+"""Endings of German words for them."""
 CHINESE = re.compile("验证码|驗證碼|密码|密碼|口令")
 CODE_WORDS = 8
 """How many words may stand between such a word and the code."""

@@ -49,7 +49,7 @@ MAX_DATE = 10
 
 
 class Run(NamedTuple):
-    """Where a text stands: how much of a run of digits has been read."""
+    """The state of a text: how much of a run of digits has been read."""
 
     digits: int = 0
     room: int = 0
@@ -75,7 +75,7 @@ class Limit(NamedTuple):
     keep: int
     """Digits at its beginning."""
     codes: bool = False
-    """Whether none are kept after a word such as "code"."""
+    """True if none are kept after a word such as "code"."""
 
 
 def redact_run(text: str, run: Run, limit: Limit, complete: bool = False) -> tuple[str, Run]:

@@ -1,4 +1,4 @@
-"""What is redacted by the choice of an operator (`--redact`), and one text or JSON value without it."""
+"""Rules of redaction by the choice of an operator (`--redact`), and one text or JSON value without it."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -21,11 +21,11 @@ UNIX_MS = range(10**12, 26 * 10**11)
 """Numbers that are times up to the year 2052; no card's number has 13 digits and begins so."""
 UNIX_S = range(10**9, 26 * 10**8)
 FEWEST_OF_CARDS = 6
-"""Where fewer digits are kept, a number of ten digits may be that of a phone."""
+"""The fewest digits kept of a card: with fewer, a number of ten digits may be that of a phone."""
 
 
 class Rules(NamedTuple):
-    """What is redacted."""
+    """The choice of redactions."""
 
     limit: Limit | None = None
     """How much of a run of digits is kept; None: runs are not looked at."""
@@ -42,7 +42,7 @@ def rules_of(names: Iterable[str], finders: Iterable[Finder] = ()) -> Rules:
 
 
 class Place(NamedTuple):
-    """Where a text of the agent's stands that comes in pieces."""
+    """The state of a text of the agent's that comes in pieces."""
 
     run: Run = START
     in_host: bool = False

@@ -20,11 +20,11 @@ from voicemem.transcript.state import Reply, State, Turn
 MAX_WORDS, MAX_WORDS_BEFORE = 4_000, 200
 """Words of a message that it is found by, the first ones; and of the message before it, the last ones."""
 BEFORE_WEIGHT = 0.9
-"""What a word of the message before counts, beside one of the message itself: that one is shown first."""
+"""The weight of a word of the message before, beside one of the message itself: that one is shown first."""
 LOOK_BACK = 8
 """Turns in which the message before a turn's first one is looked for; some turns have none."""
 ABOUT_WEIGHT = 0.5
-"""What a word of a topic, an entity or the day counts, beside one of the text."""
+"""The weight of a word of a topic, an entity or the day, beside one of the text."""
 FIRST_DAY_MS, LAST_DAY_MS = -62_135_596_800_000, 253_402_300_799_999
 """The years 1 to 9999."""
 DAY_MS = 86_400_000

@@ -1,4 +1,4 @@
-"""What is found by words and by meaning, in one order.
+"""Ranking of results found by words and by meaning, in one order.
 
 The scores are added: how well the words fit, next to the best of the search, and the cosine of the vectors times a
 weight. Adding keeps how much better the first is than the second, which ranks alone (reciprocal rank fusion) lose.

@@ -25,7 +25,7 @@ from voicemem.store.directory import ApiKey, Directory, KeyLimits
 
 SCOPES = ("ingest", "read", "admin")
 ANY_SCOPE = "any"
-"""What a route asks for that is open to every key."""
+"""The scope of a route that is open to every key."""
 DEFAULT_PROJECT = "default"
 KEY_PATTERN = re.compile(r"vm_([0-9a-z]{12})_([0-9A-Za-z]{40})\Z", re.ASCII)
 KEY_ID_PATTERN = re.compile(r"[0-9a-z]{12}\Z", re.ASCII)
@@ -50,7 +50,7 @@ ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9._~-]+)(?::[0-
 
 
 class Grant(Struct, frozen=True):
-    """What a caller may do, in one project."""
+    """The rights of a caller, in one project."""
 
     project: str
     scopes: tuple[str, ...]
@@ -63,12 +63,12 @@ class Grant(Struct, frozen=True):
     limits: KeyLimits = KeyLimits()
     """Those of the key."""
     reaches_user: bool = False
-    """Whether a token also reaches what is remembered of its session's user."""
+    """True if a token also reaches what is remembered of its session's user."""
     via: str | None = None
     """`page` for who has signed in to the page with a key."""
 
     def allows(self, scope: str, session_id: str | None = None) -> bool:
-        """Whether the caller has a scope; `admin` includes the others. A token needs the `session_id` of its own."""
+        """True if the caller has a scope; `admin` includes the others. A token needs the `session_id` of its own."""
         return self.session_id in (None, session_id) and self.has_scope(scope)
 
     def has_scope(self, scope: str) -> bool:
@@ -97,7 +97,7 @@ class Grant(Struct, frozen=True):
 
     @property
     def caller(self) -> Caller | None:
-        """What the rate limits count this caller as; None when there are no keys, and so no limits."""
+        """The caller for the rate limits; None when there are no keys, and so no limits."""
         return None if self.key_id is None else Caller(self.key_id, self.session_id, self.limits)
 
 
@@ -124,7 +124,7 @@ class Access:
         self.clock = runtime.clock
         self.new_secret = runtime.new_secret
         self.has_seen_key = admin_key is not None
-        """Whether a key was ever found; revoking keys does not undo it."""
+        """True if a key was ever found; revoking keys does not undo it."""
         self.checked_ms = -ASK_AGAIN_MS
         """When the store was last found to have no key, Unix ms."""
         self.admin_digest = None if admin_key is None else digest(admin_key)
@@ -132,14 +132,14 @@ class Access:
         """Set when this process revokes a key; the task that closes its connections clears it."""
 
     async def needs_key(self) -> bool:
-        """Whether callers need a key: from the first one on, even when all are revoked."""
+        """Return whether callers need a key: from the first one on, even when all are revoked."""
         if not self.has_seen_key and abs(self.clock() - self.checked_ms) >= max(ASK_AGAIN_MS, self.cache_ms):
             self.checked_ms = self.clock()
             self.has_seen_key = await self.directory.has_keys()
         return self.has_seen_key
 
     async def grant(self, token: str | None) -> Grant:
-        """What the holder of a key or session token may do. Raises `Refused` (`unauthorized`, `token_expired`)."""
+        """Return the grant of a key or session token. Raises `Refused` (`unauthorized`, `token_expired`)."""
         if not await self.needs_key():
             return FULL_GRANT
         if token is None:
@@ -177,7 +177,7 @@ class Access:
         return self.admin_digest is not None and hmac.compare_digest(digest(text), self.admin_digest)
 
     async def grant_session(self, text: str) -> Grant:
-        """What the holder of a session token may do. Raises `Refused` (`unauthorized`, `token_expired`)."""
+        """Return the grant of a session token. Raises `Refused` (`unauthorized`, `token_expired`)."""
         signer, secret = await self.find_signer(signer_of(text))
         token = verify_token(text, secret, self.clock())
         scopes = tuple(scope for scope in ("ingest", "read") if signer.allows(scope))
@@ -289,7 +289,7 @@ def bearer_token(authorization: str | None) -> str | None:
 
 
 GrantHolder = Callable[[str | None], Awaitable[Grant]]
-"""What the holder of a key or token may do. Raises `Refused` (`unauthorized`, `token_expired`)."""
+"""Finds the grant of a key or token. Raises `Refused` (`unauthorized`, `token_expired`)."""
 
 
 class Gate:
@@ -328,7 +328,7 @@ class Gate:
         return needed
 
     async def grant(self, authorization: str | None, needed: bool, address: str | None = None) -> Grant:
-        """What the caller with this `Authorization` header may do; counts one request, or one wrong key of `address`.
+        """Return the grant of this `Authorization` header; counts one request, or one wrong key of `address`.
 
         Raises `Refused` (`unauthorized`, `token_expired`), and `RateLimited`.
         """
@@ -340,7 +340,7 @@ class Gate:
         return grant
 
     async def grant_token(self, token: str | None, address: str | None) -> Grant:
-        """What the holder of a key or token in a frame may do; counts one wrong key of `address`.
+        """Return the grant of a key or token in a frame; counts one wrong key of `address`.
 
         Raises `Refused` (`unauthorized`, `token_expired`), and `RateLimited`.
         """

@@ -1,4 +1,4 @@
-"""What signs the webhooks of other stacks' platforms, by project and dialect: set, rotated, removed (docs/dialects.md).
+"""Signing secrets of inbound webhooks, by project and dialect: set, rotated, removed (docs/dialects.md).
 
 A project sets its own over REST or by command; they stand in the store, so that every node knows them. The operator's,
 from the settings, verify beside them, for as long as they stand there.
@@ -25,7 +25,7 @@ OVERLAP_S, MAX_OVERLAP_S = 86_400, 7 * 86_400
 
 
 class ShownHookSecret(NamedTuple):
-    """What may be said of a dialect's secrets in a project: all but the secrets."""
+    """The public part of a dialect's secrets in a project: all but the secrets."""
 
     dialect: str
     set_ms: int | None

@@ -132,7 +132,7 @@ class Buckets:
 
 
 class Caller(NamedTuple):
-    """What is counted as one caller: a key, or all tokens that it signed for one session."""
+    """One caller for the limits: a key, or all tokens that it signed for one session."""
 
     key_id: str
     session_id: str | None
@@ -141,7 +141,7 @@ class Caller(NamedTuple):
 
 
 class EventBuckets(NamedTuple):
-    """What a caller's events are charged to; None where there is no limit."""
+    """Buckets that a caller's events are charged to; None where there is no limit."""
 
     events: Bucket | None = None
     bytes: Bucket | None = None

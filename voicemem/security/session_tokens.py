@@ -52,7 +52,7 @@ class SessionToken(Struct, frozen=True):
     session_id: str
     expires_ms: int
     reaches_user: bool = False
-    """Whether it also reaches what is remembered of the session's user."""
+    """True if it also reaches what is remembered of the session's user."""
 
 
 def looks_like_token(text: str) -> bool:

@@ -26,7 +26,7 @@ NOT_SIGNED = "The signature of the webhook is missing, wrong or too old."
 
 
 class InboundWebhookResult(NamedTuple):
-    """What became of a webhook: its session, how many of its frames were stored now, and why others were not."""
+    """The result of a webhook: its session, how many of its frames were stored now, and why others were not."""
 
     session_id: str | None
     """None for a webhook that says nothing about a call."""
@@ -54,7 +54,7 @@ class InboundWebhooks:
         raise Refused("unauthorized", NOT_SIGNED)
 
     def read(self, dialect: Dialect, raw: bytes) -> list[ReducedFrame]:
-        """What is kept of the frames of a webhook; of a long one it takes a while, and may run on a thread.
+        """Return the kept parts of a webhook's frames; a long one takes a while, and may run on a thread.
 
         Raises `Refused` (`malformed_frame`, and as `decode_body`).
         """

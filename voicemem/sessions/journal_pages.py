@@ -23,7 +23,7 @@ PAGE = 1000
 
 
 class EventHead(Struct, frozen=True):
-    """What of an event says which kind it is, and what it is about."""
+    """The fields of an event that say which kind it is, and what it is about."""
 
     type: Any = None
     turn_id: Any = None
@@ -43,7 +43,7 @@ class TurnParts(NamedTuple):
     positions: Collection[int] = ()
 
     def has(self, row: JournalRow, head: EventHead) -> bool:
-        """Whether an entry names the turn, or something of it; one that names nothing, whether a part began there."""
+        """Return whether an entry names the turn or a part of it; one that names nothing, if a part began there."""
         if head.turn_id is not None:
             return bool(head.turn_id == self.number)
         return head.item in self.items or head.call_id in self.calls or row.position in self.positions

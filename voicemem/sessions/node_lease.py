@@ -198,7 +198,7 @@ class Watcher:
         self.store = store
         self.tails = tails
         self.positions: dict[int, int] = {}
-        """Where the journals that are followed ended at the last look."""
+        """Ends of the journals that are followed, at the last look."""
 
     async def look_at_journals(self) -> int:
         """Wake the tails of journals that have grown, or are gone; returns how many are followed.

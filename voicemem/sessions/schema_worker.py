@@ -57,7 +57,7 @@ class SchemaWorker:
                 raise Refused(refused.code, f"In `working_memory` of the configuration: {refused.detail}") from None
 
     def find_fault(self, schema: JsonObject, document: JsonObject | None) -> str:
-        """What is wrong, as a sentence; "" where nothing is. Raises `StoreUnavailable`."""
+        """Return the fault as a sentence; "" where there is none. Raises `StoreUnavailable`."""
         if self.process is None or self.process.poll() is not None:
             self.end()
             self.process = start_process()

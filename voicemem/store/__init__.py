@@ -1,1 +1,1 @@
-"""Where journals, snapshots, deliveries and keys are stored: the port, its rules, and the engines."""
+"""The store of journals, snapshots, deliveries and keys: the port, its rules, and the engines."""

@@ -27,7 +27,7 @@ class Offer(NamedTuple):
 
 
 class Batch(Struct):
-    """What one producer offers to one journal at a time. An `epoch` of None is not checked.
+    """Events that one producer offers to one journal at a time. An `epoch` of None is not checked.
 
     It holds either `payloads`, of plain events whose seqs count up from `first_seq`, or `offers`, of any events.
     """
@@ -44,7 +44,7 @@ class Batch(Struct):
     expected_until_ms: int | None = None
     """Until when the producer of events that came without a connection is expected back."""
     expected_position: int | None = None
-    """Where the journal must end for `offers` to be stored; None: anywhere."""
+    """The position at which the journal must end for `offers` to be stored; None: any."""
 
     def as_offers(self) -> Sequence[Offer]:
         if self.offers is not None:
@@ -53,7 +53,7 @@ class Batch(Struct):
 
 
 class Outcome(NamedTuple):
-    """What became of one offer.
+    """The result of one offer.
 
     `position` is None when nothing was stored. `code` is None when the event was stored or is a duplicate. A code with
     a position means that the event is journaled as refused; its error then counts as its ack.
@@ -66,7 +66,7 @@ class Outcome(NamedTuple):
 
 
 class AppendResult(NamedTuple):
-    """What became of a batch, with the stream and the producer's `next_seq` after it.
+    """The results of a batch, with the stream and the producer's `next_seq` after it.
 
     `position` is that of the first event when all were stored in a row. Otherwise it is None, and `outcomes` has one
     outcome for each event.
@@ -78,7 +78,7 @@ class AppendResult(NamedTuple):
     outcomes: Sequence[Outcome] = ()
     reopened: bool = False
     position_taken: bool = False
-    """Whether the journal did not end at the batch's `expected_position`, so that nothing was looked at."""
+    """True if the journal did not end at the batch's `expected_position`, so that nothing was looked at."""
 
 
 def admit(stream: Stream, producer: ProducerState, epoch: int | None, offer: Offer) -> Outcome | None:
@@ -105,7 +105,7 @@ def admit(stream: Stream, producer: ProducerState, epoch: int | None, offer: Off
 
 
 def admits_all(stream: Stream, producer: ProducerState, batch: Batch) -> bool:
-    """Whether all of a batch of plain payloads is to be stored: `admit` would return None for each of them."""
+    """Return whether all of a batch of plain payloads is to be stored: `admit` would return None for each of them."""
     return (
         batch.offers is None
         and batch.from_seq is None
@@ -118,7 +118,7 @@ def admits_all(stream: Stream, producer: ProducerState, batch: Batch) -> bool:
 
 
 def must_note_expected(producer: ProducerState, until_ms: int) -> bool:
-    """Whether it is to be written that a producer without a connection is expected until then."""
+    """Return whether it is to be written that a producer without a connection is expected until then."""
     return until_ms >= (producer.expected_until_ms or 0) + EXPECT_AGAIN_MS
 
 

@@ -30,7 +30,7 @@ class BatchAppend:
         self.offers = batch.as_offers()
         self.now_ms = now_ms
         self.is_full = full
-        """Whether the project has used up its bytes: then nothing but ends is taken, so that calls can end."""
+        """True if the project has used up its bytes: then nothing but ends is taken, so that calls can end."""
         self.open_run: JournalRun | None = None
         self.payloads: list[bytes] = []
         """Of the newest run, which grows while positions and seqs are consecutive."""
@@ -64,13 +64,13 @@ class BatchAppend:
         return AppendResult(self.stream, self.producer.next_seq, None, outcomes, reopens)
 
     def needs_producer_row(self) -> bool:
-        """Whether its row must be saved: after its first event, or a change that does not follow from the journal."""
+        """True if its row must be saved: after its first event, or a change that does not follow from the journal."""
         before, after = self.before, self.producer
         first = before.epoch == 0 and before.next_seq == 1 and after.next_seq > 1
         return first or msgspec.structs.replace(before, next_seq=after.next_seq) != after
 
     def is_expected_back(self, outcomes: Sequence[Outcome]) -> bool:
-        """Whether to note until when the producer is expected: it has no connection, and may have more to send."""
+        """True if the producer must be noted as expected: it has no connection, and may have more to send."""
         return (
             self.batch.expected_until_ms is not None
             and must_note_expected(self.producer, self.batch.expected_until_ms)
@@ -81,14 +81,14 @@ class BatchAppend:
         )
 
     def would_be_stored(self, offer: Offer) -> bool:
-        """Whether the event would be stored if the session were running; only then is an ended one reopened."""
+        """Return whether the event would be stored if the session were running; only then is an ended one reopened."""
         producer = self.producer
         if self.batch.from_seq is not None and self.admits_gap():
             producer = msgspec.structs.replace(producer, next_seq=self.batch.from_seq)
         return admit(msgspec.structs.replace(self.stream, state="running"), producer, self.batch.epoch, offer) is None
 
     def admits_gap(self) -> bool:
-        """Whether the batch declares seqs missing, and may, in a session that is running."""
+        """Return whether the batch declares seqs missing, and may, in a session that is running."""
         producer = self.producer
         return (
             self.batch.from_seq is not None

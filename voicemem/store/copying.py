@@ -27,12 +27,12 @@ from voicemem.store.runs import decompress_runs, page_of, runs_after, verify_che
 from voicemem.store.stream_rows import POSITION as JOURNAL_END
 
 PORTION_ROWS, PORTION_BYTES = 5_000, 4 * 1024 * 1024
-"""What one transaction of a copy adds; the row that exceeds the bytes is its last."""
+"""The size of one transaction of a copy; the row that exceeds the bytes is its last."""
 REPORT_ROWS = 5_000
 COPYING, MOVED = "copying", "moved"
 """Names in `meta`: of a `CopyMark` in a target, and of a `MovedMark` in a source."""
 COPIED_VALUES = ("incarnation", "cursor_secret")
-"""What is copied of `meta`: clients go on with their positions and cursors."""
+"""Values of `meta` that are copied: clients continue with their positions and cursors."""
 ERASED = "(select key from streams where state = 'erased')"
 
 
@@ -43,7 +43,7 @@ class CopiedTable(NamedTuple):
     key: tuple[str, ...]
     columns: tuple[str, ...]
     flags: frozenset[int]
-    """Where the columns of flags stand, which are numbers on SQLite."""
+    """Places of the columns of flags, which are numbers on SQLite."""
     content: str
     """Which rows are copied: without those of erased sessions."""
 
@@ -143,7 +143,7 @@ class Differs(CopyFailed):
 
 
 class Volume(NamedTuple):
-    """What a store holds; a source of which anything of it changed was written meanwhile."""
+    """The contents of a store by number; a source of which any of these changed was written meanwhile."""
 
     sessions: int
     """Without erased ones."""
@@ -176,7 +176,7 @@ class CopyMark(Struct, frozen=True, kw_only=True):
 
 
 class MovedMark(Struct, frozen=True, kw_only=True):
-    """Where a store was copied to, as it may be shown, and when."""
+    """The target of a store's copy, as it may be shown, and when it was made."""
 
     to: str
     moved_ms: int
@@ -191,7 +191,7 @@ class CopyEnd(ABC):
     """
 
     connection: Connection | None = None
-    """What writes, and reads single rows; None for a target that is only looked at and does not exist."""
+    """The connection that writes, and reads single rows; None for a target that is only inspected and is absent."""
 
     @property
     def values(self) -> Mapping[str, bytes]:
@@ -264,7 +264,7 @@ class CopyEnd(ABC):
     @property
     @abstractmethod
     def reading(self) -> Connection:
-        """What reads a source, as of one moment."""
+        """The connection that reads a source, as of one moment."""
 
     @abstractmethod
     def scan(self, query: str, at_once: int, **values: Any) -> Iterator[Row]:
@@ -334,7 +334,7 @@ def why_not_served(values: Mapping[str, bytes]) -> str | None:
 
 
 def begin_copy(source: CopyEnd, target: CopyEnd) -> CopyMark:
-    """Where a copy begins, or goes on. Raises `CopyFailed` for a target that is not empty, or half of another copy."""
+    """Begin a copy, or continue one. Raises `CopyFailed` for a target that is not empty, or half of another copy."""
     incarnation, volume = source.values["incarnation"], source.measure()
     if COPYING not in target.values:
         if not target.is_empty:
@@ -410,7 +410,7 @@ def progress(mark: CopyMark, table: CopiedTable, rows: int, events: int, size: i
 
 
 def difference(table: CopiedTable, ours: Row | None, theirs: Row | None) -> str:
-    """What is said of the first row that differs; it shows keys only."""
+    """Describe the first row that differs; only keys are shown."""
     key = table.place(ours or theirs or ())
     named = ", ".join(f"{name} {value!r}" for name, value in zip(table.key, key, strict=True))
     how = "is missing in the copy" if theirs is None else "is only in the copy" if ours is None else "differs"

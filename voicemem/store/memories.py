@@ -325,7 +325,7 @@ SELECT_IS_THERE = f"""
 SELECT_STORED = f"select {COLUMNS} from memories m where stream = :stream and id = :id"
 SELECT_PORTION = f"select {COLUMNS} from memories m where stream = :key limit :limit"
 ACCESSED = ("last_accessed_ms", "access_count")
-"""What stays as it is stored, unless the memory was removed."""
+"""Columns that stay as they are stored, unless the memory was removed."""
 SAVED = (*STORED, "event_ms")
 REPLACED = [name for name in SAVED if name not in ("stream", "id", *ACCESSED)]
 SAVE = "insert into memories ({columns}) values ({values}) on conflict (stream, id) do update set {changes}"

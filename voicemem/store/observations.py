@@ -24,7 +24,7 @@ class Observation(Struct, frozen=True):
     state: ObservationState = "waiting"
     reason: str | None = None
     status: int | None = None
-    """What the vendor said then: the status of its answer, or the code of its close."""
+    """The vendor's answer then: the status of its response, or the code of its close."""
     connections: int = 0
     ended_ms: int | None = None
     node: str | None = None

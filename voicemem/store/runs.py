@@ -43,7 +43,7 @@ SELECT_NEXT_SEQ_IN_REACH = f"select j.seq {ROWS_FROM_WAYPOINT} and j.seq > :seq 
 SELECT_NEXT_WAYPOINT = f"select j.seq from journal j where {IS_WAYPOINT} and j.seq > :seq order by j.seq limit 1"
 SELECT_LAST_SEQ = f"select j.seq + j.count - 1 {ROWS_FROM_WAYPOINT} order by j.position desc limit 1"
 IS_READABLE = "exists (select 1 from streams where key = :stream and state <> 'erased')"
-"""Whether a stream is there; the content of an erased one is deleted later."""
+"""True if a stream is there; the content of an erased one is deleted later."""
 SELECT_ARCHIVES_AFTER = f"""
     select runs, last from archives where stream = :stream and last > :after and {IS_READABLE}
     order by position limit 1

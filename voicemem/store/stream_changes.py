@@ -1,4 +1,4 @@
-"""What happens to sessions, over the rows of a transaction (`StreamRows`), so that all engines decide alike.
+"""Changes to sessions, over the rows of a transaction (`StreamRows`), so that all engines decide alike.
 
 Appends of events are in `batch_append`; the rules that need no rows are in `streams`.
 """

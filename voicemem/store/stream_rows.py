@@ -22,7 +22,7 @@ STORED_COLUMNS = ", ".join(f"s.{name}" for name in Stream.__struct_fields__)
 POSITION = """greatest(s.position, coalesce((
     select j.position + j.count - 1 from journal j where j.stream = s.key order by j.position desc limit 1
 ), 0))"""
-"""Where the journal ends."""
+"""The end of the journal."""
 STREAM_COLUMNS = STORED_COLUMNS.replace("s.position", POSITION)
 """The same, but with the position at which the journal ends."""
 CONFIG_INDEX = Stream.__struct_fields__.index("config")
@@ -185,5 +185,5 @@ def to_stream(row: Row) -> Stream:
 
 
 def label_digest(name: str, value: str) -> bytes:
-    """What finds the sessions with a label, in place of both, which are too long for an index."""
+    """Return a digest that finds the sessions with a label, in place of both, which are too long for an index."""
     return sha256(msgspec.json.encode([name, value])).digest()

@@ -42,7 +42,7 @@ class ProducerState(Struct, gc=False):
     next_seq: int = 1
     unsequenced: bool = False
     ended: bool = False
-    """Whether its `session.end` was committed."""
+    """True if its `session.end` was committed."""
     node: str | None = None
     """The token of the node that it is connected to."""
     expected_until_ms: int | None = None
@@ -69,11 +69,11 @@ class Stream(Struct, gc=False):
     ending_ts: int | None
     ending_reason: str | None
     provisional: bool = False
-    """Whether it was closed for idleness, so that it may be reopened."""
+    """True if it was closed for idleness, so that it may be reopened."""
 
     @property
     def ending(self) -> SessionEnding | None:
-        """What the first `session.end` said; None before one was committed."""
+        """The first committed `session.end`; None before one was committed."""
         return None if self.ending_ts is None else SessionEnding(self.ending_ts, self.ending_reason or "ended")
 
 
@@ -92,7 +92,7 @@ def overview_values(config: JsonObject) -> OverviewValues:
 
 
 def is_expected(producer: ProducerState, now_ms: int) -> bool:
-    """Whether a producer may still send events: it is connected, or expected back."""
+    """Return whether a producer may still send events: it is connected, or expected back."""
     return producer.node is not None or (producer.expected_until_ms or 0) > now_ms
 
 
@@ -152,7 +152,7 @@ def mark_erased(stream: Stream, now_ms: int) -> None:
 
 
 def may_reopen(stream: Stream, now_ms: int) -> bool:
-    """Whether an event or an open reopens a session: after an idle close, within its `reopen_window`."""
+    """Return whether an event or an open reopens a session: after an idle close, within its `reopen_window`."""
     if stream.state != "ended" or not stream.provisional or stream.ended_ms is None:
         return False
     return now_ms < stream.ended_ms + int(parse_config(stream.config).reopen_window * 1000)

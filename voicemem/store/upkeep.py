@@ -1,4 +1,4 @@
-"""What engines do in steps: migrations of the schema, and portions of what is deleted."""
+"""Work that engines do in steps: migrations of the schema, and portions of what is deleted."""
 
 from collections.abc import Iterable
 from importlib import resources
@@ -27,12 +27,12 @@ def migrations_of(engine: str) -> list[Migration]:
 
 
 def no_store(place: str) -> str:
-    """What is said of a place that has no store, to whoever needs one that exists."""
+    """Return the sentence about a place that has no store, where one must exist."""
     return f"There is no store in {place}. Name the store of your server; voicemem serve makes a new one."
 
 
 def not_ours(place: str) -> str:
-    """What is said of a place that holds something else than a store of this program's."""
+    """Return the sentence about a place that holds something else than a store of this program's."""
     return (
         f"{place} is not a store that this version of voicemem made: it is another program's, or of a version before"
         " the first release, and was left as it is. Start with a new store; voicemem export of the old version takes"
@@ -41,7 +41,7 @@ def not_ours(place: str) -> str:
 
 
 class Portion:
-    """What one transaction deletes at most, so that others wait for none that is long: counts down rows and bytes."""
+    """The most that one transaction deletes, so that others wait for none that is long: counts down rows and bytes."""
 
     def __init__(self) -> None:
         self.rows = PORTION_ROWS

@@ -125,7 +125,7 @@ SAVE = """
     select {copied}, cast(:embedder as bigint), {vector} from {texts} m where {is_place} and m.text = :text for share
     on conflict ({key}) do update set embedder = excluded.embedder, vector = excluded.vector
 """
-"""What changes a text waits for that, and then deletes the vector."""
+"""Saves a vector; what changes its text waits for that, and then deletes the vector."""
 SELECT_COSINE = "select {cosine} from {vectors} v where {is_place} and embedder = :embedder and vector is not null"
 
 

@@ -1,4 +1,4 @@
-"""What the metrics did in the last seconds: rates and percentiles for people who look now, without a Prometheus."""
+"""Metrics of the last seconds: rates and percentiles for people who look now, without a Prometheus."""
 
 import asyncio
 import time

@@ -38,7 +38,7 @@ def whole_word_end(text: str, length: int) -> int:
 
 
 def after_closing_marks(text: str, end: int) -> int:
-    """Where the white space ends behind a word and its closing marks, which stand before white space or the end."""
+    """Return the end of white space behind a word and its closing marks, which stand before white space or the end."""
     marks, last = end, min(len(text), end + STEP)
     while marks < last and category(text[marks]).startswith("P"):
         marks += 1

@@ -1,4 +1,4 @@
-"""What has changed in the messages of a call since a reader last asked.
+"""Changes in the messages of a call since a reader last asked.
 
 The key of a message is the journal position of its first event, which no later event changes. Another stack's frame
 may begin a reply in one turn and an utterance in the next; then the reply has the plain key. What readers were sent is
@@ -65,7 +65,7 @@ class MessageMarks:
     ) -> None:
         self.position = position
         self.progress = progress
-        """What was in progress, where that is shown."""
+        """The part in progress, where that is shown."""
         self.turns = turns or {}
         """By number: the turns that ever had messages."""
         self.shown = sorted(number for number, marks in self.turns.items() if marks.packed)

@@ -87,7 +87,7 @@ LARGE_TURN = 8
 
 
 def is_large(turn: Turn) -> bool:
-    """Whether the messages of a turn are worth keeping for good; those of a usual turn are quickly made again."""
+    """True if the messages of a turn are worth keeping for good; those of a usual turn are quickly made again."""
     return len(turn.replies) + len(turn.segments) > LARGE_TURN
 
 
@@ -288,7 +288,7 @@ def playing_turn(state: State) -> int | None:
 
 
 class InProgress(NamedTuple):
-    """What of a call was in progress. Events of other turns may end it, so its turns are looked at again."""
+    """The part of a call in progress. Events of other turns may end it, so its turns are looked at again."""
 
     playing: int | None = None
     """The turn of the reply that was playing."""

@@ -1,4 +1,4 @@
-"""What a dialect may know of a call when it translates a frame: the fold's state, read only, and its own notes."""
+"""The fold's state as a dialect may read it when it translates a frame, and the dialect's own notes."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class FoldKnown:
         self.has_clock = has_clock
         self.here, self.next_turn = state.utterance_turn, state.newest_turn + 1
         self.noted: dict[str, Any] = {}
-        """What this frame notes: None for what it forgets."""
+        """Notes of this frame: None for what it forgets."""
         self.notes: dict[str, Any] = state.notes.get(dialect, NO_NOTES).values
         """The notes with these; a copy, once there are any."""
         self.seen: dict[int, FoldReply] = {}

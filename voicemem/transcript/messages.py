@@ -20,7 +20,7 @@ class Message(Struct, frozen=True, gc=False):
 
     role: Role
     content: str
-    """What was said; for an interrupted reply exactly what was heard."""
+    """The text that was said; for an interrupted reply exactly what was heard."""
     turn_id: int
     timestamp: int
     """Unix ms when the message began; a producer's number is passed through unscaled."""
@@ -38,7 +38,7 @@ class ToolUse(Struct, frozen=True, gc=False):
     arguments: Any
     result: Any = None
     answered: bool = False
-    """Whether the result has arrived; an unanswered tool call is not shown to an LLM."""
+    """True if the result has arrived; an unanswered tool call is not shown to an LLM."""
 
 
 class Summary(Struct, frozen=True, gc=False):
@@ -56,13 +56,13 @@ class Extracted(Struct, frozen=True, gc=False):
     """Which part of a call was read for memories that an LLM makes of it."""
 
     through: int = 0
-    """What began up to this position of the journal."""
+    """The position of the journal up to which something began."""
     calls: int = 0
     """How many requests to the LLM that took."""
 
 
 class Forgotten(Struct, frozen=True, gc=False):
-    """What is left out of every context; the history still has it."""
+    """The part that is left out of every context; the history still has it."""
 
     through_turn: int = -1
     """All messages up to and including this turn are forgotten."""

@@ -176,14 +176,14 @@ def update_segment(state: State, turn: Turn, index: SpeechIndex, segment: Segmen
 
 
 class Speech(NamedTuple):
-    """What one user said in a turn."""
+    """The speech of one user in a turn."""
 
     text: str
     begin: int
     order: int
     """The journal position where it began."""
     partial: bool
-    """Whether the close found any of it unfinished."""
+    """True if the close found any of it unfinished."""
     shown: list[Segment]
 
     @classmethod
@@ -249,7 +249,7 @@ class FalseAlarms:
         self.resumes = list(accumulate((ts for _, _, ts in known), max))
 
     def caused(self, segment: Segment) -> bool:
-        """Whether a partial is the noise that caused one: it began while the reply played, and ended by the resume."""
+        """True if a partial is the noise that caused one: it began while the reply played, and ended by the resume."""
         count = bisect_right(self.begins, (segment.begin, segment.order))
         return bool(count) and segment.newest_ts <= self.resumes[count - 1]
 

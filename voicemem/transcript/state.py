@@ -60,7 +60,7 @@ class Memo:
         """
         self.small_turn: int | None = None
         self.small_keys: list[object] = []
-        """What is kept in `entries` of that turn."""
+        """The keys kept in `entries` of that turn."""
         self.made: list[Any] | None = None
         """The events that dialects make, where someone asks for them."""
         self.false_alarms: Any = None
@@ -126,7 +126,7 @@ class TypedMessage(Struct, array_like=True, gc=False):
 
 
 class Reply(Struct, array_like=True, gc=False):
-    """What the agent says without a break: one answer of the LLM, one whole message, or a failure message."""
+    """A reply of the agent without a break: one answer of the LLM, one whole message, or a failure message."""
 
     id: int
     """Twice the journal position of its first event, plus one for a failure message."""
@@ -147,18 +147,18 @@ class Reply(Struct, array_like=True, gc=False):
     heard_rank: tuple[bool, int] | None = None
     """Of that text: whether it was stated, not estimated, and its time; a text of a lower rank does not replace it."""
     states_time: bool = False
-    """Whether an event that generated it stated its `ts`."""
+    """True if an event that generated it stated its `ts`."""
     own: Evidence | None = None
-    """What named neither item nor turn, and was found to be about this reply."""
+    """Evidence that named neither item nor turn, and was found to be about this reply."""
     changes: int = 0
     """How often its message may have changed by anything but the text that was generated."""
     over: bool = False
     """In a fork: it was copied, and plays no more."""
     shown: bool = False
-    """Whether it ever had text; only then it is a reply to others (rules 2 and 5)."""
+    """True if it ever had text; only then it is a reply to others (rules 2 and 5)."""
     cancelled: bool = False
     progress: bool = False
-    """Whether any playback was reported. This field and the next two are out of date while it is in `state.stale`."""
+    """True if any playback was reported. This field and the next two are out of date while it is in `state.stale`."""
     heard_ts: int | None = None
     """When playback showed that it was heard to its end."""
     cut_ts: int | None = None
@@ -230,7 +230,7 @@ class Turn(Struct, array_like=True, gc=False):
     heard_only_reply: int | None = None
     """The reply that an interruption made which named this turn, while the turn has no other."""
     evidence: Evidence | None = None
-    """What named only the turn; reading finds the reply."""
+    """Evidence that named only the turn; reading finds the reply."""
     cut_count: int = 0
     resume_count: int = 0
     tool_calls: list[ToolCallRecord] | None = None
@@ -239,7 +239,7 @@ class Turn(Struct, array_like=True, gc=False):
 
 
 class Notes(Struct, array_like=True):
-    """What a dialect keeps in the state besides the transcript."""
+    """Notes of a dialect in the state, besides the transcript."""
 
     values: JsonObject = {}
     """The oldest first."""
@@ -267,7 +267,7 @@ class State(Struct, array_like=True, dict=True):
     item_failures: dict[str, list[tuple[int, int]]] = {}
     """The failure messages of an item, each as (ts, id), sorted."""
     item_evidence: dict[str, Evidence] = {}
-    """What named an item, also one that has not begun."""
+    """Evidence that named an item, also one that has not begun."""
     begun: list[ReplyKey] = []
     """The replies that ever had text, sorted."""
     generated: list[ReplyKey] = []
@@ -282,7 +282,7 @@ class State(Struct, array_like=True, dict=True):
     """Those of which any playback was reported."""
     interrupted: list[ReplyKey] = []
     has_cancels: bool = False
-    """Whether any `llm.cancel` has arrived."""
+    """True if any `llm.cancel` has arrived."""
     stale: set[int] = set()
     """Replies about which something arrived since these lists were made."""
     clock: int = BEFORE_ALL
@@ -320,7 +320,7 @@ class State(Struct, array_like=True, dict=True):
     forgotten_items: set[str] = set()
     """In a fork: the items that were forgotten in its original, and were not copied."""
     carried: tuple[CarriedSession, ...] | None = None
-    """What is known from earlier sessions; None until it was looked up, () when there is nothing."""
+    """Knowledge from earlier sessions; None until it was looked up, () when there is nothing."""
     extracted: Extracted | None = None
     memory_positions: Column = field(default_factory=lambda: array("q"))
     """The positions of summaries, of what was forgotten, and of what was carried over."""
@@ -354,7 +354,7 @@ class State(Struct, array_like=True, dict=True):
 
     @property
     def memo(self) -> Memo:
-        """What was worked out before, to be used again; never part of a snapshot."""
+        """Results worked out before, to be used again; never part of a snapshot."""
         memo: Memo | None = self.__dict__.get("kept")
         if memo is None:
             memo = self.__dict__["kept"] = Memo()

@@ -102,7 +102,7 @@ Send = Callable[[AttemptRequest], Awaitable[AttemptResult]]
 
 
 def verdict(answer: AttemptResult) -> Literal["delivered", "retry", "gone"]:
-    """What an answer means: 2xx is success, 410 asks for no more requests, anything else (also a redirect) may pass."""
+    """Return the meaning of an answer: 2xx is success, 410 ends it, anything else (also a redirect) may pass."""
     if answer.status is not None and 200 <= answer.status < 300:
         return "delivered"
     return "gone" if answer.status == 410 else "retry"

@@ -1,4 +1,4 @@
-"""What webhook events say: payloads with Agora's numbers and fields, and the envelope around them.
+"""Payloads of webhook events, with Agora's numbers and fields, and the envelope around them.
 
 The payload of a webhook event is made once, from the journal up to one position, and frozen.
 """

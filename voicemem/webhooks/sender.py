@@ -37,14 +37,14 @@ _WORDS: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], str],
 
 @dataclass(slots=True)
 class _Attempt:
-    """What is known of an attempt so far; it outlives a timeout in the middle."""
+    """The facts of an attempt so far; they outlive a timeout in the middle."""
 
     status: int | None = None
     error: str | None = None
     retry_after: str | None = None
     body: bytearray = field(default_factory=bytearray)
     reused: bool = False
-    """Whether the connection was used before."""
+    """True if the connection was used before."""
 
 
 class WebhookSender:

@@ -54,7 +54,7 @@ class FalseAlarm(Struct, array_like=True, frozen=True, gc=False):
 
 
 class TrueReply(Struct, frozen=True, omit_defaults=True):
-    """What the agent said in one go."""
+    """A reply as the agent truly said it, in one go."""
 
     turn_id: int
     item: str
@@ -99,7 +99,7 @@ class TrueReply(Struct, frozen=True, omit_defaults=True):
 
 
 class TrueUtterance(Struct, frozen=True, omit_defaults=True):
-    """What the caller said in one go."""
+    """An utterance as the caller truly said it, in one go."""
 
     turn_id: int
     item: str
@@ -171,20 +171,20 @@ class Kind(NamedTuple):
 
     name: str
     says: str
-    """What the events say, for the help and the tables."""
+    """The evidence in words, for the help and the tables."""
     at_cut: Callable[[TrueReply, int], JsonObject] = lambda reply, at_ms: {}
-    """What an interrupt at a time states."""
+    """Makes the fields that an interrupt at a time states."""
     start: bool = True
-    """Whether playback events tell its start and its end."""
+    """True if playback events tell its start and its end."""
     words: bool = False
     totals: Literal["", "after", "before", "running"] = ""
     """When `total_audio_ms` is known: when playback ended; after each sentence that was synthesised, with its text or
     without it."""
     sentence_dones: bool = False
-    """Whether there is a `done` wherever a sentence ends."""
+    """True if there is a `done` wherever a sentence ends."""
     progress: Literal["", "text", "position"] = ""
     hang_up: Literal["", "tts", "interrupt"] = "tts"
-    """What carries the evidence when the caller hangs up: nothing, the last progress, or an interrupt."""
+    """The event that carries the evidence when the caller hangs up: none, the last progress, or an interrupt."""
 
 
 def heard_text(reply: TrueReply, at_ms: int) -> JsonObject:
@@ -275,7 +275,7 @@ def derive(call: TrueCall, kind: Kind) -> list[JsonObject]:
 
 
 def speech(utterance: TrueUtterance) -> Iterator[JsonObject]:
-    """What the recogniser says: partials, and a final, which is empty for a noise."""
+    """Yield the events of the recogniser: partials, and a final, which is empty for a noise."""
     known = {"type": "asr", "turn_id": utterance.turn_id, "item": utterance.item}
     for word in utterance.words[WORDS_PER_PARTIAL - 1 :: WORDS_PER_PARTIAL] or utterance.words[:1]:
         at_ms = utterance.begin_ms + word.end_ms + PARTIAL_DELAY_MS
@@ -305,7 +305,7 @@ def generation(reply: TrueReply) -> Iterator[JsonObject]:
 
 
 def playback(reply: TrueReply, kind: Kind) -> Iterator[JsonObject]:
-    """What the player and the TTS say about one reply."""
+    """Yield the events of the player and the TTS about one reply."""
     known = {"type": "tts", "turn_id": reply.turn_id, "item": reply.item}
     end_ms = reply.played[-1].until_ms
     for event in (*timings(reply, kind), *progress(reply, kind)):

@@ -66,7 +66,7 @@ async def create(rest: RestClient, config: JsonObject) -> str:
 
 
 NAME = "played"
-"""Where it is in the `data`."""
+"""Its name in the `data`."""
 
 
 def played_call(call: TrueCall, evidence: str) -> JsonObject:

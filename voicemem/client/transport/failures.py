@@ -31,7 +31,7 @@ CHECKS = {
     NOT_HTTP: "Check that this is the address of voicemem, and whether it needs wss:// or https://.",
     HTTP_STATUS: "Check the address, and that the proxy in front of voicemem passes websockets on.",
 }
-"""What to check, by the beginning of the reason."""
+"""Advice by the beginning of the reason."""
 UNRESOLVED = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
 
 

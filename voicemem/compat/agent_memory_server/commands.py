@@ -23,7 +23,7 @@ KEPT_FIELDS = (
     *("messages", "memories", "data", "context", "user_id", "namespace", "tokens", "long_term_memory_strategy"),
     "ttl_seconds",
 )
-"""What is taken over of a working memory; its times are the server's own."""
+"""Fields of a working memory that are taken over; its times are the server's own."""
 TOO_MUCH = (400, 413, 422)
 """Of several memories, one may be the reason."""
 READ_ONLY = ("dist", "score", "score_type", "persisted_at", "updated_at", "access_count")

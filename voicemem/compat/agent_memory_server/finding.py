@@ -97,7 +97,7 @@ class Branch(NamedTuple):
 
     filter: MemoryFilter
     takes: Callable[[str], bool]
-    """Whether it takes an extraction strategy, which the store does not look at."""
+    """True if it takes an extraction strategy, which the store does not look at."""
 
 
 class Values(NamedTuple):
@@ -271,7 +271,7 @@ def rerank(page: Sequence[tuple[Memory, float]], recency: Recency, now_ms: int) 
 
 
 class RecordSearch(Filters, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What to search for. Without `text`, all memories that the filters let through, the newest first."""
+    """A search for memories. Without `text`, all that the filters let through, the newest first."""
 
     text: Annotated[str, Meta(max_length=100_000)] | None = None
     limit: Annotated[int, Meta(ge=1, le=100)] = 10
@@ -350,7 +350,7 @@ class RecordFinder:
         return found[:most]
 
     async def fitting(self, project: str, conditions: Sequence[Branch], wanted: RecordSearch, most: int) -> list[Found]:
-        """What fits a text, the best first: next to the best one, or by meaning alone with the cosine."""
+        """Return memories that fit a text, the best first: relative to the best one, or by meaning with the cosine."""
         text = (wanted.text or "")[:MAX_QUERY]
         vectors, alpha, vector = self.vectors, wanted.hybrid_alpha, None
         if vectors is not None and vectors.maker.can_compare and wanted.search_mode != "keyword":

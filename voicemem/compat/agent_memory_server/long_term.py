@@ -24,7 +24,7 @@ SAME_LOOKED_AT = 10
 
 
 class Policy(Struct, frozen=True, forbid_unknown_fields=True):
-    """What to forget. Pinned memories are never forgotten.
+    """A policy of forgetting. Pinned memories are never forgotten.
 
     With both ages, what is old and was not accessed lately; and what is older than `max_age_days` times
     `hard_age_multiplier`. `budget`: how many of the rest are kept, those that are the most recent.
@@ -122,7 +122,7 @@ class LongTermRecords:
         await self.long_term.add(stream.project, [draft_in(stream, one) for one in new])
 
     async def known_as(self, stream: Stream, records: Sequence[forms.GivenRecord]) -> tuple[forms.GivenRecord, ...]:
-        """What a working memory brings, each with the id under which its session says the same already, if it does."""
+        """Return a working memory's memories, each with the id under which its session has the same already, if any."""
         known = {one.id for one in await self.find_all(stream.project, [one.id or "" for one in records])}
         said: dict[tuple[object, ...], str] = {}
         found: dict[str, forms.GivenRecord] = {}
@@ -243,5 +243,5 @@ def draft_in(stream: Stream, record: forms.GivenRecord) -> MemoryDraft:
 
 
 def is_within(memory: Memory, namespace: str | None) -> bool:
-    """Whether a memory is in a namespace, or in none; every one is where no namespace is asked for."""
+    """Return whether a memory is in a namespace, or in none; every one is where no namespace is asked for."""
     return namespace is None or memory.namespace in (None, namespace)

@@ -1,4 +1,4 @@
-"""What agent-memory-server's clients send and get, and their memories as memories of ours and back.
+"""Forms that agent-memory-server's clients send and get, and their memories as memories of ours and back.
 
 Unknown fields of theirs are ignored. Times are ISO 8601 text on the wire.
 """
@@ -222,7 +222,7 @@ class ServerTime(Struct, frozen=True):
 
 
 class KeptRecord(Struct, frozen=True, omit_defaults=True):
-    """What is kept of a client's memory beside what every memory has."""
+    """Fields of a client's memory that are kept beside those that every memory has."""
 
     session_id: str | None = None
     """The client's id of its session, where ours has another."""
@@ -237,7 +237,7 @@ class KeptRecord(Struct, frozen=True, omit_defaults=True):
 
 
 class RecordPatch(Struct, frozen=True):
-    """What to change of a memory. As in agent-memory-server, null changes nothing."""
+    """A change to a memory. As in agent-memory-server, null changes nothing."""
 
     text: str | UnsetType | None = UNSET
     topics: tuple[str, ...] | UnsetType | None = UNSET

@@ -26,7 +26,7 @@ IDLE_TIMEOUT_S = 60
 MEMORIES_TTL_S = 10**9
 """How long memories outlive the working memory that brought them: thirty years."""
 PROMPT_NAMES = {"{message}": MESSAGES, "{current_datetime}": NOW}
-"""What the placeholders of a client's prompt are in ours."""
+"""Placeholders of a client's prompt, and ours."""
 MOST_SAME_ID = 100
 """Sessions of one id, of different users and namespaces, that are looked at."""
 Given = Annotated[str, Meta(min_length=1)]
@@ -35,7 +35,7 @@ SESSION_ID = re.compile(SESSION_ID_PATTERN)
 
 
 class Owner(NamedTuple):
-    """What a working memory is known by. Where namespace or user are not given, any will do if only one is there."""
+    """The owner by whom a working memory is known. Without namespace or user, any will do if only one is there."""
 
     session_id: str
     namespace: str | None = None
@@ -62,7 +62,7 @@ def is_own(stream: Stream) -> bool:
 
 
 def covers(wanted: Owner, found: Owner) -> bool:
-    """Whether all that is given of an owner holds for another."""
+    """Return whether all that is given of an owner holds for another."""
     return (
         wanted.session_id == found.session_id
         and wanted.namespace in (None, found.namespace)
@@ -121,7 +121,7 @@ def ttl_of(stream: Stream) -> int | None:
 
 
 def is_expired(stream: Stream, now_ms: int) -> bool:
-    """Whether the lifetime of a session is over, though it may not be erased yet."""
+    """Return whether the lifetime of a session is over, though it may not be erased yet."""
     ttl_s = ttl_of(stream)
     if ttl_s is None or not is_own(stream):
         return False

@@ -292,7 +292,7 @@ class WorkingMemories:
 
 
 def begins_one(given: forms.GivenWorkingMemory) -> bool:
-    """Whether a client may have made this because it found no session: empty, with `data` if it says when it was made.
+    """True if a client may have made this because it found no session: empty, with `data` if it says when it was made.
 
     Of a memory that clears what stands, the client in Python sends no `data`.
     """
@@ -338,7 +338,7 @@ class PromptSession(Struct, frozen=True):
 
 
 class PromptRequest(Struct, frozen=True):
-    """What to ask an LLM, and what it should know: a session, memories, or both."""
+    """A question to an LLM, and what it should know: a session, memories, or both."""
 
     query: Annotated[str, Meta(max_length=100_000)]
     session: PromptSession | None = None

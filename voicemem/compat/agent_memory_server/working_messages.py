@@ -57,13 +57,13 @@ def candidates(stamped: datetime, position: int) -> range:
 
 
 def fits(stamped: datetime, received_ms: int, next_received_ms: int | None) -> bool:
-    """Whether a stamp may be of a read that has seen an entry, and not the one behind it."""
+    """Return whether a stamp may be of a read that has seen an entry, and not the one behind it."""
     ms = forms.to_ms(stamped)
     return received_ms <= ms and (next_received_ms is None or ms <= next_received_ms + SLACK_MS)
 
 
 class Kept(Struct, frozen=True, omit_defaults=True):
-    """What is kept of a message beside its text: the client's id, times to the microsecond, any other role."""
+    """The part of a message that is kept beside its text: the client's id, times to the microsecond, any other role."""
 
     id: str | None = None
     role: str | None = None
@@ -80,7 +80,7 @@ class Standing(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What a PUT does to the list that stands: the first `forget` messages go, then these are added."""
+    """The effect of a PUT on the current list: the first `forget` messages go, then these are added."""
 
     forget: int
     add: Sequence[forms.GivenMessage]
@@ -118,7 +118,7 @@ def kept_of(message: Message) -> Kept:
 def change_of(
     current: Sequence[Standing], given: Sequence[forms.GivenMessage], seen: int | None, blurred: bool = False
 ) -> Change:
-    """What a PUT changes. `seen` is how many of the standing messages its sender has read, where that is known.
+    """Return the change that a PUT makes. `seen` is how many current messages its sender has read, where that is known.
 
     What the sender has not read stays. `blurred`: what stands was redacted, so the same id is enough to be the same.
     """
@@ -207,13 +207,13 @@ def events_of(
 
 
 class KeptData(Struct, frozen=True, omit_defaults=True):
-    """What of a working memory has no place in a session, and stands in its data, under `KEPT_DATA`."""
+    """Parts of a working memory that have no place in a session, and are kept in its data, under `KEPT_DATA`."""
 
     memories: tuple[str, ...] = ()
     tokens: int = 0
     strategy: forms.StrategyConfig = forms.StrategyConfig()
     context: str | None = None
-    """Where the session's first turn leaves no room for a summary before it."""
+    """The summary, where the session's first turn leaves no room for one before it."""
 
 
 class Look(NamedTuple):

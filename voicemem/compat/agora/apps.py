@@ -39,7 +39,7 @@ class AppRegistry:
         self.directory = access.directory
 
     async def grant(self, text: str | None) -> Grant:
-        """What the holder of a key or of an app's token may do on Agora's paths.
+        """Return the grant of a key or of an app's token on Agora's paths.
 
         Raises `Refused` (`unauthorized`, `token_expired`).
         """
@@ -54,7 +54,7 @@ class AppRegistry:
         return Grant(app.project, app.scopes, app.app_id, expires_ms=expires_ms, channel=channel)
 
     async def opens(self, grant: Grant, app_id: str) -> bool:
-        """Whether a path with this App ID means the caller's project."""
+        """Return whether a path with this App ID means the caller's project."""
         if grant.channel is not None:
             return app_id == grant.key_id
         if app_id == grant.project:

@@ -1,4 +1,4 @@
-"""What Agora's clients send and get: keys and tokens in their headers, bodies, and errors in Agora's form.
+"""Requests of Agora's clients and answers to them: keys and tokens in headers, bodies, and errors in Agora's form.
 
 Unknown fields and nulls of bodies are ignored. An error is `{"detail", "reason"}`, with the codes of Agora's reference
 as reasons.

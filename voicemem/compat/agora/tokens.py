@@ -24,7 +24,7 @@ APP_ID_PATTERN = re.compile(r"[0-9A-Fa-f]{32}\Z", re.ASCII)
 """Of certificates too."""
 MAX_TOKEN_LENGTH = 2048
 MAX_CONTENT_BYTES = 4096
-"""What a token may be once it is inflated; Agora's builders make some 200 bytes."""
+"""The size limit of an inflated token; Agora's builders make some 200 bytes."""
 MAX_LIFETIME_S = 86_400
 """Agora's own limit; a token that says more is valid for this long."""
 CLOCK_SKEW_S = 60
@@ -73,7 +73,7 @@ class Reader(io.BytesIO):
 
 
 def looks_like_agora_token(text: str) -> bool:
-    """Whether this begins like a token of Agora's, of any version, and not like a key or session token."""
+    """Return whether this begins like a token of Agora's, of any version, and not like a key or session token."""
     return TOKEN_PATTERN.match(text) is not None
 
 

@@ -110,7 +110,7 @@ def finish_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def withdraw_tentative(item: str, known: Known) -> Made:
-    """What was tentative under the number of another event is said again under this one."""
+    """Withdraw a text that was tentative under the number of another event and is said again under this one."""
     tentative = known.notes.get("tentative")
     if tentative is not None and tentative != item:
         yield Asr(item=tentative, text="", final=True)
@@ -178,7 +178,7 @@ def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def correct(frame: JsonObject, ts: int, known: Known) -> Made:
-    """What of an interrupted reply was spoken, exactly. The text says whose it is; the event's number does not."""
+    """State exactly what of an interrupted reply was spoken. The text says whose it is; the event's number does not."""
     event = frame["agent_response_correction_event"]
     original = event["original_agent_response"].strip()
     heard = without_ellipsis(event["corrected_agent_response"].strip(), original)

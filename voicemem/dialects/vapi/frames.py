@@ -33,7 +33,7 @@ ENDED = "ended"
 TOKEN_FIELDS = ("content", "text", "token", "delta")
 ID_FIELDS = ("timestamp", "role", "transcriptType", "turn", "turnId", "transcript", "output", "words", "characters")
 SECRETS = "x-vapi-secret", "authorization"
-"""Where Vapi puts the token of a credential, as it is or behind `Bearer`."""
+"""Headers in which Vapi puts the token of a credential, as it is or behind `Bearer`."""
 BEARER = re.compile("^Bearer +", re.IGNORECASE)
 SIGNATURES = "x-vapi-signature", "x-signature"
 TIMESTAMPS = "x-vapi-timestamp", "x-timestamp"
@@ -156,7 +156,7 @@ def message_of(frame: JsonObject) -> JsonObject:
 
 
 def id_of(content: JsonObject) -> str | None:
-    """What a repeat of the frame has too: Vapi gives no ids, but times. None where nothing tells frames apart."""
+    """Return what a repeat of the frame has too: Vapi gives times, not ids. None where nothing tells frames apart."""
     if content["type"] == MESSAGE:
         item = content["item"]
         place = item["place"] if item.get("time") is None else item["time"]
@@ -211,7 +211,7 @@ def item_of(message: JsonObject) -> str:
 
 
 def verify(body: bytes, headers: Mapping[str, str], secret: str, now: int) -> bool:
-    """Whether a webhook carries the secret, or a signature with it: HMAC-SHA256 in hex, of the body or `TIME.BODY`."""
+    """True if a webhook carries the secret, or a signature with it: HMAC-SHA256 in hex, of the body or `TIME.BODY`."""
     if not secret:
         return False
     raw = [BEARER.sub("", headers[name]) for name in SECRETS if name in headers]

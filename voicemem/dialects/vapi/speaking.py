@@ -1,4 +1,4 @@
-"""What the agent is saying, by live messages, until the history has it.
+"""The agent's speech under way, by live messages, until the history has it.
 
 Notes: `voices`, the newest few. Each is one reply: what the LLM generated (`full`, as the voice is given it; `tokens`,
 by the LLM's output, with times), what was `spoken` by its transcripts, how many `words` or `characters` of
@@ -23,7 +23,7 @@ EARLY_MS = 500
 """An interruption may come so long before the time that a message is said to begin at."""
 Cut = dict[str, Any]
 NotedMessage = dict[str, Any]
-"""What is noted of a message of the history."""
+"""Notes on a message of the history."""
 WORD = re.compile(r"\w+")
 LIKE = 0.5
 """The share of the words of the shorter text that the other has too."""
@@ -31,7 +31,7 @@ MAX_VOICES = 3
 MAX_TEXT = 3_500
 """Bytes of a reply that are looked at: notes are small."""
 SETTLE_MS = 1_500
-"""What the agent said may be reported so long after it was interrupted, or ended."""
+"""The longest delay of a report on the agent's speech after it was interrupted, or ended."""
 MAX_WAITING = 8
 """Texts that are put in order by their times; older ones are one."""
 Voice = dict[str, Any]
@@ -239,7 +239,7 @@ def is_cut_by(voice: Voice, cut: Cut) -> bool:
 
 
 def was_spoken(voice: Voice, at: int | None) -> bool:
-    """Whether a reply was not over at a time, or ended by what the user said then: interruptions may come late."""
+    """True if a reply was not over at a time, or ended by what the user said then: interruptions may come late."""
     if not voice.get("over"):
         return began_before(voice, at)
     until = voice.get("until")

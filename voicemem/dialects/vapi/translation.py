@@ -194,7 +194,7 @@ def stop_voices(known: Known, ts: int) -> Made:
 
 
 def stop_last(known: Known, ts: int) -> Made:
-    """What was heard of the last reply of the history: what that has of it, or the words that were spoken by then."""
+    """Stop the last reply of the history: heard is what that has of it, or the words that were spoken by then."""
     noted = (known.notes.get("bots") or [None])[-1]
     reply = None if noted is None else known.reply(noted["item"])
     if noted is None or reply is None or reply.cut != "no":
@@ -433,7 +433,7 @@ def new_turn(text: str, reported: bool, flow: Flow) -> int:
 
 
 Sent = record("type", call=optional(record("id")), timestamp=optional(int))
-"""What every message says; times are Unix ms."""
+"""Fields of every message; times are Unix ms."""
 
 
 def sent(texts: str = "", /, **others: Any) -> type[Record]:

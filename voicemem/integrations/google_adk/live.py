@@ -21,7 +21,7 @@ class LiveReply:
     begun_at: float | None = None
     """When its first audio came, which is played at once."""
     stated_ms: float | None = None
-    """Where the player was, if there is one that says so."""
+    """The player's position, if there is one that reports it."""
     has_text: bool = False
     complete: bool = False
     is_cut: bool = False
@@ -44,11 +44,11 @@ class LiveListener:
         self.utterances = 1
         self.words = ""
         self.is_new = True
-        """Whether nothing of the utterance was sent."""
+        """True if nothing of the utterance was sent."""
         self.is_place = False
-        """Whether its place alone was sent, for words that come later than the answer to them."""
+        """True if its place alone was sent, for words that come later than the answer to them."""
         self.has_asked = False
-        """Whether the caller has said something since the last reply began."""
+        """True if the caller has said something since the last reply began."""
         self.playing: LiveReply | None = None
         self.after_tools = 0.0
         """The earliest time of what comes next: an answer is later than the tools that were called for it."""

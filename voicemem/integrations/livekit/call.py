@@ -51,7 +51,7 @@ class LiveKitCall:
         self.nodes = Nodes(self.ledger, remembering, self.missed)
         self.agents: WeakSet[Any] = WeakSet()
         self.has_spoken = False
-        """Whether the caller's turn has a transcript; a turn without one was typed."""
+        """True if the caller's turn has a transcript; a turn without one was typed."""
         self.misses: set[str] = set()
 
     def listen(self) -> None:

@@ -18,7 +18,7 @@ class Playback:
         self.ledger = ledger
         self.output: Any = None
         self.reply: str | None = None
-        """What plays, or is about to."""
+        """The reply that plays, or is about to."""
         self.position_ms: float | None = None
         self.stopped_at: float | None = None
         self.is_paused = False
@@ -159,7 +159,7 @@ class TypedMessages:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self.known: Newest[str, bool] = Newest(64)
-        """Whether the memory has each already."""
+        """True if the memory has each already."""
 
     def report_all(self, chat_ctx: Any) -> None:
         """The LLM is asked: what this context has of them is said before the answer."""

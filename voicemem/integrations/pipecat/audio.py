@@ -21,7 +21,7 @@ FARTHEST = 0.12
 FARTHEST_MS = 250.0
 """A pause this far from where a mark is expected is another one: a share of all sound, and ms."""
 TRANSPORT_MS = 40.0
-"""What an output transport is ahead of its device: it hands out one chunk while the one before is played."""
+"""The lead of an output transport over its device: it hands out one chunk while the one before is played."""
 NS_PER_MS = 1_000_000
 GAP_MS = 1000.0
 """After so long without audio a context may have timed out, and its clock may have begun again."""
@@ -210,7 +210,7 @@ class WordClock:
         self.last_audio_ns: int | None = None
         self.made_ms = 0.0
         self.gap_at_ms: float | None = None
-        """Where a gap in the audio was after which no word has come yet."""
+        """The position of a gap in the audio after which no word has come yet."""
         self.held: list[tuple[str, int]] = []
         """Words that came before their audio."""
         self.pts_before = 0

@@ -58,7 +58,7 @@ class FrameListener:
         self.unix_ns: int | None = None
         """The Unix time of the pipeline clock's zero."""
         self.has_tts = False
-        """Whether a TTS makes the audio, or else the LLM itself."""
+        """True if a TTS makes the audio, or else the LLM itself."""
         self.has_warned = False
         self.requested: Newest[int, asyncio.Event] = Newest(16)
         """Requests to the LLM that are waited for, or that have passed."""
@@ -67,7 +67,7 @@ class FrameListener:
         self.arrived.set()
         user_turn = getattr(frames, "LLMContextUserTurnFrame", None)
         self.tells_user_turns = user_turn is not None
-        """Whether the end of the caller's turn has a frame of its own; else the request to the LLM is it."""
+        """True if the end of the caller's turn has a frame of its own; else the request to the LLM is it."""
         self.handlers: dict[type, Handler | None] = {
             frames.StartFrame: self.on_start,
             frames.TranscriptionFrame: at_first_push(partial(self.on_transcription, True)),

@@ -43,16 +43,16 @@ class Reply:
     has_text: bool = False
     """An answer of the LLM that only calls tools has none, and is not a reply."""
     generated: bool = False
-    """Whether its text is complete."""
+    """True if its text is complete."""
     passed: bool = False
-    """Whether the TTS has got all of its text."""
+    """True if the TTS has got all of its text."""
     skipped: bool = False
-    """Whether it is not spoken."""
+    """True if it is not spoken."""
     interruptible: bool = True
     text: str = ""
-    """What the LLM said and the TTS has not announced, for TTS that get single tokens."""
+    """Text of the LLM that the TTS has not announced, for TTS that get single tokens."""
     unannounced: bool = False
-    """Whether the TTS speaks before it announces."""
+    """True if the TTS speaks before it announces."""
     contexts: set[str] = field(default_factory=set)
     """Those whose audio the output has not done with."""
     done_at: float | None = None
@@ -65,22 +65,22 @@ class Context:
 
     reply: Reply
     start_ms: float
-    """Where its audio begins in the reply's."""
+    """The beginning of its audio in the reply's."""
     clock: WordClock = field(default_factory=WordClock)
     sound: Sound = field(default_factory=Sound)
     """Audio since the last sentence that is known to be complete."""
     text: str = ""
     """Text since then."""
     is_open: bool = False
-    """Whether audio has come since the TTS last stopped; a context that waits too long for text stops and continues."""
+    """True if audio has come since the TTS last stopped; a context that waits too long for text stops and continues."""
     stopped: int = 0
     """How often the TTS has stopped."""
     played: int = 0
     """How often the output has come to such a stop."""
     alone: bool = False
-    """Whether the text is one sentence, announced when all audio before it was known to be of others."""
+    """True if the text is one sentence, announced when all audio before it was known to be of others."""
     timed: bool = False
-    """Whether its words have times."""
+    """True if its words have times."""
 
 
 class ReplyTracker:
@@ -110,7 +110,7 @@ class ReplyTracker:
         """Replies that each interruption met, by its frame."""
         self.anything_said = False
         self.speaks = False
-        """Whether there is a TTS, or has been any audio; a bot that only writes is read, not heard."""
+        """True if there is a TTS, or has been any audio; a bot that only writes is read, not heard."""
 
     # The LLM
 

@@ -29,7 +29,7 @@ OPENAI_DIALECTS = {
     "AsyncForksConnection": "openai-live",
     "AsyncSidebandConnection": "openai-live",
 }
-"""What the connections of openai's SDK speak."""
+"""Dialects of the connections of openai's SDK."""
 
 
 def certain_dialect(connection: object) -> str | None:

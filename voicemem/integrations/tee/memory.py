@@ -43,7 +43,7 @@ class Crossing(NamedTuple):
 
     data: str | bytes
     is_text: bool
-    """Whether it is known to be text; bytes may be either."""
+    """True if it is known to be text; bytes may be either."""
     side: Side
     ts: int
     """When, Unix ms."""
@@ -68,7 +68,7 @@ class FrameQueue:
         self.keep_typed = keep_typed
         self.forward = forward
         self.counts: Counter[str] = Counter()
-        """What became of the messages: taken, ignored, unknown, malformed, dropped."""
+        """Messages by outcome: taken, ignored, unknown, malformed, dropped."""
         self.named: set[str] = set()
         self.aside: deque[Crossing] = deque()
         self.aside_bytes = 0
@@ -232,7 +232,7 @@ class CallMemory:
         self.producer = producer
         self.config = config
         self.ends = ends
-        """Whether the end of the connection is that of the session."""
+        """True if the end of the connection is that of the session."""
         self.ended = False
         self.lost = 0
         self.background: BackgroundSession | None = None

@@ -116,7 +116,7 @@ class ExtractedMemory(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """What is kept of an answer, and how many memories were refused for which reason."""
+    """The memories kept of an answer, and how many were refused for which reason."""
 
     memories: tuple[ExtractedMemory, ...]
     refused: Counter[Refusal]

@@ -36,7 +36,7 @@ StateName = Literal["current", "waiting", "running", "failing", "out_of_budget",
 METRIC_USE = "extraction"
 MAX_CALLS = 8
 ANSWER_TOKENS = 800
-"""What an answer is taken to cost until it has come."""
+"""The assumed cost of an answer until it has come."""
 MAX_NAME = 128
 CHANGED = "changed"
 """The word for lines that became others while the LLM was asked."""
@@ -78,7 +78,7 @@ class DailyBudget:
 
 
 class Reading(NamedTuple):
-    """What a session has to be sent, as of a position of its journal."""
+    """The part of a session to be sent, as of a position of its journal."""
 
     position: int
     extracted: Extracted
@@ -87,7 +87,7 @@ class Reading(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What became of one step."""
+    """The result of one step."""
 
     result: str
     """`sent`, or why nothing was: `nothing`, `calls` or `budget`."""
@@ -251,7 +251,7 @@ def draft_of(
 
 
 def evidence_of(session_id: str, lines: Sequence[prompts.Line]) -> tuple[Evidence, ...]:
-    """Where lines stand in the journal of a session; neighbours together."""
+    """Return the positions of lines in the journal of a session; neighbours together."""
     runs = [[line for _, line in run] for _, run in groupby(enumerate(lines), lambda pair: pair[1].number - pair[0])]
     if len(runs) > MAX_EVIDENCE:
         runs = [list(lines)]

@@ -19,7 +19,7 @@ from voicemem.transcript.state import State
 MAX_TOKENS = 6_000
 """Of the lines that are sent at a time."""
 EARLIER_TURNS, MAX_EARLIER_TOKENS = 4, 1_000
-"""What is shown of the lines before them, so that "yes" can be understood."""
+"""Earlier lines that are shown, so that "yes" can be understood."""
 MAX_LINE = 20_000
 """Characters of a line; a longer one is cut off."""
 MAX_NAME = 40
@@ -96,9 +96,9 @@ class Line(NamedTuple):
     turn_id: int
     said_ms: int
     is_cut: bool
-    """Whether it was cut off by the caller."""
+    """True if it was cut off by the caller."""
     is_certain: bool
-    """Whether it is known that it was heard so: neither estimated, nor a text that the recogniser had not settled."""
+    """True if it is known that it was heard so: neither estimated, nor a text that the recogniser had not settled."""
 
     @property
     def is_callers(self) -> bool:
@@ -164,7 +164,7 @@ def earlier_lines(before: Sequence[Line], count_tokens: CountTokens) -> tuple[Li
 
 
 def numbered_lines(state: State) -> Iterator[Line]:
-    """What was heard and not forgotten, in the order of the history and with its numbers."""
+    """Yield the lines that were heard and not forgotten, in the order of the history and with its numbers."""
     number = 0
     for turn_number in state.turn_numbers:
         for entry in turn_entries(state, state.turns[turn_number]):
@@ -227,7 +227,7 @@ class KnownMemory(NamedTuple):
 
 
 class Prompt(NamedTuple):
-    """What is sent, and what its answer is checked with."""
+    """A request, and what its answer is checked with."""
 
     system: str
     user: str
@@ -317,5 +317,5 @@ def strict_object(fields: dict[str, Any]) -> JsonObject:
 
 
 def response_format(kinds: Sequence[GivenKind]) -> JsonObject:
-    """What asks an OpenAI-compatible server for answers by the schema."""
+    """Return the field that asks an OpenAI-compatible server for answers by the schema."""
     return {"type": "json_schema", "json_schema": {"name": "memories", "strict": True, "schema": answer_schema(kinds)}}

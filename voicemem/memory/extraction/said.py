@@ -1,4 +1,4 @@
-"""What a line is that says nothing about who said it: a question, a greeting, an attempt to give the LLM orders.
+"""Judgement of a line without its speaker: a question, a greeting, an attempt to give the LLM orders.
 
 Speech recognition often leaves out the marks, so words count too: those of English, German, French, Spanish, Chinese.
 """
@@ -67,7 +67,7 @@ ORDERS = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
-"""What tries to tell the agent, or the LLM that reads this, what it is to do or to believe."""
+"""Text that tries to tell the agent, or the LLM that reads this, what to do or to believe."""
 SECRETS = Rules(Limit(keep=12, codes=True))
 """Runs of digits as long as a card's number, and digits after a word such as `code` or `PIN`, spoken ones too."""
 ENDINGS = (
@@ -96,12 +96,12 @@ def is_greeting(text: str) -> bool:
 
 
 def gives_orders(text: str) -> bool:
-    """Whether a text tries to give the agent, or an LLM that reads it, instructions about itself."""
+    """Return whether a text tries to give the agent, or an LLM that reads it, instructions about itself."""
     return ORDERS.search(text) is not None
 
 
 def tells_secret(text: str) -> bool:
-    """Whether a text has the number of a card, or a code."""
+    """Return whether a text has the number of a card, or a code."""
     return redact_text(text, START, SECRETS)[0] != text
 
 

@@ -99,7 +99,7 @@ def policy_of(body: ForgetMemories, project: str, user_id: str) -> ForgetPolicy:
 
 
 class Candidate(NamedTuple):
-    """What a policy looks at."""
+    """A memory as a policy sees it."""
 
     used_ms: int
     created_ms: int

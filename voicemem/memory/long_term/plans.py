@@ -32,7 +32,7 @@ class MemoryOwner(NamedTuple):
 
     @property
     def key(self) -> tuple[str | None, ...]:
-        """What two memories that say the same must have in common to be one."""
+        """The values that two memories that say the same must share to be one."""
         return (self.project, self.namespace, self.user_id, None if self.user_id is not None else self.session_id)
 
     @property
@@ -197,7 +197,7 @@ async def without_cycles(memories: Memories, plan: Plan, draft: records.MemoryDr
 
 
 async def reaches(memories: Memories, plan: Plan, first: str, last: str) -> bool:
-    """Whether one memory makes another out of date, itself or by others between them."""
+    """Return whether one memory makes another out of date, itself or by others between them."""
     seen, next_ids = set[str](), {first}
     while next_ids and last not in next_ids:
         seen |= next_ids

@@ -77,7 +77,7 @@ class KnownMemory(Memory, frozen=True, kw_only=True, rename={"evidence": "from",
 
 
 class Details(Struct, frozen=True, omit_defaults=True):
-    """What a store keeps of a memory without looking at it."""
+    """The part of a memory that a store keeps without looking at it."""
 
     confidence: float = 1.0
     evidence: tuple[memories.Evidence, ...] = ()
@@ -102,12 +102,12 @@ ROW_NAMES = {
 }
 IN_ROWS = {name: ROW_NAMES.get(name, name) for name in {*Memory.__struct_fields__} - {*Details.__struct_fields__}}
 CONTENT = ("text", "topics", "entities", "event_at", "metadata")
-"""What a journal must not have of a memory, so that each can be erased alone."""
+"""Fields of a memory that a journal must not have, so that each can be erased alone."""
 JOURNALED = (
     *("kind", "namespace", "user_id", "said_at", "expires_at", "confidence", "evidence", "supersedes", "same_as"),
     "pinned",
 )
-"""What it has, and what may change of it."""
+"""Fields that a journal has of a memory, and those that may change."""
 
 
 def to_memory(row: MemoryRow) -> Memory:
@@ -146,7 +146,7 @@ NO_TIMES |= dict.fromkeys(("superseded_by", "superseded_ms"))
 
 
 def added_event(row: MemoryRow, session_id: str | None) -> MemoryAdded:
-    """What the journal has of a new memory; `session_id` is that of the session whose journal it is."""
+    """Return the journal's event of a new memory; `session_id` is that of the session whose journal it is."""
     memory, about = to_memory(row), None if row.session_id == session_id else row.session_id
     shown = {name: getattr(memory, name) for name in (*JOURNALED, "source", "strategy", "model", "version")}
     return MemoryAdded(memory_id=row.id, text_sha256=digest_of(row.text), about_session=about, **shown)
@@ -214,7 +214,7 @@ class MemoryDraft(GivenMemory, frozen=True, kw_only=True):
 
 
 class MemoryPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to change of a memory; null takes a value away. `metadata` is replaced as a whole."""
+    """A change to a memory; null takes a value away. `metadata` is replaced as a whole."""
 
     text: str | UnsetType = UNSET
     kind: memories.GivenKind | UnsetType = UNSET
@@ -286,7 +286,7 @@ def redacted(value: Any, rules: Rules | None) -> Any:
 
 
 def normalised(text: str) -> str:
-    """What two texts have in common that say the same in the same words."""
+    """Return the common form of texts that say the same in the same words."""
     return " ".join(text.casefold().split()).rstrip(" .!。！")
 
 

@@ -1,1 +1,1 @@
-"""What every HTTP route needs: listening, reading requests, problem documents, documentation."""
+"""Needs of every HTTP route: listening, reading requests, problem documents, documentation."""

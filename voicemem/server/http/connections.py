@@ -21,7 +21,7 @@ from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 MAX_UNAUTHENTICATED_BYTES = 16 * 1024 * 1024
-"""What all connections of a port may send together before they have shown a key."""
+"""The most bytes that all connections of a port may send together before they have shown a key."""
 BACKLOG = 1_024
 """Connections that the kernel holds until they are accepted. It drops what comes while there are as many, and a caller
 who was dropped asks again after one second, and after three; the usual 100 come together in a burst of callers."""
@@ -58,7 +58,7 @@ class ConnectionLimits(NamedTuple):
 
 
 class Arrival:
-    """What a connection without a key has cost so far."""
+    """The cost so far of a connection without a key."""
 
     __slots__ = ("received", "since_s")
 

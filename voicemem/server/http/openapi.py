@@ -33,7 +33,7 @@ def reference(name: str) -> JsonObject:
 
 
 class Metadata(RestoredMetadata, frozen=True):
-    """What voicemem itself says about a message; any other key is the producer's."""
+    """Voicemem's own metadata of a message; any other key is the producer's."""
 
 
 NAMED_UNIONS = {"ProducedEvent": ProducedEvent, "JournaledEvent": JournaledEvent}

@@ -106,10 +106,10 @@ class Route(NamedTuple, Generic[Q]):
     placeholders: Mapping[str, Any] = NOTHING
     operation_id: str = ""
     for_tokens: bool = False
-    """Whether a session token may use it although the path is not one of its session's: the handler then keeps to what
+    """True if a session token may use it although the path is not one of its session's: the handler then keeps to what
     `token_reach` says."""
     outlives_store: bool = False
-    """Whether it answers while the store is away: then the last known answer holds to whether callers need a key."""
+    """True if it answers while the store is away: then the last known answer says whether callers need a key."""
     about: str = ""
     """The operation's summary and description; by default the handler's docstring."""
     wrap: Callable[[problems.Handler], problems.Handler] | None = None

@@ -39,7 +39,7 @@ AUTH_DECODER = msgspec.json.Decoder(Auth)
 
 
 class Door(NamedTuple):
-    """What the address of a connection says about it."""
+    """The details of a connection that its address states."""
 
     dialect: str
     session_id: str | None = None
@@ -99,7 +99,7 @@ class BareConnection(Connection):
         self.waiting_bytes = 0
         self.open_lease: OpenLease | None = None
         self.openings = Openings()
-        """What its frames have opened, also before the session is known."""
+        """Openings by its frames, also before the session is known."""
         websocket.silent = websocket.subprotocol != PROTOCOL
         super().__init__(websocket, host, grant, origin)
 

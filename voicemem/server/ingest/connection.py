@@ -43,7 +43,7 @@ class OpenLease:
     def __init__(self, lease: ProducerLease, shard: CommitShard, dialect: str | None = None) -> None:
         self.lease = lease
         self.shard = shard
-        """Where its batches wait for the next commit."""
+        """The shard in which its batches wait for the next commit."""
         self.dialect = dialect
         """Whose frames come in envelopes next to events."""
         self.batch: EventBatch | None = None
@@ -52,7 +52,7 @@ class OpenLease:
         self.dead = False
         """Superseded or failed: what still comes for it is ignored."""
         self.released = False
-        """Whether the session was informed that this connection has left it."""
+        """True if the session was informed that this connection has left it."""
 
 
 class Leases:
@@ -61,7 +61,7 @@ class Leases:
     def __init__(self) -> None:
         self.by_session: dict[str, dict[str, OpenLease]] = {}
         self.takes_envelopes = False
-        """Whether any of them has a dialect."""
+        """True if any of them has a dialect."""
         self.only: OpenLease | None = None
         """The lease of a connection that has exactly one."""
 
@@ -137,7 +137,7 @@ class Connection:
         self.backlog: deque[bytes] = deque()
         """Messages that wait for `frame_task`, or for the rate of the key."""
         self.reading_stopped = False
-        """Whether nothing more is taken: the connection failed, or the server drains."""
+        """True if nothing more is taken: the connection failed, or the server drains."""
         self.draining = False
         self.unanswered = 0
         """Bytes received and not yet answered."""
@@ -582,7 +582,7 @@ class LeaseHolder(NamedTuple):
 
 
 class IngestHost:
-    """What all connections of a server share, and which of them holds each lease."""
+    """The common state of all connections of a server, and which of them holds each lease."""
 
     def __init__(self, recorder: Recorder, presence: Presence, gate: Gate, decoding: Decoding) -> None:
         self.recorder = recorder

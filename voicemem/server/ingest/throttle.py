@@ -28,19 +28,19 @@ class Throttle:
         self.on_hold = on_hold
         self.on_resume = on_resume
         self.bucket: Bucket | None = None
-        """What events are charged to; None without a limit."""
+        """The bucket that events are charged to; None without a limit."""
         self.bytes: Bucket | None = None
-        """What the bytes of messages are charged to; None without a limit."""
+        """The bucket that the bytes of messages are charged to; None without a limit."""
         self.metered = False
-        """Whether the key is known; until then events are only counted."""
+        """True if the key is known; until then events are only counted."""
         self.allowance = 0
         """How many events may come before the bucket is needed again; below zero, how many are still to be charged."""
         self.reserved = 0
         """How many the last charge took ahead."""
         self.held = False
-        """Whether events must wait, because their key is over its rate."""
+        """True if events must wait, because their key is over its rate."""
         self.released = False
-        """Whether nothing is held any more, because the connection ends."""
+        """True if nothing is held any more, because the connection ends."""
         self.last_report_s = -REPORT_INTERVAL_S
         """When the client was last notified, on the loop's clock."""
 

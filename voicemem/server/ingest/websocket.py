@@ -72,7 +72,7 @@ class EventSocket(ServerConnection):
         self.address: str | None = None
         """The IP address of the peer."""
         self.awaits_key = port is not None
-        """Whether the caller has not shown a key yet, where it needs one."""
+        """True if the caller has not shown a key yet, where it needs one."""
         self.bytes_before_key = 0
         """Of frames that have come, while no message was complete and no key was shown."""
         self.protocol.reject = invalid_handshake_response  # type: ignore[method-assign]  # its own answers are plain text
@@ -81,17 +81,17 @@ class EventSocket(ServerConnection):
         """Messages that came before there was a listener, and whether they are binary."""
         self.fragments: list[Frame] = []
         self.sent_ahead = False
-        """Whether the client sent more than its request, without waiting for the answer."""
+        """True if the client sent more than its request, without waiting for the answer."""
         self.fast = False
-        """Whether only fast frames, pings and pongs have come, so that the library is between two frames."""
+        """True if only fast frames, pings and pongs have come, so that the library is between two frames."""
         self.partial = bytearray()
         """The beginning of a frame whose rest has not come; `bytes_needed` is its size as far as is known."""
         self.bytes_needed = 0
         self.reading = True
         self.silent = False
-        """Whether nothing is sent: the client does not know our protocol."""
+        """True if nothing is sent: the client does not know our protocol."""
         self.stall_check_due = False
-        """Whether `recheck_unsent` is scheduled."""
+        """True if `recheck_unsent` is scheduled."""
 
     def accept_up_to(self, size: int) -> None:
         """Take messages of up to so many bytes; the library has had other names for it."""
@@ -334,7 +334,7 @@ class FastFrames(NamedTuple):
 
     texts: list[bytes]
     stop: int
-    """Where the last of them ends."""
+    """The end of the last of them."""
     needed: int
     """How many bytes, from `stop` on, are needed to continue; 0 when the next frame is not a fast one."""
 

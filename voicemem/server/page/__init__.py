@@ -22,7 +22,7 @@ PAGES = (
     "/operator",
     "/sign-in",
 )
-"""Where the shell is served; anything else below `/ui` is not there."""
+"""Paths of the shell; anything else below `/ui` is not there."""
 
 
 def mount(app: web.Application, gate: Gate, origin: PageOrigin) -> None:

@@ -40,7 +40,7 @@ ANOTHERS = "These paths answer only the page that this service serves."
 
 
 class PageOrigin(NamedTuple):
-    """Where the page may be: on loopback, at `named` (`https://memory.example`), and with `anywhere` under any name."""
+    """Origins of the page: on loopback, at `named` (`https://memory.example`), and with `anywhere` under any name."""
 
     named: str | None = None
     anywhere: bool = False
@@ -183,7 +183,7 @@ class ShownProject(Struct, frozen=True):
 
 
 class ShownSession(Struct, frozen=True):
-    """Whether the page has to ask for a key, and what it may show."""
+    """The login state of the page: if it has to ask for a key, and what it may show."""
 
     signed_in: bool
     keys_required: bool

@@ -56,7 +56,7 @@ class ToRestore(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Fork(GivenConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where to fork, the id of the new session, and changes to its configuration (a merge patch)."""
+    """A fork: its place, the id of the new session, and changes to its configuration (a merge patch)."""
 
     at_turn: Natural
     session_id: SessionId | None = None

@@ -76,11 +76,11 @@ class GeminiContext(Struct, frozen=True):
 
 
 class AccountedContext(Usage, frozen=True):
-    """What is added to the body with `usage=true`."""
+    """Fields added to the body with `usage=true`."""
 
 
 class PeekedContext(Struct, frozen=True):
-    """What is added to the body with `peek=true` while what earlier sessions leave is not put together yet."""
+    """Fields added to the body with `peek=true` while what earlier sessions leave is not put together yet."""
 
     carried: None
 

@@ -157,7 +157,7 @@ class OneDeliveryQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Receiver(Struct, frozen=True):
-    """Where a delivery goes; `id` is null for a session's own receiver. Of the URL only scheme and host are shown."""
+    """The receiver of a delivery; `id` is null for a session's own. Of the URL only scheme and host are shown."""
 
     id: str | None
     origin: str

@@ -30,7 +30,7 @@ Scopes = Annotated[tuple[Literal["ingest", "read", "admin"], ...], Meta(min_leng
 
 
 class NewKey(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a key is for, and what it may do; `admin` includes the other scopes. A limit of 0 is none of its own."""
+    """The purpose and the rights of a key; `admin` includes the other scopes. A limit of 0 is none of its own."""
 
     name: Annotated[str, Meta(max_length=128)] = ""
     scopes: Scopes = ("ingest", "read")

@@ -50,7 +50,7 @@ class KeptMemories(Struct, frozen=True):
 
 
 class MemoryId(Struct, frozen=True):
-    """What a key may see of a memory that may not read."""
+    """The part of a memory that a key may see that may not read."""
 
     id: str
 

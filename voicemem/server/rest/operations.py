@@ -175,7 +175,7 @@ class ServiceNode(Struct, frozen=True):
 
 
 class ServiceFigures(Struct, frozen=True):
-    """What is known of the whole service. Rates are per second, by the span that they are of."""
+    """Figures of the whole service. Rates are per second, by the span that they are of."""
 
     node: str | None
     uptime_s: float

@@ -158,7 +158,7 @@ async def list_sessions(request: web.Request, query: SessionsQuery) -> web.Strea
 
 
 async def within_reach(request: web.Request, query: SessionsQuery) -> SessionsQuery:
-    """What a caller may list of what it asks for. Raises `Refused` (`forbidden`) for a session token that asks more."""
+    """Return the part of a query that its caller may list. Raises `Refused` (`forbidden`) where a token asks more."""
     reach = await token_reach(request)
     if reach is None:
         return query

@@ -99,7 +99,7 @@ class TurnUpdate(TurnReport, frozen=True, kw_only=True):
 
 
 class CallState(Struct, frozen=True):
-    """Whether the session runs. Times are Unix ms."""
+    """The state of the call, running or not. Times are Unix ms."""
 
     session_id: SessionId
     state: StateName

@@ -1,4 +1,4 @@
-"""What a session token reaches besides the paths of its session: what was said on it, or also of its user."""
+"""The reach of a session token besides the paths of its session: what was said on it, or also of its user."""
 
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ class TokenReach(NamedTuple):
     """None for a token that does not reach its user's, or whose session has none."""
 
     def scope(self, user_id: str | None, session_id: str | None, namespace: str | None) -> dict[str, str | None]:
-        """Where to look when the caller asks for this. Raises `Refused` (`forbidden`) for what is further away."""
+        """Return the scope of a caller's search. Raises `Refused` (`forbidden`) for what is further away."""
         if self.user_id is None:
             if user_id is not None or session_id not in (None, self.session_id):
                 raise Refused("forbidden", OTHERS)
@@ -43,14 +43,14 @@ class TokenReach(NamedTuple):
         return structs.replace(given, session_id=self.session_id, user_id=None, namespace=self.namespace)
 
     def has(self, memory: Memory) -> bool:
-        """Whether the token's holder may remove a memory, and what says the same."""
+        """Return whether the token's holder may remove a memory, and what says the same."""
         if self.user_id is None:
             return memory.session_id == self.session_id and memory.same_as is None
         return memory.user_id == self.user_id and self.namespace in (None, memory.namespace)
 
 
 async def token_reach(request: web.Request) -> TokenReach | None:
-    """What the token of a caller reaches; None for a key, which reaches its whole project.
+    """Return the reach of a caller's token; None for a key, which reaches its whole project.
 
     Raises `Refused` (`unknown_session`) when the token's session is gone.
     """

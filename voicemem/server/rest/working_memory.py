@@ -60,7 +60,7 @@ class ReplacedDocument(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AppendedDocument(Struct, frozen=True, forbid_unknown_fields=True):
-    """What to add to a document: an object if it is JSON, or else a text."""
+    """An addition to a document: an object if it is JSON, or else a text."""
 
     content: str | JsonObject
 

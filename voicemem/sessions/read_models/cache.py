@@ -57,7 +57,7 @@ MAX_LAG = 64
 WATCHED_FOLDS = 2_000
 """Folds on the event loop that are measured after a commit that was slow: a commit has up to 1,000."""
 USUAL_FOLD_S = 0.000_1
-"""What the fold of a batch takes at most, as a rule; a commit of many batches is not slow for their number."""
+"""The usual time of a batch's fold at most; a commit of many batches is not slow for their number."""
 FOLD_PAGE = 500
 """Rows read and folded at a time, so that a long journal does not block the event loop."""
 IS_LARGE = attrgetter("is_large")
@@ -127,7 +127,7 @@ class ReadModelCache:
     async def read(
         self, stream: Stream, make: Callable[[ReadModel], T], is_large: Callable[[ReadModel], bool] = IS_LARGE
     ) -> T:
-        """What `make` returns for the read model of a session; it runs off the event loop where that `is_large`.
+        """Return `make` of a session's read model; it runs off the event loop where that `is_large`.
 
         `make` must not wait, and what it returns must not change with later events. Raises as `get`.
         """
@@ -240,7 +240,7 @@ class ReadModelCache:
                 self.note_ignored(read_model)
 
     def has_frame(self, key: int, frame: FrameEvent) -> bool:
-        """Whether a frame of this id was folded before, as far as that is known at once; the fold itself is sure."""
+        """True if a frame of this id was folded before, as far as that is known at once; the fold itself is sure."""
         read_model = self.cached.get(key)
         state = None if read_model is None or read_model.lock.locked() else read_model.unpacked
         return state is not None and digest_of(frame) in state.event_ids

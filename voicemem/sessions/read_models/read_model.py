@@ -138,7 +138,7 @@ LARGE_ROWS, LARGE_BYTES = 200, 64 * 1024
 ENCODED_AT_ONCE = 256 * 1024
 """Characters of messages that are made JSON on the event loop."""
 PACKED_BYTES, EMPTY_BYTES, FIGURES_BYTES = 1_400, 3_500, 200
-"""What a read model takes beyond its packed state, with a state in which there is nothing, and beyond its figures."""
+"""Bytes of a read model beyond its packed state, with an empty state, and beyond its figures."""
 WEIGHED_FROM = 2_048
 """Bytes of a journal that are too few to weigh what was made of them."""
 FOLDED_PER_CHECK = 16
@@ -190,16 +190,16 @@ class ReadModel:
         self.weighed_bytes = 0
         """How many of these there were when the ratio was found; 0 while it is only assumed."""
         self.charged = 0
-        """What the memory budget counts for it, and whether as packed."""
+        """The bytes that the memory budget counts for it, and whether as packed."""
         self.charged_packed = False
         self.lock = asyncio.Lock()
         """Held while missing entries are folded and while a thread works on it: no one else may use it then."""
         self.loaded = loaded
         """False until the stored snapshot was looked for."""
         self.made_position = self.made_bytes = 0
-        """What was folded when the messages were made last; 0 when all of them must be made."""
+        """The position and size when the messages were made last; 0 when all of them must be made."""
         self.slow_fold = self.slow_refresh = False
-        """Whether folding, and making messages, took long the last time."""
+        """True if folding, and making messages, took long the last time."""
         self.turn_changes: dict[int, int] | None = None
         """By turn: the position at which its messages were made last, the newest last; None until it is asked for."""
         self.counted: dict[str, int] | None = None
@@ -207,7 +207,7 @@ class ReadModel:
         self.last_round = 0
         """The round of maintenance in which it was used last."""
         self.figures: SavedFigures | None = None
-        """What a slim list shows of the memory, at a position."""
+        """The figures of a slim list, at a position."""
         self.known_position = 0
         """The last position that is known to be in the journal, when it was not folded at once."""
 

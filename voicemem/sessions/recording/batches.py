@@ -58,17 +58,17 @@ class ProducerLease:
     ) -> None:
         self.key, self.project, self.session_id = stream.key, stream.project, stream.id
         self.position = stream.position
-        """Where the journal ended when this was last seen."""
+        """The end of the journal when this was last seen."""
         self.producer = producer
         self.epoch = epoch
         self.may_call_out = may_call_out
-        """Whether its updates may set URLs that the server calls (scope `admin`)."""
+        """True if its updates may set URLs that the server calls (scope `admin`)."""
         self.may_set = may_set
-        """Whether it may send updates at all; the holder of a session token may not."""
+        """True if it may send updates at all; the holder of a session token may not."""
         self.key_id = key_id
         """The key that its events came with, for the audit."""
         self.openings = Openings()
-        """What its frames of other stacks have opened."""
+        """Openings by its frames of other stacks."""
         self.reported_gap: int | None = None
         """The seq that a reported gap waits for; higher ones are ignored without another error."""
 
@@ -114,12 +114,12 @@ class EventBatch(Batch, kw_only=True, eq=False, gc=True):
     """Set and used by the sender's side only."""
     arrivals: list[DecodedEvent | RejectedEvent] = msgspec.field(default_factory=list)
     is_plain: bool = True
-    """Whether all events change nothing but the transcript and their seqs are consecutive, so that the store need not
+    """True if all events change nothing but the transcript and their seqs are consecutive, so that the store need not
     look at each (see `voicemem.store.admission.admits_all`)."""
     is_sealed: bool = False
-    """Whether it has been offered to the journal, so that nothing can be added any more."""
+    """True if it has been offered to the journal, so that nothing can be added any more."""
     is_redacted: bool = False
-    """Whether what must not be kept has been taken out of it."""
+    """True if what must not be kept has been taken out of it."""
     next_seq: int = 0
     """The seq that follows its plain events; after the commit, the one that its producer must send next."""
 
@@ -130,7 +130,7 @@ class EventBatch(Batch, kw_only=True, eq=False, gc=True):
     acked: int | None = None
     """The highest seq that is on disk."""
     problems: list[Error] = msgspec.field(default_factory=list)
-    """What is reported to the sender, before the ack."""
+    """Problems reported to the sender, before the ack."""
     offered: int = 0
     """Events that were offered to the journal."""
     stored: int = 0
@@ -138,19 +138,19 @@ class EventBatch(Batch, kw_only=True, eq=False, gc=True):
     repeated: int = 0
     """Events that had been stored before."""
     ended: bool = False
-    """Whether it held the producer's end."""
+    """True if it held the producer's end."""
     entries: list[tuple[int, events.IncomingEvent | events.RefusalMarker]] = msgspec.field(default_factory=list)
-    """What the fold takes of a batch that was not stored whole: events with their positions."""
+    """The events that the fold takes of a batch that was not stored whole, with their positions."""
     updates: list[SessionPatch] = msgspec.field(default_factory=list)
     """The configuration changes among the stored events."""
     reopened: bool = False
-    """Whether it opened its session again."""
+    """True if it opened its session again."""
     position_taken: bool = False
-    """Whether nothing was looked at, since the journal did not end at the expected position."""
+    """True if nothing was looked at, since the journal did not end at the expected position."""
 
     @property
     def taken(self) -> bool:
-        """Whether any event is in the journal, by this batch or an earlier one."""
+        """True if any event is in the journal, by this batch or an earlier one."""
         return self.stored + self.repeated > 0
 
     def add(self, arrival: DecodedEvent | RejectedEvent) -> None:
@@ -212,7 +212,7 @@ class EventBatch(Batch, kw_only=True, eq=False, gc=True):
 
 
 def is_offered(arrival: DecodedEvent | RejectedEvent) -> bool:
-    """Whether the journal gets to see an event: a rejected one without a readable seq takes no position there."""
+    """True if the journal gets to see an event: a rejected one without a readable seq takes no position there."""
     return isinstance(arrival, DecodedEvent) or arrival.seq is not None
 
 

@@ -45,7 +45,7 @@ INDEX = re.compile(r"\[\d+\]")
 
 
 class Commits:
-    """What becomes of the batches of a commit; and the shards in which they wait for it."""
+    """Settles the batches of a commit, and has the shards in which they wait for it."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class Commits:
 
 
 class CommitShard:
-    """What waits for one commit shard of the store: the batches that arrive during one commit share the next.
+    """The queue of one commit shard of the store: the batches that arrive during one commit share the next.
 
     So a commit is as large as the load of one sync of the disk, and a lone event does not wait for others. A session
     that others hold, or that must be looked at first, is appended apart, so that it does not hold up the shard; so is
@@ -173,7 +173,7 @@ class CommitShard:
         """When the first of these was added, by the monotonic clock."""
         self.task: asyncio.Task[None] | None = None
         self.apart: dict[int, list[EventBatch]] = {}
-        """What waits behind sessions that are appended apart, by key."""
+        """Batches that wait behind sessions that are appended apart, by key."""
         self.apart_tasks: set[asyncio.Task[None]] = set()
 
     def enqueue(self, batch: EventBatch) -> None:

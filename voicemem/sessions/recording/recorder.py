@@ -62,7 +62,7 @@ class FrameReducer:
         is_known: Callable[[FrameEvent], bool] | None = None,
         openings: Openings | None = None,
     ) -> ReducedFrame | RejectedEvent | None:
-        """What is journaled for a frame; None for one that says nothing, or `is_known` by its id, and has no seq.
+        """Return what is journaled for a frame; None for one that says nothing, or `is_known` by id, and has no seq.
 
         Without `keep_typed` a text that the app typed says nothing. `openings` are those of its sender.
         """
@@ -115,7 +115,7 @@ def may_keep(
     is_known: Callable[[FrameEvent], bool] | None,
     openings: Openings | None,
 ) -> bool:
-    """Whether a frame says anything here: neither typed, where that is left out, nor a part of what is not kept."""
+    """True if a frame says anything here: neither typed, where that is left out, nor a part of what is not kept."""
     if frame.typed and not keep_typed:
         return False
 
@@ -147,7 +147,7 @@ def rejected(event: IncomingEvent, code: str, detail: str) -> RejectedEvent:
 
 
 def reduce_frame(dialect: Dialect, event: FrameEvent) -> Frame | None:
-    """What the dialect keeps of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
+    """Return the parts of a frame that the dialect keeps. Raises `MalformedFrame`, `UnknownFrame`."""
     raw: RawFrame = event.frame
     if not isinstance(raw, dict | str | bytes):
         raise MalformedFrame("A frame is a JSON object or a text.")
@@ -337,7 +337,7 @@ class Recorder:
 
 
 def is_update(arrival: DecodedEvent | RejectedEvent) -> TypeGuard[DecodedEvent]:
-    """Whether this changes a configuration, and needs `Recorder.check_update` before it is validated."""
+    """Return whether this changes a configuration, and needs `Recorder.check_update` before it is validated."""
     return isinstance(arrival, DecodedEvent) and isinstance(arrival.event, SessionUpdate)
 
 

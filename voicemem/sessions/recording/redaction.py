@@ -29,7 +29,7 @@ LARGE_BYTES = 16 * 1024
 
 
 class Remembered:
-    """What a producer said, up to a position of the journal and a seq, and under which epoch."""
+    """The speech of a producer, up to a position of the journal and a seq, and under which epoch."""
 
     def __init__(self, speech: Speech, position: int) -> None:
         self.speech = speech
@@ -39,7 +39,7 @@ class Remembered:
         """None where that is not known: then all that comes counts as new."""
 
     def take(self, event: Event) -> Speech:
-        """What an event belongs to; one that came before is only compared with what is stored."""
+        """Return the speech that an event belongs to; one that came before is only compared with what is stored."""
         if event.seq is None:
             return self.speech
         if self.next_seq is not None and event.seq < self.next_seq:
@@ -118,7 +118,7 @@ class Redaction:
         return known
 
     def is_current(self, known: Remembered, batch: EventBatch) -> bool:
-        """Whether no other node can have stored something of this producer since."""
+        """Return whether no other node can have stored something of this producer since."""
         epoch = batch.lease.epoch
         if self.store.is_exclusive or (epoch is not None and epoch == known.epoch):
             return True
@@ -171,7 +171,7 @@ def redact_batch(batch: EventBatch, known: Remembered) -> int:
 
 
 def load_rules(settings: Settings) -> Rules | None:
-    """What is to be redacted; None for nothing. Raises `CannotStart` if an own rule cannot be imported."""
+    """Return the rules of redaction; None for nothing. Raises `CannotStart` if an own rule cannot be imported."""
     if not settings.redact:
         return None
     own = [name for name in settings.redact if OWN_REDACTION.fullmatch(name)]

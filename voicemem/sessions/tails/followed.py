@@ -27,26 +27,26 @@ from voicemem.transcript.turns import turn_report
 
 T = TypeVar("T")
 TURN_BYTES, BEHIND_BYTES = 250, 100
-"""What the marks of a turn take besides those of its messages; and a turn that a reader was sent something else of."""
+"""Bytes of a turn's marks besides those of its messages; and of a turn of which a reader was sent something else."""
 DIGEST_BYTES = 16
 TURN_ENTRY_BYTES = 150
-"""What the digest of a turn takes, in the memory budget."""
+"""Bytes of a turn's digest, in the memory budget."""
 
 
 class Reader:
-    """What one tail was sent of what is followed: what was seen last, except in the turns of `behind`."""
+    """The state of one tail: what it was sent last of what is followed, except in the turns of `behind`."""
 
     def __init__(self, followed: Followed[Any], position: int = 0, is_new: bool = False) -> None:
         self.followed = followed
         self.position = position
         self.is_new = is_new
-        """Whether it is to be sent all turns, seen before or not."""
+        """True if it is to be sent all turns, seen before or not."""
         self.behind: dict[int, TurnMarks] = {}
         self.seen_bytes = 0
         """How many bytes of the journal were folded when it was sent something last."""
 
     async def read_changes(self, stream: Stream) -> Any:
-        """What has changed since the last time, None for nothing. Raises as `ReadModelCache.get`."""
+        """Return the changes since the last time, None for nothing. Raises as `ReadModelCache.get`."""
         followed = self.followed
         async with followed.lock:
             newest = replace(stream, position=max(stream.position, followed.position))  # it may be of before the lock
@@ -57,7 +57,7 @@ class Reader:
 
 
 class Followed(Generic[T]):
-    """What tails follow of one session, as it was seen last; it is there as long as a tail follows it.
+    """The followed state of one session, as it was seen last; it is there as long as a tail follows it.
 
     `lock` is held while a thread may compare it, so it changes on the event loop only, in one step.
     """
@@ -68,7 +68,7 @@ class Followed(Generic[T]):
         self.lock = asyncio.Lock()
         self.position = 0
         self.was_slow = False
-        """Whether comparing it took long the last time."""
+        """True if comparing it took long the last time."""
         self.charged = 0
         """Bytes in the memory budget."""
 
@@ -209,7 +209,7 @@ class FollowedTurns(Followed[TurnChanges]):
 
 
 class FollowedSessions:
-    """What is followed of which session."""
+    """The followed state of sessions, by session."""
 
     def __init__(self, read_models: ReadModelCache) -> None:
         self.read_models = read_models
@@ -248,13 +248,13 @@ class TurnChange(NamedTuple):
 
 
 class AccountChange(NamedTuple):
-    """What the memory has besides its messages."""
+    """The memory besides its messages."""
 
     account: Any
 
 
 class StateChange(NamedTuple):
-    """Whether the session runs, as its row says."""
+    """The state of the session, as its row says."""
 
     stream: Stream
 
@@ -263,7 +263,7 @@ CallContent = TurnChange | AccountChange | StateChange
 
 
 class CallReader:
-    """What one tail was sent of a call. It is never resumed: a reader that returns is sent all of it again."""
+    """The state of one tail of a call. It is never resumed: a reader that returns is sent all of it again."""
 
     def __init__(self, turns: Reader, accounts: AccountReader) -> None:
         self.turns = turns
@@ -273,7 +273,7 @@ class CallReader:
         self.state: tuple[str, str | None, int | None] | None = None
 
     async def read_changes(self, stream: Stream) -> list[CallContent]:
-        """What has changed since the last time, the first time everything. Raises as `ReadModelCache.get`."""
+        """Return the changes since the last time, the first time everything. Raises as `ReadModelCache.get`."""
         found: list[CallContent] = []
         section = stream.config.get("working_memory")
         is_shared = isinstance(section, dict) and section.get("scope") == "user"  # other sessions change it too

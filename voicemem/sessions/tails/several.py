@@ -86,7 +86,7 @@ class KnownKeys:
         self.settle()
 
     def is_old(self, key: int) -> bool:
-        """Whether a key was seen so long ago that whatever is below it has become visible."""
+        """Return whether a key was seen so long ago that whatever is below it has become visible."""
         return self.looks - self.first_looks[key] >= SETTLED_AFTER
 
     def settle(self) -> None:
@@ -246,7 +246,7 @@ class TailOfSeveral(Tail):
 
 
 def matches(stream: Stream, wanted: SessionFilter) -> bool:
-    """Whether a session matches a filter, leaving its `state` aside."""
+    """Return whether a session matches a filter, leaving its `state` aside."""
     if stream.project != wanted.project:
         return False
     if wanted.user_id is not None and stream.config.get("user_id") != wanted.user_id:

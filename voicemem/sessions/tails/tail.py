@@ -34,7 +34,7 @@ SEVERAL_CURSOR = re.compile(rf"([0-9a-f]{{1,64}})\.(\d{{1,16}})((?:_{KEY_POSITIO
 
 
 class TailView(NamedTuple):
-    """What a tail sends: the journal, or with `messages` the memory, with `unfinished` also what is in progress.
+    """The view of a tail: the journal, or with `messages` the memory, with `unfinished` also what is in progress.
 
     With `call` it also sends the turns, the rest of the memory, and whether the session runs.
     """
@@ -52,7 +52,7 @@ class NewEntry(NamedTuple):
 
 
 class MemoryChange(NamedTuple):
-    """What has changed in the memory, up to a position, since the last item of the session."""
+    """Changes of the memory, up to a position, since the last item of the session."""
 
     session_id: str
     position: int
@@ -80,9 +80,9 @@ class FollowedSession:
     def __init__(self, stream: Stream, at: int = 0) -> None:
         self.stream = stream
         self.reader: Reader | None = None
-        """What was sent of its memory; None before the first item, and in a tail of journals."""
+        """The reader of its memory; None before the first item, and in a tail of journals."""
         self.call: CallReader | None = None
-        """What else was sent, in a tail of a call."""
+        """The reader of the rest, in a tail of a call."""
         self.move(at)
 
     def move(self, position: int) -> None:
@@ -91,7 +91,7 @@ class FollowedSession:
 
 
 class TailSources(NamedTuple):
-    """What tails read from. `clock` returns Unix ms; tails end when `draining` is set.
+    """The sources of tails. `clock` returns Unix ms; tails end when `draining` is set.
 
     `page_lock` is held to read a large page: hundreds of tails may have one to read, make and send at the same moment.
     """
@@ -108,7 +108,7 @@ class Tail:
     """Follows one session. `watch` may be called once."""
 
     is_endless = False
-    """Whether it continues when it follows no session any more."""
+    """True if it continues when it follows no session any more."""
 
     def __init__(self, sources: TailSources, view: TailView, followed: list[FollowedSession]) -> None:
         self.sources = sources
@@ -133,7 +133,7 @@ class Tail:
 
     @property
     def is_finished(self) -> bool:
-        """Whether everything was sent and nothing can follow."""
+        """True if everything was sent and nothing can follow."""
         now = self.sources.clock()
         return all(
             is_closed_for_good(session.stream, now) and session.position >= session.stream.position
@@ -245,7 +245,7 @@ class Tail:
         return await (self.read_changes(session) if self.view.messages else self.read_entries(session))
 
     async def read_call(self, session: FollowedSession) -> list[TailItem]:
-        """What has changed of a call. Its messages come last, as only they bring the reader to another place.
+        """Return the changes of a call. Its messages come last, as only they bring the reader to another place.
 
         So one that returns is sent whatever it may have missed.
         """
@@ -267,7 +267,7 @@ class Tail:
         return items
 
     async def read_changes(self, session: FollowedSession) -> list[TailItem]:
-        """What has changed in a session's memory, as one item.
+        """Return the changes of a session's memory, as one item.
 
         It is never split, so a reader that has applied an item holds exactly the history at the item's position.
         """

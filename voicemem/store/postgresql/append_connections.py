@@ -138,7 +138,7 @@ class AppendConnection:
         return results
 
     def may_take(self, batch: Batch) -> bool:
-        """Whether there is any hope that a batch need not be looked at."""
+        """Return whether there is any hope that a batch need not be looked at."""
         return batch.offers is None and self.cached_versions.find(batch.key) is not None
 
     def candidate(self, index: int, batch: Batch) -> Candidate | None:
@@ -204,7 +204,7 @@ class AppendConnection:
         raise StoreUnavailable("The store cannot be written: others hold what is to be changed.")
 
     def find_stored(self, columns: dict[str, list[Any]]) -> set[int]:
-        """What a statement stored whose answer never came. Raises `StoreUnavailable` where nobody answers."""
+        """Return what a statement stored whose answer never came. Raises `StoreUnavailable` where no one answers."""
         self.writer.drop()
         deadline = time.monotonic() + UNKNOWN_S
         while True:

@@ -84,7 +84,7 @@ REFUSALS = (
     ("permission denied for database", NO_RIGHT),
     ("No space left on device", DISK_FULL),
 )
-"""What libpq says when it gets no connection, and what that means."""
+"""Messages of libpq when it gets no connection, and their meaning."""
 RETRIED_STATES = frozenset({"40001", "40P01", "55P03"})
 """Serialization failure, deadlock, lock timeout: the transaction is rolled back, and may run again."""
 LOST_STATES = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"})
@@ -105,7 +105,7 @@ class TextInArrayDumper(StrBinaryDumper):
 
 
 class Options(NamedTuple):
-    """What a URL says: to libpq, whether there is a pooler in between (then nothing is prepared), and whether only
+    """Options of a URL: those of libpq, whether a pooler is in between (then nothing is prepared), and whether only
     synchronous standbys are promoted."""
 
     given: dict[str, Any]
@@ -143,7 +143,7 @@ LOCK_STREAMS = "select 1 from stream_locks where stream in ({streams}) order by 
 RAISE_VERSIONS = "update stream_locks set version = version + 1 where stream in ({streams})"
 LOCK = "select pg_advisory_xact_lock(hashtextextended(current_schema() || ' ' || :name, 0))"
 PARTS = re.compile(r"('(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*|::\w+)|\b(not in|in) :(\w+)|:(\w+)")
-"""What is left alone (literals, quoted names, comments, casts), a list parameter, and any other parameter."""
+"""Text that is left alone (literals, quoted names, comments, casts), a list parameter, and any other parameter."""
 
 
 class Statement(NamedTuple):
@@ -345,13 +345,13 @@ def is_retried(error: psycopg.Error) -> bool:
 
 
 def is_lost(connection: PostgresqlConnection | None, error: psycopg.Error) -> bool:
-    """Whether the connection is gone, so that the outcome of what was sent is unknown."""
+    """Return whether the connection is gone, so that the outcome of what was sent is unknown."""
     state = error.sqlstate or ""
     return connection is None or connection.is_lost or state in LOST_STATES or state.startswith("08")
 
 
 def is_ours(error: psycopg.Error) -> bool:
-    """Whether an error is a fault of the program or its data, not of the server: then it is passed on as it is."""
+    """True if an error is a fault of the program or its data, not of the server: then it is passed on as it is."""
     return isinstance(
         error, (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError)
     ) and error.sqlstate not in ("42501", NO_PARTITION, *PREPARED_ELSEWHERE)

@@ -92,7 +92,7 @@ class PostgresqlDatabase(Database):
         self.generation = 1
         """Raised by `settle`: connections and cached_versions of before are given up."""
         self.displaced = False
-        """Whether nothing is read or written until `settle`, since the store may not be what it was."""
+        """True if nothing is read or written until `settle`, since the store may not be what it was."""
         self.troubles = Troubles()
         self.closed = False
         try:
@@ -357,7 +357,7 @@ def open_connection(url: str) -> PostgresqlConnection:
 
 
 def reason(error: psycopg.Error) -> str:
-    """What a start says to the operator: libpq's own sentence where no connection came about."""
+    """Return the reason for the operator: libpq's own sentence where no connection came about."""
     if error.sqlstate is None and isinstance(error, psycopg.OperationalError):
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         known = refusal_of(str(error))

@@ -111,20 +111,20 @@ class StoredBytes:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.pending: Counter[str] = Counter()
-        """What was stored here, less what was deleted, since the database was last told."""
+        """Bytes that were stored here, less those deleted, since the database last counted them."""
         self.known: dict[str, int] = {}
-        """What the database said last of all, for the projects that were active here."""
+        """The last answer of the database, for the projects that were active here."""
 
     def add(self, project: str, size: int) -> None:
         with self.lock:
             self.pending[project] += size
 
     def is_full(self, project: str, quota: int) -> bool:
-        """Whether a project has used up its bytes, as far as is known here."""
+        """Return whether a project has used up its bytes, as far as is known here."""
         return self.known.get(project, 0) + self.pending[project] >= quota
 
     def take(self) -> Counter[str]:
-        """What is to be added in the database; `give_back` it when that fails."""
+        """Return the bytes to be added in the database; `give_back` them when that fails."""
         with self.lock:
             taken, self.pending = self.pending, Counter()
         return Counter({project: size for project, size in taken.items() if size})
@@ -270,7 +270,7 @@ class Rows(StreamRows):
         return str(self.connection.one(SELECT_PROJECT, key=key)[0]) if stream is None else stream.project
 
     def after_commit(self) -> None:
-        """What was committed counts, and is what the next append of these streams is decided by."""
+        """Count what was committed, and keep it to decide the next append of these streams by."""
         for project, size in self.stored_of_projects.items():
             self.shared.stored_bytes.add(project, size)
         for key, stream in self.streams.items():

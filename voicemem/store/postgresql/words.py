@@ -112,7 +112,7 @@ class PostgresqlMemoryWords(MemoryFullText):
 
 
 SELECT_READABLE = "select key from streams where key in :keys and state <> 'erased' order by key for share"
-"""What erases a session waits until this transaction is over, and then deletes what it wrote."""
+"""Locks for which the erasure of a session waits until this transaction is over; then it deletes what this wrote."""
 FIND_MESSAGES = """
     {ranked}
     select m.stream, m.turn, m.number, m.position, m.role, m.said_ms, m.text, score

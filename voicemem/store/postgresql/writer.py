@@ -133,7 +133,7 @@ class Writer(Reader):
 
     @property
     def place(self) -> dict[str, Any]:
-        """What a statement names to show that it may still write: token, lane and fencing_token."""
+        """Values that a statement names to show that it may still write: token, lane and fencing_token."""
         return {"token": self.database.token, "lane": self.lane, "fencing_token": self.fencing_token}
 
     def begin(self, connection: PostgresqlConnection) -> None:
@@ -221,7 +221,7 @@ class Writer(Reader):
                 raise Unreachable from None
 
     def was_committed(self, job: int) -> bool:
-        """Whether a transaction whose connection was lost is on disk. Raises `StoreUnavailable` if no one knows."""
+        """True if a transaction whose connection was lost is on disk. Raises `StoreUnavailable` if no one knows."""
         deadline, fencing_token, is_same_lane = time.monotonic() + UNKNOWN_S, self.fencing_token, True
         while True:
             try:

@@ -246,7 +246,7 @@ class Opening:
 
 
 def is_complete(path: str) -> bool:
-    """Whether a file has today's schema, an identity, and no start that was cut short: nothing is to be made of it."""
+    """True if a file has today's schema, an identity, and no start that was cut short: nothing is to be made of it."""
     if not (os.path.exists(path) and os.path.getsize(path)) or os.path.exists(f"{path}{REDO_SUFFIX}"):
         return False
     with suppress(apsw.Error), closing(apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)) as connection:

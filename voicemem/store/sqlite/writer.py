@@ -41,7 +41,7 @@ class Writer:
         self.rows = rows
         self.troubles = Troubles()
         self.ruined = False
-        """Whether a sync has failed.
+        """True if a sync has failed.
 
         The kernel drops the pages that it could not write and reports the next sync as successful, so this process
         must not go on: only a new one, which reads the file again, knows what is on disk.

@@ -70,7 +70,7 @@ class Deltas(Struct, array_like=True, gc=False):
 
 
 class Generation(Struct, array_like=True, gc=False):
-    """What the LLM generated of one reply."""
+    """The LLM's generation of one reply."""
 
     deltas: Deltas = field(default_factory=Deltas)
     whole_texts: TextTimeline | None = None
@@ -201,7 +201,7 @@ class TimedMetadata(Struct, array_like=True, frozen=True, gc=False):
 
 
 class Playback(Struct, array_like=True, gc=False):
-    """What was reported about playback. Most calls use one or two of these lists, so the others are None."""
+    """Reports about playback. Most calls use one or two of these lists, so the others are None."""
 
     starts: Timeline | None = None
     """Positions of 0, which say only that playback has begun."""
@@ -265,7 +265,7 @@ class Playback(Struct, array_like=True, gc=False):
 
 
 class Evidence(Struct, array_like=True, gc=False):
-    """What was reported under one name: that of an item, or of a turn; or what was found to be about one reply."""
+    """Reports under one name: that of an item, or of a turn; or what was found to be about one reply."""
 
     playback: Playback | None = None
     interruptions: list[Interruption] | None = None
@@ -279,7 +279,7 @@ class Evidence(Struct, array_like=True, gc=False):
     heard: dict[str, list[int]] | None = None
     """The times of their heard texts, by these with single spaces."""
     has_more: bool = False
-    """Whether an interruption marks its reply whatever playback says."""
+    """True if an interruption marks its reply whatever playback says."""
     word_count: int = 0
 
     def interrupt(self, event: Interrupt, ts: int, order: int) -> None:

@@ -87,7 +87,7 @@ class Cut:
         return next(chain(self.reported(), self.by_clock()))
 
     def reported(self) -> Iterator[HeardText]:
-        """What the evidence says, the best first; nothing where only the clock says how long the reply played."""
+        """Yield the heard texts of the evidence, the best first; none where only the clock says how long it played."""
         yield from self.as_stated(estimated=False)
         yield from self.by_share(estimated=False)
         yield from self.as_stated(estimated=True)
@@ -232,7 +232,7 @@ def find_cut(state: State, reply: Reply) -> Cut | None:
 
 
 def heard_so_far(state: State, reply: Reply) -> str | None:
-    """What was heard of a reply that is neither cut nor over, as if it were cut now; None where nothing says so."""
+    """Return the heard text of a reply neither cut nor over, as if it were cut now; None where nothing says so."""
     now = Interruption(BEFORE_ALL, state.position, closing=True)
     found = next(Cut(state, reply, sources_of(state, reply), BEFORE_ALL, now).reported(), None)
     return None if found is None else found.text

@@ -1,4 +1,4 @@
-"""Where timed words stand in the text of a reply, and when a heard text was all of it (docs/memory.md, rules 4, 5).
+"""Timed words found in the text of a reply, and when a heard text was all of it (docs/memory.md, rules 4, 5).
 
 A long text is looked at once, and what grows only where it has grown, so that an event costs no more when a reply has
 become long or many heard texts were reported.
@@ -37,11 +37,11 @@ class WordMatch:
         self.places = array("q")
         """How far the text goes through the words that had ended by then."""
         self.has_estimates = False
-        """Whether the times of any word are an estimate."""
+        """True if the times of any word are an estimate."""
         self.newest: TimedWord | None = None
         """The word that starts last, whether or not it was found."""
         self.reached = 0
-        """Where the last word that was found ends in the text."""
+        """The end of the last word that was found in the text."""
         self.early: list[tuple[int, int]] = []
         """Words that end before others which started earlier, still to be put among them."""
         for word in newest_by_start(words):
@@ -123,9 +123,9 @@ class Prefixes:
         self.words = 0
         """How many of the words have been found."""
         self.at = 0
-        """Where they end; or, before a word that is still to be found, where that begins."""
+        """Their end; or, before a word that is still to be found, its beginning."""
         self.spaced = True
-        """Whether white space stands between them and the next word."""
+        """True if white space stands between them and the next word."""
         self.before = (0, 0, True)
         """These three before the last word was found, which may still grow."""
         self.longest = 0

@@ -176,7 +176,7 @@ class Call:
         self.events = events
         self.producers: dict[str, ProducerSession] = {}
         self.nodes: dict[str, Address] = {}
-        """Where each producer was connected first."""
+        """The address to which each producer was connected first."""
         self.sent = dict.fromkeys(PRODUCERS, 0)
 
     @property
@@ -231,7 +231,7 @@ class Stage(NamedTuple):
     nodes: list[NodeProcess]
     ingest: Proxy
     url: str
-    """Where producers connect."""
+    """Address that producers connect to."""
     http_url: str
     http: aiohttp.ClientSession
     """Asks the REST API, through the proxy."""
@@ -347,7 +347,7 @@ def check_webhook_events(calls: Sequence[Call], notices: Sequence[WebhookEvent],
 
 
 async def list_nodes(store: str) -> str:
-    """What `voicemem nodes` prints. Raises `CommandFailed`."""
+    """Return what `voicemem nodes` prints. Raises `CommandFailed`."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "voicemem", "nodes"),
         env={**os.environ, "VOICEMEM_STORE": store},

@@ -111,7 +111,7 @@ class PostgresqlServer:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def may_run(self, installed: Path) -> bool:
-        """Whether its user gets to the programs: those below root's home are closed to others."""
+        """Return whether its user gets to the programs: those below root's home are closed to others."""
         try:
             return self.call(installed / PROGRAMS[0], "--version").returncode == 0
         except OSError:
@@ -217,7 +217,7 @@ async def start_node(name: str, settings: dict[str, str], folder: Path) -> NodeP
 
 
 async def read_addresses(process: asyncio.subprocess.Process) -> list[Address]:
-    """Where it listens, as it says itself. Raises `EOFError` when it ends before."""
+    """Return the addresses at which it listens, as it prints them. Raises `EOFError` when it ends before."""
     assert process.stdout is not None
     found: list[Address] = []
     while len(found) < 2:
