@@ -19,14 +19,13 @@ from voicemem.telemetry import Telemetry
 
 ANY_PORT = Address("127.0.0.1", 0)
 Serve = Callable[..., Coroutine[Any, Any, App]]
-"""Starts a service with these settings; it is torn down with the test."""
+"""Starts a service with a clock, if one is given, and these settings; it is torn down with the test."""
 
 
 @asynccontextmanager
-async def running_service(**settings: Any) -> AsyncIterator[App]:
+async def running_service(clock: Clock | None = None, /, **settings: Any) -> AsyncIterator[App]:
     """A service on free ports that ends with the block, for tests that start another on its file."""
-    free = Address("127.0.0.1", 0)
-    async with running(Settings(**{"rest": free, "ingest": free, **settings})) as app:
+    async with running(Settings(**{"rest": ANY_PORT, "ingest": ANY_PORT, **settings}), clock) as app:
         yield app
 
 
@@ -45,11 +44,11 @@ async def node_on(store: Store, clock: Clock = now_ms, **settings: Any) -> Async
 
 @pytest.fixture
 async def serve() -> AsyncIterator[Serve]:
-    """Start a service with these settings (in memory and on free ports unless they say otherwise)."""
+    """Start a service with this clock and these settings (in memory and on free ports unless they say otherwise)."""
     async with AsyncExitStack() as stack:
 
-        async def start(**settings: Any) -> App:
+        async def start(clock: Clock | None = None, /, **settings: Any) -> App:
             chosen = Settings(**{"store": "memory:", "rest": ANY_PORT, "ingest": ANY_PORT, **settings})
-            return await stack.enter_async_context(running(chosen))
+            return await stack.enter_async_context(running(chosen, clock))
 
         yield start

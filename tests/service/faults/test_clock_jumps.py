@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -22,18 +21,13 @@ from tests.support.servers.webhook_receiver import (
     body_without_send_time,
     webhook_receiver,
 )
-from tests.support.services import Serve, running_service
+from tests.support.services import Serve, node_on, running_service
 from tests.support.waiting import eventually
 from voicemem.app import App
-from voicemem.config.service import Address, Settings
-from voicemem.context.policies import Policies
-from voicemem.runtime import Runtime
-from voicemem.services import Services
 from voicemem.store.deliveries import Delivery
 from voicemem.store.port import Store
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.streams import SessionEnding
-from voicemem.telemetry import Telemetry
 from voicemem.webhooks.outbox import LEASE_MS
 
 MINUTE_MS = 60_000
@@ -56,11 +50,9 @@ class Wall:
 
 
 @pytest.fixture
-def wall(monkeypatch: pytest.MonkeyPatch) -> Wall:
-    """The clock of every service that starts from now on."""
-    clock = Wall()
-    monkeypatch.setattr("voicemem.app.Runtime", lambda: Runtime(clock))
-    return clock
+def wall() -> Wall:
+    """The clock that the services of a test share."""
+    return Wall()
 
 
 @pytest.fixture
@@ -98,7 +90,7 @@ async def state(api: RestClient, session_id: str = "s") -> tuple[str, str | None
 @pytest.mark.parametrize("jump_ms", JUMPS)
 async def test_a_call_goes_on(serve: Serve, wall: Wall, hook: WebhookReceiver, jump_ms: int) -> None:
     """A call in which the clock jumps is not closed by that; its events keep their order, its end is told once."""
-    app = await serve(webhook_url=hook.url())
+    app = await serve(wall, webhook_url=hook.url())
     async with open_producer(app, session={"idle_timeout": 5}) as producer:
         await producer.store(final_transcript(1), final_transcript(2))
         wall.off_ms += jump_ms
@@ -116,7 +108,7 @@ async def test_a_call_goes_on(serve: Serve, wall: Wall, hook: WebhookReceiver, j
 @pytest.mark.fault(63)
 async def test_silence_does_not_end_early_when_the_clock_goes_back(serve: Serve, wall: Wall) -> None:
     """A silent session is closed later by as much as the clock was set back, but it is closed."""
-    app = await serve()
+    app = await serve(wall)
     api = RestClient(app)
     await api.create(idle_timeout=60)
     await api.send(final_transcript(1))
@@ -131,10 +123,10 @@ async def test_silence_does_not_end_early_when_the_clock_goes_back(serve: Serve,
 async def test_time_without_a_server_is_no_silence_when_the_clock_went_back(tmp_path: Path, wall: Wall) -> None:
     """A restart counts silence anew by the clock of its own: nothing waits for the hour to pass again."""
     settings = {"store": f"sqlite:{tmp_path}/calls.db"}
-    async with running_service(**settings) as app:
+    async with running_service(wall, **settings) as app:
         await RestClient(app).create(idle_timeout=1)
     wall.off_ms -= HOUR_MS
-    async with running_service(**settings) as app:
+    async with running_service(wall, **settings) as app:
         assert ("running", None) == await state(RestClient(app))
         await eventually(("ended", "idle"), lambda: state(RestClient(app)))
 
@@ -144,7 +136,7 @@ async def test_a_session_that_seems_silent_for_a_day_comes_back(
     serve: Serve, wall: Wall, hook: WebhookReceiver
 ) -> None:
     """The jump closes it as idle, which its producer undoes: nothing is lost, and each close has its own notice."""
-    app = await serve(webhook_url=hook.url())
+    app = await serve(wall, webhook_url=hook.url())
     async with open_producer(app) as producer:
         await producer.store(final_transcript(1))
     await eventually(False, lambda: is_connected(app))
@@ -168,7 +160,7 @@ async def is_connected(app: App) -> bool:
 async def test_a_retry_comes_once(serve: Serve, wall: Wall, hook: WebhookReceiver, jump_ms: int) -> None:
     """A notice that waits when the clock jumps comes too early or too late, but it comes, and is then done."""
     hook.replies = [Reply(503, {"Retry-After": "600"})]
-    app = await serve(webhook_url=hook.url())
+    app = await serve(wall, webhook_url=hook.url())
     await RestClient(app).create()
     await RestClient(app).end()
     await hook.one()
@@ -197,7 +189,7 @@ async def test_a_lease_of_a_dead_process_holds_up_nobody(
 ) -> None:
     """What a process had leased when it died is sent by the next at once, whatever the clock says by then."""
     path = f"{tmp_path}/calls.db"
-    async with running_service(store=f"sqlite:{path}") as app:
+    async with running_service(wall, store=f"sqlite:{path}") as app:
         await RestClient(app).create()
     store = SqliteStore(path)
     await store.directory.set_operator_endpoint(hook.url(), None)
@@ -207,7 +199,7 @@ async def test_a_lease_of_a_dead_process_holds_up_nobody(
     assert 1 == len(await store.outbox.claim_deliveries(wall(), LEASE_MS, {}, 10))
     await store.close_store()
     wall.off_ms += jump_ms
-    async with running_service(store=f"sqlite:{path}", webhook_url=hook.url()) as app:
+    async with running_service(wall, store=f"sqlite:{path}", webhook_url=hook.url()) as app:
         assert "n1" == (await hook.one()).id
         await eventually([[200]], lambda: statuses(app))
 
@@ -215,7 +207,7 @@ async def test_a_lease_of_a_dead_process_holds_up_nobody(
 @pytest.mark.parametrize("jump_ms", JUMPS)
 async def test_keys_know_no_time(serve: Serve, wall: Wall, jump_ms: int) -> None:
     """A key that was made or revoked before the jump is so after it."""
-    app = await serve()
+    app = await serve(wall)
     good, text = await client_with_key(app, "admin"), await make_key(app, "admin")
     revoked = next(key for key in await app.services.store.directory.list_keys() if text.split("_")[1] == key.id)
     assert await app.services.store.directory.revoke_key(revoked.id, wall())
@@ -229,26 +221,17 @@ async def test_keys_know_no_time(serve: Serve, wall: Wall, jump_ms: int) -> None
 # Two nodes
 
 
-@asynccontextmanager
-async def node(store: Store, hook: WebhookReceiver, clock: Wall) -> AsyncIterator[App]:
-    """One of several services on a store."""
-    free = Address("127.0.0.1", 0)
-    settings = Settings(rest=free, ingest=free, webhook_url=hook.url())
-    app = App(settings, Services(store, settings, Policies(), Runtime(clock), Telemetry.untraced()))
-    try:
-        await app.start()
-        yield app
-    finally:
-        await app.stop()
-
-
 @pytest.mark.fault(13)
 @pytest.mark.fault(65)
 async def test_two_nodes_ten_minutes_apart(tmp_path: Path, hook: WebhookReceiver) -> None:
     """Producers on either node, closes, retries and reads: all is there once and in order, each close under one id."""
     hook.replies = [Reply(503)] * 3
     store = SqliteStore(f"{tmp_path}/calls.db")
-    async with node(store, hook, Wall()) as slow, node(store, hook, Wall(10 * MINUTE_MS)) as fast:
+    url = hook.url()
+    async with (
+        node_on(store, Wall(), webhook_url=url) as slow,
+        node_on(store, Wall(10 * MINUTE_MS), webhook_url=url) as fast,
+    ):
         await both_producing(slow, fast)
         await change_nodes(slow, fast)
         await eventually({"shared", *(f"s{number}" for number in range(10))}, lambda: told(hook))
