@@ -18,8 +18,7 @@ from voicemem.errors import StoreRuined
 from voicemem.runtime import Clock, MemoryBudget, Runtime
 from voicemem.security.access import Gate
 from voicemem.server import page
-from voicemem.server.http.connections import PortConnections, ingest_limits, rest_limits
-from voicemem.server.http.listener import listen
+from voicemem.server.http.connections import PortConnections, ingest_limits, listen, rest_limits
 from voicemem.server.http.request import DECODING, GAUGES, Decoding
 from voicemem.server.ingest.server import IngestServer
 from voicemem.server.page.login import PageOrigin

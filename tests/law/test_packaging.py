@@ -24,7 +24,7 @@ from websockets.asyncio.server import Server, ServerConnection
 from websockets.server import ServerProtocol
 
 from tests.support.paths import ROOT
-from voicemem.server.http.listener import ProblemHandler
+from voicemem.server.http.connections import ProblemHandler
 from voicemem.server.ingest.websocket import EventSocket
 
 PACKAGE = ROOT / "voicemem"

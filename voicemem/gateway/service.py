@@ -171,9 +171,7 @@ class Gateway:
 
     async def build_body(self, prepared: PreparedTurn, tools: list[JsonObject]) -> JsonObject:
         """The body of an LLM request, with the memory as it is now and the definitions of the service's `tools`."""
-        stream = await self.read_models.store.journal.find_session(prepared.stream.project, prepared.stream.id)
-        if stream is None:
-            raise Refused("unknown_session")
+        stream = await self.read_models.store.journal.get_session(prepared.stream.project, prepared.stream.id)
         custom = parse_config(stream.config).llm.vendor == "custom"
         options, said = ContextOptions(style="openai", tools=True), prepared.pending_text
         selection = await select_context(self.read_models, self.policies, stream, options, self.recall, said)

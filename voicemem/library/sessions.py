@@ -145,7 +145,7 @@ class Library:
     async def get(self, session_id: str) -> LibrarySession:
         """An existing session (else `unknown_session`)."""
         checked_id = check_arguments(session_id=session_id).session_id or ""
-        return LibrarySession(self, (await self.sessions.get(self.project, checked_id)).id)
+        return LibrarySession(self, (await self.store.journal.get_session(self.project, checked_id)).id)
 
     async def list(
         self, *, user_id: str | None = None, state: str | None = None, limit: int = 100
@@ -223,7 +223,7 @@ class LibrarySession:
 
     async def _stream(self) -> Stream:
         """The store's row, read again each time."""
-        return await self.library.sessions.get(self.library.project, self.session_id)
+        return await self.library.store.journal.get_session(self.library.project, self.session_id)
 
     # What was said
 
@@ -476,9 +476,7 @@ class Memories:
     async def of_session(self, session_id: str, **params: Any) -> MemoryPage:
         """The same of a session."""
         checked = check_arguments(session_id=session_id).session_id or ""
-        stream = await self.store.journal.find_session(self.project, checked)
-        if stream is None:
-            raise Refused("unknown_session")
+        stream = await self.store.journal.get_session(self.project, checked)
         users = AnyOf(tuple({scope_of(stream).user_id, None}))
         return await self._page(params, user_ids=users, session_ids=AnyOf((checked,)))
 

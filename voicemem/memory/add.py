@@ -96,9 +96,7 @@ async def record_messages(
     new_id: Callable[[], str],
 ) -> AddedAt:
     """Journal messages and tool traces together, all or none. Raises `Refused`."""
-    now = await read_models.store.journal.find_session(lease.project, lease.session_id)
-    if now is None:
-        raise Refused("unknown_session")
+    now = await read_models.store.journal.get_session(lease.project, lease.session_id)
     events = EventTranslator(await read_models.get_state(now), new_id, recorder.clock()).translate_all(entries)
     arrivals = []
     for event in events:

@@ -486,9 +486,7 @@ class Renaming(Struct, frozen=True):
 async def write_restored(store: Store, stream: Stream, rows: Sequence[MemoryRow], now_ms: int) -> None:
     """Write memories of a session that was just restored. Raises `Refused`, `StoreUnavailable`."""
     for _ in range(MAX_APPEND_ATTEMPTS):
-        current = await store.journal.find_session(stream.project, stream.id)
-        if current is None:
-            raise Refused("unknown_session")
+        current = await store.journal.get_session(stream.project, stream.id)
         if await store.memories.write_memories(stream.key, (), current.position, rows, now_ms) is not None:
             return
     raise StoreUnavailable("The session changes faster than its memories can be stored.")

@@ -219,10 +219,7 @@ class WorkingMemory:
             return await self.journal.find_user(owner.project, owner.id)
         if owner.stream is not None:
             return owner.stream
-        stream = await self.journal.find_session(owner.project, owner.id)
-        if stream is None:
-            raise Refused("unknown_session")
-        return stream
+        return await self.journal.get_session(owner.project, owner.id)
 
     # Tools
 

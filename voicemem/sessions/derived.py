@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from voicemem.errors import Refused, StoreUnavailable
+from voicemem.errors import StoreUnavailable
 from voicemem.protocol.events import ServerEvent
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
@@ -28,9 +28,7 @@ async def append_derived(
     Raises `Refused` (`unknown_session`, and what `make` raises), `SessionQuarantined`, `StoreUnavailable`.
     """
     for _ in range(MAX_APPEND_ATTEMPTS):
-        current = await read_models.store.journal.find_session(stream.project, stream.id)
-        if current is None:
-            raise Refused("unknown_session")
+        current = await read_models.store.journal.get_session(stream.project, stream.id)
         read_model = await read_models.get(current)
         event = make(read_model)
         if event is None:

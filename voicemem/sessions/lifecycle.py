@@ -80,13 +80,6 @@ class Sessions:
 
     # Reading
 
-    async def get(self, project: str, session_id: str) -> Stream:
-        """A session's row. Raises `Refused` (`unknown_session`)."""
-        stream = await self.store.journal.find_session(project, session_id)
-        if stream is None:
-            raise Refused("unknown_session")
-        return stream
-
     async def list(self, wanted: SessionFilter, cursor: str | None) -> tuple[list[Stream], str | None]:
         """A page of sessions, the newest first, and the cursor of the next page, if any.
 
@@ -197,7 +190,7 @@ class Sessions:
         """End and close a session at once; one that has ended stays as it is."""
         now = self.clock()
         closed = await self.close(stream.key, SessionEnding(now, reason or CLOSED_BY_REQUEST), now)
-        return closed or await self.get(stream.project, stream.id)
+        return closed or await self.store.journal.get_session(stream.project, stream.id)
 
     async def close(
         self, key: int, ending: SessionEnding | None, now_ms: int, if_silent: bool = False

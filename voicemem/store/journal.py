@@ -356,6 +356,13 @@ class Journal(Port):
         """A session's row, including everything that was acknowledged; None for an unknown or erased session."""
         return await self.find_by_name(project, SESSION_KIND, session_id)
 
+    async def get_session(self, project: str, session_id: str) -> Stream:
+        """A session's row likewise. Raises `Refused` (`unknown_session`)."""
+        stream = await self.find_by_name(project, SESSION_KIND, session_id)
+        if stream is None:
+            raise Refused("unknown_session")
+        return stream
+
     async def find_by_name(self, project: str, kind: str, name: str) -> Stream | None:
         """The committed stream of a name, from the engine's cache where it is there: then no thread is switched."""
         stream = self.database.find_kept_stream(project, kind, name) or await self.load_by_name(project, kind, name)

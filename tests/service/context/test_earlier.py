@@ -103,7 +103,7 @@ async def test_a_long_call_is_folded_off_the_loop(app: App, api: RestClient) -> 
     for first in range(1, 400, 100):
         await api.send(*(final(turn, "word " * 60, turn) for turn in range(first, first + 100)))
     assert 400 == len(await api.contents())
-    key = (await app.services.sessions.get("default", "s")).key
+    key = (await app.services.store.journal.get_session("default", "s")).key
     kept = app.services.read_models.cached[key]
     assert 32 == len(await texts(api, "at=200"))
     assert app.services.read_models.cached[key] is kept

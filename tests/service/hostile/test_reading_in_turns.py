@@ -14,8 +14,7 @@ from tests.support.callers.rest import RestClient
 from tests.support.events import final
 from tests.support.services import Serve
 from tests.support.waiting import eventually
-from voicemem.server.http.connections import PIECE
-from voicemem.server.http.listener import PIECE_BYTES, ProblemHandler
+from voicemem.server.http.connections import PIECE, PIECE_BYTES, ProblemHandler
 from voicemem.server.ingest.websocket import EventSocket
 from voicemem.sessions.read_models.read_model import ENCODED_AT_ONCE, ReadModel
 from voicemem.transcript.messages import Message

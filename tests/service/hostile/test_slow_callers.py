@@ -19,8 +19,16 @@ from tests.support.callers.rest import RestClient
 from tests.support.events import final
 from tests.support.services import ANY_PORT, Serve
 from voicemem.app import App
-from voicemem.server.http.connections import ConnectionLimits, PortConnections, ingest_limits, max_files, rest_limits
-from voicemem.server.http.listener import DEADLINES, Deadlines, listen
+from voicemem.server.http.connections import (
+    DEADLINES,
+    ConnectionLimits,
+    Deadlines,
+    PortConnections,
+    ingest_limits,
+    listen,
+    max_files,
+    rest_limits,
+)
 
 SOON = 0.2
 LONG = Deadlines(30, 30, 30, 30)

@@ -18,7 +18,7 @@ from tests.support.rows import every_row
 from tests.support.services import Serve
 from voicemem.app import App
 from voicemem.errors import InvalidFrame, Refused, StoreUnavailable
-from voicemem.server.http.problems import problems
+from voicemem.server.http.request import problems
 
 HEAD = b"Host: localhost\r\nConnection: close\r\n"
 PATHS = sorted({route.path for route in ROUTES})

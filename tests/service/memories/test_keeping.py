@@ -127,7 +127,7 @@ async def test_many_are_kept(app: App, api: RestClient) -> None:
 async def test_two_nodes_keep_each_memory_once(app: App, api: RestClient) -> None:
     """Whichever of them is first; what has changed meanwhile is kept as it is then."""
     memory = await heard(api, app, "s", "Walnuts make my throat swell.")
-    stream = await app.services.sessions.get("default", "s")
+    stream = await app.services.store.journal.get_session("default", "s")
     app.services.retention.keep_memories = lambda key, now_ms: never()
     await api.patch("/v1/sessions/s", {**AT_ONCE, "memories_ttl_seconds": LONG_S})
     now = app.services.runtime.clock() + 1_000

@@ -96,7 +96,7 @@ async def test_a_summary_is_carried_with_what_it_does_not_stand_for(serve: Serve
     api = RestClient(app)
     await api.create("one", user_id="ann")
     await api.send(*dialogue(3), session_id="one")
-    stream = await app.services.sessions.get("default", "one")
+    stream = await app.services.store.journal.get_session("default", "one")
     summary = b'{"type":"memory.summary","through_turn":2,"text":"They greeted.","messages":4}'
     await app.services.store.journal.append_server_event(
         stream.key, summary, stream.position, app.services.runtime.clock()
@@ -190,7 +190,7 @@ async def test_behind_a_summary_there_is_no_silent_gap(serve: Serve) -> None:
         texts = [f"{number:02}".ljust(length, "x") for number in range(1, 17)]
         messages = [{"role": "user", "content": text} for text in texts]
         await api.post(f"/v1/sessions/{session_id}/messages", messages)
-        stream = await app.services.sessions.get("default", session_id)
+        stream = await app.services.store.journal.get_session("default", session_id)
         summary = b'{"type":"memory.summary","through_turn":2,"text":"They greeted.","messages":2}'
         await app.services.store.journal.append_server_event(
             stream.key, summary, stream.position, app.services.runtime.clock()

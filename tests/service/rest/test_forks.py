@@ -92,7 +92,7 @@ async def test_a_fork_has_the_summary_of_its_turn(serve: Serve) -> None:
     await api.create(memory={"policy": "summary"})
     await api.send(*dialogue(3))
     for turn in (1, 2, 3):
-        stream = await app.services.sessions.get("default", "s")
+        stream = await app.services.store.journal.get_session("default", "s")
         text = b'{"type":"memory.summary","through_turn":%d,"text":"Up to %d.","messages":%d}' % (turn, turn, 2 * turn)
         await app.services.store.journal.append_server_event(
             stream.key, text, stream.position, app.services.runtime.clock()
@@ -102,7 +102,7 @@ async def test_a_fork_has_the_summary_of_its_turn(serve: Serve) -> None:
     assert "Up to 2." in context[0]
     assert 1 == len(context)
     await api.post("/v1/sessions/s/forget", {"through_turn": 1})
-    stream = await app.services.sessions.get("default", "s")
+    stream = await app.services.store.journal.get_session("default", "s")
     await app.services.store.journal.append_server_event(
         stream.key, text, stream.position, app.services.runtime.clock()
     )

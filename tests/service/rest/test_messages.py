@@ -100,7 +100,7 @@ async def test_a_summary_under_way_is_not_made_of_what_is_forgotten(serve: Serve
     api = RestClient(app)
     await api.create(memory={"policy": "summary", "max_tokens": 1000})
     await api.send(*dialogue(3))
-    stream = await app.services.sessions.get("default", "s")
+    stream = await app.services.store.journal.get_session("default", "s")
     selection = await select_context(
         app.services.read_models, app.services.summaries.policies, stream, ContextOptions(memory=ContextConfig())
     )

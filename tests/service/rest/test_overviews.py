@@ -186,7 +186,7 @@ async def test_an_erased_session_leaves_nothing(app: App, api: RestClient) -> No
 async def test_a_session_that_is_quarantined_has_no_figures(app: App, api: RestClient) -> None:
     """It stands in the list as any other."""
     await api.create()
-    stream = await app.services.sessions.get("default", "s")
+    stream = await app.services.store.journal.get_session("default", "s")
     app.services.read_models.discard(stream.key)
     await app.services.read_models.quarantined.add(stream.key, ValueError())
     await app.services.overviews.make_pending()

@@ -45,7 +45,7 @@ async def poisoned(app: App, session_id: str = "bad", **config: Any) -> tuple[in
     api = RestClient(app)
     await api.create(session_id, **config)
     await api.send(final_transcript(1), session_id=session_id)
-    stream = await app.services.sessions.get("default", session_id)
+    stream = await app.services.store.journal.get_session("default", session_id)
     held = await damage_entry(database_of(app), stream.key)
     app.services.read_models.discard(stream.key)
     return stream.key, held
@@ -112,7 +112,7 @@ async def test_where_keys_are_needed_strangers_learn_a_number(serve: Serve) -> N
     api = RestClient(app, "k" * 40)
     await api.create("bad")
     await api.send(final_transcript(1), session_id="bad")
-    stream = await app.services.sessions.get("default", "bad")
+    stream = await app.services.store.journal.get_session("default", "bad")
     await damage_entry(database_of(app), stream.key)
     app.services.read_models.discard(stream.key)
     assert QUARANTINED == (await api.get("/v1/sessions/bad/history")).problem

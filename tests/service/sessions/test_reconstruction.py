@@ -49,7 +49,7 @@ async def test_a_session_is_made_again_from_its_journal(store: Store, compacted:
         await api.end("s")
         before = [(await api.get(f"/v1/sessions/s/{path}")).json for path in READS]
         assert "And my dog is called Rex." in str(before[2])
-        stream = await services.sessions.get("default", "s")
+        stream = await services.store.journal.get_session("default", "s")
         await services.read_models.refold(stream)
         assert await store.journal.load_snapshot(stream.key, SNAPSHOT_VERSION, stream.position) is not None
         while compacted and await store.compaction.compact(stream.key):

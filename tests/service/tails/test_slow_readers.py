@@ -14,7 +14,7 @@ from tests.support.events import final
 from tests.support.services import ANY_PORT, Serve
 from tests.support.waiting import eventually
 from voicemem.app import App
-from voicemem.server.http.listener import Deadlines, listen
+from voicemem.server.http.connections import Deadlines, listen
 from voicemem.sessions.tails.tail import SMALL_PAGE
 
 DEADLINES = Deadlines(30, 30, 30, 0.5)

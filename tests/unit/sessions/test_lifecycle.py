@@ -19,7 +19,7 @@ async def test_a_close_wakes_the_outbox(presence: Presence) -> None:
     assert presence.sessions.webhooks_due.is_set()
     presence.sessions.webhooks_due.clear()
     await opened(presence, "t")
-    await presence.sessions.end(await presence.sessions.get("p", "t"), None)
+    await presence.sessions.end(await presence.sessions.store.journal.get_session("p", "t"), None)
     assert presence.sessions.webhooks_due.is_set()
 
 
@@ -36,5 +36,5 @@ async def test_settings_that_may_not_be_set_make_no_session(presence: Presence) 
     with pytest.raises(Refused):
         await presence.sessions.change(stream, {"name": "x"})
     with pytest.raises(Refused, match="unknown_session"):
-        await presence.sessions.get("p", "t")
-    assert 0 == (await presence.sessions.get("p", "s")).position
+        await presence.sessions.store.journal.get_session("p", "t")
+    assert 0 == (await presence.sessions.store.journal.get_session("p", "s")).position

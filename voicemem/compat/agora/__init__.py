@@ -11,9 +11,9 @@ from voicemem.compat.agora import agents, apps
 from voicemem.compat.agora.apps import APPS, AppRegistry
 from voicemem.compat.agora.requests import ERRORS, SCHEMES, AppId, translate_problem, with_bearer
 from voicemem.security.access import Gate
-from voicemem.server.http.listener import answer_expect
-from voicemem.server.http.problems import Handler, problems
-from voicemem.server.http.request import SERVICES, guard_route
+from voicemem.server.http.connections import answer_expect
+from voicemem.server.http.problems import Handler
+from voicemem.server.http.request import SERVICES, guard_route, problems
 from voicemem.server.rest import add_routes
 
 BASES = ("/api/conversational-ai-agent", "/cn/api/conversational-ai-agent")

@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 
 from voicemem.config.context import DEFAULT_STRATEGY, ExtractConfig
 from voicemem.context.policies import Policies
-from voicemem.errors import LlmFailed, Refused, StoreUnavailable
+from voicemem.errors import LlmFailed, StoreUnavailable
 from voicemem.llm.background import BackgroundLlm, LlmText
 from voicemem.memory.extraction import prompts
 from voicemem.memory.extraction.checks import ExtractedMemory, check_answer, read_answer
@@ -199,9 +199,7 @@ class Extractor:
         """
         assert reading.section is not None
         for _ in range(MAX_APPEND_ATTEMPTS):
-            current = await self.store.journal.find_session(stream.project, stream.id)
-            if current is None:
-                raise Refused("unknown_session")
+            current = await self.store.journal.get_session(stream.project, stream.id)
             extracted, lines = await self.read_models.read(current, partial(said_now, reading=reading))
             if extracted != reading.extracted:
                 return

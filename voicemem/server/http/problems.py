@@ -1,6 +1,5 @@
 """Errors as `application/problem+json` (RFC 9457); `reason` is the code, which Agora's clients read as well."""
 
-import logging
 import math
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
@@ -12,13 +11,11 @@ from msgspec import Struct
 from voicemem.errors import CODES, QuotaExceeded, RateLimited, VoicememError
 from voicemem.protocol.types import Reason
 
-LOG = logging.getLogger("voicemem")
 RETRY_AFTER_S = 1
 """For a connection: others go within seconds."""
 SERVER = "voicemem"
 """The value of the `Server` header, which does not say what the server is made of."""
 MEDIA_TYPE = "application/problem+json"
-INGEST_ELSEWHERE = "This is the port of the REST API; websockets have a port of their own (--ingest)."
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -71,27 +68,3 @@ def headers_of(error: VoicememError) -> dict[str, str]:
     if not isinstance(error, RateLimited | QuotaExceeded) or error.retry_after_s is None:
         return {}
     return {"Retry-After": str(math.ceil(error.retry_after_s))}
-
-
-@web.middleware
-async def problems(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn whatever a handler raises into a problem document; callers never see a traceback."""
-    try:
-        return await handler(request)
-    except VoicememError as error:
-        return problem_response(error.code, error.detail, headers_of(error))
-    except web.HTTPMethodNotAllowed as error:
-        routes = request.app.router.routes()  # a path may stand as it is, though it could be the id in another one
-        own = {one.method for one in routes if one.resource is not None and one.resource.canonical == request.path}
-        allowed = ", ".join(sorted(own or error.allowed_methods))
-        return problem_response("method_not_allowed", f"The path takes {allowed}.", {"Allow": allowed})
-    except web.HTTPNotFound:
-        detail = INGEST_ELSEWHERE if request.path == "/v1/ingest" else CODES["not_found"].sentence
-        return problem_response("not_found", detail)
-    except web.HTTPException as error:
-        return problem_response("invalid_query", error.reason)
-    except TimeoutError:
-        return problem_response("timeout", "The request's body did not arrive in time.", {"Connection": "close"})
-    except Exception as error:  # the outermost edge: the caller gets a plain 500, the operator the traceback
-        LOG.error("%s %s failed", request.method, request.match_info.route.name or "request", exc_info=error)
-        return problem_response("internal", CODES["internal"].sentence)

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import re
 import time
+import zlib
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -17,13 +18,13 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 from msgspec import UNSET, Struct, structs
 
-from voicemem.errors import InvalidFrame, Refused, StoreUnavailable
+from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable, VoicememError
 from voicemem.protocol.checks import describe_error
 from voicemem.protocol.codec import decode_body
 from voicemem.protocol.types import MAX_FRAME_BYTES, SESSION_ID_PATTERN, JsonObject, Name, matching
 from voicemem.security.access import Gate, Grant
-from voicemem.server.http.listener import BROKEN_BODY, authenticated, decompress
-from voicemem.server.http.problems import SERVER, Handler
+from voicemem.server.http.connections import authenticated
+from voicemem.server.http.problems import SERVER, Handler, headers_of, problem_response
 from voicemem.server.http.routes import NoQuery, Route
 from voicemem.services import Services
 from voicemem.sessions.gauges import STORE_S, Gauges
@@ -46,6 +47,8 @@ LARGE_BODIES = 16
 """Large bodies of a project that are received at a time: hundreds of them may come at once, and never end."""
 LARGE_BODY_BYTES = 64 * 1024
 """Bodies up to this size, and as much of each larger one, never wait."""
+BROKEN_BODY = "The body is incomplete, or not encoded as its headers say."
+INGEST_ELSEWHERE = "This is the port of the REST API; websockets have a port of their own (--ingest)."
 STARTED_PER_ROUND = 4
 """Requests that begin in one round of the event loop; each may work for a millisecond before it waits for something."""
 
@@ -160,7 +163,8 @@ def name_in_path(request: web.Request, placeholder: Literal["user_id", "memory_i
 
 async def get_stream(request: web.Request) -> Stream:
     """Return the session that the path names, in the caller's project. Raises `Refused`."""
-    return await services_of(request).sessions.get(request[GRANT].project, check_session_id(request.match_info["id"]))
+    session_id = check_session_id(request.match_info["id"])
+    return await services_of(request).store.journal.get_session(request[GRANT].project, session_id)
 
 
 def fields_of(kind: type[Struct], values: Struct) -> JsonObject:
@@ -242,6 +246,24 @@ async def receive_body(request: web.Request, most: int, timeout_s: float) -> byt
     return bytes(body)
 
 
+def decompress(body: bytes, encoding: str, most: int = MAX_FRAME_BYTES) -> bytes:
+    """Undo the `Content-Encoding` of a body, which may be gzip or deflate. Raises `InvalidFrame`."""
+    if encoding.lower() in ("", "identity"):
+        return body
+    if encoding.lower() not in ("gzip", "deflate"):
+        raise InvalidFrame("invalid_http", "The Content-Encoding of a body must be gzip or deflate.")
+    unpacking = zlib.decompressobj(wbits=47)  # the largest window, and either header
+    try:
+        text = unpacking.decompress(body, most + 1)
+    except zlib.error:
+        raise InvalidFrame("invalid_http", BROKEN_BODY) from None
+    if len(text) > most:
+        raise InvalidFrame("too_big", f"A body may be at most {most // 1024**2} MiB.")
+    if not unpacking.eof or unpacking.unused_data:
+        raise InvalidFrame("invalid_http", BROKEN_BODY)
+    return text
+
+
 async def read_json(request: web.Request, empty: bytes = b"") -> Any:
     """Read the body as JSON, which an empty body stands for. Raises as `read_body`, and `Refused`."""
     body = await read_body(request)
@@ -302,7 +324,7 @@ async def stream_body(
     return response
 
 
-LOG = logging.getLogger("voicemem.requests")
+LOG, FAULTS = logging.getLogger("voicemem.requests"), logging.getLogger("voicemem")
 
 
 def observe_requests(telemetry: Telemetry) -> Middleware:
@@ -333,6 +355,30 @@ def observe_requests(telemetry: Telemetry) -> Middleware:
                     LOG.debug("%s %s %d", method, route, status, extra=fields)
 
     return observe
+
+
+@web.middleware
+async def problems(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn whatever a handler raises into a problem document; callers never see a traceback."""
+    try:
+        return await handler(request)
+    except VoicememError as error:
+        return problem_response(error.code, error.detail, headers_of(error))
+    except web.HTTPMethodNotAllowed as error:
+        routes = request.app.router.routes()  # a path may stand as it is, though it could be the id in another one
+        own = {one.method for one in routes if one.resource is not None and one.resource.canonical == request.path}
+        allowed = ", ".join(sorted(own or error.allowed_methods))
+        return problem_response("method_not_allowed", f"The path takes {allowed}.", {"Allow": allowed})
+    except web.HTTPNotFound:
+        detail = INGEST_ELSEWHERE if request.path == "/v1/ingest" else CODES["not_found"].sentence
+        return problem_response("not_found", detail)
+    except web.HTTPException as error:
+        return problem_response("invalid_query", error.reason)
+    except TimeoutError:
+        return problem_response("timeout", "The request's body did not arrive in time.", {"Connection": "close"})
+    except Exception as error:  # the outermost edge: the caller gets a plain 500, the operator the traceback
+        FAULTS.error("%s %s failed", request.method, request.match_info.route.name or "request", exc_info=error)
+        return problem_response("internal", CODES["internal"].sentence)
 
 
 async def name_server(_: web.Request, response: web.StreamResponse) -> None:

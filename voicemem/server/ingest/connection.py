@@ -445,7 +445,7 @@ class Connection:
         try:
             grant.require("ingest", session_id)
             if grant.session_id is not None:
-                await sessions.get(project, session_id)  # a session token creates no session
+                await sessions.store.journal.get_session(project, session_id)  # a session token creates no session
             opened, next_turn = await self.host.recorder.open_producer(
                 project, session_id, frame, may_call_out, grant.key_id
             )

@@ -3,7 +3,7 @@
 from aiohttp import web
 
 from voicemem.security.access import Gate
-from voicemem.server.http.listener import answer_expect
+from voicemem.server.http.connections import answer_expect
 from voicemem.server.http.problems import Handler
 from voicemem.server.http.request import DOCUMENTED
 from voicemem.server.page.files import add_headers, get_asset, get_shell, page_files

@@ -26,7 +26,7 @@ from voicemem.config.service import is_loopback
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.security.access import DEFAULT_PROJECT, HOST, SCOPES, Access, Gate, Grant
 from voicemem.security.audit import audit
-from voicemem.server.http.listener import authenticated
+from voicemem.server.http.connections import authenticated
 from voicemem.server.http.problems import Handler
 from voicemem.server.http.request import answer_as, json_response, parse_query, read_struct
 from voicemem.server.http.routes import NoQuery, Route

@@ -10,9 +10,8 @@ from aiohttp import web
 
 from voicemem.protocol.types import MAX_FRAME_BYTES
 from voicemem.security.access import Gate
-from voicemem.server.http.listener import answer_expect
+from voicemem.server.http.connections import answer_expect
 from voicemem.server.http.openapi import openapi_json
-from voicemem.server.http.problems import problems
 from voicemem.server.http.request import (
     BODIES,
     DOCUMENTED,
@@ -23,6 +22,7 @@ from voicemem.server.http.request import (
     guard_route,
     name_server,
     observe_requests,
+    problems,
 )
 from voicemem.server.http.routes import Route
 from voicemem.server.rest import (
@@ -31,13 +31,11 @@ from voicemem.server.rest import (
     context,
     deliveries,
     events,
-    exports,
     history,
-    hooks,
+    inbound,
     keys,
     memories,
     messages,
-    observations,
     operations,
     sessions,
     tails,
@@ -62,10 +60,8 @@ ROUTES: tuple[Route[Any], ...] = (
     *checkpoints.ROUTES,
     *messages.ROUTES,
     *users.ROUTES,
-    *exports.ROUTES,
     *memories.ROUTES,
-    *hooks.ROUTES,
-    *observations.ROUTES,
+    *inbound.ROUTES,
 )
 
 

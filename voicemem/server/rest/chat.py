@@ -15,9 +15,9 @@ from voicemem.gateway.tool_loop import ToolLoop
 from voicemem.protocol import sse
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import JsonObject, Reason
-from voicemem.server.http.listener import ProblemHandler
-from voicemem.server.http.problems import Handler, Problem, problems
-from voicemem.server.http.request import GRANT, get_stream, read_object, services_of
+from voicemem.server.http.connections import ProblemHandler
+from voicemem.server.http.problems import Handler, Problem
+from voicemem.server.http.request import GRANT, get_stream, problems, read_object, services_of
 from voicemem.server.http.routes import JSON, PROBLEMS, Routes
 
 ROUTES = Routes()

@@ -11,11 +11,11 @@ from voicemem.memory import checkpoints
 from voicemem.memory.fork import fork
 from voicemem.protocol.codec import Pieces, Unreadable
 from voicemem.protocol.types import Natural, SessionId
-from voicemem.server.http.listener import decompress
 from voicemem.server.http.request import (
     GRANT,
     check_session_id,
     convert_body,
+    decompress,
     get_stream,
     json_response,
     read_object,

@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 from voicemem.config.secrets import changes_outbound
 from voicemem.config.session import SessionConfig
 from voicemem.errors import Refused
+from voicemem.memory.search import Millis
 from voicemem.protocol.checks import check_text
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId
@@ -26,9 +27,9 @@ from voicemem.server.http.request import (
     session_filter,
 )
 from voicemem.server.http.routes import JSON, MergePatch, ResponseSpec, Routes, optional
+from voicemem.server.rest.memories import token_reach
 from voicemem.server.rest.session_lists import LiveListData, OverviewPage, answer_live, answer_overviews, answer_page
 from voicemem.server.rest.tails import wants_tail
-from voicemem.server.rest.token_reach import token_reach
 from voicemem.sessions.lifecycle import SessionInfo, info_of
 from voicemem.store.scopes import NAMESPACE_LABEL
 from voicemem.store.streams import Stream
@@ -43,7 +44,6 @@ WHAT_TOKENS_LIST = (
     "namespace, with fields=overview."
 )
 MAX_QUERY = 500
-Millis = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
 
 
 class SessionsQuery(Struct, frozen=True, forbid_unknown_fields=True):

@@ -15,7 +15,7 @@ from voicemem.store.streams import AWAITED_MS, END_GRACE_MS
 
 async def state(presence: Presence, session_id: str = "s") -> tuple[str, str | None]:
     """State and reason of a session."""
-    stream = await presence.sessions.get("p", session_id)
+    stream = await presence.sessions.store.journal.get_session("p", session_id)
     return stream.state, stream.reason
 
 
@@ -23,9 +23,9 @@ async def test_a_session_falls_silent_with_its_last_connection(presence: Presenc
     """Only when all connections of all producers are gone does silence begin."""
     lines = [await opened(presence, producer=name) for name in ("asr", "llm", "llm")]
     for lease in lines:
-        assert (await presence.sessions.get("p", "s")).silent_since_ms is None
+        assert (await presence.sessions.store.journal.get_session("p", "s")).silent_since_ms is None
         await presence.disconnect(lease)
-    assert clock.now == (await presence.sessions.get("p", "s")).silent_since_ms
+    assert clock.now == (await presence.sessions.store.journal.get_session("p", "s")).silent_since_ms
     assert {} == presence.connected
 
 
@@ -34,7 +34,7 @@ async def test_silence_is_over_when_somebody_came_meanwhile(presence: Presence) 
     before = await opened(presence)
     await opened(presence)
     await presence.disconnect(before)
-    assert (await presence.sessions.get("p", "s")).silent_since_ms is None
+    assert (await presence.sessions.store.journal.get_session("p", "s")).silent_since_ms is None
 
 
 async def test_an_end_waits_for_producers_that_are_connected(presence: Presence, clock: Clock) -> None:

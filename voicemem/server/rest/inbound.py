@@ -1,4 +1,4 @@
-"""Inbound webhooks: those of other stacks' platforms, which call this service, and their signing secrets."""
+"""Calls at other stacks: their platforms' webhooks, with their signing secrets, and calls that the service observes."""
 
 from typing import Annotated
 
@@ -6,17 +6,20 @@ from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from voicemem.errors import Refused
-from voicemem.protocol.types import JsonObject, Name, Reason, SessionId
+from voicemem.observer.vendors import find_vendor
+from voicemem.protocol.types import JsonObject, Name, Reason, SessionId, matching
 from voicemem.security.access import DEFAULT_PROJECT, Gate
-from voicemem.security.audit import audit
+from voicemem.security.audit import Act, audit
 from voicemem.security.hook_secrets import find_hooked, new_hook_secret
-from voicemem.server.http.request import DECODING, GRANT, json_response, read_body, read_struct, services_of
-from voicemem.server.http.routes import Routes, optional
+from voicemem.server.http.request import DECODING, GRANT, get_stream, json_response, read_body, read_struct, services_of
+from voicemem.server.http.routes import JSON, ResponseSpec, Routes, optional
 from voicemem.server.rest.webhooks import NewSecret
 from voicemem.sessions.inbound_webhooks import MAX_HOOK_BYTES
+from voicemem.store.observations import Observation, ObservationState
+from voicemem.store.streams import Stream
 
 ROUTES = Routes()
-PLACE = "/v1/hooks/{dialect}/secret"
+HOOK = "/v1/hooks/{dialect}/secret"
 
 
 class HookQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -113,7 +116,7 @@ async def list_hook_secrets(request: web.Request) -> web.Response:
     return json_response(HookSecretList([HookSecret(*one) for one in shown]))
 
 
-@ROUTES.add(f"PUT {PLACE}", "admin", HookSecretSet, optional(NewSecret), "invalid_field unknown_dialect")
+@ROUTES.add(f"PUT {HOOK}", "admin", HookSecretSet, optional(NewSecret), "invalid_field unknown_dialect")
 async def set_hook_secret(request: web.Request) -> web.Response:
     """Set what signs webhooks of a dialect in the project, or rotate it; for a while the old secret verifies too.
 
@@ -127,10 +130,96 @@ async def set_hook_secret(request: web.Request) -> web.Response:
     return json_response(HookSecretSet(*shown, secret=secret if body.secret is UNSET else UNSET))
 
 
-@ROUTES.add(f"DELETE {PLACE}", "admin", None, codes="unknown_hook_secret")
+@ROUTES.add(f"DELETE {HOOK}", "admin", None, codes="unknown_hook_secret")
 async def remove_hook_secret(request: web.Request) -> web.Response:
     """Remove what the project has set; without another secret, webhooks of the dialect need a key."""
     dialect = request.match_info["dialect"]
     await services_of(request).hook_secrets.remove(request[GRANT].project, dialect)
     audit("hook_secret_removed", request[GRANT], dialect=dialect)
     return web.Response(status=204)
+
+
+# Calls whose events the service fetches itself (docs/observer.md)
+
+OBSERVE = "/v1/sessions/{id}/observe"
+
+CALL_RULE = "The id of a call is 1 to 256 characters of A-Za-z0-9._:-, and does not begin with a dot"
+CallId = Annotated[str, matching(r"^[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,255}\Z", CALL_RULE)]
+
+
+class NewObservation(Struct, frozen=True, forbid_unknown_fields=True):
+    """The call to observe: `call_id` for `openai-realtime`, the vendor's `session_id` for `openai-live`."""
+
+    dialect: Name
+    call_id: CallId | UnsetType = UNSET
+    session_id: CallId | UnsetType = UNSET
+
+
+class ShownObservation(Struct, frozen=True):
+    """How an observation stands; times are Unix ms. `call_id` is what the vendor calls the call.
+
+    `reason` says why it is not being observed, and `status` what the vendor said: the status of its answer, or the code
+    of its close.
+    """
+
+    session_id: SessionId
+    dialect: str
+    call_id: str
+    state: ObservationState
+    reason: str | None
+    status: int | None
+    connections: int
+    started_at: int
+    changed_at: int
+    ended_at: int | None
+
+
+def answer(stream: Stream, one: Observation, status: int = 200) -> web.Response:
+    shown = (one.dialect, one.call, one.state, one.reason, one.status, one.connections)
+    times = (one.started_ms, one.changed_ms, one.ended_ms)
+    return json_response(ShownObservation(stream.id, *shown, *times), status)
+
+
+def audit_observation(request: web.Request, act: Act, one: Observation) -> None:
+    audit(act, request[GRANT], session=request.match_info["id"], dialect=one.dialect, call=one.call)
+
+
+@ROUTES.add(
+    f"POST {OBSERVE}",
+    "admin",
+    dict.fromkeys((200, 201), ResponseSpec({JSON: ShownObservation})),
+    NewObservation,
+    "invalid_field unknown_dialect session_ended session_erased observer_not_configured already_observed "
+    "too_many_observations",
+)
+async def begin_observation(request: web.Request) -> web.Response:
+    """Observe a call at another stack for this session: the service connects to it, and records what it says.
+
+    200 if this call is being observed already. An observation that is over may be begun again.
+    """
+    stream = await get_stream(request)
+    body = await read_struct(request, NewObservation)
+    field = find_vendor(body.dialect).call_field
+    call, other = (body.call_id, body.session_id) if field == "call_id" else (body.session_id, body.call_id)
+    if call is UNSET or other is not UNSET:
+        raise Refused("invalid_field", f"A call of {body.dialect} is named by {field} alone.")
+    observation, is_new = await services_of(request).observers.begin(stream, body.dialect, call)
+    if is_new:
+        audit_observation(request, "observation_started", observation)
+    return answer(stream, observation, 201 if is_new else 200)
+
+
+@ROUTES.add(f"GET {OBSERVE}", "admin", ShownObservation, codes="unknown_observation")
+async def read_observation(request: web.Request) -> web.Response:
+    """Show how the observation of this session stands, also when it is over."""
+    stream = await get_stream(request)
+    return answer(stream, await services_of(request).observers.get(stream))
+
+
+@ROUTES.add(f"DELETE {OBSERVE}", "admin", ShownObservation, codes="unknown_observation")
+async def stop_observation(request: web.Request) -> web.Response:
+    """Stop observing; the call and the session go on. One that is over stays as it is."""
+    stream = await get_stream(request)
+    observation = await services_of(request).observers.stop(stream)
+    audit_observation(request, "observation_stopped", observation)
+    return answer(stream, observation)
