@@ -29,8 +29,7 @@ from voicemem.sessions.node_lease import watch_leases_forever
 from voicemem.sessions.recording.redaction import load_rules
 from voicemem.store.engines import open_store
 from voicemem.telemetry import Telemetry
-from voicemem.telemetry.metrics import Metrics
-from voicemem.telemetry.tracing import Tracer
+from voicemem.telemetry.metrics import Metrics, Tracer
 
 LOG = logging.getLogger("voicemem")
 EVERYWHERE = (rules.ANY_HOST, "::")

@@ -11,11 +11,10 @@ from itertools import accumulate
 from bench.harness.report import Measured, at_most, percentile
 from voicemem.config.session import validate_config
 from voicemem.search.words import query_words
-from voicemem.store.admission import Batch
 from voicemem.store.memories import MAX_ROWS, AnyOf, MemoryFilter, MemoryRow, tombstone
 from voicemem.store.port import Store
 from voicemem.store.sqlite import SqliteStore
-from voicemem.store.streams import Stream
+from voicemem.store.streams import Batch, Stream
 
 USERS = 170
 NOW = 1_778_390_400_000

@@ -32,11 +32,10 @@ from tests.support.stores.contract import (
 )
 from voicemem.config.session import validate_config
 from voicemem.errors import Refused
-from voicemem.store.admission import EXPECT_AGAIN_MS, Batch
 from voicemem.store.claims import SUMMARY
 from voicemem.store.port import Store
 from voicemem.store.records import Snapshot
-from voicemem.store.streams import AWAITED_MS, END_GRACE_MS
+from voicemem.store.streams import AWAITED_MS, END_GRACE_MS, EXPECT_AGAIN_MS, Batch
 
 Claim = Callable[[Store], Callable[[str, int, int, int], Awaitable[list[int]]]]
 """The method of a store that claims sessions for some work."""

@@ -49,7 +49,7 @@ from voicemem.server.rest.tails import MessageChanges, MessageUpsert, SessionOve
 from voicemem.server.rest.webhooks import NewSecret, NewWebhook, WebhookChange
 from voicemem.server.rest.working_memory import ROUTES as WORKING_MEMORY_ROUTES
 from voicemem.server.rest.working_memory import VersionQuery, VersionsQuery, WorkingMemoryDocument
-from voicemem.store.troubles import BEGUN, OVER
+from voicemem.store.database import BEGUN, OVER
 from voicemem.telemetry.metrics import Metrics
 
 INDEX = (ROOT / "docs" / "README.md").read_text()

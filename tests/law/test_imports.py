@@ -88,7 +88,7 @@ def test_engines_that_import_each_other_are_caught() -> None:
 
 def test_imports_of_an_engine_are_caught() -> None:
     """The port and all other files know the port only: `store.engines` and the exceptions alone import an engine."""
-    for name in ("store.port", "store.admission", "sessions.recording.recorder", "cli.stores"):
+    for name in ("store.port", "store.streams", "sessions.recording.recorder", "cli.stores"):
         files = {name: "from voicemem.store.sqlite.store import SqliteStore", "store.sqlite.store": ""}
         assert broken_laws(files) == [f"{name} imports store.sqlite.store"]
     for name in ENGINE_IMPORTERS:

@@ -16,12 +16,13 @@ import pytest
 
 from tests.support.paths import ROOT
 from tests.support.transcripts import closed
-from voicemem.dialects.dialect import AUDIO_BYTES, Frame, MalformedFrame, Openings, RawFrame, Side
+from voicemem.dialects.dialect import AUDIO_BYTES, Frame, MalformedFrame, RawFrame, Side
 from voicemem.dialects.known import Known
 from voicemem.dialects.registry import DIALECTS
 from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt
 from voicemem.protocol.types import JsonObject
+from voicemem.sessions.recording.batches import Openings
 from voicemem.transcript.fold import CLOSED, DecodedRow, fold_event
 from voicemem.transcript.history import messages
 from voicemem.transcript.state import State, decode_state, encode_state

@@ -6,9 +6,8 @@ from tests.support.stores.contract import append_batch
 from voicemem.config.secrets import SessionPatch
 from voicemem.sessions.lifecycle import Presence
 from voicemem.sessions.recording.batches import ProducerLease
-from voicemem.store.admission import Offer
 from voicemem.store.records import OpenResult
-from voicemem.store.streams import SessionEnding
+from voicemem.store.streams import Offer, SessionEnding
 
 NOW = 1_778_390_400_000
 

@@ -39,10 +39,9 @@ from voicemem.runtime import Runtime
 from voicemem.sessions.derived import append_derived
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
-from voicemem.store.admission import AppendResult
 from voicemem.store.claims import SUMMARY as SUMMARY_WORK
 from voicemem.store.port import Store
-from voicemem.store.streams import Stream
+from voicemem.store.streams import AppendResult, Stream
 
 LOG = logging.getLogger("voicemem.summaries")
 SUMMARY = METRIC_USE = "summary"

@@ -17,8 +17,6 @@ Side = Literal["vendor", "app"]
 RawFrame = JsonObject | str | bytes
 """A frame as it was sent: the JSON object, a text that is not one, or a binary message."""
 NOT_IN_IDS = re.compile(r"[^A-Za-z0-9._:-]")
-MAX_OPEN = 256
-"""The most openings of one sender that are remembered."""
 AUDIO_BYTES = "audio_bytes"
 """The field of a reduced frame that says how much audio there was in it."""
 
@@ -130,25 +128,3 @@ class Dialect(Struct, frozen=True, kw_only=True):
     parts: Parts | None = None
     split: Callable[[JsonObject], Iterable[JsonObject]] | None = None
     """The frames of one message that may say many things. A message without a number is taken apart before `reduce`."""
-
-
-class Openings:
-    """The frames of one sender that opened something: a frame `within` another one is kept only after that.
-
-    A prompt that an app sends may look like a text that a user has typed.
-    """
-
-    def __init__(self) -> None:
-        self.ids: dict[str, None] = {}
-
-    def admits(self, frame: Frame, is_known: Callable[[str], bool] | None = None) -> bool:
-        """True if a frame may be kept; `is_known` tells of openings that came before, over another connection."""
-        within = frame.within
-        if within is not None and within not in self.ids and not (is_known is not None and is_known(within)):
-            return False
-        if frame.opens and frame.id is not None:
-            self.ids.pop(frame.id, None)
-            self.ids[frame.id] = None
-            if len(self.ids) > MAX_OPEN:
-                del self.ids[next(iter(self.ids))]
-        return True

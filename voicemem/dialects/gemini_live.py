@@ -36,9 +36,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, MalformedFrame, RawFrame, Side, Text, UnknownFrame
-from voicemem.dialects.kinds import ANYTHING, kept, many, optional, record
+from voicemem.dialects.kinds import ANYTHING, kept, many, optional, read, record
 from voicemem.dialects.known import Known, Made, MadeEvent
-from voicemem.dialects.reading import audio_bytes, json_object, read, values
+from voicemem.dialects.reading import audio_bytes, json_object, values
 from voicemem.dialects.translating import close_by_clock, interrupt_by_clock, utterance_turn
 from voicemem.protocol.events import Asr, LlmDelta, LlmDone, MessageEvent, ToolCall, ToolResult, Tts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject

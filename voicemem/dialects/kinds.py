@@ -4,14 +4,30 @@ Records are the allow-list of a dialect: fields that they do not name are left o
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from voicemem.dialects.dialect import MalformedFrame, RawFrame, Side, UnknownFrame
 from voicemem.dialects.known import Known, Made, Translate
-from voicemem.dialects.reading import read, require_object
 from voicemem.protocol.types import JsonObject
+
+T = TypeVar("T")
+
+
+def read(kind: type[T], value: Any) -> T:
+    """A value as a record. Raises `MalformedFrame` where a field is missing or has another type."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        raise MalformedFrame("A field of the frame is missing, or has another type than this dialect's.") from None
+
+
+def require_object(frame: RawFrame) -> JsonObject:
+    """A frame of a dialect that only has JSON objects. Raises `MalformedFrame`."""
+    if not isinstance(frame, dict):
+        raise MalformedFrame("A frame of this dialect is a JSON object.")
+    return frame
 
 
 class Record(msgspec.Struct, omit_defaults=True):
@@ -53,6 +69,12 @@ def typed(texts: str = "", /, **others: Any) -> type[Record]:
 def event(texts: str = "", /, **others: Any) -> type[Record]:
     """The record of an `Event`."""
     return record(texts, Event, **others)
+
+
+def event_id(content: JsonObject, side: Side | None) -> str | None:
+    """The id of an `Event`: those of the app's are its own."""
+    id: str | None = content.get("event_id")
+    return id if id is None or side == "vendor" else f"app/{id}"
 
 
 def optional(kind: Any) -> tuple[Any, None]:

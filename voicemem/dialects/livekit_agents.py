@@ -28,9 +28,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from voicemem.dialects.dialect import Dialect, Frame, MalformedFrame, RawFrame, Side, Text
-from voicemem.dialects.kinds import Kind, Record, keep, kept, many, optional, record, silent, typed
+from voicemem.dialects.kinds import Kind, Record, keep, kept, many, optional, record, require_object, silent, typed
 from voicemem.dialects.known import Known, Made
-from voicemem.dialects.reading import require_object
 from voicemem.dialects.translating import end_with, tool_call, tool_result, turn_of_answer, utterance_turn
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, Resume, ToolResult
 from voicemem.protocol.types import JsonObject

@@ -31,9 +31,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from voicemem.dialects.dialect import Dialect, Frame, MalformedFrame, RawFrame, Side, Text
-from voicemem.dialects.kinds import ANYTHING, Kind, event, keep, many, optional, record, silent, translation
+from voicemem.dialects.kinds import ANYTHING, Kind, event, event_id, keep, many, optional, record, silent, translation
 from voicemem.dialects.known import Known, Made, MadeEvent
-from voicemem.dialects.reading import event_id, values
+from voicemem.dialects.reading import values
 from voicemem.dialects.translating import complete, end_with, note_newest, tool_call, utterance_turn
 from voicemem.protocol.events import (
     Asr,

@@ -14,9 +14,9 @@ from typing import Literal
 from msgspec import UNSET, UnsetType
 
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, RawFrame, Side, Text, Texts
-from voicemem.dialects.kinds import ANYTHING, Kind, event, keep, many, optional, record, silent, typed
+from voicemem.dialects.kinds import ANYTHING, Kind, event, event_id, keep, many, optional, record, silent, typed
 from voicemem.dialects.known import Known, Made
-from voicemem.dialects.reading import audio_bytes, event_id, speaker, values
+from voicemem.dialects.reading import audio_bytes, speaker, values
 from voicemem.dialects.translating import close_by_clock, interrupt_by_clock, tool_call, tool_result, utterance_turn
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, LlmError, MessageEvent, Tts, Word
 from voicemem.protocol.types import JsonObject

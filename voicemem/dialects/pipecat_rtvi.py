@@ -27,9 +27,9 @@ from collections.abc import Iterator
 from hashlib import blake2b
 
 from voicemem.dialects.dialect import Dialect, Frame, MalformedFrame, RawFrame, Side, Text
-from voicemem.dialects.kinds import ANYTHING, Kind, kept, kind_of, optional, record, silent, translation
+from voicemem.dialects.kinds import ANYTHING, Kind, kept, kind_of, optional, record, require_object, silent, translation
 from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent
-from voicemem.dialects.reading import require_object, unix_ms, values
+from voicemem.dialects.reading import unix_ms, values
 from voicemem.dialects.translating import space_between, tool_call, tool_result, turn_of_speech
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, Tts
 from voicemem.protocol.types import JsonObject

@@ -3,32 +3,16 @@
 import hashlib
 import hmac
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
-from voicemem.dialects.dialect import AUDIO_BYTES, MalformedFrame, RawFrame, Side, Speaker, Text
+from voicemem.dialects.dialect import AUDIO_BYTES, MalformedFrame, RawFrame, Speaker, Text
+from voicemem.dialects.kinds import require_object
 from voicemem.errors import InvalidFrame, Refused
 from voicemem.protocol.codec import JSON_DECODER, MALFORMED, check_frame, replace_nul
 from voicemem.protocol.memories import time_ms
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
-
-T = TypeVar("T")
-
-
-def read(kind: type[T], value: Any) -> T:
-    """A value as a record. Raises `MalformedFrame` where a field is missing or has another type."""
-    try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError:
-        raise MalformedFrame("A field of the frame is missing, or has another type than this dialect's.") from None
-
-
-def require_object(frame: RawFrame) -> JsonObject:
-    """A frame of a dialect that only has JSON objects. Raises `MalformedFrame`."""
-    if not isinstance(frame, dict):
-        raise MalformedFrame("A frame of this dialect is a JSON object.")
-    return frame
 
 
 def json_object(frame: RawFrame, max_bytes: int) -> JsonObject:
@@ -82,12 +66,6 @@ def unix_ms(time: Any) -> int | None:
 def digest(value: Any) -> str:
     """A short name for a JSON value, for frames that have no id of their own."""
     return hashlib.blake2b(msgspec.json.encode(value), digest_size=8).hexdigest()
-
-
-def event_id(content: JsonObject, side: Side | None) -> str | None:
-    """The id of an `Event`: those of the app's are its own."""
-    id: str | None = content.get("event_id")
-    return id if id is None or side == "vendor" else f"app/{id}"
 
 
 def speaker(role: str | None) -> Speaker:

@@ -24,9 +24,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from voicemem.dialects.dialect import Dialect, Frame, Hook, MalformedFrame, RawFrame, Side, Speaker, Text, Texts
-from voicemem.dialects.kinds import ANYTHING, Kind, keep, many, optional, record, silent
+from voicemem.dialects.kinds import ANYTHING, Kind, keep, many, optional, record, require_object, silent
 from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent
-from voicemem.dialects.reading import digest, is_signed, require_object, values, whole
+from voicemem.dialects.reading import digest, is_signed, values, whole
 from voicemem.dialects.translating import Flow, begins, bounded, completed, newest_noted, tool_call, tool_result
 from voicemem.protocol.events import Asr, Interrupt, LlmCancel, LlmDelta, LlmDone, MessageEvent, Resume, SessionEnd, Tts
 from voicemem.protocol.types import JsonObject

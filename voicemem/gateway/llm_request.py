@@ -25,7 +25,7 @@ from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import Recorder
 from voicemem.store.claims import Claims
 from voicemem.store.streams import Stream
-from voicemem.telemetry.tracing import Span
+from voicemem.telemetry.metrics import Span
 from voicemem.transcript.state import State
 
 

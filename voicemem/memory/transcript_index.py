@@ -19,10 +19,9 @@ from voicemem.runtime import Clock
 from voicemem.search.passages import has_unheard, passages_in, turns_after
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
-from voicemem.store.admission import AppendResult
 from voicemem.store.port import Store
 from voicemem.store.scopes import scope_of
-from voicemem.store.streams import SESSION_KIND, Stream
+from voicemem.store.streams import SESSION_KIND, AppendResult, Stream
 from voicemem.store.transcript_index import TranscriptUpdate
 from voicemem.transcript.messages import Forgotten
 

@@ -7,11 +7,20 @@ import msgspec
 
 from voicemem.errors import Refused
 from voicemem.protocol.codec import is_same_event
-from voicemem.store.admission import AppendResult, Batch, Offer, Outcome, admit, must_note_expected
-from voicemem.store.runs import JournalRun
 from voicemem.store.stream_changes import apply_session_patch, declare_gap, reopen
 from voicemem.store.stream_rows import StreamRows
-from voicemem.store.streams import ProducerState, Stream, may_reopen
+from voicemem.store.streams import (
+    AppendResult,
+    Batch,
+    JournalRun,
+    Offer,
+    Outcome,
+    ProducerState,
+    Stream,
+    admit,
+    may_reopen,
+    must_note_expected,
+)
 
 OBJECT_DECODER = msgspec.json.Decoder(type=dict[str, Any])
 

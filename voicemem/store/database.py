@@ -16,14 +16,20 @@ as 0 or 1, so read it with `bool(...)`. Write `cast(:value as text)` where nothi
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import queue
+import secrets
+import threading
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Sequence
+from contextlib import suppress
 from functools import wraps
 from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from voicemem.errors import StoreUnavailable
-from voicemem.store.admission import AppendResult, Batch
-from voicemem.store.streams import Stream
+from voicemem.store.streams import AppendResult, Batch, Stream
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -250,3 +256,164 @@ def runs_by(verb: str) -> Runs:
 
 
 writes, reads, scans = runs_by("write"), runs_by("read"), runs_by("scan")
+
+
+# What the drivers share: group commit, troubles of connections, keys
+
+J = TypeVar("J")
+CLOSED = "The store was closed."
+
+
+class Queued(NamedTuple):
+    """A job, the future that gets its result, and the future's loop."""
+
+    job: Any
+    future: asyncio.Future[Any]
+    loop: asyncio.AbstractEventLoop
+
+
+class GroupCommit(Generic[J]):
+    """A thread that commits all waiting jobs together: while one commit is on its way to the disk, others queue up.
+
+    So throughput grows with load, and a lone job never waits for company. `commit` gets jobs and returns the result of
+    each, an exception where it failed.
+    """
+
+    def __init__(
+        self, name: str, commit: Callable[[list[J]], list[Any]], most: int, size: Callable[[J], int] = lambda job: 1
+    ) -> None:
+        """At most jobs of the size `most` are done together: it bounds how long a commit takes."""
+        self.commit = commit
+        self.most = most
+        self.size = size
+        self.is_busy = False
+        self.jobs: queue.SimpleQueue[Queued | None] = queue.SimpleQueue()
+        self.thread = threading.Thread(target=self.work, name=name, daemon=True)
+        self.thread.start()
+
+    async def run(self, job: J) -> Any:
+        """Return the result of a job once its commit is on disk."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        self.jobs.put(Queued(job, future, loop))
+        return await future
+
+    def close(self) -> None:
+        """Finish the jobs that wait, and end the thread."""
+        self.jobs.put(None)
+        self.thread.join()
+        while not self.jobs.empty():  # jobs that were queued while it closed
+            if (late := self.jobs.get()) is not None:
+                deliver([late], [StoreUnavailable(CLOSED)])
+
+    def work(self) -> None:
+        last = False
+        while not last and (first := self.jobs.get()) is not None:
+            together, size = [first], self.size(first.job)
+            while size < self.most and not last and not self.jobs.empty():
+                more = self.jobs.get()
+                last = more is None
+                if more is not None:
+                    together.append(more)
+                    size += self.size(more.job)
+            self.is_busy = True
+            deliver(together, self.commit([queued.job for queued in together]))
+            self.is_busy = False
+
+
+def deliver(together: list[Queued], results: list[Any]) -> None:
+    """Give each job its result, with one wake-up of each event loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
+    for queued, result in zip(together, results, strict=True):
+        by_loop.setdefault(queued.loop, []).append((queued.future, result))
+    for loop, pairs in by_loop.items():
+        with suppress(RuntimeError):  # the loop was closed, and nothing waits in it
+            loop.call_soon_threadsafe(set_results, pairs)
+
+
+def set_results(pairs: list[tuple[asyncio.Future[Any], Any]]) -> None:
+    for future, result in pairs:
+        if future.done():
+            continue
+        if isinstance(result, Exception):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
+
+
+LOG = logging.getLogger("voicemem.store")
+BEGUN = "The store is in trouble: %s"
+OVER = "The store is out of trouble after %.1f s"
+"""Of the trouble of any number of connections there is one such pair: each outage is in the log once."""
+
+
+class Troubles:
+    """The troubles of a store's connections, each on its own: that one works says nothing of the others.
+
+    The log says when they begin, and when they are over. For any thread.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.reasons: dict[Hashable, str] = {}
+        """By what is in trouble; the newest last."""
+        self.since = 0.0
+        """When the first of these began, by the monotonic clock."""
+
+    def begin(self, what: Hashable, reason: str) -> None:
+        with self.lock:
+            if not self.reasons:
+                self.since = time.monotonic()
+                LOG.warning(BEGUN, reason)
+            self.reasons.pop(what, None)
+            self.reasons[what] = reason
+
+    def end(self, what: Hashable) -> None:
+        if what not in self.reasons:  # nearly always, and after every commit
+            return
+        with self.lock:
+            if self.reasons.pop(what, None) is not None and not self.reasons:
+                LOG.warning(OVER, time.monotonic() - self.since)
+
+    def has(self, what: Hashable) -> bool:
+        return what in self.reasons
+
+    @property
+    def reason(self) -> str | None:
+        """The newest; None where nothing is in trouble."""
+        with self.lock:
+            return next(reversed(self.reasons.values()), None)
+
+
+EPOCH_MS = 1_735_689_600_000
+"""The start of 2025: 41 bits of milliseconds last until 2094."""
+RANDOM_BITS = 12
+
+
+class KeySource:
+    """Draws keys of streams, endpoints and deliveries: numbers of 53 bits that begin with the time, without a sequence.
+
+    They rise with the database's time, also within one millisecond; safe for threads. Two nodes may draw the same key
+    at the same time, so whoever inserts one must be ready to draw another.
+    """
+
+    def __init__(self, now_ms: int, monotonic: Callable[[], float]) -> None:
+        self.offset_ms = now_ms - monotonic() * 1000
+        self.monotonic = monotonic
+        self.last = 0
+        self.lock = threading.Lock()
+
+    def now_ms(self) -> int:
+        """The database's time, as of the connection that asked for it."""
+        return int(self.offset_ms + self.monotonic() * 1000)
+
+    def draw(self) -> int:
+        with self.lock:
+            drawn = first_key(self.now_ms()) + secrets.randbelow(1 << RANDOM_BITS)
+            self.last = max(self.last + 1, drawn)
+            return self.last
+
+
+def first_key(ms: int) -> int:
+    """The lowest key of a time in Unix ms."""
+    return (ms - EPOCH_MS) << RANDOM_BITS

@@ -12,7 +12,6 @@ from voicemem.config.secrets import SessionPatch
 from voicemem.config.session import apply_patch
 from voicemem.errors import Refused
 from voicemem.protocol.codec import SORTED
-from voicemem.store.admission import AppendResult, Batch
 from voicemem.store.database import Connection, Port, reads, writes
 from voicemem.store.records import (
     CLIENT_ID_LABEL,
@@ -36,7 +35,16 @@ from voicemem.store.stream_changes import (
     restore_session,
 )
 from voicemem.store.stream_rows import STREAM_COLUMNS, StreamRows, label_digest, to_stream
-from voicemem.store.streams import SESSION_KIND, USER_KIND, SessionEnding, Stream, ending_if_due, may_reopen
+from voicemem.store.streams import (
+    SESSION_KIND,
+    USER_KIND,
+    AppendResult,
+    Batch,
+    SessionEnding,
+    Stream,
+    ending_if_due,
+    may_reopen,
+)
 
 SELECT_IS_CONNECTED = "select 1 from producers where stream = :stream and node is not null limit 1"
 SELECT_STREAM_BY_NAME = f"""
@@ -224,15 +232,15 @@ class Journal(Port):
     async def append(self, batches: Sequence[Batch], now_ms: int) -> list[AppendResult]:
         """Append producers' events, all batches in one transaction; the result of each is at its index.
 
-        Each event is taken or refused alone, by `admission.admit`. An event that repeats a stored seq is compared with
+        Each event is taken or refused alone, by `streams.admit`. An event that repeats a stored seq is compared with
         what is stored: equal as JSON is a duplicate, anything else `seq_conflict`. This is the hot path: a batch of
-        plain events in order (`admission.admits_all`) should write the journal only, and read nothing.
+        plain events in order (`streams.admits_all`) should write the journal only, and read nothing.
 
         A batch's `from_seq` is declared first, as by `open_producer`, unless its epoch is outdated, or the producer has
         ended or sends events without seq.
 
         A batch with `expected_until_ms` has come without a connection: if any of its events with a seq is stored, or
-        was before, its producer is expected back until then. It is written when it is `admission.EXPECT_AGAIN_MS` or
+        was before, its producer is expected back until then. It is written when it is `streams.EXPECT_AGAIN_MS` or
         more later than what is stored.
 
         A batch with an `expected_position` is stored only if the journal ends there; otherwise nothing changes, and its

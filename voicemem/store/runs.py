@@ -5,9 +5,9 @@ waypoints are indexed by seq: an index of every row would double the pages that 
 """
 
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -15,6 +15,7 @@ from voicemem.errors import DamagedEntry
 from voicemem.protocol.codec import MALFORMED, split_array
 from voicemem.store.database import Connection, Row
 from voicemem.store.records import JournalRow
+from voicemem.store.streams import JournalRun, checksum
 
 WAYPOINT_STRIDE = 256
 MAX_SEQ = 2**63 - 1
@@ -65,29 +66,6 @@ SELECT_ARCHIVED_SEQS = "select position, seqs from archives where stream = :stre
 SELECT_ARCHIVE = "select runs from archives where stream = :stream and position = :position"
 FIRST_RUNS, PAGE_RUNS = 50, 500
 """Read at once, at first and at most: few callers want more, and a journal can be much larger than memory allows."""
-
-
-class JournalRun(NamedTuple):
-    """Events of one producer (None: the server's own) that came together, at consecutive positions and seqs."""
-
-    stream: int
-    position: int
-    producer: str | None
-    seq: int | None
-    received_ms: int
-    payloads: Sequence[bytes]
-
-    def columns(self, waypoint: bool) -> tuple[Any, ...]:
-        """The values of `JOURNAL_COLUMNS`; the payloads of several events become one JSON array."""
-        stream, position, producer, seq, received_ms, payloads = self
-        payload = payloads[0] if len(payloads) == 1 else b"[" + b",".join(payloads) + b"]"
-        checked = checksum(stream, position, payload)
-        return stream, position, producer, seq, received_ms, len(payloads), checked, waypoint, payload
-
-
-def checksum(stream: int, position: int, payload: bytes) -> int:
-    """The CRC of a payload in its place, so that a row that was moved elsewhere counts as damaged too."""
-    return zlib.crc32(payload, (stream ^ position) & 0xFFFFFFFF)
 
 
 def verify_checksum(stream: int, position: int, payload: bytes, stored: int | None) -> None:

@@ -14,8 +14,16 @@ import msgspec
 from voicemem.errors import StoreUnavailable
 from voicemem.store.database import Connection, Row
 from voicemem.store.records import Quotas
-from voicemem.store.runs import JournalRun, find_last_seq, load_originals
-from voicemem.store.streams import IN_OVERVIEW, SESSION_KIND, ProducerState, Stream, close_due_ms, overview_values
+from voicemem.store.runs import find_last_seq, load_originals
+from voicemem.store.streams import (
+    IN_OVERVIEW,
+    SESSION_KIND,
+    JournalRun,
+    ProducerState,
+    Stream,
+    close_due_ms,
+    overview_values,
+)
 
 STORED_COLUMNS = ", ".join(f"s.{name}" for name in Stream.__struct_fields__)
 """The columns of `streams` s; `position` is that of the last time the row was saved."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from voicemem.telemetry.metrics import Metrics
-from voicemem.telemetry.tracing import Tracer
+from voicemem.telemetry.metrics import Metrics, Tracer
 
 
 class Telemetry(NamedTuple):

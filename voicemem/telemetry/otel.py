@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from voicemem.errors import CannotStart
-from voicemem.telemetry.tracing import NO_ATTRIBUTES, AttributeValue, Span, SpanKindName, Tracer
+from voicemem.telemetry.metrics import NO_ATTRIBUTES, AttributeValue, Span, SpanKindName, Tracer
 from voicemem.version import __version__
 
 if TYPE_CHECKING:

@@ -22,9 +22,8 @@ from tests.support.stores.contract import (
     update_offer,
 )
 from voicemem.config.session import validate_config
-from voicemem.store.admission import Offer
 from voicemem.store.port import Store
-from voicemem.store.streams import END_GRACE_MS
+from voicemem.store.streams import END_GRACE_MS, Offer
 
 
 async def test_silence_is_closed_as_idle(store: Store) -> None:

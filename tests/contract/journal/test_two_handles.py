@@ -24,9 +24,8 @@ from tests.support.stores.contract import (
     stored_at,
 )
 from voicemem.config.session import validate_config
-from voicemem.store.admission import Outcome
 from voicemem.store.port import Store
-from voicemem.store.streams import Stream
+from voicemem.store.streams import Outcome, Stream
 
 
 async def test_what_one_acknowledges_the_other_reads(two_handles: tuple[Store, Store]) -> None:

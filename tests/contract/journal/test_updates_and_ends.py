@@ -23,9 +23,8 @@ from tests.support.stores.contract import (
 from voicemem.config.secrets import SessionPatch
 from voicemem.config.session import MAX_LABELS, validate_config
 from voicemem.errors import Refused
-from voicemem.store.admission import Outcome
 from voicemem.store.port import Store
-from voicemem.store.streams import SessionEnding
+from voicemem.store.streams import Outcome, SessionEnding
 
 
 async def test_an_update_changes_the_configuration(store: Store) -> None:

@@ -19,10 +19,10 @@ from tests.support.stores.contract import (
 )
 from voicemem.config.session import validate_config
 from voicemem.errors import QuotaExceeded
-from voicemem.store.admission import Outcome
 from voicemem.store.directory import ApiKey, KeyLimits
 from voicemem.store.port import Store
 from voicemem.store.records import Quotas, SessionFilter
+from voicemem.store.streams import Outcome
 
 EMPTY = validate_config({})
 

@@ -17,13 +17,13 @@ from tests.support import postgresql  # noqa: E402
 from tests.support.stores.contract import NOW, append_offers, begin_node, is_acknowledged, offer, open_key  # noqa: E402
 from tests.support.stores.engines import OpenHandle  # noqa: E402
 from voicemem.errors import CannotStart, StoreUnavailable  # noqa: E402
-from voicemem.store.keys import month_of  # noqa: E402
 from voicemem.store.postgresql.connection import PostgresqlConnection, connect  # noqa: E402
 from voicemem.store.postgresql.schema import (  # noqa: E402
     SELECT_PARTITIONS,
     add_partitions,
     ensure_partitions,
     missing_partitions,
+    month_of,
     one_at_a_time,
 )
 from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
@@ -96,8 +96,8 @@ async def test_a_node_makes_partitions_while_it_runs(open_handle: OpenHandle) ->
     session = connect(store.database.url)
     now_ms = store.database.keys.now_ms()
     assert [] == missing_partitions(session, now_ms)
-    year, month = month_of(now_ms)  # the last one is eleven months later; other tests may have left later ones
-    session.execute(f"drop table journal_{year + 1}_{month - 1:02}" if month > 1 else f"drop table journal_{year}_12")
+    last = month_of(now_ms) + 11  # other tests may have left later ones
+    session.execute(f"drop table journal_{last // 12}_{last % 12 + 1:02}")
     assert await store.nodes.renew_node("a", NOW + 1)
     assert 1 == len(missing_partitions(session, now_ms))
     store.database.partitions_due = 0

@@ -22,9 +22,8 @@ from voicemem.config.secrets import SessionPatch
 from voicemem.config.service import Address
 from voicemem.errors import CannotStart
 from voicemem.runtime import now_ms
-from voicemem.store.admission import Offer
 from voicemem.store.sqlite import SqliteStore
-from voicemem.store.streams import SessionEnding
+from voicemem.store.streams import Offer, SessionEnding
 
 HOUR_MS = 3_600_000
 

@@ -11,14 +11,13 @@ from msgspec.structs import replace
 
 from tests.support.profiles import examples
 from voicemem.config.session import validate_config
-from voicemem.store.admission import AppendResult, Batch, Offer, Outcome
 from voicemem.store.deliveries import Attempt, DeliveryFilter, EndpointDelivery
 from voicemem.store.endpoints import Endpoint
 from voicemem.store.journal import Journal
 from voicemem.store.outbox import ANY_NUMBER, ClaimedDelivery
 from voicemem.store.port import Store
 from voicemem.store.records import Node, OpenResult, SessionFilter
-from voicemem.store.streams import SessionEnding, Stream
+from voicemem.store.streams import AppendResult, Batch, Offer, Outcome, SessionEnding, Stream
 
 
 async def append_batch(

@@ -13,10 +13,9 @@ from voicemem.config.session import validate_config
 from voicemem.protocol.types import JsonObject
 from voicemem.runtime import Runtime
 from voicemem.sessions.read_models.cache import ReadModelCache
-from voicemem.store.admission import Offer
 from voicemem.store.deliveries import Delivery
 from voicemem.store.port import Store
-from voicemem.store.streams import SessionEnding
+from voicemem.store.streams import Offer, SessionEnding
 from voicemem.webhooks.outbox import OutboxWorker
 from voicemem.webhooks.sender import WebhookSender
 

@@ -10,9 +10,9 @@ import apsw
 
 from tests.support.stores.contract import append_batch
 from voicemem.config.session import validate_config
-from voicemem.store.admission import Offer, Outcome
 from voicemem.store.sqlite import SqliteStore
-from voicemem.store.sqlite.writer import Job
+from voicemem.store.sqlite.driver import Job
+from voicemem.store.streams import Offer, Outcome
 
 NOW = 1_778_390_400_000
 WAIT_S = 10

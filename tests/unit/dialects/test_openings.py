@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from voicemem.dialects.dialect import MAX_OPEN, Frame, Openings
+from voicemem.dialects.dialect import Frame
+from voicemem.sessions.recording.batches import MAX_OPEN, Openings
 
 OPENING = Frame({}, id="a", opens=True)
 PART = Frame({}, within="a")

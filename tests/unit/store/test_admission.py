@@ -6,8 +6,7 @@ import pytest
 
 from tests.support.samples.streams import START, stream
 from voicemem.errors import CODES
-from voicemem.store.admission import Offer, Outcome, admit, outcome_sentence
-from voicemem.store.streams import ProducerState
+from voicemem.store.streams import Offer, Outcome, ProducerState, admit, outcome_sentence
 
 STORED = None
 DUPLICATE = Outcome(duplicate=True)

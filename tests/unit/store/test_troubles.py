@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.stores.failing import locked_database
 from voicemem.errors import StoreUnavailable
+from voicemem.store.database import Troubles
 from voicemem.store.sqlite import SqliteStore
-from voicemem.store.troubles import Troubles
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from voicemem.dialects.dialect import AUDIO_BYTES, MalformedFrame, Text, Texts
-from voicemem.dialects.kinds import Record, kept, many, optional, record
-from voicemem.dialects.reading import audio_bytes, is_signed, read, require_object, speaker, values
+from voicemem.dialects.kinds import Record, kept, many, optional, read, record, require_object
+from voicemem.dialects.reading import audio_bytes, is_signed, speaker, values
 from voicemem.protocol.types import MAX_INTEGER, SPACELESS, JsonObject
 
 ITEM = "post_call_transcription.item"

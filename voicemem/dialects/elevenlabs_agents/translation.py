@@ -26,9 +26,20 @@ from itertools import islice, takewhile
 
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, Hook, MalformedFrame, RawFrame, Side
 from voicemem.dialects.elevenlabs_agents.frames import ENDED, ITEM, counted, frames, texts, verify
-from voicemem.dialects.kinds import ANYTHING, Kind, keep, many, named_by, optional, record, silent, translation, typed
+from voicemem.dialects.kinds import (
+    ANYTHING,
+    Kind,
+    keep,
+    many,
+    named_by,
+    optional,
+    record,
+    require_object,
+    silent,
+    translation,
+    typed,
+)
 from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent
-from voicemem.dialects.reading import require_object
 from voicemem.dialects.translating import (
     close_by_clock,
     interrupt_by_clock,

@@ -24,9 +24,19 @@ from collections.abc import Iterator
 from typing import Any
 
 from voicemem.dialects.dialect import Dialect, Frame, Hook, RawFrame, Side
-from voicemem.dialects.kinds import ANYTHING, Kind, Record, keep, many, optional, record, silent, translation
+from voicemem.dialects.kinds import (
+    ANYTHING,
+    Kind,
+    Record,
+    keep,
+    many,
+    optional,
+    record,
+    require_object,
+    silent,
+    translation,
+)
 from voicemem.dialects.known import Known, Made, MadeEvent
-from voicemem.dialects.reading import require_object
 from voicemem.dialects.translating import Flow, begins, completed, plain, tool_call, tool_result, utterance_turn
 from voicemem.dialects.vapi import frames, speaking
 from voicemem.protocol.events import Asr, Interrupt, LlmCancel, LlmDone, Resume, SessionEnd, Tts

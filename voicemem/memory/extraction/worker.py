@@ -22,9 +22,8 @@ from voicemem.llm.background import ConcurrencyLimiter
 from voicemem.memory.extraction.extractor import MAX_CALLS, ExtractionState, Extractor, StateName
 from voicemem.runtime import Runtime
 from voicemem.search.passages import DAY_MS
-from voicemem.store.admission import AppendResult
 from voicemem.store.claims import EXTRACTION
-from voicemem.store.streams import SESSION_KIND, Stream
+from voicemem.store.streams import SESSION_KIND, AppendResult, Stream
 from voicemem.transcript.messages import Extracted
 
 LOG = logging.getLogger("voicemem.extraction")

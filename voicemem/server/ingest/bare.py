@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from voicemem.dialects.dialect import MalformedFrame, Openings, session_id_of
+from voicemem.dialects.dialect import MalformedFrame, session_id_of
 from voicemem.dialects.registry import DIALECTS, MAX_DIALECT_FRAME_BYTES, decode_message, no_such_dialect, split_frame
 from voicemem.errors import Refused, VoicememError
 from voicemem.protocol.codec import RejectedEvent
@@ -26,7 +26,7 @@ from voicemem.security.session_tokens import looks_like_token
 from voicemem.server.http.request import LARGE_BYTES
 from voicemem.server.ingest.connection import CLEAN_CLOSES, WINDOW_BYTES, Connection, IngestHost, OpenLease
 from voicemem.server.ingest.websocket import EventSocket
-from voicemem.sessions.recording.batches import ReducedFrame
+from voicemem.sessions.recording.batches import Openings, ReducedFrame
 
 MAX_WAITING, MAX_WAITING_BYTES, MAX_WAIT_S = 64, 1024 * 1024, 10.0
 """Frames that wait for the one that says the vendor's id of the session, and for how long."""

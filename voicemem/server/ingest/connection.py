@@ -22,8 +22,7 @@ from voicemem.protocol.events import Auth, FrameEvent, IncomingEvent, SessionOpe
 from voicemem.protocol.frames import GOAWAY, AckFrame, Error, Ready
 from voicemem.security.access import Gate, Grant
 from voicemem.server.http.request import LARGE_BYTES, Decoding
-from voicemem.server.ingest.throttle import Throttle
-from voicemem.server.ingest.websocket import MAX_BYTES_BEFORE_KEY, EventSocket
+from voicemem.server.ingest.websocket import MAX_BYTES_BEFORE_KEY, EventSocket, Throttle
 from voicemem.sessions.lifecycle import Presence
 from voicemem.sessions.recording.batches import EventBatch, ProducerLease
 from voicemem.sessions.recording.commits import CommitShard, log_session

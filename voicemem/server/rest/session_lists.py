@@ -26,10 +26,9 @@ from voicemem.server.http.routes import JSON
 from voicemem.server.rest.tails import TailCut, encode_event, stream_events
 from voicemem.services import Services
 from voicemem.sessions.lifecycle import StateName
-from voicemem.store.admission import AppendResult
 from voicemem.store.deliveries import DeliveryState
 from voicemem.store.records import MAX_COUNTED, SessionFilter, SessionOverview
-from voicemem.store.streams import Stream
+from voicemem.store.streams import AppendResult, Stream
 
 R = TypeVar("R")
 PAGE = 50

@@ -10,13 +10,12 @@ import msgspec
 
 from voicemem.config.secrets import SECRETS, SessionPatch
 from voicemem.config.session import validate_config
-from voicemem.dialects.dialect import AUDIO_BYTES, Frame, Openings
+from voicemem.dialects.dialect import AUDIO_BYTES, Frame
 from voicemem.errors import VoicememError
 from voicemem.protocol import events
 from voicemem.protocol.codec import ENCODER, JSON_DECODER, DecodedEvent, RejectedEvent
 from voicemem.protocol.frames import Error
-from voicemem.store.admission import AppendResult, Batch, Offer, Outcome, outcome_sentence
-from voicemem.store.streams import SessionEnding, Stream
+from voicemem.store.streams import AppendResult, Batch, Offer, Outcome, SessionEnding, Stream, outcome_sentence
 
 LOG = logging.getLogger("voicemem")
 
@@ -41,7 +40,31 @@ RESERVED_PRODUCERS = frozenset({"agora.rest", "api", "gateway"})
 """Names under which the service itself journals what arrives otherwise than as events; their events have no seq."""
 DEFAULT_END_REASON = "ended"
 """The reason of a `session.end` that gives none."""
+MAX_OPEN = 256
+"""The most openings of one sender that are remembered."""
 PLAIN_KINDS = frozenset(get_args(events.TranscriptEvent))
+
+
+class Openings:
+    """The frames of one sender that opened something: a frame `within` another one is kept only after that.
+
+    A prompt that an app sends may look like a text that a user has typed.
+    """
+
+    def __init__(self) -> None:
+        self.ids: dict[str, None] = {}
+
+    def admits(self, frame: Frame, is_known: Callable[[str], bool] | None = None) -> bool:
+        """True if a frame may be kept; `is_known` tells of openings that came before, over another connection."""
+        within = frame.within
+        if within is not None and within not in self.ids and not (is_known is not None and is_known(within)):
+            return False
+        if frame.opens and frame.id is not None:
+            self.ids.pop(frame.id, None)
+            self.ids[frame.id] = None
+            if len(self.ids) > MAX_OPEN:
+                del self.ids[next(iter(self.ids))]
+        return True
 
 
 class ProducerLease:
@@ -109,13 +132,13 @@ class EventBatch(Batch, kw_only=True, eq=False, gc=True):
     kind: str = "http"
     """How the events came in: `websocket` or `http`."""
     origin: object = None
-    """The trace that its commit continues (see `voicemem.telemetry.tracing`)."""
+    """The trace that its commit continues (see `voicemem.telemetry.metrics`)."""
     received_bytes: int = 0
     """Set and used by the sender's side only."""
     arrivals: list[DecodedEvent | RejectedEvent] = msgspec.field(default_factory=list)
     is_plain: bool = True
     """True if all events change nothing but the transcript and their seqs are consecutive, so that the store need not
-    look at each (see `voicemem.store.admission.admits_all`)."""
+    look at each (see `voicemem.store.streams.admits_all`)."""
     is_sealed: bool = False
     """True if it has been offered to the journal, so that nothing can be added any more."""
     is_redacted: bool = False

@@ -19,8 +19,8 @@ from voicemem.security.audit import audit
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.recording.batches import EventBatch
 from voicemem.sessions.recording.redaction import Redaction
-from voicemem.store.admission import AppendResult, Batch
 from voicemem.store.journal import Journal
+from voicemem.store.streams import AppendResult, Batch
 from voicemem.telemetry import Telemetry
 
 CommitListener = Callable[[Sequence[AppendResult]], None]

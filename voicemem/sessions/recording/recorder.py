@@ -12,7 +12,7 @@ from typing import TypeGuard, cast
 
 from voicemem.config.secrets import SessionPatch, changes_outbound, patch_changes_outbound
 from voicemem.config.session import validate_config
-from voicemem.dialects.dialect import Dialect, Frame, MalformedFrame, Openings, RawFrame, UnknownFrame
+from voicemem.dialects.dialect import Dialect, Frame, MalformedFrame, RawFrame, UnknownFrame
 from voicemem.dialects.registry import DIALECTS, no_such_dialect
 from voicemem.errors import CODES, Refused, SessionQuarantined, VoicememError
 from voicemem.protocol.codec import ENCODER, DecodedEvent, RejectedEvent, has_large_integer, may_have_large_number
@@ -26,6 +26,7 @@ from voicemem.sessions.recording.batches import (
     RESERVED_PRODUCERS,
     ConfigUpdate,
     EventBatch,
+    Openings,
     ProducerLease,
     ReducedFrame,
     validated_update,

@@ -15,9 +15,9 @@ from voicemem.protocol.events import Event
 from voicemem.redaction.events import Speech, redact_event
 from voicemem.redaction.texts import Finder, Rules, rules_of
 from voicemem.sessions.recording.batches import EventBatch, ProducerLease, ReducedFrame
-from voicemem.store.admission import AppendResult
 from voicemem.store.port import Store
 from voicemem.store.records import JournalRow
+from voicemem.store.streams import AppendResult
 
 MAX_PRODUCERS = 10_000
 """Of which it is remembered what they said last; of others the journal is asked."""

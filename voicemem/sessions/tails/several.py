@@ -21,9 +21,8 @@ from voicemem.sessions.tails.tail import (
     parse_session_cursor,
     parse_several_cursor,
 )
-from voicemem.store.admission import AppendResult
 from voicemem.store.records import LIST_BYTES, SessionFilter
-from voicemem.store.streams import Stream
+from voicemem.store.streams import AppendResult, Stream
 
 LOOK_BACK = 256
 """Keys below the newest among which late ones are still found, however long ago these became visible."""

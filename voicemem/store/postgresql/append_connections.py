@@ -16,14 +16,13 @@ import msgspec
 import psycopg
 
 from voicemem.errors import StoreUnavailable
-from voicemem.store.admission import AppendResult, Batch, admits_all
-from voicemem.store.database import NodeRetired
-from voicemem.store.group_commit import GroupCommit
+from voicemem.store.database import GroupCommit, NodeRetired
 from voicemem.store.postgresql.connection import Fenced, PostgresqlConnection, is_lost, is_ours, is_retried, unavailable
 from voicemem.store.postgresql.rows import RUN_ARRAYS, CachedVersion, CachedVersions, by_column
 from voicemem.store.postgresql.schema import DISPLACED
 from voicemem.store.postgresql.writer import ATTEMPTS, SELECT_PLACE, UNKNOWN, UNKNOWN_S, Unreachable, Writer, pause_s
-from voicemem.store.runs import JOURNAL_COLUMNS, WAYPOINT_STRIDE, JournalRun
+from voicemem.store.runs import JOURNAL_COLUMNS, WAYPOINT_STRIDE
+from voicemem.store.streams import AppendResult, Batch, JournalRun, admits_all
 
 RUNS_WITH_VERSIONS = RUN_ARRAYS.replace("bytea[])", "bytea[], :versions::bigint[])")
 RUNS_WITH_VERSIONS = RUNS_WITH_VERSIONS.replace("payload)", "payload, version)")

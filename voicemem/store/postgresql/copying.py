@@ -10,8 +10,7 @@ import psycopg
 
 from voicemem.errors import CannotStart
 from voicemem.store.copying import COPYING, TABLES, CopyEnd, CopyFailed, Volume, decode_config
-from voicemem.store.database import Row
-from voicemem.store.keys import EPOCH_MS, RANDOM_BITS
+from voicemem.store.database import EPOCH_MS, RANDOM_BITS, Row
 from voicemem.store.nodes import SELECT_LOST_NODES, retire
 from voicemem.store.postgresql.connection import PostgresqlConnection, connect, why
 from voicemem.store.postgresql.driver import SELECT_NOW, reason

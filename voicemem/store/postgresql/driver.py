@@ -19,12 +19,9 @@ import psycopg
 from voicemem.config.service import shown_store
 from voicemem.errors import CannotStart, Refused, StoreUnavailable
 from voicemem.runtime import MemoryBudget
-from voicemem.store.admission import AppendResult, Batch
 from voicemem.store.batch_append import BatchAppend
 from voicemem.store.copying import why_not_served
-from voicemem.store.database import Database
-from voicemem.store.group_commit import CLOSED
-from voicemem.store.keys import KeySource
+from voicemem.store.database import CLOSED, Database, KeySource, Troubles
 from voicemem.store.postgresql.append_connections import AppendConnection
 from voicemem.store.postgresql.connection import (
     APPEND_CONNECTIONS,
@@ -56,7 +53,7 @@ from voicemem.store.postgresql.schema import (
 )
 from voicemem.store.postgresql.writer import Idle, Reader, Writer
 from voicemem.store.records import Quotas
-from voicemem.store.troubles import Troubles
+from voicemem.store.streams import AppendResult, Batch
 from voicemem.store.upkeep import no_store
 
 T = TypeVar("T")

@@ -20,13 +20,12 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from voicemem.runtime import MemoryBudget
-from voicemem.store.database import NodeRetired
-from voicemem.store.keys import KeySource
+from voicemem.store.database import KeySource, NodeRetired
 from voicemem.store.postgresql.connection import PostgresqlConnection
 from voicemem.store.records import Quotas
-from voicemem.store.runs import JOURNAL_COLUMNS, JournalRun
+from voicemem.store.runs import JOURNAL_COLUMNS
 from voicemem.store.stream_rows import StreamRows, label_digest
-from voicemem.store.streams import ProducerState, Stream
+from voicemem.store.streams import JournalRun, ProducerState, Stream
 
 VERSION_BYTES, PRODUCER_BYTES = 1_500, 700
 """About what a stream and a producer take without the configuration."""

@@ -10,11 +10,12 @@ import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 
 import psycopg
 
 from voicemem.errors import CannotStart
-from voicemem.store.keys import first_key, month_after, month_of, month_start_ms
+from voicemem.store.database import first_key
 from voicemem.store.postgresql.connection import PostgresqlConnection, Server, why
 from voicemem.store.postgresql.rows import CachedVersions
 from voicemem.store.stream_rows import POSITION
@@ -230,14 +231,19 @@ def missing_partitions(
 ) -> list[tuple[str, int, int]]:
     """Name, first key, and the key behind the last one of each partition that is still to be made."""
     known = {name for (name,) in connection.rows(SELECT_PARTITIONS)}
-    end = month_of(now_ms)
-    for _ in range(months):
-        end = month_after(*end)
-    year, month = month_of(now_ms if since_ms is None else since_ms)
     missing = []
-    while (year, month) < end:
-        name, after = f"journal_{year}_{month:02}", month_after(year, month)
+    for month in range(month_of(now_ms if since_ms is None else since_ms), month_of(now_ms) + months):
+        name = f"journal_{month // 12}_{month % 12 + 1:02}"
         if name not in known:
-            missing.append((name, first_key(month_start_ms(year, month)), first_key(month_start_ms(*after))))
-        year, month = after
+            missing.append((name, first_key_of(month), first_key_of(month + 1)))
     return missing
+
+
+def month_of(ms: int) -> int:
+    """The month of a time in Unix ms, as a number that counts up."""
+    time = datetime.fromtimestamp(ms / 1000, UTC)
+    return 12 * time.year + time.month - 1
+
+
+def first_key_of(month: int) -> int:
+    return first_key(int(datetime(month // 12, month % 12 + 1, 1, tzinfo=UTC).timestamp() * 1000))

@@ -17,14 +17,22 @@ import msgspec
 from voicemem.errors import CannotStart, Refused
 from voicemem.protocol.types import JsonObject
 from voicemem.runtime import MemoryBudget
-from voicemem.store.admission import AppendResult, Batch, admits_all
 from voicemem.store.batch_append import BatchAppend
-from voicemem.store.keys import KeySource
+from voicemem.store.database import KeySource
 from voicemem.store.records import Quotas
-from voicemem.store.runs import JOURNAL_COLUMNS, WAYPOINT_STRIDE, JournalRun
+from voicemem.store.runs import JOURNAL_COLUMNS, WAYPOINT_STRIDE
 from voicemem.store.sqlite.connection import SqliteConnection, transaction
 from voicemem.store.stream_rows import StreamRows
-from voicemem.store.streams import SESSION_KIND, USER_KIND, ProducerState, Stream
+from voicemem.store.streams import (
+    SESSION_KIND,
+    USER_KIND,
+    AppendResult,
+    Batch,
+    JournalRun,
+    ProducerState,
+    Stream,
+    admits_all,
+)
 
 COUNT_ROWS = """
     create temp trigger if not exists count_{table}_{when} after {when} on main.{table} begin

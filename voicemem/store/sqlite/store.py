@@ -14,13 +14,12 @@ from voicemem.store.port import Store
 from voicemem.store.records import Quotas
 from voicemem.store.retention import Traces
 from voicemem.store.sqlite.connection import transaction
-from voicemem.store.sqlite.driver import IN_MEMORY, SqliteDatabase
+from voicemem.store.sqlite.driver import IN_MEMORY, RUINED, SqliteDatabase
 from voicemem.store.sqlite.files import truncate_log
 from voicemem.store.sqlite.rows import count_bytes
 from voicemem.store.sqlite.transcript_file import IndexFile
 from voicemem.store.sqlite.vectors import SqliteVectors
 from voicemem.store.sqlite.words import NOTE_REMOVED, SqliteMemoryWords, SqliteMessageWords
-from voicemem.store.sqlite.writer import RUINED
 
 CLEAR_AGAIN_S = 20.0
 """Between two times that the log is emptied for the sake of single memories alone."""

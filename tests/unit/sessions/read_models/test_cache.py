@@ -36,10 +36,9 @@ from voicemem.sessions.read_models.maintenance import (
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import Recorder
-from voicemem.store.admission import AppendResult, Offer
 from voicemem.store.records import Snapshot
 from voicemem.store.sqlite.store import InMemoryStore
-from voicemem.store.streams import Stream
+from voicemem.store.streams import AppendResult, Offer, Stream
 from voicemem.telemetry import Telemetry
 from voicemem.transcript import history
 from voicemem.transcript.fold import DecodedRow, fold_all

@@ -24,13 +24,12 @@ from tests.support.stores.sqlite import (
 )
 from voicemem.config.session import validate_config
 from voicemem.errors import CannotStart, StoreUnavailable
-from voicemem.store.admission import Offer, Outcome
 from voicemem.store.deliveries import Attempt
 from voicemem.store.directory import ApiKey
 from voicemem.store.records import SessionFilter
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.store import InMemoryStore
-from voicemem.store.streams import SessionEnding
+from voicemem.store.streams import Offer, Outcome, SessionEnding
 
 
 async def test_nothing_touches_a_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
