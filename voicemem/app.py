@@ -95,9 +95,11 @@ class App:
             await services.llm.open()
         if services.vectors is not None:
             await services.embeddings.open()
-        watch_leases = watch_leases_forever(services.watcher, self.ingest.held_leases, self.ingest.supersede)
-        for work in (*services.background(), self.ingest.enforce_grants(), watch_leases):
+        for work in (*services.background(), self.ingest.enforce_grants()):
             self.run_in_background(work)
+        if not services.store.is_exclusive:
+            watched = services.watcher, self.ingest.held_leases, self.ingest.supersede
+            self.run_in_background(watch_leases_forever(*watched))
         with naming_flag("--rest"):
             await self.rest_server.start_serving()
         with naming_flag("--ingest"):

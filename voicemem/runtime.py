@@ -36,6 +36,13 @@ class Runtime(NamedTuple):
     """Returns a number in [0, 1)."""
 
 
+class NodeToken:
+    """The token of this process as a node of its store; empty before it is one, and after."""
+
+    def __init__(self) -> None:
+        self.token = ""
+
+
 DEFAULT_BYTES = 512 * 1024 * 1024
 ROWS_SHARE = 4
 """One part of this many is the most that the store's rows may take: reading one again costs little."""

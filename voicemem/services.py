@@ -132,7 +132,7 @@ class Services:
         self.limits = RateLimits(clock, settings.request_rate, settings.event_rate, settings.byte_rate)
 
     def add_sessions(self) -> None:
-        store, metrics, token = self.store, self.telemetry.metrics, self.node.current_token
+        store, metrics, node = self.store, self.telemetry.metrics, self.node
         self.read_models = ReadModelCache(
             store, self.budget, clock=self.runtime.clock, count_ignored=metrics.count_fold_ignored
         )
@@ -140,7 +140,7 @@ class Services:
         self.presence = Presence(self.sessions)
         redaction = None if self.rules is None else Redaction(self.rules, store, metrics.redacted_events.inc)
         self.recorder = Recorder(
-            store.journal, self.read_models, self.runtime, self.check_patch, self.telemetry, token, redaction
+            store.journal, self.read_models, self.runtime, self.check_patch, self.telemetry, node, redaction
         )
         self.inbound_webhooks = InboundWebhooks(self.recorder, self.sessions, self.presence)
         self.overviews = Overviews(store, self.read_models)
@@ -156,8 +156,8 @@ class Services:
         )
 
     def add_memory(self) -> None:
-        store, clock, token = self.store, self.runtime.clock, self.node.current_token
-        self.indexer = TranscriptIndexer(store, self.read_models, clock, token)
+        store, clock, node = self.store, self.runtime.clock, self.node
+        self.indexer = TranscriptIndexer(store, self.read_models, clock, node)
         self.embeddings = LlmClient(allowed=self.allowed, timeouts=EMBEDDING_TIMEOUTS)
         self.vectors = self.make_vectors()
         ttl_ms = parse_memories_ttl(self.settings.memories_ttl)
@@ -166,7 +166,7 @@ class Services:
         self.recall = Recall(store, clock)
         self.working_memory = WorkingMemory(store.journal, self.read_models, clock, self.rules)
         self.accounts = Accounts(store.journal, self.read_models, self.working_memory)
-        self.retention = RetentionWorker(store, self.read_models, clock, token, MemoryKeeper(store).keep)
+        self.retention = RetentionWorker(store, self.read_models, clock, node, MemoryKeeper(store).keep)
 
     def make_vectors(self) -> Vectors | None:
         """Make what makes vectors of what is indexed, and of queries; None without an embedder."""
@@ -176,7 +176,7 @@ class Services:
             return None
         endpoint = LlmEndpoint(url, key, public_only=False, model=settings.embeddings_model, path=EMBEDDINGS_PATH)
         embedder = Embedder(self.embeddings.complete, endpoint, settings.embeddings_dimensions, metrics)
-        maker = VectorMaker(self.store, embedder, self.runtime, self.node.current_token)
+        maker = VectorMaker(self.store, embedder, self.runtime, self.node)
         queries = QueryVectors(embedder, settings.embeddings_wait_ms, self.rules)
         return Vectors(maker, queries, settings.embeddings_weight, metrics.vector_scans_capped.inc)
 
@@ -188,12 +188,12 @@ class Services:
         self.watcher = Watcher(store, self.tails)
         self.sender = WebhookSender(allowed=self.allowed, extra_headers=self.telemetry.tracer.headers)
         send, due = observe_webhooks(self.sender.send, self.telemetry), self.sessions.webhooks_due
-        self.outbox = OutboxWorker(store, self.read_models, send, runtime, self.node.current_token)
+        self.outbox = OutboxWorker(store, self.read_models, send, runtime, self.node)
         check = partial(check_url, allowed=self.allowed)
         self.webhooks = Webhooks(store.endpoints, store.deliveries, send, runtime, due, check)
 
     def add_llms(self) -> None:
-        settings, store, runtime, token = self.settings, self.store, self.runtime, self.node.current_token
+        settings, store, runtime, node = self.settings, self.store, self.runtime, self.node
         timeouts = Timeouts(read_s=settings.llm_timeout, total_s=settings.llm_total_timeout)
         self.llm = LlmClient(allowed=self.allowed, timeouts=timeouts, extra_headers=self.telemetry.tracer.headers)
         url, key, model = settings.llm_url, settings.llm_api_key, settings.llm_model
@@ -205,34 +205,29 @@ class Services:
         metrics = self.telemetry.metrics
         background_llm, limiter = BackgroundLlm(self.targets, self.llm.complete, metrics), ConcurrencyLimiter()
         write = summary_writer(background_llm)
-        self.summaries = Summaries(store, self.read_models, self.policies, write, runtime, token, limiter)
+        self.summaries = Summaries(store, self.read_models, self.policies, write, runtime, node, limiter)
         budget = DailyBudget(store, runtime.clock, settings.memories_budget)
         models, memory, policies = self.read_models, self.long_term, self.policies
         extractor = Extractor(store, models, memory, background_llm, policies, metrics, budget, self.rules)
-        self.extractions = ExtractionWorker(extractor, policies, limiter, runtime, token)
+        self.extractions = ExtractionWorker(extractor, policies, limiter, runtime, node)
 
     def connect(self) -> None:
         """Connect listeners to what they listen to; each list is called in its order."""
         self.node.count_listeners.append(self.limits.divide)
         self.node.displaced_listeners.append(self.read_models.discard_all)
-        self.sessions.close_listeners += [
-            self.overviews.on_closed,
-            self.indexer.note,
-            self.observers.on_closed,
-            self.extractions.note,
-        ]
+        self.sessions.close_collectors += [self.overviews.closed, self.indexer.changed]
+        self.recorder.feed.collectors.append(self.indexer.changed)
         self.sessions.change_listeners += [self.indexer.note, self.extractions.note]
         if self.vectors is not None:
             self.indexer.listeners.append(self.vectors.maker.messages.note)
             self.long_term.listeners.append(self.vectors.maker.memories.note)
-        for on_commit in (self.extractions.on_commit, self.summaries.on_commit, self.indexer.on_commit):
-            self.recorder.feed.subscribe(on_commit)
 
     def background(self) -> list[Coroutine[Any, Any, None]]:
-        """The background tasks of the service; none of them ends by itself."""
+        """Return the background tasks of the service, and collect what they are to do; none of them ends by itself."""
+        self.sessions.close_collectors.append(self.extractions.changed)
+        self.recorder.feed.collectors += [self.extractions.changed, self.summaries.changed]
         return [
-            beat_forever(self.node),
-            watch_journals_forever(self.watcher),
+            *(() if self.store.is_exclusive else (beat_forever(self.node), watch_journals_forever(self.watcher))),
             sweep_forever(self.presence),
             observe_forever(self.observers),
             self.outbox.run(self.sessions.webhooks_due),

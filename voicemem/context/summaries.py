@@ -7,7 +7,7 @@ only if no other summary was journaled meanwhile. So should two nodes ask all th
 import asyncio
 import logging
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from operator import attrgetter
 
@@ -35,13 +35,13 @@ from voicemem.llm.background import BackgroundLlm, ConcurrencyLimiter, LlmText
 from voicemem.llm.tokens import UNKNOWN_WINDOW
 from voicemem.protocol.events import MemorySummary
 from voicemem.protocol.types import MAX_TEXT_BYTES
-from voicemem.runtime import Runtime
+from voicemem.runtime import NodeToken, Runtime
 from voicemem.sessions.derived import append_derived
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.claims import SUMMARY as SUMMARY_WORK
 from voicemem.store.port import Store
-from voicemem.store.streams import AppendResult, Stream
+from voicemem.store.streams import Stream
 
 LOG = logging.getLogger("voicemem.summaries")
 SUMMARY = METRIC_USE = "summary"
@@ -85,12 +85,12 @@ class Summaries:
         policies: Policies,
         write_summary: WriteSummary,
         runtime: Runtime,
-        node_token: Callable[[], str] = lambda: "",
+        node: NodeToken | None = None,
         limiter: ConcurrencyLimiter | None = None,
     ) -> None:
         self.store = store
         self.limiter = limiter or ConcurrencyLimiter()
-        self.node_token = node_token
+        self.node = node or NodeToken()
         self.read_models = read_models
         self.policies = policies
         self.write_summary = write_summary
@@ -103,12 +103,6 @@ class Summaries:
         """Summaries that are being written, or failed, by session key."""
         self.quiet_until: dict[int, float] = {}
         """By session key, until when (by the loop's clock) it need not be checked: each check counts its tokens."""
-
-    def on_commit(self, appended: Iterable[AppendResult]) -> None:
-        everywhere = self.policies.default.policy == SUMMARY
-        for result in appended:
-            if everywhere or "memory" in result.stream.config:
-                self.changed[result.stream.key] = result.stream
 
     def summary_state(self, stream: Stream, selection: ContextSelection, peek: bool = False) -> SummaryState | None:
         """The state of a session's summaries; None if its policy writes none.
@@ -133,7 +127,9 @@ class Summaries:
 
     async def check_changed(self) -> None:
         """Start the summaries that are due in the sessions that have changed."""
-        changed, self.changed = self.changed, {}
+        everywhere = self.policies.default.policy == SUMMARY
+        changed = {key: stream for key, stream in self.changed.items() if everywhere or "memory" in stream.config}
+        self.changed.clear()
         self.quiet_until = {key: until for key, until in self.quiet_until.items() if until > now_s()}
         for key, stream in changed.items():
             job = self.jobs.get(key)
@@ -179,7 +175,7 @@ class Summaries:
 
     async def run_job(self, job: SummaryJob, selection: ContextSelection, due: DueSummary) -> None:
         """Write one summary, unless another node does; note success or failure."""
-        node = self.node_token()
+        node = self.node.token
         try:
             if not await self.store.claims.claim(SUMMARY_WORK, job.stream.key, node, self.clock(), CLAIM_MS):
                 job.not_before = now_s() + ELSEWHERE_S

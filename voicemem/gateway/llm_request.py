@@ -333,7 +333,7 @@ class LlmRequest:
     async def begin_reply(self) -> None:
         """Tell the other nodes, before the journal shows it, that the reply is under way."""
         if self.item is not None and not self.continues:
-            await self.deps.claims.begin_reply(self.turn.lease.key, self.item, self.deps.recorder.node_token())
+            await self.deps.claims.begin_reply(self.turn.lease.key, self.item, self.deps.recorder.node.token)
 
     async def release(self) -> None:
         if self.item is not None:

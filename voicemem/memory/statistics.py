@@ -187,6 +187,8 @@ class Overviews:
     def __init__(self, store: Store, read_models: ReadModelCache) -> None:
         self.store = store
         self.read_models = read_models
+        self.closed: dict[int, Stream] = {}
+        """Sessions that were closed, by key."""
         self.pending: dict[int, int] = {}
         """By key, the position of sessions whose figures are to be made."""
 
@@ -207,11 +209,11 @@ class Overviews:
         if len(self.pending) < MAX_PENDING:
             self.pending[key] = position
 
-    def on_closed(self, stream: Stream) -> None:
-        self.enqueue(stream.key, stream.position)
-
     async def make_pending(self) -> None:
         """Make and save some of the figures that are pending. Raises `StoreUnavailable`."""
+        while self.closed:
+            key, stream = self.closed.popitem()
+            self.enqueue(key, stream.position)
         made = []
         for key in list(islice(self.pending, SLICE)):
             position = self.pending.pop(key)

@@ -15,13 +15,13 @@ from itertools import islice
 from typing import NamedTuple
 
 from voicemem.errors import SessionQuarantined, StoreUnavailable
-from voicemem.runtime import Clock
+from voicemem.runtime import Clock, NodeToken
 from voicemem.search.passages import has_unheard, passages_in, turns_after
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.port import Store
 from voicemem.store.scopes import scope_of
-from voicemem.store.streams import SESSION_KIND, AppendResult, Stream
+from voicemem.store.streams import SESSION_KIND, Stream
 from voicemem.store.transcript_index import TranscriptUpdate
 from voicemem.transcript.messages import Forgotten
 
@@ -53,10 +53,8 @@ class Indexed(NamedTuple):
 class TranscriptIndexer:
     """Brings the index up to date."""
 
-    def __init__(
-        self, store: Store, read_models: ReadModelCache, clock: Clock, node_token: Callable[[], str] = lambda: ""
-    ) -> None:
-        self.node_token = node_token
+    def __init__(self, store: Store, read_models: ReadModelCache, clock: Clock, node: NodeToken | None = None) -> None:
+        self.node = node or NodeToken()
         self.store = store
         self.read_models = read_models
         self.clock = clock
@@ -72,17 +70,11 @@ class TranscriptIndexer:
         """Called with the keys of the sessions of which something was indexed."""
         self.turn = asyncio.Lock()
         """Held while sessions are indexed, so that older news never follow newer ones."""
-        self.commits = 0
 
     @property
     def is_complete(self) -> bool:
         """True if all sessions were looked at since the index was opened, or was reset."""
         return self.checked_resets == self.store.transcript_index.index_resets
-
-    def on_commit(self, appended: Iterable[AppendResult]) -> None:
-        self.commits += 1
-        for result in appended:
-            self.changed[result.stream.key] = result.stream
 
     def note(self, stream: Stream) -> None:
         """Note that the service has journaled something in a session itself, and have it indexed soon."""
@@ -94,7 +86,7 @@ class TranscriptIndexer:
         """Index all sessions that are due. Raises `StoreUnavailable`."""
         time, now = asyncio.get_running_loop().time, self.clock()
         self.not_before = waiting = {key: when for key, when in self.not_before.items() if when > now}
-        keys = [key for key in self.changed if key not in waiting]
+        keys = [key for key, stream in self.changed.items() if key not in waiting or stream.state != "running"]
         for first in range(0, len(keys), SESSIONS_AT_ONCE):
             begun = time()
             await self.index(keys[first : first + SESSIONS_AT_ONCE])
@@ -154,13 +146,12 @@ class TranscriptIndexer:
     async def catch_up(self) -> None:
         """Index the sessions that have grown since they were indexed. Raises `StoreUnavailable`."""
         time = asyncio.get_running_loop().time
-        resets, count, begun, commits = self.store.transcript_index.index_resets, 0, time(), self.commits
+        resets, count, begun = self.store.transcript_index.index_resets, 0, time()
         if self.checked_resets != resets:
             self.known.clear()
         async for _, done in self.check_all():
             count += done
-            factor = 1 if self.commits == commits else PAUSE_FACTOR
-            commits = self.commits
+            factor = PAUSE_FACTOR if self.changed else 1
             await asyncio.sleep(min(MAX_PAUSE_S, factor * (time() - begun)))
             begun = time()
         if count:
@@ -209,7 +200,7 @@ async def index_forever(indexer: TranscriptIndexer) -> None:
             await indexer.index_due()
             if next_check <= time() or not indexer.is_complete:
                 index, lease_ms = indexer.store.transcript_index, int(CHECK_INTERVAL_S * 1000)
-                if await index.claim_index_check(indexer.node_token(), indexer.clock(), lease_ms):
+                if await index.claim_index_check(indexer.node.token, indexer.clock(), lease_ms):
                     await indexer.catch_up()
                 else:  # another node is at it
                     indexer.checked_resets = index.index_resets

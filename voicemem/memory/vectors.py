@@ -17,7 +17,7 @@ from voicemem.errors import LlmFailed, StoreUnavailable
 from voicemem.llm.embeddings import MAX_BATCH, Embedder
 from voicemem.redaction.runs import START
 from voicemem.redaction.texts import Rules, redact_text
-from voicemem.runtime import Runtime
+from voicemem.runtime import NodeToken, Runtime
 from voicemem.store.port import Store
 from voicemem.store.vectors import TextToEmbed, VectorSupport
 from voicemem.store.vectors import Vectors as StoredVectors
@@ -117,14 +117,14 @@ class VectorCache(NamedTuple):
 class VectorMaker:
     """Gives each message of the index, and each memory, a vector. What is left undone is found by what has none."""
 
-    def __init__(self, store: Store, embedder: Embedder, runtime: Runtime, node_token: Callable[[], str]) -> None:
+    def __init__(self, store: Store, embedder: Embedder, runtime: Runtime, node: NodeToken) -> None:
         self.store = store
         self.messages = VectorCache(store.transcript_vectors, {})
         self.memories = VectorCache(store.memory_vectors, {})
         self.caches = (self.memories, self.messages)
         self.embedder = embedder
         self.runtime = runtime
-        self.node_token = node_token
+        self.node = node
         self.support: VectorSupport | None = None
         """None until the store has said what it can do."""
         self.failures = 0
@@ -194,7 +194,7 @@ class VectorMaker:
     async def catch_up(self) -> None:
         """Make what is missing, unless another node is at it. Raises as `embed_changed`."""
         lease_ms = int(CHECK_INTERVAL_S * 1000)
-        if await self.store.transcript_index.claim_index_check(self.node_token(), self.runtime.clock(), lease_ms):
+        if await self.store.transcript_index.claim_index_check(self.node.token, self.runtime.clock(), lease_ms):
             async for _ in self.check_all():
                 pass
 

@@ -243,15 +243,11 @@ class Observers:
         self.wake.set()
         return await self.get(stream)
 
-    def on_closed(self, stream: Stream) -> None:
-        if stream.key in self.running:
-            self.wake.set()
-
     # What this node does
 
     async def look(self) -> None:
         """Claim what no node has, and end what was stopped. Raises `StoreUnavailable`."""
-        token, key = self.node.current_token(), self.settings.key
+        token, key = self.node.token, self.settings.key
         if self.is_stopping or key is None or not token:
             return
         listed = {one.observation.key: one for one in await self.observations.list_observations()}

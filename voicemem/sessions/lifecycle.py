@@ -70,8 +70,8 @@ class Sessions:
         self.note_ended = note_ended
         self.webhooks_due = asyncio.Event()
         """Set at every start and close, when there may be webhook events to send."""
-        self.close_listeners: builtins.list[Callable[[Stream], None]] = []
-        """Called with each session that was closed; they must be fast."""
+        self.close_collectors: builtins.list[dict[int, Stream]] = []
+        """Each gets every session that was closed, by key; its owner takes them out when it has time."""
         self.change_listeners: builtins.list[Callable[[Stream], None]] = []
         """Called with each session that was restored, or whose configuration was changed; they must be fast."""
         self.list_listeners: builtins.list[Callable[[Stream], None]] = []
@@ -207,8 +207,8 @@ class Sessions:
         log_session("closed", stream.project, stream.id, reason=reason)
         self.webhooks_due.set()
         self.note_ended(stream.key)
-        for listener in self.close_listeners:
-            listener(stream)
+        for collector in self.close_collectors:
+            collector[stream.key] = stream
         self.on_listed(stream)
 
     async def erase(self, stream: Stream) -> None:

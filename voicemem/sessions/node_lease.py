@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple
 
 from voicemem.errors import StoreUnavailable
-from voicemem.runtime import Clock, Runtime
+from voicemem.runtime import Clock, NodeToken, Runtime
 from voicemem.sessions.tails.several import TailHub
 from voicemem.store.port import Store
 from voicemem.store.records import Node
@@ -72,18 +72,18 @@ class NodeClock:
         self.offset_ms = min(self.measured).offset_ms
 
 
-class NodeLease:
+class NodeLease(NodeToken):
     """The node that this process is, from `start` to `stop`; before and after that it has no token.
 
     A `node_clock` is kept right as long as the node lives.
     """
 
     def __init__(self, store: Store, runtime: Runtime, node_clock: NodeClock | None = None) -> None:
+        super().__init__()
         self.store = store
         self.node_clock = node_clock
         self.clock = runtime.clock
         self.new_id = runtime.new_id
-        self.token = ""
         self.address = ""
         self.fenced_listeners: list[Callable[[], None]] = []
         """Called after others have retired this node, when it has begun again under another token."""
@@ -91,9 +91,6 @@ class NodeLease:
         """Called when what was read of the store before may not hold any more."""
         self.count_listeners: list[Callable[[int], None]] = []
         """Called with the number of nodes that have callers, this one included, once a second."""
-
-    def current_token(self) -> str:
-        return self.token
 
     def shown_token(self) -> str:
         """That token where a store may have several nodes; empty where it has only this one, so that no one asks."""
@@ -159,11 +156,10 @@ class NodeLease:
 
 
 async def beat_forever(node: NodeLease) -> None:
-    """Background task: stay alive, and notice who does not. A process that has the store to itself need not."""
+    """Background task: stay alive, and notice who does not."""
     while True:
-        if not node.store.is_exclusive:
-            with suppress(StoreUnavailable):
-                await node.beat()
+        with suppress(StoreUnavailable):
+            await node.beat()
         next_beat = time.monotonic() + HEARTBEAT_S
         while time.monotonic() < next_beat:
             await asyncio.sleep(LOOK_S)
@@ -224,9 +220,8 @@ async def watch_journals_forever(watcher: Watcher) -> None:
     """Background task: wake tails of what was journaled on other nodes."""
     while True:
         began, followed = time.monotonic(), 0
-        if not watcher.store.is_exclusive:
-            with suppress(StoreUnavailable):
-                followed = await watcher.look_at_journals()
+        with suppress(StoreUnavailable):
+            followed = await watcher.look_at_journals()
         interval = interval_s(followed)
         await asyncio.sleep(max(began + interval - time.monotonic(), interval / 2))  # a slow store gets its rest
 
@@ -236,10 +231,9 @@ async def watch_leases_forever(
 ) -> None:
     """Background task: report the leases that were superseded on other nodes, of those that this one holds."""
     while True:
-        if not watcher.store.is_exclusive:
-            with suppress(StoreUnavailable):
-                leases = list(held())
-                for first in range(0, len(leases), KEYS_PER_LOOK):
-                    for lease in await watcher.store.nodes.find_superseded(leases[first : first + KEYS_PER_LOOK]):
-                        supersede(lease)
+        with suppress(StoreUnavailable):
+            leases = list(held())
+            for first in range(0, len(leases), KEYS_PER_LOOK):
+                for lease in await watcher.store.nodes.find_superseded(leases[first : first + KEYS_PER_LOOK]):
+                    supersede(lease)
         await asyncio.sleep(LEASES_INTERVAL_S)

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from voicemem.errors import StoreUnavailable
+from voicemem.runtime import NodeToken
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.store.port import Store
 from voicemem.store.records import SessionFilter
@@ -41,10 +42,10 @@ class RetentionWorker:
         store: Store,
         read_models: ReadModelCache,
         clock: Callable[[], int],
-        node_token: Callable[[], str] = lambda: "",
+        node: NodeToken | None = None,
         keep_memories: Callable[[int, int], Awaitable[int]] | None = None,
     ) -> None:
-        self.node_token = node_token
+        self.node = node or NodeToken()
         self.keep_memories = keep_memories
         self.store = store
         self.read_models = read_models
@@ -53,7 +54,7 @@ class RetentionWorker:
     async def expire(self) -> int:
         """Erase sessions whose `ttl_seconds` are over; returns how many. Raises `StoreUnavailable`."""
         now = self.clock()
-        keys = await self.store.retention.claim_expired(self.node_token(), now, LEASE_MS, SESSIONS_PER_ROUND)
+        keys = await self.store.retention.claim_expired(self.node.token, now, LEASE_MS, SESSIONS_PER_ROUND)
         count = kept = 0
         for key in keys:
             kept += await self.keep_memories(key, now) if self.keep_memories is not None else 0
@@ -71,7 +72,7 @@ class RetentionWorker:
         """
         time, claim = asyncio.get_running_loop().time, self.store.retention.claim_erased
         count, latest = 0, time() + MAX_TABLES_S
-        while time() < latest and (keys := await claim(self.node_token(), self.clock(), LEASE_MS, SESSIONS_PER_ROUND)):
+        while time() < latest and (keys := await claim(self.node.token, self.clock(), LEASE_MS, SESSIONS_PER_ROUND)):
             for key in keys:
                 self.read_models.discard(key)
             while await run_paced(self.store.retention.delete_erased(keys)):
@@ -86,7 +87,7 @@ class RetentionWorker:
     async def compact(self) -> int:
         """Compact the journals of ended sessions; returns how many. Raises `StoreUnavailable`."""
         count, now = 0, self.clock()
-        for key in await self.store.compaction.claim_compactable(self.node_token(), now, LEASE_MS, SESSIONS_PER_ROUND):
+        for key in await self.store.compaction.claim_compactable(self.node.token, now, LEASE_MS, SESSIONS_PER_ROUND):
             steps = 0
             while await run_paced(self.store.compaction.compact(key)):
                 steps += 1

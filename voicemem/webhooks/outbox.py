@@ -19,7 +19,7 @@ from voicemem.backoff import spread
 from voicemem.config import session as config
 from voicemem.errors import SessionQuarantined, StoreUnavailable
 from voicemem.exports.call import CallFacts, call_of
-from voicemem.runtime import Runtime
+from voicemem.runtime import NodeToken, Runtime
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.deliveries import Attempt
@@ -149,10 +149,10 @@ class OutboxWorker:
         read_models: ReadModelCache,
         send: Send,
         runtime: Runtime,
-        node_token: Callable[[], str] = lambda: "",
+        node: NodeToken | None = None,
     ) -> None:
         self.store = store
-        self.node_token = node_token
+        self.node = node or NodeToken()
         self.read_models = read_models
         self.send = send
         self.clock = runtime.clock
@@ -210,7 +210,7 @@ class OutboxWorker:
         if limit <= 0:
             return 0
         claimed = await self.store.outbox.claim_deliveries(
-            self.clock(), LEASE_MS, taken, limit, self.node_token(), places=MAX_IN_FLIGHT
+            self.clock(), LEASE_MS, taken, limit, self.node.token, places=MAX_IN_FLIGHT
         )
         for delivery in claimed:
             self.in_flight[delivery.endpoint.url] += 1

@@ -100,7 +100,7 @@ async def test_what_a_lost_node_left_undone_is_done(store: Store) -> None:
     async with node_on(store) as one:
         await RestClient(one).create()
         one.services.indexer.changed.clear()
-        one.services.recorder.feed.listeners.clear()
+        one.services.recorder.feed.collectors.clear()
         await RestClient(one).send(final(1, "walnuts", 1_000))
         await one.services.indexer.catch_up()
         assert ["walnuts"] == await found_texts(store, "walnuts", "default")

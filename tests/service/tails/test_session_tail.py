@@ -33,15 +33,9 @@ CALL = [
 VIEWS = ("view=messages", "view=messages&open=true")
 
 
-def own_listeners(app: App) -> list[object]:
-    """What commits are told to without any tail."""
-    services = app.services
-    return [services.extractions.on_commit, services.summaries.on_commit, services.indexer.on_commit]
-
-
 async def nobody_tails(app: App) -> None:
     """Wait until the service has noticed that all readers are gone."""
-    await eventually(own_listeners(app), lambda: asyncio.sleep(0, app.services.recorder.feed.listeners))
+    await eventually([], lambda: asyncio.sleep(0, app.services.recorder.feed.listeners))
 
 
 async def test_events_are_told_as_they_are_journaled(api: RestClient) -> None:
@@ -262,11 +256,11 @@ async def test_a_quiet_tail_is_kept_alive(api: RestClient) -> None:
 async def test_nobody_is_told_when_nobody_tails(api: RestClient, app: App) -> None:
     """Commits tell of themselves while there is a tail; a reader that has gone is noticed without anything to tell."""
     listeners = app.services.recorder.feed.listeners
-    assert own_listeners(app) == listeners
+    assert [] == listeners
     async with open_tail(api), open_tail(api, SEVERAL) as tail:
         await api.send(final(1, "One."))
         await tail.some(1)
-        assert len(own_listeners(app)) + 1 == len(listeners)
+        assert 1 == len(listeners)
     await nobody_tails(app)
 
 

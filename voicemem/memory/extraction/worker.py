@@ -7,7 +7,6 @@ each session was looked at.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -20,10 +19,10 @@ from voicemem.context.policies import Policies
 from voicemem.errors import LlmFailed, Refused, SessionQuarantined, StoreUnavailable, VoicememError
 from voicemem.llm.background import ConcurrencyLimiter
 from voicemem.memory.extraction.extractor import MAX_CALLS, ExtractionState, Extractor, StateName
-from voicemem.runtime import Runtime
+from voicemem.runtime import NodeToken, Runtime
 from voicemem.search.passages import DAY_MS
 from voicemem.store.claims import EXTRACTION
-from voicemem.store.streams import SESSION_KIND, AppendResult, Stream
+from voicemem.store.streams import SESSION_KIND, Stream
 from voicemem.transcript.messages import Extracted
 
 LOG = logging.getLogger("voicemem.extraction")
@@ -77,7 +76,7 @@ class ExtractionWorker:
         policies: Policies,
         limiter: ConcurrencyLimiter,
         runtime: Runtime,
-        node_token: Callable[[], str] = lambda: "",
+        node: NodeToken | None = None,
     ) -> None:
         self.extractor = extractor
         self.store = extractor.store
@@ -85,8 +84,10 @@ class ExtractionWorker:
         self.limiter = limiter
         self.clock = runtime.clock
         self.random = runtime.random
-        self.node_token = node_token
-        self.changed: dict[int, Waiting] = {}
+        self.node = node or NodeToken()
+        self.changed: dict[int, Stream] = {}
+        """Sessions that have changed since the last look, by key."""
+        self.waiting: dict[int, Waiting] = {}
         """Sessions that are to be looked at, by key."""
         self.jobs: dict[int, Job] = {}
 
@@ -106,20 +107,19 @@ class ExtractionWorker:
     def is_everywhere(self) -> bool:
         return self.policies.default.extract is not None
 
-    def on_commit(self, appended: Iterable[AppendResult]) -> None:
-        now = self.clock()
-        for result in appended:
-            stream = result.stream
-            if self.is_everywhere or "memory" in stream.config:
-                known = self.changed.get(stream.key)
-                if known is None or not known.is_asked:
-                    self.changed[stream.key] = Waiting(stream.project, stream.id, now, now + IDLE_MS)
-
     def note(self, stream: Stream) -> None:
-        """Note a session that was closed or restored, or has another configuration."""
+        """Note a session that was restored, or has another configuration."""
+        if stream.kind == SESSION_KIND:
+            self.changed[stream.key] = stream
+
+    def schedule_changed(self) -> None:
+        """Let the sessions that have changed wait until they are due, but for those that a caller asks for."""
         now = self.clock()
-        if stream.kind == SESSION_KIND and self.config_of(stream) is not None:
-            self.changed[stream.key] = Waiting(stream.project, stream.id, now, first_moment(stream, now))
+        while self.changed:
+            key, stream = self.changed.popitem()
+            known = self.waiting.get(key)
+            if (self.is_everywhere or "memory" in stream.config) and (known is None or not known.is_asked):
+                self.waiting[key] = Waiting(stream.project, stream.id, now, first_moment(stream, now))
 
     def ask(self, stream: Stream) -> None:
         """Have a session looked at as soon as possible. Raises `Refused` (`no_extraction`, `llm_not_configured`)."""
@@ -131,14 +131,15 @@ class ExtractionWorker:
         job = self.jobs.get(stream.key)
         if job is not None and job.task is None:
             del self.jobs[stream.key]
-        self.changed[stream.key] = Waiting(stream.project, stream.id, self.clock(), 0, is_asked=True)
+        self.waiting[stream.key] = Waiting(stream.project, stream.id, self.clock(), 0, is_asked=True)
 
     def state_of(self, stream: Stream, extracted: Extracted | None) -> ExtractionState | None:
         """How far a session is; None if no memories are made of it."""
         if self.config_of(stream) is None:
             return None
+        self.schedule_changed()
         job, done = self.jobs.get(stream.key) or Job(), extracted or Extracted()
-        state: StateName = "waiting" if stream.key in self.changed else "current"
+        state: StateName = "waiting" if stream.key in self.waiting else "current"
         if job.task is not None:
             state = "running"
         elif job.failures >= FAILING_AFTER:
@@ -154,8 +155,9 @@ class ExtractionWorker:
     async def check_due(self) -> None:
         failing = sum(job.failures >= FAILING_AFTER for job in self.jobs.values())
         self.extractor.metrics.extractions_failing.set(failing)
+        self.schedule_changed()
         now = self.clock()
-        for key, waiting in [(key, one) for key, one in self.changed.items() if one.due_ms <= now]:
+        for key, waiting in [(key, one) for key, one in self.waiting.items() if one.due_ms <= now]:
             if key in self.jobs and self.jobs[key].task is not None:
                 continue
             with suppress(StoreUnavailable):  # it waits still
@@ -166,15 +168,15 @@ class ExtractionWorker:
         stream = await self.store.journal.find_session(waiting.project, waiting.session_id)
         config = None if stream is None or stream.key != key else self.config_of(stream)
         if stream is None or config is None:
-            if self.changed.get(key) is waiting:
-                del self.changed[key]
+            if self.waiting.get(key) is waiting:
+                del self.waiting[key]
             self.jobs.pop(key, None)
             return
         due_ms = 0 if waiting.is_asked else max(waiting.due_ms, first_moment(stream, waiting.changed_ms))
         if due_ms > self.clock():
             self.put_off(key, waiting, due_ms)
-        elif not self.limiter.is_full(stream) and self.changed.get(key) is waiting:
-            del self.changed[key]
+        elif not self.limiter.is_full(stream) and self.waiting.get(key) is waiting:
+            del self.waiting[key]
             job = self.jobs.setdefault(key, Job())
             slot = self.limiter.acquire(stream)
             job.task = asyncio.create_task(self.run_job(job, stream, config, waiting))
@@ -182,15 +184,15 @@ class ExtractionWorker:
 
     def put_off(self, key: int, waiting: Waiting, due_ms: int) -> None:
         """Look at a session again later, unless it waits for something newer; what was asked for does not."""
-        newest = self.changed.get(key)
+        newest = self.waiting.get(key)
         if newest is None or newest is waiting:
-            self.changed[key] = waiting._replace(due_ms=due_ms)
+            self.waiting[key] = waiting._replace(due_ms=due_ms)
         elif waiting.is_asked and not newest.is_asked:
-            self.changed[key] = newest._replace(due_ms=due_ms, is_asked=True)
+            self.waiting[key] = newest._replace(due_ms=due_ms, is_asked=True)
 
     async def run_job(self, job: Job, stream: Stream, config: ExtractConfig, waiting: Waiting) -> None:
         """Send what is new of a session, unless another node does; note success or failure."""
-        node, claimed = self.node_token(), False
+        node, claimed = self.node.token, False
         try:
             claimed = await self.store.claims.claim(EXTRACTION, stream.key, node, self.clock(), CLAIM_MS)
             if not claimed:
@@ -253,9 +255,10 @@ class ExtractionWorker:
         while after is not None:
             begun = time()
             check = await self.store.extractions.check_extractions(self.is_everywhere, after, CHECKED_AT_ONCE)
+            self.schedule_changed()
             now = self.clock()
             for stream in check.behind:
-                is_known = stream.key in self.changed or stream.key in self.jobs
+                is_known = stream.key in self.waiting or stream.key in self.jobs
                 if not is_known and first_moment(stream, now) > now - MAX_LATE_MS:
                     self.note(stream)
             after = check.through_key

@@ -20,7 +20,7 @@ from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.recording.batches import EventBatch
 from voicemem.sessions.recording.redaction import Redaction
 from voicemem.store.journal import Journal
-from voicemem.store.streams import AppendResult, Batch
+from voicemem.store.streams import AppendResult, Batch, Stream
 from voicemem.telemetry import Telemetry
 
 CommitListener = Callable[[Sequence[AppendResult]], None]
@@ -138,8 +138,7 @@ class Commits:
         self.read_models.note_commit(time.monotonic() - answered, len(batches))
         offered, stored_bytes = sum(one.offered for one in batches), sum(one.stored_bytes for one in batches)
         self.metrics.count_commit(counts, offered, stored_bytes)
-        for listener in self.feed.listeners:
-            listener(appended)
+        self.feed.report(appended)
 
     def note_others(self, batch: EventBatch, counts: Counter[tuple[str, str]]) -> None:
         """Count and log what of a batch was not stored, and audit its configuration changes."""
@@ -236,6 +235,15 @@ class CommitFeed:
 
     def __init__(self) -> None:
         self.listeners: list[CommitListener] = []
+        self.collectors: list[dict[int, Stream]] = []
+        """Each gets the sessions of every commit, by key; its owner takes them out when it has time."""
+
+    def report(self, appended: Sequence[AppendResult]) -> None:
+        for collector in self.collectors:
+            for result in appended:
+                collector[result.stream.key] = result.stream
+        for listener in self.listeners:
+            listener(appended)
 
     def subscribe(self, listener: CommitListener) -> None:
         self.listeners.append(listener)

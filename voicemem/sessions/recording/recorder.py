@@ -18,7 +18,7 @@ from voicemem.errors import CODES, Refused, SessionQuarantined, VoicememError
 from voicemem.protocol.codec import ENCODER, DecodedEvent, RejectedEvent, has_large_integer, may_have_large_number
 from voicemem.protocol.events import Auth, FrameEvent, IncomingEvent, SessionOpen, SessionUpdate, update_patch
 from voicemem.protocol.types import MAX_FRAME_BYTES, JsonObject
-from voicemem.runtime import Runtime
+from voicemem.runtime import NodeToken, Runtime
 from voicemem.security.access import SETS_NOTHING
 from voicemem.security.audit import audit
 from voicemem.sessions.read_models.cache import ReadModelCache
@@ -185,11 +185,11 @@ class Recorder:
         runtime: Runtime,
         check_settings: Callable[[SessionPatch], None],
         telemetry: Telemetry,
-        node_token: Callable[[], str] = lambda: "",
+        node: NodeToken | None = None,
         redaction: Redaction | None = None,
     ) -> None:
-        """`node_token` returns the token of the node that connections are made to. Without `redaction` all is kept."""
-        self.node_token = node_token
+        """Connections are made to `node`. Without `redaction` all is kept."""
+        self.node = node or NodeToken()
         self.journal = journal
         self.read_models = read_models
         self.runtime = runtime
@@ -232,7 +232,7 @@ class Recorder:
         await SCHEMA_WORKER.check_config(session_patch.public)
         self.check_settings(session_patch)
         opened = await self.journal.open_producer(
-            project, session_id, producer, session_patch, frame.from_seq, self.clock(), key_id, self.node_token()
+            project, session_id, producer, session_patch, frame.from_seq, self.clock(), key_id, self.node.token
         )
         if opened.created and patch_changes_outbound(session_patch):
             audit("calling_out_changed", key_id, project, session_id)
