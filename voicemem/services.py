@@ -6,8 +6,8 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from voicemem.config.secrets import SessionPatch, llm_url, webhook_url
 from voicemem.config.service import Settings, parse_memories_ttl
+from voicemem.config.session import SessionPatch, llm_url, webhook_url
 from voicemem.context.policies import Policies
 from voicemem.context.recall import Recall
 from voicemem.context.summaries import Summaries, run_summaries, summary_writer
@@ -52,7 +52,7 @@ from voicemem.telemetry import Telemetry
 from voicemem.telemetry.recent import RecentMetrics, measure_loop_lag_forever, sample_forever
 from voicemem.webhooks.endpoints import Webhooks
 from voicemem.webhooks.outbox import OutboxWorker
-from voicemem.webhooks.sender import WebhookSender, observe_webhooks
+from voicemem.webhooks.requests import WebhookSender, observe_webhooks
 
 LOG = logging.getLogger("voicemem")
 CONCURRENT_RESTORES = 2

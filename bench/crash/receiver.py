@@ -14,7 +14,7 @@ from bench.crash.history import History
 from bench.crash.moments import Trigger
 from voicemem.runtime import now_ms
 from voicemem.webhooks.outbox import MAX_IN_FLIGHT
-from voicemem.webhooks.signing import verify
+from voicemem.webhooks.requests import verify
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 MAX_BODY_BYTES = 64 * 1024 * 1024

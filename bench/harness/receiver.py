@@ -18,7 +18,7 @@ import msgspec
 import uvloop
 from msgspec import Struct
 
-from voicemem.webhooks.signing import verify
+from voicemem.webhooks.requests import verify
 
 END = b"\r\n\r\n"
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.I)

@@ -7,8 +7,7 @@ import json
 import random
 from dataclasses import dataclass, field
 
-from voicemem.store.deliveries import Attempt
-from voicemem.store.outbox import ClaimedDelivery
+from voicemem.store.outbox import Attempt, ClaimedDelivery
 
 PROJECT = "p"
 SIZES = (0, 0, 0, 40, 200, 200, 1_500, 9_000)

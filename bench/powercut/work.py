@@ -9,7 +9,7 @@ from typing import Literal
 from bench.powercut.ledger import PROJECT, Call, Ledger, Producing, Sent, end_payload, payload
 from voicemem.config.session import validate_config
 from voicemem.errors import Refused, StoreUnavailable
-from voicemem.store.deliveries import Attempt
+from voicemem.store.outbox import Attempt
 from voicemem.store.port import Store
 from voicemem.store.records import Snapshot
 from voicemem.store.streams import Batch, Offer, Outcome, SessionEnding

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 from voicemem.config.session import validate_config
-from voicemem.store.deliveries import Attempt
-from voicemem.store.outbox import ClaimedDelivery
+from voicemem.store.outbox import Attempt, ClaimedDelivery
 from voicemem.store.port import Store
 from voicemem.store.streams import SessionEnding
 

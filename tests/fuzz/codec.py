@@ -15,7 +15,7 @@ with atheris.instrument_imports(include=["voicemem"]):
     import orjson
 
     from tests.support.frames import decode_frame, decode_lines
-    from voicemem.config.secrets import SECRETS
+    from voicemem.config.session import SECRETS
     from voicemem.errors import CODES, InvalidFrame, Refused
     from voicemem.protocol.codec import (
         DecodedEvent,

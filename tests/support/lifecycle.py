@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.support.stores.contract import append_batch
-from voicemem.config.secrets import SessionPatch
+from voicemem.config.session import SessionPatch
 from voicemem.sessions.lifecycle import Presence
 from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.store.records import OpenResult

@@ -16,10 +16,10 @@ from voicemem.cli.truth.replay import LONGEST_PAUSE_S, read_true_call, stage
 from voicemem.client.replay import Replay, load_recording
 from voicemem.client.transport.connection import PATH
 from voicemem.client.transport.rest import session_path
-from voicemem.config.secrets import check_webhook_secret
 from voicemem.config.service import Settings, parse_address
+from voicemem.config.session import check_webhook_secret
 from voicemem.protocol.types import JsonObject
-from voicemem.webhooks.signing import WebhookEvent, WebhookReceiver
+from voicemem.webhooks.requests import WebhookEvent, WebhookReceiver
 
 
 @click.command(short_help="Show what voicemem does, with a recorded call.")

@@ -13,8 +13,7 @@ from typing import Literal, NamedTuple, get_args
 
 from msgspec import Struct
 
-from voicemem.config.secrets import check_webhook_secret
-from voicemem.config.session import URL_PATTERN, URL_RULE, Contents
+from voicemem.config.session import URL_PATTERN, URL_RULE, Contents, check_webhook_secret
 from voicemem.errors import CannotStart, Refused
 from voicemem.protocol.memories import GivenKind
 

@@ -15,8 +15,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, field, structs
 
-from voicemem.config.secrets import SessionPatch
-from voicemem.config.session import apply_patch, validate_config
+from voicemem.config.session import SessionPatch, apply_patch, validate_config
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
 from voicemem.dialects.registry import DIALECTS
 from voicemem.documents.document import MAX_DOCUMENT_BYTES, check_form, content_size

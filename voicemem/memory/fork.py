@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from voicemem.config.secrets import SessionPatch
-from voicemem.config.session import apply_patch, parse_config, validate_config
+from voicemem.config.session import SessionPatch, apply_patch, parse_config, validate_config
 from voicemem.errors import Refused
 from voicemem.protocol import events
 from voicemem.protocol.codec import decode_stored

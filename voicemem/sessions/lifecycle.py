@@ -15,8 +15,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 from msgspec import Meta, Struct
 
-from voicemem.config.secrets import SessionPatch
-from voicemem.config.session import different_settings, validate_config, warnings_about
+from voicemem.config.session import SessionPatch, different_settings, validate_config, warnings_about
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.protocol.types import JsonObject, SessionId, join_cursor, split_cursor
 from voicemem.redaction.texts import Rules

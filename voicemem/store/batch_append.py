@@ -7,8 +7,7 @@ import msgspec
 
 from voicemem.errors import Refused
 from voicemem.protocol.codec import is_same_event
-from voicemem.store.stream_changes import apply_session_patch, declare_gap, reopen
-from voicemem.store.stream_rows import StreamRows
+from voicemem.store.stream_changes import StreamRows, apply_session_patch, declare_gap, reopen
 from voicemem.store.streams import (
     AppendResult,
     Batch,

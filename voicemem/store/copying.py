@@ -24,7 +24,7 @@ from voicemem.protocol.types import JsonObject
 from voicemem.store.database import Connection, Row
 from voicemem.store.records import JournalRow
 from voicemem.store.runs import decompress_runs, page_of, runs_after, verify_checksum
-from voicemem.store.stream_rows import POSITION as JOURNAL_END
+from voicemem.store.stream_changes import POSITION as JOURNAL_END
 
 PORTION_ROWS, PORTION_BYTES = 5_000, 4 * 1024 * 1024
 """The size of one transaction of a copy; the row that exceeds the bytes is its last."""

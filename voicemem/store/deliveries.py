@@ -7,19 +7,9 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from voicemem.store.database import Connection, Port, Row, reads, writes
-from voicemem.store.endpoints import ENDPOINT_COLUMNS, Endpoint, to_endpoint
+from voicemem.store.outbox import ENDPOINT_COLUMNS, NOT_ERASED, Attempt, Endpoint, to_endpoint
 
 DeliveryState = Literal["pending", "delivered", "failed"]
-
-
-class Attempt(NamedTuple):
-    """One logged attempt at a delivery. `excerpt` is the beginning of the answer."""
-
-    started_ms: int
-    duration_ms: int
-    status: int | None
-    error: str | None
-    excerpt: str
 
 
 class Delivery(NamedTuple):
@@ -79,8 +69,6 @@ class EndpointCounts(NamedTuple):
     pending: int = 0
 
 
-NOT_ERASED = "(select s.state from streams s where s.key = x.stream) <> 'erased'"
-"""True for deliveries (x) of sessions that are not erased: those of an erased one stay a while, and are not sent."""
 SELECT_ATTEMPTS = """
     select started_ms, duration_ms, status, error, excerpt from attempts where delivery = :delivery order by number
 """

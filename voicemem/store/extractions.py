@@ -1,7 +1,7 @@
 """Extractions of memories from sessions by an LLM: how far they have come, and what they cost."""
 
 from voicemem.store.database import Check, Connection, Port, checked, scans, writes
-from voicemem.store.stream_rows import POSITION, SELECT_READABLE_STREAMS, to_stream
+from voicemem.store.stream_changes import POSITION, SELECT_READABLE_STREAMS, to_stream
 from voicemem.store.streams import SESSION_KIND, Stream
 
 EXTRACT = b'"extract"'

@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from voicemem.config.secrets import SessionPatch
-from voicemem.config.session import apply_patch
+from voicemem.config.session import SessionPatch, apply_patch
 from voicemem.errors import Refused
 from voicemem.protocol.codec import SORTED
 from voicemem.store.database import Connection, Port, reads, writes
@@ -24,17 +23,20 @@ from voicemem.store.records import (
 )
 from voicemem.store.runs import IS_READABLE, find_last_seq, page_of, runs_after
 from voicemem.store.stream_changes import (
+    STREAM_COLUMNS,
+    StreamRows,
     apply_session_patch,
     close,
     create_session,
     declare_gap,
     find,
+    label_digest,
     new_stream,
     refuse_erased,
     reopen,
     restore_session,
+    to_stream,
 )
-from voicemem.store.stream_rows import STREAM_COLUMNS, StreamRows, label_digest, to_stream
 from voicemem.store.streams import (
     SESSION_KIND,
     USER_KIND,

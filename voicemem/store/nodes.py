@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 from voicemem.errors import StoreUnavailable
 from voicemem.store.database import Connection, NodeRetired, Port, Row, columns, upsert, writes
 from voicemem.store.records import Node
-from voicemem.store.stream_rows import POSITION, STORED_COLUMNS, to_stream
+from voicemem.store.stream_changes import POSITION, STORED_COLUMNS, to_stream
 from voicemem.store.streams import AWAITED_MS, SESSION_KIND, break_off
 
 INSERT_NODE = upsert("nodes", ["token"], Node.__struct_fields__[1:])

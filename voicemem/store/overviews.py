@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from voicemem.store.database import Connection, Port, scans, writes
 from voicemem.store.journal import CONDITIONS, IS_LISTED, clauses_of
 from voicemem.store.records import CLIENT_ID_LABEL, SLOW_MS, SavedFigures, SessionFilter, SessionOverview
-from voicemem.store.stream_rows import POSITION
+from voicemem.store.stream_changes import POSITION
 from voicemem.store.streams import MAX_OVERVIEW_TEXT, SESSION_KIND
 
 MAX_LOOKS = 5_000

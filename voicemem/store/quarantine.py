@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from voicemem.store.database import Connection, Port, upsert, writes
-from voicemem.store.stream_rows import STREAM_COLUMNS, to_stream
+from voicemem.store.stream_changes import STREAM_COLUMNS, to_stream
 from voicemem.store.streams import SESSION_KIND, Stream
 
 QuarantineReason = Literal["failed", "too_slow", "damaged"]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from voicemem.store.database import Connection, Database, writes
 from voicemem.store.memories import Memories
-from voicemem.store.stream_rows import StreamRows
+from voicemem.store.stream_changes import StreamRows
 from voicemem.store.streams import ERASED_USER_KIND, USER_KIND, Stream, mark_erased
 from voicemem.store.transcript_index import TranscriptIndex
 from voicemem.store.upkeep import Portion

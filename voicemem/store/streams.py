@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from voicemem.config.secrets import SessionPatch
-from voicemem.config.session import parse_config
+from voicemem.config.session import SessionPatch, parse_config
 from voicemem.errors import CODES
 from voicemem.protocol.types import JsonObject
 

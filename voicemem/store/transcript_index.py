@@ -18,7 +18,7 @@ from voicemem.search.words import QueryWord
 from voicemem.store.claims import INDEX_CHECK, Claims
 from voicemem.store.database import Check, Connection, Database, checked, columns, upsert
 from voicemem.store.scopes import FIRST_MS, LAST_MS, Scope
-from voicemem.store.stream_rows import POSITION, SELECT_READABLE_STREAMS, to_stream
+from voicemem.store.stream_changes import POSITION, SELECT_READABLE_STREAMS, to_stream
 from voicemem.store.streams import SESSION_KIND, Stream
 from voicemem.transcript.messages import Role
 

@@ -12,9 +12,8 @@ from voicemem.errors import Refused
 from voicemem.runtime import Runtime
 from voicemem.security.access import DEFAULT_PROJECT
 from voicemem.store import deliveries as stored
-from voicemem.store.endpoints import Endpoint, Endpoints
-from voicemem.webhooks.outbox import AttemptResult, Send, make_attempt_request
-from voicemem.webhooks.payloads import HEALTH_CHECK, HEALTH_CHECK_SID
+from voicemem.store.outbox import Endpoint, Endpoints
+from voicemem.webhooks.outbox import HEALTH_CHECK, HEALTH_CHECK_SID, AttemptResult, Send, make_attempt_request
 
 MAX_ENDPOINTS = 50
 """Per project: every session makes webhook events for each of them."""

@@ -20,8 +20,7 @@ from tests.support.stores.contract import (
     reload,
     update_offer,
 )
-from voicemem.config.secrets import SessionPatch
-from voicemem.config.session import MAX_LABELS, validate_config
+from voicemem.config.session import MAX_LABELS, SessionPatch, validate_config
 from voicemem.errors import Refused
 from voicemem.store.port import Store
 from voicemem.store.streams import Outcome, SessionEnding

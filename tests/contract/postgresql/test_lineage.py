@@ -27,7 +27,7 @@ from tests.support.stores.postgresql import opened  # noqa: E402
 from voicemem.errors import CannotStart, StoreUnavailable  # noqa: E402
 from voicemem.store.postgresql.connection import PostgresqlConnection, Server, connect, parse_options  # noqa: E402
 from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
-from voicemem.store.stream_rows import Conflict  # noqa: E402
+from voicemem.store.stream_changes import Conflict  # noqa: E402
 
 pytestmark = pytest.mark.postgresql
 

@@ -23,7 +23,7 @@ from tests.support.processes.doc_programs import (
 )
 from tests.support.processes.ports import free_ports
 from tests.support.processes.service_process import running_process
-from voicemem.webhooks.signing import signature_headers
+from voicemem.webhooks.requests import signature_headers
 
 PAGE = "first-webhook-receiver.md"
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"

@@ -17,7 +17,7 @@ from voicemem.runtime import Runtime, now_ms
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.store.sqlite import SqliteStore
 from voicemem.webhooks.outbox import LEASE_MS, OutboxWorker
-from voicemem.webhooks.sender import WebhookSender
+from voicemem.webhooks.requests import WebhookSender
 
 
 @pytest.fixture

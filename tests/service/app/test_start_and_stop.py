@@ -18,8 +18,8 @@ from tests.support.stores.contract import append_batch
 from tests.support.stores.failing import locked_database, store_without_room
 from tests.support.waiting import eventually
 from voicemem.app import App
-from voicemem.config.secrets import SessionPatch
 from voicemem.config.service import Address
+from voicemem.config.session import SessionPatch
 from voicemem.errors import CannotStart
 from voicemem.runtime import now_ms
 from voicemem.store.sqlite import SqliteStore

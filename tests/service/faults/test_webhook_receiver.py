@@ -27,8 +27,7 @@ from tests.support.stores.outbox_rig import OutboxRig
 from voicemem.security.address_guard import allowed_networks
 from voicemem.store.sqlite.store import InMemoryStore
 from voicemem.webhooks.outbox import RETRY_DELAYS_S
-from voicemem.webhooks.sender import WebhookSender
-from voicemem.webhooks.signing import verify
+from voicemem.webhooks.requests import WebhookSender, verify
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 TIMEOUT_S = 1.0

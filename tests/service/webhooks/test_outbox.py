@@ -23,13 +23,13 @@ from tests.support.servers.webhook_receiver import Reply, WebhookEvent, WebhookR
 from tests.support.stores.outbox_rig import OutboxRig
 from voicemem.config.session import validate_config
 from voicemem.security.address_guard import allowed_networks
-from voicemem.store.deliveries import Attempt, Delivery
+from voicemem.store.deliveries import Delivery
+from voicemem.store.outbox import Attempt
 from voicemem.store.port import Store
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.store import InMemoryStore
 from voicemem.webhooks.outbox import LEASE_MS, MAX_IN_FLIGHT, REFILL_THRESHOLD, RETRY_DELAYS_S, OutboxWorker
-from voicemem.webhooks.sender import WebhookSender
-from voicemem.webhooks.signing import verify
+from voicemem.webhooks.requests import WebhookSender, verify
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 

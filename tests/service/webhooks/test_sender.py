@@ -19,8 +19,7 @@ from tests.support.servers.faulty_receivers import Handler, abort_connection, tc
 from tests.support.servers.resolver import FakeResolver
 from voicemem.security.address_guard import allowed_networks
 from voicemem.webhooks.outbox import AttemptRequest, AttemptResult, next_delay_s, verdict
-from voicemem.webhooks.sender import WebhookSender
-from voicemem.webhooks.signing import verify
+from voicemem.webhooks.requests import WebhookSender, verify
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 BODY = b'{"noticeId":"n1","payload":{}}'

@@ -11,10 +11,9 @@ from msgspec.structs import replace
 
 from tests.support.profiles import examples
 from voicemem.config.session import validate_config
-from voicemem.store.deliveries import Attempt, DeliveryFilter, EndpointDelivery
-from voicemem.store.endpoints import Endpoint
+from voicemem.store.deliveries import DeliveryFilter, EndpointDelivery
 from voicemem.store.journal import Journal
-from voicemem.store.outbox import ANY_NUMBER, ClaimedDelivery
+from voicemem.store.outbox import ANY_NUMBER, Attempt, ClaimedDelivery, Endpoint
 from voicemem.store.port import Store
 from voicemem.store.records import Node, OpenResult, SessionFilter
 from voicemem.store.streams import AppendResult, Batch, Offer, Outcome, SessionEnding, Stream

@@ -17,7 +17,7 @@ from voicemem.store.deliveries import Delivery
 from voicemem.store.port import Store
 from voicemem.store.streams import Offer, SessionEnding
 from voicemem.webhooks.outbox import OutboxWorker
-from voicemem.webhooks.sender import WebhookSender
+from voicemem.webhooks.requests import WebhookSender
 
 
 class OutboxRig:

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.rows import every_row
-from voicemem.config.secrets import changes_outbound, check_webhook_secret, patch_changes_outbound
-from voicemem.config.session import validate_config
+from voicemem.config.session import changes_outbound, check_webhook_secret, patch_changes_outbound, validate_config
 from voicemem.errors import Refused
 from voicemem.protocol.types import JsonObject
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.lifecycle import ended, opened
-from voicemem.config.secrets import SessionPatch
+from voicemem.config.session import SessionPatch
 from voicemem.errors import Refused
 from voicemem.sessions.lifecycle import Presence
 

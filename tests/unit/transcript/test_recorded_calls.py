@@ -18,7 +18,7 @@ from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import DecodedRow, fold, fold_all
 from voicemem.transcript.history import messages, tool_uses
 from voicemem.transcript.state import State, decode_state, encode_state
-from voicemem.webhooks.payloads import history_payload, session_fields
+from voicemem.webhooks.outbox import history_payload, session_fields
 
 CALLS = sorted(path.stem for path in FIXTURES.glob("*.jsonl"))
 SHORT = [name for name in CALLS if name != "long_call"]

@@ -13,7 +13,7 @@ from tests.support.transcripts import folded
 from voicemem.config.session import HISTORY_EVENT
 from voicemem.transcript.messages import Message
 from voicemem.transcript.state import Latency
-from voicemem.webhooks.payloads import (
+from voicemem.webhooks.outbox import (
     envelope,
     history_payload,
     latencies_of,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from standardwebhooks import Webhook
 
 from tests.support.rows import every_row
-from voicemem.webhooks.signing import signature_headers, verify
+from voicemem.webhooks.requests import signature_headers, verify
 
 AGORA_BODY = (
     b'{"eventType":10,"noticeId":"4eb720f0-8da7-11e9-a43e-53f411c2761f","notifyMs":1560408533119,'

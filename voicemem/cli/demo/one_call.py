@@ -21,7 +21,7 @@ from voicemem.client.replay import Replay, load_recording
 from voicemem.config.service import Address, Settings
 from voicemem.protocol.types import JsonObject
 from voicemem.webhooks.endpoints import new_webhook_secret
-from voicemem.webhooks.signing import WebhookEvent, WebhookReceiver
+from voicemem.webhooks.requests import WebhookEvent, WebhookReceiver
 
 SESSION = "demo"
 FAST = 12.0

@@ -6,8 +6,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta, Struct
 
-from voicemem.config.secrets import changes_outbound
-from voicemem.config.session import SessionConfig
+from voicemem.config.session import SessionConfig, changes_outbound
 from voicemem.errors import Refused
 from voicemem.memory.search import Millis
 from voicemem.protocol.checks import check_text

@@ -7,8 +7,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from voicemem.config.secrets import check_webhook_secret
-from voicemem.config.session import Contents, EventTypes, Url
+from voicemem.config.session import Contents, EventTypes, Url, check_webhook_secret
 from voicemem.errors import Refused
 from voicemem.protocol.checks import check_text
 from voicemem.protocol.types import JsonObject, matching
@@ -16,7 +15,7 @@ from voicemem.security.audit import Act, audit
 from voicemem.server.http.request import GRANT, SESSION_ID, fields_given, json_response, read_struct, services_of
 from voicemem.server.http.routes import Routes, optional
 from voicemem.store.deliveries import EndpointCounts
-from voicemem.store.endpoints import Endpoint
+from voicemem.store.outbox import Endpoint
 
 ROUTES = Routes()
 UNKNOWN_ENDPOINT = "unknown_webhook"

@@ -8,8 +8,7 @@ from typing import cast, get_args
 
 import msgspec
 
-from voicemem.config.secrets import SECRETS, SessionPatch
-from voicemem.config.session import validate_config
+from voicemem.config.session import SECRETS, SessionPatch, validate_config
 from voicemem.dialects.dialect import AUDIO_BYTES, Frame
 from voicemem.errors import VoicememError
 from voicemem.protocol import events

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 from typing import cast
 
-from voicemem.config.secrets import patch_changes_outbound
+from voicemem.config.session import patch_changes_outbound
 from voicemem.errors import VoicememError
 from voicemem.protocol.codec import DecodedEvent
 from voicemem.runtime import Clock

@@ -10,8 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeGuard, cast
 
-from voicemem.config.secrets import SessionPatch, changes_outbound, patch_changes_outbound
-from voicemem.config.session import validate_config
+from voicemem.config.session import SessionPatch, changes_outbound, patch_changes_outbound, validate_config
 from voicemem.dialects.dialect import Dialect, Frame, MalformedFrame, RawFrame, UnknownFrame
 from voicemem.dialects.registry import DIALECTS, no_such_dialect
 from voicemem.errors import CODES, Refused, SessionQuarantined, VoicememError

@@ -16,7 +16,7 @@ from voicemem.store.postgresql.connection import PostgresqlConnection, connect, 
 from voicemem.store.postgresql.driver import SELECT_NOW, reason
 from voicemem.store.postgresql.schema import LOCK_META, add_partitions, check_version, migrate
 from voicemem.store.postgresql.words import PostgresqlMemoryWords
-from voicemem.store.stream_rows import label_digest
+from voicemem.store.stream_changes import label_digest
 from voicemem.store.streams import SESSION_KIND
 
 INSERT_LOCK = "insert into stream_locks (stream, version) values (:key, 1)"

@@ -18,7 +18,7 @@ from voicemem.errors import CannotStart
 from voicemem.store.database import first_key
 from voicemem.store.postgresql.connection import PostgresqlConnection, Server, why
 from voicemem.store.postgresql.rows import CachedVersions
-from voicemem.store.stream_rows import POSITION
+from voicemem.store.stream_changes import POSITION
 from voicemem.store.upkeep import migrations_of, not_ours
 
 LOG = logging.getLogger("voicemem.nodes")

@@ -21,7 +21,7 @@ from voicemem.errors import StoreUnavailable
 from voicemem.store.database import NodeRetired, Troubles
 from voicemem.store.postgresql.connection import Fenced, PostgresqlConnection, is_lost, is_ours, is_retried, unavailable
 from voicemem.store.postgresql.rows import Rows, Shared
-from voicemem.store.stream_rows import Conflict
+from voicemem.store.stream_changes import Conflict
 
 ATTEMPTS = 12
 PAUSE_S, MAX_PAUSE_S = 0.002, 0.1

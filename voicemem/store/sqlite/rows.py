@@ -22,7 +22,7 @@ from voicemem.store.database import KeySource
 from voicemem.store.records import Quotas
 from voicemem.store.runs import JOURNAL_COLUMNS, WAYPOINT_STRIDE
 from voicemem.store.sqlite.connection import SqliteConnection, transaction
-from voicemem.store.stream_rows import StreamRows
+from voicemem.store.stream_changes import StreamRows
 from voicemem.store.streams import (
     SESSION_KIND,
     USER_KIND,

@@ -18,7 +18,7 @@ from tests.support.profiles import examples
 from tests.support.rows import every_row
 from tests.support.stores.contract import append_batch
 from tests.support.strategies import PRODUCER_EVENTS
-from voicemem.config.secrets import SessionPatch
+from voicemem.config.session import SessionPatch
 from voicemem.context.builder import ContextOptions, render_body, select_context
 from voicemem.context.policies import Policies
 from voicemem.errors import Refused

@@ -12,7 +12,7 @@ import pytest
 from tests.support.checks.openapi import check_response, component, openapi_document
 from tests.support.rows import every_row
 from voicemem.compat import agora
-from voicemem.config.secrets import SECRETS
+from voicemem.config.session import SECRETS
 from voicemem.protocol.checks import METADATA_ORDER
 from voicemem.protocol.types import JsonObject
 from voicemem.server import rest

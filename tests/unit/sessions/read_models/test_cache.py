@@ -18,7 +18,7 @@ from tests.support.frames import decode_frame
 from tests.support.profiles import examples, seeds
 from tests.support.stores.contract import append_batch as append_offers
 from tests.support.strategies import PRODUCER_EVENTS
-from voicemem.config.secrets import SessionPatch
+from voicemem.config.session import SessionPatch
 from voicemem.errors import StoreUnavailable
 from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.events import JournaledEvent

@@ -16,7 +16,7 @@ import pytest
 from tests.support.events import delta, event, final
 from tests.support.stores.contract import append_batch
 from tests.support.stores.damage import damage_entry, replace_run
-from voicemem.config.secrets import SessionPatch
+from voicemem.config.session import SessionPatch
 from voicemem.errors import SessionQuarantined
 from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.events import Metric

@@ -16,7 +16,7 @@ import pytest
 from tests.support.events import LARGE_TEXT, final_transcript, session_end, unknown_event
 from tests.support.frames import decode_frame
 from tests.support.profiles import seeds
-from voicemem.config.secrets import SessionPatch
+from voicemem.config.session import SessionPatch
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.events import SessionOpen

@@ -16,7 +16,7 @@ from tests.support.profiles import seeds
 from tests.support.stores.contract import append_batch
 from voicemem.config.session import validate_config
 from voicemem.errors import StoreUnavailable
-from voicemem.store.deliveries import Attempt
+from voicemem.store.outbox import Attempt
 from voicemem.store.port import Store
 from voicemem.store.records import Snapshot
 from voicemem.store.sqlite import SqliteStore

@@ -24,8 +24,8 @@ from tests.support.stores.sqlite import (
 )
 from voicemem.config.session import validate_config
 from voicemem.errors import CannotStart, StoreUnavailable
-from voicemem.store.deliveries import Attempt
 from voicemem.store.directory import ApiKey
+from voicemem.store.outbox import Attempt
 from voicemem.store.records import SessionFilter
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.store import InMemoryStore

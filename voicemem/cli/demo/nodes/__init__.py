@@ -30,7 +30,7 @@ from voicemem.client.session import ProducerSession
 from voicemem.config.service import Address
 from voicemem.protocol.types import JsonObject
 from voicemem.webhooks.endpoints import new_webhook_secret
-from voicemem.webhooks.signing import WebhookEvent, WebhookReceiver
+from voicemem.webhooks.requests import WebhookEvent, WebhookReceiver
 
 CALLS = 12
 FAST = 5.0
