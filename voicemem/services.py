@@ -10,20 +10,19 @@ from voicemem.config.service import Settings, parse_memories_ttl
 from voicemem.config.session import SessionPatch, llm_url, webhook_url
 from voicemem.context.policies import Policies
 from voicemem.context.recall import Recall
-from voicemem.context.summaries import Summaries, run_summaries, summary_writer
+from voicemem.context.summaries import Summaries, run_summaries
 from voicemem.errors import Refused
 from voicemem.gateway.service import Gateway
 from voicemem.llm.background import BackgroundLlm, ConcurrencyLimiter
 from voicemem.llm.client import LlmClient, Timeouts
 from voicemem.llm.embeddings import Embedder
 from voicemem.llm.endpoints import EMBEDDINGS_PATH, LlmEndpoint, LlmEndpoints
-from voicemem.memory.account import Accounts
 from voicemem.memory.extraction.extractor import DailyBudget, Extractor
 from voicemem.memory.extraction.worker import ExtractionWorker, extract_forever
 from voicemem.memory.long_term.forgetting import MemoryKeeper, expire_memories_forever
 from voicemem.memory.long_term.memories import LongTermMemory
 from voicemem.memory.search import MemoryFinder, Vectors
-from voicemem.memory.statistics import Overviews, make_overviews_forever
+from voicemem.memory.statistics import Accounts, Overviews, make_overviews_forever
 from voicemem.memory.transcript_index import TranscriptIndexer, index_forever
 from voicemem.memory.vectors import QueryVectors, VectorMaker, make_vectors_forever
 from voicemem.memory.working_memory import WorkingMemory
@@ -204,8 +203,7 @@ class Services:
         )
         metrics = self.telemetry.metrics
         background_llm, limiter = BackgroundLlm(self.targets, self.llm.complete, metrics), ConcurrencyLimiter()
-        write = summary_writer(background_llm)
-        self.summaries = Summaries(store, self.read_models, self.policies, write, runtime, node, limiter)
+        self.summaries = Summaries(store, self.read_models, self.policies, background_llm, runtime, node, limiter)
         budget = DailyBudget(store, runtime.clock, settings.memories_budget)
         models, memory, policies = self.read_models, self.long_term, self.policies
         extractor = Extractor(store, models, memory, background_llm, policies, metrics, budget, self.rules)

@@ -29,9 +29,9 @@ from voicemem.compat.agora.agents import AgentsQuery, TurnsQuery
 from voicemem.compat.agora.requests import agora_error, status_of
 from voicemem.config.context import PARAMETERS
 from voicemem.config.session import LlmConfig, SessionConfig, WebhookConfig
+from voicemem.context.builder import LeftOut, Usage
 from voicemem.context.formats import ENRICHERS
 from voicemem.context.policies import ContextConfig
-from voicemem.context.usage import LeftOut, Usage
 from voicemem.documents.document import WorkingMemoryConfig
 from voicemem.errors import CODES
 from voicemem.llm.transport import ERROR_WORDS

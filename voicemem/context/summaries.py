@@ -7,7 +7,6 @@ only if no other summary was journaled meanwhile. So should two nodes ask all th
 import asyncio
 import logging
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from operator import attrgetter
 
@@ -17,7 +16,7 @@ from msgspec import Struct
 from voicemem.backoff import exponential_s, spread
 from voicemem.config.context import fill_prompt
 from voicemem.config.session import parse_config
-from voicemem.context.builder import ContextOptions, ContextSelection, select_context
+from voicemem.context.builder import ContextOptions, ContextSelection, SummaryState, select_context
 from voicemem.context.policies import (
     NO_SUMMARY_YET,
     PROMPT,
@@ -29,7 +28,6 @@ from voicemem.context.policies import (
     render_messages,
     summary_tokens,
 )
-from voicemem.context.usage import SummaryState
 from voicemem.errors import LlmFailed, Refused, SessionQuarantined, StoreUnavailable, VoicememError
 from voicemem.llm.background import BackgroundLlm, ConcurrencyLimiter, LlmText
 from voicemem.llm.tokens import UNKNOWN_WINDOW
@@ -60,10 +58,6 @@ MAX_SUMMARY_SHARE = 0.5
 """Share of the budget that a summary may take."""
 
 
-WriteSummary = Callable[[Stream, str | None, str], Awaitable[LlmText]]
-"""Sends a prompt to the LLM of a session; the model is the one for summaries, or None. Raises `VoicememError`."""
-
-
 class SummaryJob(Struct):
     """The work on one session's next summary."""
 
@@ -83,7 +77,7 @@ class Summaries:
         store: Store,
         read_models: ReadModelCache,
         policies: Policies,
-        write_summary: WriteSummary,
+        llm: BackgroundLlm,
         runtime: Runtime,
         node: NodeToken | None = None,
         limiter: ConcurrencyLimiter | None = None,
@@ -93,7 +87,7 @@ class Summaries:
         self.node = node or NodeToken()
         self.read_models = read_models
         self.policies = policies
-        self.write_summary = write_summary
+        self.llm = llm
         self.clock = runtime.clock
         self.random = runtime.random
         self.changed: dict[int, Stream] = {}
@@ -183,7 +177,8 @@ class Summaries:
             previous = NO_SUMMARY_YET if due.previous is None else due.previous.text
             said = render_messages(due.messages, due.tools)
             prompt = fill_prompt(selection.memory_config.prompt or PROMPT, previous, said)
-            summary_result = await self.write_summary(job.stream, selection.memory_config.model, prompt)
+            messages = [{"role": "user", "content": prompt}]
+            summary_result = await self.llm.ask(job.stream, METRIC_USE, selection.memory_config.model, messages)
             check_summary(summary_result.text, selection)
             await self.append_summary(job.stream, due, summary_result)
             job.failures, job.error = 0, None
@@ -222,15 +217,6 @@ class Summaries:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def summary_writer(llm: BackgroundLlm) -> WriteSummary:
-    """Return the function that writes summaries with a session's LLM, or the operator's if it has none."""
-
-    async def write(stream: Stream, model: str | None, prompt: str) -> LlmText:
-        return await llm.ask(stream, METRIC_USE, model, [{"role": "user", "content": prompt}])
-
-    return write
 
 
 def now_s() -> float:

@@ -15,9 +15,8 @@ import msgspec
 from msgspec import UNSET, structs
 
 from voicemem.config.service import Settings, check_redactions, check_store
-from voicemem.context.builder import ContextOptions, ContextSelection, render_body, select_context
+from voicemem.context.builder import ContextOptions, ContextSelection, Usage, render_body, select_context, usage_of
 from voicemem.context.policies import Policies, Policy
-from voicemem.context.usage import Usage, usage_of
 from voicemem.documents.document import ChatToolCall
 from voicemem.errors import Refused
 from voicemem.library.arguments import (
@@ -34,7 +33,6 @@ from voicemem.library.arguments import (
     policies_from_options,
     with_policy_reason,
 )
-from voicemem.memory.account import MemoryAccount
 from voicemem.memory.add import API_PRODUCER, Added, AddedAt, ForgetRequest, Forgot, forget, record_messages
 from voicemem.memory.checkpoints import parse_checkpoint, restore_checkpoint, write_checkpoint
 from voicemem.memory.exports import export_calls, export_user, write_call
@@ -44,12 +42,12 @@ from voicemem.memory.long_term.forgetting import forget as forget_memories
 from voicemem.memory.long_term.memories import LongTermMemory, MemoriesQuery, MemoryPage, list_filter, memory_page
 from voicemem.memory.long_term.records import GivenMemory, KnownMemory, Memory, MemoryPatch, draft_of
 from voicemem.memory.search import FoundMemories, MemorySearch
-from voicemem.memory.statistics import Statistics, statistics_of
+from voicemem.memory.statistics import MemoryAccount, Statistics, statistics_of
 from voicemem.memory.working_memory import (
     DocumentChange,
     DocumentOwner,
+    DocumentVersion,
     DocumentView,
-    VersionRecord,
     WorkingMemory,
     owner_of_session,
 )
@@ -399,7 +397,7 @@ class Documents:
         """The document, or a version of it: `content`, `form`, `version`, `updated_ms`."""
         return await self.working_memory.read_document(await self.owner(), check_arguments(version=version).version)
 
-    async def versions(self, before: int | None = None, limit: int = 100) -> list[VersionRecord]:
+    async def versions(self, before: int | None = None, limit: int = 100) -> list[DocumentVersion]:
         """Return the origin of each version, the newest first: `version`, `operation`, `updated_ms`."""
         checked = check_arguments(before=before, limit=limit)
         return await self.working_memory.versions(await self.owner(), checked.before, checked.limit or 100)

@@ -236,11 +236,11 @@ def require_field(entry: Added, name: str) -> Any:
 
 
 class ForgetRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """A request to forget: all up to a turn, all but the newest messages, or everything (the default)."""
+    """One of these, or an empty object for everything. Null is refused, since forgetting cannot be undone."""
 
-    through_turn: Natural | None = None
-    keep_last: Natural | None = None
-    everything: bool | None = None
+    through_turn: Natural | UnsetType = UNSET
+    keep_last: Natural | UnsetType = UNSET
+    everything: bool | UnsetType = UNSET
 
 
 class Forgot(Struct, frozen=True):
@@ -255,7 +255,7 @@ async def forget(
     read_models: ReadModelCache, stream: Stream, request: ForgetRequest, now_ms: Callable[[], int]
 ) -> Forgot:
     """Forget a part of a memory. Raises `Refused` (`invalid_field`, `unknown_turn`)."""
-    options = [value for value in (request.through_turn, request.keep_last, request.everything) if value is not None]
+    options = [value for value in (request.through_turn, request.keep_last, request.everything) if value is not UNSET]
     if len(options) > 1 or request.everything is False:
         raise Refused(
             "invalid_field", "Use only one of through_turn, keep_last and everything; everything must be true."
@@ -268,8 +268,8 @@ async def forget(
 
 def forgotten_event(read_model: ReadModel, request: ForgetRequest) -> MemoryForgotten | None:
     """The event to journal; None if it would change nothing. Raises `Refused` (`unknown_turn`)."""
-    if request.through_turn is None:
-        return forget_all_but_newest(read_model, request.keep_last or 0, everything=request.keep_last is None)
+    if request.through_turn is UNSET:
+        return forget_all_but_newest(read_model, request.keep_last or 0, everything=request.keep_last is UNSET)
     newest = read_model.state.turn_numbers[-1] if read_model.state.turn_numbers else -1
     if request.through_turn > newest:
         raise Refused("unknown_turn")

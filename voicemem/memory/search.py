@@ -7,9 +7,9 @@ of transcripts, ranking by meaning, and the calls of a list that a text finds.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -22,17 +22,19 @@ from voicemem.memory.transcript_index import TranscriptIndexer
 from voicemem.memory.vectors import QueryVectors, VectorMaker
 from voicemem.protocol.memories import Evidence, MemorySource, Topics
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, Name, SessionId, format_place, parse_place
-from voicemem.search.ranking import FoundBy, beside, ranked
 from voicemem.search.words import query_words
 from voicemem.store.memories import AnyOf, Between, MemoryFilter, MemoryRow, Tags
 from voicemem.store.port import Store
 from voicemem.store.scopes import Scope, scope_of
 from voicemem.store.streams import Stream
 from voicemem.store.transcript_index import MAX_FOUND, FoundMessage, TranscriptQuery
-from voicemem.store.vectors import MAX_NEAR, MemoryPlace, MessagePlace, VectorQuery
+from voicemem.store.vectors import MAX_NEAR, MemoryPlace, MessagePlace, Near, VectorQuery
 from voicemem.transcript.messages import Role
 
+FoundBy = Literal["words", "vectors"]
+Item = TypeVar("Item", bound=Hashable)
 SearchMode = Literal["words", "vectors", "hybrid"]
+FoundMessages = list[tuple[FoundMessage, tuple[FoundBy, ...]]]
 BY_WORDS: tuple[FoundBy, ...] = ("words",)
 NO_EMBEDDER = (
     "There are no vectors: the service has no embedder (--embeddings-url), so mode must be auto or words, not {}."
@@ -48,14 +50,6 @@ Millis = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
 MemoryKind = Literal["message", "fact", "preference", "episode", "summary"]
 MESSAGE: MemoryKind = "message"
 KINDS: tuple[MemoryKind, ...] = ("message", "fact", "preference", "episode", "summary")
-
-
-class SearchScope(NamedTuple):
-    """The scope of a search; None is everywhere in the project."""
-
-    namespace: str | None
-    user_id: str | None
-    session_id: str | None
 
 
 class MemorySearch(Struct, frozen=True, forbid_unknown_fields=True):
@@ -84,9 +78,10 @@ class MemorySearch(Struct, frozen=True, forbid_unknown_fields=True):
     mode: Literal["auto", "words", "vectors", "hybrid"] = "auto"
     cursor: str | None = None
 
-    @property
-    def scope(self) -> SearchScope:
-        return SearchScope(*(None if one is UNSET else one for one in (self.namespace, self.user_id, self.session_id)))
+    def scope_in(self, project: str) -> Scope:
+        """The scope in which a search looks; None is everywhere in the project."""
+        places = (None if one is UNSET else one for one in (self.namespace, self.user_id, self.session_id))
+        return Scope(project, *places)
 
     def within(self, places: Mapping[str, str | None]) -> MemorySearch:
         """The same search in other places, by their fields; None is everywhere in the project."""
@@ -185,7 +180,7 @@ class MemoryFinder:
         wait_for_vector = None
         if self.vectors is not None and request.mode != "words" and self.vectors.maker.can_compare:
             wait_for_vector = self.vectors.queries.begin(request.query)
-        scope, is_complete = Scope(project, *request.scope), True
+        scope, is_complete = request.scope_in(project), True
         with_messages = request.with_messages and place.messages < MAX_FOUND
         if with_messages:
             await self.indexer.index_first(lambda stream: is_within(stream, scope))
@@ -216,22 +211,19 @@ class MemoryFinder:
         until = min((moment for moment in limits if moment is not None), default=None)
         limit = min(request.limit, MAX_FOUND - place.messages) + 1
         query = TranscriptQuery(scope, query_words(request.query), request.since, until, place.messages, limit)
-        by, alone, best = dict[MessagePlace, tuple[FoundBy, ...]](), request.mode == "vectors", place.best_message
+        alone, best = request.mode == "vectors" and vector is not None, place.best_message
         if vector is None or self.vectors is None:
-            found = await self.store.transcript_index.find_messages(query)
+            found = [(one, BY_WORDS) for one in await self.store.transcript_index.find_messages(query)]
         else:
-            found, by = await find_by_meaning(self.store, self.vectors, query, vector, alone)
+            found = await find_by_meaning(self.store, self.vectors, query, vector, alone)
         if best is None:
-            by_vectors = alone and vector is not None
-            best = 1.0 if by_vectors else max((message.score for message in found), default=0.0)
-        keys = sorted({message.key for message in found})
+            best = 1.0 if alone else max((message.score for message, _ in found), default=0.0)
+        keys = sorted({message.key for message, _ in found})
         streams = await self.store.journal.find_sessions(scope.project, keys) if keys else []
         sessions = {one.key: one for one in streams if one.state != "erased" and is_within(one, scope)}
         messages = [
-            found_message(one, sessions[one.key], best, by.get(place_of(one), BY_WORDS))
-            if one.key in sessions
-            else None
-            for one in fitting(found)
+            found_message(one, sessions[one.key], best, by) if one.key in sessions else None
+            for one, by in fitting(found)
         ]
         return messages, best
 
@@ -272,7 +264,7 @@ class MemoryFinder:
 
 
 def filter_of(project: str, request: MemorySearch) -> MemoryFilter:
-    scope = request.scope
+    scope = request.scope_in(project)
     return MemoryFilter(
         project=project,
         namespaces=any_of(scope.namespace),
@@ -315,10 +307,10 @@ def is_within(stream: Stream, scope: Scope) -> bool:
     return all(limit is None or own == limit for own, limit in zip(scope_of(stream), scope, strict=True))
 
 
-def fitting(found: Sequence[FoundMessage]) -> Sequence[FoundMessage]:
+def fitting(found: FoundMessages) -> FoundMessages:
     """Those with which a page is full by its size; at least one."""
     size = 0
-    for place, message in enumerate(found):
+    for place, (message, _) in enumerate(found):
         size += len(message.text)
         if size >= MAX_PAGE_BYTES:
             return found[: place + 1]
@@ -349,11 +341,49 @@ def memory_id(message: FoundMessage) -> str:
     return f"mem_{digest[:26]}"
 
 
-# Ranking by meaning and words together
+# Ranking by meaning and words together. The scores are added: how well the words fit, next to the best of the search,
+# and the cosine of the vectors times a weight. Adding keeps how much better the first is than the second, which ranks
+# alone (reciprocal rank fusion) lose.
+
+
+class Ranked(NamedTuple, Generic[Item]):
+    """One that was found; how well it fits both, where the best words count 1; and how it was found."""
+
+    item: Item
+    score: float
+    by: tuple[FoundBy, ...]
+
+
+def beside(score: float, best: float) -> float:
+    """A score next to the best one of its search, which has 1."""
+    return round(min(1.0, score / best), 4) if best > 0 else 0.0
+
+
+def ranked(
+    by_words: Mapping[Item, float], by_vectors: Mapping[Item, float], weight: float, times: Mapping[Item, int]
+) -> list[Ranked[Item]]:
+    """All that were found, the best first, of equal ones the newest (`times`).
+
+    A cosine of 0 or less is no likeness, and finds nothing.
+    """
+    best = max(by_words.values(), default=0.0)
+    found = []
+    for item in {**by_words, **by_vectors}:
+        cosine = by_vectors.get(item, 0.0)
+        score, by = 0.0, list[FoundBy]()
+        if item in by_words:
+            score += by_words[item] / best if best > 0 else 0.0
+            by.append("words")
+        if cosine > 0 and weight > 0:
+            score += weight * cosine
+            by.append("vectors")
+        if by:
+            found.append(Ranked(item, score, tuple(by)))
+    return sorted(found, key=lambda one: (one.score, times[one.item]), reverse=True)
 
 
 class Vectors(NamedTuple):
-    """The needs of searches by meaning."""
+    """The requirements of searches by meaning."""
 
     maker: VectorMaker
     queries: QueryVectors
@@ -361,57 +391,54 @@ class Vectors(NamedTuple):
     """The weight of the best meaning, beside the best words, which count 1."""
     count_capped: Callable[[], None]
 
+    @property
+    def embedder(self) -> str:
+        """The name of the embedder, known since it has made the vector of the query."""
+        assert self.queries.embedder.name is not None
+        return self.queries.embedder.name
+
+    def ranked(
+        self,
+        words: Mapping[Item, float],
+        near: Near[Any],
+        cosines: Mapping[Item, float],
+        times: Mapping[Item, int],
+        alone: bool,
+    ) -> list[Ranked[Item]]:
+        if near.is_capped:
+            self.count_capped()
+        return ranked(words, {**near.also, **cosines}, 1.0 if alone else self.weight, times)
+
 
 async def find_by_meaning(
-    store: Store, vectors: Vectors, query: TranscriptQuery, vector: bytes, vectors_alone: bool
-) -> tuple[list[FoundMessage], dict[MessagePlace, tuple[FoundBy, ...]]]:
-    """Find by a query's vector and, unless `vectors_alone`, its words; say how. Raises `StoreUnavailable`.
+    store: Store, vectors: Vectors, query: TranscriptQuery, vector: bytes, alone: bool
+) -> FoundMessages:
+    """Find by a query's vector and, unless it is `alone`, its words; say how. Raises `StoreUnavailable`.
 
     Both are added up over the best 200 of each; beyond these there are no more pages.
     """
-    name = vectors.queries.embedder.name
-    assert name is not None  # it has made this vector
-    by_words = (
-        [] if vectors_alone else await store.transcript_index.find_messages(replace(query, offset=0, limit=MAX_NEAR))
-    )
-    near = await store.transcript_vectors.find_near(
-        VectorQuery(
-            query.scope, name, vector, query.since_ms, query.until_ms, also=[place_of(message) for message in by_words]
-        )
-    )
-    if near.is_capped:
-        vectors.count_capped()
-    messages = {place_of(message): message for message in (*by_words, *near.found)}
+    by_words = [] if alone else await store.transcript_index.find_messages(replace(query, offset=0, limit=MAX_NEAR))
     words = {place_of(message): message.score for message in by_words}
-    cosines = near.also | {place_of(message): message.score for message in near.found}
+    of_vector = VectorQuery(query.scope, vectors.embedder, vector, query.since_ms, query.until_ms, also=list(words))
+    near = await store.transcript_vectors.find_near(of_vector)
+    messages = {place_of(message): message for message in (*by_words, *near.found)}
+    cosines = {place_of(message): message.score for message in near.found}
     times = {place: message.said_ms for place, message in messages.items()}
-    in_order = ranked(words, cosines, 1.0 if vectors_alone else vectors.weight, times)
-    page = in_order[query.offset : query.offset + query.limit]
-    found = [messages[one.item]._replace(score=one.score) for one in page]
-    return found, {one.item: one.by for one in page}
+    page = vectors.ranked(words, near, cosines, times, alone)[query.offset : query.offset + query.limit]
+    return [(messages[one.item]._replace(score=one.score), one.by) for one in page]
 
 
 async def find_memories_by_meaning(
-    store: Store, vectors: Vectors, filter: MemoryFilter, query: str, vector: bytes, vectors_alone: bool
+    store: Store, vectors: Vectors, filter: MemoryFilter, query: str, vector: bytes, alone: bool
 ) -> list[tuple[MemoryRow, float, tuple[FoundBy, ...]]]:
-    """The memories that a query finds by its vector and, unless `vectors_alone`, by its words.
-
-    The best first, each with its score, and how it was found. Raises `StoreUnavailable`.
-    """
-    name = vectors.queries.embedder.name
-    assert name is not None
-    words = [] if vectors_alone else query_words(query)
-    by_words = await store.memories.find_memories_by_words(filter, words, MAX_NEAR)
-    places = [MemoryPlace(row.key, row.id) for row, _ in by_words]
-    near = await store.memory_vectors.find_near(filter, name, vector, MAX_NEAR, places)
-    if near.is_capped:
-        vectors.count_capped()
+    """Find memories likewise; the best first, each with its score, and how it was found."""
+    by_words = await store.memories.find_memories_by_words(filter, [] if alone else query_words(query), MAX_NEAR)
+    words = {MemoryPlace(row.key, row.id): score for row, score in by_words}
+    near = await store.memory_vectors.find_near(filter, vectors.embedder, vector, MAX_NEAR, list(words))
     rows = {MemoryPlace(row.key, row.id): row for row, _ in (*by_words, *near.found)}
-    cosines = near.also | {MemoryPlace(row.key, row.id): cosine for row, cosine in near.found}
-    scores = {place: score for place, (_, score) in zip(places, by_words, strict=True)}
+    cosines = {MemoryPlace(row.key, row.id): cosine for row, cosine in near.found}
     times = {place: row.created_ms for place, row in rows.items()}
-    in_order = ranked(scores, cosines, 1.0 if vectors_alone else vectors.weight, times)
-    return [(rows[one.item], one.score, one.by) for one in in_order]
+    return [(rows[one.item], one.score, one.by) for one in vectors.ranked(words, near, cosines, times, alone)]
 
 
 def place_of(message: FoundMessage) -> MessagePlace:

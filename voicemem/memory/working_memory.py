@@ -65,13 +65,14 @@ class VersionAuthor(Struct, frozen=True):
     producer: str | None
 
 
-class VersionRecord(NamedTuple):
-    """The change that made a version of a document."""
+class DocumentVersion(Struct, frozen=True):
+    """A version, and the operation that made it."""
 
     version: int
     operation: documents.Operation
-    updated_ms: int
-    by: VersionAuthor | None = None
+    updated_at: int
+    by: VersionAuthor | None
+    """Null where a user's document was changed without a session."""
 
 
 class DocumentChange(NamedTuple):
@@ -126,7 +127,7 @@ class WorkingMemory:
         position = document.positions[version - 1]
         return await self.read_models.compute_as_of(stream.key, position, lambda at: view_of(owner, at.state.document))
 
-    async def versions(self, owner: DocumentOwner, before: int | None, limit: int) -> list[VersionRecord]:
+    async def versions(self, owner: DocumentOwner, before: int | None, limit: int) -> list[DocumentVersion]:
         """The changes that made the versions before `before`, newest first. Raises `Refused` (`unknown_session`)."""
         stream = await self.find_stream(owner)
         document = None if stream is None else (await self.read_models.get_state(stream)).document
@@ -141,7 +142,7 @@ class WorkingMemory:
                 assert isinstance(event, MemoryDocument)
                 author = event.session_id or (owner.id if owner.scope == "session" else None)
                 by = None if author is None else VersionAuthor(author, event.producer or row.producer)
-                records.append(VersionRecord(number, event.operation, row.received_ms, by))
+                records.append(DocumentVersion(number, event.operation, row.received_ms, by))
         return records
 
     async def change(

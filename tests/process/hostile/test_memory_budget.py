@@ -18,7 +18,7 @@ import msgspec
 
 from tests.support.events import final
 from tests.support.processes.measured_process import MIB, MeasuredProcess, measured_process
-from voicemem.server.rest.session_lists import MAX_PAGE_BYTES
+from voicemem.server.rest.sessions import MAX_PAGE_BYTES
 from voicemem.store.records import LIST_BYTES
 
 BUDGET_MIB = 32

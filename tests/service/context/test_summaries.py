@@ -218,7 +218,7 @@ async def test_two_services_never_race(serve: Serve, tmp_path: Path) -> None:
                 beside,
                 ReadModelCache(beside),
                 app.services.summaries.policies,
-                app.services.summaries.write_summary,
+                app.services.summaries.llm,
                 app.services.runtime._replace(random=float),
             )
             stream = await beside.journal.find_session("default", "s")

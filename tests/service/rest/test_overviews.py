@@ -15,7 +15,7 @@ from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.memory import statistics as overviews
 from voicemem.protocol.types import JsonObject
-from voicemem.server.rest.session_lists import PAGE
+from voicemem.server.rest.sessions import PAGE
 from voicemem.store import overviews as slim_rows
 from voicemem.store.records import SessionFilter
 

@@ -11,8 +11,7 @@ from tests.support.callers.rest import RestClient, client_with_key, fresh_id
 from tests.support.rows import every_row
 from tests.support.samples.session_configs import listed
 from tests.support.services import Serve
-from voicemem.server.rest.session_lists import MAX_PAGE_BYTES
-from voicemem.server.rest.sessions import PAGE
+from voicemem.server.rest.sessions import MAX_PAGE_BYTES, PAGE
 from voicemem.store.records import LIST_BYTES
 
 

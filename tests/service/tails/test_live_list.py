@@ -13,7 +13,7 @@ from tests.support.callers.tail_reader import Tail, open_tail
 from tests.support.events import dialogue, partial
 from tests.support.services import Serve
 from voicemem.app import App
-from voicemem.server.rest import session_lists as live
+from voicemem.server.rest import sessions as live
 
 LIST = "/v1/sessions?fields=overview"
 

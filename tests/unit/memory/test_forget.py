@@ -14,9 +14,8 @@ from tests.support.rows import every_row
 from tests.support.strategies import ANY_JOURNALS, PRODUCER_JOURNALS
 from tests.support.transcripts import closed, journaled, message_dicts
 from voicemem.config.session import parse_config, validate_config
-from voicemem.context.builder import ContextOptions, render_body, select_from
+from voicemem.context.builder import ContextOptions, left_out, render_body, select_from
 from voicemem.context.policies import ContextConfig, Policies
-from voicemem.context.usage import left_out
 from voicemem.errors import Refused
 from voicemem.memory.add import ForgetRequest, forgotten_event
 from voicemem.protocol.events import JournaledEvent, MemoryForgotten, MemorySummary

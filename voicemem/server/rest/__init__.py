@@ -45,24 +45,12 @@ from voicemem.server.rest import (
 )
 from voicemem.services import Services
 
-ROUTES: tuple[Route[Any], ...] = (
-    *history.ROUTES,  # the most frequent requests first: the router goes through the list
-    *context.ROUTES,
-    *sessions.ROUTES,
-    *events.ROUTES,
-    *operations.ROUTES,
-    *keys.ROUTES,
-    *tails.ROUTES,
-    *webhooks.ROUTES,
-    *deliveries.ROUTES,
-    *chat.ROUTES,
-    *working_memory.ROUTES,
-    *checkpoints.ROUTES,
-    *messages.ROUTES,
-    *users.ROUTES,
-    *memories.ROUTES,
-    *inbound.ROUTES,
+RESOURCES = (
+    *(history, context, sessions, events, operations, keys, tails, webhooks, deliveries, chat, working_memory),
+    *(checkpoints, messages, users, memories, inbound),
 )
+"""The most frequent requests first: the router goes through the list."""
+ROUTES: tuple[Route[Any], ...] = tuple(route for resource in RESOURCES for route in resource.ROUTES)
 
 
 def application(services: Services, gate: Gate) -> web.Application:

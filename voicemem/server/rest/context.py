@@ -7,10 +7,9 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from voicemem.config import context
-from voicemem.context.builder import ContextOptions, render_body, select_context
+from voicemem.context.builder import ContextOptions, Usage, render_body, select_context, usage_of
 from voicemem.context.formats import ENRICHERS
 from voicemem.context.summaries import settled_state
-from voicemem.context.usage import Usage, usage_of
 from voicemem.errors import Refused
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, matching
 from voicemem.server.http.request import fields_of, get_stream, json_response, services_of

@@ -12,9 +12,9 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from voicemem.config.session import parse_config
 from voicemem.exports.formats import FORMATS, FormatName, file_name
-from voicemem.memory.account import MemoryAccount
 from voicemem.memory.exports import CallsLine, export_calls, write_call
 from voicemem.memory.search import Millis
+from voicemem.memory.statistics import MemoryAccount
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId
 from voicemem.security.audit import audit
 from voicemem.server.http.request import (

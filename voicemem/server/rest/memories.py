@@ -251,7 +251,7 @@ async def search_memories(request: web.Request) -> web.Response:
     wanted = await read_struct(request, MemorySearch)
     reach = await token_reach(request)
     if reach is not None:
-        scope = wanted.scope
+        scope = wanted.scope_in(request[GRANT].project)
         wanted = wanted.within(reach.scope(scope.user_id, scope.session_id, scope.namespace))
     return json_response(await services_of(request).finder.search(request[GRANT].project, wanted))
 

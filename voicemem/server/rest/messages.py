@@ -2,14 +2,13 @@
 
 import msgspec
 from aiohttp import web
-from msgspec import UNSET, Struct, UnsetType, structs
+from msgspec import structs
 
 from voicemem.context.builder import ContextOptions, select_context
 from voicemem.errors import InvalidFrame, Refused
 from voicemem.memory.add import API_PRODUCER, Added, AddedAt, ForgetRequest, Forgot, forget, record_messages
 from voicemem.memory.statistics import Statistics, statistics_of
 from voicemem.protocol.checks import describe_error
-from voicemem.protocol.types import Natural
 from voicemem.server.http.request import (
     GRANT,
     get_stream,
@@ -25,15 +24,9 @@ from voicemem.sessions.recording.batches import ProducerLease
 ROUTES = Routes()
 
 
-class ToForget(Struct, frozen=True, forbid_unknown_fields=True):
-    """One of these, or an empty object for everything. Null is refused, since forgetting cannot be undone."""
-
-    through_turn: Natural | UnsetType = UNSET
-    keep_last: Natural | UnsetType = UNSET
-    everything: bool | UnsetType = UNSET
-
-
-@ROUTES.add("POST /v1/sessions/{id}/forget", "ingest", Forgot, ToForget, "missing_field unknown_turn session_set_aside")
+@ROUTES.add(
+    "POST /v1/sessions/{id}/forget", "ingest", Forgot, ForgetRequest, "missing_field unknown_turn session_set_aside"
+)
 async def forget_messages(request: web.Request) -> web.Response:
     """Forget messages: they are left out of every context, and stay in the history.
 
@@ -43,8 +36,7 @@ async def forget_messages(request: web.Request) -> web.Response:
     services = services_of(request)
     if not (await read_body(request)).strip():
         raise Refused("missing_field", 'The body must say what to forget; everything is {"everything": true}.')
-    body = await read_struct(request, ToForget)
-    forgetting = msgspec.convert(msgspec.to_builtins(body), ForgetRequest)
+    forgetting = await read_struct(request, ForgetRequest)
     forgot = await forget(services.read_models, stream, forgetting, services.sessions.clock)
     services.sessions.on_changed(structs.replace(stream, position=forgot.position))
     return json_response(forgot)

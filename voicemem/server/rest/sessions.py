@@ -1,14 +1,28 @@
-"""Sessions: create, list, read, change, end, erase."""
+"""Sessions: create, list, read, change, end, erase; lists with a few figures of each memory, once or as they change.
 
-from typing import Annotated, Literal
+A list that is followed is read again at most once a second, and only after something was journaled, or when it is due
+anyway. What was sent is kept as a digest of each row, so a slow reader takes no memory. A page costs the same however
+many calls there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from hashlib import blake2b
+from typing import Annotated, Literal, NamedTuple, TypeVar
 
 import msgspec
 from aiohttp import web
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, structs
 
 from voicemem.config.session import SessionConfig, changes_outbound
 from voicemem.errors import Refused
 from voicemem.memory.search import Millis
+from voicemem.memory.statistics import OverviewFigures
+from voicemem.protocol import sse
 from voicemem.protocol.checks import check_text
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId
@@ -24,25 +38,268 @@ from voicemem.server.http.request import (
     read_struct,
     services_of,
     session_filter,
+    stream_body,
 )
 from voicemem.server.http.routes import JSON, MergePatch, ResponseSpec, Routes, optional
 from voicemem.server.rest.memories import token_reach
-from voicemem.server.rest.session_lists import LiveListData, OverviewPage, answer_live, answer_overviews, answer_page
-from voicemem.server.rest.tails import wants_tail
-from voicemem.sessions.lifecycle import SessionInfo, info_of
+from voicemem.server.rest.tails import TailCut, encode_event, stream_events, wants_tail
+from voicemem.services import Services
+from voicemem.sessions.lifecycle import SessionInfo, StateName, info_of
+from voicemem.store.deliveries import DeliveryState
+from voicemem.store.records import MAX_COUNTED, SessionFilter, SessionOverview
 from voicemem.store.scopes import NAMESPACE_LABEL
-from voicemem.store.streams import Stream
+from voicemem.store.streams import AppendResult, Stream
 
 ROUTES = Routes()
 CONFIG_CODES = "invalid_field address_not_allowed"
-
-PAGE = 20
-"""Sessions that are read and written at a time: each may have a configuration of 256 KiB."""
 WHAT_TOKENS_LIST = (
     "A session token lists sessions only if it reaches the memories of its user: then those of this user and its "
     "namespace, with fields=overview."
 )
 MAX_QUERY = 500
+R = TypeVar("R")
+PAGE = 50
+"""Rows that are read and written at a time, so that figures of many running calls do not hold up others."""
+PAGE_IN_FULL = 20
+"""Likewise of sessions with their configurations, each of which may have 256 KiB."""
+MAX_PAGE_BYTES = 4 * 1024 * 1024
+"""A page ends with the piece that brings it to this size, and `next_cursor` continues from there."""
+
+
+class SessionWebhooks(Struct, frozen=True):
+    """The webhooks of a session: `failed` if any has, else `pending` if any is, else `delivered`."""
+
+    state: DeliveryState
+    next_attempt_at: int | None
+
+
+class SessionRow(Struct, frozen=True):
+    """A session in a slim list; times are Unix ms, `active_at` is that of the last entry of its journal.
+
+    `name` and `reason` have at most 160 characters. `labels` is null without any, and where they take more than 2,048.
+    `webhooks` is null where there was nothing to deliver.
+    """
+
+    session_id: SessionId
+    name: str | None
+    user_id: str | None
+    labels: dict[str, str] | None
+    state: StateName
+    reason: str | None
+    started_at: int
+    ended_at: int | None
+    active_at: int
+    webhooks: SessionWebhooks | None
+
+
+class Overview(SessionRow, frozen=True):
+    """`figures` are null until they are made, within seconds; those of a running session may be seconds old."""
+
+    figures: OverviewFigures | None
+
+
+class EncodedOverview(SessionRow, frozen=True):
+    """An overview whose figures, and labels, are already JSON."""
+
+    labels: Raw | None  # type: ignore[assignment]
+    figures: Raw | None
+
+
+class OverviewPage(Struct, frozen=True):
+    """With `fields=overview`: the newest sessions first; `next_cursor` is null on the last page.
+
+    `total` is there with `count=true`: how many match over all pages, 10,001 for more than 10,000, and null where too
+    many sessions would have to be looked at.
+    """
+
+    sessions: list[Overview]
+    next_cursor: str | None
+    total: int | UnsetType | None = UNSET
+
+
+async def answer_overviews(
+    request: web.Request, conditions: SessionFilter, cursor: str | None, with_total: bool
+) -> web.StreamResponse:
+    services, total = services_of(request), b""
+    if with_total:
+        total = b',"total":' + msgspec.json.encode(
+            await services.store.overviews.count_overviews(conditions, MAX_COUNTED + 1)
+        )
+    read, view = services.sessions.list_overviews, partial(overview_of, services)
+    return await answer_page(request, conditions, cursor, read, view, PAGE, ends_short=True, total=total)
+
+
+async def answer_page(
+    request: web.Request,
+    conditions: SessionFilter,
+    cursor: str | None,
+    read: Callable[[SessionFilter, str | None], Awaitable[tuple[list[R], str | None]]],
+    view: Callable[[R], Struct],
+    at_once: int,
+    *,
+    ends_short: bool = False,
+    total: bytes = b"",
+) -> web.StreamResponse:
+    """Answer with a page of sessions, of which `at_once` are read and written at a time.
+
+    It ends early once it has `MAX_PAGE_BYTES`, and with `ends_short` where fewer are found than were asked for.
+    """
+
+    async def read_piece(count: int, cursor: str | None) -> tuple[bytes, int, str | None, bool]:
+        part = structs.replace(conditions, limit=min(at_once, conditions.limit - count))
+        rows, cursor = await read(part, cursor)
+        count += len(rows)
+        is_last = cursor is None or count >= conditions.limit or (ends_short and len(rows) < part.limit)
+        return b",".join(msgspec.json.encode(view(row)) for row in rows), count, cursor, is_last
+
+    async def pieces() -> AsyncGenerator[bytes, None]:
+        piece, count, cursor, is_last = first
+        yield b'{"sessions":[' + piece
+        size = len(piece)
+        while not is_last and size < MAX_PAGE_BYTES:
+            piece, count, cursor, is_last = await read_piece(count, cursor)
+            if piece:
+                yield b"," + piece
+            size += len(piece)
+        yield b'],"next_cursor":' + msgspec.json.encode(cursor) + total + b"}"
+
+    first = await read_piece(0, cursor)  # an error must come before the head of the answer
+    if first[-1]:
+        return json_response(Raw(b"".join([piece async for piece in pieces()])))
+    return await stream_body(request, {"Content-Type": JSON}, pieces())
+
+
+def overview_of(services: Services, row: SessionOverview) -> EncodedOverview:
+    figures = services.overviews.figures(row)
+    return EncodedOverview(
+        session_id=row.session_id,
+        name=row.name,
+        user_id=row.user_id,
+        labels=None if row.labels is None else Raw(row.labels.encode()),
+        state=row.state,
+        reason=row.reason,
+        started_at=row.started_ms,
+        ended_at=row.ended_ms,
+        active_at=row.active_ms,
+        webhooks=None if row.webhooks is None else SessionWebhooks(row.webhooks, row.next_attempt_ms),
+        figures=None if figures is None else Raw(figures),
+    )
+
+
+PAUSE_S = 1.0
+"""Between two looks at the page, at least."""
+QUIET_S, QUIET_OF_SEVERAL_S = 5.0, 2.0
+"""Between two looks without a reported change: those of deliveries and of other nodes are not reported."""
+FIGURES_S = 1.5
+"""The same while figures are being made that the page lacks."""
+TICK_S = 0.5
+"""Between two looks at whether the reader is still there and still allowed."""
+MAX_FOLLOWED = 200
+
+
+class SessionGone(Struct, frozen=True):
+    """A session that is not in the list any more: it was erased, or does not match now."""
+
+    session_id: SessionId
+    erased: bool
+
+
+LiveListData = Overview | SessionGone | TailCut
+"""The `data` of the events `session` and `gone`, and of `goaway` and `error`."""
+
+
+class SentRow(NamedTuple):
+    """The row of a session that a reader has."""
+
+    session_id: str
+    place: tuple[int, int]
+    digest: bytes
+
+
+async def answer_live(request: web.Request, conditions: SessionFilter) -> web.StreamResponse:
+    wanted = structs.replace(conditions, limit=min(MAX_FOLLOWED, conditions.limit))
+    return await stream_events(request, live_rows(services_of(request), wanted), iter, lambda: True)
+
+
+async def live_rows(services: Services, wanted: SessionFilter) -> AsyncGenerator[list[bytes], None]:
+    """Yield rows that have changed, as server-sent events, and an empty list now and then, until the service stops."""
+    time, draining = asyncio.get_running_loop().time, services.draining
+    quiet_s = QUIET_S if services.store.is_exclusive else QUIET_OF_SEVERAL_S
+    sent: dict[int, SentRow] = {}
+    with noted_changes(services, wanted.project) as changed:
+        while not draining.is_set():
+            looked_at = time()
+            changed.clear()
+            async for piece in look(services, wanted, sent):
+                yield [piece]
+            yield []
+            due = looked_at + (FIGURES_S if services.overviews.pending else quiet_s)
+            while time() < due and not (changed.is_set() or draining.is_set()):
+                await wait_for(changed, TICK_S)
+                yield []
+            await wait_for(draining, looked_at + PAUSE_S - time())
+
+
+async def wait_for(event: asyncio.Event, at_most_s: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(at_most_s):
+            await event.wait()
+
+
+@contextmanager
+def noted_changes(services: Services, project: str) -> Iterator[asyncio.Event]:
+    """Yield what is set when anything may have changed in the sessions of a project."""
+    changed, feed, listeners = asyncio.Event(), services.recorder.feed, services.sessions.list_listeners
+
+    def on_commit(appended: Iterable[AppendResult]) -> None:
+        if not changed.is_set() and any(one.stream.project == project for one in appended):
+            changed.set()
+
+    def on_change(stream: Stream) -> None:
+        if stream.project == project:
+            changed.set()
+
+    feed.subscribe(on_commit)
+    listeners.append(on_change)
+    try:
+        yield changed
+    finally:
+        feed.unsubscribe(on_commit)
+        listeners.remove(on_change)
+
+
+async def look(services: Services, wanted: SessionFilter, sent: dict[int, SentRow]) -> AsyncGenerator[bytes, None]:
+    """Yield what has changed on the page since it was sent; `sent` is brought up to date."""
+    met: set[int] = set()
+    cursor: str | None = None
+    while True:
+        part = structs.replace(wanted, limit=min(PAGE, wanted.limit - len(met)))
+        page, cursor = await services.sessions.list_overviews(part, cursor)
+        met.update(row.key for row in page)
+        if changed := encode_changed(services, page, sent):
+            yield changed
+        if cursor is None or len(met) == wanted.limit or len(page) < part.limit:
+            break
+    last = min((sent[key].place for key in met), default=None) if cursor is not None else None
+    for key in sent.keys() - met:
+        gone = sent.pop(key)
+        if last is None or gone.place > last:  # newer calls have pushed the others off the page
+            stream = await services.store.journal.find_session(wanted.project, gone.session_id)
+            yield encode_event(None, "gone", SessionGone(gone.session_id, erased=stream is None))
+
+
+def encode_changed(services: Services, page: list[SessionOverview], sent: dict[int, SentRow]) -> bytes:
+    pieces = []
+    for row in page:
+        encoded = msgspec.json.encode(overview_of(services, row))
+        now = SentRow(row.session_id, (row.started_ms, row.key), blake2b(encoded, digest_size=16).digest())
+        if sent.get(row.key) != now:
+            sent[row.key] = now
+            pieces.append(sse.encode(encoded, event="session"))
+    return b"".join(pieces)
+
+
+# Routes
 
 
 class SessionsQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -153,7 +410,7 @@ async def list_sessions(request: web.Request, query: SessionsQuery) -> web.Strea
     if query.fields == "overview":
         return await answer_overviews(request, conditions, query.cursor, query.count)
     read = services_of(request).sessions.list
-    return await answer_page(request, conditions, query.cursor, read, info_of, PAGE)
+    return await answer_page(request, conditions, query.cursor, read, info_of, PAGE_IN_FULL)
 
 
 async def within_reach(request: web.Request, query: SessionsQuery) -> SessionsQuery:

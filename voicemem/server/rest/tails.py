@@ -12,7 +12,7 @@ from aiohttp import web
 from msgspec import Meta, Raw, Struct
 
 from voicemem.errors import CODES, Refused, VoicememError
-from voicemem.memory.account import MemoryAccount
+from voicemem.memory.statistics import MemoryAccount
 from voicemem.protocol import sse
 from voicemem.protocol.codec import on_one_line
 from voicemem.protocol.sse import EVENT_STREAM
@@ -39,27 +39,25 @@ TAIL_CODES = "not_acceptable invalid_position other_incarnation draining"
 JournaledJson = Annotated[Raw, Meta(extra_json_schema=reference("JournaledEvent"))]
 
 
-class TailQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """`view=messages` follows the memory instead of the journal; `open` adds replies and partials in progress."""
-
-    view: Literal["journal", "messages"] = "journal"
-    open: bool = False
-
-
 class SessionTailQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """The same for one session; `view=call` follows its memory, what is in progress, its turns and its state."""
+    """`view=messages` follows the memory instead of the journal; `open` adds replies and partials in progress.
+
+    `view=call` follows the memory, what is in progress, the turns and the state.
+    """
 
     view: Literal["journal", "messages", "call"] = "journal"
     open: bool = False
 
 
-class SessionTailsQuery(TailQuery, frozen=True, forbid_unknown_fields=True):
+class SessionTailsQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """Which sessions to follow: those that run, and those that begin later. `label` is `key:value` or `key=value`.
 
     With `state=ended` each session is sent as a whole once it has ended. `view=messages` follows memories instead of
     journals; `open` adds replies and partials in progress.
     """
 
+    view: Literal["journal", "messages"] = "journal"
+    open: bool = False
     state: Literal["running", "ended"] | None = None
     user_id: str | None = None
     label: Label | None = None

@@ -1,5 +1,6 @@
 """Working memory: the documents of sessions and users, and the data of sessions."""
 
+import inspect
 import re
 from collections.abc import Collection
 from typing import Annotated, Any, Literal
@@ -10,7 +11,13 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from voicemem.documents.document import GET_TOOL, ChatToolCall, DocumentFormat, Scope, check_form, form_of
 from voicemem.errors import Refused
-from voicemem.memory.working_memory import DocumentChange, DocumentOwner, DocumentView, VersionAuthor, owner_of_session
+from voicemem.memory.working_memory import (
+    DocumentChange,
+    DocumentOwner,
+    DocumentVersion,
+    DocumentView,
+    owner_of_session,
+)
 from voicemem.protocol.events import MemoryData
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 from voicemem.server.http.openapi import id_of
@@ -87,16 +94,6 @@ class UpdatedDocument(Struct, frozen=True):
 Written = WorkingMemoryDocument | UpdatedDocument
 
 
-class DocumentVersion(Struct, frozen=True):
-    """A version, and the operation that made it."""
-
-    version: int
-    operation: Literal["append", "replace", "clear", "form"]
-    updated_at: int
-    by: VersionAuthor | None
-    """Null where a user's document was changed without a session."""
-
-
 class DocumentVersions(Struct, frozen=True):
     """The versions, the newest first."""
 
@@ -152,7 +149,7 @@ async def owner_of(request: web.Request) -> DocumentOwner:
 
 @ROUTES.add(f"GET {PATH}", "read", WorkingMemoryDocument, codes=f"{READ_CODES} unknown_version", headers=("ETag",))
 async def read_working_memory(request: web.Request, query: VersionQuery) -> web.Response:
-    """Read the document that the session works on: its own, or that of its user."""
+    """Read the document, as it is now or at a version."""
     owner = await owner_of(request)
     return document_response(await services_of(request).working_memory.read_document(owner, query.version))
 
@@ -162,12 +159,12 @@ async def list_working_memory_versions(request: web.Request, query: VersionsQuer
     """List the versions of the document and the operations that made them, the newest first."""
     owner = await owner_of(request)
     versions = await services_of(request).working_memory.versions(owner, query.before, query.limit)
-    return json_response(DocumentVersions([DocumentVersion(*version) for version in versions]))
+    return json_response(DocumentVersions(versions))
 
 
 @ROUTES.add(f"PUT {PATH}", "ingest", Written, ReplacedDocument, f"{WRITE_CODES} missing_field", headers=("ETag",))
 async def replace_working_memory(request: web.Request) -> web.Response:
-    """Replace the content, the form, or both."""
+    """Replace the content of the document, its form, or both."""
     owner = await owner_of(request)
     body = await read_struct(request, ReplacedDocument)
     form = form_of(body)
@@ -207,7 +204,7 @@ async def list_working_memory_tools(request: web.Request) -> web.Response:
 
 @ROUTES.add(f"POST {PATH}/tools", "ingest", ToolMessage, ChatToolCall, READ_CODES)
 async def call_working_memory_tool(request: web.Request) -> web.Response:
-    """Execute a tool call, and answer it. Errors of the tool call are reported to the LLM in the answer."""
+    """Execute a tool call on the document, and answer it. The LLM is told of its errors in the answer."""
     owner = await owner_of(request)
     tool_call = await read_struct(request, ChatToolCall)
     if tool_call.function.name == GET_TOOL:
@@ -238,26 +235,13 @@ async def apply_to_data(request: web.Request, event: MemoryData) -> web.Response
     return json_response(await services_of(request).working_memory.change_data(await get_stream(request), event))
 
 
-USER_ABOUTS = {
-    "read_working_memory": "Read the document of a user, which the user's sessions share.",
-    "list_working_memory_versions": "List the versions of a user's document, the newest first.",
-    "replace_working_memory": "Replace the content of a user's document, its form, or both.",
-    "append_working_memory": (
-        "Add to a user's document: objects are merged deeply, new items are added to arrays, a text is appended."
-    ),
-    "clear_working_memory": "Empty a user's document. Its versions and its form stay.",
-    "list_working_memory_tools": "List the tools with which an LLM works on a user's document, in OpenAI's form.",
-    "call_working_memory_tool": "Execute a tool call on a user's document, and answer it.",
-}
-"""The summaries of the routes of users, by operation id of the sessions' routes."""
-
-
 def of_user(route: Route[Any]) -> Route[Any]:
+    """The same route for a user, whose document the user's sessions share."""
     return route._replace(
         path=route.path.replace("/sessions/{id}/", "/users/{user_id}/"),
         codes=tuple(code for code in route.codes if code != "no_user"),
         operation_id=id_of(route).replace("working_memory", "user_working_memory"),
-        about=USER_ABOUTS[id_of(route)],
+        about=str(inspect.getdoc(route.handler)).replace("the document", "a user's document", 1),
     )
 
 

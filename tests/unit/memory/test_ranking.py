@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from voicemem.search.ranking import ranked
+from voicemem.memory.search import ranked
 
 TIMES = dict.fromkeys("abcd", 0)
 
