@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import hmac
 import io
 import json
 import time
 from typing import Any
 
 import pytest
-from retell.lib.webhook_auth import symmetric
 
 from tests.support.callers.rest import RestClient, RestResponse, make_key
 from tests.support.dialects import RECORDINGS
@@ -24,9 +24,10 @@ SESSION = BODY["call"]["call_id"]
 
 
 async def post(app: App, body: Any, key: str = KEY, age_ms: int = 0, signature: str | None = None) -> RestResponse:
-    """The answer to a webhook, signed with a key so long ago, unless there is a signature."""
-    text = json.dumps(body, ensure_ascii=False)
-    signed = symmetric["sign"](text, key, int(time.time() * 1000) - age_ms) if signature is None else signature
+    """The answer to a webhook, signed as the SDK signs with a key so long ago, unless there is a signature."""
+    text, now = json.dumps(body, ensure_ascii=False), int(time.time() * 1000) - age_ms
+    digest = hmac.digest(key.encode(), f"{text}{now}".encode(), "sha256").hex()
+    signed = f"v={now},d={digest}" if signature is None else signature
     headers = {"Content-Type": "application/json", "X-Retell-Signature": signed}
     data = io.BytesIO(text.encode())
     return await RestClient(app).call("POST", "/v1/hooks/retell", headers=headers, data=data)

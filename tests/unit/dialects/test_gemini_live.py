@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+from functools import cache
 from typing import Any
 
 import msgspec
 import pytest
-from google.genai.types import LiveClientMessage, LiveServerMessage
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from tests.support.dialects import RECORDINGS, Recording, contents, fold_rows, is_caught, reduced
 from tests.support.rows import every_row
@@ -34,19 +35,27 @@ def with_audio(frame: JsonObject) -> JsonObject:
     return {"serverContent": frame.get("serverContent", {}) | {"modelTurn": {"parts": [audio]}}}
 
 
+@cache
+def sdk_types() -> dict[str, type[BaseModel]]:
+    """The messages of each side; the SDK takes seconds to import, which only the tests that need it pay."""
+    from google.genai.types import LiveClientMessage, LiveServerMessage
+
+    return {"vendor": LiveServerMessage, "app": LiveClientMessage}
+
+
 @pytest.mark.parametrize("recording", CALLS, ids=str)
 def test_recorded_frames_are_the_sdks(recording: Recording) -> None:
     """Every message of a recorded call is one that Google's SDK accepts, which forbids unknown fields."""
     for envelope in recording.envelopes():
         frame = envelope["frame"]
         message = with_audio(json.loads(frame) if isinstance(frame, str) else frame)
-        (LiveServerMessage if envelope["from"] == "vendor" else LiveClientMessage).model_validate(message)
+        sdk_types()[envelope["from"]].model_validate(message)
 
 
 def test_every_message_of_the_sdk_is_known() -> None:
     """Each kind of message of the SDK is known, in both spellings, with the side that sends it."""
-    for names, kind in ((VENDOR, LiveServerMessage), (APP, LiveClientMessage)):
-        assert {CAMEL[name] for name in kind.model_fields} == names
+    for side, names in (("vendor", VENDOR), ("app", APP)):
+        assert {CAMEL[name] for name in sdk_types()[side].model_fields} == names
 
 
 @pytest.mark.parametrize("recording", CALLS, ids=str)
@@ -55,7 +64,7 @@ def test_messages_of_the_sdk_are_reduced_alike(recording: Recording) -> None:
     for envelope in recording.envelopes():
         frame = envelope["frame"]
         message = with_audio(json.loads(frame) if isinstance(frame, str) else frame)
-        kind = LiveServerMessage if envelope["from"] == "vendor" else LiveClientMessage
+        kind = sdk_types()[envelope["from"]]
         expected = reduce(message)
         assert reduce(json.loads(kind.model_validate(message).model_dump_json())) == expected
         assert reduce(json.dumps(message).encode()) == expected
@@ -285,7 +294,7 @@ def test_any_messages_in_any_order_are_folded(messages: list[JsonObject], times:
     """Nothing that is made of any messages is left out by the fold, with and without times, and with restarts."""
     rows: list[DecodedRow] = []
     for message, ts in zip(messages, times, strict=False):
-        (LiveServerMessage if message.keys() & VENDOR else LiveClientMessage).model_validate(message)
+        sdk_types()["vendor" if message.keys() & VENDOR else "app"].model_validate(message)
         kept = reduce(message)
         if kept is None:
             continue

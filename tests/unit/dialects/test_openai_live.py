@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import typing
+from functools import cache
 from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openai.types.live import client_event, connect_client_event, fork_client_event, fork_server_event, server_event
-from openai.types.live.connect_server_event import ConnectServerEvent
 from pydantic import BaseModel, TypeAdapter
 
 from tests.support.dialects import RECORDINGS, Recording, contents, fold_rows, is_caught, reduced
@@ -23,8 +22,6 @@ from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import CLOSED, DecodedRow
 
 CALLS = [one for one in RECORDINGS if one.dialect == "openai-live"]
-SERVER: TypeAdapter[Any] = TypeAdapter(ConnectServerEvent)
-CLIENT: TypeAdapter[Any] = TypeAdapter(client_event.ClientEvent)
 
 
 def extra_fields(value: Any) -> set[str]:
@@ -38,11 +35,21 @@ def extra_fields(value: Any) -> set[str]:
     )
 
 
+@cache
+def sdk_adapters() -> dict[str, TypeAdapter[Any]]:
+    """What parses the events of each side; the SDK's types take a second to import, which only these tests pay."""
+    from openai.types.live.client_event import ClientEvent
+    from openai.types.live.connect_server_event import ConnectServerEvent
+
+    return {"vendor": TypeAdapter(ConnectServerEvent), "app": TypeAdapter(ClientEvent)}
+
+
 @pytest.mark.parametrize("recording", CALLS, ids=str)
 def test_recorded_frames_are_the_sdks(recording: Recording) -> None:
     """Every event of a recorded call is one of the SDK's, without fields that it does not name."""
+    adapters = sdk_adapters()
     for envelope in recording.envelopes():
-        parsed = (SERVER if envelope["from"] == "vendor" else CLIENT).validate_python(envelope["frame"])
+        parsed = adapters[envelope["from"]].validate_python(envelope["frame"])
         assert parsed.type == envelope["frame"]["type"]
         assert extra_fields(parsed) == set()
 
@@ -55,8 +62,19 @@ def types_of(union: Any) -> set[str]:
 
 def test_every_event_of_the_sdk_is_known() -> None:
     """Each type of the SDK's events is known, with the sides that send it; forked sessions start otherwise."""
+    from openai.types.live import (
+        client_event,
+        connect_client_event,
+        connect_server_event,
+        fork_client_event,
+        fork_server_event,
+        server_event,
+    )
+
     vendor = (
-        types_of(server_event.ServerEvent) | types_of(ConnectServerEvent) | types_of(fork_server_event.ForkServerEvent)
+        types_of(server_event.ServerEvent)
+        | types_of(connect_server_event.ConnectServerEvent)
+        | types_of(fork_server_event.ForkServerEvent)
     )
     app = (
         types_of(client_event.ClientEvent)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
+from functools import cache
 from typing import Any, get_args
 
 import msgspec
 import pytest
-from openai.types.realtime import RealtimeClientEvent, RealtimeServerEvent
 from pydantic import TypeAdapter
 
 from tests.support.dialects import RECORDINGS, Recording, contents, fold_rows
@@ -20,11 +20,17 @@ from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import CLOSED, DecodedRow
 
 CALLS = [one for one in RECORDINGS if one.dialect == "openai-realtime"]
-SERVER: TypeAdapter[Any] = TypeAdapter(RealtimeServerEvent)
-CLIENT: TypeAdapter[Any] = TypeAdapter(RealtimeClientEvent)
 NOT_OF_OPENAI = {"response.audio_timestamp.delta"}
 """Azure Voice Live's."""
 BETA = {"beta_names_and_word_times"}
+
+
+@cache
+def sdk_adapters() -> dict[str, TypeAdapter[Any]]:
+    """What parses the frames of each side; the SDK's types take a second to import, which only these tests pay."""
+    from openai.types.realtime import RealtimeClientEvent, RealtimeServerEvent
+
+    return {"vendor": TypeAdapter(RealtimeServerEvent), "app": TypeAdapter(RealtimeClientEvent)}
 
 
 def types_of(union: Any) -> set[str]:
@@ -39,12 +45,13 @@ def test_recorded_frames_are_the_sdks(recording: Recording) -> None:
         frame = dict(envelope["frame"])
         if AUDIO_BYTES in frame:
             frame["delta"] = base64.b64encode(bytes(frame.pop(AUDIO_BYTES))).decode()
-        adapter = SERVER if envelope["from"] == "vendor" else CLIENT
-        adapter.validate_python(frame)
+        sdk_adapters()[envelope["from"]].validate_python(frame)
 
 
 def test_every_frame_of_the_sdk_is_known() -> None:
     """Each type of the SDK is known, with the side that sends it."""
+    from openai.types.realtime import RealtimeClientEvent, RealtimeServerEvent
+
     for side, union in (("vendor", RealtimeServerEvent), ("app", RealtimeClientEvent)):
         for name in types_of(union):
             assert KINDS[RENAMED.get(name, name)].side == side, name

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tests.support.callers.agora_rest import AGENTS, BASE, JOIN, agora_problem, joined, joining
-from tests.support.callers.agora_sdk import llm_settings
 from tests.support.callers.rest import RestClient, fresh_id
 from tests.support.rows import every_row
 from tests.support.services import ANY_PORT, Serve
@@ -85,6 +84,8 @@ SAMPLES: dict[str, JsonObject] = {
 @pytest.mark.parametrize("vendor", ["OpenAI", "Gemini", "VertexAILLM", "AmazonBedrock", "Dify", "Anthropic", "Groq"])
 async def test_the_settings_of_each_vendor_of_the_sdk(tmp_path: Any, vendor: str) -> None:
     """What the SDK makes of a vendor is taken, and its keys are shown to nobody, Gemini's in the URL neither."""
+    from tests.support.callers.agora_sdk import llm_settings  # takes seconds
+
     given = VENDORS.get(vendor, {"api_key": "hush"}) | {"model": "m", "system_messages": PROMPT}
     llm = llm_settings(vendor, **given)
     settings = Settings(store=f"sqlite:{tmp_path / 'calls.db'}", rest=ANY_PORT, ingest=ANY_PORT)

@@ -8,6 +8,7 @@ import tracemalloc
 import warnings
 import zlib
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -34,10 +35,6 @@ from voicemem.compat.agora.tokens import (
 )
 from voicemem.errors import Refused
 from voicemem.runtime import now_ms
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # it declares its models as pydantic 1 did
-    from agora_agent.agentkit.token import generate_convo_ai_token, generate_rtc_token
 
 NOW_S = 1_800_000_000
 FROM_NPM = {
@@ -69,13 +66,21 @@ def refused(text: str, *certificates: str, now_s: float = NOW_S) -> str:
     return raised.value.code
 
 
-def test_tokens_of_agoras_sdk_are_accepted() -> None:
+@pytest.fixture(scope="module")
+def sdk() -> Any:
+    """What makes tokens in Agora's SDK, which takes seconds to import."""
+    with warnings.catch_warnings(action="ignore"):  # it declares its models as pydantic 1 did
+        from agora_agent.agentkit import token as tokens
+    return tokens
+
+
+def test_tokens_of_agoras_sdk_are_accepted(sdk: Any) -> None:
     """Those that it makes for REST requests, and those that it makes for users of a channel."""
     now_s = now_ms() // 1000
     for text in (
-        generate_convo_ai_token(APP_ID, CERTIFICATE, "lobby", 1001, token_expire=600),
-        generate_convo_ai_token(APP_ID, CERTIFICATE, "lobby", 0, token_expire=7200, privilege_expire=600),
-        generate_rtc_token(APP_ID, CERTIFICATE, "lobby", 0, expiry_seconds=600),
+        sdk.generate_convo_ai_token(APP_ID, CERTIFICATE, "lobby", 1001, token_expire=600),
+        sdk.generate_convo_ai_token(APP_ID, CERTIFICATE, "lobby", 0, token_expire=7200, privilege_expire=600),
+        sdk.generate_rtc_token(APP_ID, CERTIFICATE, "lobby", 0, expiry_seconds=600),
     ):
         assert looks_like_agora_token(text)
         assert APP_ID == decode_agora_token(text).app_id
@@ -96,9 +101,9 @@ def test_tokens_of_the_typescript_sdk_are_accepted(made: str, lifetime_s: int) -
     assert "unauthorized" == refused(text, OTHER_CERTIFICATE, now_s=issued_s)
 
 
-def test_our_own_tokens_are_what_the_sdk_makes() -> None:
+def test_our_own_tokens_are_what_the_sdk_makes(sdk: Any) -> None:
     """The tests' tokens have the layout of the SDK's: all that follows here is about real tokens."""
-    made = decode_agora_token(generate_convo_ai_token(APP_ID, CERTIFICATE, "lobby", 1001, token_expire=600))
+    made = decode_agora_token(sdk.generate_convo_ai_token(APP_ID, CERTIFICATE, "lobby", 1001, token_expire=600))
     privileges = dict.fromkeys((1, 2, 3, 4), 600)
     services = (rtc(privileges=privileges), service(2, {1: 600}, "1001"))
     assert (2, b"".join(services)) == (made.service_count, made.services)
