@@ -40,7 +40,7 @@ from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import Recorder
 from voicemem.store.claims import Claims
 from voicemem.store.streams import Stream, may_reopen
-from voicemem.transcript.replies.sources import standing_replies
+from voicemem.transcript.replies.playing import standing_replies
 from voicemem.transcript.state import State, Turn
 
 T = TypeVar("T")

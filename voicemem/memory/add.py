@@ -23,7 +23,7 @@ from voicemem.sessions.recording.recorder import Recorder
 from voicemem.store.streams import Stream
 from voicemem.transcript.history import begun_positions, turn_entries
 from voicemem.transcript.messages import Forgotten
-from voicemem.transcript.replies.sources import standing_replies
+from voicemem.transcript.replies.playing import standing_replies
 from voicemem.transcript.state import State, Turn
 from voicemem.transcript.timeline import AFTER_ALL
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from voicemem.transcript.messages import Message
 from voicemem.transcript.replies.interruptions import POSITIONS, TEXTS, first_entries, last_entries
-from voicemem.transcript.replies.sources import sources_of, standing_replies
+from voicemem.transcript.replies.playing import sources_of, standing_replies
 from voicemem.transcript.state import Reply, State, Turn
 from voicemem.transcript.timeline import AFTER_ALL
 from voicemem.transcript.turns import FIRST_AUDIO, VOICE_MS, cut_ts, ended_ts, spoken_ms

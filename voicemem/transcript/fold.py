@@ -25,8 +25,7 @@ from voicemem.protocol.types import MAX_TEXT_BYTES
 from voicemem.transcript.known import FoldKnown
 from voicemem.transcript.messages import Extracted, Forgotten, Summary
 from voicemem.transcript.replies import events as replies
-from voicemem.transcript.replies.playing import forget_playing
-from voicemem.transcript.replies.sources import standing_keys
+from voicemem.transcript.replies.playing import forget_playing, standing_keys
 from voicemem.transcript.speech import fold_asr
 from voicemem.transcript.state import BOUND, MAX_EVENT_IDS, Latency, Notes, State, ToolCallRecord, Turn, append_item
 from voicemem.transcript.timeline import BEFORE_ALL

@@ -24,8 +24,7 @@ from voicemem.transcript.messages import (
 from voicemem.transcript.replies.evidence import Interruption, Source
 from voicemem.transcript.replies.heard import Cut, find_cut, heard_so_far
 from voicemem.transcript.replies.interruptions import last_entries, timelines
-from voicemem.transcript.replies.playing import plays_at_close, settle
-from voicemem.transcript.replies.sources import sources_of, standing_replies
+from voicemem.transcript.replies.playing import plays_at_close, settle, sources_of, standing_replies
 from voicemem.transcript.speech import FalseAlarms, Speech, false_alarms, speech_index
 from voicemem.transcript.state import Reply, Segment, State, Turn, TypedMessage
 

@@ -11,8 +11,7 @@ import msgspec
 from voicemem.dialects.known import KnownSegment
 from voicemem.transcript.replies.evidence import KINDS, Source
 from voicemem.transcript.replies.interruptions import largest_total, last_entries
-from voicemem.transcript.replies.playing import settle
-from voicemem.transcript.replies.sources import sources_of, standing_keys
+from voicemem.transcript.replies.playing import settle, sources_of, standing_keys
 from voicemem.transcript.speech import speech_index
 from voicemem.transcript.state import Notes, Reply, State
 

@@ -10,8 +10,14 @@ from msgspec import Struct
 from voicemem.protocol.types import MAX_INTEGER
 from voicemem.transcript.replies.evidence import Source
 from voicemem.transcript.replies.interruptions import first_entries, last_entries
-from voicemem.transcript.replies.playing import is_cut_by_close, marking_cut, settle
-from voicemem.transcript.replies.sources import false_alarms_of, sources_of, standing_replies
+from voicemem.transcript.replies.playing import (
+    false_alarms_of,
+    is_cut_by_close,
+    marking_cut,
+    settle,
+    sources_of,
+    standing_replies,
+)
 from voicemem.transcript.state import Reply, State, Turn
 from voicemem.transcript.timeline import AFTER_ALL
 

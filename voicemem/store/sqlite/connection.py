@@ -1,15 +1,42 @@
-"""A connection to SQLite, as the store uses it (`voicemem.store.database`)."""
+"""A connection to SQLite (`voicemem.store.database`), and the rows that the writer's keeps at hand.
+
+Committed rows of streams and producers stay cached, so an append reads nothing; that is safe because one process at a
+time writes a file. Of those as many are kept as their share of the memory budget holds.
+
+The bytes of each project's journals are counted while they are bounded. Triggers of the writer's own connection count,
+so that no way to add or delete entries can be forgotten, and nothing is paid where there is no bound. The counts are in
+the file, so that a restart reads nothing else.
+"""
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
 import apsw
+import msgspec
 
-from voicemem.store.database import Row
+from voicemem.errors import CannotStart, Refused
+from voicemem.protocol.types import JsonObject
+from voicemem.runtime import MemoryBudget
+from voicemem.store.batch_append import BatchAppend
+from voicemem.store.database import KeySource, Row
+from voicemem.store.records import Quotas
+from voicemem.store.runs import JOURNAL_COLUMNS, WAYPOINT_STRIDE
+from voicemem.store.stream_changes import StreamRows
+from voicemem.store.streams import (
+    SESSION_KIND,
+    USER_KIND,
+    AppendResult,
+    Batch,
+    JournalRun,
+    ProducerState,
+    Stream,
+    admits_all,
+)
 
 LIST_PARAMETER = re.compile(r"\bin (:\w+)")
 IN_LIST = r"in (select value from json_each(\1))"
@@ -85,3 +112,324 @@ def transaction(connection: apsw.Connection) -> Iterator[None]:
     finally:
         if connection.in_transaction:
             connection.execute(ROLLBACK)
+
+
+COUNT_ROWS = """
+    create temp trigger if not exists count_{table}_{when} after {when} on main.{table} begin
+        insert into stored_bytes select project, 0 from streams
+        where key = {row}.stream and project not in (select project from stored_bytes);
+        update stored_bytes set bytes = bytes {sign} length({row}.{column})
+        where project = (select project from streams where key = {row}.stream);
+    end
+"""
+COUNTED = (("journal", "payload"), ("archives", "runs"))
+CHANGES = (("insert", "new", "+"), ("delete", "old", "-"))
+COUNT_ALL = """
+    insert into stored_bytes select project, sum(size) from (
+        select stream, length(payload) as size from journal union all select stream, length(runs) from archives
+    ) join streams on key = stream group by project
+"""
+SELECT_IS_FULL = "select 1 from stored_bytes where project = ? and bytes >= ?"
+
+
+def count_bytes(connection: apsw.Connection, counts: bool) -> None:
+    """Count from now on, or drop what was counted, since it is not kept up. Raises `CannotStart`.
+
+    Where nothing was counted before, the whole store is read once.
+    """
+    try:
+        is_counted = connection.execute("select exists (select 1 from stored_bytes)").get
+        if not counts:
+            if is_counted:
+                connection.execute("delete from stored_bytes")
+            return
+        with transaction(connection):
+            if not is_counted:
+                connection.execute(COUNT_ALL)
+            for table, column in COUNTED:
+                for when, row, sign in CHANGES:
+                    connection.execute(COUNT_ROWS.format(table=table, column=column, when=when, row=row, sign=sign))
+    except apsw.Error as error:
+        what = "The stored bytes cannot be counted" if counts else "The counts of stored bytes cannot be dropped"
+        raise CannotStart(f"{what}: {error}.") from None
+
+
+NAMED_KINDS = (SESSION_KIND, USER_KIND)
+ROW_BYTES, PRODUCER_BYTES = 1_500, 600
+"""About what a stream and a producer take without the configuration, with their places in dicts."""
+COMMA_BYTES, COLON_BYTES, LIST_BYTES, OBJECT_BYTES = 56, 60, 72, 200
+"""About what the values take of which these characters tell, beyond their text."""
+
+
+class CommittedRow:
+    """A stream's row with its producers'. The rows themselves are never changed, so other threads may read them."""
+
+    __slots__ = ("config_weight", "producers", "stream")
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.config_weight = weigh_config(stream.config)
+        self.producers: dict[str, ProducerState] = {}
+
+    @property
+    def weight(self) -> int:
+        return ROW_BYTES + self.config_weight + PRODUCER_BYTES * len(self.producers)
+
+
+class CommittedRows:
+    """Rows by key and by name, the least recently committed first. Ended sessions give way before running ones.
+
+    Only the writer's thread changes it; other threads may call `find_by_name`.
+    """
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        self.budget = budget
+        self.running: OrderedDict[int, CommittedRow] = OrderedDict()
+        self.ended: OrderedDict[int, CommittedRow] = OrderedDict()
+        self.by_name: dict[tuple[str, str, str], CommittedRow] = {}
+
+    def find(self, key: int) -> Stream | None:
+        row = self.row(key)
+        return None if row is None else row.stream
+
+    def find_producer(self, key: int, name: str) -> ProducerState | None:
+        row = self.row(key)
+        return None if row is None else row.producers.get(name)
+
+    def find_by_name(self, project: str, kind: str, name: str) -> Stream | None:
+        row = self.by_name.get((project, kind, name))
+        return None if row is None else row.stream
+
+    def row(self, key: int) -> CommittedRow | None:
+        return self.running.get(key) or self.ended.get(key)
+
+    def update(self, streams: Mapping[int, Stream], producers: Mapping[tuple[int, str], ProducerState]) -> None:
+        for key, stream in streams.items():
+            self.put(key, stream)
+        for (key, name), producer in producers.items():
+            row = self.row(key)
+            if row is not None:
+                if name not in row.producers:
+                    self.budget.rows += PRODUCER_BYTES
+                row.producers[name] = producer
+
+    def put(self, key: int, stream: Stream) -> None:
+        row = self.running.pop(key, None) or self.ended.pop(key, None)
+        if row is None:
+            row = CommittedRow(stream)
+            self.budget.rows += row.weight
+            if stream.kind in NAMED_KINDS:
+                self.by_name[stream.project, stream.kind, stream.id] = row
+        else:
+            self.budget.rows -= row.weight
+            if stream.config is not row.stream.config:  # it is weighed only if it changed
+                row.config_weight = weigh_config(stream.config)
+            row.stream = stream
+            self.budget.rows += row.weight
+        (self.running if stream.state == "running" else self.ended)[key] = row
+
+    def evict(self) -> list[tuple[int, str]]:
+        """Drop what is too much; the streams and names of the producers that went."""
+        gone: list[tuple[int, str]] = []
+        while self.budget.rows > self.budget.room_for_rows and (rows := self.ended or self.running):
+            key, row = rows.popitem(last=False)
+            self.forget_name(row.stream)
+            self.budget.rows -= row.weight
+            self.budget.evicted_rows += 1
+            gone += [(key, name) for name in row.producers]
+        return gone
+
+    def forget_name(self, stream: Stream) -> None:
+        self.by_name.pop((stream.project, stream.kind, stream.id), None)
+
+    def clear(self) -> None:
+        self.running, self.ended, self.by_name = OrderedDict(), OrderedDict(), {}
+        self.budget.rows = 0
+
+
+def weigh_config(config: JsonObject) -> int:
+    """About how many bytes a configuration takes in memory, by its JSON, since counting characters is fast.
+
+    Commas and the like inside texts are counted too, so that it is rather too much than too little.
+    """
+    text = msgspec.json.encode(config)
+    return (
+        len(text)
+        + COMMA_BYTES * text.count(b",")
+        + COLON_BYTES * text.count(b":")
+        + LIST_BYTES * text.count(b"[")
+        + OBJECT_BYTES * text.count(b"{")
+    )
+
+
+SELECT_NEW_KEY = "select ifnull(max(key), 0) + 1 from streams"
+MAX_ROWS = 1_000
+"""Rows in one statement: SQLite takes at most 32,766 values."""
+INSERT_RUNS = f"insert or rollback into journal ({JOURNAL_COLUMNS}) values "
+"""`or rollback` spares SQLite a copy of every page that the statement touches; a row that cannot be inserted ends the
+transaction anyway."""
+RUN_VALUES = "(?,?,?,?,?,?,?,?,?)"
+
+
+class RowCache(StreamRows):
+    """Streams and producers as the transaction sees them, and the runs that it adds to journals.
+
+    There are three layers: what the current job changed (`job_…`), what the jobs before it in the transaction changed
+    (`changed_…`), and what was committed. A job that raises loses its own layer only (`drop_job`).
+
+    `stream` and `producer` return copies that belong to the job, which may change them. A committed object is never
+    changed again, so other threads may read it.
+    """
+
+    def __init__(
+        self, connection: apsw.Connection, keeps_committed: bool, budget: MemoryBudget, keys: KeySource
+    ) -> None:
+        self.raw = connection
+        self.connection: SqliteConnection = SqliteConnection(connection, self)
+        self.keys = keys
+        self.quotas = Quotas()
+        self.count_quota_refusal: Callable[[str], None] = lambda quota: None
+        self.keeps_committed = keeps_committed
+        self.committed = CommittedRows(budget)
+        self.changed_streams: dict[int, Stream] = {}
+        self.changed_producers: dict[tuple[int, str], ProducerState] = {}
+        self.waypoints = Waypoints()
+        self.runs: list[JournalRun] = []
+        self.job_start = 0
+        """How many of `runs` belong to the jobs before the current one."""
+        self.job_streams: dict[int, Stream] = {}
+        self.job_producers: dict[tuple[int, str], ProducerState] = {}
+
+    # The transaction
+
+    def accept_job(self) -> None:
+        self.changed_streams.update(self.job_streams)
+        self.changed_producers.update(self.job_producers)
+        self.reset_job()
+
+    def drop_job(self) -> None:
+        del self.runs[self.job_start :]
+        self.reset_job()
+
+    def reset_job(self) -> None:
+        self.job_streams, self.job_producers, self.job_start = {}, {}, len(self.runs)
+
+    def after_commit(self) -> None:
+        """The transaction is on disk: what it changed becomes what is cached."""
+        if self.keeps_committed:
+            self.committed.update(self.changed_streams, self.changed_producers)
+            for producer in self.committed.evict():
+                self.waypoints.newest.pop(producer, None)
+        else:
+            self.invalidate()
+        self.changed_streams, self.changed_producers = {}, {}
+
+    def after_rollback(self) -> None:
+        """The transaction failed, or its outcome is unknown: nothing cached is trusted."""
+        self.invalidate()
+        self.runs.clear()
+        self.reset_job()
+        self.changed_streams, self.changed_producers = {}, {}
+
+    def invalidate(self) -> None:
+        self.committed.clear()
+        self.waypoints = Waypoints()
+
+    # Streams
+
+    def stream(self, key: int) -> Stream | None:
+        stream = self.job_streams.get(key)
+        if stream is None:
+            known = self.changed_streams.get(key) or self.committed.find(key)
+            stream = msgspec.structs.replace(known) if known is not None else self.load_stream(key)
+            if stream is not None:
+                self.job_streams[key] = stream
+        return stream
+
+    def find_by_name(self, project: str, kind: str, name: str) -> Stream | None:
+        known = self.committed.find_by_name(project, kind, name)
+        return super().find_by_name(project, kind, name) if known is None else self.stream(known.key)
+
+    def new_stream_key(self) -> int:
+        return int(self.raw.execute(SELECT_NEW_KEY).get)
+
+    def add_stream(self, stream: Stream) -> None:
+        super().add_stream(stream)
+        self.job_streams[stream.key] = stream
+
+    def forget_name(self, stream: Stream) -> None:
+        self.committed.forget_name(stream)
+
+    def is_full(self, project: str) -> bool:
+        quota = self.quotas.stored_bytes
+        return quota > 0 and self.raw.execute(SELECT_IS_FULL, (project, quota)).fetchone() is not None
+
+    # Producers
+
+    def producer(self, key: int, name: str) -> ProducerState:
+        producer = self.job_producers.get((key, name))
+        if producer is None:
+            known = self.changed_producers.get((key, name)) or self.committed.find_producer(key, name)
+            producer = msgspec.structs.replace(known) if known is not None else self.load_producer(key, name)
+            self.job_producers[key, name] = producer
+        return producer
+
+    # Journals
+
+    def append(self, batch: Batch, now_ms: int) -> AppendResult:
+        """Add a batch to its journal. Raises `Refused` (`unknown_session`).
+
+        This is the hot path: plain events in order of a known, connected producer need no look at each event.
+        """
+        stream = self.stream(batch.key)
+        if stream is None:
+            raise Refused("unknown_session")
+        producer = self.producer(batch.key, batch.producer)
+        known = producer.epoch > 0 or producer.next_seq > 1
+        full = self.is_full(stream.project)
+        if full or not (known and stream.silent_since_ms is None and admits_all(stream, producer, batch)):
+            return BatchAppend(self, stream, producer, batch, now_ms, full).run()
+        first, count = stream.position + 1, len(batch.payloads)
+        self.runs.append(
+            JournalRun(stream.key, first, producer.name, batch.first_seq, batch.received_ms, batch.payloads)
+        )
+        stream.position += count
+        producer.next_seq += count
+        return AppendResult(stream, producer.next_seq, first)
+
+    def add_run(self, run: JournalRun) -> None:
+        self.runs.append(run)
+
+    def flush(self) -> None:
+        insert_runs(self.raw, [(run, self.waypoints.mark(run)) for run in self.runs])
+        self.runs.clear()
+        self.job_start = 0
+
+
+class Waypoints:
+    """The newest waypoint of each producer, as far as this writer knows them."""
+
+    def __init__(self) -> None:
+        self.newest: dict[tuple[int, str], int] = {}
+
+    def mark(self, run: JournalRun) -> bool:
+        """Return whether a run that is about to be inserted is a waypoint.
+
+        After a start nothing is known, so a producer's first run is one: a waypoint too many costs a page, and one too
+        few would hide a seq.
+        """
+        if run.producer is None or run.seq is None:
+            return False
+        newest = self.newest.get((run.stream, run.producer))
+        if newest is not None and run.position - newest < WAYPOINT_STRIDE:
+            return False
+        self.newest[run.stream, run.producer] = run.position
+        return True
+
+
+def insert_runs(connection: apsw.Connection, runs: Sequence[tuple[JournalRun, bool]]) -> None:
+    """Insert runs, each with whether it is a waypoint; many at once, since Python may switch threads in between."""
+    for first in range(0, len(runs), MAX_ROWS):
+        some = runs[first : first + MAX_ROWS]
+        marks = ",".join([RUN_VALUES] * len(some))
+        connection.execute(INSERT_RUNS + marks, [value for run, waypoint in some for value in run.columns(waypoint)])

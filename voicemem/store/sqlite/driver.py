@@ -17,7 +17,7 @@ import apsw
 from voicemem.errors import CannotStart, StoreRuined, StoreUnavailable, VoicememError
 from voicemem.runtime import MemoryBudget
 from voicemem.store.database import CLOSED, Database, GroupCommit, KeySource, Troubles
-from voicemem.store.sqlite.connection import BEGIN, COMMIT, ROLLBACK, SqliteConnection
+from voicemem.store.sqlite.connection import BEGIN, COMMIT, ROLLBACK, RowCache, SqliteConnection
 from voicemem.store.sqlite.files import (
     BUSY_TIMEOUT_MS,
     IDENTITY_BYTES,
@@ -34,7 +34,6 @@ from voicemem.store.sqlite.files import (
     refuse_unmarked,
     rewrite_log,
 )
-from voicemem.store.sqlite.rows import RowCache
 from voicemem.store.streams import AppendResult, Batch, Stream
 from voicemem.store.upkeep import no_store
 

@@ -13,10 +13,9 @@ from voicemem.store.database import Connection
 from voicemem.store.port import Store
 from voicemem.store.records import Quotas
 from voicemem.store.retention import Traces
-from voicemem.store.sqlite.connection import transaction
+from voicemem.store.sqlite.connection import count_bytes, transaction
 from voicemem.store.sqlite.driver import IN_MEMORY, RUINED, SqliteDatabase
 from voicemem.store.sqlite.files import truncate_log
-from voicemem.store.sqlite.rows import count_bytes
 from voicemem.store.sqlite.transcript_file import IndexFile
 from voicemem.store.sqlite.vectors import SqliteVectors
 from voicemem.store.sqlite.words import NOTE_REMOVED, SqliteMemoryWords, SqliteMessageWords

@@ -10,8 +10,18 @@ from bisect import bisect_left, bisect_right, insort
 from voicemem.protocol import events
 from voicemem.transcript.messages import merge_metadata
 from voicemem.transcript.replies.evidence import Evidence, Generation, Playback
-from voicemem.transcript.replies.playing import begin_at, interrupted_by, judge, leave, playing_since, settle, show
-from voicemem.transcript.replies.sources import key_at, reply_of_item, standing_keys
+from voicemem.transcript.replies.playing import (
+    begin_at,
+    interrupted_by,
+    judge,
+    key_at,
+    leave,
+    playing_since,
+    reply_of_item,
+    settle,
+    show,
+    standing_keys,
+)
 from voicemem.transcript.state import BOUND, Failure, Reply, State, Turn, TypedMessage, append_item, put
 from voicemem.transcript.timeline import AFTER_ALL
 

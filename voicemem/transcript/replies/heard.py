@@ -20,8 +20,16 @@ from voicemem.transcript.replies.interruptions import (
     timelines,
 )
 from voicemem.transcript.replies.matching import WordMatch
-from voicemem.transcript.replies.playing import REACH, is_cut_by_close, marking_cut, plays_at_close
-from voicemem.transcript.replies.sources import false_alarms_of, resumed_until, sources_of, standing_keys
+from voicemem.transcript.replies.playing import (
+    REACH,
+    false_alarms_of,
+    is_cut_by_close,
+    marking_cut,
+    plays_at_close,
+    resumed_until,
+    sources_of,
+    standing_keys,
+)
 from voicemem.transcript.state import Reply, State
 from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, TimedText
 

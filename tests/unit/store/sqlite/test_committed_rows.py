@@ -13,7 +13,7 @@ import pytest
 
 from voicemem.config.session import validate_config
 from voicemem.runtime import ROWS_SHARE, MemoryBudget
-from voicemem.store.sqlite.rows import weigh_config
+from voicemem.store.sqlite.connection import weigh_config
 from voicemem.store.sqlite.store import InMemoryStore
 
 NOW = 1_778_390_400_000

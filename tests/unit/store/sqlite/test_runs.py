@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voicemem.store.runs import WAYPOINT_STRIDE, find_last_seq, find_run, next_stored_seq
-from voicemem.store.sqlite.connection import SqliteConnection
+from voicemem.store.sqlite.connection import SqliteConnection, Waypoints, insert_runs
 from voicemem.store.sqlite.driver import IN_MEMORY, SqliteDatabase
-from voicemem.store.sqlite.rows import Waypoints, insert_runs
 from voicemem.store.streams import JournalRun
 
 STREAM = 7
