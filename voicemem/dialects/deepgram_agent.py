@@ -22,10 +22,10 @@ Binary frames are the agent's audio, of which the bytes are counted. Of the sett
 kept: neither prompts, nor keys of other services, nor definitions of functions.
 
 Notes: `replies` (N), and of the reply under way `begun`, `stopped` (`cut` or `over`), `last` (its last character),
-`sent` (all of its audio has come), `bytes`, `since` (when its first words or audio came), `silent` (ms between parts of
-its audio), `unvoiced` (ms of text whose audio has not come), `audio_first` (its audio comes before its words); `rate`
-(bytes of audio a second), `until` (when all audio will have been played), `typed` (a text of the app that Deepgram may
-repeat), `asked` (the ids of functions' last calls, by name).
+`sent` (all of its audio has come), `bytes`, `since` (when its first words or audio came), `unvoiced` (ms of text whose
+audio has not come), `audio_first` (its audio comes before its words), `asking` (a function was called since its words);
+`rate` (bytes of audio a second), `until` (when all audio will have been played), `typed` (a text of the app that
+Deepgram may repeat), `asked` (the ids of functions' last calls, by name).
 """
 
 from collections.abc import Iterator
@@ -43,16 +43,17 @@ from voicemem.dialects.translating import (
     complete,
     interrupt_by_clock,
     playing_at,
+    space_between,
     spoken_ms,
     tool_call,
     tool_result,
 )
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, Tts
-from voicemem.protocol.types import MAX_INTEGER, SPACELESS, JsonObject
+from voicemem.protocol.types import MAX_INTEGER, JsonObject
 
 CUT, OVER = "cut", "over"
 """Values of `stopped`: the reply was interrupted, and late words of it may come; nothing more comes."""
-OF_ONE_REPLY = ("begun", "stopped", "last", "sent", "bytes", "since", "silent", "unvoiced", "audio_first")
+OF_ONE_REPLY = ("begun", "stopped", "last", "sent", "bytes", "since", "unvoiced", "asking", "audio_first")
 """Notes that are about the reply under way."""
 REPLY = "reply"
 """The agent's texts are those of the reply under way, up to the user's next."""
@@ -62,8 +63,6 @@ RATES = {"linear16": 24_000, "mulaw": 8_000, "alaw": 8_000}
 """Samples a second of formats that are not compressed, where the settings say nothing else."""
 BIT_RATES = {"mp3": 48_000, "aac": 48_000, "opus": 12_000}
 """Bits a second of those that are, likewise."""
-GAP_MS = 500
-"""Audio that comes so long after all before it was played follows a silence."""
 MAX_PLAYING = 4
 """Replies that may wait to be played."""
 MAX_ASKED = 32
@@ -170,14 +169,10 @@ def count_audio(frame: JsonObject, ts: int, known: Known) -> Made:
         return
     begin(known)
     count = known.notes.get("bytes", 0)
-    if known.has_clock:  # until when all audio plays, and how long the reply has been silent between parts of it
+    if known.has_clock:  # until when all audio plays
         if not count and "since" not in known.notes:
             known.note("since", ts)
-        until = known.notes.get("until", ts)
-        follows_silence = ts - until > GAP_MS
-        if follows_silence and count:
-            known.note("silent", known.notes.get("silent", 0) + ts - until)
-        starts = ts if follows_silence or not count else until
+        starts = max(ts, known.notes.get("until", ts)) if count else ts
         known.note("until", frame[AUDIO_BYTES] * 1000 // rate + starts)
     known.note("bytes", min(count + frame[AUDIO_BYTES], MAX_INTEGER))
     known.note("unvoiced", None)
@@ -194,10 +189,10 @@ def playing(known: Known, reply: KnownReply, ts: int) -> Playing | None:
     """Return where the audio of a reply stood at a time; where none has come, by the length of its text."""
     if reply.item != reply_item(known):
         return playing_at(reply, ts)
-    silent_ms, unvoiced_ms = known.notes.get("silent", 0), known.notes.get("unvoiced", 0)
-    found = playing_at(reply, ts - silent_ms)
+    unvoiced_ms = known.notes.get("unvoiced", 0)
+    found = playing_at(reply, ts)
     if found is not None:
-        return Playing(found.began + silent_ms, found.position_ms, found.total_ms + unvoiced_ms)
+        return Playing(found.began, found.position_ms, found.total_ms + unvoiced_ms)
     since = known.notes.get("since")
     if since is None or not unvoiced_ms:
         return None
@@ -239,8 +234,11 @@ def type_text(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def speak(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The agent says a sentence or more."""
+    """The agent says a sentence or more; after a call of a function that is another reply."""
     known.note("typed", None)
+    if known.notes.get("asking"):
+        yield from complete(reply_item(known), known)
+        next_reply(known)
     begin(known)
     text, last = frame["content"].strip(), known.notes.get("last", "")
     if not last and known.notes.get("bytes"):
@@ -253,8 +251,7 @@ def speak(frame: JsonObject, ts: int, known: Known) -> Made:
     # Words that come after the interruption of their audio were said before it.
     is_late = not last and known.notes.get("stopped") == CUT
     since = known.notes.get("since") if is_late else None
-    between = " " if last and not (SPACELESS.match(last) and SPACELESS.match(text)) else ""
-    yield LlmDelta(item=reply_item(known), text=between + text, ts=since)
+    yield LlmDelta(item=reply_item(known), text=space_between(last, text) + text, ts=since)
     if known.notes.get("sent") and known.notes.get("audio_first"):
         yield LlmDone(item=reply_item(known))
 
@@ -334,6 +331,8 @@ def state_heard(frame: JsonObject, ts: int, known: Known) -> Made:
 def call_functions(frame: JsonObject, ts: int, known: Known) -> Made:
     asked = {**known.notes.get("asked", {}), **{call["name"]: call["id"] for call in frame["functions"]}}
     known.note("asked", dict([*asked.items()][-MAX_ASKED:]))
+    if known.notes.get("last"):
+        known.note("asking", True)
     for call in frame["functions"]:
         yield tool_call(call["id"], call["name"], call.get("arguments", ""), known.here)
 
@@ -393,5 +392,5 @@ KINDS: dict[str, Kind] = {
     ),
 }
 DEEPGRAM_AGENT = Dialect(
-    name="deepgram-agent", version=1, reduce=reduce, translate=translate, closed=closed, texts=texts
+    name="deepgram-agent", version=2, reduce=reduce, translate=translate, closed=closed, texts=texts
 )

@@ -3,19 +3,20 @@
 Their names are in camelCase as on the wire, or as in Google's Python SDK.
 
 There are no ids. What the user says and what the model answers is an exchange n, up to `turnComplete`: `~uN` and `~aN`.
+What the model says after a call of a tool is another reply, `~aN.1` and so on.
 
 | frame | in events |
 |---|---|
 | `serverContent.inputTranscription` | `asr` of `~uN`, all that came so far; final once the model has begun |
 | `serverContent.interimInputTranscription` | a partial |
-| `serverContent.outputTranscription`, `modelTurn.parts[].text` (not `thought`) | `llm.delta` of `~aN` |
+| `serverContent.outputTranscription`, without it `modelTurn.parts[].text` (not `thought`) | `llm.delta` of `~aN` |
 | `modelTurn.parts[].inlineData` of audio | `tts` `total_audio_ms` |
 | `generationComplete` | `llm.done` |
-| `interrupted` | `interrupt` of `~aN` by the clock; the user's next words belong to the next exchange |
+| `interrupted` | `interrupt` of `~aN` by the clock; what is said next by the user belongs to the next exchange |
 | `turnComplete` | `llm.done`; without `interrupted` also `tts` `done`: Gemini waits for the end of playback; n + 1 |
 | `toolCall.functionCalls[]`, app `toolResponse.functionResponses[]` | `tool.call`, `tool.result` |
-| app `clientContent.turns[]` (the last, if it is the user's), `realtimeInput.text` | a `message` of the user |
-| `setupComplete` | the session's id; after another connection, the end of its exchange |
+| app `clientContent.turns[]`, `realtimeInput.text` | a `message` of the user, unless it is history |
+| `setupComplete` | the session's id; what the user says then begins another exchange |
 | `goAway`, `sessionResumptionUpdate`, `usageMetadata`, `setup`, audio and video sent, all else | nothing |
 
 Transcriptions come in no order with what the model says: a place is kept for the user's words when the model begins
@@ -24,22 +25,34 @@ before any have come. When the model has generated all, words of an utterance th
 Audio of a message is counted next to its `serverContent`, in bytes and with its sample rate. Thoughts, images, prompts,
 definitions of tools, and the handle of a resumption are not kept.
 
-Notes: `exchange` (n), `begun` (the model has begun in it), `turn` (that of its reply), `generated` and `cut` (what
-happened to it since), `ahead` (the user's words are those of the next exchange), `late` (they came after the reply),
-`said` (characters of the user's words that are not interim), `answered` (the model has begun since the last
-utterance), `prompted` (the model continues without being spoken to, after a text or the result of a tool), `bytes` (of
-the reply's audio).
+Notes: `exchange` (n), `part` (of its reply), `tool` (a tool was called since that began), `begun` (the model has begun
+in it), `turn` (that of its reply), `generated` and `cut` (what happened to it since; when), `written` (its text is that
+of `modelTurn`), `paused` (a transcription of its words was finished), `ahead` (the user's words are those of the next
+exchange), `late` (they came after the reply), `said` (characters of the user's words that are not interim), `finished`
+(the item of which a transcription was finished), `answered` (the model has begun since the last utterance), `prompted`
+(the model continues without being spoken to, after a text or the result of a tool; a number: in that turn), `resumed`
+(another connection has begun in this exchange), `bytes` (of the reply's audio), `spoken`, `given`, `found` (`give`).
 """
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, MalformedFrame, RawFrame, Side, Text, UnknownFrame
 from voicemem.dialects.kinds import ANYTHING, kept, many, optional, read, record
 from voicemem.dialects.known import Known, Made, MadeEvent
 from voicemem.dialects.reading import audio_bytes, json_object, values
-from voicemem.dialects.translating import close_by_clock, interrupt_by_clock, utterance_turn
+from voicemem.dialects.translating import (
+    close_by_clock,
+    connect,
+    give,
+    grown,
+    interrupt_by_clock,
+    settle_given,
+    space_between,
+    utterance_turn,
+)
 from voicemem.protocol.events import Asr, LlmDelta, LlmDone, MessageEvent, ToolCall, ToolResult, Tts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 
@@ -49,6 +62,12 @@ USUAL_RATE = 24_000
 """Samples a second of Gemini's audio, of 16 bits each."""
 RATE = "rate"
 ONLY_AUDIO = {AUDIO_BYTES, RATE}
+OF_EXCHANGE = (
+    *("ahead", "begun", "turn", "generated", "cut", "late", "bytes"),
+    *("part", "tool", "written", "paused", "resumed"),
+)
+"""Notes that are about the exchange under way."""
+ANSWERED = "answered"
 REPLY, SPOKEN = "reply", "spoken"
 """The pieces that come have no names: they are those of the reply and of the utterance under way."""
 VENDOR = {
@@ -63,7 +82,13 @@ VENDOR = {
     "voiceActivityDetectionSignal",
 }
 APP = {"setup", "clientContent", "realtimeInput", "toolResponse", "contextUpdate"}
-Said = record("text?")
+LATE_MS = 300
+"""So long after an interruption words of the cut reply may come, though the user's next words are known."""
+MAX_GIVEN = 64
+"""Turns of a history that are kept, the newest."""
+MAX_PARTS = 16
+"""Replies of one exchange that may wait to be played."""
+Said = record("text?", finished=optional(bool))
 Part = record("text?", thought=optional(bool), inlineData=optional(record("mimeType? data?")))
 Content = record("role?", parts=optional(many(Part)))
 ServerContent = record(
@@ -119,8 +144,7 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
         if message.get(name, {}).get(field):
             content[name] = message[name]
     typed = typed_text(message)
-    if typed:
-        content["realtimeInput"] = {"text": typed}
+    content |= typed
     setup = message.get("setupComplete")
     session_id = (setup or {}).get("sessionId") or None
     if setup is not None:
@@ -147,8 +171,9 @@ def server_content(raw: JsonObject) -> JsonObject:
     """Return what the model and the recogniser say, without what is empty."""
     content: JsonObject = {}
     for name in ("inputTranscription", "interimInputTranscription", "outputTranscription"):
-        if raw.get(name, {}).get("text"):
-            content[name] = raw[name]
+        said = {key: value for key, value in raw.get(name, {}).items() if value}
+        if said:
+            content[name] = said
     parts = raw.get("modelTurn", {}).get("parts", ())
     texts = [{"text": part["text"]} for part in parts if part.get("text") and not part.get("thought")]
     if texts:
@@ -175,24 +200,30 @@ def counted_audio(message: JsonObject, raw: JsonObject) -> JsonObject:
     return {AUDIO_BYTES: count, RATE: rate} if count else {}
 
 
-def typed_text(message: JsonObject) -> str:
-    """Return the user's words as the app sends them. Of several turns all but the last are of another session."""
-    text: str = message.get("realtimeInput", {}).get("text")
-    turns = message.get("clientContent", {}).get("turns")
-    if text or not turns or turns[-1].get("role") not in (None, "user"):
-        return text or ""
-    return "\n".join(part["text"] for part in turns[-1].get("parts", ()) if part.get("text"))
+def typed_text(message: JsonObject) -> JsonObject:
+    """Return the user's words as the app sends them; of turns that it adds as the model's only that there are any."""
+    text = message.get("realtimeInput", {}).get("text", "")
+    if text.strip():
+        return {"realtimeInput": {"text": text}}
+    turns: list[JsonObject] = []
+    for turn in message.get("clientContent", {}).get("turns", ())[-MAX_GIVEN:]:
+        said = "\n".join(part["text"] for part in turn.get("parts", ()) if part.get("text"))
+        if turn.get("role") not in (None, "user"):
+            turns.append({"role": turn["role"]})
+        elif said.strip():
+            turns.append({"parts": [{"text": said}]})
+    return {"clientContent": {"turns": turns}} if turns else {}
 
 
 def texts(frame: JsonObject) -> Iterator[Text]:
     content = frame.get("serverContent", {})
-    if "inputTranscription" in content:
+    if "text" in content.get("inputTranscription", ()):
         yield Text(content["inputTranscription"], "text", "piece", "user", SPOKEN)
-    if "interimInputTranscription" in content:
+    if "text" in content.get("interimInputTranscription", ()):
         yield Text(content["interimInputTranscription"], "text", "next", "user", SPOKEN)
     for part in content.get("modelTurn", {}).get("parts", ()):
         yield Text(part, "text", "piece", item=REPLY)
-    if "outputTranscription" in content:
+    if "text" in content.get("outputTranscription", ()):
         yield Text(content["outputTranscription"], "text", "piece", item=REPLY)
     if content.get("interrupted") or content.get("turnComplete"):
         yield Text(None, "", "end", item=REPLY)
@@ -203,26 +234,35 @@ def texts(frame: JsonObject) -> Iterator[Text]:
         yield from values(result, "response")
     if "realtimeInput" in frame:
         yield Text(frame["realtimeInput"], "text", "whole", "user")
+    for turn in frame.get("clientContent", {}).get("turns", ()):
+        for part in turn.get("parts", ()):
+            yield Text(part, "text", "whole", "user")
 
 
 # What it means
 
 
+OFF_COURSE = {"cut", "generated", "tool", "written", "paused", "resumed"}
+"""Notes with which the reply under way is not simply continued."""
+
+
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:
     """The events of one message. Most are audio or words of a reply that is under way, so these come first."""
     notes = known.notes
-    if "begun" in notes and "cut" not in notes and "generated" not in notes:
+    if "begun" in notes and OFF_COURSE.isdisjoint(notes):
         if frame.keys() == ONLY_AUDIO:
             return (count_audio(frame, known),)
         content = frame.get("serverContent", {})
         if len(frame) == len(content) == 1 and "outputTranscription" in content:
-            text = content["outputTranscription"]["text"]
-            return (LlmDelta(item=reply_item(known), text=text, turn_id=known.notes.get("turn")),)
+            return say(content["outputTranscription"], known)
     if "toolResponse" in frame:
         return tool_results(frame, known)
     if "realtimeInput" in frame:
-        return type_text(frame, known)
+        return type_texts([{"parts": [frame["realtimeInput"]]}], ts, known)
+    if "clientContent" in frame:
+        return type_texts(frame["clientContent"]["turns"], ts, known)
     if "setupComplete" in frame:
+        known.note("resumed", True)
         return connect(known)
     return server_events(frame, ts, known)
 
@@ -230,26 +270,28 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
 def server_events(frame: JsonObject, ts: int, known: Known) -> Made:
     content: JsonObject = frame.get("serverContent", {})
     cut = content.get("interrupted", False)
-    parts: list[JsonObject] = content.get("modelTurn", {}).get("parts", [])
-    outputs = [*(part["text"] for part in parts), *content.get("outputTranscription", {}).values()]
-    speaks = AUDIO_BYTES in frame or "modelTurn" in content or "toolCall" in frame
-    is_next = "generated" in known.notes and known.turn_of(f"~u{exchange(known) + 1}") is not None
-    if speaks and (is_next or "cut" in known.notes):  # another reply, though the end of the one before was not sent
+    output, is_transcribed = output_of(content, known)
+    heard, interim = content.get("inputTranscription", {}), content.get("interimInputTranscription", {}).get("text", "")
+    has_audio, is_heard = AUDIO_BYTES in frame, bool(heard.get("text") or interim)
+    has_text = bool(output.get("text"))
+    answers = has_text or has_audio or "modelTurn" in content or "toolCall" in frame
+    if answers or is_heard:
+        yield from settle_connection(is_heard, known)
+    if answers and is_next(ts, known):  # another reply, though the end of the one before was not sent
         yield from complete(known, played=False)
-    heard = content.get("inputTranscription", {}).get("text", "")
-    interim = content.get("interimInputTranscription", {}).get("text", "")
-    begins = bool(speaks or outputs) and not known.notes.get("begun")
+    begins = answers and not known.notes.get("begun")
     are_next = cut and not begins  # a message begins one utterance at most
     if (heard or interim) and not are_next:
         yield from hear(heard, interim, begins, known)
     if begins:
-        yield from begin(bool(heard), known)
-    if outputs:
-        yield LlmDelta(item=reply_item(known), text="".join(outputs), turn_id=known.notes.get("turn"))
-    if AUDIO_BYTES in frame:
+        yield from begin("text" in heard, known)
+    yield from divide(has_audio, has_text, known)
+    if output:
+        yield from say(output, known, is_transcribed)
+    if has_audio and not known.notes.get("cut"):
         yield count_audio(frame, known)
     if content.get("generationComplete"):
-        yield from generated(bool(outputs), known)
+        yield from generated(has_text, known)
     if cut:
         yield from interrupt(ts, known)
         if are_next and (heard or interim):
@@ -257,16 +299,80 @@ def server_events(frame: JsonObject, ts: int, known: Known) -> Made:
     if "toolCall" in frame:
         yield from tool_calls(frame, known)
     if content.get("turnComplete"):
-        yield from complete(known, played=True, has_text=bool(outputs))
+        yield from complete(known, played=True, has_text=has_text)
 
 
-def connect(known: Known) -> Made:
-    """A connection begins. After another one, nothing more comes of what was under way there."""
-    if known.notes.get("begun") or known.segment(f"~u{exchange(known)}") is not None:
+def output_of(content: JsonObject, known: Known) -> tuple[JsonObject, bool]:
+    """Return what the model says, and whether that is a transcription, which counts more than its own text."""
+    transcription: JsonObject = content.get("outputTranscription", {})
+    if transcription:
+        return transcription, True
+    written = "".join(part["text"] for part in content.get("modelTurn", {}).get("parts", ()))
+    is_under_way = known.notes.get("begun") and known.reply(reply_item(known)) is not None
+    is_transcribed = is_under_way and not known.notes.get("written")
+    return ({} if is_transcribed or not written else {"text": written}), False
+
+
+def is_next(ts: int, known: Known) -> bool:
+    """Return whether the model answers what the user said after its reply; late words are still that reply's."""
+    if known.turn_of(f"~u{exchange(known) + 1}") is None:
+        return False
+    cut = known.notes.get("cut")
+    return "generated" in known.notes if cut is None else not (known.has_clock and ts - cut <= LATE_MS)
+
+
+def settle_connection(is_heard: bool, known: Known) -> Made:
+    """Someone speaks over a new connection: the model may continue what was under way, the user begins an exchange."""
+    is_resumed, given = known.notes.get("resumed"), [*settle_given(known)]
+    known.note("resumed", None)
+    has_begun = known.notes.get("begun") or known.segment(f"~u{exchange(known)}") is not None
+    if is_resumed and has_begun and (is_heard or given):
         yield from complete(known, played=False)
+    if given:
+        yield from given
+        known.note("prompted", known.next_turn)
+        known.note("answered", None)
+
+
+def say(said: JsonObject, known: Known, is_transcribed: bool = True) -> Made:
+    """Add to what the model says. A transcription may come again whole, or after the text of the model's turn."""
+    text, item = said.get("text", ""), reply_item(known)
+    reply = known.reply(item)
+    again = None
+    if reply is None:
+        text = text.lstrip()
+    elif known.notes.get("written") and is_transcribed:
+        again = text.lstrip()
+    else:
+        if len(text) + 2 > reply.length:
+            again = grown(reply.text, text)
+        if known.notes.get("paused") and text:
+            text = space_between(reply.text, text) + text
+    if text and not is_transcribed:
+        known.note("written", True)
+    elif text:
+        known.note("written", None)
+        known.note("paused", None)
+    if said.get("finished"):
+        known.note("paused", True)
+    if again or text:
+        yield LlmDelta(item=item, text=again or text, whole=again is not None, turn_id=known.notes.get("turn"))
+
+
+def divide(has_audio: bool, has_text: bool, known: Known) -> Made:
+    """After a call of a tool the model says another reply; words of audio that came before it may be late."""
+    is_over = has_audio or (has_text and (not known.notes.get("bytes") or known.notes.get("tool") == ANSWERED))
+    if is_over and known.notes.get("tool"):
+        reply = known.reply(reply_item(known))
+        if reply is not None and not reply.complete:
+            yield LlmDone(item=reply.item)
+        known.note("part", known.notes.get("part", 0) + 1)
+        for key in ("tool", "bytes", "generated", "written", "paused"):
+            known.note(key, None)
 
 
 def closed(ts: int, known: Known) -> Made:
+    yield from settle_given(known)
     yield from measure(known)
     yield from close_by_clock(known, ts, lambda item: item.startswith("~a"))
 
@@ -276,28 +382,35 @@ def exchange(known: Known) -> int:
 
 
 def reply_item(known: Known) -> str:
-    return f"~a{exchange(known)}"
+    part = known.notes.get("part")
+    return f"~a{exchange(known)}.{part}" if part else f"~a{exchange(known)}"
+
+
+def parts_unheard(known: Known) -> list[str]:
+    """The replies of the exchange that may still be played: the newest, and those before it."""
+    name, newest = f"~a{exchange(known)}", reply_item(known)
+    replies = (reply.item or "" for reply in islice(known.open_replies(), MAX_PARTS))
+    return [newest, *(item for item in replies if item != newest and item.split(".")[0] == name)]
 
 
 def complete(known: Known, played: bool, has_text: bool = False) -> Made:
     """End an exchange. Where the user did not interrupt, Gemini has waited until all was played."""
-    item = reply_item(known)
     if known.notes.get("begun"):
         yield from generated(has_text, known)
-        is_reply = has_text or known.reply(item) is not None
-        if is_reply and played and not known.notes.get("cut"):
-            yield Tts(item=item, done=True)
+        for item in parts_unheard(known) if played and "cut" not in known.notes else ():
+            if known.reply(item) is not None or (has_text and item == reply_item(known)):
+                yield Tts(item=item, done=True)
     else:
         yield from settle_words(known)
     known.note("exchange", exchange(known) + 1)
     if not known.notes.get("ahead"):
         known.note("said", None)
-    for key in ("ahead", "begun", "turn", "generated", "cut", "late", "bytes"):
+    for key in OF_EXCHANGE:
         known.note(key, None)
 
 
-def hear(heard: str, interim: str, final: bool, known: Known) -> Made:
-    """Add to the user's words."""
+def hear(heard: JsonObject, interim: str, final: bool, known: Known) -> Made:
+    """Add to the user's words, of which a transcription may come again whole."""
     item = f"~u{exchange(known)}"
     segment = known.segment(item)
     if known.notes.get("generated") and not known.notes.get("late"):
@@ -311,8 +424,12 @@ def hear(heard: str, interim: str, final: bool, known: Known) -> Made:
     elif known.notes.get("begun"):
         final, interim = True, ""
     before = "" if segment is None else segment.text[: known.notes.get("said", 0)]
-    text = (before + heard).lstrip()
-    if heard:
+    piece = heard.get("text", "")
+    is_finished = known.notes.get("finished") == item
+    known.note("finished", item if heard.get("finished") or (is_finished and not piece) else None)
+    gap = space_between(before, piece) if is_finished else ""
+    text = (grown(before, piece) or before + gap + piece).lstrip()
+    if piece:
         known.note("said", len(text))
     elif not interim:
         return
@@ -322,10 +439,18 @@ def hear(heard: str, interim: str, final: bool, known: Known) -> Made:
     yield Asr(item=item, text=text + ("" if final else interim), final=final, turn_id=turn)
 
 
-def type_text(frame: JsonObject, known: Known) -> Made:
-    known.note("prompted", True)
-    known.note("answered", None)
-    yield MessageEvent(role="user", text=frame["realtimeInput"]["text"], source="message")
+def type_texts(turns: list[JsonObject], ts: int, known: Known) -> Made:
+    """Turns that the app adds: history, until someone speaks over a connection; then the last is typed, if a user's."""
+    if "spoken" not in known.notes:
+        for turn in turns:
+            if "parts" in turn:
+                give(turn["parts"][0]["text"], None, ts, known)
+            else:
+                known.note("given", None)
+    elif "parts" in turns[-1]:
+        known.note("prompted", True)
+        known.note("answered", None)
+        yield MessageEvent(role="user", text=turns[-1]["parts"][0]["text"], source="message")
 
 
 def new_turn(known: Known) -> int:
@@ -347,7 +472,8 @@ def begin(is_heard: bool, known: Known) -> Made:
     item = f"~u{exchange(known)}"
     turn = known.turn_of(item)
     if known.notes.get("prompted"):
-        turn = known.here
+        prompted = known.notes["prompted"]
+        turn = known.here if prompted is True else prompted
         yield from settle_words(known)
     elif turn is not None:
         if not is_heard:
@@ -387,15 +513,19 @@ def measure(known: Known) -> Made:
 def interrupt(ts: int, known: Known) -> Made:
     """The user interrupts what the model says; before it says anything there is nothing to cut."""
     if known.notes.get("begun") and not known.notes.get("cut"):
-        known.note("cut", True)
+        known.note("cut", ts)
         if not known.notes.get("ahead"):
             known.note("ahead", True)
             known.note("said", None)
         yield from measure(known)
-        yield from interrupt_by_clock(known, reply_item(known), ts)
+        for item in parts_unheard(known):
+            if known.reply(item) is not None or not known.notes.get("part"):
+                yield from interrupt_by_clock(known, item, ts)
 
 
 def tool_calls(frame: JsonObject, known: Known) -> Made:
+    if known.notes.get("bytes") or known.reply(reply_item(known)) is not None:
+        known.note("tool", True)
     for call in frame["toolCall"]["functionCalls"]:
         id = call.get("id")
         yield ToolCall(
@@ -409,6 +539,8 @@ def tool_calls(frame: JsonObject, known: Known) -> Made:
 
 def tool_results(frame: JsonObject, known: Known) -> Made:
     results = frame["toolResponse"]["functionResponses"]
+    if known.reply(reply_item(known)) is not None:
+        known.note("tool", known.notes.get("tool") and ANSWERED)
     if not known.notes.get("begun"):
         known.note("prompted", True)
     turn = known.notes.get("turn")
@@ -428,4 +560,4 @@ def call_id(call: JsonObject) -> str:
     return str(call.get("id") or f"~{call.get('name')}")
 
 
-GEMINI_LIVE = Dialect(name="gemini-live", version=2, reduce=reduce, translate=translate, closed=closed, texts=texts)
+GEMINI_LIVE = Dialect(name="gemini-live", version=3, reduce=reduce, translate=translate, closed=closed, texts=texts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 from voicemem.protocol.events import SessionEnd, TranscriptEvent
@@ -34,6 +34,10 @@ class KnownReply(Protocol):
         """The text that the LLM has generated so far."""
 
     @property
+    def length(self) -> int:
+        """How many characters that are."""
+
+    @property
     def complete(self) -> bool:
         """True if the LLM has finished it."""
 
@@ -46,8 +50,8 @@ class KnownReply(Protocol):
         """The length of its audio so far, where that was reported."""
 
     @property
-    def audio_began(self) -> int | None:
-        """The `ts` of the first report of its audio's length, if that stated one."""
+    def audio_start(self) -> int | None:
+        """When its audio came, moved on by the gaps in which all that had come was played; None if that had no `ts`."""
 
     @property
     def cut(self) -> Literal["no", "estimated", "exact"]:
@@ -97,6 +101,9 @@ class Known(Protocol):
 
     def turn_of(self, item: str) -> int | None:
         """The turn in which an item began."""
+
+    def said_after(self, place: Sequence[int] | None, text: str) -> list[int] | None:
+        """Return where the user has said a text after a place, as far as the newest turns show."""
 
     def segment(self, item: str | None) -> KnownSegment | None:
         """Return what an item of the user's says so far."""

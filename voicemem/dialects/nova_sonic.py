@@ -531,4 +531,4 @@ KINDS: dict[str, Kind] = {
     **silent("vendor", "usageEvent"),
     **silent("app", "sessionStart audioInput promptEnd"),
 }
-NOVA_SONIC = Dialect(name="nova-sonic", version=2, reduce=reduce, translate=translate, closed=closed, texts=texts)
+NOVA_SONIC = Dialect(name="nova-sonic", version=3, reduce=reduce, translate=translate, closed=closed, texts=texts)

@@ -1,7 +1,9 @@
 """Help for `translate`: turns, tools, notes, transcripts that a stack sends again and again, and the clock rule.
 
 The clock is for stacks that do not report playback: a reply's audio begins when its first audio comes, or when the
-reply before it has ended. What follows is marked as an estimate, and a stated position counts more (docs/dialects.md).
+reply before it has ended, and stands still while nothing that has come is left to play. Of a reply without any audio
+nothing was heard, where the one before it had some. What follows is marked as an estimate, and a stated position counts
+more (docs/dialects.md).
 """
 
 from collections.abc import Callable, Iterator
@@ -10,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent, Translate
-from voicemem.protocol.events import Interrupt, LlmDone, SessionEnd, ToolCall, ToolResult, Tts
+from voicemem.protocol.events import Interrupt, LlmDone, MessageEvent, SessionEnd, ToolCall, ToolResult, Tts
 from voicemem.protocol.types import SPACELESS
 
 MAX_QUEUE = 20
@@ -29,24 +31,25 @@ class Playing(NamedTuple):
 
     @property
     def is_over(self) -> bool:
-        return self.position_ms >= self.total_ms
+        return 0 < self.total_ms <= self.position_ms
 
 
 def playing_at(reply: KnownReply, ts: int) -> Playing | None:
-    """Return where the audio of a reply stood at a time; None where nothing says how long it is."""
+    """Return where the audio of a reply stood at a time; None where no audio was seen."""
     # It and those before it, back to one whose end is known, the newest first: when the audio of each came, how long
     # it is, and when the one before it ended, where anything but the clock says so.
     queue: list[tuple[int, int, int]] = []
     at: KnownReply | None = reply
     while at is not None and len(queue) < MAX_QUEUE:
-        came, total_ms, before = at.audio_began, at.total_audio_ms, at.before
+        came, total_ms, before = at.audio_start, at.total_audio_ms, at.before
         if came is None or total_ms is None:
             break
         ended = None if before is None else before.ended
         queue.append((came, total_ms, came if ended is None else ended))
         at = before if ended is None else None
     if not queue:
-        return None
+        has_audio = reply.before is not None and reply.before.total_audio_ms is not None
+        return Playing(ts, 0, 0) if has_audio and reply.total_audio_ms is None else None
     free_at, start, length_ms = queue[-1][2], 0, 0
     for came, length_ms, _ in reversed(queue):
         start = max(came, free_at)
@@ -82,7 +85,7 @@ def close_by_clock(
         if reply.item is None or reply.has_playback or not is_own(reply.item):
             continue
         playing = where(reply, ts)
-        if playing is None:
+        if playing is None or (not playing.total_ms and reply.turn < known.here):
             continue
         if reply.complete and playing.is_over:
             yield Tts(item=reply.item, done=True, estimated=True, ts=playing.began + playing.total_ms)
@@ -129,8 +132,47 @@ def complete(item: str | None, known: Known) -> Made:
 
 
 def space_between(before: str, text: str) -> str:
-    """Return the text between two texts of a reply, neither of which says so."""
-    return " " if before and not before[-1].isspace() and not text[0].isspace() else ""
+    """Return the text between two texts, neither of which says so; nothing in a script without spaces."""
+    if not before or before[-1].isspace() or text[:1].isspace():
+        return ""
+    return "" if SPACELESS.match(before[-1]) and SPACELESS.match(text) else " "
+
+
+def grown(before: str, text: str) -> str | None:
+    """A text that has come again, as it was or with more; None if this piece only continues what came before."""
+    said = before.strip()
+    return text.lstrip() if len(said.split()) > 1 and text.lstrip().startswith(said) else None
+
+
+# What an app gives a new connection: what was said before, in the order in which it was, and perhaps what is new
+
+
+def give(text: str, item: str | None, ts: int, known: Known) -> None:
+    """Note a text of the user's, of which it is not known yet whether it is history; those in the memory are.
+
+    Notes: `given` (the newest that nothing has answered), `found` (the place in the memory of the one before).
+    """
+    found = known.said_after(known.notes.get("found"), text)
+    known.note("found", found or known.notes.get("found"))
+    known.note("given", None if found else [text, item, ts if known.has_clock else None])
+
+
+def settle_given(known: Known) -> Made:
+    """The first speech or response over a connection: what was given last was said, if nothing has answered it."""
+    if "spoken" not in known.notes:
+        known.note("spoken", True)
+        known.note("found", None)
+        given = known.notes.get("given")
+        known.note("given", None)
+        if given is not None:
+            text, item, ts = given
+            yield MessageEvent(role="user", text=text, source="message", item=item, ts=ts, turn_id=known.next_turn)
+
+
+def connect(known: Known) -> Made:
+    """Another connection: until someone speaks, texts that the app adds may be history."""
+    yield from settle_given(known)
+    known.note("spoken", None)
 
 
 def end_with(field: str, usual: str) -> Translate:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -13,11 +13,13 @@ from voicemem.transcript.replies.evidence import KINDS, Source
 from voicemem.transcript.replies.interruptions import largest_total, last_entries
 from voicemem.transcript.replies.playing import settle, sources_of, standing_keys
 from voicemem.transcript.speech import speech_index
-from voicemem.transcript.state import Notes, Reply, State
+from voicemem.transcript.state import Notes, Reply, State, Turn
 
 MAX_NOTES_BYTES = 16 * 1024
 """Of one dialect in one session, as JSON."""
 NO_NOTES = Notes()
+RECENT_TURNS = 200
+"""Turns in which a text is looked for that an app gives as history."""
 
 
 class FoldReply:
@@ -36,6 +38,10 @@ class FoldReply:
         return self.reply.generation.text()
 
     @property
+    def length(self) -> int:
+        return self.reply.generation.length()
+
+    @property
     def sources(self) -> list[Source]:
         if self.found is None:
             self.found = sources_of(self.state, self.reply)
@@ -47,18 +53,10 @@ class FoldReply:
         return None if total is None else total[0].value
 
     @property
-    def audio_began(self) -> int | None:
-        found = None
-        for source in self.sources:
-            playback = source.evidence.playback
-            if playback is None or playback.totals is None:
-                continue
-            first = playback.totals.first(source.until, source.since)
-            if first is None or first.order in (playback.undated or ()):
-                continue
-            if found is None or first.ts < found:
-                found = first.ts
-        return found
+    def audio_start(self) -> int | None:
+        playbacks = (source.evidence.playback for source in self.sources)
+        starts = (one.audio_start for one in playbacks if one is not None and one.audio_start is not None)
+        return max(starts, default=None)
 
     @property
     def cut(self) -> Literal["no", "estimated", "exact"]:
@@ -141,6 +139,15 @@ class FoldKnown:
     def turn_of(self, item: str) -> int | None:
         return self.state.items.get(item)
 
+    def said_after(self, place: Sequence[int] | None, text: str) -> list[int] | None:
+        numbers, plain = self.state.turn_numbers, " ".join(text.split())
+        after = (-1, 0) if place is None else (place[0], place[1])
+        for number in numbers[max(bisect_left(numbers, after[0]), len(numbers) - RECENT_TURNS) :]:
+            for order, said in said_in(self.state.turns[number]):
+                if (number, order) > after and " ".join(said.split()) == plain:
+                    return [number, order]
+        return None
+
     def segment(self, item: str | None) -> KnownSegment | None:
         number = None if item is None else self.state.items.get(item)
         turn = None if number is None else self.state.turns.get(number)
@@ -163,6 +170,13 @@ class FoldKnown:
         settle(self.state)
         for key in reversed(self.state.unheard):
             yield self.reply_of(key[2])
+
+
+def said_in(turn: Turn) -> list[tuple[int, str]]:
+    """What the user said in a turn, each text with the journal position where it began, and all of the speech."""
+    spoken = [(one.order, one.text) for one in turn.segments if one.text]
+    whole = [(spoken[-1][0], " ".join(text for _, text in spoken))] if len(spoken) > 1 else []
+    return sorted(spoken + whole + [(one.order, one.text) for one in turn.typed or ()])
 
 
 def size_of(key: str, value: Any) -> int:

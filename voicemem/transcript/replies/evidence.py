@@ -109,6 +109,12 @@ class Generation(Struct, array_like=True, gc=False):
         final = self.final_texts.last() if self.final_texts is not None else None
         return self.joined() if final is None else final.text
 
+    def length(self) -> int:
+        """Return how long the text is."""
+        if self.final_texts is None and self.whole_texts is None:
+            return self.deltas.ends[-1] if self.deltas.ends else 0
+        return len(self.text())
+
     def joined(self) -> str:
         """The newest whole text, and the deltas after it in the order of their arrival."""
         whole = self.whole_texts.last() if self.whole_texts is not None else None
@@ -220,6 +226,8 @@ class Playback(Struct, array_like=True, gc=False):
     merged_metadata: MergedMetadata | None = None
     undated: set[int] | None = None
     """The journal positions of the events that stated no `ts`."""
+    audio_start: int | None = None
+    """When the audio would have begun so as to end as it does, had there been no gaps in it (`note_gap`)."""
 
     def add(self, event: Tts, ts: int, order: int) -> None:
         audio_ms = event.audio_ms
@@ -234,12 +242,22 @@ class Playback(Struct, array_like=True, gc=False):
         if event.done:
             self.series("dones").add(ts, order, 0)
         if event.total_audio_ms is not None:
+            if event.ts is not None:
+                self.note_gap(ts, event.total_audio_ms)
             self.series("totals").add(ts, order, event.total_audio_ms)
             if event.synthesised_text is not None:
                 self.measured_texts = self.measured_texts or {}
                 self.measured_texts[order] = event.synthesised_text
         if event.words or event.metadata or event.ts is None:
             self.add_rest(event, ts, order)
+
+    def note_gap(self, ts: int, total_ms: int) -> None:
+        """Move the start of the audio behind the silence before this piece, if all before it may have been played."""
+        before = None if self.totals is None else self.totals.last()
+        before_ms = 0 if before is None else before.value
+        if total_ms > before_ms or self.audio_start is None:
+            start = ts - before_ms
+            self.audio_start = start if self.audio_start is None else max(self.audio_start, start)
 
     def add_rest(self, event: Tts, ts: int, order: int) -> None:
         if event.words:
