@@ -17,13 +17,8 @@ with atheris.instrument_imports(include=["voicemem"]):
     from tests.support.frames import decode_frame, decode_lines
     from voicemem.config.session import SECRETS
     from voicemem.errors import CODES, InvalidFrame, Refused
-    from voicemem.protocol.codec import (
-        DecodedEvent,
-        RejectedEvent,
-        decode_event,
-        decode_journaled,
-        is_same_event,
-    )
+    from voicemem.protocol.codec import DecodedEvent, RejectedEvent, decode_event, decode_journaled
+    from voicemem.protocol.comparison import is_same_event
     from voicemem.protocol.events import Auth, IncomingEvent, SessionOpen, SessionUpdate
     from voicemem.protocol.types import MAX_INTEGER
     from voicemem.sessions.recording.batches import validated_update

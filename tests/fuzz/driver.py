@@ -14,7 +14,7 @@ from typing import Any, get_args
 import atheris
 
 from tests.support.paths import ROOT
-from voicemem.protocol.checks import RESERVED_METADATA
+from voicemem.protocol.codec import RESERVED_METADATA
 from voicemem.protocol.events import Auth, JournaledEvent, SessionOpen
 
 FIXTURES = ROOT / "fixtures"

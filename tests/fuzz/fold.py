@@ -17,8 +17,7 @@ with atheris.instrument_imports(include=["voicemem"]):
 
     from voicemem.context.formats import ENRICHERS, RequestFormat, request_body
     from voicemem.errors import InvalidFrame
-    from voicemem.protocol.checks import METADATA_ORDER
-    from voicemem.protocol.codec import MALFORMED, DecodedEvent, decode_event, decode_journaled
+    from voicemem.protocol.codec import MALFORMED, METADATA_ORDER, DecodedEvent, decode_event, decode_journaled
     from voicemem.protocol.events import (
         Auth,
         JournaledEvent,

@@ -35,7 +35,7 @@ from voicemem.context.policies import ContextConfig
 from voicemem.documents.document import WorkingMemoryConfig
 from voicemem.errors import CODES
 from voicemem.llm.transport import ERROR_WORDS
-from voicemem.protocol.checks import METADATA_ORDER
+from voicemem.protocol.codec import METADATA_ORDER
 from voicemem.protocol.events import Event, IncomingEvent, ProducedEvent
 from voicemem.protocol.frames import Frame
 from voicemem.security.audit import Act

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.support.events import delta, done, event, final, partial, words
 from tests.support.transcripts import journaled
-from voicemem.protocol.checks import RESERVED_METADATA
+from voicemem.protocol.codec import RESERVED_METADATA
 from voicemem.protocol.events import (
     CarriedSession,
     JournaledEvent,

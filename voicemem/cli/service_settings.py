@@ -17,7 +17,7 @@ from voicemem.cli.common import Command, CommandFailed
 from voicemem.config.service import REDACTIONS, SQLITE_PREFIX, Address, Settings, check_service_settings, parse_address
 from voicemem.context.policies import load_policies
 from voicemem.observer.vendors import parse_observe_urls
-from voicemem.protocol.checks import did_you_mean, known_names
+from voicemem.protocol.explanations import did_you_mean, known_names
 from voicemem.security.address_guard import allowed_networks
 from voicemem.sessions.recording.redaction import load_rules
 from voicemem.store.sqlite.files import check_store_path

@@ -14,8 +14,8 @@ from msgspec import Meta, Struct
 from voicemem.config.context import ContextConfig, check_context, check_whole_context, drop_stale_parameters
 from voicemem.documents.document import WorkingMemoryConfig, check_working_memory
 from voicemem.errors import Refused
-from voicemem.protocol.checks import FIELD_NAME, describe_error, unknown_field
 from voicemem.protocol.codec import drop_nulls, merge_patch
+from voicemem.protocol.explanations import FIELD_NAME, describe_error, unknown_field
 from voicemem.protocol.types import MAX_TEXT_BYTES, JsonObject, Name, matching
 
 SECRETS = (("llm", "api_key"), ("webhook", "secret"), ("llm", "headers"))

@@ -31,7 +31,7 @@ from voicemem.config.service import Settings
 from voicemem.context.formats import Part, interleave, json_text
 from voicemem.errors import CannotStart, Refused
 from voicemem.llm.tokens import UNKNOWN_WINDOW, TokenCounter, context_window_of, counter, encoding_of
-from voicemem.protocol.checks import describe_error
+from voicemem.protocol.explanations import describe_error
 from voicemem.transcript.messages import Message, Summary, ToolUse
 
 

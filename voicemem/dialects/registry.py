@@ -22,9 +22,9 @@ from voicemem.dialects.retell import RETELL
 from voicemem.dialects.ultravox import ULTRAVOX
 from voicemem.dialects.vapi.translation import VAPI
 from voicemem.errors import InvalidFrame, Refused
-from voicemem.protocol.checks import did_you_mean
 from voicemem.protocol.codec import JSON_DECODER, MALFORMED, RejectedEvent, check_frame, decode_header, replace_nul
 from voicemem.protocol.events import FrameEvent
+from voicemem.protocol.explanations import did_you_mean
 
 DIALECTS: dict[str, Dialect] = {
     dialect.name: dialect

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from voicemem.errors import Refused
 from voicemem.llm.completions import content_text
-from voicemem.protocol.checks import explain
+from voicemem.protocol.explanations import explain
 from voicemem.protocol.types import JsonObject
 
 CUSTOM_FIELDS = ("turn_id", "timestamp", "interruptable")

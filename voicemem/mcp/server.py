@@ -18,7 +18,7 @@ from voicemem.client.memories import user_path
 from voicemem.mcp import schemas
 from voicemem.mcp.caller import Caller, Service, caller_with, sentence_of
 from voicemem.mcp.tools import describe_tool, find_tool, get_history, shown_memory, tools_of
-from voicemem.protocol.checks import describe_error
+from voicemem.protocol.explanations import describe_error
 from voicemem.version import __version__
 
 LOG = logging.getLogger("voicemem.mcp")

@@ -22,8 +22,10 @@ from voicemem.documents.document import MAX_DOCUMENT_BYTES, check_form, content_
 from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable
 from voicemem.memory.long_term import records
 from voicemem.protocol import codec, events
-from voicemem.protocol.checks import check_event, explain_event
-from voicemem.protocol.codec import ENCODER, decode_journaled, decode_stored
+from voicemem.protocol.codec import ENCODER, check_event, decode_journaled, decode_stored
+from voicemem.protocol.comparison import SORTED
+from voicemem.protocol.explanations import explain_event
+from voicemem.protocol.pieces import Pieces, Unreadable
 from voicemem.protocol.types import JsonObject, Name, SequenceNumber
 from voicemem.redaction.texts import Rules
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
@@ -249,7 +251,7 @@ class Digest:
         self.add(session)
 
     def add(self, text: bytes | Raw) -> None:
-        self.hash.update(codec.SORTED.encode(codec.JSON_DECODER.decode(text)) + b"\n")
+        self.hash.update(SORTED.encode(codec.JSON_DECODER.decode(text)) + b"\n")
 
     def hex(self) -> str:
         return self.hash.hexdigest()
@@ -308,18 +310,18 @@ async def parse_checkpoint(document: bytes) -> ParsedCheckpoint:
     """Check a checkpoint, in a thread, entry by entry. Raises `Refused` (`invalid_checkpoint`)."""
 
     def read() -> ParsedCheckpoint:
-        pieces = codec.Pieces(document)
+        pieces = Pieces(document)
         try:
             found = find_pieces(pieces)
             pieces.end()
-        except codec.Unreadable:
+        except Unreadable:
             raise invalid(NO_CHECKPOINT) from None
         return check_pieces(found)
 
     return await asyncio.to_thread(read)
 
 
-def find_pieces(pieces: codec.Pieces) -> CheckpointPieces:
+def find_pieces(pieces: Pieces) -> CheckpointPieces:
     """Find the parts of the checkpoint that comes next in a text. Raises `Unreadable`, `Refused`."""
     found = CheckpointPieces(pieces.text)
     if not pieces.follows(b"{"):

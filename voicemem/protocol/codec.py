@@ -5,17 +5,42 @@ place among the others. No error quotes what was sent.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from hashlib import sha256
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from voicemem.errors import InvalidFrame, Refused
-from voicemem.protocol.checks import CHECKS, check_event, explain_event
-from voicemem.protocol.events import IncomingEvent, JournaledEvent, RefusalMarker, TranscriptEvent, kinds_by_type
-from voicemem.protocol.redacted import is_redacted, is_same_redacted
-from voicemem.protocol.types import MAX_DEPTH, MAX_FRAME_BYTES, MAX_INTEGER, MAX_VALUES, SESSION_ID_PATTERN, JsonObject
+from voicemem.protocol.events import (
+    Event,
+    IncomingEvent,
+    JournaledEvent,
+    LlmCancel,
+    MemoryAdded,
+    MemoryEdited,
+    MessageEvent,
+    RefusalMarker,
+    SessionEnd,
+    TranscriptEvent,
+    Tts,
+    kinds_by_type,
+)
+from voicemem.protocol.explanations import describe_error, explain_event
+from voicemem.protocol.memories import MAX_MEMORY_BYTES, time_ms
+from voicemem.protocol.types import (
+    MAX_DEPTH,
+    MAX_FRAME_BYTES,
+    MAX_INTEGER,
+    MAX_TEXT_BYTES,
+    MAX_VALUES,
+    SESSION_ID_PATTERN,
+    Integer,
+    JsonObject,
+    Name,
+)
 
 JSON_DECODER = msgspec.json.Decoder()
 DIGITS = bytes.maketrans(b"123456789E", b"000000000e")
@@ -67,7 +92,6 @@ def decode_body(body: bytes, limit: int = MAX_FRAME_BYTES, most_values: int = MA
     return value
 
 
-SORTED = msgspec.json.Encoder(order="sorted")
 MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Errors of msgspec for malformed JSON. A `ValidationError` is a `DecodeError`, so catch it before these."""
 STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
@@ -82,7 +106,6 @@ NAMES = frozenset(
     {"call_id", "channel", "id", "item", "kind", "name", "namespace", "producer", "session_id", "user", "user_id"}
 )
 """Fields that hold an id or a name."""
-ROUTING_FIELDS = frozenset({"session_id", "producer"})
 QUOTES_A_VALUE = 3
 """Of the most values so many are read in 50 ms, even if there is nothing between them."""
 
@@ -158,149 +181,6 @@ def is_valid_json(text: bytes) -> bool:
     except MALFORMED:
         return False
     return True
-
-
-def is_same_event(one: bytes, other: bytes) -> bool:
-    """True if two payloads are equal as decoded JSON, apart from `session_id` and `producer`, which only address them.
-
-    A field that is null is one that is absent, as it is for the event; inside a field the two differ.
-    """
-    if one == other:
-        return True
-    first, second = event_values(one), event_values(other)
-    # Equal events mostly have equal encodings, which are compared in C. What is left differs soon, or in its numbers.
-    if SORTED.encode(first) == SORTED.encode(second) or is_same_value(first, second):
-        return True
-    if (is_redacted(one) or is_redacted(other)) and is_same_redacted(first, second):
-        return True
-    return is_same_frame(first, second)
-
-
-def is_same_frame(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Return whether two events are one frame of another stack, of which not the same is kept.
-
-    It has an id, and a later version keeps more of it; or nothing was kept, since what it is a part of was not there.
-    """
-    if one.get("type") != "frame" or any(one.get(name) != other.get(name) for name in ("type", "dialect")):
-        return False
-    has_same_id = one.get("id") is not None and one.get("id") == other.get("id")
-    return has_same_id or "frame" not in one or "frame" not in other
-
-
-def event_values(payload: bytes) -> dict[str, Any]:
-    values = JSON_DECODER.decode(payload)
-    return {key: value for key, value in values.items() if value is not None and key not in ROUTING_FIELDS}
-
-
-def is_same_value(one: Any, other: Any) -> bool:
-    """Return whether two values are equal as JSON, in which 1.0 is 1 and true is not. Ends at the first difference."""
-    if isinstance(one, dict):
-        return (
-            isinstance(other, dict)
-            and len(one) == len(other)
-            and all(key in other and is_same_value(value, other[key]) for key, value in one.items())
-        )
-    if isinstance(one, list):
-        return isinstance(other, list) and len(one) == len(other) and all(map(is_same_value, one, other))
-    return isinstance(one, bool) is isinstance(other, bool) and bool(one == other)
-
-
-MAX_PIECE_BYTES = MAX_FRAME_BYTES + 4096
-"""Of one value: an event of the largest size, with what is around it."""
-MAX_BLANKS = 65_536
-"""White space in one place."""
-STRING_PATTERN = r'"(?:[^"\\]++|\\.)*+"'
-
-
-def value_pattern(depth: int) -> str:
-    """Return a pattern of a value, or of what is between two, in an array or object of at most this depth.
-
-    It is only about where a value ends: whether it is JSON shows when it is decoded. Every repetition is possessive,
-    so that the time is linear.
-    """
-    pattern = rf'(?:[^"{{}}\[\]]++|{STRING_PATTERN})'
-    for _ in range(depth):
-        pattern = rf'(?:[^"{{}}\[\]]++|{STRING_PATTERN}|[{{\[]{pattern}*+[}}\]])'
-    return pattern
-
-
-# A few levels more than events may have, so that one that is too deep is found, and refused for that.
-VALUE = re.compile(
-    rf'{STRING_PATTERN}|[{{\[]{value_pattern(MAX_DEPTH + 4)}*+[}}\]]|[^\s",:{{}}\[\]]++'.encode(), re.DOTALL
-)
-BLANKS = re.compile(rb"[ \t\r\n]{0,%d}+" % MAX_BLANKS)
-
-
-class Unreadable(ValueError):
-    """The text is not JSON, or a value in it is larger or deeper than any that is taken."""
-
-
-class Pieces:
-    """Walks through a text from its beginning. All methods raise `Unreadable`."""
-
-    def __init__(self, text: bytes) -> None:
-        self.text = text
-        self.at = 0
-
-    def follows(self, sign: bytes) -> bool:
-        blanks = BLANKS.match(self.text, self.at)
-        self.at = blanks.end() if blanks else self.at
-        return self.text.startswith(sign, self.at)
-
-    def take(self, sign: bytes) -> bool:
-        found = self.follows(sign)
-        self.at += len(sign) if found else 0
-        return found
-
-    def expect(self, sign: bytes) -> None:
-        if not self.take(sign):
-            raise Unreadable
-
-    def value(self) -> slice:
-        self.follows(b"")
-        found = VALUE.match(self.text, self.at, self.at + MAX_PIECE_BYTES)
-        # A value may end with the bound only if something follows it there.
-        if found is None or found.end() == self.at + MAX_PIECE_BYTES:
-            raise Unreadable
-        self.at = found.end()
-        return slice(*found.span())
-
-    def names(self) -> Iterator[str]:
-        """The names in the object that comes next; for each, its value must be taken before the next one is."""
-        self.expect(b"{")
-        known: set[str] = set()
-        ended = self.take(b"}")
-        while not ended:
-            name = self.decode(self.value())
-            if not isinstance(name, str) or name in known:
-                raise Unreadable
-            known.add(name)
-            self.expect(b":")
-            yield name
-            ended = self.take(b"}")
-            if not ended:
-                self.expect(b",")
-
-    def items(self) -> Iterator[slice]:
-        self.expect(b"[")
-        ended = self.take(b"]")
-        while not ended:
-            yield self.value()
-            ended = self.take(b"]")
-            if not ended:
-                self.expect(b",")
-
-    def end(self) -> None:
-        self.follows(b"")
-        if self.at < len(self.text):
-            raise Unreadable
-
-    def decode(self, place: slice) -> object:
-        try:
-            value: object = JSON_DECODER.decode(self.text[place])
-        except MALFORMED:
-            raise Unreadable from None
-        return value
 
 
 def merge_patch(target: JsonObject, patch: JsonObject) -> JsonObject:
@@ -531,3 +411,143 @@ def decode_or_none(raw: msgspec.Raw) -> Any:
         return JSON_DECODER.decode(raw)
     except MALFORMED:
         return None
+
+
+# What the types of events cannot express: limits, and fields that depend on each other
+
+SOURCES = {
+    "user": frozenset({"asr", "message", "command"}),
+    "assistant": frozenset({"llm", "greeting", "llm_failure", "silence", "command"}),
+}
+
+
+METADATA_ORDER = ("interrupted", "interrupt_timestamp", "original", "source", "user", "heard", "partial")
+"""Keys of `metadata` that voicemem itself writes, in their documented order; others follow as they came."""
+
+
+RESERVED_METADATA = frozenset(METADATA_ORDER)
+
+
+RESERVED_RULE = (
+    f"The event's metadata uses a key that is reserved for voicemem; reserved are {', '.join(METADATA_ORDER)}."
+)
+
+
+TEXT_FIELDS = {
+    kind: tuple(name for name in ("text", "heard_text", "synthesised_text", "reason") if name in kind.__struct_fields__)
+    for kind in Event.__subclasses__()
+}
+"""The fields of each kind of event that hold a text."""
+
+
+MAY_RESERVE = MessageEvent, MemoryAdded, MemoryEdited
+"""Events whose metadata may have any keys: those of memories are only passed on."""
+
+
+INTERRUPTION_KEYS = {"interrupted", "interrupt_timestamp", "original", "heard"}
+
+
+class RestoredMetadata(msgspec.Struct, frozen=True):
+    """The reserved keys, as a restored message may carry them."""
+
+    interrupted: bool | UnsetType = UNSET
+    interrupt_timestamp: Integer | UnsetType = UNSET
+    original: str | UnsetType = UNSET
+    source: str | UnsetType = UNSET
+    user: Name | UnsetType = UNSET
+    heard: Literal["aligned", "estimated", "unmatched"] | UnsetType = UNSET
+    partial: bool | UnsetType = UNSET
+
+
+def check_event(event: Event, size: int) -> None:
+    """Check what the types cannot express; `size` is the length of the event's JSON in bytes."""
+    if size > MAX_TEXT_BYTES:  # no text in it is longer than the JSON itself
+        for name in TEXT_FIELDS[type(event)]:
+            check_text(getattr(event, name))
+    if event.metadata and not isinstance(event, MAY_RESERVE) and not RESERVED_METADATA.isdisjoint(event.metadata):
+        raise Refused("reserved_metadata", RESERVED_RULE)
+    check = CHECKS.get(type(event))
+    if check is not None:
+        check(event)
+
+
+def check_tts(event: Tts) -> None:
+    fields = (event.audio_ms, event.heard_text, event.done, event.words, event.total_audio_ms)
+    if fields == (None, None, None, None, None):
+        raise Refused(
+            "missing_field", "A tts event must have at least one of audio_ms, heard_text, done, words, total_audio_ms."
+        )
+
+
+def check_cancel(event: LlmCancel) -> None:
+    if event.item is None and event.turn_id is None:
+        raise Refused("missing_field", "An llm.cancel must have an item or a turn_id.")
+
+
+def check_end(event: SessionEnd) -> None:
+    if event.last_seq is not None and (event.seq is None or event.last_seq != event.seq - 1):
+        raise Refused("last_seq_mismatch")
+
+
+def check_text(text: str | UnsetType | None) -> None:
+    """Raise `Refused` for a text that is too long."""
+    # A character has at most 4 bytes, so shorter texts need not be encoded.
+    if isinstance(text, str) and len(text) * 4 > MAX_TEXT_BYTES and len(text.encode()) > MAX_TEXT_BYTES:
+        raise Refused("text_too_long")
+
+
+def check_message(event: MessageEvent) -> None:
+    """Check a `message`, the only event that may carry reserved metadata: that is how a memory is restored."""
+    if event.source not in SOURCES[event.role]:
+        sources = ", ".join(sorted(SOURCES[event.role]))
+        raise Refused("invalid_field", f"The source of a message with the role {event.role} must be one of {sources}.")
+    try:
+        restored = msgspec.convert(event.metadata or {}, RestoredMetadata)
+    except msgspec.ValidationError as error:
+        raise Refused("invalid_field", f"In the metadata: {describe_error(error, RestoredMetadata)}") from None
+    present = {key for key in RESERVED_METADATA if getattr(restored, key) is not UNSET}
+    allowed = {"source", "user", "partial"} if event.role == "user" else {"source", "user"}
+    if restored.interrupted is True and event.role == "assistant":
+        allowed |= INTERRUPTION_KEYS
+    if restored.interrupted is True and (restored.interrupt_timestamp is UNSET or restored.original is UNSET):
+        raise Refused(
+            "invalid_field", "The metadata of an interrupted message must have interrupt_timestamp and original too."
+        )
+    if present - allowed or restored.partial is False or restored.source not in (UNSET, event.source):
+        raise Refused("invalid_field", "The metadata has a reserved key or value that does not fit this message.")
+
+
+def check_memory(event: MemoryAdded | MemoryEdited) -> None:
+    if isinstance(event.text, str):
+        check_memory_text(event.text)
+        if sha256(event.text.encode()).hexdigest() != event.text_sha256:
+            raise Refused("invalid_field", "The text of a memory does not have the hash in text_sha256.")
+    if isinstance(event.event_at, str):
+        check_time("event_at", event.event_at)
+
+
+def check_memory_text(text: str) -> None:
+    """Raise `Refused` for a memory's text that is empty or too long."""
+    if not text.strip():
+        raise Refused("invalid_field", "The text of a memory must have a character that is no space: `text`")
+    if len(text.encode()) > MAX_MEMORY_BYTES:
+        limit = f"{MAX_MEMORY_BYTES:,} bytes of UTF-8"
+        raise Refused("text_too_long", f"The text of a memory may have at most {limit}; give longer ones as several.")
+
+
+def check_time(field: str, text: str) -> None:
+    """Raise `Refused` for a day or an instant that does not exist."""
+    try:
+        time_ms(text)
+    except ValueError:
+        raise Refused("invalid_field", f"There is no such day or time: `{field}`") from None
+
+
+CHECKS: dict[type, Callable[[Any], None]] = {
+    Tts: check_tts,
+    LlmCancel: check_cancel,
+    SessionEnd: check_end,
+    MessageEvent: check_message,
+    MemoryAdded: check_memory,
+    MemoryEdited: check_memory,
+}

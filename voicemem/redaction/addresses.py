@@ -2,7 +2,7 @@
 
 import re
 
-from voicemem.protocol.redacted import HIDDEN, HIDDEN_WORD
+from voicemem.protocol.comparison import HIDDEN, HIDDEN_WORD
 
 ENDS = r"\s<>()\[\]{},;:\"'!?|"
 """Characters that cannot be in an address."""

@@ -8,7 +8,7 @@ again. Only words end a run: white space, marks and what people say between digi
 import re
 from typing import NamedTuple
 
-from voicemem.protocol.redacted import HIDDEN, HIDDEN_WORD
+from voicemem.protocol.comparison import HIDDEN, HIDDEN_WORD
 from voicemem.redaction.number_words import (
     CODE_WORDS,
     HUNDRED,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from voicemem.protocol.codec import JSON_DECODER, MALFORMED
-from voicemem.protocol.redacted import HIDDEN, HIDDEN_WORD
+from voicemem.protocol.comparison import HIDDEN, HIDDEN_WORD
 from voicemem.redaction.addresses import redact_addresses, redact_hosts
 from voicemem.redaction.runs import START, Limit, Run, redact_run
 

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from voicemem.errors import Refused
-from voicemem.protocol.codec import is_same_event
+from voicemem.protocol.comparison import is_same_event
 from voicemem.store.stream_changes import StreamRows, apply_session_patch, declare_gap, reopen
 from voicemem.store.streams import (
     AppendResult,

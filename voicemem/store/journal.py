@@ -10,7 +10,7 @@ import msgspec
 
 from voicemem.config.session import SessionPatch, apply_patch
 from voicemem.errors import Refused
-from voicemem.protocol.codec import SORTED
+from voicemem.protocol.comparison import SORTED
 from voicemem.store.database import Connection, Port, reads, writes
 from voicemem.store.records import (
     CLIENT_ID_LABEL,

@@ -19,8 +19,7 @@ from voicemem.dialects.registry import DIALECTS
 from voicemem.documents.document import Document, apply_operation, form_of
 from voicemem.errors import Refused
 from voicemem.protocol import events
-from voicemem.protocol.checks import check_event
-from voicemem.protocol.codec import merge_patch
+from voicemem.protocol.codec import check_event, merge_patch
 from voicemem.protocol.types import MAX_TEXT_BYTES
 from voicemem.transcript.known import FoldKnown
 from voicemem.transcript.messages import Extracted, Forgotten, Summary

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from voicemem.protocol.checks import METADATA_ORDER, RESERVED_METADATA
+from voicemem.protocol.codec import METADATA_ORDER, RESERVED_METADATA
 
 Role = Literal["user", "assistant"]
 OF_CLIENT = "agent_memory"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.profiles import examples
 from tests.support.rows import every_row
-from voicemem.protocol.codec import MAX_PIECE_BYTES, Pieces, Unreadable
+from voicemem.protocol.pieces import MAX_PIECE_BYTES, Pieces, Unreadable
 
 JSON: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from tests.support.rows import every_row
 from voicemem.errors import Refused
-from voicemem.protocol.checks import check_event
-from voicemem.protocol.codec import decode_journaled
+from voicemem.protocol.codec import check_event, decode_journaled
 from voicemem.protocol.events import MemoryAdded, MemoryEdited
 from voicemem.protocol.memories import time_ms
 from voicemem.protocol.types import JsonObject

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.support.rows import every_row
-from voicemem.protocol.checks import LONGEST, did_you_mean
+from voicemem.protocol.explanations import LONGEST, did_you_mean
 
 KNOWN = ("limit", "after_turn", "llm.delta", "llm.done", "final")
 

@@ -24,7 +24,8 @@ from tests.support.samples.frames import (
 )
 from tests.support.strategies import OWN
 from voicemem.errors import Refused
-from voicemem.protocol.codec import DecodedEvent, decode_body, decode_event, is_same_event, replace_nul
+from voicemem.protocol.codec import DecodedEvent, decode_body, decode_event, replace_nul
+from voicemem.protocol.comparison import is_same_event
 from voicemem.protocol.types import JsonObject
 
 # JSON structure, 1 to 20

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.rows import every_row
-from voicemem.protocol.codec import DecodedEvent, decode_event, decode_journaled, is_same_event
-from voicemem.protocol.redacted import HIDDEN
+from voicemem.protocol.codec import DecodedEvent, decode_event, decode_journaled
+from voicemem.protocol.comparison import HIDDEN, is_same_event
 from voicemem.protocol.types import JsonObject
 from voicemem.redaction.events import Speech, redact_event
 from voicemem.redaction.texts import Rules, rules_of

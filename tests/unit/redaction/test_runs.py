@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.rows import every_row
-from voicemem.protocol.redacted import HIDDEN, HIDDEN_WORD
+from voicemem.protocol.comparison import HIDDEN, HIDDEN_WORD
 from voicemem.redaction.runs import START, Limit, Run, redact_run
 
 CARDS, PHONE, OTP = Limit(6), Limit(4), Limit(2, codes=True)

@@ -38,8 +38,7 @@ from tests.support.transcripts import (
     reopened,
     texts,
 )
-from voicemem.protocol.checks import METADATA_ORDER
-from voicemem.protocol.codec import RejectedEvent, decode_event
+from voicemem.protocol.codec import METADATA_ORDER, RejectedEvent, decode_event
 from voicemem.protocol.events import JournaledEvent
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions.read_models.read_model import ReadModel

@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voicemem.protocol.checks import METADATA_ORDER, RESERVED_METADATA
+from voicemem.protocol.codec import METADATA_ORDER, RESERVED_METADATA
 from voicemem.transcript.messages import Message, ToolUse, order_metadata
 
 KEYS = st.sampled_from(METADATA_ORDER) | st.text(max_size=3)

@@ -38,8 +38,7 @@ from voicemem.compat.agent_memory_server.working_messages import (
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.llm.tokens import UNKNOWN_WINDOW, TokenCounter, context_window_of, counter, encoding_of, estimate_tokens
 from voicemem.memory.add import API_PRODUCER
-from voicemem.protocol.checks import check_text
-from voicemem.protocol.codec import DecodedEvent, decode_event
+from voicemem.protocol.codec import DecodedEvent, check_text, decode_event
 from voicemem.protocol.events import Event, ServerEvent, SessionUpdate
 from voicemem.protocol.types import JsonObject, matching
 from voicemem.redaction.runs import START

@@ -21,8 +21,8 @@ from voicemem.compat.agent_memory_server import records as forms
 from voicemem.errors import Refused
 from voicemem.memory.add import begins_of, forget_all_but_newest
 from voicemem.memory.working_memory import check_data_size
+from voicemem.protocol.comparison import HIDDEN, is_same_redacted
 from voicemem.protocol.events import MemoryData, MemorySummary, MessageEvent, ServerEvent
-from voicemem.protocol.redacted import HIDDEN, is_same_redacted
 from voicemem.protocol.types import JsonObject
 from voicemem.redaction.texts import Rules, redact_value
 from voicemem.sessions.read_models.read_model import ReadModel

@@ -19,8 +19,8 @@ from voicemem.compat.agora.apps import APPS
 from voicemem.compat.agora.tokens import ANY_CHANNEL
 from voicemem.config.session import URL_PATTERN, URL_RULE, Headers, Labels, LlmConfig, MaxHistory, parse_config
 from voicemem.errors import CODES, Refused
-from voicemem.protocol.checks import describe_error
 from voicemem.protocol.codec import drop_nulls
+from voicemem.protocol.explanations import describe_error
 from voicemem.protocol.types import JsonObject, matching
 from voicemem.security.access import FULL_GRANT
 from voicemem.server.http import problems

@@ -14,8 +14,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from voicemem.errors import Refused
 from voicemem.protocol import memories
-from voicemem.protocol.checks import check_memory_text, check_time
-from voicemem.protocol.codec import check_integers
+from voicemem.protocol.codec import check_integers, check_memory_text, check_time
 from voicemem.protocol.events import MemoryAdded, MemoryEdited
 from voicemem.protocol.types import Integer, JsonObject, Name, Natural, SessionId
 from voicemem.redaction.texts import Rules, redact_value

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from voicemem.config.session import SessionConfig, SystemMessage
 from voicemem.errors import CODES
-from voicemem.protocol.checks import RestoredMetadata
+from voicemem.protocol.codec import RestoredMetadata
 from voicemem.protocol.events import JournaledEvent, ProducedEvent
 from voicemem.protocol.types import JsonObject
 from voicemem.server.http.routes import PLACEHOLDERS, BodySpec, MergePatch, ResponseSpec, Route

@@ -19,8 +19,8 @@ from aiohttp.typedefs import Middleware
 from msgspec import UNSET, Struct, structs
 
 from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable, VoicememError
-from voicemem.protocol.checks import describe_error
 from voicemem.protocol.codec import decode_body
+from voicemem.protocol.explanations import describe_error
 from voicemem.protocol.types import MAX_FRAME_BYTES, SESSION_ID_PATTERN, JsonObject, Name, matching
 from voicemem.security.access import Gate, Grant
 from voicemem.server.http.connections import authenticated

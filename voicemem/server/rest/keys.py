@@ -6,7 +6,7 @@ from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from voicemem.errors import Refused
-from voicemem.protocol.checks import check_text
+from voicemem.protocol.codec import check_text
 from voicemem.protocol.types import Natural, SessionId
 from voicemem.security.access import ADMIN_KEY_ID, ANY_SCOPE
 from voicemem.security.audit import audit

@@ -23,7 +23,7 @@ from voicemem.errors import Refused
 from voicemem.memory.search import Millis
 from voicemem.memory.statistics import OverviewFigures
 from voicemem.protocol import sse
-from voicemem.protocol.checks import check_text
+from voicemem.protocol.codec import check_text
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId
 from voicemem.security.audit import audit

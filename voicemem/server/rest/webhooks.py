@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from voicemem.config.session import Contents, EventTypes, Url, check_webhook_secret
 from voicemem.errors import Refused
-from voicemem.protocol.checks import check_text
+from voicemem.protocol.codec import check_text
 from voicemem.protocol.types import JsonObject, matching
 from voicemem.security.audit import Act, audit
 from voicemem.server.http.request import GRANT, SESSION_ID, fields_given, json_response, read_struct, services_of

@@ -13,7 +13,7 @@ from tests.support.checks.openapi import check_response, component, openapi_docu
 from tests.support.rows import every_row
 from voicemem.compat import agora
 from voicemem.config.session import SECRETS
-from voicemem.protocol.checks import METADATA_ORDER
+from voicemem.protocol.codec import METADATA_ORDER
 from voicemem.protocol.types import JsonObject
 from voicemem.server import rest
 from voicemem.server.http.openapi import codes_of, openapi_json

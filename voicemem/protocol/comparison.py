@@ -1,0 +1,89 @@
+"""Comparison of an event with a stored one: equal as JSON, or but for what was redacted (docs/redaction.md)."""
+
+from typing import Any
+
+import msgspec
+
+from voicemem.protocol.codec import JSON_DECODER
+
+HIDDEN = "█"
+"""Stands for one digit."""
+HIDDEN_WORD = HIDDEN * 4
+"""Stands for a word, whatever its length, which would say something about it."""
+HIDDEN_BYTES = HIDDEN.encode()
+
+
+def is_redacted(payload: bytes) -> bool:
+    return HIDDEN_BYTES in payload
+
+
+def is_same_redacted(one: Any, other: Any) -> bool:
+    """Return whether two values may come from one original: what is redacted in either of them stands for anything.
+
+    How much of a text was redacted depends on what came before it, which a resend does not repeat.
+    """
+    if isinstance(one, str) and isinstance(other, str):
+        words, others = one.split(), other.split()
+        pairs = zip(words, others, strict=False)
+        return one == other or (len(words) == len(others) and all(a == b or HIDDEN in a + b for a, b in pairs))
+    if isinstance(one, dict) and isinstance(other, dict):
+        if one.keys() == other.keys():
+            return all(is_same_redacted(value, other[key]) for key, value in one.items())
+        # Keys may be redacted too; then their order counts.
+        return len(one) == len(other) and all(map(is_same_redacted, [*one.items()], [*other.items()]))
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(is_same_redacted, one, other))
+    if isinstance(one, str) or isinstance(other, str):  # a number that was redacted is a text
+        return HIDDEN in (one if isinstance(one, str) else other)
+    return isinstance(one, bool) is isinstance(other, bool) and bool(one == other)
+
+
+SORTED = msgspec.json.Encoder(order="sorted")
+
+
+ROUTING_FIELDS = frozenset({"session_id", "producer"})
+
+
+def is_same_event(one: bytes, other: bytes) -> bool:
+    """True if two payloads are equal as decoded JSON, apart from `session_id` and `producer`, which only address them.
+
+    A field that is null is one that is absent, as it is for the event; inside a field the two differ.
+    """
+    if one == other:
+        return True
+    first, second = event_values(one), event_values(other)
+    # Equal events mostly have equal encodings, which are compared in C. What is left differs soon, or in its numbers.
+    if SORTED.encode(first) == SORTED.encode(second) or is_same_value(first, second):
+        return True
+    if (is_redacted(one) or is_redacted(other)) and is_same_redacted(first, second):
+        return True
+    return is_same_frame(first, second)
+
+
+def is_same_frame(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Return whether two events are one frame of another stack, of which not the same is kept.
+
+    It has an id, and a later version keeps more of it; or nothing was kept, since what it is a part of was not there.
+    """
+    if one.get("type") != "frame" or any(one.get(name) != other.get(name) for name in ("type", "dialect")):
+        return False
+    has_same_id = one.get("id") is not None and one.get("id") == other.get("id")
+    return has_same_id or "frame" not in one or "frame" not in other
+
+
+def event_values(payload: bytes) -> dict[str, Any]:
+    values = JSON_DECODER.decode(payload)
+    return {key: value for key, value in values.items() if value is not None and key not in ROUTING_FIELDS}
+
+
+def is_same_value(one: Any, other: Any) -> bool:
+    """Return whether two values are equal as JSON, in which 1.0 is 1 and true is not. Ends at the first difference."""
+    if isinstance(one, dict):
+        return (
+            isinstance(other, dict)
+            and len(one) == len(other)
+            and all(key in other and is_same_value(value, other[key]) for key, value in one.items())
+        )
+    if isinstance(one, list):
+        return isinstance(other, list) and len(one) == len(other) and all(map(is_same_value, one, other))
+    return isinstance(one, bool) is isinstance(other, bool) and bool(one == other)

@@ -1,0 +1,104 @@
+"""The pieces of a large JSON text, one after another, found without decoding what is around them."""
+
+import re
+from collections.abc import Iterator
+
+from voicemem.protocol.codec import JSON_DECODER, MALFORMED
+from voicemem.protocol.types import MAX_DEPTH, MAX_FRAME_BYTES
+
+MAX_PIECE_BYTES = MAX_FRAME_BYTES + 4096
+"""Of one value: an event of the largest size, with what is around it."""
+MAX_BLANKS = 65_536
+"""White space in one place."""
+STRING_PATTERN = r'"(?:[^"\\]++|\\.)*+"'
+
+
+def value_pattern(depth: int) -> str:
+    """Return a pattern of a value, or of what is between two, in an array or object of at most this depth.
+
+    It is only about where a value ends: whether it is JSON shows when it is decoded. Every repetition is possessive,
+    so that the time is linear.
+    """
+    pattern = rf'(?:[^"{{}}\[\]]++|{STRING_PATTERN})'
+    for _ in range(depth):
+        pattern = rf'(?:[^"{{}}\[\]]++|{STRING_PATTERN}|[{{\[]{pattern}*+[}}\]])'
+    return pattern
+
+
+# A few levels more than events may have, so that one that is too deep is found, and refused for that.
+VALUE = re.compile(
+    rf'{STRING_PATTERN}|[{{\[]{value_pattern(MAX_DEPTH + 4)}*+[}}\]]|[^\s",:{{}}\[\]]++'.encode(), re.DOTALL
+)
+BLANKS = re.compile(rb"[ \t\r\n]{0,%d}+" % MAX_BLANKS)
+
+
+class Unreadable(ValueError):
+    """The text is not JSON, or a value in it is larger or deeper than any that is taken."""
+
+
+class Pieces:
+    """Walks through a text from its beginning. All methods raise `Unreadable`."""
+
+    def __init__(self, text: bytes) -> None:
+        self.text = text
+        self.at = 0
+
+    def follows(self, sign: bytes) -> bool:
+        blanks = BLANKS.match(self.text, self.at)
+        self.at = blanks.end() if blanks else self.at
+        return self.text.startswith(sign, self.at)
+
+    def take(self, sign: bytes) -> bool:
+        found = self.follows(sign)
+        self.at += len(sign) if found else 0
+        return found
+
+    def expect(self, sign: bytes) -> None:
+        if not self.take(sign):
+            raise Unreadable
+
+    def value(self) -> slice:
+        self.follows(b"")
+        found = VALUE.match(self.text, self.at, self.at + MAX_PIECE_BYTES)
+        # A value may end with the bound only if something follows it there.
+        if found is None or found.end() == self.at + MAX_PIECE_BYTES:
+            raise Unreadable
+        self.at = found.end()
+        return slice(*found.span())
+
+    def names(self) -> Iterator[str]:
+        """The names in the object that comes next; for each, its value must be taken before the next one is."""
+        self.expect(b"{")
+        known: set[str] = set()
+        ended = self.take(b"}")
+        while not ended:
+            name = self.decode(self.value())
+            if not isinstance(name, str) or name in known:
+                raise Unreadable
+            known.add(name)
+            self.expect(b":")
+            yield name
+            ended = self.take(b"}")
+            if not ended:
+                self.expect(b",")
+
+    def items(self) -> Iterator[slice]:
+        self.expect(b"[")
+        ended = self.take(b"]")
+        while not ended:
+            yield self.value()
+            ended = self.take(b"]")
+            if not ended:
+                self.expect(b",")
+
+    def end(self) -> None:
+        self.follows(b"")
+        if self.at < len(self.text):
+            raise Unreadable
+
+    def decode(self, place: slice) -> object:
+        try:
+            value: object = JSON_DECODER.decode(self.text[place])
+        except MALFORMED:
+            raise Unreadable from None
+        return value
