@@ -23,6 +23,7 @@ class AskedMessage(Struct, frozen=True):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[Any] | None = None
     tool_call_id: str | None = None
+    tool_calls: Any = None
 
 
 class ChatRequest(Struct, frozen=True):
@@ -33,23 +34,12 @@ class ChatRequest(Struct, frozen=True):
     stream: bool | None = None
 
 
-class GivenToolResult(Struct, frozen=True):
-    """The result of a tool that the caller ran; `message_index` is the index of its message in the request."""
-
-    call_id: str
-    text: str
-    message_index: int
-
-
 class ChatTurn(Struct, frozen=True):
     """The parts of a request that the gateway uses."""
 
     stream: bool
     model: str | None
-    user_text: str | None
-    """The user's words, if the request ends with a message of the user's; never blank."""
-    tool_results: list[GivenToolResult]
-    """The tool results at the end of the request."""
+    messages: list[AskedMessage]
     instructions: list[JsonObject]
     fields: JsonObject
     """All but `messages`, `model` and `stream`."""
@@ -61,24 +51,35 @@ def read_request(payload: JsonObject) -> ChatTurn:
         request = msgspec.convert(payload, ChatRequest)
     except msgspec.ValidationError as error:
         raise Refused(*explain(error, ChatRequest)) from None
-    messages, user_text = request.messages, None
-    if messages and messages[-1].role == "user":
-        user_text = content_text(messages[-1].content)
-        if not user_text.strip():
-            raise Refused("invalid_field", f"{NO_TEXT}: `messages[{len(messages) - 1}].content`")
-    trailing = takewhile(lambda numbered: numbered[1].role == "tool", reversed([*enumerate(messages)]))
-    tool_results = [
-        GivenToolResult(message.tool_call_id or "", content_text(message.content), index) for index, message in trailing
-    ]
+    messages = request.messages
+    if messages and messages[-1].role == "user" and not content_text(messages[-1].content).strip():
+        raise Refused("invalid_field", f"{NO_TEXT}: `messages[{len(messages) - 1}].content`")
     raw: list[JsonObject] = payload["messages"]
     return ChatTurn(
         stream=bool(request.stream),
         model=request.model,
-        user_text=user_text,
-        tool_results=tool_results[::-1],
+        messages=messages,
         instructions=[message for message in raw if message["role"] in INSTRUCTION_ROLES],
         fields={name: value for name, value in payload.items() if name not in ("messages", "model", "stream")},
     )
+
+
+def with_images(body: JsonObject, asked: Sequence[AskedMessage]) -> JsonObject:
+    """The body, in which the user's newest messages have the parts that a request has beside their text."""
+    parts = {content_text(one.content): one.content for one in asked if one.role == "user" and has_other_parts(one)}
+    if not parts:
+        return body
+    messages = list(body["messages"])
+    for place in reversed(range(len(messages))):
+        message = messages[place]
+        if message["role"] == "user" and (content := parts.pop(message["content"], None)) is not None:
+            messages[place] = {**message, "content": content}
+    return {**body, "messages": messages}
+
+
+def has_other_parts(message: AskedMessage) -> bool:
+    parts = message.content if isinstance(message.content, list) else ()
+    return any(isinstance(part, dict) and part.get("type") != "text" for part in parts)
 
 
 def caller_tool_names(tools: Any) -> frozenset[str]:

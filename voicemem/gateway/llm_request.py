@@ -13,11 +13,12 @@ from msgspec import Struct, field, structs
 from voicemem.config.session import parse_config
 from voicemem.errors import LlmFailed, Refused, StoreUnavailable, VoicememError
 from voicemem.gateway.chat_request import ChatTurn, text_chunks, text_completion
+from voicemem.gateway.new_input import MAX_ID_CHARACTERS, disconnect_id
 from voicemem.llm.client import LlmClient
 from voicemem.llm.completions import LlmAnswer
 from voicemem.llm.endpoints import LlmEndpoint
 from voicemem.protocol.codec import decode_event
-from voicemem.protocol.events import LlmDelta, LlmDone, LlmError, ProducedEvent, ToolCall
+from voicemem.protocol.events import LlmCancel, LlmDelta, LlmDone, LlmError, ProducedEvent, ToolCall
 from voicemem.protocol.sse import DONE
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions.read_models.read_model import ReadModel
@@ -110,8 +111,8 @@ def ends_of_unfinished(state: State, producer: str, running: Container[str]) -> 
 
 
 LOG = logging.getLogger("voicemem.llm")
-MAX_ID_CHARACTERS = 128
-"""Of a name or an id in an event."""
+MAX_ITEM_CHARACTERS = MAX_ID_CHARACTERS - len(disconnect_id(""))
+"""Of the id of an answer, if it becomes the item of the reply."""
 METRIC_USE = "gateway"
 
 
@@ -135,6 +136,8 @@ class PreparedTurn(Struct, frozen=True, kw_only=True):
     endpoint: LlmEndpoint
     turn_id: int
     pending_text: str | None
+    ignored: tuple[int, ...]
+    """Indexes of the request's messages that were not taken."""
     tools: list[JsonObject]
     """Definitions of the tools that the service runs itself."""
     reserved_tool_names: frozenset[str]
@@ -168,7 +171,7 @@ class LlmRequest:
         self.failure_message = parse_config(turn.stream.config).llm.failure_message or ""
         """Spoken when the LLM fails; nothing is when it is blank."""
         self.earlier_text = earlier_text
-        self.turn_id = turn.turn_id
+        self.turn_id, self.ignored = turn.turn_id, turn.ignored
         self.continues = item is not None
         self.item = item
         """The item of the reply, once the LLM has begun to answer."""
@@ -178,6 +181,8 @@ class LlmRequest:
         self.result = "cancelled"
         """For the metrics; stays when neither `finish` nor a failure is reached: the caller has hung up."""
         self.has_started = False
+        self.is_sent = False
+        """Whether the caller got any of the answer's text."""
         self.is_ended = False
         """True if the end of the reply is in the journal, or about to be."""
 
@@ -219,6 +224,7 @@ class LlmRequest:
                 if self.writer.refused is not None:
                     raise self.writer.refused
                 yield data
+                self.is_sent = self.is_sent or bool(text)
         if not self.has_started:
             raise LlmFailed("invalid_answer")
         if not (done or self.answer.has_finish_reason):
@@ -320,11 +326,11 @@ class LlmRequest:
             raise self.writer.error
 
     async def close(self) -> None:
-        """Count the request; if the caller hung up in the middle, end the reply with what was generated."""
+        """Count the request; if the caller left in the middle, end the reply."""
         self.deps.recorder.telemetry.metrics.llm_calls.labels(METRIC_USE, self.result).inc()
         if not self.is_ended and self.answer.size:
             self.is_ended = True
-            self.writer.add(self.end_event())
+            self.writer.add(self.end_of_left())
             await self.wait_until_written()
         # A reply that goes on keeps its item reserved, or a request that comes in between would end it as unfinished.
         if not self.must_continue:
@@ -347,6 +353,12 @@ class LlmRequest:
         text = None if written else self.earlier_text + "".join(self.answer.text) or None
         return LlmDone(turn_id=self.turn_id, item=self.item, text=text, ts=self.now())
 
+    def end_of_left(self) -> ProducedEvent:
+        """The end of a reply whose caller has left: with what was generated; withdrawn, if it got nothing of it."""
+        if not self.is_sent and not self.earlier_text:
+            return LlmCancel(turn_id=self.turn_id, item=self.item, ts=self.now())
+        return structs.replace(self.end_event(), id=disconnect_id(self.item or ""))
+
     def failure_reply(self) -> tuple[str, int, str, str]:
         """The failure message as a completion: id, Unix seconds, model, text."""
         model, item = self.body.get("model"), self.item or f"chatcmpl-{self.turn_id}"
@@ -355,7 +367,7 @@ class LlmRequest:
     def reserve_item(self, item: str | None) -> str:
         """Reserve the item of the reply if it is valid and free, else a new one."""
         key, known, reserved = self.turn.lease.key, self.turn.read_model.state.items, self.deps.reserved
-        if not item or len(item) > MAX_ID_CHARACTERS or item in known or (key, item) in reserved:
+        if not item or len(item) > MAX_ITEM_CHARACTERS or item in known or (key, item) in reserved:
             item = f"chatcmpl-{self.deps.recorder.runtime.new_id()}"
         reserved.add((key, item))
         return item

@@ -33,7 +33,7 @@ class ToolLoop:
         """The newest one."""
         self.make_request = make_request
         self.execute = execute
-        self.turn_id = first.turn_id
+        self.turn_id, self.ignored = first.turn_id, first.ignored
         self.earlier_text = ""
         """The text of the requests that are finished."""
 

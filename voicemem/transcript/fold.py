@@ -7,7 +7,6 @@ producer sends, it does not raise, and an event does not cost more the longer th
 from array import array
 from collections.abc import Callable, Iterable
 from functools import partial
-from hashlib import blake2b
 from itertools import islice
 from typing import Any, NamedTuple, get_args
 
@@ -26,7 +25,17 @@ from voicemem.transcript.messages import Extracted, Forgotten, Summary
 from voicemem.transcript.replies import events as replies
 from voicemem.transcript.replies.playing import forget_playing, standing_keys
 from voicemem.transcript.speech import fold_asr
-from voicemem.transcript.state import BOUND, MAX_EVENT_IDS, Latency, Notes, State, ToolCallRecord, Turn, append_item
+from voicemem.transcript.state import (
+    BOUND,
+    MAX_EVENT_IDS,
+    Latency,
+    Notes,
+    State,
+    ToolCallRecord,
+    Turn,
+    append_item,
+    id_digest,
+)
 from voicemem.transcript.timeline import BEFORE_ALL
 
 MAX_MADE = 64
@@ -91,9 +100,8 @@ def fold_event(
 
 
 def digest_of(event: events.Event) -> int:
-    """The hash of an event's id, which takes a third of its memory; dialects do not know each other's ids."""
-    id = f"{event.dialect}/{event.id}" if type(event) is events.FrameEvent else str(event.id)
-    return int.from_bytes(blake2b(id.encode(), digest_size=8).digest(), "big", signed=True)
+    """The hash of an event's id; dialects do not know each other's ids."""
+    return id_digest(f"{event.dialect}/{event.id}" if type(event) is events.FrameEvent else str(event.id))
 
 
 def is_repeated(state: State, digest: int) -> bool:

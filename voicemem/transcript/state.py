@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, insort
+from hashlib import blake2b
 from typing import Any, TypeVar
 
 import msgspec
@@ -352,6 +353,10 @@ class State(Struct, array_like=True, dict=True):
         assert records is not None
         return records[place[1]]
 
+    def has_event(self, id: str) -> bool:
+        """Return whether an event of this id has come."""
+        return id_digest(id) in self.event_ids
+
     @property
     def memo(self) -> Memo:
         """Results worked out before, to be used again; never part of a snapshot."""
@@ -373,6 +378,11 @@ class State(Struct, array_like=True, dict=True):
 
     def ignore(self, bound: str) -> None:
         self.ignored[bound] = self.ignored.get(bound, 0) + 1
+
+
+def id_digest(id: str) -> int:
+    """The hash of an event's id, which takes a third of its memory."""
+    return int.from_bytes(blake2b(id.encode(), digest_size=8).digest(), "big", signed=True)
 
 
 def append_item(items: list[T] | None, item: T) -> list[T]:

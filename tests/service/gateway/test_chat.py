@@ -156,28 +156,32 @@ async def test_the_same_words_again_wait_for_the_same_reply(serve: Serve) -> Non
 
 
 async def test_parts_of_text_are_lines(serve: Serve) -> None:
-    """Content may come in parts; what is no text is left out."""
+    """Content may come in parts; what is no text is not kept, and goes to the LLM."""
     parts: Any = [{"type": "text", "text": "One"}, {"type": "image_url", "image_url": {"url": "x"}}]
     parts.append({"type": "text", "text": "Two"})
-    async with service_with_llm(serve) as (api, client, _):
+    async with service_with_llm(serve) as (api, client, llm):
         await client.chat.completions.create(model="any", messages=[{"role": "user", "content": parts}])
         assert "One\nTwo" == (await api.contents())[0]["content"]
+        assert [{"role": "user", "content": parts}] == llm.last["messages"]
 
 
 async def test_instructions_go_along_and_are_not_stored(serve: Serve) -> None:
-    """System and developer messages stand behind the session's own; the request's other messages are not used."""
+    """System and developer messages stand behind the session's own; what else the memory does not know is taken."""
     own = {"role": "system", "content": "Be brief."}
     async with service_with_llm(serve, llm={"system_messages": [own]}) as (api, client, llm):
         given: Any = [
             {"role": "system", "content": "You are a pirate.", "name": "p"},
-            *user_message("What was never said."),
-            {"role": "assistant", "content": "Nor this."},
+            *user_message("Who are you?"),
+            {"role": "assistant", "content": "A pirate."},
             {"role": "developer", "content": "Rhyme."},
             *user_message("Hi."),
         ]
         await client.chat.completions.create(model="any", messages=given)
-        assert [own, given[0], given[3], *user_message("Hi.")] == llm.last["messages"]
-        assert ["Hi.", "Hello."] == [one["content"] for one in await api.contents()]
+        assert [own, given[0], given[3], given[1], given[2], given[4]] == llm.last["messages"]
+        sources = [(one["content"], one["metadata"]["source"]) for one in await api.contents()]
+        assert [
+            ("Who are you?", "message"), ("A pirate.", "command"), ("Hi.", "message"), ("Hello.", "llm")
+        ] == sources  # fmt: skip
 
 
 @pytest.mark.parametrize("messages", [[], [{"role": "system", "content": "Greet."}]])
@@ -189,6 +193,39 @@ async def test_without_words_nothing_is_taken(serve: Serve, messages: Any) -> No
             (one["role"], one["content"], one["turn_id"]) for one in await api.contents()
         ]
         assert 1 == len(llm.requests)
+
+
+async def test_a_client_that_left_asks_again(serve: Serve) -> None:
+    """Before the first text the reply never existed; after it, the next request withdraws it. The words stand once."""
+    async with service_with_llm(serve, Script(["One ", "two."], hold_after=0)) as (api, client, llm):
+        for hold, kind in ((0, None), (2, "llm.done")):
+            llm.then(Script(["One ", "two."], hold_after=hold))
+            asking = asyncio.create_task(ask(client, "Hi."))
+            await eventually(1 + bool(kind), lambda: asyncio.sleep(0, len(llm.requests)))
+            if kind is not None:
+                await eventually(2, lambda: asyncio.sleep(0, 2) if asking.done() else open_count(api))
+            asking.cancel()
+            await eventually(1 + bool(kind), lambda: asyncio.sleep(0, llm.hung_up))
+            await eventually([kind] if kind else [], lambda: ends_of(api))
+        llm.then(Script(["Three."]))
+        assert "Three." == await ask(client, "Hi.")
+        assert [("user", "Hi."), ("assistant", "Three.")] == role_and_text(await api.contents())
+        assert "llm.cancel" in [row["event"]["type"] for row in await api.journal()]
+
+
+async def open_count(api: RestClient) -> int:
+    return len(await in_progress(api))
+
+
+async def test_what_was_not_taken_is_named(serve: Serve) -> None:
+    """A header names the messages that the memory does not have, and that stand before the last one it knows."""
+    async with service_with_llm(serve) as (_, client, _):
+        await ask(client, "Hi.")
+        raw = await client.chat.completions.with_raw_response.create(
+            model="any",
+            messages=[{"role": "assistant", "content": "Welcome."}, *user_message("Hi."), *user_message("Well?")],
+        )
+        assert "messages[0]" == raw.headers["Voicemem-Ignored"]
 
 
 # What the LLM gets

@@ -148,23 +148,6 @@ def test_text_of_contents() -> None:
     assert ("x", "a", "", "") == (content_text("x"), content_text(parts), content_text(None), content_text(7))
 
 
-@every_row(
-    ("messages", "user", "answers"),
-    [
-        ([{"role": "user", "content": "a"}], "a", []),
-        ([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], None, []),
-        ([{"role": "user", "content": "a"}, {"role": "system", "content": "b"}], None, []),
-        ([{"role": "user", "content": "a"}, {"role": "tool", "tool_call_id": "1", "content": "b"}], None, ["1"]),
-        ([{"role": "tool", "tool_call_id": "0"}, {"role": "user", "content": "a"}], "a", []),
-        ([{"role": "tool", "tool_call_id": "0"}, {"role": "tool", "tool_call_id": "1"}], None, ["0", "1"]),
-    ],
-)
-def test_the_end_of_a_request_counts(messages: list[Any], user: str | None, answers: list[str]) -> None:
-    """The user's words, or the tool results that stand last."""
-    chat_turn = read_request({"messages": messages})
-    assert (user, answers) == (chat_turn.user_text, [answer.call_id for answer in chat_turn.tool_results])
-
-
 def test_fields_are_named_where_they_are_wrong() -> None:
     """What is missing, and what has the wrong type, without the value."""
     for body, code in (({}, "missing_field"), ({"messages": "hush"}, "invalid_field")):
@@ -233,7 +216,8 @@ def test_what_cannot_be_taken_is_refused(messages: Any, said: str) -> None:
 @every_row("role", ["system", "developer", "user", "assistant", "tool", "function"])
 def test_every_role_of_openai_is_taken(role: str) -> None:
     """Before the last message, whatever their content is."""
-    assert "Hi." == read_request({"messages": [{"role": role}, {"role": "user", "content": "Hi."}]}).user_text
+    asked = read_request({"messages": [{"role": role}, {"role": "user", "content": "Hi."}]}).messages
+    assert [role, "user"] == [message.role for message in asked]
 
 
 @pytest.mark.parametrize("delta", [{}, {"content": ""}, {"content": None, "refusal": None}, {"reasoning_content": "x"}])

@@ -157,9 +157,11 @@ given only once."""
 TEXT, DIGITS = {"type": "string"}, {"type": "string", "pattern": "^[0-9]+$"}
 FAILED = "The reply's `item`; left out when only the failure message was spoken."
 SECONDS = "With `rate_limited` and `quota_exceeded`: seconds to wait, where that is known."
+IGNORED = "The request's messages that the memory does not have and could not take."
 HEADERS = {
     "Voicemem-Turn-Id": {"description": "The turn of the reply.", "required": True, "schema": DIGITS},
     "Voicemem-Item": {"description": FAILED, "required": False, "schema": TEXT},
+    "Voicemem-Ignored": {"description": IGNORED, "required": False, "schema": TEXT},
     "ETag": {"description": "Changes whenever the answer does.", "required": True, "schema": TEXT},
     "Retry-After": {"description": SECONDS, "required": False, "schema": DIGITS},
     "WWW-Authenticate": {"required": True, "schema": {"const": "Bearer"}},

@@ -22,7 +22,9 @@ from voicemem.server.http.routes import JSON, PROBLEMS, Routes
 
 ROUTES = Routes()
 
-TURN_HEADER, ITEM_HEADER = "Voicemem-Turn-Id", "Voicemem-Item"
+TURN_HEADER, ITEM_HEADER, IGNORED_HEADER = "Voicemem-Turn-Id", "Voicemem-Item", "Voicemem-Ignored"
+MAX_LISTED = 32
+"""Messages that the header names which were not taken."""
 FAILURE_CODE = web.RequestKey("failure_code", str)
 
 
@@ -82,15 +84,15 @@ def with_openai_errors(handler: Handler) -> Handler:
     ChatRequest,
     "missing_field text_too_long session_ended session_erased seq_required draining session_set_aside "
     "llm_not_configured llm_failed llm_timeout address_not_allowed",
-    headers=(TURN_HEADER, ITEM_HEADER),
+    headers=(TURN_HEADER, ITEM_HEADER, IGNORED_HEADER),
     errors=PROBLEMS._replace(kind=ChatProblem),
     wrap=with_openai_errors,
 )
 async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     """Answer the user with the session's LLM, which gets the memory as its conversation: `docs/gateway.md`.
 
-    Of the request's messages only the last one counts (the user's words, or tool results), and the instructions; other
-    fields are passed to the LLM. With `stream` the answer comes as server-sent events; `[DONE]` comes once it is in the
+    What the memory does not know of the request's messages is taken; instructions and other fields are passed to the
+    LLM. With `stream` the answer comes as server-sent events; `[DONE]` comes once it is in the
     journal.
     """
     stream = await get_stream(request)
@@ -164,8 +166,10 @@ async def write_quietly(response: web.StreamResponse, data: bytes) -> None:
 
 
 def reply_headers(llm_request: LlmRequest | ToolLoop) -> dict[str, str]:
-    """Return the headers with the turn and item that the engine's own events about this reply must name."""
+    """Return the headers: turn and item, which the engine's events about this reply must name; what was not taken."""
     names = {TURN_HEADER: str(llm_request.turn_id)}
+    if llm_request.ignored:
+        names[IGNORED_HEADER] = ", ".join(f"messages[{index}]" for index in llm_request.ignored[:MAX_LISTED])
     return names if llm_request.item is None else names | {ITEM_HEADER: llm_request.item}
 
 

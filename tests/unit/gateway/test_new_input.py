@@ -1,0 +1,260 @@
+"""What a request adds to a memory, over random conversations and clients."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import time
+from itertools import count
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.rows import every_row
+from voicemem.errors import Refused
+from voicemem.gateway.chat_request import AskedMessage
+from voicemem.gateway.new_input import GATEWAY_PRODUCER, InputReader, NewInput, disconnect_id
+from voicemem.protocol.events import (
+    Asr,
+    Event,
+    LlmDelta,
+    LlmDone,
+    LlmError,
+    MemoryForgotten,
+    MessageEvent,
+    ToolCall,
+    Tts,
+)
+from voicemem.sessions.read_models.read_model import ReadModel
+from voicemem.transcript.fold import DecodedRow
+from voicemem.transcript.state import State
+
+USER, ASSISTANT = "user", "assistant"
+
+
+class Call:
+    """A memory, and requests about it."""
+
+    def __init__(self) -> None:
+        self.read_model = ReadModel(State())
+        self.names = count(1)
+
+    def fold(self, *events: Event, producer: str = GATEWAY_PRODUCER) -> None:
+        for event in events:
+            position = self.read_model.state.position + 1
+            self.read_model.fold([DecodedRow(position, position * 1000, event, producer)])  # type: ignore[arg-type]
+
+    def ask(self, *messages: dict[str, Any]) -> NewInput:
+        """What a request adds, which is in the memory then."""
+        asked = msgspec.convert(messages, list[AskedMessage])
+        clock = (self.read_model.state.position + 1) * 1000
+        new = InputReader(self.read_model, asked, lambda: clock, lambda: f"item-{next(self.names)}").read()
+        self.fold(*new.events)
+        return new
+
+    def answer(self, new: NewInput, text: str) -> str:
+        """The reply to a request; its item."""
+        item = f"reply-{next(self.names)}"
+        self.fold(
+            LlmDelta(text=text, turn_id=new.turn_id, item=item, ts=self.now()),
+            LlmDone(turn_id=new.turn_id, item=item, ts=self.now() + 1),
+        )
+        return item
+
+    def now(self) -> int:
+        return (self.read_model.state.position + 1) * 1000
+
+    @property
+    def said(self) -> list[tuple[str, str]]:
+        return [(message.role, message.content) for message in self.read_model.current_messages()]
+
+
+def says(role: str, text: str) -> dict[str, Any]:
+    return {"role": role, "content": text}
+
+
+def calls(id: str, text: str | None = None) -> dict[str, Any]:
+    function = {"name": "book", "arguments": "{}"}
+    return {"role": ASSISTANT, "content": text, "tool_calls": [{"id": id, "type": "function", "function": function}]}
+
+
+def result(id: str, text: str = "done") -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": id, "content": text}
+
+
+WORDS = st.sampled_from(["Yes.", "No.", "Okay.", "Hello?", "A table for two.", "はい。", "Yes, a table."])
+TURNS = st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=12)
+
+
+@given(TURNS, st.sampled_from(["whole", "piece", "with the last reply"]), st.sets(st.integers(0, 11)))
+def test_a_conversation_is_stored_once_however_it_is_sent(
+    turns: list[tuple[str, str]], way: str, forgotten: set[int]
+) -> None:
+    """Whole each time, the new message alone, or with the reply before it; also when all before it was forgotten."""
+    call, conversation = Call(), list[dict[str, Any]]()
+    for place, (words, reply) in enumerate(turns):
+        if place in forgotten and place:
+            call.fold(MemoryForgotten(through_turn=call.read_model.state.newest_turn))
+        conversation.append(says(USER, words))
+        if way == "piece" or (way == "with the last reply" and place == 0):
+            new = call.ask(conversation[-1])
+        elif way == "with the last reply":
+            new = call.ask(*conversation[-2:])
+        else:
+            new = call.ask(*conversation)
+        assert place + 1 == new.turn_id
+        assert not new.ignored
+        call.answer(new, reply)
+        conversation.append(says(ASSISTANT, reply))
+    assert [(one["role"], one["content"]) for one in conversation] == call.said
+
+
+@given(TURNS, st.data())
+def test_a_request_sent_twice_is_stored_once(turns: list[tuple[str, str]], data: st.DataObject) -> None:
+    """Of a client that sends the whole conversation: the reply that it never got is withdrawn, and made again."""
+    call, conversation = Call(), [says("system", "Be brief."), says(USER, "Good morning."), says(ASSISTANT, "Welcome.")]
+    call.answer(call.ask(*conversation[:2]), "Welcome.")
+    for words, reply in turns:
+        conversation.append(says(USER, words))
+        for _ in range(data.draw(st.integers(0, 2))):
+            call.answer(call.ask(*conversation), "Thrown away.")
+        call.answer(call.ask(*conversation), reply)
+        conversation.append(says(ASSISTANT, reply))
+    assert [(one["role"], one["content"]) for one in conversation[1:]] == call.said
+
+
+@given(TURNS, st.lists(st.tuples(st.sampled_from([USER, ASSISTANT]), WORDS), min_size=1, max_size=3))
+def test_everything_after_what_is_known_is_taken(turns: list[tuple[str, str]], more: list[tuple[str, str]]) -> None:
+    """Several messages of the caller's, and what the app said itself."""
+    call, conversation = Call(), list[dict[str, Any]]()
+    for place, (words, reply) in enumerate(turns):
+        conversation += [says(USER, f"{place} {words}"), says(ASSISTANT, f"{place} {reply}")]
+        call.answer(call.ask(*conversation[:-1]), f"{place} {reply}")
+    call.ask(*conversation, says(USER, "So then."), *(says(*one) for one in more))
+    expected = [(one["role"], one["content"]) for one in conversation] + [(USER, "So then."), *more]
+    assert sorted(expected) == sorted(call.said)
+
+
+@given(st.lists(st.tuples(st.sampled_from([USER, ASSISTANT, "system", "tool"]), WORDS), max_size=12), TURNS)
+def test_a_contradicting_history_loses_no_last_words(
+    history: list[tuple[str, str]], turns: list[tuple[str, str]]
+) -> None:
+    """Whatever a request says of the past, the words at its end are in the memory after it."""
+    call = Call()
+    for words, reply in turns:
+        call.answer(call.ask(says(USER, words)), reply)
+    before = call.said.count((USER, "And this is new."))
+    sent = [says(role, text) | ({"tool_call_id": "c"} if role == "tool" else {}) for role, text in history]
+    sent = [one for one in sent if one["role"] != "tool"]
+    call.ask(*sent, says(USER, "And this is new."))
+    assert before + 1 == call.said.count((USER, "And this is new."))
+
+
+def test_the_same_words_after_a_reply_are_new() -> None:
+    """However the client sends them; only after a failure, or when it left, are they the ones before."""
+    call = Call()
+    call.answer(call.ask(says(USER, "Yes.")), "Good.")
+    assert 2 == call.ask(says(USER, "Yes.")).turn_id
+    call.fold(LlmError(turn_id=2, item="x", code=500, ts=call.now()))
+    assert ([], 2) == (call.ask(says(USER, "Yes.")).events, 2)
+    call.answer(NewInput(2), "Good again.")
+    assert 3 == call.ask(says(USER, "Yes.")).turn_id
+    call.fold(LlmDelta(text="Half", item="y", turn_id=3, ts=call.now()))
+    call.fold(LlmDone(turn_id=3, item="y", id=disconnect_id("y"), ts=call.now()))
+    new = call.ask(says(USER, "Yes."))
+    assert (3, ["y"]) == (new.turn_id, [event.item for event in new.events])
+
+
+@every_row("reported", ["asr", "message"])
+def test_a_retry_after_a_failure_is_the_same_words(reported: str) -> None:
+    """Also when the recogniser reported them."""
+    call = Call()
+    if reported == "asr":
+        call.fold(Asr(text="a table for two", final=True), producer="asr")
+    for _ in range(3):
+        new = call.ask(says("system", "Be brief."), says(USER, "A table for two."))
+        assert 1 == new.turn_id
+        call.fold(LlmError(turn_id=1, item=f"x{next(call.names)}", code=500, ts=call.now()))
+    assert 1 == len(call.said)
+
+
+def test_a_reply_that_was_played_is_not_withdrawn() -> None:
+    """Nor one to which a tool call of the request belongs."""
+    call = Call()
+    item = call.answer(call.ask(says(USER, "One.")), "Heard.")
+    call.fold(Tts(item=item, audio_ms=500), producer="tts")
+    call.answer(call.ask(says(USER, "One."), says(USER, "Two.")), "Let me see.")
+    call.fold(ToolCall(call_id="c", name="book", arguments="{}", turn_id=2))
+    new = call.ask(says(USER, "One."), says(USER, "Two."), calls("c"), result("c"))
+    assert (2, ["tool.result"]) == (new.turn_id, [event.__struct_config__.tag for event in new.events])
+    assert [(USER, "One."), (ASSISTANT, "Heard."), (USER, "Two."), (ASSISTANT, "Let me see.")] == call.said
+
+
+def test_results_are_taken_wherever_they_stand() -> None:
+    """Behind words, before them, and before an instruction; each once, in the turn of its call."""
+    call = Call()
+    first = says(USER, "Book.")
+    call.ask(first)
+    call.fold(*(ToolCall(call_id=id, name="book", arguments="{}", turn_id=1) for id in "abc"))
+    new = call.ask(first, calls("a"), result("a"), says(USER, "Hello?"), says("system", "Be brief."))
+    assert (2, 2) == (new.turn_id, len(new.events))
+    new = call.ask(first, calls("b"), says(USER, "Hello?"), result("a"), result("b"), says("developer", "x"))
+    assert ["b"] == [event.call_id for event in new.events]  # type: ignore[union-attr]
+    call.ask(result("c"), result("c"), says(ASSISTANT, "One moment."))
+    assert [True] * 3 == [use.answered for use in call.read_model.tool_uses()]
+    assert [(USER, "Book."), (ASSISTANT, "One moment."), (USER, "Hello?")] == call.said
+
+
+def test_a_past_is_taken_with_its_tools() -> None:
+    """A session that begins in the middle of a conversation gets it as the client has it."""
+    call = Call()
+    past = [says(ASSISTANT, "Welcome."), says(USER, "Book."), calls("c", "Let me see."), result("c"), says(USER, "So?")]
+    new = call.ask(*past)
+    assert 2 == new.turn_id
+    assert [(ASSISTANT, "Welcome."), (USER, "Book."), (ASSISTANT, "Let me see."), (USER, "So?")] == call.said
+    assert [(1, True)] == [(use.turn_id, use.answered) for use in call.read_model.tool_uses()]
+    assert [] == call.ask(*past).events
+
+
+def test_a_reply_cut_by_the_client_is_known() -> None:
+    """The client has what was heard of it, and the memory, where nothing was reported, all of it."""
+    call = Call()
+    call.answer(call.ask(says(USER, "A joke.")), "Why did the scarecrow win an award?")
+    new = call.ask(says(USER, "A joke."), says(ASSISTANT, "Why did the scare"), says(USER, "Stop."))
+    assert ["message"] == [event.__struct_config__.tag for event in new.events]
+
+
+def test_what_cannot_be_taken_is_said() -> None:
+    """What stands before the newest message that both know, and the memory does not have."""
+    call = Call()
+    call.answer(call.ask(says(USER, "One.")), "Two.")
+    new = call.ask(says(ASSISTANT, "Welcome."), says(USER, "One."), says(ASSISTANT, "Two."), says(USER, "Three."))
+    assert (0,) == new.ignored
+    with pytest.raises(Refused, match=r"messages\[1\]"):
+        call.ask(says(USER, "Four."), result("x" * 10_000))
+
+
+@every_row("text", ["Yes.", ""])
+def test_a_request_of_ten_thousand_messages(text: str) -> None:
+    """All different or all the same, it takes time in proportion to its size."""
+    call = Call()
+    sent = [says(USER if place % 2 else ASSISTANT, text or f"{place} words") for place in range(10_000)]
+    call.ask(*sent)
+    assert 10_000 == len(call.said)
+    began = time.thread_time()
+    assert 5_001 == call.ask(*sent, says(USER, "The last.")).turn_id
+    assert time.thread_time() - began < 2
+
+
+def test_words_of_the_recogniser_are_those_of_the_request() -> None:
+    """In whatever words; where its transcript is not final, the LLM gets the request's."""
+    call = Call()
+    call.fold(Asr(text="tell me", final=False), producer="asr")
+    new = call.ask(says(USER, "Tell me a joke."))
+    assert ([], "Tell me a joke.", 1) == (new.events, new.pending_text, new.turn_id)
+    call.fold(Asr(text="tell me two jokes", final=True), producer="asr")
+    assert ([], None) == (call.ask(says(USER, "Tell me a joke.")).events, None)
+    call.fold(MessageEvent(role="assistant", text="Why?", source="llm"), producer="llm")
+    assert 2 == call.ask(says(USER, "Tell me a joke."), says(ASSISTANT, "Why?"), says(USER, "Go on.")).turn_id

@@ -1,0 +1,235 @@
+"""The events that a request adds to the memory: words, tool calls and their results, and replies that are withdrawn."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from msgspec import Struct, structs
+
+from voicemem.errors import Refused
+from voicemem.gateway.alignment import Meeting, Spoken, find_meeting, text_key
+from voicemem.gateway.chat_request import INSTRUCTION_ROLES, AskedMessage
+from voicemem.llm.completions import content_text
+from voicemem.protocol.events import LlmCancel, MessageEvent, ProducedEvent, ToolCall, ToolResult
+from voicemem.sessions.read_models.read_model import ReadModel
+from voicemem.transcript.messages import Forgotten
+from voicemem.transcript.replies.playing import settle
+from voicemem.transcript.replies.sources import standing_replies
+from voicemem.transcript.state import Reply, State, ToolCallRecord, Turn
+
+GATEWAY_PRODUCER = "gateway"
+"""The producer of the gateway's events. They have no seq, so no other producer may use the name
+(`batches.OWN_PRODUCERS`)."""
+MAX_ID_CHARACTERS = 128
+"""Of a name or an id in an event."""
+UNKNOWN_TOOL_CALL = "The session has no tool call with this id"
+
+
+class NewInput(Struct, frozen=True):
+    """The events that a request adds to the memory, and the turn of the reply to it."""
+
+    turn_id: int
+    events: list[ProducedEvent] = []
+    pending_text: str | None = None
+    """The user's words, if the memory does not show them yet because their transcript is still to come."""
+    ignored: tuple[int, ...] = ()
+    """Indexes of the request's messages that the memory does not have and cannot take."""
+
+
+def disconnect_id(item: str) -> str:
+    """The id of the `llm.done` of a reply whose client left in the middle of it."""
+    return f"disconnected:{item}"
+
+
+class InputReader:
+    """Reads one request beside the memory as it is."""
+
+    def __init__(
+        self,
+        read_model: ReadModel,
+        messages: Sequence[AskedMessage],
+        clock: Callable[[], int],
+        new_id: Callable[[], str],
+    ) -> None:
+        self.state = read_model.state
+        self.known = read_model.current_messages()
+        self.messages = messages
+        self.new_id = new_id
+        self.now = clock()
+        self.conversation = [place for place, one in enumerate(messages) if one.role not in INSTRUCTION_ROLES]
+        self.spoken = list(self.spoken_messages())
+        self.events: list[ProducedEvent] = []
+        self.ignored: list[int] = []
+        self.pending_text: str | None = None
+
+    def read(self) -> NewInput:
+        """Read the new input. Raises `Refused` (`invalid_field`) for the result of a tool call that no one knows."""
+        settle(self.state)
+        meeting = find_meeting(self.known, self.spoken, self.may_repeat())
+        begin = self.spoken[meeting.spoken].index + 1 if meeting.spoken >= 0 else 0
+        turn = self.known[meeting.known].turn_id if meeting.known >= 0 else self.state.utterance_turn
+        self.ignored += meeting.ignored
+        self.withdraw_replies(meeting, turn)
+        waiting = self.waiting_words(self.spoken[meeting.spoken + 1 :])
+        turn = self.take(begin, turn, waiting)
+        # Of equal times the order of arrival would decide, but not between tool calls and messages.
+        count = len(self.events)
+        events = [
+            structs.replace(event, ts=self.now - count + place) if event.ts is None else event
+            for place, event in enumerate(self.events, 1)
+        ]
+        return NewInput(turn, events, self.pending_text, tuple(self.ignored))
+
+    def spoken_messages(self) -> Iterator[Spoken]:
+        """The messages with text, each with the newest turn of the tool calls before it."""
+        after_turn = -1
+        for index in self.conversation:
+            message = self.messages[index]
+            for call_id in (message.tool_call_id, *(call["id"] for call in calls_of(message))):
+                known = self.state.tool_calls.get(call_id or "")
+                after_turn = after_turn if known is None else max(after_turn, known[0])
+            text = content_text(message.content)
+            if message.role in ("user", "assistant") and text.strip():
+                yield Spoken(index, message.role, text, after_turn)
+
+    def may_repeat(self) -> bool:
+        """True if the request may repeat the memory's newest words although they had a reply.
+
+        A client that sends the whole conversation shows that it never got the reply; of any other, only a reply that
+        failed or was left by its client is asked for again.
+        """
+        turn = self.state.turns.get(self.state.utterance_turn)
+        if len(self.conversation) > 1 or turn is None:
+            return True
+        replies = standing_replies(self.state, turn)
+        if any(reply.is_failure for reply in replies):
+            return False  # it was said that it failed: what is said after that is new
+        newest = max(replies, key=lambda reply: reply.key, default=None)
+        if newest is not None and newest.item and self.state.has_event(disconnect_id(newest.item)):
+            return True
+        failed = turn.failures[-1].ts if turn.failures else None
+        return failed is not None and (newest is None or newest.begin <= failed)
+
+    def withdraw_replies(self, meeting: Meeting, turn_id: int) -> None:
+        """Cancel the replies to the newest words that the client's conversation lacks, unless any of it was played."""
+        rest = self.known[meeting.known + 1 :]
+        turn = self.state.turns.get(turn_id)
+        if meeting.known < 0 or turn is None or any(message.role == "user" for message in rest):
+            return
+        kept = [
+            text_key(str(message.metadata.get("original", message.content)))
+            for message in reversed(self.known[: meeting.known + 1])
+            if message.turn_id == turn_id and message.role == "assistant"
+        ]
+        called = max((record.order for _, record in self.calls() if self.turn_of(record) == turn_id), default=-1)
+        for reply in standing_replies(self.state, turn):
+            key = text_key(reply.generation.text())
+            if key in kept:
+                kept.remove(key)
+            elif reply.order > called and is_withdrawable(reply):
+                self.events.append(LlmCancel(turn_id=turn_id, item=reply.item))
+
+    def calls(self) -> Iterator[tuple[int, ToolCallRecord]]:
+        """The tool calls that the request names and the memory knows."""
+        for index in self.conversation:
+            message = self.messages[index]
+            for call_id in (message.tool_call_id, *(call["id"] for call in calls_of(message))):
+                place = self.state.tool_calls.get(call_id or "")
+                if place is not None:
+                    yield index, self.state.tool_record(place)
+
+    def turn_of(self, record: ToolCallRecord) -> int:
+        return self.state.tool_calls[record.call_id][0]
+
+    def waiting_words(self, new: Sequence[Spoken]) -> set[int]:
+        """The indexes of words that the newest turn has as speech, in the recogniser's words, and has no reply to."""
+        turn = self.state.turns.get(self.state.newest_turn)
+        if turn is None or not new or new[-1].role != "user" or not is_waiting_speech(self.state, turn):
+            return set()
+        heard = "".join(message.content for message in self.known if message.turn_id == turn.number)
+        run: list[Spoken] = []
+        for one in reversed(new):
+            if one.role != "user":
+                break
+            run.append(one)
+        whole = text_key(heard) == text_key("".join(one.text for one in reversed(run)))
+        if not turn.finals and not turn.typed:
+            self.pending_text = new[-1].text
+        return {one.index for one in (run if whole else run[:1])}
+
+    def take(self, begin: int, turn: int, waiting: set[int]) -> int:
+        """Make the events of what is new, from an index on; the turn of the reply."""
+        newest, made = self.state.newest_turn, dict[str, int]()
+        said = {one.index: one.text for one in self.spoken if one.index >= begin}
+        for index in self.conversation:
+            message = self.messages[index]
+            if message.role == "tool":
+                turn = self.take_result(index, begin, made, turn)
+            elif index in waiting:
+                turn = newest
+            elif message.role == "user" and index in said:
+                newest = turn = newest + 1
+                item = self.new_id()
+                self.events.append(MessageEvent(role="user", text=said[index], source="message", item=item))
+            elif message.role == "assistant" and index >= begin:
+                if index in said:
+                    text = said[index]
+                    self.events.append(MessageEvent(role="assistant", text=text, source="command", turn_id=turn))
+                self.take_calls(message, index, turn, made)
+            elif message.role == "function" and index >= begin:
+                self.ignored.append(index)
+        return turn
+
+    def take_calls(self, message: AskedMessage, index: int, turn: int, made: dict[str, int]) -> None:
+        """Take tool calls that the memory does not know: they were made before it began, or beside the gateway."""
+        for call in calls_of(message):
+            if call["id"] in self.state.tool_calls or call["id"] in made:
+                continue
+            if not all(0 < len(call[name]) <= MAX_ID_CHARACTERS for name in ("id", "name")):
+                self.ignored.append(index)
+                continue
+            made[call["id"]] = turn
+            event = ToolCall(turn_id=turn, call_id=call["id"], name=call["name"], arguments=call["arguments"])
+            self.events.append(event)
+
+    def take_result(self, index: int, begin: int, made: dict[str, int], turn: int) -> int:
+        """Take the result of a tool call that has none, wherever it stands; the turn of the call."""
+        call_id, text = self.messages[index].tool_call_id or "", content_text(self.messages[index].content)
+        place = self.state.tool_calls.get(call_id)
+        if place is None and call_id not in made:
+            if index >= begin:
+                raise Refused("invalid_field", f"{UNKNOWN_TOOL_CALL}: `messages[{index}].tool_call_id`")
+            self.ignored.append(index)
+            return turn
+        if place is None:
+            if made[call_id] >= 0:
+                self.events.append(ToolResult(turn_id=made[call_id], call_id=call_id, result=text))
+                turn, made[call_id] = made[call_id], -1
+            return turn
+        record = self.state.tool_record(place)
+        # A result for a call that is forgotten is ignored; so is a second one.
+        forgotten = (self.state.forgotten or Forgotten()).covers(place[0], record.order)
+        if not (record.answered or forgotten or made.get(call_id) == -1):
+            made[call_id] = -1
+            self.events.append(ToolResult(turn_id=place[0], call_id=call_id, result=text))
+        return turn if forgotten or index < begin else place[0]
+
+
+def calls_of(message: AskedMessage) -> list[dict[str, Any]]:
+    """The tool calls of a message, each with `id`, `name` and `arguments`; what is none is left out."""
+    found = []
+    for call in message.tool_calls if isinstance(message.tool_calls, list) else ():
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict) and isinstance(call.get("id"), str) and isinstance(function.get("name"), str):
+            found.append({"id": call["id"], "name": function["name"], "arguments": function.get("arguments")})
+    return found
+
+
+def is_withdrawable(reply: Reply) -> bool:
+    """True if a reply of the gateway's may never have been played: nothing was reported of it."""
+    ours = reply.producer == GATEWAY_PRODUCER and reply.source == "llm" and reply.item is not None
+    return ours and not (reply.is_failure or reply.progress or reply.cut_ts is not None)
+
+
+def is_waiting_speech(state: State, turn: Turn) -> bool:
+    """True if a turn has speech of the recogniser's, and waits for its reply."""
+    return bool(turn.segments) and not (standing_replies(state, turn) or turn.failures)
