@@ -1,4 +1,4 @@
-"""The alignment of a request's conversation with the memory, which tells what of the request is new. Pure, and linear in its size.
+"""The alignment of a request's conversation with the memory: which messages are new. Pure, and linear in its size.
 
 Clients send one message, a few, or the whole conversation each time. Their texts may differ from the memory's: other
 transcripts, replies cut where they were heard, fillers and greetings that only they know. So the last message that the
