@@ -12,8 +12,7 @@ from voicemem.llm.completions import content_text
 from voicemem.protocol.events import LlmCancel, MessageEvent, ProducedEvent, ToolCall, ToolResult
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.transcript.messages import Forgotten
-from voicemem.transcript.replies.playing import settle
-from voicemem.transcript.replies.sources import standing_replies
+from voicemem.transcript.replies.playing import settle, standing_replies
 from voicemem.transcript.state import Reply, State, ToolCallRecord, Turn
 
 GATEWAY_PRODUCER = "gateway"

@@ -203,7 +203,7 @@ async def test_a_client_that_left_asks_again(serve: Serve) -> None:
             asking = asyncio.create_task(ask(client, "Hi."))
             await eventually(1 + bool(kind), lambda: asyncio.sleep(0, len(llm.requests)))
             if kind is not None:
-                await eventually(2, lambda: asyncio.sleep(0, 2) if asking.done() else open_count(api))
+                await eventually(2, lambda: open_count(api))
             asking.cancel()
             await eventually(1 + bool(kind), lambda: asyncio.sleep(0, llm.hung_up))
             await eventually([kind] if kind else [], lambda: ends_of(api))
