@@ -308,11 +308,11 @@ def take_text(body: JsonObject, ts: int, known: Known) -> Made:
 def hear(item: str, text: str, known: Known) -> Made:
     """A block of what the user says; Nova gives no partials."""
     segment = known.segment(item)
-    before = "" if segment is None or not segment.text else segment.text + " "
+    before = "" if segment is None else segment.text
     turn = turn_of_speech(item, known)
     if text.strip():
         yield from finish(known)
-        yield Asr(item=item, text=before + text.strip(), final=True, turn_id=turn)
+        yield Asr(item=item, text=before + space_between(before, text.strip()) + text.strip(), final=True, turn_id=turn)
 
 
 def take_typed(body: JsonObject, ts: int, known: Known) -> Made:

@@ -14,6 +14,9 @@ SPACELESS_UNITS = 3
 
 RUN = re.compile(f"(?:(?!{SPACELESS.pattern})\\w)+")
 WHITE_SPACE = re.compile(r"\s*")
+LONE_MARKS = re.compile(r"(?:[^\w\s]|_)++(?=\s|\Z)\s*+")
+"""Marks between white space, such as a dash or `&`, which belong to the word before them unless they open."""
+OPENING = ("Ps", "Pi")
 ZERO_WIDTH_JOINER = "\u200d"
 STEP = 4_096
 """How much of a long word is passed at once; of marks, which are passed one by one, no more than these are."""
@@ -38,7 +41,7 @@ def whole_word_end(text: str, length: int) -> int:
 
 
 def after_closing_marks(text: str, end: int) -> int:
-    """Return the end of white space behind a word and its closing marks, which stand before white space or the end."""
+    """Return the end of white space behind a word, its closing marks before white space, and marks that stand alone."""
     marks, last = end, min(len(text), end + STEP)
     while marks < last and category(text[marks]).startswith("P"):
         marks += 1
@@ -47,7 +50,10 @@ def after_closing_marks(text: str, end: int) -> int:
     while end < marks and text[end] in SPACELESS_CLOSING:
         end += 1
     match = WHITE_SPACE.match(text, end)
-    return match.end() if match else end
+    while match is not None and match.end() > end:
+        end = match.end()
+        match = None if category(text[end : end + 1] or "(") in OPENING else LONE_MARKS.match(text, end)
+    return end
 
 
 def without_outer_marks(word: str) -> str:

@@ -12,7 +12,7 @@ from .clock import speaking_ms
 from .interruptions import is_cut, marking_interrupts
 from .replies import Reply
 from .rows import Event
-from .text import code_points_in, cut, find_words, runs, through
+from .text import code_points_in, cut, find_words, heard_at, runs, through
 from .timing import largest_total, measured_text, median_rate, rate_of, timed_words
 
 Evidence = tuple[str, str | None]
@@ -114,9 +114,9 @@ def position_in_words(where: Cut, estimated: bool) -> Evidence | None:
     found = find_words(where.reply.text, [word for word, _ in timed])
     if position is None or marked != estimated or not found:
         return None
-    ended = [one.end for one in found if one.end_ms <= position]
-    text = where.generated if not ended or ended[-1] <= len(where.generated) else where.reply.text
-    return through(text, ended[-1]) if ended else "", "estimated" if estimated else "aligned"
+    end, is_share = heard_at(where.reply.text, found, position)
+    text = where.generated if end <= len(where.generated) else where.reply.text
+    return through(text, end) if end else "", "estimated" if estimated or is_share else "aligned"
 
 
 def played_text(where: Cut, estimated: bool) -> Evidence | None:

@@ -8,7 +8,7 @@ from fractions import Fraction
 from .call import Call, meant
 from .replies import ONLY_HEARD, Reply
 from .rows import Event
-from .text import cut, find_words, has_word, runs, through
+from .text import cut, find_words, has_word, heard_at, runs, through
 from .timing import largest_total, measured_text, words_of
 
 DONE_SLACK_MS = 250
@@ -92,8 +92,8 @@ def leaves_a_word(call: Call, reply: Reply, position: int) -> bool:
     """Rule 4: whether a position, by c, else e, leaves a word of the reply unheard."""
     found = find_words(reply.text, words_of(call, reply))
     if found:
-        heard = [one.end for one in found if one.end_ms <= position]
-        text = through(reply.text, heard[-1]) if heard else ""
+        end, _ = heard_at(reply.text, found, position)
+        text = through(reply.text, end) if end else ""
     else:
         total = largest_total(call, reply)
         assert total is not None

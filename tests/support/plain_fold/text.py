@@ -9,8 +9,8 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 SPACELESS = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u2fdf\u3000-\u30ff\u3100-\u31bf\u31f0-\u9fff"
-    "\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]"
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u2fdf\u3000-\u312f\u3190-\u31bf\u31f0-\u9fff"
+    "\uf900-\ufaff\uff00-\uff9f\uffe0-\uffef\U00020000-\U0003ffff]"
 )
 SPACELESS_CLOSING = "。，、！？；：…」』）》”’〉】〕］｝"
 JOINERS = "'’-.,"
@@ -22,7 +22,9 @@ ZERO_WIDTH_JOINER = "\u200d"
 class Found(NamedTuple):
     """Where a timed word stands in a text."""
 
+    begin: int
     end: int
+    start_ms: int
     end_ms: int
 
 
@@ -86,8 +88,16 @@ def through(text: str, end: int) -> str:
         end = marks
     while end < marks and text[end] in SPACELESS_CLOSING:
         end += 1
+    spaced = end
     while end < len(text) and text[end].isspace():
         end += 1
+    while end > spaced and end < len(text) and unicodedata.category(text[end]) not in ("Ps", "Pi"):
+        spaced, mark = end, text[end:].split()[0]
+        if any(one.isalnum() for one in mark):
+            break
+        end += len(mark)
+        while end < len(text) and text[end].isspace():
+            end += 1
     return text[:end]
 
 
@@ -108,20 +118,122 @@ def find_words(text: str, words: Sequence[dict[str, Any]]) -> list[Found]:
     """Rule 4: words are looked for one after the other, and one that is not found is skipped."""
     found: list[Found] = []
     for word in words:
-        end = end_of_word(text, found[-1].end if found else 0, word["text"].strip())
-        if end is not None:
-            found.append(Found(end, word["end_ms"]))
+        place = place_of_word(text, found[-1].end if found else 0, word["text"].strip())
+        if place is not None:
+            found.append(Found(*place, word["start_ms"], word["end_ms"]))
     return found
 
 
-def end_of_word(text: str, start: int, word: str) -> int | None:
-    """Rule 4: where a word ends that stands shortly behind the start, as it is, else without case and outer marks."""
-    ahead = text[start : start + SEARCH_AHEAD + len(word)]
-    if word and word in ahead:
-        return start + ahead.index(word) + len(word)
-    bare = without_outer_marks(word)
-    match = re.search(re.escape(bare), ahead, re.IGNORECASE) if bare else None
-    return start + match.end() if match else None
+def heard_at(text: str, found: Sequence[Found], position: int) -> tuple[int, bool]:
+    """Rule 4: where the last word ends that had ended, or that is in a clause's share; whether it is such a share."""
+    ended = max((one.end for one in found if one.end_ms <= position), default=0)
+    begun = [one for one in found if one.start_ms < position and len(word_ends(text[one.begin : one.end])) > 1]
+    if not begun or begun[-1].end_ms <= position:
+        return ended, False
+    clause = begun[-1]
+    length = clause.end - clause.begin
+    share = length * (position - clause.start_ms) // (clause.end_ms - clause.start_ms)
+    return max(ended, len(cut(text, clause.begin + share).rstrip())), True
+
+
+def place_of_word(text: str, start: int, word: str) -> tuple[int, int] | None:
+    """Rule 4: where a whole word stands shortly behind the start, as it is, else without case and marks."""
+    stop = min(len(text), start + SEARCH_AHEAD + len(word))
+    inner = [bare for one in word.split() if (bare := without_outer_marks(one))]
+    if not any(one.isalnum() or one == "_" for one in "".join(inner)):
+        return None
+    for begin in range(start, stop):
+        if text[begin:stop].startswith(word) and is_whole(text, begin, begin + len(word)):
+            return begin, begin + len(word)
+    pattern = re.compile(r"\W+".join(map(re.escape, inner)), re.IGNORECASE)
+    spans = [match.span() for match in pattern.finditer(text, start, stop)]
+    return next((span for span in spans if is_whole(text, *span)), None)
+
+
+def is_whole(text: str, begin: int, end: int) -> bool:
+    """Rule 4: whether a part of a text begins and ends between words, or in a script without spaces anywhere."""
+    return not any(0 < at < len(text) and is_inside(text, at) for at in (begin, end))
+
+
+def is_inside(text: str, at: int) -> bool:
+    """Whether the characters before and after a place are of one word."""
+    if is_attached(text, at):
+        return True
+    return is_of_word(text, at - 1) and is_of_word(text, at)
+
+
+TimedBy = tuple[dict[str, Any], Any]
+"""A word, and the event that reported it."""
+
+
+def in_one_series(text: str, words: Sequence[TimedBy]) -> list[TimedBy]:
+    """Rule 4: words as they were reported, with the times of a new stretch counted from the end of all before."""
+    placed: list[TimedBy] = []
+    offsets: dict[tuple[int, str], int] = {}
+    stretch: list[dict[str, Any]] = []
+    held: list[TimedBy] = []
+    reached = 0
+    for word, event in words:
+        is_known = key_of(word) in offsets
+        goes_on = continues(text, reached, [*(one for one, _ in held), word])
+        if goes_on and (held or goes_back(word, stretch)):
+            held.append((word, event))
+            if is_known:
+                continue  # it came again, unless a word that is not known follows
+            offset, stretch = min(max(one["end_ms"] for one, _ in placed), 2**53), []
+            new, held = held, []
+        else:
+            placed += [shifted(*one, offsets[key_of(one[0])]) for one in held]
+            held = []
+            if is_known and not goes_on:
+                placed.append(shifted(word, event, offsets[key_of(word)]))
+                continue
+            offset = placed_offset(stretch, offsets)
+            new = [(word, event)]
+        for one, reporting in new:
+            place = place_of_word(text, reached, one["text"].strip())
+            reached = place[1] if place else reached
+            offsets[key_of(one)] = offset
+            stretch.append(one)
+            placed.append(shifted(one, reporting, offset))
+    return placed
+
+
+def key_of(word: dict[str, Any]) -> tuple[int, str]:
+    """Rule 4: a word is known by its start and text."""
+    return word["start_ms"], word["text"]
+
+
+def placed_offset(stretch: Sequence[dict[str, Any]], offsets: dict[tuple[int, str], int]) -> int:
+    """When the stretch under way began."""
+    return offsets[key_of(stretch[0])] if stretch else 0
+
+
+def shifted(word: dict[str, Any], event: Any, by: int) -> TimedBy:
+    """A word later by so many milliseconds."""
+    return word | {"start_ms": word["start_ms"] + by, "end_ms": word["end_ms"] + by}, event
+
+
+def goes_back(word: dict[str, Any], stretch: Sequence[dict[str, Any]]) -> bool:
+    """Rule 4: whether a word starts before the last of its stretch, or with it where that is alone and not as long."""
+    if not stretch:
+        return False
+    last = max(stretch, key=lambda one: int(one["start_ms"]))
+    is_alone = last["start_ms"] == stretch[0]["start_ms"]
+    other_length = is_alone and word["start_ms"] == last["start_ms"] and word["end_ms"] != last["end_ms"]
+    return bool(word["start_ms"] < last["start_ms"] or other_length)
+
+
+def continues(text: str, reached: int, words: Sequence[dict[str, Any]]) -> bool:
+    """Rule 4: whether these words come next in the text, behind a word that was found."""
+    if not reached:
+        return False
+    for word in words:
+        place = place_of_word(text, reached, word["text"].strip())
+        if place is None or any(one.isalnum() or one == "_" for one in text[reached : place[0]]):
+            return False
+        reached = place[1]
+    return True
 
 
 def without_outer_marks(word: str) -> str:

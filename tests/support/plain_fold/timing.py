@@ -9,7 +9,7 @@ from typing import Any
 from .call import Call
 from .replies import Reply
 from .rows import Event
-from .text import units
+from .text import in_one_series, units
 
 DEFAULT_RATE = Fraction(15)
 
@@ -28,11 +28,13 @@ def measured_text(reply: Reply, total: Event) -> str:
 
 
 def timed_words(call: Call, reply: Reply) -> list[tuple[dict[str, Any], Event]]:
-    """Rule 4: words merged by `start_ms`: of two the stated one, then the later `ts`, then the later arrival."""
+    """Rule 4: words merged by their starts: of two the stated one, then the later `ts`, then the later arrival."""
+    events = sorted(call.about(reply, "tts"), key=lambda one: one.order)
+    reported = [(word, event) for event in events for word in event.fields.get("words", [])]
+    placed = in_one_series(reply.text, reported)
     best: dict[int, tuple[dict[str, Any], Event]] = {}
-    for event in sorted(call.about(reply, "tts"), key=lambda one: (not one.estimated, *one.order)):
-        for word in event.fields.get("words", []):
-            best[word["start_ms"]] = word, event
+    for word, event in sorted(placed, key=lambda one: (not one[1].estimated, *one[1].order)):
+        best[word["start_ms"]] = word, event
     return [best[start] for start in sorted(best)]
 
 

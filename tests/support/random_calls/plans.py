@@ -97,12 +97,17 @@ def position(plan: Plan, name: JsonObject, text: str) -> JsonObject:
 
 
 def timing(plan: Plan, name: JsonObject, text: str) -> JsonObject:
-    """When the words of the text sound: all or some, now and then one that is not in it."""
+    """When the words of the text sound, or its clauses; perhaps from 0 again; now and then one that is not in it."""
     each = plan.draw(st.sampled_from([60, 100, 180]))
+    texts, size = text.split(), plan.draw(st.sampled_from([1, 1, 3]))
+    texts = [" ".join(texts[at : at + size]) for at in range(0, len(texts), size)]
+    stretch = plan.draw(st.integers(1, 4)) if plan.chance(3) else len(texts)
     words = [
         {"text": one.strip(plan.draw(st.sampled_from(["", ".,"]))), "start_ms": at * 100, "end_ms": at * 100 + each}
-        for at, one in enumerate(text.split())
+        for at, one in ((at % stretch, one) for at, one in enumerate(texts))
     ]
+    if plan.chance(5):
+        words += words[: plan.draw(st.integers(1, 3))]
     if plan.chance(5):
         words[0] = words[0] | {"text": "Nowhere"}
     return plan.report("tts", name, words=words[: plan.draw(st.integers(1, len(words)))], estimated=guessed(plan))

@@ -11,6 +11,7 @@ from voicemem.protocol.types import JsonObject
 
 REPLIES = [
     "One two three four.",
+    "No. No - and no & sandwiches, no phone: one more.",
     'He said "Hello there, friend" and left. Then (so it seems) he came back.',
     "I don't know, but 3.14 is near; e-mail me.",
     "你好，世界。今天天气很好，我们去公园吧！",

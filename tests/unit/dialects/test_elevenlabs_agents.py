@@ -45,13 +45,18 @@ PRIVATE = ("+49", "sk-not", "You are a joker", "menu", "analysis", "agent_1")
 
 def memory(*sent: JsonObject) -> list[Any]:
     """The messages that these frames give, one a second, with a hang-up a second later."""
+    return memory_at(*((position * 1000, raw) for position, raw in enumerate(sent, 1)))
+
+
+def memory_at(*sent: tuple[int, JsonObject]) -> list[Any]:
+    """The messages that frames of these times give, with a hang-up a second later."""
     rows = []
-    for position, raw in enumerate(sent, 1):
+    for position, (ts, raw) in enumerate(sent, 1):
         frame = reduce(raw)
         if frame is not None:
-            event = FrameEvent(dialect="elevenlabs-agents", frame=frame.content, ts=position * 1000, id=frame.id)
-            rows.append(DecodedRow(position, position * 1000, event, "main"))
-    end = (len(sent) + 1) * 1000
+            event = FrameEvent(dialect="elevenlabs-agents", frame=frame.content, ts=ts, id=frame.id)
+            rows.append(DecodedRow(position, ts, event, "main"))
+    end = sent[-1][0] + 1000
     rows.append(DecodedRow(len(sent) + 1, end, msgspec.structs.replace(closed(end), reason=CLOSED)))
     messages: list[Any] = contents(fold_rows(rows))["contents"]
     return messages
@@ -77,6 +82,15 @@ def corrected(original: str, heard: str, event: int) -> JsonObject:
 
 def audio(milliseconds: int, event: int) -> JsonObject:
     return {"type": "audio", "audio_event": {"audio_base_64": "A" * (milliseconds * 32 * 4 // 3), "event_id": event}}
+
+
+def timed_audio(text: str, event: int, each_ms: int = 200) -> JsonObject:
+    """A piece of audio with the times of its characters."""
+    frame = audio(len(text) * each_ms, event)
+    times = [float(at * each_ms) for at in range(len(text))]
+    alignment = {"chars": [*text], "char_start_times_ms": times, "char_durations_ms": [float(each_ms)] * len(text)}
+    frame["audio_event"]["alignment"] = alignment
+    return frame
 
 
 INTERRUPTION: JsonObject = {"type": "interruption", "interruption_event": {"event_id": 90}}
@@ -111,6 +125,25 @@ def test_words_of_characters() -> None:
     [(_, begin_ms, end_ms)] = words_of(Alignment(["a", "", " "], [float("inf"), -5.0], [1.0]))
     assert 0 < begin_ms <= end_ms <= MAX_INTEGER
     assert words_of(Alignment(["a"], [-5.0], [1.0])) == [("a", 0, 0)]
+
+
+@every_row(
+    ("pieces", "heard"),
+    [
+        (("你好，我们", "今天去公园。"), "你好，我们"),
+        (("東京は今", "日も晴れです。"), "東京は今日"),
+        (("วันนี้อ", "ากาศดีมาก"), "วัน"),
+        (("네, 내일 ", "오전에 가요."), "네, 내일 "),
+        (("네, 내", "일 오전에 가요."), "네, 내일 "),
+        (("Yes, of ", "course, we do."), "Yes, "),
+        (("نعم، غ", "داً صباحاً."), "نعم، "),
+    ],
+)
+def test_every_script_is_cut_where_its_words_or_characters_end(pieces: tuple[str, ...], heard: str) -> None:
+    """A second of audio was played, five characters: whole words count, or in some scripts characters."""
+    first, second = (timed_audio(piece, 2) for piece in pieces)
+    sent = [(1000, agent("".join(pieces), 2)), (1000, first), (1100, second), (2000, INTERRUPTION)]
+    assert [one["content"] for one in memory_at(*sent)] == [heard]
 
 
 def test_correction_counts_after_the_clock_said_it_was_over() -> None:

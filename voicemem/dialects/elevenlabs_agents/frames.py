@@ -8,6 +8,7 @@ configures the agent, who calls, and what the app tells the LLM is not.
 
 from collections.abc import Iterator, Mapping
 from typing import Any
+from unicodedata import category
 
 from voicemem.dialects.dialect import AUDIO_BYTES, MalformedFrame, Text, Texts
 from voicemem.dialects.kinds import Record, kept, many, optional, read, record, require_object
@@ -53,13 +54,19 @@ def words_of(alignment: Alignment) -> list[tuple[str, int, int]]:
     for char, start, duration in times:
         begin_ms, end_ms = whole_ms(start), whole_ms(start + duration)
         text, first_ms, last_ms = words[-1] if words else (" ", 0, 0)
-        is_between = text[-1].isspace() or SPACELESS.match(text[-1]) or SPACELESS.match(char)
-        if words and not (char and not char[0].isspace() and is_between):
+        if words and not begins_word(text, char):
             # White space after a word is not part of the time that it takes to say it.
             words[-1] = (text + char, first_ms, max(last_ms, end_ms) if char.strip() else last_ms)
         elif char:
             words.append((char, begin_ms, end_ms))
     return words
+
+
+def begins_word(before: str, text: str) -> bool:
+    """Return whether a text begins another word than the one before it; in a script without spaces, each character."""
+    if not text or text[0].isspace() or category(text[0]).startswith("M"):
+        return False
+    return before[-1:].isspace() or bool(SPACELESS.match(before[-1:]) or SPACELESS.match(text))
 
 
 def whole_ms(time: float) -> int:

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice, takewhile
 
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, Hook, MalformedFrame, RawFrame, Side
-from voicemem.dialects.elevenlabs_agents.frames import ENDED, ITEM, counted, frames, texts, verify
+from voicemem.dialects.elevenlabs_agents.frames import ENDED, ITEM, begins_word, counted, frames, texts, verify
 from voicemem.dialects.kinds import (
     ANYTHING,
     Kind,
@@ -271,7 +271,7 @@ def joined_words(
     words: list[Word] = []
     for text, start_ms, end_ms in pieces:
         begin_ms = before + start_ms
-        if last is not None and text[:1].strip() and not str(last[0])[-1:].isspace():
+        if last is not None and text[:1].strip() and not begins_word(str(last[0]), text):
             text, begin_ms = f"{last[0]}{text}", int(str(last[1]))
         if text.strip():
             words.append(Word(text.strip(), begin_ms, max(begin_ms, before + end_ms)))

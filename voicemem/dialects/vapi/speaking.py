@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from voicemem.dialects.known import Known, MadeEvent
-from voicemem.dialects.translating import begins, bounded, newest_noted, plain
+from voicemem.dialects.translating import begins, bounded, newest_noted, plain, space_between
 from voicemem.protocol.events import Interrupt
 from voicemem.protocol.types import JsonObject
 
@@ -120,12 +120,16 @@ def in_order(texts: list[Any], text: str, ts: int | None, space: str) -> list[An
     at = max((one[0] for one in texts), default=0) if ts is None else ts
     found = sorted([*texts, [at, text]], key=lambda one: int(one[0]))
     while len(found) > MAX_WAITING:
-        found[:2] = [[found[1][0], found[0][1] + space + found[1][1]]]
+        (_, first), (at, second) = found[:2]
+        found[:2] = [[at, first + (space and space_between(first, second)) + second]]
     return found
 
 
 def joined(texts: list[Any], space: str) -> str:
-    return space.join(text for _, text in texts).strip()
+    whole = ""
+    for _, text in texts:
+        whole += (space and space_between(whole, text)) + text
+    return whole.strip()
 
 
 def note_transcript(frame: JsonObject, known: Known) -> None:

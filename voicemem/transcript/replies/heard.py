@@ -133,7 +133,8 @@ class Cut:
         for is_estimate in (False, True) if estimated else (False,):
             position = self.position(is_estimate)
             if position is not None and estimated == (is_estimate or match.has_estimates):
-                yield HeardText(self.through_word(match, position.ms), "estimated" if estimated else "aligned")
+                is_guess = estimated or match.clause_at(position.ms) is not None
+                yield HeardText(self.through_word(match, position.ms), "estimated" if is_guess else "aligned")
 
     def through_word(self, match: WordMatch, position_ms: int) -> str:
         """The text through the last word that had ended; text generated later must not change what was heard."""

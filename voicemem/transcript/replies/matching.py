@@ -7,12 +7,14 @@ become long or many heard texts were reported.
 import re
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
-from itertools import accumulate
-from operator import lt
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, chain
+from operator import attrgetter, lt
+from typing import NamedTuple
 
-from voicemem.transcript.cutting import after_closing_marks, without_outer_marks
-from voicemem.transcript.replies.evidence import Source, TimedWord
+from voicemem.protocol.types import MAX_INTEGER
+from voicemem.transcript.cutting import after_closing_marks, is_inside_word, whole_word_end, without_outer_marks
+from voicemem.transcript.replies.evidence import BY_TIME, Source, TimedWord
 from voicemem.transcript.state import Reply, State
 from voicemem.transcript.timeline import WIDTH, Block, TextTimeline
 
@@ -25,6 +27,82 @@ SHORT = 1_000
 """Characters of a text, and numbers of a timeline, up to which looking again costs less than keeping what was found."""
 
 
+A_LETTER = re.compile(r"\w")
+
+
+class Stretches:
+    """The times of a reply's words as one series, where they begin again with each sentence.
+
+    Words are taken as they were reported. A new stretch begins with a word that starts before the last one, is not
+    known with this start, and continues the text; its times count from the end of all words before it.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.place = 0
+        """Where the last word that was found ends in the text."""
+        self.offset = self.end_ms = 0
+        """When this stretch began, and when the last of all words ends."""
+        self.first: TimedWord | None = None
+        """The first word of this stretch; `last` is the one that starts last."""
+        self.last: TimedWord | None = None
+        self.known: dict[tuple[int, str], int] = {}
+        """By start and text of a word: the offset of its stretch."""
+        self.held: list[TimedWord] = []
+        """Known words that continue the text too: they come again, unless a new word follows that continues it."""
+        self.held_place = 0
+
+    def take(self, word: TimedWord) -> list[TimedWord]:
+        """Take one more word; those whose times are certain now, from the start of the reply's audio."""
+        known = self.known.get((word.start_ms, word.text))
+        place = self.held_place if self.held else self.place
+        found = find_word(self.text, word.text, place)
+        continues = bool(place) and found is not None and not A_LETTER.search(self.text, place, found[0])
+        if continues and (self.held or self.goes_back(word)):
+            assert found is not None
+            if known is not None:
+                self.held.append(word)
+                self.held_place = found[1]
+                return []
+            held, self.held = self.held, []
+            self.offset, self.first, self.last = min(self.end_ms, MAX_INTEGER), None, None
+            return [self.forward(one) for one in (*held, word)]
+        again, self.held = [self.put(one, self.known[one.start_ms, one.text]) for one in self.held], []
+        return [*again, self.forward(word) if known is None or continues else self.put(word, known)]
+
+    def goes_back(self, word: TimedWord) -> bool:
+        """Return whether a word starts before the last one, or with it where that is alone and of another length."""
+        last = self.last
+        if last is None or word.start_ms < last.start_ms:
+            return last is not None
+        return last is self.first and word.start_ms == last.start_ms and word.end_ms != last.end_ms
+
+    def forward(self, word: TimedWord) -> TimedWord:
+        """The next word of this stretch."""
+        found = find_word(self.text, word.text, self.place)
+        self.place = self.place if found is None else found[1]
+        if self.last is None or word.start_ms > self.last.start_ms:
+            self.last = word
+            self.first = self.first or word
+        return self.put(word, self.offset)
+
+    def put(self, word: TimedWord, offset: int) -> TimedWord:
+        self.known[word.start_ms, word.text] = offset
+        self.end_ms = max(self.end_ms, offset + word.end_ms)
+        if not offset:
+            return word
+        return TimedWord(word.ts, word.order, offset + word.start_ms, offset + word.end_ms, word.text, word.estimated)
+
+
+class Clause(NamedTuple):
+    """An entry of several words: when it sounds, and where it stands in the text."""
+
+    start_ms: int
+    end_ms: int
+    begin: int
+    end: int
+
+
 class WordMatch:
     """The words of one reply in the order of their starts, and where each ends in a text."""
 
@@ -32,10 +110,13 @@ class WordMatch:
         self.text = text
         self.counts = counts
         """How many words of each source are in it."""
+        self.stretches = Stretches(text)
         self.ends_ms = array("q")
         """When the audio of each word that was found ends, in ms; sorted."""
         self.places = array("q")
         """How far the text goes through the words that had ended by then."""
+        self.clauses: list[Clause] = []
+        """The entries of several words, by their starts."""
         self.has_estimates = False
         """True if the times of any word are an estimate."""
         self.newest: TimedWord | None = None
@@ -44,14 +125,25 @@ class WordMatch:
         """The end of the last word that was found in the text."""
         self.early: list[tuple[int, int]] = []
         """Words that end before others which started earlier, still to be put among them."""
-        for word in newest_by_start(words):
+        reported = sorted(words, key=BY_TIME)
+        self.reported = reported[-1] if reported else None
+        """The word that was reported last."""
+        for word in newest_by_start(self.placed(reported)):
             self.add(word)
+
+    def placed(self, reported: Iterable[TimedWord]) -> Iterator[TimedWord]:
+        return chain.from_iterable(map(self.stretches.take, reported))
 
     def extend(self, known: Sequence[Sequence[TimedWord]], counts: Sequence[int], text: str) -> bool:
         """Add the words that are new, if they start after the others; False where all must be matched again."""
         if text != self.text or len(counts) != len(self.counts) or any(map(lt, counts, self.counts)):
             return False
-        fresh = newest_by_start(word for words, count in zip(known, self.counts, strict=True) for word in words[count:])
+        new = [word for words, count in zip(known, self.counts, strict=True) for word in words[count:]]
+        new.sort(key=BY_TIME)
+        if new and self.reported is not None and BY_TIME(new[0]) < BY_TIME(self.reported):
+            return False
+        self.reported = new[-1] if new else self.reported
+        fresh = newest_by_start(self.placed(new))
         if fresh and self.newest is not None and fresh[0].start_ms <= self.newest.start_ms:
             return False
         self.counts = counts
@@ -63,25 +155,41 @@ class WordMatch:
         """Find one more word, which starts after the others."""
         self.newest = word
         self.has_estimates |= word.estimated
-        place = find_word(self.text, word.text.strip(), self.reached)
-        if place is None:
+        found = find_word(self.text, word.text, self.reached)
+        if found is None:
             return
-        self.reached = place
+        begin, self.reached = found
+        if has_several_words(self.text[begin : self.reached]):
+            self.clauses.append(Clause(word.start_ms, word.end_ms, begin, self.reached))
         if self.ends_ms and word.end_ms < self.ends_ms[-1]:
-            self.early.append((word.end_ms, place))
+            self.early.append((word.end_ms, self.reached))
         else:
             self.ends_ms.append(word.end_ms)
-            self.places.append(place)
+            self.places.append(self.reached)
 
     def end_at(self, position_ms: int) -> int:
-        """Return where the last word that had ended at a position ends in the text."""
+        """Return where the last word that was heard at a position ends in the text."""
         if self.early:
             pairs = sorted([*zip(self.ends_ms, self.places, strict=True), *self.early])
             self.ends_ms = array("q", (end_ms for end_ms, _ in pairs))
             self.places = array("q", accumulate((place for _, place in pairs), max))
             self.early = []
         count = bisect_right(self.ends_ms, position_ms)
-        return self.places[count - 1] if count else 0
+        ended = self.places[count - 1] if count else 0
+        clause = self.clause_at(position_ms)
+        if clause is None:
+            return ended
+        share = (clause.end - clause.begin) * (position_ms - clause.start_ms) // (clause.end_ms - clause.start_ms)
+        end = whole_word_end(self.text, clause.begin + share)
+        while end and self.text[end - 1].isspace():
+            end -= 1
+        return max(ended, end)
+
+    def clause_at(self, position_ms: int) -> Clause | None:
+        """The entry of several words that was being said at a position: which of them were heard is a guess."""
+        place = bisect_left(self.clauses, position_ms, key=START_MS)
+        clause = self.clauses[place - 1] if place else None
+        return clause if clause is not None and position_ms < clause.end_ms else None
 
     @property
     def whole_ms(self) -> int | None:
@@ -92,23 +200,42 @@ class WordMatch:
         return self.ends_ms[bisect_left(self.places, self.reached)]
 
 
+START_MS = attrgetter("start_ms")
+
+
 def newest_by_start(words: Iterable[TimedWord]) -> list[TimedWord]:
     """The words by their starts; of two with one start a stated one, then that of the later `ts`, then the later."""
     ranked = sorted(words, key=lambda word: (word.start_ms, not word.estimated, word.ts, word.order))
     return [*{word.start_ms: word for word in ranked}.values()]
 
 
-def find_word(text: str, word: str, start: int) -> int | None:
-    """Return where `word` ends in `text` from `start` on, as it stands, else without case and outer marks; or None."""
-    if not word:
-        return None
-    window = text[start : start + len(word) + SEARCH_AHEAD]
-    found = window.find(word)
-    if found >= 0:
-        return start + found + len(word)
-    bare = without_outer_marks(word)
-    match = re.search(re.escape(bare), window, re.IGNORECASE) if bare else None
-    return start + match.end() if match else None
+def find_word(text: str, word: str, start: int) -> tuple[int, int] | None:
+    """Return where a whole word stands in `text` from `start` on, as it is, else without case and marks; or None."""
+    word, bare = word.strip(), without_outer_marks(word.strip())
+    if not A_LETTER.search(bare):
+        return None  # marks belong to the word before them
+    stop = start + len(word) + SEARCH_AHEAD
+    place = text.find(word, start, stop)
+    while place >= 0:
+        if is_whole(text, place, place + len(word)):
+            return place, place + len(word)
+        place = text.find(word, place + 1, stop)
+    pattern = r"\W+".join(re.escape(inner) for one in bare.split() if (inner := without_outer_marks(one)))
+    for match in re.compile(pattern, re.IGNORECASE).finditer(text, start, stop):
+        if is_whole(text, *match.span()):
+            return match.span()
+    return None
+
+
+def is_whole(text: str, begin: int, end: int) -> bool:
+    """Return whether no word is divided where this part of a text begins or ends."""
+    return not (begin and is_inside_word(text, begin)) and not (end < len(text) and is_inside_word(text, end))
+
+
+def has_several_words(text: str) -> bool:
+    """Return whether a text can be cut after a word that is not its last."""
+    bare = without_outer_marks(text)
+    return 0 < whole_word_end(bare, len(bare) - 1) < len(bare)
 
 
 # Heard texts, with white space as runs

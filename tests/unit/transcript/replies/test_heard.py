@@ -310,5 +310,5 @@ def test_whole_prefix_is_the_text(text: str) -> None:
 
 def test_words_are_not_looked_for_far_away() -> None:
     """A word that stands again much later in the text is not the next one."""
-    assert find_word("one two", "two", 3) == 7
+    assert find_word("one two", "two", 3) == (4, 7)
     assert find_word("one " + "x" * 100 + " two", "two", 3) is None
