@@ -59,9 +59,8 @@ LIST_OVERVIEWS = f"""
         (select j.received_ms from journal j where j.stream = s.key order by j.position desc limit 1),
         s.ended_ms, s.started_ms
     ), {POSITION}, o.name, o.user_id, o.labels, o.position, o.figures, s.interruptions, s.slowest_ms,
-    case when exists (select 1 from deliveries x where x.stream = s.key and x.state = 'failed') then 'failed'
-        when exists (select 1 from deliveries x where x.stream = s.key and x.state = 'pending') then 'pending'
-        when exists (select 1 from deliveries x where x.stream = s.key) then 'delivered' end,
+    (select x.state from deliveries x where x.stream = s.key
+        order by case x.state when 'failed' then 1 when 'pending' then 2 else 3 end limit 1),
     (select min(x.due_ms) from deliveries x where x.stream = s.key)
     from streams s left join overviews o on o.stream = s.key
     where s.key in :keys and s.state <> 'erased' order by s.started_ms desc, s.key desc

@@ -7,10 +7,8 @@ appends go (`append_connections`), those of other transactions, and those that o
 import asyncio
 import logging
 import secrets
-import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from typing import Literal, TypeVar
 
@@ -26,6 +24,7 @@ from voicemem.store.postgresql.append_connections import AppendConnection
 from voicemem.store.postgresql.connection import (
     APPEND_CONNECTIONS,
     READERS,
+    REGISTRARS,
     WRITERS,
     PostgresqlConnection,
     Server,
@@ -107,16 +106,11 @@ class PostgresqlDatabase(Database):
         self.append_connections = [
             AppendConnection(Writer(self, number), self.cached_versions) for number in range(APPEND_CONNECTIONS)
         ]
-        self.idle_writers: Idle[Writer] = Idle()
-        for number in range(APPEND_CONNECTIONS, APPEND_CONNECTIONS + WRITERS):
-            self.idle_writers.put(Writer(self, number))
-        self.registrar = Writer(self, APPEND_CONNECTIONS + WRITERS, needs_node=False)
-        self.registering = threading.Lock()
-        self.writing = ThreadPoolExecutor(WRITERS, "voicemem-writer")
-        self.readers = ThreadPoolExecutor(READERS, "voicemem-reader")
-        self.idle_readers: Idle[Reader] = Idle()
-        for _ in range(READERS):
-            self.idle_readers.put(Reader(self))
+        writers = [Writer(self, APPEND_CONNECTIONS + number) for number in range(WRITERS)]
+        self.idle_writers = Idle("voicemem-writer", writers)
+        registrars = [Writer(self, APPEND_CONNECTIONS + WRITERS, needs_node=False) for _ in range(REGISTRARS)]
+        self.idle_registrars = Idle("voicemem-registrar", registrars)
+        self.idle_readers = Idle("voicemem-reader", [Reader(self) for _ in range(READERS)])
 
     def refuse_unready(self) -> None:
         if self.closed or self.displaced:
@@ -144,8 +138,8 @@ class PostgresqlDatabase(Database):
         try:
             return self.connect()
         except (psycopg.Error, StoreUnavailable) as error:
-            told = error if isinstance(error, StoreUnavailable) else unavailable(error, verb)
-            self.troubles.begin(what, told.detail)
+            refusal = error if isinstance(error, StoreUnavailable) else unavailable(error, verb)
+            self.troubles.begin(what, refusal.detail)
             raise
 
     def compare(self, connection: PostgresqlConnection) -> None:
@@ -172,7 +166,7 @@ class PostgresqlDatabase(Database):
             raise StoreUnavailable(OLD_PRIMARY)
 
     def run_settle(self, free_everything: Callable[[PostgresqlConnection], None]) -> None:
-        """Go on with the server that answers now. Raises `StoreUnavailable`."""
+        """Continue with the server that answers now. Raises `StoreUnavailable`."""
         try:
             with closing(open_connection(self.url)) as connection:
                 self.refuse_old_primary(connection)
@@ -194,25 +188,12 @@ class PostgresqlDatabase(Database):
 
     async def write(self, job: Callable[[PostgresqlConnection], T]) -> T:
         self.refuse_unready()
-        return await asyncio.get_running_loop().run_in_executor(self.writing, self.run_write, job, self.generation)
-
-    def run_write(self, job: Callable[[PostgresqlConnection], T], generation: int) -> T:
-        writer = self.idle_writers.get()
-        try:
-            return writer.run(job, generation)
-        finally:
-            self.idle_writers.put(writer)
+        generation = self.generation
+        return await self.idle_writers.run(lambda writer: writer.run(job, generation))
 
     async def read(self, job: Callable[[PostgresqlConnection], T]) -> T:
         self.refuse_unready()
-        return await asyncio.get_running_loop().run_in_executor(self.readers, self.run_read, job)
-
-    def run_read(self, job: Callable[[PostgresqlConnection], T]) -> T:
-        reader = self.idle_readers.get()
-        try:
-            return reader.read(job)
-        finally:
-            self.idle_readers.put(reader)
+        return await self.idle_readers.run(lambda reader: reader.read(job))
 
     # Nodes
 
@@ -250,11 +231,7 @@ class PostgresqlDatabase(Database):
 
     async def register(self, job: Callable[[PostgresqlConnection], T]) -> T:
         """Run a job as `write` does, also while this process is not a node. Raises `StoreUnavailable`."""
-        return await asyncio.get_running_loop().run_in_executor(self.writing, self.run_register, job)
-
-    def run_register(self, job: Callable[[PostgresqlConnection], T]) -> T:
-        with self.registering:
-            return self.registrar.run(job)
+        return await self.idle_registrars.run(lambda registrar: registrar.run(job))
 
     async def keep_up(self) -> None:
         await self.save_stored_bytes()
@@ -308,41 +285,20 @@ class PostgresqlDatabase(Database):
 
     async def try_again(self, job: Callable[[PostgresqlConnection], None]) -> None:
         """Try the connections that are in trouble and not in use; the first that fails again ends it."""
-        loop = asyncio.get_running_loop()
         with suppress(StoreUnavailable):
             self.refuse_unready()
             for connection in self.append_connections:
                 await connection.try_again(job)
-            if self.registrar.is_in_trouble:
-                await self.register(job)
-            for _ in range(WRITERS):
-                await loop.run_in_executor(self.writing, self.try_writer, job)
-            for _ in range(READERS):
-                await loop.run_in_executor(self.readers, self.try_reader)
-
-    def try_writer(self, trial: Callable[[PostgresqlConnection], None]) -> None:
-        if (writer := self.idle_writers.take_in_trouble()) is not None:
-            try:
-                writer.run(trial)
-            finally:
-                self.idle_writers.put(writer)
-
-    def try_reader(self) -> None:
-        if (reader := self.idle_readers.take_in_trouble()) is not None:
-            try:
-                reader.read(lambda connection: None)
-            finally:
-                self.idle_readers.put(reader)
+            for idle in (self.idle_registrars, self.idle_writers):
+                await idle.try_again(lambda writer: writer.run(job))
+            await self.idle_readers.try_again(lambda reader: reader.read(lambda connection: None))
 
     def close(self) -> None:
         self.closed = True
         for connection in self.append_connections:
             connection.close()
-        self.writing.shutdown()
-        self.readers.shutdown()
-        self.idle_writers.close()
-        self.idle_readers.close()
-        self.registrar.drop()
+        for idle in (self.idle_writers, self.idle_readers, self.idle_registrars):
+            idle.close()
 
 
 def open_connection(url: str) -> PostgresqlConnection:

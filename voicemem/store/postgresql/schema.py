@@ -2,7 +2,7 @@
 
 A promoted standby, and a server that was restored to a point in time, is on a timeline of its own; a server that was
 made from a dump is another system. A copy of the disk is neither, so a process also compares with what it has seen
-committed itself. Whether anything that was acknowledged may be missing decides whether the store goes on as it is.
+committed itself. Where anything acknowledged may be missing, the store becomes another incarnation.
 """
 
 import logging
@@ -31,7 +31,7 @@ OLD_PRIMARY = (
 COMPARED_VERSIONS = 1_000
 """At each new connection, at most."""
 LOCK_META = "select 1 from meta where name = 'schema' for update"
-"""Held by whoever changes what a store is, or begins to work on it."""
+"""Held by a transaction that changes the identity of the store, or begins to work on it."""
 SELECT_META = "select name, value from meta"
 SAVE_META = "insert into meta values (:name, :value) on conflict (name) do update set value = excluded.value"
 SELECT_VALUE = "select value from meta where name = :name"
@@ -40,7 +40,7 @@ COUNT_MISSING = f"""
     left join streams s on s.key = seen.key
     where s.key is null or (s.state != 'erased' and {POSITION} < seen.position)
 """
-"""How many journals are shorter than this process has seen them after a commit."""
+"""The number of journals that are shorter than this process has seen them after a commit."""
 
 
 def identity_of(connection: PostgresqlConnection) -> dict[str, bytes]:
@@ -58,10 +58,10 @@ def misses_any(connection: PostgresqlConnection, cached_versions: CachedVersions
 
 
 def adopt(connection: PostgresqlConnection, trusted: bool, is_missing: bool) -> bool:
-    """Note in a transaction, which holds `LOCK_META`, which server has the store; whether it is still the same store.
+    """Record which server has the store, in a transaction that holds `LOCK_META`; return whether the store is the same.
 
-    It is where nothing is missing that this process has seen committed, and either the server and its timeline are
-    those of before, or only synchronous standbys are promoted, which the operator promises (`trusted`).
+    It is the same if nothing is missing that this process has seen committed, and either the server and its timeline
+    are the same, or only synchronous standbys are promoted, which the operator promises (`trusted`).
     If not, it gets a new incarnation, and the caller frees what all nodes held.
     """
     row = connection.row(SELECT_VALUE, name="server")
@@ -71,12 +71,12 @@ def adopt(connection: PostgresqlConnection, trusted: bool, is_missing: bool) -> 
     is_kept = not is_missing and (is_same or (trusted and is_promoted))
     if not is_kept:
         LOG.error(
-            "The store is not what it was: %s. It gets a new incarnation, and producers are told",
+            "The store is not what it was: %s. It gets a new incarnation, and producers are notified",
             "events that were acknowledged are missing" if is_missing else "another server or timeline has it",
         )
         renew_incarnation(connection)
     elif server not in (None, before) and before is not None:
-        LOG.warning("The store has failed over, and goes on")
+        LOG.warning("The store has failed over, and continues")
     if server is not None:
         connection.execute(SAVE_META, name="server", value=server.text.encode())
     return is_kept
@@ -101,9 +101,8 @@ SELECT_META_COLUMNS = """
 INSERT_IDENTITY = "insert into meta values (:name, :value) on conflict do nothing"
 LOCK_SCHEMA = "select pg_advisory_xact_lock(hashtext('voicemem schema'))"
 WAIT_FOR_SCHEMA_MS, WAIT_FOR_TABLE_MS = "0", "3000"
-"""How long statements wait for a lock: for another that changes the schema without end, since that ends by itself; for
-the users of a table not so long that calls notice, but for longer than the second after which PostgreSQL stops a vacuum
-that is in the way."""
+"""How long statements wait for a lock: without limit for another migration, which ends by itself; for users of a table
+so briefly that calls do not notice, but longer than the second after which PostgreSQL stops a vacuum in the way."""
 SET_WAIT = "select set_config('lock_timeout', :ms, true)"
 SELECT_MISSING_RIGHT = """
     select c.relname, r.name from pg_class c, unnest(array['SELECT', 'INSERT', 'UPDATE', 'DELETE']) as r (name)
@@ -183,7 +182,7 @@ def has_mark(connection: PostgresqlConnection, tables: set[str]) -> bool:
 
 
 def refuse_missing_rights(connection: PostgresqlConnection) -> None:
-    """Raise `CannotStart` for a role that may not read or write a table: it would find out in the midst of a call."""
+    """Raise `CannotStart` for a role that may not read or write a table, before a call depends on it."""
     ours = {name for step in migrations_of(__package__) for name in CREATED_TABLE.findall(step.sql)}
     missing = next((one for one in connection.rows(SELECT_MISSING_RIGHT) if one[0] in ours), None)
     if missing is not None:
@@ -195,14 +194,14 @@ def refuse_missing_rights(connection: PostgresqlConnection) -> None:
 
 MONTHS_AHEAD = 12
 MONTHS_NEEDED = 2
-"""For how many there must be some: with fewer, sessions could soon not be created any more."""
+"""With partitions for fewer months, new sessions could soon not be created."""
 SELECT_PARTITIONS = """
     select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid
     where i.inhparent = 'journal'::regclass
 """
 MAKE = "create table {} (like journal including defaults including constraints including storage)"
 ATTACH = "alter table journal attach partition {} for values from ({}) to ({})"
-"""Made so, a partition waits for no reader of the journal, such as a dump, and holds up no append."""
+"""In two steps, so that a new partition waits for no reader of the journal, such as a dump, and blocks no append."""
 
 
 def ensure_partitions(connection: PostgresqlConnection, now_ms: int) -> None:
@@ -211,10 +210,10 @@ def ensure_partitions(connection: PostgresqlConnection, now_ms: int) -> None:
         add_partitions(connection, now_ms)
     except (psycopg.errors.InsufficientPrivilege, psycopg.errors.LockNotAvailable) as error:
         name, *_ = missing_partitions(connection, now_ms)[0]
-        told = f"The journal's partition {name} cannot be made: {why(error)}."
+        problem = f"The journal's partition {name} cannot be made: {why(error)}."
         if missing_partitions(connection, now_ms, months=MONTHS_NEEDED):
-            raise CannotStart(f"{told} voicemem migrate makes it, as the role that owns the tables.") from None
-        LOG.warning("%s Run voicemem migrate as the role that owns the tables before that month.", told)
+            raise CannotStart(f"{problem} voicemem migrate makes it, as the role that owns the tables.") from None
+        LOG.warning("%s Run voicemem migrate as the role that owns the tables before that month.", problem)
 
 
 def add_partitions(connection: PostgresqlConnection, now_ms: int, since_ms: int | None = None, lowest: int = 0) -> None:

@@ -9,9 +9,11 @@ of older commits is as safe as they are.
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -26,7 +28,7 @@ from voicemem.store.stream_changes import Conflict
 ATTEMPTS = 12
 PAUSE_S, MAX_PAUSE_S = 0.002, 0.1
 UNKNOWN_S = 10.0
-"""How long the outcome of a commit is asked for before it counts as unknown."""
+"""How long a node asks for the outcome of a commit before it counts as unknown."""
 KEPT_OUTCOMES = 256
 LOST = "The store cannot be written: the connection to PostgreSQL was lost."
 RETIRED = "The outcome of a commit is unknown: this node was retired meanwhile."
@@ -42,7 +44,7 @@ OPEN_LANE_OF_NODE = """
     on conflict (token, lane) do update set fencing_token = lanes.fencing_token + 1, node = excluded.node
     returning fencing_token
 """
-"""Of a node that was retired no lane is opened: what it holds has been freed, and must not come back."""
+"""No lane is opened for a retired node: what it held has been freed, and must not come back."""
 SELECT_PLACE = "select 1 from lanes where token = :token and lane = :lane and fencing_token = :fencing_token"
 BEGIN_JOB = f"with held as ({SELECT_PLACE} for share) insert into commit_markers select :token, :lane, :job from held"
 SELECT_OUTCOME = "select 1 from commit_markers where token = :token and lane = :lane and job = :job"
@@ -118,12 +120,12 @@ class Reader:
 
 
 class Writer(Reader):
-    """The same for one connection that writes."""
+    """One connection that writes, on one thread at a time."""
 
     verb = "written"
 
     def __init__(self, database: Owner, lane: int, needs_node: bool = True) -> None:
-        """With `needs_node` it writes only while the node lives that this process is, once it is one."""
+        """With `needs_node` it writes only while the node of this process is alive, once there is one."""
         super().__init__(database)
         self.lane = lane
         self.needs_node = needs_node
@@ -136,7 +138,7 @@ class Writer(Reader):
         return {"token": self.database.token, "lane": self.lane, "fencing_token": self.fencing_token}
 
     def begin(self, connection: PostgresqlConnection) -> None:
-        """Begin the next fencing_token of the lane, which waits for a transaction of the last one. Raises `Fenced`."""
+        """Raise the fencing token of the lane, which waits for the transaction of the last one. Raises `Fenced`."""
         node = self.database.node if self.needs_node else None
         row = connection.row(OPEN_LANE if node is None else OPEN_LANE_OF_NODE, **self.place, node=node)
         if row is None:
@@ -149,7 +151,7 @@ class Writer(Reader):
             self.drop()
 
     def failed(self, trouble: str) -> StoreUnavailable:
-        """The error of a commit that failed, which is remembered until one comes through on this connection."""
+        """Return the error of a failed commit, which lasts until a commit succeeds on this connection."""
         self.database.troubles.begin(self, trouble)
         return StoreUnavailable(trouble)
 
@@ -256,12 +258,44 @@ C = TypeVar("C", bound=Reader)
 
 
 class Idle(queue.LifoQueue[C]):
-    """Hands out the one that was used last, and one in trouble only where there is no other.
+    """Connections of one kind that are not in use, and as many threads that use them.
 
-    So a node that cannot open all of its connections goes on with those that it has.
+    It hands out the one that was used last, and one in trouble only where there is no other: a node that cannot open
+    all of its connections works with those that it has.
     """
 
     queue: list[C]
+
+    def __init__(self, name: str, connections: Sequence[C]) -> None:
+        super().__init__()
+        self.threads = ThreadPoolExecutor(len(connections), name)
+        for connection in connections:
+            self.put(connection)
+
+    async def run(self, job: Callable[[C], T]) -> T:
+        """Run a job on a thread, with a connection of its own."""
+
+        def use() -> T:
+            connection = self.get()
+            try:
+                return job(connection)
+            finally:
+                self.put(connection)
+
+        return await asyncio.get_running_loop().run_in_executor(self.threads, use)
+
+    async def try_again(self, trial: Callable[[C], object]) -> None:
+        """Try each connection that is in trouble, until one fails again. Raises `StoreUnavailable`."""
+
+        def try_one() -> None:
+            if (connection := self.take_in_trouble()) is not None:
+                try:
+                    trial(connection)
+                finally:
+                    self.put(connection)
+
+        for _ in range(self.qsize()):
+            await asyncio.get_running_loop().run_in_executor(self.threads, try_one)
 
     def _get(self) -> C:
         working = (place for place in reversed(range(len(self.queue))) if not self.queue[place].is_in_trouble)
@@ -276,6 +310,7 @@ class Idle(queue.LifoQueue[C]):
         return None
 
     def close(self) -> None:
+        self.threads.shutdown()
         with suppress(queue.Empty):
             while True:
                 self.get_nowait().drop()
