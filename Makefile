@@ -23,7 +23,7 @@ help:
 	@echo 'demo-nodes    calls over two nodes on a real PostgreSQL, one of which is killed; half a minute'
 	@echo 'quick         linters, types, laws and unit tests; 20 seconds from the second time on'
 	@echo 'test          laws, unit tests, the contract of stores, and tests of a running service; 5 minutes'
-	@echo 'test-all      those, and tests of whole processes: kills, disks, browsers, SDKs, programs of the docs'
+	@echo 'test-all      those at length, and tests of whole processes: kills, disks, browsers, SDKs, the docs; 20 minutes'
 	@echo 'test-failed   what failed the last time, one test after the other'
 	@echo 'soak          long rounds of all that is random: crashes, power cuts, models, fuzzers; hours (ROUNDS=50)'
 	@echo 'check         linters and types alone'
@@ -45,7 +45,7 @@ demo-nodes: .venv/installed-nodes
 
 # The first time is slower: mypy has no cache yet.
 quick: check
-	$(PYTEST) -n 2 --hypothesis-profile=quick -m 'not slow' tests/law tests/unit
+	$(PYTEST) -n 2 --hypothesis-profile=quick -m 'not slow and not long' tests/law tests/unit
 
 check: .venv/installed-tests
 	$(BIN)/ruff check .
@@ -54,7 +54,7 @@ check: .venv/installed-tests
 
 # More workers than cores: many tests wait.
 test: .venv/installed-tests
-	$(PYTEST) -n $(WORKERS) tests/law tests/unit tests/contract tests/service
+	$(PYTEST) -n $(WORKERS) --hypothesis-profile=sample -m 'not long' tests/law tests/unit tests/contract tests/service
 
 test-all: .venv/installed-tests
 	$(PYTEST) -n $(WORKERS) tests

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 
 import pytest
@@ -28,3 +29,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if ADDRESS.search(item.nodeid):
             raise pytest.UsageError(f"the id of a test holds the address of an object: {item.nodeid}")
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays until the end: no collection of garbage need look at it again."""
+    gc.collect()
+    gc.freeze()

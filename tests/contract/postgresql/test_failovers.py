@@ -33,7 +33,7 @@ from tests.support.waiting import eventually  # noqa: E402
 from voicemem.errors import CannotStart, StoreUnavailable  # noqa: E402
 from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
 
-pytestmark = pytest.mark.postgresql
+pytestmark = [pytest.mark.postgresql, pytest.mark.long]
 CANCEL_WAITING = "select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'"
 
 

@@ -191,6 +191,7 @@ async def test_84_85_the_limits_do_not_bite_early(app: App) -> None:
     assert [200] == status_codes(await raw_answers(app.rest_address, LIVEZ + long + LAST + b"\r\n"))
 
 
+@pytest.mark.long
 async def test_86_pipelined_requests(app: App, caplog: pytest.LogCaptureFixture) -> None:
     """Ten thousand are answered in their order, one by one; meanwhile others are served."""
     paths = [b"/livez", b"/nowhere"]
@@ -209,6 +210,7 @@ BOMBS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+@pytest.mark.long
 @every_row("name", BOMBS)
 @every_row("path", [EVENTS, "/v1/sessions", "/v1/sessions/s/end", "/nowhere"])
 async def test_87_gzip_bombs(app: App, caplog: pytest.LogCaptureFixture, path: str, name: str) -> None:

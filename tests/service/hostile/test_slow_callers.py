@@ -270,6 +270,7 @@ async def gone(app: App) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.long
 async def test_a_producer_that_does_not_read_is_cut_off(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also on the websocket who takes no answers loses its connection after a while, and holds up nobody meanwhile."""
     monkeypatch.setattr("voicemem.server.ingest.websocket.READ_TIMEOUT_S", SOON)

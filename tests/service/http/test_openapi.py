@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import jsonschema_rs
+import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from tests.support.callers.rest import RestClient, make_key
@@ -75,6 +76,7 @@ async def test_it_names_the_routes_that_are_served(serve: Serve) -> None:
     assert len(served) == len(web_app.router.routes()) == len(ROUTES) + of_others
 
 
+@pytest.mark.long
 @every_row("call", CALLS, ids=lambda call: call.stem)
 async def test_recorded_calls_are_taken_and_shown_as_documented(api: RestClient, call: Path) -> None:
     """A call's events are those of the document, and so is all that can be read of it, while it runs and after."""

@@ -120,6 +120,7 @@ async def test_two_producers_on_two_nodes_make_one_index(store: Store) -> None:
         assert [[f"walnut{turn}"] for turn in range(1, 7)] == texts
 
 
+@pytest.mark.long
 async def test_the_commands_search_and_index_again(serve: Serve, tmp_path: Path) -> None:
     """`voicemem search` shows what was heard; `voicemem reindex` fills a new index, but not under a server."""
     from tests.process.cli.test_calls import voicemem

@@ -383,6 +383,7 @@ async def reindex(store: str, *flags: str) -> tuple[int, str, str]:
     return process.returncode, output.decode(), errors.decode()
 
 
+@pytest.mark.long
 async def test_reindex_makes_vectors_too(embedder: EmbeddingServer, tmp_path: Path) -> None:
     """With the flags of the embedder, and progress; a start then finds nothing left to do."""
     store = f"sqlite:{tmp_path}/db"

@@ -58,6 +58,7 @@ def check_nothing_planted(place: bytes) -> None:
     assert b"12345678" not in place
 
 
+@pytest.mark.long
 async def test_no_file_holds_a_planted_number(serve: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Each recorded call through its dialect's own door, with numbers in all of its texts: files, log and webhook."""
     caplog.set_level("DEBUG", "voicemem")

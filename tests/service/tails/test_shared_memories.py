@@ -78,6 +78,7 @@ def parts(change: MemoryChange) -> tuple[list[str], list[Any]]:
     return change.changes.removed, change.changes.upserts
 
 
+@pytest.mark.long
 async def test_twenty_tails_of_a_large_call_cost_about_one_fold(api: RestClient, app: App) -> None:
     """The first tail of a large call brings its fold into memory; 19 more add less than a hundredth of it each."""
     for first in range(1, TURNS, 100):

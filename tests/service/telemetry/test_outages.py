@@ -24,7 +24,7 @@ from tests.support.waiting import eventually  # noqa: E402
 from voicemem.app import App  # noqa: E402
 from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
 
-pytestmark = pytest.mark.postgresql
+pytestmark = [pytest.mark.postgresql, pytest.mark.long]
 ADMIN_KEY = "an operator's own key"
 
 

@@ -294,6 +294,7 @@ def test_the_library_gives_it_to_synchronous_code(tmp_path: Path) -> None:
         assert ["Hi"] == [line["content"] for line in library.export_user("ann") if line["type"] == "message"]
 
 
+@pytest.mark.long
 async def test_the_command_writes_it_down(app: App, tmp_path: Path) -> None:
     """Into a file that only its owner may read and that is whole; or it prints it."""
     api = RestClient(app)

@@ -89,7 +89,7 @@ def read_changes(state: State) -> None:
     state.dirty_turns.clear()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @every_row("after", [ask_nothing, ask_by_event])
 @every_row("shape", SHAPES.values(), ids=SHAPES)
 def test_events_cost_the_same_early_and_late(shape: Shape, after: Callable[[State], object]) -> None:
@@ -98,7 +98,7 @@ def test_events_cost_the_same_early_and_late(shape: Shape, after: Callable[[Stat
     assert late <= ALLOWED * early + 5
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @every_row("shape", SHAPES.values(), ids=SHAPES)
 def test_reads_cost_what_they_show(shape: Shape) -> None:
     """A read after an event costs a few calls for each message and segment of its turn, and no more."""

@@ -72,7 +72,7 @@ HEARD: list[Part] = [
 """A long reply, all of which was heard; what else is reported of it must not look through its text again."""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @example(HEARD)
 @examples(0.4)
 @given(CALLS)

@@ -23,6 +23,7 @@ EARLIER_TURNS, MAX_EARLIER_TOKENS = 4, 1_000
 MAX_LINE = 20_000
 """Characters of a line; a longer one is cut off."""
 MAX_NAME = 40
+JOINERS = "\u200c\u200d"
 NOT_IN_NAMES = frozenset("[](){}<>:\"'`")
 CUT_OFF = " (cut off by the caller)"
 ESTIMATED_METHODS = frozenset({"estimated", "unmatched"})
@@ -212,8 +213,11 @@ def speaker(message: Message) -> str:
 
 
 def one_line(text: str) -> str:
-    """A text without line breaks and control characters: nothing that is said can look like another line."""
-    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    """A text without line breaks and control characters: nothing that is said can look like another line.
+
+    Joiners stay: words of Persian and Hindi are written with them, and emoji.
+    """
+    return " ".join("".join(char if char.isprintable() or char in JOINERS else " " for char in text).split())
 
 
 class KnownMemory(NamedTuple):

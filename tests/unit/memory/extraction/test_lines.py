@@ -11,7 +11,7 @@ from tests.support.events import EventLike, delta, dialogue, done, final, interr
 from tests.support.plain_fold.calls import call_closed, plain_rows
 from tests.support.random_calls.strategies import calls
 from tests.support.transcripts import closed, folded
-from voicemem.memory.extraction.prompts import Section, next_section, numbered_lines
+from voicemem.memory.extraction.prompts import Section, next_section, numbered_lines, one_line
 from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.events import MemoryForgotten
 from voicemem.protocol.types import JsonObject
@@ -106,6 +106,11 @@ def state_of(events: list[JsonObject]) -> State:
     rows = plain_rows(*events)
     decoded = [(row, decode_journaled(msgspec.json.encode(row.event))) for row in rows]
     return fold_all(State(), [DecodedRow(row.position, row.received_ms, event, row.producer) for row, event in decoded])
+
+
+def test_words_with_joiners_stay_whole() -> None:
+    """Emoji of several people, and words of Persian, are shown as they were heard; what breaks a line is not."""
+    assert one_line("👩\u200d🚀 می\u200cخواهم\n\u202eok") == "👩\u200d🚀 می\u200cخواهم ok"
 
 
 @given(calls(), st.integers(0, 40))

@@ -83,6 +83,7 @@ def test_both_comparisons_agree(one: list[float], other: list[float]) -> None:
         assert isclose(distance, vectors.distance_of(*pair), abs_tol=1e-5)
 
 
+@pytest.mark.long
 async def test_no_vector_of_an_erased_session_is_in_any_file(store: SqliteStore, tmp_path: Path) -> None:
     """Nor of a message that was replaced; others keep theirs."""
     other = await index_call(store, "other", *(f"walnut{number}" for number in range(50)))
