@@ -32,7 +32,7 @@ from tests.support.stores.contract import (
 )
 from voicemem.config.session import validate_config
 from voicemem.errors import Refused
-from voicemem.store.claims import SUMMARY
+from voicemem.store.nodes import SUMMARY
 from voicemem.store.port import Store
 from voicemem.store.records import Snapshot
 from voicemem.store.streams import AWAITED_MS, END_GRACE_MS, EXPECT_AGAIN_MS, Batch

@@ -1,7 +1,5 @@
 """Build what the next LLM request gets: the memory, under the session's settings and the caller's options."""
 
-from __future__ import annotations
-
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence

@@ -37,7 +37,7 @@ from voicemem.runtime import NodeToken, Runtime
 from voicemem.sessions.derived import append_derived
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
-from voicemem.store.claims import SUMMARY as SUMMARY_WORK
+from voicemem.store.nodes import SUMMARY as SUMMARY_WORK
 from voicemem.store.port import Store
 from voicemem.store.streams import Stream
 

@@ -24,7 +24,7 @@ from voicemem.protocol.types import JsonObject
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import Recorder
-from voicemem.store.claims import Claims
+from voicemem.store.nodes import Claims
 from voicemem.store.streams import Stream
 from voicemem.telemetry.metrics import Span
 from voicemem.transcript.state import State

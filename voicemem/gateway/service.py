@@ -36,7 +36,7 @@ from voicemem.protocol.types import JsonObject
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
 from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import Recorder
-from voicemem.store.claims import Claims
+from voicemem.store.nodes import Claims
 from voicemem.store.streams import Stream, may_reopen
 
 T = TypeVar("T")

@@ -5,8 +5,6 @@ what it lacks is made within seconds, and shown by the next one. Summaries, what
 are in the journal; the fold knows where.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections import Counter, defaultdict

@@ -25,21 +25,19 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from voicemem.store.claims import Claims
-from voicemem.store.compaction import Compaction
 from voicemem.store.database import Connection, Database, reads
 from voicemem.store.deliveries import Deliveries
 from voicemem.store.directory import Directory
 from voicemem.store.extractions import Extractions
 from voicemem.store.journal import Journal
 from voicemem.store.memories import Memories, MemoryFullText
-from voicemem.store.nodes import Nodes
+from voicemem.store.nodes import Claims, Nodes
 from voicemem.store.observations import Observations
 from voicemem.store.outbox import Endpoints, Outbox
 from voicemem.store.overviews import Overviews
 from voicemem.store.quarantine import Quarantine
 from voicemem.store.records import Figures, Quotas
-from voicemem.store.retention import Retention, Traces
+from voicemem.store.retention import Compaction, Retention, Traces
 from voicemem.store.transcript_index import IndexDatabase, MessageFullText, TranscriptIndex
 from voicemem.store.vectors import MemoryVectors, TranscriptVectors, VectorMath
 

@@ -15,8 +15,8 @@ from msgspec.structs import asdict
 
 from voicemem.search.passages import Passage
 from voicemem.search.words import QueryWord
-from voicemem.store.claims import INDEX_CHECK, Claims
 from voicemem.store.database import Check, Connection, Database, checked, columns, upsert
+from voicemem.store.nodes import INDEX_CHECK, Claims
 from voicemem.store.scopes import FIRST_MS, LAST_MS, Scope
 from voicemem.store.stream_changes import POSITION, SELECT_READABLE_STREAMS, to_stream
 from voicemem.store.streams import SESSION_KIND, Stream

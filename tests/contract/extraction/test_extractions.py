@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tests.support.stores.contract import NOW, append_offers, begin_node, offers, open_key
 from voicemem.protocol.types import JsonObject
-from voicemem.store.claims import EXTRACTION, SUMMARY
+from voicemem.store.nodes import EXTRACTION, SUMMARY
 from voicemem.store.port import Store
 
 LEASE_MS = 1_000

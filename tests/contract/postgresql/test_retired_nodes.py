@@ -30,8 +30,8 @@ from tests.support.stores.contract import (  # noqa: E402
 from tests.support.stores.engines import OpenHandle  # noqa: E402
 from tests.support.stores.postgresql import opened  # noqa: E402
 from voicemem.errors import StoreUnavailable  # noqa: E402
-from voicemem.store.claims import SUMMARY  # noqa: E402
 from voicemem.store.database import NodeRetired  # noqa: E402
+from voicemem.store.nodes import SUMMARY  # noqa: E402
 from voicemem.store.postgresql.connection import PostgresqlConnection  # noqa: E402
 from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
 

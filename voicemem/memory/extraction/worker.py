@@ -21,7 +21,7 @@ from voicemem.llm.background import ConcurrencyLimiter
 from voicemem.memory.extraction.extractor import MAX_CALLS, ExtractionState, Extractor, StateName
 from voicemem.runtime import NodeToken, Runtime
 from voicemem.search.passages import DAY_MS
-from voicemem.store.claims import EXTRACTION
+from voicemem.store.nodes import EXTRACTION
 from voicemem.store.streams import SESSION_KIND, Stream
 from voicemem.transcript.messages import Extracted
 
