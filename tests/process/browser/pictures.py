@@ -57,12 +57,12 @@ SHOTS = {
     ),
     "call": (
         "/ui/calls/front-desk-3312",
-        "document.querySelector('.ctx .role') !== null && document.querySelector('.strip rect') !== null",
+        "document.querySelector('.ctx .role') !== null && document.querySelector('.call-timeline rect') !== null",
     ),
     "timeline": ("/ui/calls/front-desk-3312/timeline", "document.querySelector('.tab-body svg') !== null"),
     "live": (
         "/ui/calls/front-desk-3313",
-        "document.querySelector('.ctx .role') !== null && document.querySelector('.strip rect') !== null",
+        "document.querySelector('.ctx .role') !== null && document.querySelector('.call-timeline rect') !== null",
     ),
     "memory": ("/ui/calls/front-desk-3312/memory", "document.querySelector('.tab-body > *') !== null"),
     "journal": ("/ui/calls/front-desk-3312/journal", "document.querySelector('.journal tbody tr') !== null"),

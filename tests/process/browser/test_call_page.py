@@ -249,7 +249,7 @@ async def test_the_figures_of_the_timeline_are_also_in_its_table(serve: Serve, t
 
 @pytest.mark.parametrize("scale", [0.001, 1, 1_000_000_000])
 async def test_any_clock_can_be_drawn(serve: Serve, tmp_path: Path, scale: float) -> None:
-    """Seconds as milliseconds, nanoseconds, and times that run backwards break neither strip nor timeline."""
+    """Seconds as milliseconds, nanoseconds, and times that run backwards break neither timeline."""
     app = await serve()
     await RestClient(app).create("s", idle_timeout=0)
     times = [int(ts * scale) for ts in (5_000_000, 4_000_000, 9_000_000, 1_000_000)]
@@ -262,6 +262,6 @@ async def test_any_clock_can_be_drawn(serve: Serve, tmp_path: Path, scale: float
     async with call_page(app, tmp_path) as shown:
         for tab in ("", "timeline"):
             await shown.open("s", tab)
-            await shown.page.until("document.querySelectorAll('.strip rect').length > 2")
+            await shown.page.until("document.querySelectorAll('.call-timeline rect').length > 2")
             assert "NaN" not in await shown.page.evaluate("document.body.innerHTML")
         assert [] == shown.page.problems

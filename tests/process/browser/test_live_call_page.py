@@ -22,7 +22,7 @@ HOSTILE = [
     "\u202eturned around\u202c and \u2066isolated",
     "a\u0000b\u0007c \U0001f469\u200d\U0001f680 {{assets}}",
 ]
-PICTURE = "document.querySelector('.strip svg')?.getAttribute('aria-label')"
+PICTURE = "document.querySelector('.call-timeline svg')?.getAttribute('aria-label')"
 
 
 def typed(turn: int, text: str) -> JsonObject:

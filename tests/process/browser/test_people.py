@@ -113,7 +113,7 @@ async def test_axe_finds_nothing(app: App, page: Page, path: str, shown: str) ->
         page.problems.clear()  # the browser notes the 404
 
 
-async def test_high_contrast_keeps_rail_and_strip(serve: Serve, page: Page) -> None:
+async def test_high_contrast_keeps_rail_and_timeline(serve: Serve, page: Page) -> None:
     """Where the system's few colours take the place of the page's, lines and bars are still there."""
     app = await serve()
     api = RestClient(app)
@@ -121,11 +121,11 @@ async def test_high_contrast_keeps_rail_and_strip(serve: Serve, page: Page) -> N
     await page.media(forced_colors="active")
     await page.open(f"http://{app.rest_address}/ui/calls/call-1")
     await page.until(
-        "document.querySelectorAll('.rail').length > 0 && document.querySelector('.strip svg rect') !== null"
+        "document.querySelectorAll('.rail').length > 0 && document.querySelector('.call-timeline svg rect') !== null"
     )
     assert await page.evaluate("matchMedia('(forced-colors: active)').matches")
     ground = await page.evaluate("getComputedStyle(document.body).backgroundColor")
-    for selector, property in ((".rail.in", "backgroundColor"), (".strip svg rect", "fill")):
+    for selector, property in ((".rail.in", "backgroundColor"), (".call-timeline svg rect", "fill")):
         found = f"[...document.querySelectorAll({json.dumps(selector)})]"
         colours = await page.evaluate(f"{found}.map((one) => getComputedStyle(one)[{json.dumps(property)}])")
         assert colours, selector

@@ -1,5 +1,5 @@
 // @ts-check
-/** When the parts of a call were, for the strip and the timeline. All of it on the events' own times, and pure. */
+/** When the parts of a call were, for the timeline over the page and that of its tab. All of it on the events' own times, and pure. */
 import { partsOf } from "./words.js";
 
 /** @typedef {import("./words.js").Message} Message */

@@ -1,12 +1,12 @@
 // @ts-check
-/** The page of one call: its head, its strip, and the tabs. */
+/** The page of one call: its head, its timeline, and the tabs. */
 import * as api from "../base/api.js";
 import { h, replace } from "../base/dom.js";
 import { link } from "../base/routes.js";
 import { figuresOf } from "./figures.js";
 import { head } from "./head.js";
 import { openCall } from "./live.js";
-import { strip } from "./strip.js";
+import { callTimeline } from "./call_timeline.js";
 
 const TABS = {
   conversation: { words: "Conversation", load: () => import("../conversation/page.js") },
@@ -50,13 +50,13 @@ async function begin(container, route, shell, page, close) {
   const [top, picture, body] = [h("div", null), h("div", null), h("div", { class: "tab-body" })];
   replace(container, top, picture, tabs(session, tab), body);
   const headOf = head(top, call, shell);
-  const stripOf = strip(picture);
-  page.closers.push(stripOf.close);
+  const timelineOf = callTimeline(picture);
+  page.closers.push(timelineOf.close);
   const draw = () => {
     const figures = figuresOf(call.turns, call.list());
     const live = call.session.state === "running";
     headOf.draw(figures);
-    stripOf.draw(figures.picture, `${figures.messages} messages, ${figures.interruptions} interrupted`, live);
+    timelineOf.draw(figures.picture, `${figures.messages} messages, ${figures.interruptions} interrupted`, live);
     document.title = `${live ? "● " : ""}${route.id} · voicemem`;
   };
   draw();

@@ -3,7 +3,7 @@
 import { h } from "../base/dom.js";
 import { link } from "../base/routes.js";
 import { ago, full, length, milliseconds, moment } from "../base/times.js";
-import { smallStrip } from "./strip.js";
+import { smallTimeline } from "./small_timeline.js";
 
 export const SLOW_MS = 1500;
 const NOTHING = "–";
@@ -22,7 +22,7 @@ export function callRow(row) {
     h("td", { class: "opt" }, h("div", { class: "user", title: row.user_id }, row.user_id ?? NOTHING)),
     h("td", { class: "num when" }, h("time", { datetime: new Date(row.started_at).toISOString(), title: full(row.started_at) }, moment(row.started_at)), stateOf(row)),
     h("td", { class: "r num opt", dataset: { name: "length" } }, length(lengthOf(row))),
-    h("td", { class: "wide picture" }, smallStrip(figures.strip, spoken(figures))),
+    h("td", { class: "wide picture" }, smallTimeline(figures.strip, spoken(figures))),
     h("td", { class: "r num opt" }, count(figures.turns)),
     h("td", { class: "r num opt" }, count(figures.interruptions)),
     h("td", { class: "r num opt" }, figures.unheard ? h("span", { title: `${figures.unheard} characters were generated and not heard` }, figures.unheard.toLocaleString("en")) : NOTHING),

@@ -1,5 +1,5 @@
 // @ts-check
-/** The strip: caller above the line, agent below, what nobody heard hatched, cuts as strokes, tools as a line. */
+/** The timeline of a call: caller above the line, agent below, what nobody heard hatched, cuts as strokes, tools as a line. */
 import { h, replace, s } from "../base/dom.js";
 import { length } from "../base/times.js";
 
@@ -19,13 +19,13 @@ const LANES = {
 };
 const DRAW_MS = 250; // at least between two drawings while a call grows
 
-/** A strip in a container, drawn at the width that it has. @param {HTMLElement} container */
-export function strip(container) {
-  const place = h("div", { class: "strip-place" });
+/** The timeline in a container, drawn at the width that it has. @param {HTMLElement} container */
+export function callTimeline(container) {
+  const place = h("div", { class: "call-timeline-place" });
   const key = Object.entries({ ca: "caller", ag: "agent, heard", un: "generated, never heard", tk: "tool" });
   const figure = h(
     "figure",
-    { class: "strip" },
+    { class: "call-timeline" },
     place,
     h("figcaption", { class: "key" }, ...key.map(([look, words]) => h("span", null, h("i", { class: `k-${look}` }), words))),
   );
@@ -36,7 +36,7 @@ export function strip(container) {
   const paint = () => {
     timer = 0;
     const width = Math.max(200, Math.floor(place.clientWidth));
-    if (shown) replace(place, stripImage(shown.picture, width, shown.words, shown.live));
+    if (shown) replace(place, timelineImage(shown.picture, width, shown.words, shown.live));
   };
   const watcher = new ResizeObserver(paint);
   watcher.observe(place);
@@ -56,7 +56,7 @@ export function strip(container) {
 }
 
 /** @param {Picture} picture @param {number} width @param {string} words @param {boolean} live */
-function stripImage(picture, width, words, live) {
+function timelineImage(picture, width, words, live) {
   const span = Math.max(1, picture.to - picture.from);
   const scale = (width - LEFT - RIGHT) / span;
   const x = (/** @type {number} */ time) => LEFT + (time - picture.from) * scale;

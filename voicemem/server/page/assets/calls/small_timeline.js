@@ -3,7 +3,7 @@
 import { s } from "../base/dom.js";
 
 const WIDTH = 170;
-const SCALE = WIDTH / 1000; // a strip comes in parts of a thousand of the call's length
+const SCALE = WIDTH / 1000; // a timeline comes in parts of a thousand of the call's length
 const HEIGHT = 26;
 const LEAST = 1; // so that a short word is seen
 /** @type {Record<string, [string, number, number]>} class, top and height of a lane */
@@ -15,11 +15,11 @@ const LANES = {
 };
 
 /**
- * @param {{length_ms: number, lanes: [string, number, number][]} | null | undefined} strip
+ * @param {{length_ms: number, lanes: [string, number, number][]} | null | undefined} timeline
  * @param {string} words what it shows, for those who do not see it
  */
-export function smallStrip(strip, words) {
-  const lanes = strip?.lanes ?? [];
+export function smallTimeline(timeline, words) {
+  const lanes = timeline?.lanes ?? [];
   return s(
     "svg",
     { class: "mini", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": words },
