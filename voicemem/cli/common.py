@@ -23,7 +23,7 @@ from voicemem.client.transport.failures import check_of
 from voicemem.client.transport.rest import RestClient
 from voicemem.config.service import MEMORY_STORE, POSTGRESQL_PREFIXES, SQLITE_PREFIX, Settings
 from voicemem.errors import VoicememError
-from voicemem.exports.text import HIDDEN, without_hidden
+from voicemem.exports.call import HIDDEN, without_hidden
 from voicemem.protocol.explanations import did_you_mean, known_names
 from voicemem.security.audit import LOG as AUDIT
 from voicemem.store.copying import CopyFailed

@@ -13,7 +13,7 @@ from voicemem.client.transport.rest import query_params
 from voicemem.config.service import MEMORY_STORE, Settings, check_embeddings
 from voicemem.context.policies import Policies
 from voicemem.errors import LlmFailed
-from voicemem.exports.text import one_line
+from voicemem.exports.call import one_line
 from voicemem.memory.search import MAX_PAGE
 from voicemem.memory.vectors import VectorMaker
 from voicemem.protocol.memories import GivenKind

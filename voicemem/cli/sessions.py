@@ -22,7 +22,7 @@ from voicemem.cli.demo.one_call import render_message
 from voicemem.client import Options
 from voicemem.client.tail import TailEvent, TailReader, tail_url
 from voicemem.client.transport.rest import RestClient, query_params, session_path
-from voicemem.exports.text import length, one_line
+from voicemem.exports.call import length, one_line
 from voicemem.protocol.types import JsonObject
 
 MOST = 1000

@@ -5,7 +5,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import partial
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
@@ -225,7 +224,10 @@ def select_from(
     memory_config = memory_config if options.memory is None else overlay(memory_config, options.memory)
     model = model_of(session_config, policies)
     counter = policies.counter(model)
-    answered_uses = partial(answered_tool_uses, read_model)
+
+    def answered_uses() -> list[ToolUse]:
+        return [use for use in read_model.tool_uses() if use.answered]
+
     tools = answered_uses() if options.tools else []
     remembered = remembered_of(read_model, tools, counter, policies.window(memory_config, model))
     recent = RecentPolicy(options.max_history or session_config.llm.max_history)
@@ -256,10 +258,6 @@ def select_from(
         tool_uses=answered_uses,
         recalled=() if recalled is None else recalled.ids,
     )
-
-
-def answered_tool_uses(read_model: ReadModel) -> list[ToolUse]:
-    return [use for use in read_model.tool_uses() if use.answered]
 
 
 def remembered_of(

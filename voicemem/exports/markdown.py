@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from voicemem.exports.call import Call, Utterance
-from voicemem.exports.text import date_and_clock, length, one_line
+from voicemem.exports.call import Call, Utterance, date_and_clock, length, one_line
 from voicemem.transcript.messages import ToolUse
 
 MARKUP = re.compile(r"([\\`*_{}\[\]<>&~|#$^]|:(?=/)|(?<=www)\.|(?<=\w)@(?=\w))", re.IGNORECASE)

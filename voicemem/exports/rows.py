@@ -6,8 +6,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict
 
-from voicemem.exports.call import Call, Utterance
-from voicemem.exports.text import date_time, without_hidden
+from voicemem.exports.call import Call, Utterance, date_time, without_hidden
 from voicemem.transcript.messages import ToolUse
 
 COLUMNS = (

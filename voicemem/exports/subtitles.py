@@ -5,8 +5,7 @@ SRT has no comments, so what was not heard is only in WebVTT.
 
 from typing import NamedTuple
 
-from voicemem.exports.call import Call, Utterance
-from voicemem.exports.text import cue_time, date_time, one_line
+from voicemem.exports.call import Call, Utterance, cue_time, date_time, one_line
 
 CHARACTERS_PER_S = 15
 """How fast people speak, where nothing says how long it took; as in docs/memory.md, rule 4."""

@@ -9,8 +9,7 @@ from typing import Any
 
 import msgspec
 
-from voicemem.exports.call import AGENT, CALLER, Call, CallFacts, Utterance
-from voicemem.exports.text import date_time
+from voicemem.exports.call import AGENT, CALLER, Call, CallFacts, Utterance, date_time
 from voicemem.transcript.messages import ToolUse
 from voicemem.version import __version__
 

@@ -25,6 +25,7 @@ from voicemem.protocol.codec import is_valid_json
 from voicemem.protocol.events import MemoryCarried, MemoryDocument, MemorySummary
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId
 from voicemem.runtime import Clock
+from voicemem.sessions.journal_pages import events_at
 from voicemem.sessions.lifecycle import StateName
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
@@ -215,14 +216,11 @@ class Exporting(Struct):
             lines = await self.read_models.perform(stream.key, read_model, make, read_model.is_large, background=True)
             yield self.encode(lines)
         state = read_model.state
-        for position in [*state.memory_positions]:
-            for row in await self.store.journal.read_rows(stream.key, position - 1, 1):
-                event = codec.decode_stored(row.payload)  # also what contexts leave out
-                if isinstance(event, MemorySummary):
-                    yield self.encode([ExportedSummary(stream.id, event.through_turn, event.text, event.model)])
-                elif isinstance(event, MemoryCarried):
-                    carried = (ExportedCarriedSession(stream.id, one.session_id, one.text) for one in event.sessions)
-                    yield self.encode(carried)
+        async for _, event in events_at(self.store.journal, stream.key, [*state.memory_positions]):
+            if isinstance(event, MemorySummary):  # also what contexts leave out
+                yield self.encode([ExportedSummary(stream.id, event.through_turn, event.text, event.model)])
+            elif isinstance(event, MemoryCarried):
+                yield self.encode(ExportedCarriedSession(stream.id, one.session_id, one.text) for one in event.sessions)
         if state.data:
             yield self.encode([ExportedData(stream.id, state.data)])
         async for piece in self.documents(stream, stream.id, state.document):
@@ -234,15 +232,14 @@ class Exporting(Struct):
         """Every version of a stream's document, made from the changes in its journal."""
         content: Any = None
         form: Form | None = None
-        for version, position in enumerate(() if document is None else document.positions, 1):
-            for row in await self.store.journal.read_rows(stream.key, position - 1, 1):
-                event = codec.decode_stored(row.payload)
-                assert isinstance(event, MemoryDocument)
-                content = apply_operation(content, event.operation, event.content)
-                form = form_of(event) or form
-                kind = None if form is None else form.format
-                line = ExportedDocument(session_id, version, event.operation, row.received_ms, kind, content)
-                yield self.encode([line])
+        version, positions = 0, () if document is None else [*document.positions]
+        async for row, event in events_at(self.store.journal, stream.key, positions):
+            assert isinstance(event, MemoryDocument)
+            version += 1
+            content = apply_operation(content, event.operation, event.content)
+            form = form_of(event) or form
+            kind = None if form is None else form.format
+            yield self.encode([ExportedDocument(session_id, version, event.operation, row.received_ms, kind, content)])
 
     async def events(self, stream: Stream) -> AsyncGenerator[bytes, None]:
         position = 0

@@ -7,19 +7,18 @@ import msgspec
 from voicemem.config.session import SessionPatch, apply_patch, parse_config, validate_config
 from voicemem.errors import Refused
 from voicemem.protocol import events
-from voicemem.protocol.codec import decode_stored
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
+from voicemem.sessions.journal_pages import events_at
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.schema_worker import SCHEMA_WORKER
+from voicemem.store.journal import Journal
 from voicemem.store.records import JournalRow, RestoredSession
 from voicemem.store.streams import Stream
 from voicemem.transcript.history import begun_items, restored_interruptions, turn_entries
 from voicemem.transcript.messages import Forgotten, Message, Summary
 from voicemem.transcript.state import State, Turn
-
-PAGE = 500
 
 
 async def fork(
@@ -42,7 +41,7 @@ async def fork(
     await SCHEMA_WORKER.check_config(changes.public)
     session_patch = SessionPatch(apply_patch(stream.config, changes.public), changes.secrets)
     now = sessions.clock()
-    summary = await summary_at(read_models, stream, state.summary, at_turn)
+    summary = await summary_at(read_models.store.journal, stream, state, at_turn)
     same_user = parse_config(session_patch.public).user_id == parse_config(stream.config).user_id
 
     def encode_events(read_model: ReadModel) -> list[bytes]:
@@ -56,25 +55,17 @@ async def fork(
     return await sessions.restore(stream.project, session_id, session_patch, restored, key_id)
 
 
-async def summary_at(
-    read_models: ReadModelCache, stream: Stream, current: Summary | None, at_turn: int
-) -> Summary | None:
+async def summary_at(journal: Journal, stream: Stream, state: State, at_turn: int) -> Summary | None:
     """The newest summary that covers nothing after a turn, and nothing that was forgotten since."""
-    if current is None or current.through_turn <= at_turn:
-        return current
-    newest, position = None, 0
-    while position < stream.position:
-        rows = await read_models.store.journal.read_rows(stream.key, position, min(PAGE, stream.position - position))
-        if not rows:
-            break
-        position = rows[-1].position
-        for row in rows:
-            if b'"memory.' in row.payload:
-                event = decode_stored(row.payload)
-                if isinstance(event, events.MemoryForgotten):
-                    newest = None
-                elif isinstance(event, events.MemorySummary) and event.through_turn <= at_turn:
-                    newest = Summary(event.through_turn, event.text, event.messages, event.model)
+    newest = state.summary
+    if newest is None or newest.through_turn <= at_turn:
+        return newest
+    newest = None
+    async for _, event in events_at(journal, stream.key, [*state.memory_positions]):
+        if isinstance(event, events.MemoryForgotten):
+            newest = None
+        elif isinstance(event, events.MemorySummary) and event.through_turn <= at_turn:
+            newest = Summary(event.through_turn, event.text, event.messages, event.model)
     return newest
 
 

@@ -21,9 +21,9 @@ from voicemem.errors import Refused, SessionQuarantined, StoreUnavailable
 from voicemem.llm.tokens import TokenCounter
 from voicemem.memory.extraction.extractor import ExtractionState
 from voicemem.memory.working_memory import WorkingMemory, owner_of_session
-from voicemem.protocol import codec
 from voicemem.protocol.events import CarriedSession, MemoryForgotten, MemorySummary
 from voicemem.protocol.types import MAX_INTEGER
+from voicemem.sessions.journal_pages import events_at
 from voicemem.sessions.read_models.cache import ReadModelCache, is_ready
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.journal import Journal
@@ -358,19 +358,16 @@ class Accounts:
         first_turn, has_summary = min(state.turn_numbers, default=0), state.summary is not None
         summaries: list[SummaryRecord] = []
         forgotten: list[ForgottenRecord] = []
-        for at in positions:
-            for row in await self.journal.read_rows(stream.key, at - 1, 1):
-                event = codec.decode_stored(row.payload)
-                ts = row.received_ms if event.ts is None else event.ts
-                if isinstance(event, MemorySummary):
-                    turns = (min(first_turn, event.through_turn), event.through_turn)
-                    tokens = SummaryTokens(event.input_tokens, event.output_tokens)
-                    summaries.append(
-                        SummaryRecord(turns, event.messages, event.text, event.model, tokens, at, ts, current=False)
-                    )
-                elif isinstance(event, MemoryForgotten):
-                    left = ForgottenRecord(event.through_turn, event.turn, event.kept, event.carried, at, ts)
-                    forgotten.append(left)
+        async for row, event in events_at(self.journal, stream.key, positions):
+            ts = row.received_ms if event.ts is None else event.ts
+            if isinstance(event, MemorySummary):
+                turns = (min(first_turn, event.through_turn), event.through_turn)
+                tokens = SummaryTokens(event.input_tokens, event.output_tokens)
+                said = (event.messages, event.text, event.model)
+                summaries.append(SummaryRecord(turns, *said, tokens, row.position, ts, current=False))
+            elif isinstance(event, MemoryForgotten):
+                left = (event.through_turn, event.turn, event.kept, event.carried)
+                forgotten.append(ForgottenRecord(*left, row.position, ts))
         if summaries and has_summary:
             summaries[-1] = structs.replace(summaries[-1], current=True)
         return MemoryAccount(stream.id, position, summaries, forgotten, carried, document)

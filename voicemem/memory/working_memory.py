@@ -17,12 +17,12 @@ from msgspec import Struct
 from voicemem.config.session import parse_config
 from voicemem.documents import document as documents
 from voicemem.errors import InvalidFrame, Refused, StoreUnavailable
-from voicemem.protocol import codec
 from voicemem.protocol.codec import JSON_DECODER, MALFORMED, check_frame, check_integers, merge_patch
 from voicemem.protocol.events import MemoryData, MemoryDocument
 from voicemem.protocol.types import JsonObject
 from voicemem.redaction.texts import Rules, redact_value
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS, append_derived
+from voicemem.sessions.journal_pages import events_at
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.schema_worker import SCHEMA_WORKER
@@ -135,14 +135,13 @@ class WorkingMemory:
             return []
         last = document.version if before is None else min(before - 1, document.version)
         positions = document.positions[max(0, last - limit) : last]
-        records = []
-        for number, position in zip(range(last, 0, -1), reversed(positions), strict=False):
-            for row in await self.journal.read_rows(stream.key, position - 1, 1):
-                event = codec.decode_stored(row.payload)
-                assert isinstance(event, MemoryDocument)
-                author = event.session_id or (owner.id if owner.scope == "session" else None)
-                by = None if author is None else VersionAuthor(author, event.producer or row.producer)
-                records.append(DocumentVersion(number, event.operation, row.received_ms, by))
+        number, records = last, []
+        async for row, event in events_at(self.journal, stream.key, reversed(positions)):
+            assert isinstance(event, MemoryDocument)
+            author = event.session_id or (owner.id if owner.scope == "session" else None)
+            by = None if author is None else VersionAuthor(author, event.producer or row.producer)
+            records.append(DocumentVersion(number, event.operation, row.received_ms, by))
+            number -= 1
         return records
 
     async def change(

@@ -7,8 +7,8 @@ import msgspec
 from msgspec import Struct
 
 from voicemem.errors import SessionQuarantined
-from voicemem.protocol.codec import ENCODER, MALFORMED
-from voicemem.protocol.events import Event, FrameEvent
+from voicemem.protocol.codec import ENCODER, MALFORMED, decode_stored
+from voicemem.protocol.events import Event, FrameEvent, JournaledEvent
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import BudgetExhausted, check_budget, decode_rows
 from voicemem.store.journal import Journal
@@ -32,6 +32,15 @@ class EventHead(Struct, frozen=True):
 
 
 HEAD_DECODER = msgspec.json.Decoder(EventHead)
+
+
+async def events_at(
+    journal: Journal, key: int, positions: Iterable[int]
+) -> AsyncIterator[tuple[JournalRow, JournaledEvent]]:
+    """The events at these positions of a journal, with their rows. Raises `DamagedEntry`, `StoreUnavailable`."""
+    for position in positions:
+        for row in await journal.read_rows(key, position - 1, 1):
+            yield row, decode_stored(row.payload)
 
 
 class TurnParts(NamedTuple):

@@ -14,7 +14,7 @@ from tests.process.cli.test_calls import voicemem
 from tests.support.callers.rest import RestClient
 from tests.support.events import delta, done, final, interrupt
 from tests.support.services import Serve
-from voicemem.exports.text import HIDDEN
+from voicemem.exports.call import HIDDEN
 
 ESCAPES = "\x1b[2J\x1b]0;title\x07 \x9b31m red \u202e turned\nand on"
 CALL = [

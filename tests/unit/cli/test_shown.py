@@ -10,7 +10,7 @@ from hypothesis import given
 from tests.support.samples.exported_calls import TEXTS
 from voicemem.cli.common import json_shown, line_shown, lines_shown
 from voicemem.cli.demo.one_call import render_message
-from voicemem.exports.text import HIDDEN
+from voicemem.exports.call import HIDDEN
 
 CONTROLS = "a\x1b[2J\x9b31m\rb\tc\u202ed\x07\ne "
 

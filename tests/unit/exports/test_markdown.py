@@ -10,8 +10,8 @@ from markdown_it.token import Token
 
 from tests.support.events import event
 from tests.support.samples.exported_calls import EVENTS, JOKE, START, TEXTS, call_after, said
+from voicemem.exports.call import one_line
 from voicemem.exports.markdown import code, escaped, markdown
-from voicemem.exports.text import one_line
 
 READER = MarkdownIt("commonmark").enable(["strikethrough", "table"])
 

@@ -10,8 +10,8 @@ from hypothesis import given
 
 from tests.support.samples.exported_calls import EVENTS, JOKE, START, TEXTS, call_after, said
 from tests.support.transcripts import messages_after
+from voicemem.exports.call import without_hidden
 from voicemem.exports.rows import COLUMNS, FORMULA, csv, jsonl
-from voicemem.exports.text import without_hidden
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 

@@ -14,8 +14,8 @@ from tests.support.profiles import examples
 from tests.support.samples.exported_calls import EVENTS, JOKE, START, TEXTS, call_after, call_from, said
 from tests.support.strategies import PRODUCER_JOURNALS
 from tests.support.transcripts import entries
+from voicemem.exports.call import one_line
 from voicemem.exports.subtitles import cues_of, srt, webvtt
-from voicemem.exports.text import one_line
 from voicemem.protocol.events import JournaledEvent
 from voicemem.transcript.fold import fold_all
 from voicemem.transcript.state import State

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.samples.exported_calls import TEXTS
-from voicemem.exports.text import (
+from voicemem.exports.call import (
     FIRST_MS,
     LAST_MS,
     cue_time,

@@ -2,13 +2,14 @@
 
 import asyncio
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Literal
 
 from aiohttp import web
 from msgspec import UNSET, Struct, UnsetType
 from prometheus_client import Gauge
 
 from voicemem.errors import Refused, StoreUnavailable
+from voicemem.protocol.types import JsonObject
 from voicemem.security.access import DEFAULT_PROJECT
 from voicemem.server.http.request import GAUGES, GRANT, OPENAPI_DOCUMENT, json_response, services_of
 from voicemem.server.http.routes import JSON, Routes
@@ -46,25 +47,6 @@ class Readiness(Health, frozen=True):
     set_aside: QuarantineCount | UnsetType = UNSET
 
 
-class OpenApi(Struct, frozen=True):
-    """https://spec.openapis.org/oas/v3.1.1"""
-
-    openapi: str
-    info: dict[str, Any]
-    paths: dict[str, Any]
-    components: dict[str, Any]
-
-
-class AsyncApi(Struct, frozen=True):
-    """https://www.asyncapi.com/docs/reference/specification/v3.0.0"""
-
-    asyncapi: str
-    info: dict[str, Any]
-    channels: dict[str, Any]
-    operations: dict[str, Any]
-    components: dict[str, Any]
-
-
 @ROUTES.add("GET /livez", None, Health)
 async def livez(_: web.Request) -> web.Response:
     """Check that the process answers.
@@ -94,15 +76,15 @@ async def readyz(request: web.Request) -> web.Response:
     return json_response(Readiness(node=node, set_aside=QuarantineCount(report.streams, ids)))
 
 
-@ROUTES.add("GET /asyncapi.json", None, AsyncApi)
+@ROUTES.add("GET /asyncapi.json", None, JsonObject)
 async def asyncapi(_: web.Request) -> web.Response:
-    """The AsyncAPI document of the websocket ingest: its frames and their answers."""
+    """The AsyncAPI 3.0 document of the websocket ingest: its frames and their answers."""
     return web.Response(body=await asyncio.to_thread(asyncapi_json), content_type=JSON)
 
 
-@ROUTES.add("GET /openapi.json", None, OpenApi)
+@ROUTES.add("GET /openapi.json", None, JsonObject)
 async def openapi(request: web.Request) -> web.Response:
-    """This document."""
+    """This document, OpenAPI 3.1."""
     return web.Response(body=await asyncio.to_thread(request.app[OPENAPI_DOCUMENT]), content_type=JSON)
 
 
