@@ -1,7 +1,7 @@
 """The events of the protocol `voicemem.v1`, one frozen record each (docs/ingest.md).
 
 Times named `ts` are Unix ms; times named `*_ms` in a reply or an utterance count from the start of its audio. An event
-with an unknown field is refused at the doors; `codec.decode_journaled` reads one that an earlier version let in.
+with an unknown field is refused where it comes in; `codec.decode_journaled` reads one that an earlier version let in.
 """
 
 from typing import Annotated, Any, Literal, get_args

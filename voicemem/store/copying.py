@@ -135,7 +135,7 @@ SELECT_KEYS = "select key from streams where state <> 'erased' order by key"
 
 
 class CopyFailed(Exception):
-    """A copy that cannot be made, or go on; the text says why."""
+    """A copy that cannot be made, or continued; the text says why."""
 
 
 class Differs(CopyFailed):
@@ -187,7 +187,7 @@ class CopyEnd(ABC):
 
     Nobody serves them meanwhile: a source is locked, and refused while a node lives; a target has a mark from its first
     row to its last, with which it is not served. The mark moves in the transactions that add the rows, so a copy that
-    was cut off goes on behind its last commit.
+    was cut off continues behind its last commit.
     """
 
     connection: Connection | None = None

@@ -42,7 +42,7 @@ class Check(NamedTuple, Generic[T]):
     behind: Sequence[T]
     looked_at: int
     through_key: int | None
-    """The key to go on after; None when there are no more."""
+    """The key to continue after; None when there are no more."""
 
 
 def checked(rows: Sequence[Row], limit: int, behind: Sequence[T]) -> Check[T]:
@@ -394,7 +394,7 @@ class KeySource:
     """Draws keys of streams, endpoints and deliveries: numbers of 53 bits that begin with the time, without a sequence.
 
     They rise with the database's time, also within one millisecond; safe for threads. Two nodes may draw the same key
-    at the same time, so whoever inserts one must be ready to draw another.
+    at the same time, so a job that inserts one must be ready to draw another.
     """
 
     def __init__(self, now_ms: int, monotonic: Callable[[], float]) -> None:

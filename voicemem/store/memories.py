@@ -57,7 +57,7 @@ class MemoryRow(Struct, frozen=True, kw_only=True):
     supersedes: tuple[str, ...] = ()
     """The ids of older memories of the project that this one takes the place of, as long as it is there."""
     superseded_by: str | None = None
-    """The first that took its place, of those that are there; nobody writes it, it follows from `supersedes`."""
+    """The first that took its place, of those that are there; it is not written, but follows from `supersedes`."""
     superseded_ms: int | None = None
 
     @property
@@ -71,7 +71,7 @@ class MemoryRow(Struct, frozen=True, kw_only=True):
 
 
 class ReplacedMemory(NamedTuple):
-    """A memory whose id goes on in another stream, as it stands, and the event that removes it from its own."""
+    """A memory whose id continues in another stream, as it stands, and the event that removes it from its own."""
 
     row: MemoryRow
     payload: bytes

@@ -104,7 +104,7 @@ class Overviews(Port):
     async def list_overviews(self, query: SessionFilter, most_looks: int | None = None) -> OverviewPage:
         """The same sessions as `Journal.list_sessions`, in the same order, and what was saved of their memories.
 
-        A page ends early, with a place to go on from, when so many sessions were looked at (`MAX_LOOKS` unless given).
+        A page ends early, with a place to continue from, when so many sessions were looked at (by default `MAX_LOOKS`).
         """
 
         def job(connection: Connection) -> OverviewPage:

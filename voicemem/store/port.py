@@ -11,8 +11,8 @@ What holds for every method of every engine:
   (`Store.read_clock`).
 - A `key` is the store's number of a stream, an endpoint or a delivery. It is never given twice. Streams that are made
   later have higher keys; of those made at about the same time, a lower key may become visible after a higher one.
-- Rules of order are not the engine's: it asks `voicemem.store.streams` and `voicemem.store.streams` in its
-  transaction, so that all engines decide alike.
+- Rules of order are not the engine's: it asks `voicemem.store.streams` in its transaction, so that all engines decide
+  alike.
 - Several nodes may work on one store at a time, where the engine allows it, and nothing is known by one alone: who is
   connected, what is leased and claimed, and which names are taken stand in the store. Claims and sweeps pick
   candidates, and then change each row only where it is as it was seen.

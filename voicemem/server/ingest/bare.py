@@ -38,7 +38,7 @@ QUERY = ("session_id", "producer", "token", "typed")
 AUTH_DECODER = msgspec.json.Decoder(Auth)
 
 
-class Door(NamedTuple):
+class NativeTarget(NamedTuple):
     """The details of a connection that its address states."""
 
     dialect: str
@@ -49,9 +49,9 @@ class Door(NamedTuple):
     keep_typed: bool = True
 
 
-def find_door(target: str) -> Door | None:
-    """The door of a request's target; None for the path of events. Raises `Refused`."""
-    address = urlsplit(target)
+def parse_target(path: str) -> NativeTarget | None:
+    """What a request's path and query say; None for the path of events. Raises `Refused`."""
+    address = urlsplit(path)
     if address.path == PATH:
         if address.query:
             raise Refused("invalid_query", "The ingest path takes no query; send the key in a header or a frame.")
@@ -74,7 +74,7 @@ def find_door(target: str) -> Door | None:
         raise Refused("invalid_query", "Only a session token may stand in the query; send a key in a header.")
     if query.get("typed", "keep") not in ("keep", "ignore"):
         raise Refused("invalid_query", "typed must be keep or ignore.")
-    return Door(name, session_id, producer or name, token, query.get("typed") != "ignore")
+    return NativeTarget(name, session_id, producer or name, token, query.get("typed") != "ignore")
 
 
 class Received(NamedTuple):
@@ -89,9 +89,9 @@ class BareConnection(Connection):
     """Takes bare frames, and envelopes, of one session."""
 
     def __init__(
-        self, websocket: EventSocket, host: IngestHost, grant: Grant | None, door: Door, origin: object = None
+        self, websocket: EventSocket, host: IngestHost, grant: Grant | None, target: NativeTarget, origin: object = None
     ) -> None:
-        self.door = door
+        self.target = target
         self.received: deque[Received] = deque()
         """Messages that wait until the session is open, for a large one before them, or for the rate of the key."""
         self.waiting: list[ReducedFrame] = []
@@ -111,7 +111,7 @@ class BareConnection(Connection):
     @property
     def session_id(self) -> str | None:
         """The session that the address names, or a session token."""
-        return self.door.session_id or (None if self.grant is None else self.grant.session_id)
+        return self.target.session_id or (None if self.grant is None else self.grant.session_id)
 
     # Messages in
 
@@ -167,7 +167,7 @@ class BareConnection(Connection):
 
     def decode(self, received: Received) -> FrameEvent | RejectedEvent | MalformedFrame:
         try:
-            return decode_message(received.message, received.binary, self.door.dialect)
+            return decode_message(received.message, received.binary, self.target.dialect)
         except MalformedFrame as malformed:
             return malformed
 
@@ -175,10 +175,10 @@ class BareConnection(Connection):
         self.throttle.count(1)
         frames, size = self.host.recorder.frames, len(received.message)
         if isinstance(frame, MalformedFrame):
-            frames.count(self.door.dialect, "malformed")
+            frames.count(self.target.dialect, "malformed")
             return
         if isinstance(frame, RejectedEvent):
-            frames.count(self.door.dialect, "malformed")
+            frames.count(self.target.dialect, "malformed")
             self.forward(frame, size)
             return
         if frame.ts is None and frame.seq is None:  # one with a seq must stay as it was sent
@@ -196,7 +196,7 @@ class BareConnection(Connection):
             self.wait_for_id(arrival)
 
     def reduce(self, frame: FrameEvent) -> ReducedFrame | RejectedEvent | None:
-        recorder, keep_typed = self.host.recorder, self.door.keep_typed
+        recorder, keep_typed = self.host.recorder, self.target.keep_typed
         if self.open_lease is None:
             return recorder.frames.reduce(frame, keep_typed, openings=self.openings)
         self.open_lease.lease.openings = self.openings
@@ -238,7 +238,7 @@ class BareConnection(Connection):
 
     async def open_session(self, session_id: str | None) -> None:
         """Open the session, and take what waited for that. Raises `Refused` if it cannot be opened."""
-        await self.open(SessionOpen(session_id=session_id, producer=self.door.producer))
+        await self.open(SessionOpen(session_id=session_id, producer=self.target.producer))
         self.open_lease = self.leases.only
         for frame in self.end_waiting():
             if self.open_lease is not None:

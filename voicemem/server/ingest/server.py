@@ -23,7 +23,7 @@ from voicemem.security.access import Gate, Grant
 from voicemem.server.http.connections import BACKLOG, ConnectionLimits, PortConnections
 from voicemem.server.http.problems import SERVER
 from voicemem.server.http.request import Decoding
-from voicemem.server.ingest.bare import BareConnection, Door, find_door
+from voicemem.server.ingest.bare import BareConnection, NativeTarget, parse_target
 from voicemem.server.ingest.connection import Connection, IngestHost
 from voicemem.server.ingest.websocket import EventSocket, rejection_response
 from voicemem.sessions.lifecycle import Presence
@@ -62,7 +62,7 @@ class IngestServer(IngestHost):
         self.connections: set[Connection] = set()
         self.grants: WeakKeyDictionary[ServerConnection, Grant] = WeakKeyDictionary()
         """By connections between their handshake and `handle`."""
-        self.doors: WeakKeyDictionary[ServerConnection, Door] = WeakKeyDictionary()
+        self.targets: WeakKeyDictionary[ServerConnection, NativeTarget] = WeakKeyDictionary()
         """The same for those on a path of bare frames."""
         self.draining = False
         self.server: Server | None = None
@@ -91,24 +91,24 @@ class IngestServer(IngestHost):
         # What the client sends in the meantime stays with TCP, since its identity is not known yet.
         connection.set_reading(False)
         try:
-            door = find_door(request.path)
+            target = parse_target(request.path)
             if self.draining:
                 raise Refused("draining")
             needed = await self.gate.check_origin(request.headers.get("Host"), request.headers.get("Origin"))
             authorization = request.headers.get("Authorization")
-            if door is not None and door.token is not None and authorization is None:
-                authorization = f"Bearer {door.token}"
+            if target is not None and target.token is not None and authorization is None:
+                authorization = f"Bearer {target.token}"
             if authorization is not None or not needed:
                 grant = await self.gate.grant(authorization, needed, connection.address)
-                session_id = grant.session_id if door is None else door.session_id or grant.session_id
+                session_id = grant.session_id if target is None else target.session_id or grant.session_id
                 grant.require("ingest", session_id)
                 if not connection.authenticate():
                     raise Refused("too_many_connections")
-                if door is not None:
+                if target is not None:
                     connection.accept_up_to(MAX_DIALECT_FRAME_BYTES)
                 self.grants[connection] = grant
-            if door is not None:
-                self.doors[connection] = door
+            if target is not None:
+                self.targets[connection] = target
         except (Refused, StoreUnavailable) as refused:
             return self.reject_handshake(refused)
         except (ValueError, MultipleValuesError):
@@ -129,11 +129,11 @@ class IngestServer(IngestHost):
         assert isinstance(websocket, EventSocket)
         assert websocket.request is not None
         origin = self.recorder.telemetry.tracer.origin(websocket.request.headers)
-        grant, door = self.grants.pop(websocket, None), self.doors.pop(websocket, None)
-        if door is None:
+        grant, target = self.grants.pop(websocket, None), self.targets.pop(websocket, None)
+        if target is None:
             connection = Connection(websocket, self, grant, origin)
         else:
-            connection = BareConnection(websocket, self, grant, door, origin)
+            connection = BareConnection(websocket, self, grant, target, origin)
         self.connections.add(connection)
         try:
             await connection.run()

@@ -70,7 +70,7 @@ def restore_backup(file: str, database: str, force: bool, progress: Progress) ->
             renew_incarnation(partial)
             remove_side_files(database)
     except BaseException:
-        if lock is not None:  # and so is the opening held: nobody else has these files locked
+        if lock is not None:  # and so is the opening held: no one else has these files locked
             for path in created:
                 os.unlink(path)
         raise

@@ -81,7 +81,9 @@ class SqliteCopy(CopyEnd):
         try:
             yield
         except apsw.Error as error:
-            raise CopyFailed(f"{self.path} cannot be written: {error}. Run the same command again to go on.") from None
+            raise CopyFailed(
+                f"{self.path} cannot be written: {error}. Run the same command again to continue."
+            ) from None
 
     def transaction(self) -> AbstractContextManager[Any]:
         return self.reading.raw
@@ -103,7 +105,7 @@ class SqliteCopy(CopyEnd):
 def open_source(path: str, only_look: bool) -> apsw.Connection:
     """Open a file for reading. Raises `CannotStart` for one of another program or version, and `apsw.Error`.
 
-    Unless it is only looked at, nobody else writes it until it is closed: commands that add keys need no lock.
+    Unless it is only looked at, no one else writes it until it is closed: commands that add keys need no lock.
     """
     connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)  # SQLite opens a read-only file anyway
     try:

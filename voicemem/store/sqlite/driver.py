@@ -68,7 +68,7 @@ class Writer:
         """True if a sync has failed.
 
         The kernel drops the pages that it could not write and reports the next sync as successful, so this process
-        must not go on: only a new one, which reads the file again, knows what is on disk.
+        must not continue: only a new one, which reads the file again, knows what is on disk.
         """
         self.group = GroupCommit("voicemem-writer", self.commit, MAX_JOBS)
 

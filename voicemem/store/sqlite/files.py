@@ -165,8 +165,8 @@ def mark_new(connection: apsw.Connection) -> None:
 def migrate(connection: apsw.Connection, shared_path: str | None = None) -> None:
     """Bring the schema to the newest version. Raises `CannotStart` for a database newer than the program.
 
-    `shared_path` is the file when a server may have it open too. A server of an older version would go on writing by
-    its own schema, so an upgrade then needs the lock that such a server holds.
+    `shared_path` is the file when a server may have it open too. A server of an older version would still write by its
+    own schema, so an upgrade then needs the lock that such a server holds.
     """
     steps, version = migrations(), connection.pragma("user_version")
     newest = steps[-1].version
@@ -200,7 +200,7 @@ WAIT_S, PAUSE_S = 30.0, 0.02
 
 
 class Opening:
-    """The lock `PATH.opening`, which whoever opens the file for writing takes first.
+    """The lock `PATH.opening`, which anyone who opens the file for writing takes first.
 
     A server holds it alone while it starts, a command while it makes or upgrades the file; a command then shares it
     with other commands until it ends. SQLite's own locks do not suffice: the log is written again beneath SQLite, where
@@ -260,8 +260,8 @@ def is_complete(path: str) -> bool:
 def truncate_log(path: str) -> bool:
     """Move everything from the log into the file, and truncate the log; False while a reader is using it.
 
-    The passive checkpoint does most of the work while the writer goes on; the second one, which blocks the writer, has
-    little left to do. It never waits for a reader, since the writer would wait too. Raises `StoreUnavailable`, and
+    The passive checkpoint does most of the work while the writer continues; the second one, which blocks the writer,
+    has little left to do. It never waits for a reader, since the writer would wait too. Raises `StoreUnavailable`, and
     `apsw.IOError` when the disk failed to sync.
     """
     try:

@@ -81,7 +81,7 @@ class SqliteStore(Store):
         traces = SqliteTraces(self.database, self.index_file)
         super().__init__(self.database, self.memory_words, self.index_file, words, SqliteVectors(), traces)
         self.counts_bytes: bool | None = None
-        """True if the bytes of projects are counted; None until somebody has said it."""
+        """True if the bytes of projects are counted; None until that was set."""
         if exclusive:
             self.make_words()
 

@@ -64,7 +64,7 @@ def test_every_type_of_frame_is_in_it() -> None:
 
 
 def test_every_dialect_has_its_path() -> None:
-    """The path of bare frames names each dialect, and what its address may say, as the door takes it."""
+    """The path of bare frames names each dialect, and what its address may say, as the server takes it."""
     channel = described()["channels"]["dialect"]
     assert channel["address"] == "/v1/ingest/{dialect}"
     assert channel["parameters"]["dialect"]["enum"] == sorted(DIALECTS)
