@@ -5,19 +5,33 @@ kept; of items, whatever a user or the agent said, and calls of functions.
 
 Notes: `format` (bytes of audio a millisecond), `r:RESPONSE` (the items of a response, False for one that belongs to no
 conversation), `i:ITEM` (the turn of an item that has not begun), `answering` (that of the newest reply, from its
-announcement on), `a:ITEM` (its bytes of audio so far), `b:RESPONSE` (when its audio began to play, over WebRTC).
+announcement on), `a:ITEM` (its bytes of audio so far), `b:RESPONSE` (when its audio began to play, over WebRTC),
+`g:ITEM` (a reply that the app has added, which nobody spoke), `session` (whether its beginning was seen), `written`
+(the newest replies that are texts without audio), `spoken`, `given`, `found` (`give`).
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Literal
 
 from msgspec import UNSET, UnsetType
 
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, RawFrame, Side, Text, Texts
 from voicemem.dialects.kinds import ANYTHING, Kind, event, event_id, keep, many, optional, record, silent, typed
-from voicemem.dialects.known import Known, Made
+from voicemem.dialects.known import Known, KnownReply, Made
 from voicemem.dialects.reading import audio_bytes, speaker, values
-from voicemem.dialects.translating import close_by_clock, interrupt_by_clock, tool_call, tool_result, utterance_turn
+from voicemem.dialects.translating import (
+    Playing,
+    close_by_clock,
+    connect,
+    give,
+    interrupt_by_clock,
+    playing_at,
+    settle_given,
+    tool_call,
+    tool_result,
+    utterance_turn,
+)
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, LlmError, MessageEvent, Tts, Word
 from voicemem.protocol.types import JsonObject
 
@@ -38,7 +52,8 @@ PCM_BYTES_PER_MS = 48
 """Of the usual format: 16 bits at 24 kHz."""
 G711_BYTES_PER_MS = 8
 KEPT_RESPONSES, KEPT_ITEMS = 8, 32
-DELTAS = ("response.output_audio_transcript.delta", "response.output_text.delta")
+WRITTEN = "response.output_text.delta"
+DELTAS = ("response.output_audio_transcript.delta", WRITTEN)
 SessionFrame = event(
     session=record(
         "id?",
@@ -146,7 +161,19 @@ def is_out_of_band(response_id: str | None, known: Known) -> bool:
 
 def closed(ts: int, known: Known) -> Made:
     own = {item for key, items in known.notes.items() if key.startswith("r:") and items for item in items}
-    return close_by_clock(known, ts, own.__contains__)
+    yield from settle_given(known)
+    yield from close_by_clock(known, ts, own.__contains__, partial(playing, known))
+
+
+def playing(known: Known, reply: KnownReply, ts: int) -> Playing | None:
+    """Return where the audio of a reply stood at a time; one that is a text has none."""
+    return None if reply.item in known.notes.get("written", ()) else playing_at(reply, ts)
+
+
+def begin_session(frame: JsonObject, ts: int, known: Known) -> Made:
+    yield from connect(known)
+    note_format(frame, ts, known)
+    known.note("session", True)
 
 
 def note_format(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -164,6 +191,7 @@ def note_format(frame: JsonObject, ts: int, known: Known) -> Made:
 def open_utterance(frame: JsonObject, ts: int, known: Known) -> Made:
     """Reserve the place of what the user says. Speech is not an interruption: the agent may be silent."""
     item = frame["item_id"]
+    yield from settle_given(known)
     if known.turn_of(item) is None:
         yield Asr(item=item, text="", turn_id=new_turn(known))
 
@@ -200,15 +228,29 @@ def add_item(frame: JsonObject, ts: int, known: Known) -> Made:
     if id is None:
         return
     if item.get("role") == "user":
-        yield from user_item(id, item, known)
+        yield from user_item(id, item, ts, known)
     elif item["type"] == "function_call_output":
         if item.get("call_id"):
             yield tool_result(item["call_id"], item.get("output"), turn_after(frame, known), item=id)
     elif known.turn_of(id) is None:
+        is_whole = any(part.get("text") or part.get("transcript") for part in item.get("content") or ())
+        if item.get("role") == "assistant" and is_whole:  # one that the model makes is empty at first
+            known.note(f"g:{id}", True)
+            known.note("given", None)
+        elif item.get("role") == "assistant":
+            yield from open_place(frame.get("previous_item_id"), known)
         turn = turn_after(frame, known)
         known.note(f"i:{id}", turn)
-        if item.get("role") == "assistant":
+        if item.get("role") == "assistant" and f"g:{id}" not in known.notes:
             known.note("answering", turn)
+
+
+def open_place(item: str | None, known: Known) -> Made:
+    """Keep a place for the words that a reply answers, where the stream was joined after they were announced."""
+    is_unknown = item is not None and known.turn_of(item) is None and f"i:{item}" not in known.notes
+    if is_unknown and not known.notes.get("session") and (not known.here or known.is_answered(known.here)):
+        known.note(f"i:{item}", new_turn(known))
+        yield Asr(item=item, text="", turn_id=new_turn(known))
 
 
 def finish_item(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -218,15 +260,19 @@ def finish_item(frame: JsonObject, ts: int, known: Known) -> Made:
         return add_item(frame, ts, known)
     if frame.get("previous_item_id") and known.turn_of(id) is None and f"i:{id}" not in known.notes:
         known.note(f"i:{id}", turn_after(frame, known))
-    return agent_item(id, item, known)
+    return () if f"g:{id}" in known.notes else agent_item(id, item, known)
 
 
-def user_item(id: str, item: JsonObject, known: Known) -> Made:
-    """A typed text, or speech whose transcript is known already."""
+def user_item(id: str, item: JsonObject, ts: int, known: Known) -> Made:
+    """A typed text, which may be history, or speech whose transcript is known already."""
     parts = item.get("content") or ()
     typed = "\n".join(part["text"] for part in parts if part.get("type") == "input_text" and part.get("text"))
     spoken = " ".join(part["transcript"] for part in parts if part.get("transcript"))
-    if typed and known.turn_of(id) is None:
+    if typed.strip() and known.turn_of(id) is None and f"i:{id}" not in known.notes:
+        if "spoken" not in known.notes:
+            turn = give(typed, id, ts, known)
+            known.note(f"i:{id}", known.next_turn if turn is None else turn)
+            return
         yield MessageEvent(item=id, role="user", text=typed, source="message")
     elif spoken:
         segment = known.segment(id)
@@ -275,13 +321,15 @@ def agent_item(id: str, item: JsonObject, known: Known) -> Made:
 def begin_response(frame: JsonObject, ts: int, known: Known) -> Made:
     response = frame["response"]
     out_of_band = response.get("conversation_id", "") is None
+    if not out_of_band:
+        yield from settle_given(known)
     # Only what is newest stays noted, so that the format of the audio is never crowded out.
-    for prefix, most in (("r:", KEPT_RESPONSES), ("b:", KEPT_RESPONSES), ("i:", KEPT_ITEMS), ("a:", KEPT_ITEMS)):
+    kept = {"r:": KEPT_RESPONSES, "b:": KEPT_RESPONSES, "i:": KEPT_ITEMS, "a:": KEPT_ITEMS, "g:": KEPT_ITEMS}
+    for prefix, most in kept.items():
         keys = [key for key in known.notes if key.startswith(prefix)]
         for key in keys[:-most]:
             known.note(key, None)
     known.note(f"r:{response.get('id')}", False if out_of_band else [])
-    return ()
 
 
 def note_item(frame: JsonObject, known: Known) -> None:
@@ -294,6 +342,9 @@ def note_item(frame: JsonObject, known: Known) -> None:
 def grow_reply(frame: JsonObject, ts: int, known: Known) -> Made:
     note_item(frame, known)
     item = frame["item_id"]
+    written = known.notes.get("written", [])
+    if frame["type"] == WRITTEN and item not in written:
+        known.note("written", [*written, item][-KEPT_RESPONSES:])
     yield LlmDelta(item=item, text=frame["delta"], turn_id=turn_of_reply(item, known))
 
 
@@ -334,7 +385,7 @@ def finish_response(frame: JsonObject, ts: int, known: Known) -> Made:
         if last is not None and last.cut == "exact":  # the app has stated where it stopped to play
             return
         reason = (response.get("status_details") or {}).get("reason")
-        yield from interrupt_by_clock(known, replies[-1], ts, reason)
+        yield from interrupt_by_clock(known, replies[-1], ts, reason, partial(playing, known))
     elif response.get("status") == "failed":
         error = (response.get("status_details") or {}).get("error") or {}
         code = error.get("code") or error.get("type")
@@ -376,7 +427,7 @@ def clear_playing(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 KINDS: dict[str, Kind] = {
-    "session.created": Kind("vendor", SessionFrame, note_format),
+    "session.created": Kind("vendor", SessionFrame, begin_session),
     "session.updated": Kind("vendor", SessionFrame, note_format),
     "input_audio_buffer.speech_started": Kind("vendor", NamedItem, open_utterance),
     "input_audio_buffer.committed": Kind("vendor", NamedItem, open_utterance),
@@ -434,5 +485,5 @@ KINDS: dict[str, Kind] = {
     ),
 }
 OPENAI_REALTIME = Dialect(
-    name="openai-realtime", version=2, reduce=reduce, translate=translate, closed=closed, texts=texts
+    name="openai-realtime", version=3, reduce=reduce, translate=translate, closed=closed, texts=texts
 )

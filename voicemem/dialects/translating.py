@@ -147,14 +147,15 @@ def grown(before: str, text: str) -> str | None:
 # What an app gives a new connection: what was said before, in the order in which it was, and perhaps what is new
 
 
-def give(text: str, item: str | None, ts: int, known: Known) -> None:
-    """Note a text of the user's, of which it is not known yet whether it is history; those in the memory are.
+def give(text: str, item: str | None, ts: int, known: Known) -> int | None:
+    """Note a text of the user's, of which it is not known yet whether it is history; return its turn in the memory.
 
     Notes: `given` (the newest that nothing has answered), `found` (the place in the memory of the one before).
     """
     found = known.said_after(known.notes.get("found"), text)
     known.note("found", found or known.notes.get("found"))
     known.note("given", None if found else [text, item, ts if known.has_clock else None])
+    return found[0] if found else None
 
 
 def settle_given(known: Known) -> Made:

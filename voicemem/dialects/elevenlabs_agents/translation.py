@@ -13,15 +13,17 @@
 | `user_message`, `multimodal_message` (app) | `message` |
 | webhook `post_call_transcription` | a frame each item: onto the live one, else said here; then `session.end` |
 
-The user's items are `uEVENT`, replies `aEVENT`, by the vendor's number of the event; what only the webhook has is
-`~pINDEX`. In a second conversation they are `u2.EVENT`, and so on. Notes: `format` (bytes of audio a millisecond),
-`said` (the items of the live conversation, in order), `tentative` (the user's item that is not final yet), `parts` (the
-reply that came in parts), `whole` (the item under which it came again), `audio` (the newest reply with audio, its bytes
-so far and its last word), `waiting` (audio that came before its reply), `interrupted` (which reply, when, by which
-event), `conversations` (numbers by id), `matched` (how many of `said` the webhook has passed).
+The user's items are `uEVENT`, replies `aEVENT`, by the vendor's number of the event; its second answer, after a tool,
+is `aEVENT/2`, and so on. What only the webhook has is `~pINDEX`. In a second conversation they are `u2.EVENT`, and so
+on. A reply that comes before the transcript of its event keeps a place for that. Notes: `format` (bytes of audio a
+millisecond), `said` (the items of the live conversation, in order), `tentative` (the user's item that is not final),
+`parts` (the reply that came in parts), `whole` (the item under which it came again), `audio` (the newest reply with
+audio, its bytes so far and its last word), `waiting` (audio that came before its reply), `interrupted` (which reply,
+when, by which event), `called` (the turn of the newest tool call), `conversations` (numbers by id), `matched` (how
+many of `said` the webhook has passed).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from itertools import islice, takewhile
 
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, Hook, MalformedFrame, RawFrame, Side
@@ -57,6 +59,8 @@ MAX_CALLS = 8
 """Conversations of one session whose ids are remembered."""
 RECENT = 16
 """How many of the newest items are looked through for a reply."""
+GREETING = 1
+"""The event of what the agent says first, which answers no one."""
 USUAL_REASON = "ended"
 ELLIPSES = ("...", "…")
 PCM_BYTES_PER_MS = 32
@@ -116,7 +120,7 @@ def finish_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
     known.note("tentative", None)
     if "cut" in known.notes.get("waiting", ()):  # what was interrupted without its text will have none
         known.note("waiting", None)
-    add_said(item, known)
+    add_said(item, known, answer=item_of("a", event["event_id"], known))
     yield Asr(item=item, text=event["user_transcript"], final=True, turn_id=turn)
 
 
@@ -135,35 +139,70 @@ def typed_text(frame: JsonObject, ts: int, known: Known) -> Made:
 
 def grow_reply(frame: JsonObject, ts: int, known: Known) -> Made:
     part = frame["text_response_part"]
-    item = item_of("a", part["event_id"], known)
+    first = item_of("a", part["event_id"], known)
+    item = answer_of(first, known) if part.get("type") != "start" else next_answer(first, known)
     reply = known.reply(item)
+    if part.get("type") == "start":
+        known.note("parts", item)
     if part["text"] and (reply is None or not reply.complete):
+        turn = None
         if reply is None:
-            add_said(item, known)
+            turn = yield from begin_reply(item, part["event_id"], known)
             known.note("parts", item)
-        yield LlmDelta(item=item, text=part["text"], turn_id=turn_of_answer(item, known))
+        yield LlmDelta(item=item, text=part["text"], turn_id=turn)
     if part.get("type") == "stop" and (reply is not None or part["text"]):
         yield LlmDone(item=item)
 
 
 def finish_reply(frame: JsonObject, ts: int, known: Known) -> Made:
+    """A reply, all of it: it may have come in parts, also under the number of another event, or not be the first."""
     event = frame["agent_response_event"]
-    item, text = item_of("a", event["event_id"], known), event["agent_response"].strip()
+    first, text = item_of("a", event["event_id"], known), event["agent_response"].strip()
     in_parts = known.notes.get("parts")
-    if item == known.notes.get("whole") or (item in known.notes.get("said", ())[-RECENT:] and item != in_parts):
+    item = answer_of(first, known)
+    is_again = item != in_parts and any(said_text(one, known) == text for one in answers(first, known))
+    if not text or is_again or first == known.notes.get("whole"):
         return
-    if in_parts is not None and known.reply(item) is None:
-        grown = known.reply(in_parts)
-        if grown is not None and grown.text.strip() == text:
-            known.note("whole", item)
-            item = in_parts
+    if in_parts is not None and known.reply(first) is None and said_text(in_parts, known) == text:
+        known.note("whole", first)
+        item = in_parts
+    elif item != in_parts:
+        item = next_answer(first, known)
     known.note("parts", None)
-    if not text:
-        return
+    turn = None
     if known.reply(item) is None:
-        add_said(item, known)
-    yield LlmDone(item=item, text=text, turn_id=turn_of_answer(item, known))
+        turn = yield from begin_reply(item, event["event_id"], known)
+    yield LlmDone(item=item, text=text, turn_id=turn)
     yield from play_waiting(item, known)
+
+
+def answers(first: str, known: Known) -> list[str]:
+    """The items of the replies to one event, the newest first."""
+    return [item for item in replies(known) if item.split("/")[0] == first]
+
+
+def answer_of(first: str, known: Known) -> str:
+    """The item of the newest reply to an event."""
+    return next(iter(answers(first, known)), first)
+
+
+def next_answer(first: str, known: Known) -> str:
+    """The item of one more reply to an event: what comes after a tool has the same number."""
+    count = len(answers(first, known))
+    return f"{first}/{count + 1}" if count else first
+
+
+def begin_reply(item: str, event: int, known: Known) -> Generator[MadeEvent, None, int | None]:
+    """Begin a reply: another of its event in the same turn, else with a place for the transcript of its event."""
+    first, utterance = known.reply(item_of("a", event, known)), item_of("u", event, known)
+    add_said(item, known)
+    if first is not None:
+        return first.turn
+    is_free = not known.here or (known.is_answered(known.here) and known.notes.get("called") != known.here)
+    if is_free and event > GREETING and known.turn_of(utterance) is None:
+        yield Asr(item=utterance, text="", turn_id=known.next_turn)
+        return known.next_turn
+    return known.turn_of(utterance) if known.turn_of(utterance) is not None else turn_of_answer(item, known)
 
 
 def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -208,6 +247,7 @@ def correct(frame: JsonObject, ts: int, known: Known) -> Made:
 def call_tool(frame: JsonObject, ts: int, known: Known) -> Made:
     """A tool is called; of one of the vendor's side the arguments are not said."""
     call = frame.get("client_tool_call") or frame["agent_tool_request"]
+    known.note("called", known.here)
     if call.get("tool_type") != "client":
         yield tool_call(call["tool_call_id"], call["tool_name"], call.get("parameters"), known.here)
 
@@ -241,7 +281,7 @@ def begin(frame: JsonObject, ts: int, known: Known) -> Made:
 def count_audio(frame: JsonObject, ts: int, known: Known) -> Made:
     """Count the audio of the newest reply, or of the one to come if the user has spoken since."""
     event, newest = frame.get("event_id"), newest_reply(known)
-    reply = None if event is None else known.reply(item_of("a", event, known))
+    reply = None if event is None else known.reply(answer_of(item_of("a", event, known), known))
     if reply is None and newest is not None and newest.turn >= known.here:
         reply = newest
     if reply is None or reply.item is None:
@@ -287,6 +327,8 @@ def wait_for_reply(frame: JsonObject, ts: int, known: Known) -> None:
     if waiting is None or "cut" in waiting:
         waiting = {"bytes": 0, "ts": stated_ts(ts, known), "words": []}
     before = waiting["bytes"] // bytes_per_ms(known)
+    if known.has_clock and waiting["ts"] is not None:  # the clock stands still in a gap
+        waiting = waiting | {"ts": max(waiting["ts"], ts - before)}
     pieces = [(text, before + start_ms, before + end_ms) for text, start_ms, end_ms in frame.get("words") or ()]
     words = [*waiting["words"], *pieces][:MAX_WAITING_WORDS]
     known.note("waiting", waiting | {"bytes": waiting["bytes"] + frame[AUDIO_BYTES], "words": words})
@@ -361,9 +403,10 @@ def live_item(frame: JsonObject, letter: str, texts: list[str], known: Known) ->
     said: list[str] = known.notes.get("said") or []
     event = frame.get("source_event_id")
     if event is not None:
-        item = item_of(letter, event, known, frame["conversation_id"])
-        if item in said:
-            return item
+        first = item_of(letter, event, known, frame["conversation_id"])
+        found = [item for item in said if item.split("/")[0] == first]
+        if found:
+            return next((item for item in found if said_text(item, known) in texts), found[0])
     passed = known.notes.get("matched", 0)
     for place, item in enumerate(said[passed : passed + MAX_PASSED], passed):
         if (item.startswith("u") == (letter == "u")) and said_text(item, known) in texts:
@@ -395,10 +438,12 @@ def item_of(letter: str, event: int, known: Known, conversation: str | None = No
     return f"{letter}{event}" if number == 1 else f"{letter}{number}.{event}"
 
 
-def add_said(item: str, known: Known) -> None:
+def add_said(item: str, known: Known, answer: str | None = None) -> None:
+    """Note that something was said; a transcript that comes late stands before its answer."""
     said = known.notes.get("said") or []
     if item not in said[-RECENT:]:
-        known.note("said", [*said, item][-MAX_SAID:])
+        place = said.index(answer) if answer in said[-RECENT:] else len(said)
+        known.note("said", [*said[:place], item, *said[place:]][-MAX_SAID:])
 
 
 def replies(known: Known) -> Iterator[str]:
@@ -507,7 +552,7 @@ KINDS: dict[str, Kind] = {
 }
 ELEVENLABS_AGENTS = Dialect(
     name="elevenlabs-agents",
-    version=2,
+    version=3,
     reduce=reduce,
     translate=translation(KINDS),
     closed=closed,
