@@ -47,6 +47,7 @@ from voicemem.dialects.translating import (
     spoken_ms,
     tool_call,
     tool_result,
+    utterance_turn,
 )
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, Tts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
@@ -223,7 +224,7 @@ def converse(frame: JsonObject, ts: int, known: Known) -> Made:
     known.note("typed", None)
     yield from complete(reply_item(known), known)
     next_reply(known)
-    yield Asr(text=text, final=True)
+    yield Asr(text=text, final=True, turn_id=utterance_turn(known))
 
 
 def type_text(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -392,5 +393,5 @@ KINDS: dict[str, Kind] = {
     ),
 }
 DEEPGRAM_AGENT = Dialect(
-    name="deepgram-agent", version=2, reduce=reduce, translate=translate, closed=closed, texts=texts
+    name="deepgram-agent", version=3, reduce=reduce, translate=translate, closed=closed, texts=texts
 )

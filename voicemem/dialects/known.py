@@ -86,7 +86,7 @@ class Known(Protocol):
         """The turn after the newest."""
 
     def is_answered(self, turn: int) -> bool:
-        """Return whether a reply has begun in a turn."""
+        """Return whether a reply has begun in a turn, or a tool was called: what the user says then is another turn."""
 
     @property
     def has_clock(self) -> bool:

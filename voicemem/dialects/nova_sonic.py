@@ -2,7 +2,7 @@
 
 What the user says comes in blocks, each a content with an id: its item. What the model says comes sentence by
 sentence, as SPECULATIVE text, the audio of that, and, when Nova takes it for spoken, as FINAL text: a reply `~rN` from
-the user's words, or from `END_TURN`, to the next `END_TURN`.
+the user's words, a tool, or `END_TURN`, to the next of these.
 
 | frame | in events |
 |---|---|
@@ -24,11 +24,11 @@ Definitions of tools are not kept either. Source: "Handling input events" and "H
 bidirectional API" of the Amazon Nova user guides.
 
 Notes: `rate` (of the audio, samples a second), `audio` (prompts whose audio has begun), `c:CONTENT` (of a content that
-is open: the role and stage of its text, or AUDIO and the reply), `i:NAME` (the turn of a typed content, or the call
-that a content has the result of), `t:CALL` (the turn of a tool call), `reply` (number of the newest reply), `prompt`
-(that of the stream which it comes over), `over` (whether what comes next is another reply), `b:REPLY` (bytes of its
-audio), `r:REPLY` (how many of its characters are FINAL; of each block where its text and its audio, in ms, begin).
-
+is open: the role and stage of its text, or AUDIO or LATE and the reply), `i:NAME` (the turn of a typed content, or the
+call that a content has the result of), `t:CALL` (the turn of a tool call), `reply` (number of the newest reply),
+`prompt` (that of the stream which it comes over), `over` (whether what comes next is another reply), `b:REPLY` (bytes
+of its audio), `r:REPLY` (how many of its characters are FINAL; of each block where its text and its audio, in ms,
+begin).
 """
 
 import re
@@ -203,7 +203,8 @@ WORD = re.compile(r"\w+")
 CLOSING = re.compile(r"[^\w\s]*")
 LOOK_AHEAD = 4_000
 """Characters in which a sentence is looked for, where those before it were left out."""
-USER, SPECULATIVE, FINAL, AUDIO, UNKNOWN = "U", "S", "F", "A", "?"
+USER, SPECULATIVE, FINAL, AUDIO, LATE, UNKNOWN = "U", "S", "F", "A", "L", "?"
+"""Of contents; LATE is a text that was to come when its reply was cut."""
 
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -295,6 +296,10 @@ def take_text(body: JsonObject, ts: int, known: Known) -> Made:
     if "content" not in body:
         return ()
     text = body["content"]
+    if kind == LATE:
+        reply = known.reply(prompt)
+        gap = space_between(reply.text if reply is not None else "", text)
+        return (LlmDelta(item=prompt, text=gap + text),)
     if kind == USER or (kind is None and body.get("role") == "USER"):
         return hear(body["contentId"], text, known)
     if kind not in (FINAL, SPECULATIVE):  # it repeats what a reply says next, or is new
@@ -375,6 +380,9 @@ def audio_ms(count: int, known: Known) -> int:
 def cut(ts: int, known: Known) -> Made:
     """The user interrupts: the reply that plays, and those that wait behind it."""
     known.note("over", True)
+    for key, (kind, _) in [one for one in known.notes.items() if one[0].startswith("c:")]:
+        if kind == SPECULATIVE and known.reply(current(known)) is not None:
+            known.note(key, [LATE, current(known)])
     for reply in unfinished(ts, known):
         if known.has_clock or reply.item == current(known):
             yield from cut_reply(reply, ts, known)
@@ -392,6 +400,7 @@ def cut_reply(reply: KnownReply, ts: int, known: Known) -> Made:
 
 def call_tool(body: JsonObject, ts: int, known: Known) -> Made:
     id, arguments = body["toolUseId"], body.get("content")
+    yield from finish(known)
     note_one(f"t:{id}", known.here, known)
     yield tool_call(id, body["toolName"], {} if arguments is None else arguments, known.here)
 

@@ -106,7 +106,7 @@ class FoldKnown:
 
     def is_answered(self, turn: int) -> bool:
         known = self.state.turns.get(turn)
-        return known is not None and known.standing > 0
+        return known is not None and (known.standing > 0 or bool(known.tool_calls))
 
     def note(self, key: str, value: Any) -> None:
         if value is None and key not in self.notes:
