@@ -18,7 +18,7 @@ from tests.support.callers.rest import RestClient
 from tests.support.services import Serve
 from tests.support.waiting import eventually
 from voicemem.app import App
-from voicemem.server.http.connections import MAX_UNAUTHENTICATED_BYTES, ConnectionLimits
+from voicemem.server.http.connections import ConnectionLimits, ingest_limits
 from voicemem.server.ingest.websocket import MAX_BYTES_BEFORE_KEY
 
 KEY = "an-admin-key-of-some-length"
@@ -141,10 +141,9 @@ async def test_frames_behind_a_key_may_be_large_at_once(app: App) -> None:
         assert 1 == (await raw.expect("ack"))["seq"]
 
 
-async def test_all_without_a_key_together_are_bounded_in_bytes(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_without_a_key_together_are_bounded_in_bytes(app: App) -> None:
     """When they have sent too much in all, those that sent the most go, the oldest first."""
-    monkeypatch.setattr("voicemem.server.http.connections.MAX_UNAUTHENTICATED_BYTES", 20_000)
-    assert MAX_UNAUTHENTICATED_BYTES >= 20_000
+    app.ingest.port.limits = ingest_limits()._replace(unauthenticated_bytes=20_000)
     half = websocket_frame(TEXT, BIG[:9_000], length=10_000)
     async with upgraded_socket(app.ingest_address) as first, upgraded_socket(app.ingest_address) as second:
         await first.send(half)
@@ -155,9 +154,9 @@ async def test_all_without_a_key_together_are_bounded_in_bytes(app: App, monkeyp
     await eventually((0, False), lambda: taken(app))
 
 
-async def test_who_has_sent_nothing_yet_does_not_give_way_for_bytes(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_has_sent_nothing_yet_does_not_give_way_for_bytes(app: App) -> None:
     """A caller that has just connected is heard, also if others send too much before its first byte arrives."""
-    monkeypatch.setattr("voicemem.server.http.connections.MAX_UNAUTHENTICATED_BYTES", 20_000)
+    app.ingest.port.limits = ingest_limits()._replace(unauthenticated_bytes=20_000)
     half = websocket_frame(TEXT, BIG[:9_000], length=10_000)
     reader, writer = await asyncio.open_connection(*app.ingest_address)
     async with (

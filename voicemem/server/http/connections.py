@@ -33,8 +33,6 @@ from voicemem.config.service import Address
 from voicemem.errors import CODES, Refused
 from voicemem.server.http.problems import SERVER, problem_response, turned_away
 
-MAX_UNAUTHENTICATED_BYTES = 16 * 1024 * 1024
-"""The most bytes that all connections of a port may send together before they have shown a key."""
 BACKLOG = 1_024
 """Connections that the kernel holds until they are accepted. It drops what comes while there are as many, and a caller
 who was dropped asks again after one second, and after three; the usual 100 come together in a burst of callers."""
@@ -62,6 +60,8 @@ class ConnectionLimits(NamedTuple):
     unauthenticated: int
     per_address: int = 0
     """From one address, of both kinds; 0 for no limit."""
+    unauthenticated_bytes: int = 16 * 1024 * 1024
+    """The most bytes that all connections together may send before they have shown a key."""
 
     @classmethod
     def of_port(cls, most: int, share: float, per_address: int = 0) -> ConnectionLimits:
@@ -132,7 +132,7 @@ class PortConnections:
             return
         arrival.received += size
         self.received += size
-        while self.received > MAX_UNAUTHENTICATED_BYTES:
+        while self.received > self.limits.unauthenticated_bytes:
             senders = [one for one in self.unauthenticated if self.unauthenticated[one].received]
             if not self.close_first(sorted(senders, key=lambda one: -self.unauthenticated[one].received)):
                 break
