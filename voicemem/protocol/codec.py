@@ -214,6 +214,8 @@ RAW_ARRAY_DECODER = msgspec.json.Decoder(list[msgspec.Raw])
 JOURNALED_KINDS = kinds_by_type(JournaledEvent)
 ENCODER = msgspec.json.Encoder()
 OPEN_BRACE = ord("{")
+WHOLE_TIMES = ("audio_end_ms", "audio_ms", "end_ms", "start_ms", "total_audio_ms")
+"""Fields of whole milliseconds, which engines send with fractions too."""
 NO_LINE_BREAKS = bytes.maketrans(b"\r\n", b"  ")
 """Line breaks are between the tokens of JSON only, never inside strings."""
 MAX_FAST_BYTES = 4096
@@ -349,12 +351,29 @@ def decode_event(text: bytes) -> DecodedEvent | RejectedEvent:
             check_event(event, len(text))
             return DecodedEvent(event, text)
         except msgspec.ValidationError as error:
+            rounded = with_whole_times(text)
+            if rounded != text:
+                return decode_event(rounded)
             header = decode_header(text)
             return reject(header, *explain_event(error, header.type))
         except Refused as refused:
             return reject(decode_header(text), refused.code, refused.detail)
     except MALFORMED:
         raise InvalidFrame("invalid_json") from None
+
+
+def with_whole_times(text: bytes) -> bytes:
+    """The JSON of an event with its times in ms as whole numbers; the same bytes where all are."""
+    if b'_ms"' not in text:
+        return text
+    values = JSON_DECODER.decode(text)
+    words = values.get("words")
+    found = False
+    for holder in (values, *(words if isinstance(words, list) else ())):
+        for name in WHOLE_TIMES if isinstance(holder, dict) else ():
+            if isinstance(holder.get(name), float):
+                holder[name], found = round(holder[name]), True
+    return ENCODER.encode(values) if found else text
 
 
 def decode_events(texts: Sequence[RawJson]) -> list[DecodedEvent | RejectedEvent]:

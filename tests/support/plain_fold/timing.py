@@ -46,9 +46,13 @@ def words_of(call: Call, reply: Reply) -> list[dict[str, Any]]:
 def rate_of(call: Call, reply: Reply) -> Fraction | None:
     """Rule 4: units of the measured text in a second of its total."""
     total = largest_total(call, reply)
-    if total is None:
+    if total is not None:
+        return Fraction(units(measured_text(reply, total)) * 1000, total.fields["total_audio_ms"])
+    playback = call.about(reply, "tts")
+    positions = [one.fields["audio_ms"] for one in playback if one.fields.get("audio_ms") and not one.estimated]
+    if not positions or not any(one.fields.get("done") for one in playback):
         return None
-    return Fraction(units(measured_text(reply, total)) * 1000, total.fields["total_audio_ms"])
+    return Fraction(units(reply.text) * 1000, max(positions))
 
 
 def median_rate(rates: list[Fraction]) -> Fraction:

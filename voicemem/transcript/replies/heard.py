@@ -12,6 +12,7 @@ from typing import NamedTuple
 from voicemem.transcript.cutting import after_closing_marks, prefix_of_units, units_of, whole_word_prefix
 from voicemem.transcript.replies.evidence import BY_TIME, ESTIMATED, Interruption, Source
 from voicemem.transcript.replies.interruptions import (
+    first_entries,
     first_progress,
     largest_total,
     match_words,
@@ -266,7 +267,14 @@ def rate_of(state: State, reply: Reply) -> Fraction | None:
     is_cut = reply.cut_ts is not None or reply.restored or is_cut_by_close(state, reply)
     if is_cut or not reply.generation.complete:
         return None
-    found = largest_total(sources_of(state, reply))
-    if found is None:
-        return None
-    return Fraction(units_of(measured_text(reply, found)), found[0].value)
+    sources = sources_of(state, reply)
+    found = largest_total(sources)
+    if found is not None:
+        return Fraction(units_of(measured_text(reply, found)), found[0].value)
+    played = (one.highest for source in sources for one in timelines(source, "audio")) if has_done(sources) else ()
+    played_ms = max(played, default=0)
+    return Fraction(units_of(reply.generation.text()), played_ms) if played_ms else None
+
+
+def has_done(sources: list[Source]) -> bool:
+    return any(True for _ in first_entries(sources, "dones"))
