@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable
 from itertools import accumulate
 from operator import attrgetter
@@ -18,6 +18,7 @@ LATE_PARTIAL_MS = 500
 """A partial that begins a final may arrive this much later than the final."""
 SMALL_INDEX = 8
 """An index of fewer segments is made again when it is needed."""
+ORDER = attrgetter("order")
 SegmentKey = tuple[str | None, int | None]
 """An item and a segment number; without both, a final closes the segment."""
 
@@ -66,6 +67,9 @@ class SpeechIndex:
         found = [segment for name in (user, None) if (segment := self.closed.get(name)) is not None]
         return max(found, key=attrgetter("order"), default=None)
 
+    def has(self, segment: Segment) -> bool:
+        return segment.order in self.by_user.get(segment.user, ())
+
     def give(self, segment: Segment, user: str | None) -> None:
         """Change the user of a segment that is open or has a key."""
         self.remove(segment)
@@ -111,6 +115,9 @@ def fold_asr(state: State, event: Asr, ts: int) -> Turn | None:
     turn = state.turn(flowing_turn(state) if number is None else number)
     index = speech_index(state, turn)
     segment = index.find(key, event.user)
+    if segment is None and number is None and event.item is None:
+        segment = move_open(state, turn, key, event.user)
+        index = speech_index(state, turn)
     if segment is None:
         # A frame begins one segment at most.
         if len(turn.segments) >= BOUND or (turn.segments and turn.segments[-1].order == state.position):
@@ -118,18 +125,62 @@ def fold_asr(state: State, event: Asr, ts: int) -> Turn | None:
             return None
         if not turn.segments:
             state.utterance_turn = turn.number
-        segment = Segment(*key, state.position, event.user)
+        segment = Segment(*key, state.position, event.user, turn=turn.number)
         turn.segments.append(segment)
         index.add(segment)
     elif event.user is not None and segment.user is None:
         state.memo.entries.pop((turn.number, None), None)
+        leave_open(state, segment)
         index.give(segment, event.user)
     if event.item is not None:
         state.items.setdefault(event.item, turn.number)
     state.newest_turn = max(state.newest_turn, turn.number)
     state.memo.entries.pop((turn.number, segment.user), None)
+    if event.final:
+        leave_open(state, segment)
     update_segment(state, turn, index, segment, event, ts)
+    if state.memo.open_speech is not None and is_open(segment) and not state.memo.open_speech.has(segment):
+        state.memo.open_speech.add(segment)
     return turn
+
+
+def move_open(state: State, turn: Turn, key: SegmentKey, user: str | None) -> Segment | None:
+    """Move to a turn the text that an event without turn and item continues, if no final has come for it yet.
+
+    The utterance belongs to the turn of its newest text, whatever was said, typed or answered since it began.
+    """
+    segment = open_speech(state).find(key, user)
+    if segment is None or len(turn.segments) >= BOUND:
+        return None
+    before = state.turns[segment.turn]
+    speech_index(state, before).remove(segment)
+    del before.segments[bisect_left(before.segments, segment.order, key=ORDER)]
+    if not turn.segments:
+        state.utterance_turn = turn.number
+    state.memo.speech.pop(turn.number, None)
+    insort(turn.segments, segment, key=ORDER)
+    segment.turn = turn.number
+    state.memo.entries.pop((before.number, segment.user), None)
+    state.dirty_turns.add(before.number)
+    return segment
+
+
+def open_speech(state: State) -> SpeechIndex:
+    known: SpeechIndex | None = state.memo.open_speech
+    if known is None:
+        segments = (one for number in state.turn_numbers for one in state.turns[number].segments if is_open(one))
+        known = state.memo.open_speech = SpeechIndex(sorted(segments, key=ORDER))
+    return known
+
+
+def leave_open(state: State, segment: Segment) -> None:
+    known: SpeechIndex | None = state.memo.open_speech
+    if known is not None and known.has(segment):
+        known.remove(segment)
+
+
+def is_open(segment: Segment) -> bool:
+    return segment.item is None and not segment.final and segment.begin < AFTER_ALL
 
 
 def flowing_turn(state: State) -> int:

@@ -43,6 +43,7 @@ class Memo:
         "entries",
         "false_alarms",
         "made",
+        "open_speech",
         "small_keys",
         "small_turn",
         "speech",
@@ -59,6 +60,8 @@ class Memo:
 
         Each with the version of the reply that it was made of.
         """
+        self.open_speech: Any = None
+        """A `speech.SpeechIndex` of segments without item that no final has come for, in any turn."""
         self.small_turn: int | None = None
         self.small_keys: list[object] = []
         """The keys kept in `entries` of that turn."""
@@ -106,6 +109,7 @@ class Segment(Struct, array_like=True, gc=False):
     """When its audio began, as the recogniser reported; `end_ms` is when it ended."""
     end_ms: int | None = None
     metadata: MergedMetadata | None = None
+    turn: int = 0
 
     @property
     def has_key(self) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from .call import Call, makes_a_message
 from .interruptions import is_cut, newest_interrupted, oldest_playing, oldest_unheard
 from .rows import ABOUT_A_REPLY, GENERATION, REGISTERING, TRACES, Event, Key, PlainRow, read_event, without_repeats
-from .speech import has_final, is_late_partial, key_of, segments_of
+from .speech import continued, has_final, is_late_partial, key_of, segments_of
 
 
 def events_of(rows: Sequence[PlainRow]) -> list[Event]:
@@ -17,6 +17,12 @@ def events_of(rows: Sequence[PlainRow]) -> list[Event]:
     for row in without_repeats(rows):
         event = read_event(row, events)
         event = replace(event, turn=turn_of(event, events))
+        late = event.type == "asr" and is_late_partial(segments_of(events, event.turn or 0), event)
+        moved = continued(events, event) if event.type == "asr" and not late else None
+        event = replace(event, arrived_turn=event.turn, utterance=utterance_after(event, events))
+        if moved is not None:
+            places = {one.position for one in moved.taken}
+            events = [replace(one, turn=event.turn) if one.position in places else one for one in events]
         events.append(replace(event, reply=reply_of(event, events)))
         if event.unnamed and makes_a_message(event) and events[-1].reply is None:
             events[-1] = replace(event, reply=("heard", event.position))
@@ -49,18 +55,20 @@ def turn_of_item(item: str | None, before: Sequence[Event]) -> int | None:
 def next_turn(before: Sequence[Event]) -> int:
     """Events: a new user utterance takes the next turn; the first is 1."""
     numbering = (*REGISTERING, *TRACES)
-    return 1 + max((one.turn for one in before if one.type in numbering and one.turn is not None), default=0)
+    return 1 + max((one.arrived_turn or 0 for one in before if one.type in numbering), default=0)
 
 
 def newest_utterance(before: Sequence[Event]) -> int | None:
     """Events: the turn of the utterance that began last: the first speech of a turn, or a typed message."""
-    newest, spoken = None, set()
-    for one in before:
-        typed = one.type == "message" and one.fields["role"] == "user"
-        if typed or (one.type == "asr" and one.turn not in spoken):
-            newest = one.turn
-            spoken.add(one.turn)
-    return newest
+    return before[-1].utterance if before else None
+
+
+def utterance_after(event: Event, before: Sequence[Event]) -> int | None:
+    """Events: the turn of the utterance that began last, once this event has come."""
+    typed = event.type == "message" and event.fields["role"] == "user"
+    if typed or (event.type == "asr" and event.turn is not None and not segments_of(before, event.turn)):
+        return event.turn
+    return newest_utterance(before)
 
 
 def turn_of_speech(event: Event, before: Sequence[Event]) -> int:

@@ -40,6 +40,10 @@ class Event:
     reply: Key | None = None
     """The reply that an `llm.*` makes, or that an event naming neither turn nor item was found to be about."""
     metadata: Json = field(default_factory=dict)
+    arrived_turn: int | None = None
+    """The turn at its arrival; speech moves to the turn of its newest text."""
+    utterance: int | None = None
+    """The turn of the newest utterance after it."""
 
     @property
     def item(self) -> str | None:

@@ -20,6 +20,8 @@ class Segment:
     key: SegmentKey
     user: str | None = None
     events: list[Event] = field(default_factory=list)
+    taken: list[Event] = field(default_factory=list)
+    """All events, also those of before it was withdrawn."""
     final: Event | None = None
     partial: Event | None = None
 
@@ -66,6 +68,22 @@ def is_late_partial(segments: Sequence[Segment], event: Event) -> bool:
     return last is not None and last.text.startswith(event.text) and event.ts - last.ts < LATE_PARTIAL_MS
 
 
+def continued(events: Sequence[Event], event: Event) -> Segment | None:
+    """Rule 1: in another turn, the segment without a final that an event without turn and item continues."""
+    if not event.unnamed or any(takes(one, event) for one in segments_of(events, event.turn or 0)):
+        return None
+    turns = {one.turn for one in events if one.type == "asr" and one.turn is not None}
+    known = [one for turn in turns for one in segments_of(events, turn)]
+    known = sorted((one for one in known if one.events and not one.final), key=lambda one: one.place)
+    return next((one for one in reversed(known) if takes(one, event)), None)
+
+
+def takes(segment: Segment, event: Event) -> bool:
+    """Rule 1: whether a segment can be the one of an event."""
+    user = event.fields.get("user")
+    return segment.key == key_of(event) and segment.is_open and (user is None or segment.user in (None, user))
+
+
 def segment_for(segments: list[Segment], event: Event) -> Segment:
     """Rule 1: an event without a user updates its segment whoever spoke; with one, that user's or nobody's yet."""
     key, user = key_of(event), event.fields.get("user")
@@ -80,6 +98,7 @@ def segment_for(segments: list[Segment], event: Event) -> Segment:
 
 def update(segment: Segment, event: Event) -> None:
     """Rule 1: a partial replaces the partial, a final what the segment said, and a final `""` withdraws it."""
+    segment.taken.append(event)
     if event.fields.get("final") and not event.text:
         segment.user, segment.events, segment.final, segment.partial = None, [], None, None
         return

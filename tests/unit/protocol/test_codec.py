@@ -29,7 +29,15 @@ from tests.support.samples.frames import (
 )
 from tests.support.strategies import PRODUCER_EVENTS
 from voicemem.errors import CODES, InvalidFrame
-from voicemem.protocol.codec import MALFORMED, DecodedEvent, decode_fast, decode_journaled, decode_stored
+from voicemem.protocol.codec import (
+    MALFORMED,
+    DecodedEvent,
+    RejectedEvent,
+    decode_event,
+    decode_fast,
+    decode_journaled,
+    decode_stored,
+)
 from voicemem.protocol.events import LlmDelta, MessageEvent, RefusalMarker, SessionClosed, SessionGap, SessionReopened
 from voicemem.protocol.types import JsonObject
 
@@ -269,3 +277,16 @@ def test_call_is_the_same_by_frame_and_by_lines(name: str) -> None:
     assert lines == decode_lines(body)
     assert all(isinstance(one, DecodedEvent) for one in lines)
     assert b"\n".join(one.payload for one in lines if isinstance(one, DecodedEvent)) == body.strip()
+
+
+def test_times_in_ms_with_a_fraction_are_rounded() -> None:
+    """An engine's fraction loses no interruption: the journal has whole numbers, and negative times are refused."""
+    rounded = decode_event(b'{"type":"interrupt","turn_id":1,"audio_end_ms":1234.6}')
+    assert isinstance(rounded, DecodedEvent)
+    assert rounded.payload == b'{"type":"interrupt","turn_id":1,"audio_end_ms":1235}'
+    timed = decode_event(b'{"type":"tts","words":[{"text":"a","start_ms":0.4,"end_ms":99.5}]}')
+    assert isinstance(timed, DecodedEvent)
+    assert timed.payload == b'{"type":"tts","words":[{"text":"a","start_ms":0,"end_ms":100}]}'
+    refused = decode_event(b'{"type":"tts","audio_ms":-1.5}')
+    assert isinstance(refused, RejectedEvent)
+    assert refused.code == "invalid_field"
