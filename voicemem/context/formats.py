@@ -257,12 +257,19 @@ def openai_conversation(runs: Sequence[RoleRun], system_messages: Sequence[dict[
             # Servers that render a prompt from the arguments iterate over them, so none become an empty object.
             arguments = json_text({} if run.call.arguments is None else run.call.arguments)
             function = {"name": run.call.name, "arguments": arguments}
-            calls = [{"id": run.call.call_id, "type": "function", "function": function}]
-            messages.append({"role": run.role, "content": run.text, **run.fields, "tool_calls": calls})
+            own, wanted = fields_wanted_back(run.call, "call"), fields_wanted_back(run.call, "message")
+            calls = [{**own, "id": run.call.call_id, "type": "function", "function": function}]
+            messages.append({**wanted, "role": run.role, "content": run.text, **run.fields, "tool_calls": calls})
         elif run.text is not None:
             said = {"role": run.role, "content": run.text}
             messages.append(said | run.fields if run.fields else said)
     return {"messages": messages}
+
+
+def fields_wanted_back(use: ToolUse, of: str) -> dict[str, Any]:
+    """The further fields with which a tool call, or its message, came from the LLM."""
+    found = (use.wanted_back or {}).get(of)
+    return found if isinstance(found, dict) else {}
 
 
 # Anthropic's Messages: https://docs.anthropic.com/en/api/messages

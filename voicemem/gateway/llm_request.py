@@ -27,6 +27,7 @@ from voicemem.sessions.recording.recorder import Recorder
 from voicemem.store.nodes import Claims
 from voicemem.store.streams import Stream
 from voicemem.telemetry.metrics import Span
+from voicemem.transcript.messages import WANTED_BACK
 from voicemem.transcript.state import State
 
 
@@ -176,7 +177,7 @@ class LlmRequest:
         self.item = item
         """The item of the reply, once the LLM has begun to answer."""
         self.writer = ReplyWriter(deps.recorder, turn.lease, self.begin_reply)
-        self.answer = LlmAnswer()
+        self.answer = LlmAnswer(lambda: f"call_{deps.recorder.runtime.new_id()}")
         self.started_s = time.monotonic()
         self.result = "cancelled"
         """For the metrics; stays when neither `finish` nor a failure is reached: the caller has hung up."""
@@ -211,7 +212,7 @@ class LlmRequest:
 
     async def receive_chunks(self) -> AsyncGenerator[bytes, None]:
         """The chunks, each handed to the writer first. Raises `LlmFailed`, `Refused`."""
-        done = False
+        done, finish = False, list[bytes]()  # a reason to end is kept back, as text may still come after it
         async with aclosing(self.deps.llm_client.stream(self.turn.endpoint, self.body)) as events:
             async for data in events:
                 if data == DONE:
@@ -223,8 +224,17 @@ class LlmRequest:
                     self.writer.add(LlmDelta(text=text, turn_id=self.turn_id, item=self.item, ts=self.now()))
                 if self.writer.refused is not None:
                     raise self.writer.refused
-                yield data
+                if self.answer.only_finishes:
+                    finish = [data]
+                    continue
+                if not self.answer.has_newest_choice:
+                    for kept in finish:
+                        yield kept
+                    finish = []
+                yield self.answer.well_formed(data)
                 self.is_sent = self.is_sent or bool(text)
+        for kept in finish:
+            yield kept
         if not self.has_started:
             raise LlmFailed("invalid_answer")
         if not (done or self.answer.has_finish_reason):
@@ -239,6 +249,7 @@ class LlmRequest:
                 try:
                     data = await self.deps.llm_client.complete(self.turn.endpoint, self.body)
                     self.answer.add_chunk(data)
+                    data = self.answer.well_formed(data)
                     self.check_not_empty()
                     self.note_first_chunk()
                 except LlmFailed as error:
@@ -289,7 +300,9 @@ class LlmRequest:
             # Those with a name and an id that events can hold can be stored and answered.
             fits = 0 < len(call.id) <= MAX_ID_CHARACTERS and 0 < len(call.name) <= MAX_ID_CHARACTERS
             if fits and call.name not in self.withheld_tool_names:
+                wanted = self.answer.wanted_back(call)
                 event = ToolCall(call_id=call.id, name=call.name, arguments=call.arguments)
+                event = structs.replace(event, metadata={WANTED_BACK: wanted} if wanted else None)
                 self.writer.add(structs.replace(event, turn_id=self.turn_id, ts=self.now()))
         await self.wait_until_written()
         if self.writer.error is not None:
@@ -298,9 +311,12 @@ class LlmRequest:
     @property
     def must_continue(self) -> bool:
         """True if another LLM request must follow: the LLM called tools, and the service runs all of them."""
+        return self.result == "answered" and self.calls_only_ours
+
+    @property
+    def calls_only_ours(self) -> bool:
         calls = self.answer.tool_calls
-        ours = all(call.name in self.service_tool_names and call.id for call in calls)
-        return self.result == "answered" and bool(calls) and ours
+        return bool(calls) and all(call.name in self.service_tool_names and call.id for call in calls)
 
     async def wait_until_written(self) -> None:
         """Wait until everything is written; if some of the text was not, write another end with all of it."""

@@ -40,6 +40,7 @@ from voicemem.store.nodes import Claims
 from voicemem.store.streams import Stream, may_reopen
 
 T = TypeVar("T")
+TOOL_FIELDS = ("tools", "tool_choice", "parallel_tool_calls")
 LOG = logging.getLogger("voicemem.gateway")
 
 
@@ -171,7 +172,11 @@ class Gateway:
             body = {**body, "messages": [*body["messages"], message], **place}
         body = with_images(body, prepared.chat_turn.messages)
         body = build_llm_request(body, prepared.chat_turn, prepared.endpoint.model, custom)
-        return body | {"tools": [*body.get("tools", ()), *tools]} if tools else body
+        if tools:
+            return body | {"tools": [*body.get("tools", ()), *tools]}
+        if prepared.tools and not body.get("tools"):  # the last request for an answer: no LLM takes these alone
+            return {name: value for name, value in body.items() if name not in TOOL_FIELDS}
+        return body
 
     # Answers in progress
 

@@ -117,9 +117,10 @@ def without_service_calls(data: bytes, request: LlmRequest, complete: bool = Fal
         return data
     # If nothing is left that the caller could run, "tool_calls" as the reason would make it wait for calls that never
     # come: its answer is simply over.
-    stops = len(removed) == len(tool_calls) and not request.must_continue
+    continues = request.calls_only_ours
+    stops = len(removed) == len(tool_calls) and not continues
     ids = {call.id for call in removed if call.id}
-    indexes = {call.index for call in removed if call.index is not None}
+    indexes = {place for place, call in enumerate(tool_calls) if call in removed}
     payload: Any = msgspec.json.decode(data)
     empty = True
     for choice in payload.get("choices") or ():
@@ -132,6 +133,8 @@ def without_service_calls(data: bytes, request: LlmRequest, complete: bool = Fal
                 del delta["tool_calls"]
         if stops and choice.get("finish_reason") == "tool_calls":
             choice["finish_reason"] = "stop"
-        over = choice.get("finish_reason") is not None and not request.must_continue
+        over = choice.get("finish_reason") is not None and not continues
         empty = empty and not (over or any(value for name, value in delta.items() if name != "role"))
-    return None if empty and not complete and payload.get("choices") else msgspec.json.encode(payload)
+    # Of several requests for one answer, the last one says why it ends and what it took.
+    dropped = empty and not complete and (continues or payload.get("choices"))
+    return None if dropped else msgspec.json.encode(payload)

@@ -3,6 +3,8 @@
 What servers add to the format is passed through unread.
 """
 
+import json
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -10,7 +12,7 @@ from msgspec import Struct
 
 from voicemem.errors import LlmFailed
 from voicemem.protocol.codec import has_too_many_values
-from voicemem.protocol.types import MAX_TEXT_BYTES, MAX_VALUES
+from voicemem.protocol.types import MAX_TEXT_BYTES, MAX_VALUES, JsonObject
 
 MAX_TOOL_CALLS = 128
 """Of one answer: as many as OpenAI's requests may have tools."""
@@ -29,15 +31,18 @@ def content_text(content: Any) -> str:
 
 class FunctionPart(Struct, frozen=True):
     name: str | None = None
-    arguments: str | None = None
+    arguments: Any = None
+    """Text, or of some servers the object itself."""
 
 
 class ToolCallPart(Struct, frozen=True):
     """A tool call, or a fragment of one; the fragments of one call have the same index."""
 
     index: int | None = None
-    id: str | None = None
+    id: str | int | None = None
     function: FunctionPart | None = None
+    extra_content: Any = None
+    """The thought signature of Gemini's, which must come back with the call."""
 
 
 class ChoiceMessage(Struct, frozen=True):
@@ -50,22 +55,54 @@ class ChoiceMessage(Struct, frozen=True):
     function_call: Any = None
 
 
+MESSAGE_FIELDS = frozenset(("role", *ChoiceMessage.__struct_fields__))
+MAX_EXTRA_BYTES = 64 * 1024
+"""Of the further fields of a message, which are kept only with its tool calls."""
+
+
 class CompletionChoice(Struct, frozen=True):
-    index: int = 0
-    delta: ChoiceMessage | None = None
-    message: ChoiceMessage | None = None
+    index: int | None = None
+    delta: JsonObject | None = None
+    message: JsonObject | None = None
     finish_reason: str | None = None
 
 
 class Completion(Struct, frozen=True):
     """A chat completion, or one chunk of it."""
 
-    id: str | None = None
+    id: str | int | None = None
     choices: list[CompletionChoice] | None = None
     error: Any = None
 
 
 DECODER = msgspec.json.Decoder(Completion)
+
+
+def decode_completion(data: bytes) -> Completion:
+    """Read a completion or a chunk. Raises `LlmFailed` (`invalid_answer`)."""
+    try:
+        return DECODER.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    try:  # a chunk may hold half a character, which only Python's own reader takes
+        return msgspec.convert(json.loads(data) if b"\\ud" in data.lower() else None, Completion)
+    except (ValueError, RecursionError):
+        raise LlmFailed("invalid_answer") from None
+
+
+def read_message(fields: JsonObject) -> ChoiceMessage:
+    """Read the fields that are used. Raises `LlmFailed` (`invalid_answer`)."""
+    try:
+        return msgspec.convert(fields, ChoiceMessage)
+    except msgspec.ValidationError:
+        raise LlmFailed("invalid_answer") from None
+
+
+def join_halves(text: str) -> tuple[str, str]:
+    """A text with its surrogates joined to characters, and the half that it ends with; lone halves become U+FFFD."""
+    half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
+    whole = text[: len(text) - len(half)].encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return whole, half
 
 
 class PartialToolCall:
@@ -77,6 +114,7 @@ class PartialToolCall:
         self.name = ""
         self.fragments: list[str] = []
         """Of the arguments."""
+        self.extra_content: Any = None
 
     @property
     def arguments(self) -> str:
@@ -86,13 +124,28 @@ class PartialToolCall:
 class LlmAnswer:
     """The answer of an LLM so far: the text and the tool calls of the first choice."""
 
-    def __init__(self) -> None:
+    def __init__(self, new_id: Callable[[], str] = str) -> None:
+        """`new_id` makes the ids of tool calls that come without one."""
+        self.new_id = new_id
         self.id: str | None = None
         """From the first chunk that has one."""
         self.text: list[str] = []
         self.size = 0
         self.tool_calls: list[PartialToolCall] = []
         self.by_index: dict[int, PartialToolCall] = {}
+        """The newest of each index."""
+        self.chunk_parts: list[tuple[PartialToolCall, JsonObject]] = []
+        """The fragments of tool calls in the newest chunk, as a well-formed one has them."""
+        self.is_malformed = False
+        """True if the newest chunk has them otherwise."""
+        self.has_newest_choice = False
+        self.only_finishes = False
+        """True if the newest chunk says why the answer ends, and nothing else."""
+        self.extra: JsonObject = {}
+        """Further fields of the message, such as `reasoning_content`; texts are joined."""
+        self.extra_size = 0
+        self.half = ""
+        """The first half of a character (a surrogate) that a chunk ended with."""
         self.has_choice = False
         """True if any chunk had a choice."""
         self.has_finish_reason = False
@@ -109,31 +162,37 @@ class LlmAnswer:
         """Add a chunk or a whole completion; the text that it adds. Raises `LlmFailed`."""
         if len(data) > MAX_VALUES and has_too_many_values(data):
             raise LlmFailed("too_long")
-        try:
-            completion = DECODER.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise LlmFailed("invalid_answer") from None
+        completion = decode_completion(data)
         if completion.error is not None:
             # Of the error only an HTTP status is used: its texts may hold secrets.
             code = completion.error.get("code") if isinstance(completion.error, dict) else None
             if isinstance(code, str) and code.isdecimal() and len(code) == 3:
                 code = int(code)
             raise LlmFailed(code if type(code) is int and 400 <= code <= 599 else "error")
-        self.id = self.id or completion.id
+        self.id = self.id or (None if completion.id is None else str(completion.id))
         added = ""
+        self.chunk_parts, self.is_malformed, self.only_finishes = [], False, False
+        self.has_newest_choice = bool(completion.choices)
         for choice in completion.choices or ():
-            message = choice.message or choice.delta
-            if choice.index != 0:
+            if choice.index:
                 continue
+            fields = choice.message or choice.delta
+            message = None if fields is None else read_message(fields)
             self.has_choice = True
             self.has_finish_reason = self.has_finish_reason or choice.finish_reason is not None
-            if message is not None:
+            if fields is not None and message is not None:
                 added += content_text(message.content)
+                self.add_extra(fields)
                 self.has_other_content = self.has_other_content or bool(
                     message.refusal or message.audio or message.function_call
                 )
                 for part in message.tool_calls or ():
                     self.add_tool_call_part(part)
+            self.only_finishes = choice.finish_reason is not None and not (
+                message and (content_text(message.content) or message.tool_calls or message.refusal)
+            )
+        if self.half or added[-1:] >= "\ud800":
+            added, self.half = join_halves(self.half + added)
         if added:
             self.text.append(added)
             self.add_size(added)
@@ -141,25 +200,84 @@ class LlmAnswer:
 
     def add_tool_call_part(self, part: ToolCallPart) -> None:
         """Add a fragment to its tool call. Without an index it continues the last one, unless its id is another."""
+        id = "" if part.id is None else str(part.id)
+        tool_call = self.tool_calls[-1] if self.tool_calls else None
         if part.index is not None:
             tool_call = self.by_index.get(part.index)
-        else:
-            tool_call = next((known for known in self.tool_calls[-1:] if part.id in (None, "", known.id)), None)
-        if tool_call is None:
+        if tool_call is None or (id and tool_call.id and id != tool_call.id):
             if len(self.tool_calls) == MAX_TOOL_CALLS:
                 raise LlmFailed("too_long")
             tool_call = PartialToolCall(part.index)
             self.tool_calls.append(tool_call)
             if part.index is not None:
                 self.by_index[part.index] = tool_call
-        tool_call.id = tool_call.id or part.id or ""
-        if part.function is not None:
-            tool_call.name += part.function.name or ""
+        is_first = not (tool_call.id or tool_call.name or tool_call.fragments)
+        tool_call.id = tool_call.id or id or (self.new_id() if is_first else "")
+        name = "" if part.function is None else part.function.name or ""
+        if name == tool_call.name:  # some servers repeat it in each fragment
+            name = ""
+        tool_call.name += name
         if len(tool_call.id) + len(tool_call.name) > MAX_NAME_CHARACTERS:
             raise LlmFailed("too_long")
-        if part.function is not None and part.function.arguments:
-            tool_call.fragments.append(part.function.arguments)
-            self.add_size(part.function.arguments)
+        if part.extra_content is not None:
+            tool_call.extra_content = part.extra_content
+            self.count_extra(part.extra_content)
+        arguments = None if part.function is None else part.function.arguments
+        if arguments:
+            text = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
+            tool_call.fragments.append(text)
+            self.add_size(text)
+        self.note_part(part, tool_call, name, is_first)
+
+    def note_part(self, part: ToolCallPart, tool_call: PartialToolCall, name: str, is_first: bool) -> None:
+        """Note a fragment as OpenAI's clients join it: by an index of its call's own, with id and name once."""
+        place = next(place for place, known in enumerate(self.tool_calls) if known is tool_call)
+        arguments = part.function.arguments if part.function is not None else None
+        text = tool_call.fragments[-1] if arguments else ""
+        function = {"arguments": text} | ({"name": name} if name else {})
+        fragment: JsonObject = {"index": place, "function": function}
+        if is_first:
+            fragment |= {"id": tool_call.id, "type": "function"}
+        if part.extra_content is not None:
+            fragment["extra_content"] = part.extra_content
+        self.chunk_parts.append((tool_call, fragment))
+        odd_id = part.id != tool_call.id if is_first else bool(part.id)
+        odd_name = bool(part.function and part.function.name) != bool(name)
+        odd_arguments = bool(arguments) and not isinstance(arguments, str)
+        self.is_malformed = self.is_malformed or part.index != place or odd_id or odd_name or odd_arguments
+
+    def add_extra(self, fields: JsonObject) -> None:
+        """Keep the fields of a message that an LLM may want back with its tool calls."""
+        if fields.keys() <= MESSAGE_FIELDS or self.extra_size > MAX_EXTRA_BYTES:
+            return
+        for name, value in fields.items():
+            if name in MESSAGE_FIELDS or value is None:
+                continue
+            before = self.extra.get(name)
+            joins = isinstance(value, str | list) and type(before) is type(value)
+            self.extra[name] = before + value if joins else value
+            self.count_extra(value)
+
+    def count_extra(self, value: Any) -> None:
+        self.extra_size += len(msgspec.json.encode(value))
+
+    def wanted_back(self, tool_call: PartialToolCall) -> JsonObject:
+        """The fields that came with a tool call and its message, for the requests that show it again."""
+        if self.extra_size > MAX_EXTRA_BYTES:
+            return {}
+        call = {} if tool_call.extra_content is None else {"extra_content": tool_call.extra_content}
+        return {name: value for name, value in (("message", self.extra), ("call", call)) if value}
+
+    def well_formed(self, data: bytes) -> bytes:
+        """The newest chunk, as OpenAI's clients can read it."""
+        if not self.is_malformed:
+            return data
+        payload: Any = json.loads(data)
+        for choice in payload["choices"]:
+            message = choice.get("delta") or choice.get("message") or {}
+            if not choice.get("index") and message.get("tool_calls"):
+                message["tool_calls"] = [fragment for _, fragment in self.chunk_parts]
+        return json.dumps(payload).encode()
 
     def add_size(self, added: str) -> None:
         self.size += len(added.encode(errors="replace"))

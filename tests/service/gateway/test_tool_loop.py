@@ -166,3 +166,52 @@ async def test_a_users_document(serve: Serve) -> None:
         async with openai_client(api.app, session_id="next") as other:
             assert "A window seat?" == await ask(other, "A flight, please.")
         assert "Likes window seats." in llm.last["messages"][0]["content"]
+
+
+async def test_what_the_llm_wants_back_with_a_tool_call(serve: Serve) -> None:
+    """Fields of its message and of the call come back in this turn and in later ones, and are in no message."""
+    signature = {"google": {"thought_signature": "c2ln"}}
+    call: JsonObject = {"index": 0, "id": "c", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    deltas: list[JsonObject] = [{"reasoning_content": "A tool."}, {"tool_calls": [call | {"extra_content": signature}]}]
+    chunks = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+    raw = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+    async with service_with_llm(serve, Script(raw=raw.encode()), Script(["Rain."])) as (api, client, llm):
+        await ask(client, "The weather?")
+        await ask_and_collect(client, [{"role": "tool", "tool_call_id": "c", "content": "rain"}], True)
+        for _ in range(2):
+            sent = next(one for one in llm.last["messages"] if one.get("tool_calls"))
+            assert ("A tool.", signature) == (sent["reasoning_content"], sent["tool_calls"][0]["extra_content"])
+            await ask(client, "And now?")
+        assert "A tool." not in json.dumps(await api.contents())
+
+
+@pytest.mark.parametrize("more", [{}, {"tool_choice": "required"}, {"parallel_tool_calls": False}])
+async def test_the_last_request_has_nothing_about_tools(serve: Serve, more: Any) -> None:
+    """An LLM that calls our tool again and again is asked without it in the end, and without what only tools allow."""
+    tool = {"id": "c", "name": "update_working_memory", "arguments": '{"content":"x"}'}
+    scripts = [Script(tools=[tool])] * 7 + [Script(["At last."])]
+    async with service_with_llm(serve, *scripts, working_memory={"format": "text", "tools": True}) as (_, client, llm):
+        raw = await client.chat.completions.create(model="any", messages=user_message("Hi."), extra_body=more)
+        assert "At last." == raw.choices[0].message.content
+        assert not {"tools", "tool_choice", "parallel_tool_calls"} & llm.last.keys()
+
+
+async def test_the_end_comes_last(serve: Serve) -> None:
+    """Neither our tools nor a server that ends too early makes a client stop reading before all of the text."""
+    early: list[JsonObject] = [
+        {"delta": {}, "finish_reason": "stop"},
+        {"delta": {"content": "Ann."}, "finish_reason": None},
+    ]
+    chunks = [{"choices": [{"index": 0, **choice}]} for choice in early]
+    raw = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+    tool = {"id": "c", "name": "update_working_memory", "arguments": '{"content":"x"}'}
+    scripts = Script(tools=[tool]), Script(raw=raw.encode())
+    async with service_with_llm(serve, *scripts, working_memory={"format": "text", "tools": True}) as (_, client, _):
+        text = ""
+        async for chunk in await client.chat.completions.create(
+            model="any", messages=user_message("I am Ann."), stream=True
+        ):
+            text += chunk.choices[0].delta.content or ""
+            if chunk.choices[0].finish_reason:
+                break
+        assert "Ann." == text

@@ -230,3 +230,71 @@ def test_an_answer_may_be_empty(delta: Any) -> None:
         full = LlmAnswer()
         full.add_chunk(chunk(delta | more))
         assert not full.is_empty
+
+
+A, B = '{"city":"Bonn"}', '{"zone":"CET"}'
+
+
+def fragment(id: Any = None, name: str | None = None, arguments: Any = None, **more: Any) -> dict[str, Any]:
+    """A fragment of a tool call, with an index only where one is given."""
+    function = {key: value for key, value in (("name", name), ("arguments", arguments)) if value is not None}
+    return {"function": function} | ({} if id is None else {"id": id}) | more
+
+
+@every_row(
+    "chunks",
+    [
+        [[fragment("a", "weather", A, index=0)], [fragment("b", "clock", B, index=0)]],
+        [
+            [fragment("a", "weather", A[:5], index=0)],
+            [fragment(arguments=A[5:], index=0)],
+            [fragment("b", "clock", B, index=0)],
+        ],
+        [
+            [fragment("a", "weather", A[:5], index=0)],
+            [fragment("a", "weather", A[5:], index=0)],
+            [fragment("b", "clock", B)],
+        ],
+        [[fragment("a", "weather", {"city": "Bonn"}, index=1)], [fragment("b", "clock", B, index=7)]],
+        [[fragment(None, "weather", A, index=0)], [fragment(None, "clock", B, index=1)]],
+        [[fragment(5, "weather", A, index=None), fragment(6, "clock", B, index=None)]],
+    ],
+)
+def test_tool_calls_of_many_servers(chunks: list[Any]) -> None:
+    """Each call is one, whatever index, id and name its fragments have; a client gets them as OpenAI sends them."""
+    names = iter(("x", "y"))
+    answer, calls = LlmAnswer(lambda: next(names)), dict[int, list[str]]()
+    for parts in chunks:
+        data = json.dumps({"id": 7, "choices": [{"index": None, "delta": {"tool_calls": parts}}]}).encode()
+        answer.add_chunk(data)
+        for one in json.loads(answer.well_formed(data))["choices"][0]["delta"]["tool_calls"]:
+            call = calls.setdefault(one["index"], ["", "", ""])
+            call[0] += one.get("id") or ""
+            call[1] += one["function"].get("name") or ""
+            call[2] += one["function"].get("arguments") or ""
+    assert [("weather", A), ("clock", B)] == [(call.name, call.arguments) for call in answer.tool_calls]
+    assert [[call.id, call.name, call.arguments] for call in answer.tool_calls] == list(calls.values())
+    assert 2 == len({call.id for call in answer.tool_calls} - {""})
+
+
+def test_a_character_in_two_chunks_is_one() -> None:
+    """A server that cuts its text between the halves of a character does not end the answer."""
+    answer = LlmAnswer()
+    for half in ("Hi \\ud83d", "\\ude00!", "\\ud83d"):
+        answer.add_chunk(b'{"choices":[{"delta":{"content":"%s"}}]}' % half.encode())
+    assert "Hi \U0001f600!" == "".join(answer.text)
+
+
+def test_what_came_with_a_tool_call_is_kept() -> None:
+    """Fields of the message are joined over its chunks; beyond a size none is kept."""
+    answer = LlmAnswer()
+    for text in ("I need ", "a tool."):
+        answer.add_chunk(json.dumps({"choices": [{"delta": {"reasoning_content": text}}]}).encode())
+    call = fragment("a", "weather", A, index=0, extra_content={"google": {"thought_signature": "c2ln"}})
+    answer.add_chunk(json.dumps({"choices": [{"delta": {"tool_calls": [call]}}]}).encode())
+    assert {
+        "message": {"reasoning_content": "I need a tool."},
+        "call": {"extra_content": {"google": {"thought_signature": "c2ln"}}},
+    } == answer.wanted_back(answer.tool_calls[0])
+    answer.add_chunk(json.dumps({"choices": [{"delta": {"reasoning_content": "x" * 70_000}}]}).encode())
+    assert {} == answer.wanted_back(answer.tool_calls[0])
