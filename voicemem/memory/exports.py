@@ -46,14 +46,14 @@ TURNS_AT_ONCE, ROWS_AT_ONCE = 100, 500
 
 
 class CallsBegin(Struct, frozen=True, tag="calls"):
-    """The first line: in which format, and how many calls there are now for which the conditions hold."""
+    """The first line: the format, and the current number of calls that match the conditions."""
 
     format: FormatName
     sessions: int
 
 
 class ExportedCall(Struct, frozen=True, tag="call"):
-    """A call: a name for its file, and the whole document; a vCon is an object, everything else is a text."""
+    """A call: a name for its file, and the whole document; a vCon is an object, any other format a text."""
 
     session_id: SessionId
     file: str
@@ -91,7 +91,7 @@ def write_call(name: FormatName, stream: Stream, read_model: ReadModel) -> str:
 async def export_calls(
     store: Store, read_models: ReadModelCache, filter: SessionFilter, name: FormatName
 ) -> AsyncGenerator[bytes, None]:
-    """The calls for which conditions hold, the newest first, each as a line of JSON. Raises `StoreUnavailable`.
+    """Yield the calls that match conditions, the newest first, each as a line of JSON. Raises `StoreUnavailable`.
 
     Calls that begin meanwhile may be missing. It takes no more memory than the largest call.
     """
@@ -118,7 +118,7 @@ async def list_streams(store: Store, filter: SessionFilter) -> AsyncGenerator[St
 async def call_line(
     read_models: ReadModelCache, stream: Stream, name: FormatName
 ) -> ExportedCall | UnreadableCall | None:
-    """The line of a call; None if it was erased meanwhile."""
+    """Return the line of a call; None if it was erased meanwhile."""
     try:
         read_model = await read_models.load_as_of(stream.key, stream.position, background=True)
         if read_model.position < stream.position:
@@ -136,7 +136,7 @@ def line_of(line: CallsLine) -> bytes:
 
 
 class Exporting(Struct):
-    """One export under way, with what it counts."""
+    """An export under way, with its counts."""
 
     store: Store
     read_models: ReadModelCache
@@ -195,13 +195,13 @@ class Exporting(Struct):
             is_readable = False
             yield self.encode([head, Unreadable(stream.id, "memory")])
         self.sessions += 1
-        of_nobody = MemoryFilter(  # the user's have been written, and another user's are not for this one to see
+        of_no_one = MemoryFilter(  # the user's have been written, and another user's are not for this one to see
             project=self.project, user_ids=AnyOf((None,)), session_ids=AnyOf((stream.id,)), with_superseded=True
         )
-        async for piece in self.kept(of_nobody):
+        async for piece in self.kept(of_no_one):
             yield piece
         deliveries = await self.store.deliveries.list_deliveries(stream.key)
-        for one in deliveries:  # of the address the host alone, since the rest may be secret
+        for one in deliveries:  # only the host of the address, since the rest may be secret
             state: Any = one.state
             receiver = urlsplit(one.url).hostname or ""
             yield self.encode([ExportedDelivery(stream.id, receiver, one.event_type, state, len(one.attempts))])
@@ -217,7 +217,7 @@ class Exporting(Struct):
             yield self.encode(lines)
         state = read_model.state
         async for _, event in events_at(self.store.journal, stream.key, [*state.memory_positions]):
-            if isinstance(event, MemorySummary):  # also what contexts leave out
+            if isinstance(event, MemorySummary):  # including what contexts leave out
                 yield self.encode([ExportedSummary(stream.id, event.through_turn, event.text, event.model)])
             elif isinstance(event, MemoryCarried):
                 yield self.encode(ExportedCarriedSession(stream.id, one.session_id, one.text) for one in event.sessions)
@@ -266,7 +266,7 @@ class Exporting(Struct):
 async def export_user(
     store: Store, read_models: ReadModelCache, project: str, user_id: str, clock: Clock, with_events: bool = False
 ) -> AsyncGenerator[bytes, None]:
-    """All that is stored of a user, in pieces of whole lines, for `ExportLine`. Raises `StoreUnavailable`.
+    """Yield everything stored about a user, in pieces of whole lines (`ExportLine`). Raises `StoreUnavailable`.
 
     Sessions that begin meanwhile may be missing. With `with_events` the journals come along.
     """
@@ -301,7 +301,7 @@ def turn_lines(session_id: str, read_model: ReadModel, numbers: Sequence[int]) -
 
 
 class ExportBegin(Struct, frozen=True, tag="export"):
-    """The first line: whose export this is, when it was made (Unix ms), and of how many sessions."""
+    """The first line: the user, the time of the export (Unix ms), and the number of sessions."""
 
     version: Literal[1]
     user_id: str
@@ -374,7 +374,7 @@ class ExportedCarriedSession(Struct, frozen=True, tag="carried"):
 
 
 class ExportedMemory(Memory, frozen=True, kw_only=True, rename={"evidence": "from"}, tag="memory"):
-    """A memory that lasts beyond its call, also one that is out of date or over; in the form of its own route."""
+    """A memory that lasts beyond its call, even if out of date or expired; in the form of its own route."""
 
 
 class ExportedData(Struct, frozen=True, tag="data"):
@@ -385,7 +385,7 @@ class ExportedData(Struct, frozen=True, tag="data"):
 
 
 class ExportedDelivery(Struct, frozen=True, tag="delivery"):
-    """A webhook event about a session: whom it went to, and what became of it."""
+    """A webhook event about a session: its receiver, and the outcome."""
 
     session_id: SessionId
     receiver: str
@@ -395,7 +395,7 @@ class ExportedDelivery(Struct, frozen=True, tag="delivery"):
 
 
 class ExportedEvent(Struct, frozen=True, tag="event"):
-    """An entry of the journal, as it was taken."""
+    """An entry of the journal, as it was received."""
 
     session_id: SessionId
     position: int

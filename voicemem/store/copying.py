@@ -45,7 +45,7 @@ class CopiedTable(NamedTuple):
     flags: frozenset[int]
     """Places of the columns of flags, which are numbers on SQLite."""
     content: str
-    """Which rows are copied: without those of erased sessions."""
+    """The condition for rows to be copied, which leaves out those of erased sessions."""
 
     def place(self, row: Row) -> Row:
         return tuple(row[self.columns.index(name)] for name in self.key)
@@ -115,7 +115,7 @@ TABLES = (
     ARCHIVES,
     JOURNAL,
 )
-"""In the order of the copy: what says whose content a row is comes before it."""
+"""The tables in the order of the copy: owners come before their content."""
 MEASURE = f"""
     select count(*) filter (where kind = 'session'), count(*) filter (where state = 'running' and kind = 'session'),
     count(*) filter (where kind = 'user'), cast(coalesce(sum({JOURNAL_END}), 0) as bigint),
@@ -139,7 +139,7 @@ class CopyFailed(Exception):
 
 
 class Differs(CopyFailed):
-    """The copy is not what the source is."""
+    """The copy differs from the source."""
 
 
 class Volume(NamedTuple):
@@ -155,14 +155,14 @@ class Volume(NamedTuple):
     pending: int
     attempts: int
     epochs: int
-    """Of all producers, added up: each open raises it."""
+    """The sum over all producers: each open raises it."""
     first_key: int
     last_key: int
     """Of all streams; 0 without any."""
 
 
 class CopyMark(Struct, frozen=True, kw_only=True):
-    """How far a copy has come: all rows up to that of the key `after` of `table`, and everything of earlier tables."""
+    """The progress of a copy: it has all rows up to the key `after` of `table`, and all earlier tables."""
 
     incarnation: bytes
     """Of the source."""
@@ -172,7 +172,7 @@ class CopyMark(Struct, frozen=True, kw_only=True):
     rows: int = 0
     events: int = 0
     size: int = 0
-    """About how many bytes that is."""
+    """The approximate number of bytes so far."""
 
 
 class MovedMark(Struct, frozen=True, kw_only=True):
@@ -211,7 +211,7 @@ class CopyEnd(ABC):
             return Volume(*self.opened.one(MEASURE))
 
     def read(self, table: CopiedTable, after: Row | None = None) -> Iterator[Row]:
-        """The rows of a table behind a key, in order; of content, that of sessions which are not erased."""
+        """Yield the rows of a table after a key, in order, without the content of erased sessions."""
         key, marks = ", ".join(table.key), ", ".join(f":{name}" for name in table.key)
         behind = "true" if after is None else f"({key}) > ({marks})"
         query = f"select {', '.join(table.columns)} from {table.name} where {behind} and {table.content} order by {key}"
@@ -227,7 +227,7 @@ class CopyEnd(ABC):
             return page_of(runs_after(self.reading, key, after), after, limit)
 
     def prepare(self, volume: Volume, mark: bytes) -> None:
-        """Set the first mark, and make room for what a source holds. It may be repeated."""
+        """Set the first mark, and make room for the contents of a source. It may be repeated."""
         with self.guarded():
             self.make_room(volume, mark)
 
@@ -242,13 +242,13 @@ class CopyEnd(ABC):
             self.save_value(COPYING, mark)
 
     def hand_over(self, moved: bytes) -> None:
-        """Set the mark with which the store is not served any more: the copy is."""
+        """Mark the store as moved: from then on the copy is served, and not the store."""
         with self.guarded():
             self.save_value(MOVED, moved)
             self.end_reading()
 
     def finish(self, values: Mapping[str, bytes]) -> None:
-        """Set values of `meta` and remove the mark, in one transaction: the store may be served."""
+        """Set values of `meta` and remove the mark, in one transaction, so that the store may be served."""
         self.end_reading()
         with self.guarded(), self.transaction():
             for name, value in values.items():
@@ -259,7 +259,7 @@ class CopyEnd(ABC):
     def save_value(self, name: str, value: bytes) -> None:
         self.opened.execute(SAVE_META, name=name, value=value)
 
-    # What the engines do in their own ways
+    # Where the engines differ
 
     @property
     @abstractmethod
@@ -268,11 +268,11 @@ class CopyEnd(ABC):
 
     @abstractmethod
     def scan(self, query: str, at_once: int, **values: Any) -> Iterator[Row]:
-        """The rows of a query, of which so many are held at a time. Raises `CopyFailed`."""
+        """Yield the rows of a query, holding so many at a time. Raises `CopyFailed`."""
 
     @abstractmethod
     def end_reading(self) -> None:
-        """Let go of the moment that is read."""
+        """Release the snapshot that is read."""
 
     @abstractmethod
     def guarded(self) -> AbstractContextManager[None]:
@@ -287,12 +287,12 @@ class CopyEnd(ABC):
         """See `prepare`."""
 
     def repeat_streams(self, streams: Sequence[dict[str, Any]]) -> None:
-        """Insert what the engine repeats of streams elsewhere."""
+        """Insert the values of streams that the engine stores a second time elsewhere."""
         return
 
     @abstractmethod
     def make_derived(self, cursor_secret: bytes) -> None:
-        """Make what follows from the copied rows: words of memories, counts."""
+        """Make what is derived from the copied rows: words of memories, counts."""
 
     @abstractmethod
     def close(self) -> None:
@@ -309,7 +309,7 @@ def values_of(table: CopiedTable, row: Row) -> Iterator[Any]:
 
 
 def decode_config(encoded: bytes) -> JsonObject:
-    """A configuration; empty where it is damaged, which is found when it is read."""
+    """Return a configuration; empty if it is damaged, which is reported when it is read."""
     try:
         return msgspec.json.decode(encoded, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -320,7 +320,7 @@ Report = Callable[[CopyMark], None]
 
 
 def why_not_served(values: Mapping[str, bytes]) -> str | None:
-    """Why a store with these values of `meta` must not be served; None for one that may."""
+    """Return why a store with these values of `meta` must not be served; None if it may be."""
     if COPYING in values:
         return "The store is half of a copy; run voicemem copy again, as before, to finish it."
     if MOVED in values:
@@ -349,7 +349,7 @@ def begin_copy(source: CopyEnd, target: CopyEnd) -> CopyMark:
 
 
 def copy_rows(source: CopyEnd, target: CopyEnd, mark: CopyMark, report: Report) -> CopyMark:
-    """Copy everything behind a mark; where it ends. Raises what the engines raise."""
+    """Copy everything after a mark, and return the last mark. Raises what the engines raise."""
     if not mark.table:
         target.prepare(mark.volume, msgspec.msgpack.encode(mark))
     names = [table.name for table in TABLES]
@@ -370,7 +370,7 @@ def copy_rows(source: CopyEnd, target: CopyEnd, mark: CopyMark, report: Report) 
 
 
 def portions(rows: Iterator[Row]) -> Iterator[tuple[list[Row], int]]:
-    """Rows in portions, with about how many bytes they hold."""
+    """Yield rows in portions, each with the approximate number of its bytes."""
     portion: list[Row] = []
     size = 0
     for row in rows:

@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import astuple
 
 from voicemem.compat.agora import requests
-from voicemem.compat.agora.tokens import ANY_CHANNEL
+from voicemem.compat.agora.apps import ANY_CHANNEL
 from voicemem.config.session import parse_config
 from voicemem.errors import Refused
 from voicemem.protocol.codec import decode_event

@@ -15,8 +15,7 @@ from aiohttp import web
 from aiohttp.hdrs import AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from voicemem.compat.agora.apps import APPS
-from voicemem.compat.agora.tokens import ANY_CHANNEL
+from voicemem.compat.agora.apps import ANY_CHANNEL, APPS
 from voicemem.config.session import URL_PATTERN, URL_RULE, Headers, Labels, LlmConfig, MaxHistory, parse_config
 from voicemem.errors import CODES, Refused
 from voicemem.protocol.codec import drop_nulls

@@ -26,7 +26,7 @@ from voicemem.store.sqlite.files import (
 from voicemem.store.sqlite.transcript_file import INDEX_FILES
 
 Progress = Callable[[int, int], None]
-"""Gets the number of pages that were copied, and of all pages."""
+"""Called with the number of copied pages, and that of all pages."""
 STEP_PAGES = 1_024
 SIDE_FILES = (REDO_SUFFIX, f"{REDO_SUFFIX}-journal", "-wal", "-shm", "-journal", *INDEX_FILES)
 SYNC_OFF = "pragma synchronous = off"
@@ -90,7 +90,7 @@ def replacing(file: str) -> Iterator[str]:
     """A temporary file in the same folder: renamed to `file` when the block succeeds, and removed when it fails."""
     folder = os.path.dirname(os.path.abspath(file))
     try:
-        descriptor, partial = tempfile.mkstemp(".partial", f"{os.path.basename(file)}.", folder)  # of mode 0600
+        descriptor, partial = tempfile.mkstemp(".partial", f"{os.path.basename(file)}.", folder)  # with mode 0600
     except OSError as error:
         raise CopyFailed(f"{folder} cannot be written: {error.strerror}.") from None
     try:
@@ -164,7 +164,7 @@ def copy_database(source: apsw.Connection, target: str, progress: Progress) -> N
 
 
 def verify_backup(file: str) -> None:
-    """Raise `CopyFailed` when a copy is damaged, which it is when its source is."""
+    """Raise `CopyFailed` if a copy is damaged, as that of a damaged source is."""
     with closing(apsw.Connection(file, flags=apsw.SQLITE_OPEN_READONLY)) as connection:
         try:
             verdict = connection.pragma("integrity_check", 1)
@@ -191,7 +191,7 @@ def remove_side_files(database: str) -> None:
         return
     try:
         with closing(apsw.Connection(database, flags=apsw.SQLITE_OPEN_READWRITE)) as connection:
-            connection.pragma("journal_mode", "delete")  # from here on the old file is complete by itself
+            connection.pragma("journal_mode", "delete")  # from now on the old file is complete by itself
     except apsw.BusyError:
         raise CannotStart(f"Another process has {database} open.") from None
     except apsw.Error:

@@ -1,4 +1,4 @@
-"""The files of a store: private, held by one server, safe after a crash of the machine, and of a schema that is known.
+"""The files of a store: private, held by one server, safe after a crash of the machine, and with a known schema.
 
 A start is alone with its file, since it makes it, changes its schema or writes its log. SQLite overwrites what is
 deleted with zeros (`secure_delete`), and what the log has of it goes when it is truncated. When SQLite moves rows of a
@@ -53,7 +53,7 @@ def lock_file(path: str) -> int:
 
 
 def open_lock_file(path: str, suffix: str) -> int:
-    """The descriptor of a file beside the store that is only there to be locked. Raises `CannotStart`."""
+    """The descriptor of a file beside the store that exists only to be locked. Raises `CannotStart`."""
     try:
         return os.open(path + suffix, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -63,7 +63,7 @@ def open_lock_file(path: str, suffix: str) -> int:
 SYNC_ERRORS = (apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC)
 BUSY_TIMEOUT_MS = 5_000
 REDO_SUFFIX = "-redo"
-"""Suffix of the database that holds a copy of the log while the log is written again; otherwise it is absent."""
+"""Suffix of the database that holds a copy of the log while the log is rewritten; otherwise it is absent."""
 LOG_CHUNK_BYTES = 64 * 1024
 """SQLite's system interface writes less than 128 KiB at once."""
 LOG_FLAGS = apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
@@ -78,7 +78,7 @@ HAS_COPY = "select exists (select 1 from log)"
 
 
 def rewrite_log(path: str) -> None:
-    """Write a database's log to disk again, exactly as it now reads. Raises `apsw.Error`.
+    """Rewrite a database's log on disk, exactly as it now reads. Raises `apsw.Error`.
 
     After a failed sync Linux counts the pages as clean: the log can be read, is not on disk, and no later sync writes
     it. A power cut while such a log moves into the database would leave half of it there, and no log. So the log is
@@ -120,10 +120,10 @@ def opened_file(path: str, flags: int) -> Iterator[apsw.VFSFile]:
 
 
 APPLICATION_ID = 0x766D656D
-"""Marks a file as a store of voicemem's. It is in the first page before anything else is."""
+"""Marks a file as a store of voicemem. It is written to the first page before anything else."""
 SQLITE_MAGIC, SQLITE_FRACTIONS = b"SQLite format 3\0", bytes([64, 32, 32])
 HEADER_BYTES, FRACTIONS_AT, APPLICATION_ID_AT = 100, slice(21, 24), slice(68, 72)
-"""The header of a file of SQLite's, and two constants in it (sqlite.org/fileformat2, section 1.3)."""
+"""The header of an SQLite file, and two constants in it (sqlite.org/fileformat2, section 1.3)."""
 OWN_TABLES = {"meta", "streams", "journal"}
 SELECT_TABLES = "select name from sqlite_schema where type = 'table'"
 INSERT_IDENTITY = "insert or ignore into meta values (?, ?)"
@@ -196,7 +196,7 @@ def migrate(connection: apsw.Connection, shared_path: str | None = None) -> None
 
 OPENING_SUFFIX = ".opening"
 WAIT_S, PAUSE_S = 30.0, 0.02
-"""A start takes less than the one, but for an upgrade of a large file; a command takes a second or two."""
+"""A start takes less than the first, except to upgrade a large file; a command takes a second or two."""
 
 
 class Opening:
@@ -222,7 +222,7 @@ class Opening:
         while True:
             if self.descriptor is None:
                 self.descriptor = open_lock_file(self.path, OPENING_SUFFIX)
-                if os.geteuid() == 0:  # it is of the store's owner, like SQLite's log, so that the server can open it
+                if os.geteuid() == 0:  # the server, which owns the store, must be able to open it
                     with suppress(OSError):
                         owner = os.stat(self.path)
                         os.fchown(self.descriptor, owner.st_uid, owner.st_gid)
@@ -233,7 +233,7 @@ class Opening:
                 self.release()  # a restore that was refused has removed the file meanwhile
                 continue
             except BlockingIOError:
-                fcntl.flock(self.descriptor, fcntl.LOCK_UN)  # two that share it would wait for each other
+                fcntl.flock(self.descriptor, fcntl.LOCK_UN)  # two processes that share it would wait for each other
             if time.monotonic() >= until:
                 self.release()
                 raise CannotStart(f"Another process is opening {self.path}, or works on it; try again when it is done.")
@@ -246,7 +246,7 @@ class Opening:
 
 
 def is_complete(path: str) -> bool:
-    """True if a file has today's schema, an identity, and no start that was cut short: nothing is to be made of it."""
+    """True if a file has today's schema, an identity, and no interrupted start: it needs no work before use."""
     if not (os.path.exists(path) and os.path.getsize(path)) or os.path.exists(f"{path}{REDO_SUFFIX}"):
         return False
     with suppress(apsw.Error), closing(apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)) as connection:

@@ -26,7 +26,7 @@ from tests.support.samples.agora_tokens import (
     service,
     token,
 )
-from voicemem.compat.agora.tokens import (
+from voicemem.compat.agora.apps import (
     MAX_CONTENT_BYTES,
     MAX_TOKEN_LENGTH,
     decode_agora_token,
