@@ -25,9 +25,9 @@ VERSION = "3.0.0"
 ABOUT = """A producer opens a session, numbers its events 1, 2, 3 and so on, and keeps each until it is acknowledged.
 
 A text frame holds one event or an array of events. Besides what the schemas say: a frame may be at most 1 MiB and
-nested at most 32 deep, a text at most 256 KiB of UTF-8, integers are within ±2^53 and written without a fraction, and
-an event may carry further fields. The server may send new frames and fields at any time; clients ignore those that
-they do not know."""
+nested at most 32 deep, a text at most 256 KiB of UTF-8, integers are within ±2^53 and written without a fraction (times
+in ms are rounded), and an event may carry further fields. The server may send new frames and fields at any time;
+clients ignore those that they do not know."""
 BATCH = "events"
 EVENTS: tuple[type[Struct], ...] = get_args(ProducedEvent)
 REPLIES: dict[str, tuple[tuple[type[Struct], ...], tuple[type[Struct], ...]]] = {
