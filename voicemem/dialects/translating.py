@@ -154,7 +154,7 @@ def give(text: str, item: str | None, ts: int, known: Known) -> int | None:
     """
     found = known.said_after(known.notes.get("found"), text)
     known.note("found", found or known.notes.get("found"))
-    known.note("given", None if found else [text, item, ts if known.has_clock else None])
+    known.note("given", None if found else [bounded(text, MAX_NOTED), item, ts if known.has_clock else None])
     return found[0] if found else None
 
 
