@@ -41,7 +41,7 @@ demo: .venv/installed
 	@if [ -t 1 ]; then $(BIN)/voicemem demo; else $(BIN)/voicemem demo --fast; fi
 
 demo-nodes: .venv/installed-nodes
-	@if [ -t 1 ]; then $(BIN)/voicemem demo --nodes; else $(BIN)/voicemem demo --nodes --fast; fi
+	@if [ -t 1 ]; then $(BIN)/python -m bench.nodes.demo; else $(BIN)/python -m bench.nodes.demo --fast; fi
 
 # The first time is slower: mypy has no cache yet.
 quick: check

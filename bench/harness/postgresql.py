@@ -9,8 +9,8 @@ import time
 from collections.abc import Mapping
 from importlib.util import find_spec
 
+from bench.harness.node_processes import WHEEL, PostgresqlServer
 from voicemem.cli.common import CommandFailed
-from voicemem.cli.demo.nodes.servers import WHEEL, PostgresqlServer
 
 SETTINGS = {
     "listen_addresses": "''",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 
+from bench.harness.node_processes import ADMINISTRATOR
 from bench.harness.postgresql import Cluster
 from voicemem.cli.common import CommandFailed
-from voicemem.cli.demo.nodes.servers import ADMINISTRATOR
 
 WAIT_S = 60.0
 SETTINGS = {"wal_keep_size": "256MB", "wal_retrieve_retry_interval": "200ms"}

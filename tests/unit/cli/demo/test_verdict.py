@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from voicemem.cli.demo.nodes import Call, check_events, check_histories, check_sessions, check_webhook_events
+from bench.nodes.demo import Call, check_events, check_histories, check_sessions, check_webhook_events
 from voicemem.webhooks.requests import WebhookEvent
 
 CONTENTS = [{"role": "user", "content": "Hi."}]

@@ -136,7 +136,7 @@ class PostgresqlServer:
     def call(self, program: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         # Standard output belongs to the server that pg_ctl leaves behind, so nobody may wait for its end.
         with (self.folder / "errors").open("w+") as errors:
-            result = subprocess.run(  # noqa: S603 (programs of the wheel)
+            result = subprocess.run(
                 [program, *arguments],
                 user=self.user,
                 cwd=self.folder,

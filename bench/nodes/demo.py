@@ -1,7 +1,13 @@
-"""`voicemem demo --nodes`: calls over two nodes on a real PostgreSQL, of which one is killed in the middle."""
+"""Calls over two nodes on a real PostgreSQL, of which one is killed in the middle: `make demo-nodes`.
+
+    python -m bench.nodes.demo [--fast]
+
+It exits with 1 if something was lost.
+"""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import sys
@@ -21,8 +27,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from voicemem.cli.common import CommandFailed
-from voicemem.cli.demo.nodes.servers import NodeProcess, PostgresqlServer, Proxy, start_node
+from bench.harness.node_processes import NodeProcess, PostgresqlServer, Proxy, start_node
+from voicemem.cli.common import CommandFailed, run
 from voicemem.cli.demo.one_call import ANY_PORT, get, recorded_call, render_call
 from voicemem.client import Client, Options
 from voicemem.client.replay import Replay, pauses_before
@@ -358,3 +364,20 @@ async def list_nodes(store: str) -> str:
     if process.returncode:
         raise CommandFailed("voicemem nodes failed.")
     return printed.decode()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.nodes.demo", description="Kill a node in the middle of calls."
+    )
+    parser.add_argument("--fast", action="store_true", help="play the calls five times faster")
+    options = parser.parse_args()
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    try:
+        run(demo_nodes(console, options.fast))
+    except CommandFailed as failure:
+        sys.exit(f"Error: {failure.message}")
+
+
+if __name__ == "__main__":
+    main()
