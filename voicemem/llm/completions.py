@@ -84,10 +84,14 @@ def decode_completion(data: bytes) -> Completion:
         return DECODER.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
-    try:  # a chunk may hold half a character, which only Python's own reader takes
-        return msgspec.convert(json.loads(data) if b"\\ud" in data.lower() else None, Completion)
+    try:  # a chunk may hold half a character or a number beyond all floats, which only Python's own reader takes
+        return msgspec.convert(json.loads(data.decode(), parse_constant=no_constant), Completion)
     except (ValueError, RecursionError):
         raise LlmFailed("invalid_answer") from None
+
+
+def no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
 
 
 def read_message(fields: JsonObject) -> ChoiceMessage:
