@@ -12,6 +12,7 @@ from msgspec import Struct
 from voicemem.transcript.messages import Message
 from voicemem.transcript.replies.interruptions import POSITIONS, TEXTS, first_entries, last_entries
 from voicemem.transcript.replies.playing import sources_of, standing_replies
+from voicemem.transcript.speech import spoken_segments
 from voicemem.transcript.state import Reply, State, Turn
 from voicemem.transcript.timeline import AFTER_ALL
 from voicemem.transcript.turns import FIRST_AUDIO, VOICE_MS, cut_ts, ended_ts, spoken_ms
@@ -74,7 +75,7 @@ def unheard_characters(messages: Iterable[Message]) -> dict[tuple[int, int], tup
 
 
 def turn_spans(state: State, turn: Turn, unheard: dict[tuple[int, int], tuple[int, int]]) -> Iterator[Span]:
-    yield from user_spans(turn)
+    yield from user_spans(state, turn)
     replies = standing_replies(state, turn)
     for reply in replies:
         yield from reply_spans(state, turn, reply, unheard.get((turn.number, reply.begin)))
@@ -84,9 +85,8 @@ def turn_spans(state: State, turn: Turn, unheard: dict[tuple[int, int], tuple[in
             yield Span("tool", call.ts, min(answers, default=call.ts))
 
 
-def user_spans(turn: Turn) -> Iterator[Span]:
-    spoken = [segment for segment in turn.segments if segment.begin < AFTER_ALL]
-    if spoken:
+def user_spans(state: State, turn: Turn) -> Iterator[Span]:
+    if spoken := spoken_segments(state, turn):
         begin, end = min(one.begin for one in spoken), max(max(one.newest_ts, one.begin) for one in spoken)
         if begin == end:
             begin -= spoken_ms("".join(one.text for one in spoken))

@@ -293,14 +293,19 @@ class InProgress(NamedTuple):
     """The turn of the reply that was playing."""
     partials: frozenset[int] = frozenset()
     """The turns with partials: a `resume` may show that one was the noise that caused a false alarm."""
-    alarms: FalseAlarms | None = None
-    """The false alarms by then; None while there are no partials."""
+    alarms: tuple[FalseAlarms, int] | None = None
+    """The false alarms, and how often they had changed by then; None while there are no partials."""
 
 
 def turns_to_look_at(state: State, before: InProgress) -> set[int]:
     """The turns whose messages may be others than before without having changed themselves."""
     found = {number for number in (before.playing, playing_turn(state)) if number is not None}
-    return found | before.partials if before.partials and false_alarms(state) is not before.alarms else found
+    return found | before.partials if before.partials and counted_alarms(state) != before.alarms else found
+
+
+def counted_alarms(state: State) -> tuple[FalseAlarms, int]:
+    alarms = false_alarms(state)
+    return alarms, alarms.changes
 
 
 def in_progress(state: State, before: InProgress, looked_at: Collection[int]) -> InProgress:
@@ -309,4 +314,4 @@ def in_progress(state: State, before: InProgress, looked_at: Collection[int]) ->
     known = frozenset(turn.number for turn in turns if any(one.text and not one.final for one in turn.segments))
     gone = before.partials.intersection(looked_at)
     partials = before.partials if gone == known else (before.partials - gone) | known
-    return InProgress(playing_turn(state), partials, false_alarms(state) if partials else None)
+    return InProgress(playing_turn(state), partials, counted_alarms(state) if partials else None)

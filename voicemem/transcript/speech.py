@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, insort
 from collections.abc import Iterable
-from itertools import accumulate
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from voicemem.protocol.events import Asr
 from voicemem.protocol.types import SPACELESS
 from voicemem.transcript.messages import latest_metadata, layered_metadata, merge_metadata
-from voicemem.transcript.state import BOUND, Segment, State, Turn
+from voicemem.transcript.replies.playing import settle
+from voicemem.transcript.state import BOUND, Reply, Segment, State, Turn, put
 from voicemem.transcript.timeline import AFTER_ALL
 
 LATE_PARTIAL_MS = 500
 """A partial that begins a final may arrive this much later than the final."""
+ABANDONED_MS = 5_000
+"""Another text that comes this much later than a partial is no correction of it."""
 SMALL_INDEX = 8
 """An index of fewer segments is made again when it is needed."""
 ORDER = attrgetter("order")
@@ -204,6 +206,8 @@ def is_late_partial(state: State, event: Asr, ts: int, number: int) -> bool:
 def update_segment(state: State, turn: Turn, index: SpeechIndex, segment: Segment, event: Asr, ts: int) -> None:
     """Put the event's text into its segment; a partial after the final waits for the close."""
     text = event.text if event.text.strip() else ""
+    if begins_again(state, segment, text, ts):
+        segment.begin_again()
     if segment.final and not event.final:
         segment.later_partial = text
     else:
@@ -224,6 +228,21 @@ def update_segment(state: State, turn: Turn, index: SpeechIndex, segment: Segmen
         segment.end_ms = event.end_ms
     if event.metadata:
         segment.metadata = merge_metadata(segment.metadata, state.position, event.metadata)
+
+
+def begins_again(state: State, segment: Segment, text: str, ts: int) -> bool:
+    """Return whether a text has nothing to do with the partial before it, which was noise or was abandoned."""
+    if segment.final or segment.begin == AFTER_ALL:
+        return False
+    if not segment.text:
+        if segment.item is not None:
+            return False
+    elif text.casefold().startswith(segment.text.casefold()):
+        return False
+    elif ts > segment.newest_ts + ABANDONED_MS:
+        return True
+    settle(state)
+    return false_alarms(state).caused(segment)
 
 
 class Speech(NamedTuple):
@@ -295,14 +314,23 @@ class FalseAlarms:
     """The false alarms of a call: each reply that played on after an interruption, and when it did."""
 
     def __init__(self, resumed: Iterable[tuple[int, int, int]]) -> None:
-        known = sorted(resumed)
-        self.begins = [(begin, order) for begin, order, _ in known]
-        self.resumes = list(accumulate((ts for _, _, ts in known), max))
+        self.known = sorted(resumed)
+        self.changes = 0
+
+    def change(self, reply: Reply, resumed_ts: int | None) -> None:
+        """Note that a reply played on at another time than was known, or never."""
+        for ts, belongs in ((reply.resumed_ts, False), (resumed_ts, True)):
+            if ts is not None:
+                put(self.known, (reply.begin, reply.order, ts), belongs)
+        self.changes += 1
 
     def caused(self, segment: Segment) -> bool:
-        """True if a partial is the noise that caused one: it began while the reply played, and ended by the resume."""
-        count = bisect_right(self.begins, (segment.begin, segment.order))
-        return bool(count) and segment.newest_ts <= self.resumes[count - 1]
+        """True if a text is the noise that caused one: the last such reply began before it, and resumed after it.
+
+        No final is.
+        """
+        place = bisect_left(self.known, (segment.begin, segment.order))
+        return place > 0 and not segment.final and segment.newest_ts <= self.known[place - 1][2]
 
 
 def false_alarms(state: State) -> FalseAlarms:
@@ -314,3 +342,10 @@ def false_alarms(state: State) -> FalseAlarms:
             if reply.resumed_ts is not None
         )
     return known
+
+
+def spoken_segments(state: State, turn: Turn) -> list[Segment]:
+    """The segments of a turn that have begun, without the noise of false alarms."""
+    settle(state)
+    alarms = false_alarms(state)
+    return [one for one in turn.segments if one.begin < AFTER_ALL and not alarms.caused(one)]

@@ -24,7 +24,7 @@ from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, Column
 
 T = TypeVar("T")
 Key = TypeVar("Key", "ReplyKey", int)
-SNAPSHOT_VERSION = 19_000 + DIALECTS_VERSION
+SNAPSHOT_VERSION = 20_000 + DIALECTS_VERSION
 """The version of these records, of the fold's rules, and of the dialects; snapshots of other versions are ignored."""
 BOUND = 100_000
 """The most segments, replies, interruptions, resumes and traces of a turn, and words of a reply (rule 11)."""
@@ -115,10 +115,15 @@ class Segment(Struct, array_like=True, gc=False):
     def has_key(self) -> bool:
         return self.item is not None or self.number is not None
 
+    def begin_again(self) -> None:
+        """Forget all but the user, so that it begins with the next text."""
+        self.text, self.metadata, self.begin, self.newest_ts = "", None, AFTER_ALL, BEFORE_ALL
+        self.start_ms = self.end_ms = None
+
     def withdraw(self) -> None:
         """Leave the segment as new; only its place stays."""
-        self.user, self.metadata, self.begin, self.newest_ts = None, None, AFTER_ALL, BEFORE_ALL
-        self.text, self.final, self.later_partial, self.start_ms, self.end_ms = "", False, None, None, None
+        self.begin_again()
+        self.user, self.final, self.later_partial = None, False, None
 
 
 class TypedMessage(Struct, array_like=True, gc=False):

@@ -18,6 +18,7 @@ from voicemem.transcript.replies.playing import (
     sources_of,
     standing_replies,
 )
+from voicemem.transcript.speech import spoken_segments
 from voicemem.transcript.state import Reply, State, Turn
 from voicemem.transcript.timeline import AFTER_ALL
 
@@ -60,7 +61,7 @@ def turn_object(state: State, turn: Turn) -> dict[str, Any]:
 
 
 def turn_start(state: State, turn: Turn) -> dict[str, Any] | None:
-    begins = [(segment.begin, "voice_input") for segment in turn.segments if segment.begin < AFTER_ALL]
+    begins = [(segment.begin, "voice_input") for segment in spoken_segments(state, turn)]
     begins += [
         (typed.begin, TYPED_START_TYPES.get(str(typed.metadata.get("source")), "message")) for typed in turn.typed or ()
     ]
@@ -170,8 +171,7 @@ class ReplyMarks(Struct, frozen=True):
 
 def turn_marks(state: State, turn: Turn) -> TurnMarks:
     """The marks of a turn: of several replies, from the first to the last."""
-    user_started, is_estimate, user_final = user_marks(turn)
-    settle(state)
+    user_started, is_estimate, user_final = user_marks(state, turn)
     standing = standing_replies(state, turn)
     audio = first_audio(turn, [reply.begin for reply in standing])
     replies = [reply_marks(state, reply, audio.get(place)) for place, reply in enumerate(standing)]
@@ -199,9 +199,9 @@ def extreme(of: Callable[..., int | None], replies: Iterable[ReplyMarks], name: 
     return of((ts for one in replies if (ts := getattr(one, name)) is not None), default=None)
 
 
-def user_marks(turn: Turn) -> tuple[int | None, bool, int | None]:
+def user_marks(state: State, turn: Turn) -> tuple[int | None, bool, int | None]:
     """Return when the caller began, whether that is an estimate, and when the last final came."""
-    said = [one for one in turn.segments if one.text and one.begin < AFTER_ALL]
+    said = [one for one in spoken_segments(state, turn) if one.text]
     # Of a lone final nothing but its end is known.
     lone = [(one, one.final and one.begin == one.newest_ts) for one in said]
     begins = [(one.begin - spoken_ms(one.text) if is_lone else one.begin, is_lone) for one, is_lone in lone]

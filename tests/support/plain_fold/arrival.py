@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from .call import Call, makes_a_message
-from .interruptions import is_cut, newest_interrupted, oldest_playing, oldest_unheard
+from .interruptions import begins_again, is_cut, newest_interrupted, oldest_playing, oldest_unheard
 from .rows import ABOUT_A_REPLY, GENERATION, REGISTERING, TRACES, Event, Key, PlainRow, read_event, without_repeats
 from .speech import continued, has_final, is_late_partial, key_of, segments_of
 
@@ -23,6 +23,8 @@ def events_of(rows: Sequence[PlainRow]) -> list[Event]:
         if moved is not None:
             places = {one.position for one in moved.taken}
             events = [replace(one, turn=event.turn) if one.position in places else one for one in events]
+        if event.type == "asr" and not late:
+            event = replace(event, again=begins_again(events, event))
         events.append(replace(event, reply=reply_of(event, events)))
         if event.unnamed and makes_a_message(event) and events[-1].reply is None:
             events[-1] = replace(event, reply=("heard", event.position))

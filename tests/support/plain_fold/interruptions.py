@@ -8,6 +8,7 @@ from .call import Call, meant
 from .playback import ended_by_others, heard_to_end, playback_of
 from .replies import ONLY_HEARD, Reply
 from .rows import Event
+from .speech import ABANDONED_MS, Segment, segment_for, segments_of
 
 
 def resumed_reply(call: Call, resume: Event) -> Reply | None:
@@ -30,14 +31,31 @@ def resumes_of(call: Call, reply: Reply) -> list[Event]:
     return [one for one in resumes if (target := resumed_reply(call, one)) and target.key == reply.key]
 
 
-def is_false_alarm(call: Call, begin: tuple[int, int], newest_ts: int) -> bool:
-    """Rule 5: whether speech that never became final began after a reply, and ended before that played on."""
-    return any(
-        was_interrupted(call, reply, resume.ts) and newest_ts <= resume.ts
+def is_noise(call: Call, segment: Segment) -> bool:
+    """Rule 5: whether a partial caused a false alarm: it began in the last reply that had one, and ended by its end."""
+    if segment.final is not None or not segment.events:
+        return False
+    times = [one.ts for one in segment.events]
+    alarms = [
+        ((reply.begin, reply.events[0].position), resume.ts)
         for reply in call.replies
-        if (reply.begin, reply.events[0].position) < begin
         for resume in resumes_of(call, reply)
-    )
+        if was_interrupted(call, reply, resume.ts)
+    ]
+    before = [alarm for alarm in alarms if alarm[0] < (min(times), segment.place)]
+    return bool(before) and max(times) <= max(before)[1]
+
+
+def begins_again(events: Sequence[Event], event: Event) -> bool:
+    """Rule 1: whether a text is quite another than the partial before it, which was noise or was abandoned."""
+    segment = segment_for(segments_of(events, event.turn or 0), event)
+    if segment.final or not segment.events:
+        return False
+    partial = segment.partial.text if segment.partial else ""
+    if event.text.casefold().startswith(partial.casefold()) if partial else event.item is not None:
+        return False
+    newest = max(one.ts for one in segment.events)
+    return bool(partial and event.ts > newest + ABANDONED_MS) or is_noise(Call(events), segment)
 
 
 def standing_interrupts(call: Call, reply: Reply) -> list[Event]:

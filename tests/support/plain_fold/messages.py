@@ -8,7 +8,7 @@ from typing import Any
 from .arrival import events_of
 from .call import Call
 from .heard import heard_of
-from .interruptions import is_cut_by_close, is_false_alarm, marking_interrupts
+from .interruptions import is_cut_by_close, is_noise, marking_interrupts
 from .replies import FAILURE, ONLY_HEARD, Reply
 from .rows import Event, Json, PlainRow
 from .speech import Segment, in_order, joined, segments_of
@@ -67,12 +67,6 @@ def spoken_by(call: Call, segments: list[Segment], turn: int, unfinished: bool) 
     begin = min(one.ts for one in events)
     place = (turn, False, begin, min(one.place for one in shown))
     return [(place, message_of("user", content, turn, begin, own, merged(events)))]
-
-
-def is_noise(call: Call, segment: Segment) -> bool:
-    """Rule 5: a false alarm takes back the partial that caused it when no final ever came."""
-    times = [one.ts for one in segment.events]
-    return segment.final is None and is_false_alarm(call, (min(times), segment.place), max(times))
 
 
 def typed(call: Call) -> list[Placed]:

@@ -44,6 +44,8 @@ class Event:
     """The turn at its arrival; speech moves to the turn of its newest text."""
     utterance: int | None = None
     """The turn of the newest utterance after it."""
+    again: bool = False
+    """Whether it is speech that began its segment again."""
 
     @property
     def item(self) -> str | None:

@@ -9,6 +9,7 @@ from .rows import Event
 from .text import is_spaceless
 
 LATE_PARTIAL_MS = 500
+ABANDONED_MS = 5_000
 SegmentKey = tuple[str | None, int] | None
 
 
@@ -99,6 +100,8 @@ def segment_for(segments: list[Segment], event: Event) -> Segment:
 def update(segment: Segment, event: Event) -> None:
     """Rule 1: a partial replaces the partial, a final what the segment said, and a final `""` withdraws it."""
     segment.taken.append(event)
+    if event.again:
+        segment.events, segment.partial = [], None
     if event.fields.get("final") and not event.text:
         segment.user, segment.events, segment.final, segment.partial = None, [], None, None
         return

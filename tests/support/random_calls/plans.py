@@ -35,7 +35,7 @@ class Plan:
             return None
         if self.times == "one without" and producer == "media":
             return None
-        self.now += self.draw(st.sampled_from([0, 0, 10, 60, 240, 260, 500, 900]))
+        self.now += self.draw(st.sampled_from([0, 0, 10, 60, 240, 260, 500, 900, 5_100]))
         if self.times == "out of order":
             return max(1, self.now + int(self.draw(st.integers(-15, 5))) * 100)
         return self.now

@@ -67,6 +67,15 @@ def test_a_false_alarm_leaves_nothing() -> None:
     assert [["user", 0, 100], ["agent", 250, 1000]] == shown
 
 
+def test_the_noise_of_a_false_alarm_is_not_drawn() -> None:
+    """The caller did not talk over the agent, with items and without."""
+    said = partial(1, "Hm", 1000), final(1, "Hm?", 1100), delta(1, "One two three.", 1100), done(1, 1150)
+    for first, second in (({}, {}), ({"item": "a"}, {"item": "b"})):
+        noise = partial(2, "mhm", 1400, **first), interrupt(1, 1500), resume(1, 1600), tts(1, 1800, done=True)
+        words = partial(2, "Book", 1900, **second), final(2, "Book me.", 2000, **second)
+        assert [["user", 0, 100], ["agent", 250, 800], ["user", 900, 1000]] == lanes(*said, *noise, *words)
+
+
 def test_a_final_alone_was_spoken_before() -> None:
     """At 60 ms a character."""
     assert [["user", 0, 600], ["agent", 750, 1000]] == lanes(

@@ -92,6 +92,21 @@ def test_a_message_begins_at_the_earliest_ts_of_the_segments_that_show() -> None
 # Rule 2
 
 
+def test_a_text_that_is_quite_another_begins_its_segment_again_after_noise_or_five_seconds() -> None:
+    """Rule 1: a partial that caused a false alarm, or was abandoned, is no begin of other words."""
+    noise: list[Json] = [
+        *said("Line four.", ts=100),
+        {"type": "asr", "turn_id": 2, "ts": 500, "text": "mhm"},
+        {"type": "interrupt", "turn_id": 1, "ts": 600, "audio_end_ms": 300},
+        {"type": "resume", "turn_id": 1, "ts": 900},
+    ]
+    other: Json = {"type": "asr", "turn_id": 2, "ts": 1200, "text": "Book me.", "final": True}
+    assert plain(*noise, other)[-1]["timestamp"] == 1200
+    assert plain(*noise, other | {"text": "Mhm, book me."})[-1]["timestamp"] == 500
+    abandoned: Json = {"type": "asr", "turn_id": 2, "ts": 500, "text": "uh"}
+    assert [plain(abandoned, other | {"ts": ts})[0]["timestamp"] for ts in (5500, 5501)] == [500, 5501]
+
+
 def test_replies_are_made_by_item_by_turn_or_until_a_done() -> None:
     named = [delta(1, "A", item="x"), delta(1, "B"), delta(1, "C", item="x"), done(1), done(1, item="x")]
     assert plain_texts(*named) == ["AC", "B"]

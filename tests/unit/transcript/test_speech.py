@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.events import EventLike, delta, final, partial, typed, word
+from tests.support.events import EventLike, delta, done, final, interrupt, partial, resume, tts, typed, word
 from tests.support.transcripts import closed, messages_after, only_message, texts
 from voicemem.protocol.types import JsonObject
 
@@ -305,3 +305,46 @@ def test_partial_that_another_users_final_contains_is_kept() -> None:
 def test_utterance_does_not_end_with_a_reply() -> None:
     """An utterance is new after a final only."""
     assert said(partial(None, "One"), delta(None, "Hm."), final(None, "One two.")) == [(1, None, "One two.")]
+
+
+PLAYING = (final(None, "Go on.", 100), delta(None, "Line four.", 200), done(None, 250), tts(None, 300, audio_ms=0))
+ALARM = (partial(None, "mhm", 1000), interrupt(None, 1100, audio_end_ms=700), resume(None, 1500))
+
+
+def begins(*given: EventLike) -> list[int]:
+    """When each user message begins."""
+    return [one["timestamp"] for one in messages_after(*given) if one["role"] == "user"]
+
+
+def test_words_after_a_false_alarm_begin_with_themselves() -> None:
+    """The partial that caused it is no begin of what is said next, also where an item or a number is given."""
+    assert begins(*PLAYING, *ALARM, partial(None, "Book", 1900), final(None, "Book me.", 2400)) == [100, 1900]
+    assert begins(*PLAYING, *ALARM, final(None, "Book me.", 2400)) == [100, 2400]
+    named = partial(None, "mhm", 1000, item="u"), *ALARM[1:], final(None, "Book me.", 2400, item="u")
+    assert begins(*PLAYING, *named) == [100, 2400]
+    slot = partial(None, "", 1000), *ALARM[1:], partial(None, "", 1800), final(None, "Book me.", 2400)
+    assert begins(*PLAYING, *slot) == [100, 1800]
+    numbered = partial(2, "mhm", 1000, segment=4), *ALARM[1:], final(2, "Book me.", 2400, segment=4)
+    assert begins(*PLAYING, *numbered) == [100, 2400]
+
+
+def test_words_that_go_on_over_a_false_alarm_keep_their_begin() -> None:
+    """What continues the partial was said after all; so was what was still heard after it, or had its place kept."""
+    assert begins(*PLAYING, *ALARM, final(None, "Mhm, book me.", 2400)) == [100, 1000]
+    late = partial(None, "Book", 1450), *ALARM[1:], partial(None, "Book", 1600), final(None, "Look at me.", 2400)
+    assert begins(*PLAYING, *late) == [100, 1450]
+    kept = partial(None, "", 1000, item="u"), *ALARM[1:], final(None, "Book me.", 2400, item="u")
+    assert begins(*PLAYING, *kept) == [100, 1000]
+
+
+def test_each_false_alarm_is_left_out() -> None:
+    """After several, the message begins after the last."""
+    again = partial(None, "uh", 2000), interrupt(None, 2100, audio_end_ms=1500), resume(None, 2500)
+    assert begins(*PLAYING, *ALARM, *again, final(None, "Book me.", 3400)) == [100, 3400]
+
+
+def test_an_abandoned_partial_is_no_begin_of_other_words() -> None:
+    """It is abandoned if quite another text comes more than five seconds later; a correction comes earlier."""
+    assert begins(partial(1, "uh", 1000), partial(1, "Book", 6001), final(1, "Book me.", 6500)) == [6001]
+    assert begins(partial(1, "two late", 1000), final(1, "To let.", 6000)) == [1000]
+    assert begins(partial(1, "", 1000), final(1, "Book me.", 9000)) == [1000]

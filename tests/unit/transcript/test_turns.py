@@ -392,3 +392,16 @@ def test_any_events_give_marks(given_events: list[JournaledEvent]) -> None:
         msgspec.json.decode(msgspec.json.encode([made, list(tool_marks(turn)), count_false_alarms(state, turn)]))
         if made.heard_first is not None and made.heard_last is not None:
             assert made.heard_first <= made.heard_last
+
+
+def test_the_noise_of_a_false_alarm_begins_nothing() -> None:
+    """A turn and its user's speech begin with what was said, with items too; a turn of noise alone has no begin."""
+    played = (*ANSWERED, done(1, 1900), tts(1, 2000, audio_ms=0))
+    noise = partial(2, "mhm", 2500, item="a"), interrupt(1, 2600), resume(1, 3000)
+    words = partial(2, "Book", 3500, item="b"), final(2, "Book me.", 3900, item="b")
+    state = folded(*played, *noise, *words)
+    assert (3500, {"start_at": 3500, "type": "voice_input", "metadata": {}}) == (
+        turn_marks(state, state.turns[2]).user_started,
+        turns(state)[-1]["start"],
+    )
+    assert turns(folded(*played, *noise))[-1]["start"] is None

@@ -143,7 +143,9 @@ def move_cut(state: State, reply: Reply, ts: int | None) -> None:
 def note_resume(state: State, reply: Reply, ts: int | None) -> None:
     """Note when a reply played on after a false alarm."""
     if ts != reply.resumed_ts:
-        reply.resumed_ts, state.memo.false_alarms = ts, None
+        if state.memo.false_alarms is not None:
+            state.memo.false_alarms.change(reply, ts)
+        reply.resumed_ts = ts
 
 
 def resumed_until(state: State, reply: Reply, sources: list[Source]) -> int:
