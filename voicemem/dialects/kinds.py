@@ -3,6 +3,7 @@
 Records are the allow-list of a dialect: fields that they do not name are left out.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -10,9 +11,11 @@ import msgspec
 
 from voicemem.dialects.dialect import MalformedFrame, RawFrame, Side, UnknownFrame
 from voicemem.dialects.known import Known, Made, Translate
-from voicemem.protocol.types import JsonObject
+from voicemem.protocol.types import MAX_INTEGER, JsonObject
 
 T = TypeVar("T")
+TIME_FIELD = re.compile(r"(_ms|Ms|[tT]ime|timestamp|(^|_)ts)\Z")
+"""The names of fields of whole ms, which vendors send with fractions too."""
 
 
 def read(kind: type[T], value: Any) -> T:
@@ -20,7 +23,25 @@ def read(kind: type[T], value: Any) -> T:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError:
+        pass
+    try:
+        return msgspec.convert(with_whole_times(value), kind)
+    except msgspec.ValidationError:
         raise MalformedFrame("A field of the frame is missing, or has another type than this dialect's.") from None
+
+
+def with_whole_times(value: Any) -> Any:
+    """The same, but times that are written with a fraction are rounded."""
+    if isinstance(value, list):
+        return [with_whole_times(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: round(item)
+        if isinstance(item, float) and abs(item) < MAX_INTEGER and TIME_FIELD.search(name)
+        else with_whole_times(item)
+        for name, item in value.items()
+    }
 
 
 def require_object(frame: RawFrame) -> JsonObject:

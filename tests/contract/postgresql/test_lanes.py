@@ -57,7 +57,7 @@ class Service:
 
     async def open(self, session_id: str, producer: str = "main") -> ProducerLease:
         frame = SessionOpen(session_id=session_id, producer=producer)
-        opened, _ = await self.recorder.open_producer("p", session_id, frame, False)
+        opened, *_ = await self.recorder.open_producer("p", session_id, frame, False)
         return ProducerLease(opened.stream, producer, opened.epoch, False)
 
     async def open_one_in_each_lane(self) -> list[ProducerLease]:

@@ -15,6 +15,7 @@ from tests.support.rows import every_row
 from voicemem.app import App
 from voicemem.protocol.frames import FEATURES
 from voicemem.protocol.types import JsonObject
+from voicemem.sessions.recording.commits import NO_UNIX_MS
 
 
 async def test_ready_says_where_to_go_on(app: App) -> None:
@@ -40,6 +41,19 @@ async def test_settings_without_effect_are_warned_of(app: App) -> None:
     async with connected_producer(app) as producer:
         ready = await producer.open("s", session={"memory_from": {}})
     assert ["`memory_from` has no effect until the session has a `user_id`."] == ready["warnings"]
+
+
+async def test_times_in_seconds_are_warned_of(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    """The log says it once for a session, and `session.ready` whenever a producer opens it after that."""
+    ready = {}
+    for name, ts in (("seconds", 1_790_000_000), ("ms", 1_790_000_000_000), ("none", None)):
+        async with open_producer(app, name) as producer:
+            await producer.send(final_transcript(1, ts=ts), final_transcript(2, ts=ts))
+            await producer.expect_ack(2)
+        async with connected_producer(app) as producer:
+            ready[name] = (await producer.open(name)).get("warnings")
+    assert {"seconds": [NO_UNIX_MS], "ms": None, "none": None} == ready
+    assert [NO_UNIX_MS] == [record.message for record in caplog.records if record.levelname == "WARNING"]
 
 
 async def test_the_server_makes_an_id(app: App, api: RestClient) -> None:

@@ -14,7 +14,6 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from voicemem.config.session import warnings_about
 from voicemem.dialects.registry import DIALECTS, decode_value, is_envelope, no_such_dialect
 from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable, VoicememError
 from voicemem.protocol.codec import JSON_DECODER, DecodedEvent, RejectedEvent, decode_event, decode_fast, split_frame
@@ -445,7 +444,7 @@ class Connection:
             grant.require("ingest", session_id)
             if grant.session_id is not None:
                 await sessions.store.journal.get_session(project, session_id)  # a session token creates no session
-            opened, next_turn = await self.host.recorder.open_producer(
+            opened, next_turn, warnings = await self.host.recorder.open_producer(
                 project, session_id, frame, may_call_out, grant.key_id
             )
         except VoicememError as error:
@@ -471,7 +470,7 @@ class Connection:
             next_turn=next_turn,
             incarnation=sessions.store.directory.incarnation,
             window=WINDOW_BYTES,
-            warnings=warnings_about(opened.stream.config) or UNSET,
+            warnings=warnings or UNSET,
         )
         self.websocket.send_nowait(msgspec.json.encode(ready))
         await self.host.claim(self, lease)

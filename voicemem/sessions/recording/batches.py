@@ -175,6 +175,12 @@ class EventBatch(Batch, kw_only=True, eq=False, gc=True):
         """True if any event is in the journal, by this batch or an earlier one."""
         return self.stored + self.repeated > 0
 
+    @property
+    def first_ts(self) -> int | None:
+        """The `ts` of its first event, if that states one."""
+        first = self.arrivals[0] if self.arrivals else None
+        return first.event.ts if isinstance(first, DecodedEvent) else None
+
     def add(self, arrival: DecodedEvent | RejectedEvent) -> None:
         if self.is_plain:
             seq = arrival.event.seq if type(arrival) is DecodedEvent and type(arrival.event) in PLAIN_KINDS else None

@@ -42,6 +42,9 @@ FAULTS = (
 MAX_SESSIONS, MAX_FAULTS = 10_000, 20
 """How many sessions are remembered, the newest ones, and how many faults of each are logged."""
 INDEX = re.compile(r"\[\d+\]")
+EARLIEST_MS = 10**11
+"""In 1973: a `ts` between 0 and this is no Unix time in ms."""
+NO_UNIX_MS = "A `ts` is in Unix ms; what came looks like seconds, or like a time since the call began."
 
 
 class Commits:
@@ -120,6 +123,8 @@ class Commits:
                 self.redaction.settle(batch, outcome)
             batch.settle(outcome)
             batch.on_result(batch, None)
+            if is_no_unix_ms(batch.first_ts):
+                self.refusals.note_time(batch.lease.project, batch.lease.session_id)
         answered = time.monotonic()
         self.metrics.ack_latency_seconds.observe(answered - since)
         fold = self.read_models.fold_committed
@@ -260,18 +265,28 @@ class RefusalLog:
 
     def note(self, project: str, session_id: str | None, code: str, detail: str) -> None:
         """Log a refused event, unless this fault of the session was logged before."""
-        if code not in FAULTS:
-            return
+        if code in FAULTS and self.is_first(project, session_id, INDEX.sub("[]", detail)):
+            where = {"project": project, "session_id": session_id, "code": code}
+            LOG.warning("An event was refused. %s", detail, extra=where)
+
+    def note_time(self, project: str, session_id: str) -> None:
+        """Log that times of a session are no Unix ms, unless that was logged before."""
+        if self.is_first(project, session_id, NO_UNIX_MS):
+            LOG.warning(NO_UNIX_MS, extra={"project": project, "session_id": session_id})
+
+    def is_first(self, project: str, session_id: str | None, fault: str) -> bool:
         faults = self.logged.setdefault((project, session_id), set())
         self.logged.move_to_end((project, session_id))
-        fault = INDEX.sub("[]", detail)
         if fault in faults or len(faults) == MAX_FAULTS:
-            return
+            return False
         faults.add(fault)
         if len(self.logged) > MAX_SESSIONS:
             self.logged.popitem(last=False)
-        where = {"project": project, "session_id": session_id, "code": code}
-        LOG.warning("An event was refused. %s", detail, extra=where)
+        return True
+
+
+def is_no_unix_ms(ts: int | None) -> bool:
+    return ts is not None and 0 < ts < EARLIEST_MS
 
 
 def log_session(what: str, project: str, session_id: str, **more: object) -> None:

@@ -8,9 +8,15 @@ import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import TypeGuard, cast
+from typing import NamedTuple, TypeGuard, cast
 
-from voicemem.config.session import SessionPatch, changes_outbound, patch_changes_outbound, validate_config
+from voicemem.config.session import (
+    SessionPatch,
+    changes_outbound,
+    patch_changes_outbound,
+    validate_config,
+    warnings_about,
+)
 from voicemem.dialects.dialect import Dialect, Frame, MalformedFrame, RawFrame, UnknownFrame
 from voicemem.dialects.registry import DIALECTS, no_such_dialect
 from voicemem.errors import CODES, Refused, SessionQuarantined, VoicememError
@@ -30,7 +36,7 @@ from voicemem.sessions.recording.batches import (
     ReducedFrame,
     validated_update,
 )
-from voicemem.sessions.recording.commits import Commits, log_session
+from voicemem.sessions.recording.commits import NO_UNIX_MS, Commits, is_no_unix_ms, log_session
 from voicemem.sessions.recording.redaction import Redaction
 from voicemem.sessions.schema_worker import SCHEMA_WORKER
 from voicemem.store.journal import Journal
@@ -171,6 +177,14 @@ YIELD_EVERY = 500
 """Events of one frame or body that are processed before other tasks get their turn."""
 
 
+class OpenedProducer(NamedTuple):
+    """A producer's next epoch on a session, the number of the session's next turn, and sentences for its sender."""
+
+    result: OpenResult
+    next_turn: int
+    warnings: tuple[str, ...]
+
+
 class Recorder:
     """Takes events of many leases, checks them, and queues them for the next commit.
 
@@ -202,26 +216,26 @@ class Recorder:
 
     async def open_producer(
         self, project: str, session_id: str, frame: SessionOpen, may_call_out: bool, key_id: str | None = None
-    ) -> tuple[OpenResult, int]:
-        """Open a producer's next epoch on a session; returns that and the number of the session's next turn.
+    ) -> OpenedProducer:
+        """Open a producer's next epoch on a session.
 
         The frame's configuration is for a new session, and is ignored for one that exists. Raises `Refused`,
         `StoreUnavailable`.
         """
         try:
-            opened, next_turn = await self.acquire_lease(project, session_id, frame, may_call_out, key_id)
+            opened = await self.acquire_lease(project, session_id, frame, may_call_out, key_id)
         except VoicememError:
             self.metrics.resume.labels("refused").inc()
             raise
-        result = "created" if opened.created else "reopened" if opened.reopened else "resumed"
+        result = "created" if opened.result.created else "reopened" if opened.result.reopened else "resumed"
         self.metrics.resume.labels(result).inc()
         if result != "resumed":
-            log_session("opened" if opened.created else "reopened", project, session_id)
-        return opened, next_turn
+            log_session("opened" if result == "created" else "reopened", project, session_id)
+        return opened
 
     async def acquire_lease(
         self, project: str, session_id: str, frame: SessionOpen, may_call_out: bool, key_id: str | None
-    ) -> tuple[OpenResult, int]:
+    ) -> OpenedProducer:
         existing = await self.journal.find_session(project, session_id)
         producer = frame.producer or DEFAULT_PRODUCER
         await self.check_producer(existing, producer)
@@ -235,11 +249,15 @@ class Recorder:
         )
         if opened.created and patch_changes_outbound(session_patch):
             audit("calling_out_changed", key_id, project, session_id)
+        times = [frame.ts]
         try:
-            next_turn = (await self.read_models.get_state(opened.stream)).newest_turn + 1
+            state = await self.read_models.get_state(opened.stream)
+            next_turn = state.newest_turn + 1
+            times += state.clock, *state.clocks.values()
         except VoicememError:  # the producer is connected all the same; there are hardly more turns than entries
             next_turn = opened.stream.position + 1
-        return opened, next_turn
+        about_times = (NO_UNIX_MS,) if any(map(is_no_unix_ms, times)) else ()
+        return OpenedProducer(opened, next_turn, warnings_about(opened.stream.config) + about_times)
 
     async def check_producer(self, stream: Stream | None, name: str) -> None:
         """Refuse the service's own producer names, except to a producer that has sent seqs under that name before."""

@@ -54,7 +54,7 @@ class Node(NamedTuple):
     ) -> ProducerLease:
         """A line into a session, new or not."""
         frame = SessionOpen(session_id=session_id, producer=producer, from_seq=from_seq)
-        opened, _ = await self.recorder.open_producer("p", session_id, frame, admin)
+        opened, *_ = await self.recorder.open_producer("p", session_id, frame, admin)
         return ProducerLease(opened.stream, producer, opened.epoch, admin)
 
     async def record(self, line: ProducerLease, *events: JsonObject) -> EventBatch:
@@ -344,7 +344,7 @@ async def test_a_producer_moves_from_node_to_node(nodes: list[Node]) -> None:
     """Wherever it opens, it goes on behind what is stored, and is told the same next turn."""
     for seq in range(1, 9):
         node = nodes[seq % 2]
-        opened, next_turn = await node.recorder.open_producer("p", "s", SessionOpen(), False)
+        opened, next_turn, _ = await node.recorder.open_producer("p", "s", SessionOpen(), False)
         assert (seq, seq, seq) == (opened.epoch, opened.next_seq, next_turn)
         await node.record(ProducerLease(opened.stream, "main", opened.epoch, may_call_out=False), final_transcript(seq))
     assert await nodes[0].from_scratch() == (await nodes[1].read_models.get(await nodes[1].stream())).messages()
