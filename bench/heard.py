@@ -30,10 +30,13 @@ CALLS = Path(__file__).parent.parent / "fixtures" / "truth" / "calls"
 BASELINE = "generated"
 GOALS = {
     "words": 0.1,
+    "words_sentences": 0.5,
+    "clauses": 0.5,
     "total_after": 1.0,
     "total_before": 1.0,
     "done_before": 1.0,
     "position": 1.5,
+    "clock_gaps": 1.0,
     "clock_audio": 1.5,
     "clock_text": 2.5,
 }
@@ -51,6 +54,12 @@ class Exactness(NamedTuple):
     @property
     def mean(self) -> float:
         return sum(abs(one.wrong) for one in self.cut) / max(1, len(self.cut))
+
+    @property
+    def spaceless(self) -> float:
+        """The mean of those in scripts without spaces."""
+        found = [abs(one.wrong) for one in self.cut if one.spaceless]
+        return sum(found) / max(1, len(found))
 
     @property
     def worst(self) -> int:
@@ -87,7 +96,10 @@ def goal_of(one: Exactness) -> Goal | None:
 
 def exactness_rows(plain: Sequence[Exactness]) -> list[tuple[str, ...]]:
     return [
-        (one.kind.name, one.kind.says, str(len(one.cut)), fixed(one.mean), str(one.worst), f"{one.right:.0%}")
+        (
+            *(one.kind.name, one.kind.says, str(len(one.cut))),
+            *(fixed(one.mean), fixed(one.spaceless), str(one.worst), f"{one.right:.0%}"),
+        )
         for one in plain
     ]
 
@@ -102,7 +114,7 @@ def fixed(value: float) -> str:
     return f"{value:.2f}"
 
 
-EXACTNESS = ("kind", "what is sent", "cut replies", "words wrong", "worst", "right")
+EXACTNESS = ("kind", "what is sent", "cut replies", "words wrong", "without spaces", "worst", "right")
 
 
 def print_tables(found: Sequence[Exactness], conditions: Sequence[Condition], markdown: bool) -> None:

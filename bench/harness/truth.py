@@ -12,7 +12,7 @@ from bench.harness.stretching import stretched
 from voicemem.cli.truth.calls import Kind, TrueCall, TrueReply, derive
 from voicemem.protocol import codec
 from voicemem.protocol.events import SessionClosed
-from voicemem.protocol.types import JsonObject
+from voicemem.protocol.types import SPACELESS, JsonObject
 from voicemem.transcript.fold import DecodedRow, fold_all
 from voicemem.transcript.history import messages
 from voicemem.transcript.messages import Message
@@ -58,6 +58,8 @@ class Score(NamedTuple):
     call: str
     item: str
     is_cut: bool
+    spaceless: bool
+    """In a script that writes words without spaces: characters count."""
     wrong: int
     heard: str
     truth: str
@@ -109,14 +111,15 @@ def misread(event: JsonObject, jitter_ms: int, dice: random.Random) -> JsonObjec
 def score(call: TrueCall, reply: TrueReply, message: Message | None) -> Score:
     """Words wrong: 0 when the text ends between the last word that had ended and the last that had begun."""
     content = "" if message is None else message.content
+    spaceless = SPACELESS.search(reply.text) is not None
     counted = words_in(reply, content)
     if reply.cut_ms is None:
-        return Score(call.name, reply.item, False, counted - len(reply.words), content, reply.heard())
+        return Score(call.name, reply.item, False, spaceless, counted - len(reply.words), content, reply.heard())
     position = reply.position_ms
     ended = sum(word.end_ms <= position for word in reply.words)
     begun = sum(word.start_ms < position for word in reply.words)
     wrong = counted - begun if counted > begun else min(0, counted - ended)
-    return Score(call.name, reply.item, True, wrong, content, reply.heard())
+    return Score(call.name, reply.item, True, spaceless, wrong, content, reply.heard())
 
 
 def words_in(reply: TrueReply, content: str) -> int:

@@ -176,7 +176,8 @@ class Kind(NamedTuple):
     """Makes the fields that an interrupt at a time states."""
     start: bool = True
     """True if playback events tell its start and its end."""
-    words: bool = False
+    words: Literal["", "words", "sentences", "clauses"] = ""
+    """The times that are known: of each word, counted in each sentence from 0, or of each clause."""
     totals: Literal["", "after", "before", "running"] = ""
     """When `total_audio_ms` is known: when playback ended; after each sentence that was synthesised, with its text or
     without it."""
@@ -210,6 +211,11 @@ def position(reply: TrueReply, at_ms: int) -> JsonObject:
     return {"audio_end_ms": reply.position_at(at_ms)}
 
 
+def position_by_audio(reply: TrueReply, at_ms: int) -> JsonObject:
+    """The same by a clock that stands still while all that has come of the audio was played."""
+    return {**position(reply, at_ms), "estimated": True}
+
+
 def position_by_clock(reply: TrueReply, at_ms: int) -> JsonObject:
     """How long playback has been going on, less the false alarms; that a TTS was late is not known."""
     paused = sum(max(0, min(alarm.until_ms, at_ms) - alarm.at_ms) for alarm in reply.alarms)
@@ -221,7 +227,9 @@ KINDS = {
     for kind in (
         Kind("heard_text", "the interrupt's `heard_text`", heard_text, start=False),
         Kind("heard_chars", "the interrupt's `heard_chars`", heard_chars, start=False, hang_up="interrupt"),
-        Kind("words", "a position, and `words`", position, words=True),
+        Kind("words", "a position, and `words`", position, words="words"),
+        Kind("words_sentences", "the same with times that begin at 0 in each sentence", position, words="sentences"),
+        Kind("clauses", "the same with a clause in each entry of `words`", position, words="clauses"),
         Kind("progress_text", "`tts.heard_text` after each word", progress="text", hang_up=""),
         Kind("total_after", "a position; `total_audio_ms` after the cut", position, totals="after"),
         Kind("total_before", "a position; `total_audio_ms` with each sentence", position, totals="before"),
@@ -241,6 +249,7 @@ KINDS = {
             position_by_clock,
             totals="before",
         ),
+        Kind("clock_gaps", "the same less the gaps in which nothing played", position_by_audio, totals="before"),
         Kind("clock_totals", "when playback began; totals without text", totals="running", hang_up=""),
         Kind("clock_audio", "when playback began", hang_up=""),
         Kind("clock_text", "no playback events", start=False, hang_up="interrupt"),
@@ -324,18 +333,33 @@ def timings(reply: TrueReply, kind: Kind) -> Iterator[JsonObject]:
     begin_ms = 0
     for sentence in reply.synthesised:
         if kind.words:
-            words = [
-                {"text": reply.text[word.begin : word.end], "start_ms": word.start_ms, "end_ms": word.end_ms}
-                for word in reply.words
-                if begin_ms <= word.start_ms < sentence.audio_ms
+            words = [word for word in reply.words if begin_ms <= word.start_ms < sentence.audio_ms]
+            since_ms = begin_ms if kind.words == "sentences" else 0
+            entries = clauses(reply.text, words) if kind.words == "clauses" else [(word, word) for word in words]
+            timed = [
+                {
+                    "text": reply.text[first.begin : last.end],
+                    "start_ms": first.start_ms - since_ms,
+                    "end_ms": last.end_ms - since_ms,
+                }
+                for first, last in entries
             ]
-            yield {"ts": sentence.at_ms, "words": words}
+            yield {"ts": sentence.at_ms, "words": timed}
         begin_ms = sentence.audio_ms
         if kind.totals in ("before", "running"):
             yield {"ts": sentence.at_ms, **total(reply, sentence.end, sentence.audio_ms, kind.totals == "before")}
     if kind.totals == "after":
         last = reply.synthesised[-1]
         yield {"ts": reply.played[-1].until_ms + TOTAL_DELAY_MS, **total(reply, last.end, last.audio_ms, True)}
+
+
+def clauses(text: str, words: list[TrueWord]) -> Iterator[tuple[TrueWord, TrueWord]]:
+    """The first and the last word of each clause: a mark ends it."""
+    first = 0
+    for place, word in enumerate(words):
+        if place == len(words) - 1 or not text[word.end - 1].isalnum():
+            yield words[first], word
+            first = place + 1
 
 
 def total(reply: TrueReply, end: int, audio_ms: int, with_text: bool) -> JsonObject:

@@ -53,6 +53,7 @@ def test_the_deltas_of_a_reply_are_its_text() -> None:
         ("position", {"audio_end_ms": 1300}),
         ("total_after", {"audio_end_ms": 1300}),
         ("clock_position", {"audio_end_ms": 1300, "estimated": True}),
+        ("clock_gaps", {"audio_end_ms": 1300, "estimated": True}),
         ("clock_audio", {}),
         ("clock_text", {}),
         ("generated", {"heard_text": TALKED}),
@@ -69,6 +70,20 @@ def test_words_come_with_their_times() -> None:
     assert event["ts"] == 2700
     assert event["words"][1] == {"text": "two", "start_ms": 500, "end_ms": 900}
     assert len(event["words"]) == 6
+
+
+def test_times_may_begin_again_and_entries_be_clauses() -> None:
+    """Times of a sentence count from its own beginning; a clause ends with a mark, or with its sentence."""
+    talked = "one two, three four five six"
+    sentences = [Synthesis(2600, 14, 1400), Synthesis(2700, len(talked), 3000)]
+    cut = msgspec.structs.replace(reply(talked, cut=1300), synthesised=sentences)
+
+    def timed(kind: str) -> list[list[tuple[str, int, int]]]:
+        events = derive(call(cut), KINDS[kind])
+        return [[(w["text"], w["start_ms"], w["end_ms"]) for w in one["words"]] for one in events if "words" in one]
+
+    assert timed("words_sentences")[1][:2] == [("four", 100, 500), ("five", 600, 1000)]
+    assert timed("clauses") == [[("one two,", 0, 900), ("three", 1000, 1400)], [("four five six", 1500, 2900)]]
 
 
 def test_totals_come_before_or_after_the_cut() -> None:
