@@ -50,7 +50,7 @@ class ExtractConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """How memories are made of a call. Fields that are null have their defaults; without a strategy, `discrete`."""
 
     strategy: Strategy | None = None
-    """`none` makes no memories, also where the service's default would."""
+    """How; `none` makes no memories, also where the service's default would."""
     prompt: Annotated[str, Meta(max_length=MAX_TEXT_BYTES // 16)] | None = None
     """For `custom`: says what to write down, and where the lines of the call stand."""
     instructions: Annotated[str, Meta(max_length=MAX_INSTRUCTIONS)] | None = None
@@ -67,8 +67,11 @@ class RecallConfig(Struct, frozen=True, forbid_unknown_fields=True, rename={"sou
     """
 
     max_tokens: RecallTokens | None = None
+    """How much, in tokens."""
     kinds: RecalledKinds | None = None
+    """The kinds of memories."""
     source: RecallSource | None = None
+    """The calls that they are of."""
 
 
 class ContextConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -79,8 +82,11 @@ class ContextConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     policy: PolicyName | None = None
+    """Its name."""
     max_messages: Messages | None = None
+    """The most messages."""
     max_tokens: Tokens | None = None
+    """The budget of messages, in tokens."""
     threshold: Share | None = None
     """The share of the budget at which a summary is made."""
     target_ratio: Share | None = None
@@ -90,6 +96,7 @@ class ContextConfig(Struct, frozen=True, forbid_unknown_fields=True):
     model: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     """Writes the summaries; by default the model of the session."""
     prompt: Annotated[str, Meta(max_length=MAX_TEXT_BYTES // 4)] | None = None
+    """The instructions for summaries."""
     context_window: Tokens | None = None
     """The size of the model's context in tokens, for models that voicemem does not know."""
     parameters: JsonObject = {}
@@ -97,7 +104,7 @@ class ContextConfig(Struct, frozen=True, forbid_unknown_fields=True):
     extract: ExtractConfig | None = None
     """Which memories are made of the call, whatever the policy."""
     memories: RecallConfig | None = None
-    """Settings of what is shown of earlier calls, whatever the policy; its own defaults are in `settle_recall`."""
+    """What is shown of earlier calls, whatever the policy; nothing unless set."""
 
 
 def check_context(section: Any) -> None:

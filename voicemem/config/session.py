@@ -110,7 +110,9 @@ class SystemMessage(Struct, frozen=True):
     """A message that every LLM request begins with, in OpenAI's form; other fields pass through."""
 
     role: str
+    """Mostly `system`."""
     content: str | list[Any]
+    """Its text, or the parts of it."""
 
 
 class LlmSystemMessages(Struct, frozen=True):
@@ -129,15 +131,25 @@ class LlmConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """The LLM of a session. With `vendor` "custom", messages keep all their fields; else only role and content."""
 
     vendor: str | None = None
+    """`custom` gets all fields of messages; any other the role and the content."""
     model: str | None = None
+    """The model that requests name."""
     style: Literal["openai", "anthropic", "gemini"] = "openai"
+    """Whose form the context has."""
     url: Url | None = None
+    """The LLM behind the gateway, up to `/chat/completions`."""
     api_key: str | None = None
+    """Its key."""
     params: JsonObject = {}
+    """Further fields of every request."""
     max_history: MaxHistory = 32
+    """How many messages a context has, unless a policy says so."""
     system_messages: tuple[JsonObject, ...] = ()
+    """Messages that every context begins with."""
     greeting_message: str | None = None
+    """Kept for the agent."""
     failure_message: str | None = None
+    """The gateway's words when the LLM fails."""
     headers: Headers = {}
     """Sent with every request to `url`, along with our own; stored apart like `api_key`, and replaced as a whole."""
 
@@ -150,16 +162,22 @@ class WebhookConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """A session's own webhook receiver; without `url` it has none."""
 
     url: Url | None = None
+    """The receiver's address."""
     secret: str | None = None
+    """Signs what it is sent."""
     contents: Contents = "full"
+    """The form of the messages: with all fields, with role and content, or as a vCon."""
     event_types: EventTypes = (103,)
+    """The events that it gets."""
 
 
 class MemoryFrom(Struct, frozen=True, forbid_unknown_fields=True):
     """The part of its user's earlier sessions that a session takes over when its first context is read."""
 
     sessions: Annotated[int, Meta(ge=1, le=16)] = 1
+    """How many sessions, the newest."""
     what: Literal["summary", "messages"] = "summary"
+    """Their summaries or their messages."""
     max_messages: Annotated[int, Meta(ge=1, le=1024)] = 10
     """The newest messages of each session; with `what` "summary", the newest that its summary does not cover."""
 
@@ -168,21 +186,35 @@ class SessionConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """All settings of a session, with their defaults. Durations are in seconds; `idle_timeout` 0 means never."""
 
     name: str | None = None
+    """A text for the webhook."""
     channel: str | None = None
+    """A text for the webhook."""
     user_id: Name | None = None
+    """Whose call it is."""
     labels: Labels = {}
+    """Texts by which sessions are found."""
     llm: LlmConfig = LlmConfig()
+    """The LLM, and what its requests hold."""
     interruptable: bool = True
+    """Shown to custom LLMs."""
     webhook: WebhookConfig = WebhookConfig()
+    """The session's own receiver."""
     memory: ContextConfig = ContextConfig()
+    """How much of the memory an LLM gets, and what is kept of the call."""
     working_memory: WorkingMemoryConfig | None = None
+    """A document that is kept during the call."""
     memory_from: MemoryFrom | None = None
+    """Taken over from earlier calls of the user."""
     idle_timeout: Seconds = 60
+    """After so many seconds without a connection the session is closed; 0 for never."""
     reopen_window: Seconds = 3600
+    """For so many seconds a session that was closed as idle can come back."""
     max_duration: Seconds = 72 * 3600
+    """After so many seconds the session is closed."""
     ttl_seconds: Seconds | None = None
+    """So many seconds after its end the session is erased; never when missing."""
     memories_ttl_seconds: Seconds | None = None
-    """How long memories are kept from the end on, where that is longer than `ttl_seconds`."""
+    """How many seconds memories are kept from the end on, where that is longer than `ttl_seconds`."""
 
 
 SECTIONS: dict[str, type[Struct]] = {

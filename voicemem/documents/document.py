@@ -41,9 +41,13 @@ class WorkingMemoryConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """The working memory of a session; without `format`, it follows from `schema` or `template`."""
 
     scope: Scope = "session"
+    """Whose it is: the session's or its user's."""
     format: DocumentFormat | None = None
+    """The form of the document."""
     template: str | None = None
+    """A text that it begins with."""
     schema: JsonObject | None = None
+    """The JSON Schema of a document in JSON."""
     tools: bool = False
     """True if the LLM has the tools; the system message then says when to use them."""
 

@@ -26,6 +26,7 @@ from voicemem.protocol.events import (
     SessionEnd,
     TranscriptEvent,
     Tts,
+    TurnEvent,
     kinds_by_type,
 )
 from voicemem.protocol.explanations import describe_error, explain_event
@@ -454,7 +455,7 @@ RESERVED_RULE = (
 
 TEXT_FIELDS = {
     kind: tuple(name for name in ("text", "heard_text", "synthesised_text", "reason") if name in kind.__struct_fields__)
-    for kind in Event.__subclasses__()
+    for kind in (*Event.__subclasses__(), *TurnEvent.__subclasses__())
 }
 """The fields of each kind of event that hold a text."""
 
@@ -470,12 +471,19 @@ class RestoredMetadata(msgspec.Struct, frozen=True):
     """The reserved keys, as a restored message may carry them."""
 
     interrupted: bool | UnsetType = UNSET
+    """True if the caller cut the reply short."""
     interrupt_timestamp: Integer | UnsetType = UNSET
+    """When, in Unix ms."""
     original: str | UnsetType = UNSET
+    """All that was generated."""
     source: str | UnsetType = UNSET
+    """Where it came from: `asr`, `message`, `command`, `llm`, `greeting`, `llm_failure`, `silence`."""
     user: Name | UnsetType = UNSET
+    """Who spoke."""
     heard: Literal["aligned", "estimated", "unmatched"] | UnsetType = UNSET
+    """How the heard text was found; exact when missing."""
     partial: bool | UnsetType = UNSET
+    """True if the call ended before it was final."""
 
 
 def check_event(event: Event, size: int) -> None:

@@ -28,8 +28,11 @@ class Word(Struct, frozen=True, gc=False):
     """
 
     text: str
+    """As it stands in the text."""
     start_ms: Natural
+    """When it begins, in ms from the beginning of that audio."""
     end_ms: Natural
+    """When it ends, likewise."""
 
 
 class Event(
@@ -38,130 +41,162 @@ class Event(
     """The fields that every event may carry."""
 
     session_id: SessionId | None = None
+    """The session, on a connection that opened several."""
     producer: Name | None = None
+    """The name of its producer, where the session has several."""
     seq: SequenceNumber | None = None
+    """Its number: a producer counts what it sends in a session, 1, 2, 3 and so on, over all connections."""
     ts: Integer | None = None
+    """When it happened, in Unix ms; the time of receipt when missing."""
     id: Name | None = None
+    """Its own id at its origin; a repeat changes nothing."""
     item: Name | None = None
+    """The sender's id of the utterance or reply that it is about."""
     metadata: JsonObject | None = None
+    """The sender's own; it goes into the message."""
 
 
-class Asr(Event, tag="asr", frozen=True):
+class TurnEvent(Event, kw_only=True, frozen=True):
+    """The field of events that are about one turn."""
+
+    turn_id: Natural | None = None
+    """The number of the turn; without it, the turn follows from the item or from what came before."""
+
+
+class Asr(TurnEvent, tag="asr", frozen=True):
     """The recogniser's current text of one segment; the text "" reserves the place of a late transcript."""
 
     text: str
-    turn_id: Natural | None = None
+    """All of the segment so far."""
     final: bool = False
+    """True if the recogniser will not change it any more."""
     user: Name | None = None
+    """Who spoke."""
     segment: Natural | None = None
+    """The number of the segment within its item; without both, a final closes it and the next text opens one."""
     start_ms: Natural | None = None
+    """When the segment began, in ms from the beginning of the utterance's audio."""
     end_ms: Natural | None = None
+    """When it ended, likewise."""
     words: tuple[Word, ...] | None = None
+    """Its words and their times."""
     language: str | None = None
     """Kept in the journal only, like `confidence`."""
     confidence: float | None = None
+    """The recogniser's, from 0 to 1."""
 
 
-class LlmDelta(Event, tag="llm.delta", frozen=True):
+class LlmDelta(TurnEvent, tag="llm.delta", frozen=True):
     """The LLM generated more text; with `whole`, the text is all of the reply so far."""
 
     text: str
-    turn_id: Natural | None = None
+    """What was added, or with `whole` all so far."""
     whole: bool = False
+    """True if `text` replaces what came before."""
 
 
-class LlmDone(Event, tag="llm.done", frozen=True):
+class LlmDone(TurnEvent, tag="llm.done", frozen=True):
     """The LLM finished; `text`, when given, is the whole reply."""
 
-    turn_id: Natural | None = None
     text: str | None = None
+    """All of the reply; without it, what the deltas made."""
 
 
-class LlmCancel(Event, tag="llm.cancel", frozen=True):
+class LlmCancel(TurnEvent, tag="llm.cancel", frozen=True):
     """The reply never existed: it was generated ahead, and thrown away before any of it was played."""
 
-    turn_id: Natural | None = None
 
-
-class LlmError(Event, tag="llm.error", frozen=True):
+class LlmError(TurnEvent, tag="llm.error", frozen=True):
     """The LLM request failed; `text` is the failure message that was spoken."""
 
-    turn_id: Natural | None = None
     text: str | None = None
+    """The message about the failure that was spoken, if any was."""
     code: str | int | None = None
+    """The error's, as the LLM's server or your program names it."""
 
 
-class Tts(Event, tag="tts", frozen=True):
-    """Playback: progress (`heard_text`, `audio_ms`, `done`), or timing only (`words`, `total_audio_ms`).
+class Tts(TurnEvent, tag="tts", frozen=True):
+    """Playback: progress (`heard_text`, `audio_ms`, `done`), or timing only (`words`, `total_audio_ms`)."""
 
-    `synthesised_text` is the text, from the reply's start, whose audio `total_audio_ms` measures.
-    """
-
-    turn_id: Natural | None = None
     heard_text: str | None = None
+    """The text that was played so far, from the beginning of the reply."""
     audio_ms: Natural | None = None
+    """How much was played so far, in ms from the beginning of the reply's audio."""
     done: bool | None = None
+    """True if the audio of the reply was played to its end; with a position, that is its length."""
     words: tuple[Word, ...] | None = None
+    """More words of the reply, and when they sound."""
     total_audio_ms: Natural | None = None
+    """How long the audio is that was made so far, in ms from the beginning of the reply's audio."""
     synthesised_text: str | None = None
+    """The text, from the beginning of the reply, whose audio `total_audio_ms` measures."""
     estimated: bool = False
+    """True if these are the sender's guess."""
 
 
-class Interrupt(Event, tag="interrupt", frozen=True):
-    """The user cut the agent short at `ts`; each of the three kinds of evidence counts by itself.
+class Interrupt(TurnEvent, tag="interrupt", frozen=True):
+    """The user cut the agent short at `ts`; each of the three kinds of evidence counts by itself."""
 
-    With `more`, there was more of the reply than was ever reported: it marks whatever playback says.
-    """
-
-    turn_id: Natural | None = None
     heard_text: str | None = None
+    """The text that was heard, from the beginning of the reply."""
     heard_chars: Natural | None = None
+    """How many characters (code points) of the reply were heard."""
     audio_end_ms: Natural | None = None
+    """Where playback stopped, in ms from the beginning of the reply's audio."""
     estimated: bool = False
+    """True if these are the sender's guess."""
     cause: str | None = None
+    """Why, in the sender's words; kept for `/turns`."""
     more: bool = False
+    """True if there was more of the reply than was ever reported: it marks whatever playback says."""
 
 
-class Resume(Event, tag="resume", frozen=True):
+class Resume(TurnEvent, tag="resume", frozen=True):
     """The interruption was a false alarm; playback went on."""
 
-    turn_id: Natural | None = None
 
-
-class MessageEvent(Event, tag="message", frozen=True):
+class MessageEvent(TurnEvent, tag="message", frozen=True):
     """A whole message: a greeting, typed text, a silence reminder, a command, a restored one."""
 
     role: Literal["user", "assistant"]
+    """Who said it."""
     text: str
+    """All of it."""
     source: Literal["asr", "message", "command", "llm", "greeting", "llm_failure", "silence"]
-    turn_id: Natural | None = None
+    """Of a user `asr`, `message` or `command`, of the agent any but `asr` and `message`."""
     user: Name | None = None
+    """Who said it, of several users."""
 
 
-class ToolCall(Event, tag="tool.call", frozen=True):
+class ToolCall(TurnEvent, tag="tool.call", frozen=True):
     """The LLM calls a tool; `arguments` is any JSON (OpenAI sends a string of JSON)."""
 
     call_id: Name
+    """The call's id, which its result names."""
     name: Name
+    """The tool."""
     arguments: Any
-    turn_id: Natural | None = None
+    """Any JSON."""
 
 
-class ToolResult(Event, tag="tool.result", frozen=True):
+class ToolResult(TurnEvent, tag="tool.result", frozen=True):
     """The result of a tool call; `result` is any JSON."""
 
     call_id: Name
+    """The id of the call that it answers."""
     result: Any
+    """Any JSON."""
     name: Name | None = None
-    turn_id: Natural | None = None
+    """The tool."""
 
 
-class Metric(Event, tag="metric", frozen=True):
+class Metric(TurnEvent, tag="metric", frozen=True):
     """A latency of the pipeline, in ms (asr_ttlw, llm_ttft, tts_ttfb, e2e …)."""
 
     name: Name
+    """Which latency, such as `llm_ttft`, `tts_ttfb`; `e2e` is that of the whole turn."""
     latency_ms: Annotated[int, Meta(ge=0, le=MAX_INTEGER)] | Annotated[float, Meta(ge=0)]
-    turn_id: Natural | None = None
+    """How long it took, in ms."""
 
 
 class SessionUpdate(Event, tag="session.update", frozen=True):
@@ -189,7 +224,9 @@ class SessionEnd(Event, tag="session.end", frozen=True):
     """The call is over; `last_seq`, when given, is the seq directly before this event's own."""
 
     reason: str | None = None
+    """Why; `ended` when missing."""
     last_seq: Natural | None = None
+    """The seq directly before its own; another one is refused."""
 
 
 class FrameEvent(Event, tag="frame", frozen=True, rename={"sender": "from"}):
@@ -199,8 +236,11 @@ class FrameEvent(Event, tag="frame", frozen=True, rename={"sender": "from"}):
     """
 
     dialect: Name
+    """The stack."""
     frame: Any = None
+    """The frame as it was sent."""
     sender: Literal["vendor", "app"] | None = None
+    """Who sent it, where the stack's frames do not say."""
 
 
 class SessionClosed(Event, tag="session.closed", frozen=True):
@@ -372,15 +412,18 @@ class SessionOpen(Event, tag="session.open", frozen=True):
     """Starts or resumes a session on a connection. It has no seq and is not journaled."""
 
     session: JsonObject | None = None
+    """The configuration of a new session; of one that exists it changes nothing."""
     from_seq: SequenceNumber | None = None
+    """The lowest seq that the producer can still send, if it has lost events."""
     dialect: Name | None = None
-    """Whose frames the producer sends, in envelopes, next to events."""
+    """The stack whose frames the producer sends, in envelopes, next to events."""
 
 
 class Auth(Event, tag="auth", frozen=True):
     """A key in the first frame of a connection, for clients that cannot set headers."""
 
     token: str
+    """An API key, or a session token."""
 
 
 TranscriptEvent = (

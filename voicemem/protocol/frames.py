@@ -14,35 +14,53 @@ class Ready(Struct, tag_field="type", tag="session.ready", frozen=True):
     """The answer to `session.open`: continue with `next_seq`. At most `window` bytes may be sent without an ack."""
 
     session_id: SessionId
+    """The session; the server chose the id if the producer gave none."""
     producer: Name
+    """The producer's name."""
     state: str
+    """`running` or `ended`."""
     epoch: int
+    """How often this producer was opened; what older connections still send is refused."""
     next_seq: Seq
+    """The seq to send next."""
     next_turn: int
+    """The number for a new turn."""
     incarnation: str
+    """The identity of the store: another one may have lost events."""
     window: int
+    """How many bytes may be unacknowledged; beyond it the server stops reading."""
     features: tuple[str, ...] = FEATURES
+    """Forms of events that older servers refuse."""
     warnings: tuple[str, ...] | UnsetType = UNSET
-    """Sentences about settings of the session that have no effect; left out without any."""
+    """Sentences about settings without effect, and about times that are no Unix ms; left out without any."""
 
 
 class AckFrame(Struct, tag_field="type", tag="ack", frozen=True):
     """Everything of this producer up to `seq` is on disk."""
 
     session_id: SessionId
+    """The session."""
     producer: Name
+    """The producer's name."""
     seq: Seq
+    """The highest seq that is on disk, with all before it."""
 
 
 class Error(Struct, tag_field="type", tag="error", frozen=True, kw_only=True, omit_defaults=True):
     """An event or `session.open` was refused. Unknown fields are left out; `expected` comes with `seq_gap`."""
 
     session_id: SessionId | None = None
+    """The session, where it is known."""
     producer: Name | None = None
+    """The producer's name, where it is known."""
     seq: int | None = None
+    """The number of the event; that counts as acknowledged."""
     code: Reason
+    """Why, for programs."""
     detail: str
+    """Why, in a sentence."""
     expected: Seq | None = None
+    """With `seq_gap`: the seq that is missing."""
 
 
 class GoAway(Struct, tag_field="type", tag="goaway", frozen=True):

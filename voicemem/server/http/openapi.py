@@ -4,12 +4,15 @@ https://spec.openapis.org/oas/v3.1.1; its schemas are JSON Schema 2020-12. JSON 
 OpenAPI 3.2 does.
 """
 
+import ast
 import inspect
 import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from http import HTTPStatus
+from itertools import pairwise
 from types import UnionType
 from typing import Any, get_args
 
@@ -92,10 +95,52 @@ def inline(kind: type[Struct]) -> JsonObject:
 
 def components_of(kind: Any) -> tuple[JsonObject, dict[str, JsonObject]]:
     (schema,), components = msgspec.json.schema_components([kind], ref_template=COMPONENTS + "{name}")
+    for struct in structs_in(kind):
+        properties = components.get(struct.__name__, {}).get("properties", {})
+        for name, text in (field_docs(struct) | {struct.__struct_config__.tag_field: "Says what it is."}).items():
+            if name in properties:
+                properties[name]["description"] = text
     for (name, field), closer in REFINEMENTS.items():
         if name in components:
             components[name]["properties"][field] |= closer
     return portable(schema), {name: portable(component) for name, component in components.items()}
+
+
+def structs_in(kind: Any) -> set[type[Struct]]:
+    """The structs that a type is made of."""
+    found: set[type[Struct]] = set()
+    left = [kind]
+    while left:
+        one = left.pop()
+        if isinstance(one, type) and issubclass(one, Struct) and one not in found:
+            found.add(one)
+            left += [field.type for field in msgspec.structs.fields(one)]
+        left += get_args(one)
+    return found
+
+
+def field_docs(struct: type[Struct]) -> dict[str, str]:
+    """The docstrings of a struct's fields, by their names in JSON, also those of the structs that it extends."""
+    docs: dict[str, str] = {}
+    for base in reversed(struct.__mro__):
+        docs |= docs_in(base.__module__).get(base.__name__, {})
+    names = {field.name: field.encode_name for field in msgspec.structs.fields(struct)}
+    return {names[name]: text for name, text in docs.items() if name in names}
+
+
+@cache
+def docs_in(module: str) -> dict[str, dict[str, str]]:
+    """The docstrings of fields of a module's classes; of modules other than our own there are none."""
+    if not module.startswith("voicemem."):
+        return {}
+    docs: dict[str, dict[str, str]] = defaultdict(dict)
+    for kind in ast.parse(inspect.getsource(sys.modules[module])).body:
+        if isinstance(kind, ast.ClassDef):
+            for pair in pairwise(kind.body):
+                match pair:
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                        docs[kind.name][name] = " ".join(text.split())
+    return docs
 
 
 def portable(schema: Any) -> Any:
@@ -120,7 +165,8 @@ def in_words(field: JsonObject) -> JsonObject:
     default = field.get("default")
     if default in (None, [], {}) or "$ref" in field:
         return described
-    return {"description": f"Default: {msgspec.json.encode(default).decode()}."} | described
+    text = f"{field.get('description', '')} Default: {msgspec.json.encode(default).decode()}."
+    return described | {"description": text.strip()}
 
 
 def nullable(value: JsonObject, names: set[str]) -> JsonObject:
@@ -134,7 +180,10 @@ def nullable(value: JsonObject, names: set[str]) -> JsonObject:
     inner = value.get("additionalProperties")
     if isinstance(inner, dict):
         value["additionalProperties"] = nullable(inner, names)
-    return value if {"type": "null"} in value.get("anyOf", ()) else {"anyOf": [value, {"type": "null"}]}
+    if {"type": "null"} in value.get("anyOf", ()):
+        return value
+    about = {"description": value.pop("description")} if "description" in value else {}
+    return {"anyOf": [value, {"type": "null"}]} | about
 
 
 def without_null(value: JsonObject) -> JsonObject:

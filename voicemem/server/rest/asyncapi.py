@@ -171,4 +171,4 @@ def refine_configuration(schemas: Schemas) -> None:
     settings = schemas.components[patch["$ref"].removeprefix(COMPONENTS)]["properties"]
     update = schemas.components["SessionUpdate"]["properties"]
     update |= {name: setting for name, setting in settings.items() if name in update}
-    schemas.components["SessionOpen"]["properties"]["session"] = {"anyOf": [patch, {"type": "null"}]}
+    schemas.components["SessionOpen"]["properties"]["session"]["anyOf"] = [patch, {"type": "null"}]

@@ -330,6 +330,7 @@ class GivenConfig(SessionConfig, frozen=True, forbid_unknown_fields=True):
     """A configuration as callers give it; `system_messages` at the top is short for `llm.system_messages`."""
 
     system_messages: tuple[Annotated[JsonObject, Meta(extra_json_schema=reference("SystemMessage"))], ...] = ()
+    """Short for `llm.system_messages`."""
 
 
 class NewSession(GivenConfig, frozen=True, forbid_unknown_fields=True):

@@ -52,6 +52,18 @@ def test_every_reference_leads_somewhere() -> None:
     follow(described())
 
 
+def test_every_field_is_described() -> None:
+    """What it says, its unit, and from where a time counts, stand with each field."""
+    messages = [one["payload"] for one in described()["components"]["messages"].values()]
+    schemas = [*described()["components"]["schemas"].values(), *messages]
+    fields = [(name, field) for schema in schemas for name, field in schema.get("properties", {}).items()]
+    assert len(fields) > 300
+    assert [] == [name for name, field in fields if not field.get("description", "").endswith(".")]
+    times = {name: field["description"] for name, field in fields if name.endswith("_ms") and name != "latency_ms"}
+    assert {"audio_ms", "audio_end_ms", "total_audio_ms", "start_ms", "end_ms"} == set(times)
+    assert [] == [name for name, text in times.items() if "beginning" not in text and "likewise" not in text]
+
+
 def test_every_type_of_frame_is_in_it() -> None:
     """What may arrive and what is sent, and nothing else, besides several events together."""
     kinds = (*IncomingEvent.__args__, *Frame.__args__)
