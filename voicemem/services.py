@@ -156,7 +156,7 @@ class Services:
 
     def add_memory(self) -> None:
         store, clock, node = self.store, self.runtime.clock, self.node
-        self.indexer = TranscriptIndexer(store, self.read_models, clock, node)
+        self.indexer = TranscriptIndexer(store, self.read_models, self.recorder.feed, clock, node)
         self.embeddings = LlmClient(allowed=self.allowed, timeouts=EMBEDDING_TIMEOUTS)
         self.vectors = self.make_vectors()
         ttl_ms = parse_memories_ttl(self.settings.memories_ttl)
@@ -213,8 +213,7 @@ class Services:
         """Connect listeners to what they listen to; each list is called in its order."""
         self.node.count_listeners.append(self.limits.divide)
         self.node.displaced_listeners.append(self.read_models.discard_all)
-        self.sessions.close_collectors += [self.overviews.closed, self.indexer.changed]
-        self.recorder.feed.collectors.append(self.indexer.changed)
+        self.sessions.close_collectors.append(self.indexer.changed)
         self.sessions.change_listeners += [self.indexer.note, self.extractions.note]
         if self.vectors is not None:
             self.indexer.listeners.append(self.vectors.maker.messages.note)
@@ -222,7 +221,7 @@ class Services:
 
     def background(self) -> list[Coroutine[Any, Any, None]]:
         """Return the background tasks of the service, and collect what they are to do; none of them ends by itself."""
-        self.sessions.close_collectors.append(self.extractions.changed)
+        self.sessions.close_collectors += [self.overviews.closed, self.extractions.changed]
         self.recorder.feed.collectors += [self.extractions.changed, self.summaries.changed]
         return [
             *(() if self.store.is_exclusive else (beat_forever(self.node), watch_journals_forever(self.watcher))),

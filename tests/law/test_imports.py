@@ -10,6 +10,7 @@ from tests.support.checks.imports import (
     broken_laws,
     imports_of,
     impurities,
+    modules_of_the_page,
     package_of,
     packages_of_the_page,
     sources,
@@ -167,3 +168,12 @@ def test_a_page_with_another_pure_block_is_caught() -> None:
         "## Packages, in import order\n| a | b |\n| **pure** | |\n| `errors` | x |\n| **state** | |\n| `store` | y |\n"
     )
     assert packages_of_the_page(page) == (["errors", "store"], ["errors"])
+
+
+def test_the_modules_of_the_page_exist() -> None:
+    """ARCHITECTURE.md names no module that has gone."""
+    named = modules_of_the_page((PACKAGE.parent / "ARCHITECTURE.md").read_text("utf-8"))
+    assert {"protocol/codec", "store/sqlite/driver", "webhooks/outbox"} <= named
+    assert [
+        name for name in sorted(named) if not ((PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").exists())
+    ] == []

@@ -19,6 +19,7 @@ from voicemem.runtime import Clock, NodeToken
 from voicemem.search.passages import has_unheard, passages_in, turns_after
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
+from voicemem.sessions.recording.commits import CommitFeed
 from voicemem.store.port import Store
 from voicemem.store.scopes import scope_of
 from voicemem.store.streams import SESSION_KIND, Stream
@@ -53,13 +54,17 @@ class Indexed(NamedTuple):
 class TranscriptIndexer:
     """Brings the index up to date."""
 
-    def __init__(self, store: Store, read_models: ReadModelCache, clock: Clock, node: NodeToken | None = None) -> None:
-        self.node = node or NodeToken()
+    def __init__(
+        self, store: Store, read_models: ReadModelCache, feed: CommitFeed, clock: Clock, node: NodeToken
+    ) -> None:
+        self.node = node
+        self.feed = feed
         self.store = store
         self.read_models = read_models
         self.clock = clock
         self.changed: dict[int, Stream] = {}
         """Sessions that have changed since they were indexed, by key."""
+        feed.collectors.append(self.changed)
         self.indexing: Sequence[Stream] = ()
         self.not_before: dict[int, int] = {}
         """When a running session may be indexed again, Unix ms."""
@@ -146,12 +151,13 @@ class TranscriptIndexer:
     async def catch_up(self) -> None:
         """Index the sessions that have grown since they were indexed. Raises `StoreUnavailable`."""
         time = asyncio.get_running_loop().time
-        resets, count, begun = self.store.transcript_index.index_resets, 0, time()
+        resets, count, begun, commits = self.store.transcript_index.index_resets, 0, time(), self.feed.commits
         if self.checked_resets != resets:
             self.known.clear()
         async for _, done in self.check_all():
             count += done
-            factor = PAUSE_FACTOR if self.changed else 1
+            factor = 1 if self.feed.commits == commits else PAUSE_FACTOR
+            commits = self.feed.commits
             await asyncio.sleep(min(MAX_PAUSE_S, factor * (time() - begun)))
             begun = time()
         if count:

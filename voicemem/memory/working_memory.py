@@ -70,7 +70,7 @@ class DocumentVersion(Struct, frozen=True):
 
     version: int
     operation: documents.Operation
-    updated_at: int
+    updated_ms: int = msgspec.field(name="updated_at")
     by: VersionAuthor | None
     """Null where a user's document was changed without a session."""
 

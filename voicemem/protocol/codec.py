@@ -365,9 +365,9 @@ def decode_event(text: bytes) -> DecodedEvent | RejectedEvent:
 
 def with_whole_times(text: bytes) -> bytes:
     """The JSON of an event with its times in ms as whole numbers; the same bytes where all are."""
-    if b'_ms"' not in text:
+    values = JSON_DECODER.decode(text) if b'_ms"' in text else None
+    if not isinstance(values, dict):
         return text
-    values = JSON_DECODER.decode(text)
     words = values.get("words")
     found = False
     for holder in (values, *(words if isinstance(words, list) else ())):

@@ -211,7 +211,7 @@ async def test_two_services_never_race(serve: Serve, tmp_path: Path) -> None:
         api = RestClient(app)
         await api.create(memory=SMALL)
         await talk(api, 1, 8)
-        await eventually("running", lambda: state(api))
+        await eventually(1, lambda: count_of(llm))  # so the session is claimed too
         beside = SqliteStore(str(tmp_path / "v.db"), exclusive=False)
         try:
             other = summaries.Summaries(

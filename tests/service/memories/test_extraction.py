@@ -418,6 +418,47 @@ async def test_a_fork_sends_nothing_again(serve: Serve) -> None:
         assert {4: "caller: And almonds."} == shown_lines(llm)
 
 
+async def test_a_close_tries_again_what_was_asked_for(serve: Serve) -> None:
+    """A caller had asked for it while the LLM was away; it does not wait for the next attempt, an hour later."""
+    async with llm_server(Script(status=503)) as llm:
+        app = await serve(llm_url=llm.url)
+        api = RestClient(app)
+        await call(api)
+        await api.post("/v1/sessions/s/memories/extract")
+        await reached(api, "failing")
+        await eventually(True, lambda: asyncio.sleep(0, bool(app.services.extractions.waiting)))
+        llm.then(remembers(memory(WALNUTS, 1)))
+        await api.end()
+        await marks(api)
+        assert [WALNUTS] == await texts(api)
+
+
+async def test_a_configuration_that_was_mended_is_tried(serve: Serve) -> None:
+    """What failed with the one before is due as if it had just changed."""
+    async with llm_server(Script(status=503)) as llm:
+        app = await serve(llm_url=llm.url)
+        api, worker_of = RestClient(app), app.services.extractions
+        await call(api)
+        await api.post("/v1/sessions/s/memories/extract")
+        await reached(api, "failing")
+        await eventually(True, lambda: asyncio.sleep(0, bool(worker_of.waiting)))
+        assert 200 == (await api.patch("/v1/sessions/s", {"labels": {"llm": "mended"}})).status
+        (waiting,) = worker_of.waiting.values()
+        assert waiting.due_ms <= app.services.runtime.clock() + worker.IDLE_MS
+
+
+async def test_calls_without_memories_are_not_looked_at_again(serve: Serve) -> None:
+    """They stay behind for ever, and would be read at each look at all sessions."""
+    async with llm_server(remembers()) as llm:
+        app = await serve(llm_url=llm.url)
+        api, worker_of = RestClient(app), app.services.extractions
+        await call(api, memory={"extract": {"strategy": "none"}})
+        await api.end()
+        await eventually({}, lambda: asyncio.sleep(0, worker_of.waiting | worker_of.changed))
+        await worker_of.catch_up()
+        assert {} == worker_of.waiting | worker_of.changed
+
+
 async def test_a_start_finds_what_was_left_undone(serve: Serve, tmp_path: Path) -> None:
     """A call that ended when the LLM was away is sent by the next process; one that was sent is not."""
     store = f"sqlite:{tmp_path}/v.db"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -227,3 +228,16 @@ def packages_of_the_page(page: str) -> tuple[list[str], list[str]]:
         elif row.startswith("`"):
             listed.append((row.strip("`"), block))
     return [name for name, _ in listed], [name for name, block in listed if block == "pure"]
+
+
+def modules_of_the_page(page: str) -> set[str]:
+    """The modules and folders that ARCHITECTURE.md names: those of the journey of an event, and every path in ticks."""
+    named = set()
+    for line in page.split("## The journey of an event")[1].split("```")[1].splitlines():
+        for part in line.partition("── ")[2].partition("  ")[0].split(" -> "):
+            folder, colon, modules = part.rpartition(": ")
+            named |= {f"{folder}/{module}" if colon else module for module in modules.split(", ") if module}
+    for path in re.findall(r"`([a-z_]+/[a-z_/]+)", page):
+        if path.split("/")[0] in ORDER:
+            named.add(path.rstrip("/"))
+    return named

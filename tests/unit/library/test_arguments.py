@@ -200,6 +200,7 @@ async def test_versions_and_what_is_unfinished_can_be_read() -> None:
         await call.working_memory.clear()
         versions = await call.working_memory.versions()
         assert [(2, "clear"), (1, "append")] == [(one.version, one.operation) for one in versions]
+        assert (await call.working_memory.read()).updated_ms == versions[0].updated_ms
         assert [1] == [one.version for one in await call.working_memory.versions(before=2)]
         assert [2] == [one.version for one in await call.working_memory.versions(limit=1)]
         await call.record({"type": "asr", "turn_id": 1, "text": "Can you"})

@@ -290,3 +290,10 @@ def test_times_in_ms_with_a_fraction_are_rounded() -> None:
     refused = decode_event(b'{"type":"tts","audio_ms":-1.5}')
     assert isinstance(refused, RejectedEvent)
     assert refused.code == "invalid_field"
+
+
+@pytest.mark.parametrize("text", [b'"start_ms"', b'["start_ms"]', b"1", b'{"start_ms"}'])
+def test_what_is_no_object_is_no_event(text: bytes) -> None:
+    """It is refused as a frame, whatever it names."""
+    with pytest.raises(InvalidFrame):
+        decode_event(text)

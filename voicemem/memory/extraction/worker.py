@@ -108,18 +108,23 @@ class ExtractionWorker:
         return self.policies.default.extract is not None
 
     def note(self, stream: Stream) -> None:
-        """Note a session that was restored, or has another configuration."""
-        if stream.kind == SESSION_KIND:
-            self.changed[stream.key] = stream
+        """Have a session looked at that was restored, has another configuration, or was left undone."""
+        now = self.clock()
+        if stream.kind == SESSION_KIND and self.config_of(stream) is not None:
+            self.waiting[stream.key] = Waiting(stream.project, stream.id, now, first_moment(stream, now))
 
     def schedule_changed(self) -> None:
-        """Let the sessions that have changed wait until they are due, but for those that a caller asks for."""
+        """Let the sessions that have changed wait until they are due; one that a caller asks for comes no later."""
         now = self.clock()
         while self.changed:
             key, stream = self.changed.popitem()
-            known = self.waiting.get(key)
-            if (self.is_everywhere or "memory" in stream.config) and (known is None or not known.is_asked):
-                self.waiting[key] = Waiting(stream.project, stream.id, now, first_moment(stream, now))
+            if self.is_everywhere or "memory" in stream.config:
+                new = Waiting(stream.project, stream.id, now, first_moment(stream, now))
+                known = self.waiting.get(key, new)
+                if not known.is_asked:
+                    self.waiting[key] = new
+                elif stream.state != "running":
+                    self.waiting[key] = known._replace(due_ms=min(known.due_ms, new.due_ms))
 
     def ask(self, stream: Stream) -> None:
         """Have a session looked at as soon as possible. Raises `Refused` (`no_extraction`, `llm_not_configured`)."""

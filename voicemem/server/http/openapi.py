@@ -24,7 +24,7 @@ from voicemem.errors import CODES
 from voicemem.protocol.codec import RestoredMetadata
 from voicemem.protocol.events import JournaledEvent, ProducedEvent
 from voicemem.protocol.types import JsonObject
-from voicemem.server.http.routes import PLACEHOLDERS, BodySpec, MergePatch, ResponseSpec, Route
+from voicemem.server.http.routes import PLACEHOLDERS, BodySpec, MergePatch, ResponseSpec, Route, Tag
 from voicemem.version import __version__
 
 COMPONENTS = "#/components/schemas/"
@@ -222,7 +222,7 @@ IF_MATCH = ("If-Match", "ETags of versions; the request only succeeds if the doc
 
 def openapi_json(routes: Iterable[Route[Any]]) -> bytes:
     routes = list(routes)
-    modules = {tag_of(route): sys.modules[route.handler.__module__] for route in routes}
+    tags = dict.fromkeys(map(tag_of, routes))
     schemas = Schemas()
     paths: defaultdict[str, JsonObject] = defaultdict(dict)
     for route in routes:
@@ -238,7 +238,7 @@ def openapi_json(routes: Iterable[Route[Any]]) -> bytes:
                 "license": {"name": "Apache License 2.0", "identifier": "Apache-2.0"},
             },
             "servers": [{"url": "/"}],
-            "tags": [{"name": name, "description": inspect.getdoc(module) or ""} for name, module in modules.items()],
+            "tags": [tag._asdict() for tag in tags],
             "paths": without_closed_items(paths),
             "components": {
                 "securitySchemes": {name: scheme for route in routes for name, scheme in route.schemes.items()},
@@ -257,9 +257,9 @@ def without_closed_items(schema: Any) -> Any:
     return [without_closed_items(one) for one in schema] if isinstance(schema, list | tuple) else schema
 
 
-def tag_of(route: Route[Any]) -> str:
-    """Return the tag of a route: the name of its handler's module, whose docstring describes it."""
-    return route.handler.__module__.rpartition(".")[2]
+def tag_of(route: Route[Any]) -> Tag:
+    module = sys.modules[route.handler.__module__]
+    return route.tag or Tag(module.__name__.rpartition(".")[2], inspect.getdoc(module) or "")
 
 
 def id_of(route: Route[Any]) -> str:
@@ -275,7 +275,7 @@ def operation(route: Route[Any], below: list[Route[Any]], schemas: Schemas) -> J
         more = f"{more.strip()}\n\n{inspect.getdoc(route.query)}"
     described: JsonObject = {
         "operationId": id_of(route),
-        "tags": [tag_of(route)],
+        "tags": [tag_of(route).name],
         "summary": summary,
         "description": more.strip(),
         "security": [{scheme: [route.scope]} for scheme in route.schemes] if route.scope else [],

@@ -70,6 +70,13 @@ class ResponseSpec(NamedTuple):
     id_field: str | None = None
 
 
+class Tag(NamedTuple):
+    """A group of operations, by which generated clients name their modules."""
+
+    name: str
+    description: str
+
+
 class ErrorFormat(NamedTuple):
     """How a route reports errors: the type of the body, and the HTTP status and `reason` for a code."""
 
@@ -105,6 +112,8 @@ class Route(NamedTuple, Generic[Q]):
     schemes: Mapping[str, JsonObject] = KEY_SCHEME
     placeholders: Mapping[str, Any] = NOTHING
     operation_id: str = ""
+    tag: Tag | None = None
+    """By default the module of the handler is one, with its docstring."""
     for_tokens: bool = False
     """True if a session token may use it although the path is not one of its session's: the handler then keeps to what
     `token_reach` says."""

@@ -1,4 +1,4 @@
-"""Reading a call: its history, its turns, what its memory has besides messages, and the call as a document."""
+"""Reading a memory: its history, its turns, and what it has besides messages; and the call as a document."""
 
 import hashlib
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from voicemem.server.http.request import (
     session_filter,
     stream_body,
 )
-from voicemem.server.http.routes import JSON, JSON_LINES, ResponseSpec, Routes
+from voicemem.server.http.routes import JSON, JSON_LINES, ResponseSpec, Routes, Tag
 from voicemem.sessions.lifecycle import StateName
 from voicemem.sessions.read_models.read_model import LARGE_ROWS, ReadModel
 from voicemem.store.streams import Stream
@@ -220,8 +220,7 @@ async def read_session_memory(request: web.Request) -> web.Response:
     return json_response(await services_of(request).accounts.read(await get_stream(request)))
 
 
-# Calls as documents: one, or all for which conditions hold (docs/exports.md)
-
+EXPORTS = Tag("exports", "Calls as documents: one, or all for which conditions hold (docs/exports.md).")
 KINDS: dict[str, Any] = {"vcon": JsonObject, "jsonl": list[JsonObject]}
 DOCUMENTS = {form.media_type.partition(";")[0]: KINDS.get(name, str) for name, form in FORMATS.items()}
 
@@ -242,7 +241,7 @@ class CallsExportQuery(CallExportQuery, frozen=True, forbid_unknown_fields=True)
     started_before: Millis | None = None
 
 
-@ROUTES.add("GET /v1/sessions/{id}/export", "read", DOCUMENTS, codes="session_set_aside")
+@ROUTES.add("GET /v1/sessions/{id}/export", "read", DOCUMENTS, codes="session_set_aside", tag=EXPORTS)
 async def export_call(request: web.Request, query: CallExportQuery) -> web.Response:
     """Export a call as a document, during the call or after it."""
     stream = await get_stream(request)
@@ -257,7 +256,7 @@ async def export_call(request: web.Request, query: CallExportQuery) -> web.Respo
     return web.Response(body=document.encode(), headers=headers)
 
 
-@ROUTES.add("GET /v1/exports", "read", {JSON_LINES: list[CallsLine]})
+@ROUTES.add("GET /v1/exports", "read", {JSON_LINES: list[CallsLine]}, tag=EXPORTS)
 async def export_many_calls(request: web.Request, query: CallsExportQuery) -> web.StreamResponse:
     """Export the calls for which the conditions hold, the newest first, as JSON lines: each has a whole document.
 

@@ -12,13 +12,14 @@ from voicemem.security.access import DEFAULT_PROJECT, Gate
 from voicemem.security.audit import Act, audit
 from voicemem.security.hook_secrets import find_hooked, new_hook_secret
 from voicemem.server.http.request import DECODING, GRANT, get_stream, json_response, read_body, read_struct, services_of
-from voicemem.server.http.routes import JSON, ResponseSpec, Routes, optional
+from voicemem.server.http.routes import JSON, ResponseSpec, Routes, Tag, optional
 from voicemem.server.rest.webhooks import NewSecret
 from voicemem.sessions.inbound_webhooks import MAX_HOOK_BYTES
 from voicemem.store.observations import Observation, ObservationState
 from voicemem.store.streams import Stream
 
 ROUTES = Routes()
+HOOKS = Tag("hooks", "Inbound webhooks: those of other stacks' platforms, and their signing secrets.")
 HOOK = "/v1/hooks/{dialect}/secret"
 
 
@@ -47,6 +48,7 @@ class HookTaken(Struct, frozen=True):
     HookTaken,
     JsonObject,
     "unauthorized token_expired forbidden rate_limited unknown_dialect malformed_frame missing_field seq_required",
+    tag=HOOKS,
 )
 async def take_hook(request: web.Request, query: HookQuery) -> web.Response:
     """Take a webhook of another stack's platform; the answer comes once it is on disk.
@@ -109,14 +111,14 @@ class HookSecretList(Struct, frozen=True):
     hooks: list[HookSecret]
 
 
-@ROUTES.add("GET /v1/hooks", "admin", HookSecretList)
+@ROUTES.add("GET /v1/hooks", "admin", HookSecretList, tag=HOOKS)
 async def list_hook_secrets(request: web.Request) -> web.Response:
     """List the dialects whose webhooks are signed in the project, without the secrets."""
     shown = await services_of(request).hook_secrets.list(request[GRANT].project)
     return json_response(HookSecretList([HookSecret(*one) for one in shown]))
 
 
-@ROUTES.add(f"PUT {HOOK}", "admin", HookSecretSet, optional(NewSecret), "invalid_field unknown_dialect")
+@ROUTES.add(f"PUT {HOOK}", "admin", HookSecretSet, optional(NewSecret), "invalid_field unknown_dialect", tag=HOOKS)
 async def set_hook_secret(request: web.Request) -> web.Response:
     """Set what signs webhooks of a dialect in the project, or rotate it; for a while the old secret verifies too.
 
@@ -130,7 +132,7 @@ async def set_hook_secret(request: web.Request) -> web.Response:
     return json_response(HookSecretSet(*shown, secret=secret if body.secret is UNSET else UNSET))
 
 
-@ROUTES.add(f"DELETE {HOOK}", "admin", None, codes="unknown_hook_secret")
+@ROUTES.add(f"DELETE {HOOK}", "admin", None, codes="unknown_hook_secret", tag=HOOKS)
 async def remove_hook_secret(request: web.Request) -> web.Response:
     """Remove what the project has set; without another secret, webhooks of the dialect need a key."""
     dialect = request.match_info["dialect"]
@@ -139,8 +141,7 @@ async def remove_hook_secret(request: web.Request) -> web.Response:
     return web.Response(status=204)
 
 
-# Calls whose events the service fetches itself (docs/observer.md)
-
+OBSERVATIONS = Tag("observations", "Calls at other stacks whose events the service fetches itself (docs/observer.md).")
 OBSERVE = "/v1/sessions/{id}/observe"
 
 CALL_RULE = "The id of a call is 1 to 256 characters of A-Za-z0-9._:-, and does not begin with a dot"
@@ -191,6 +192,7 @@ def audit_observation(request: web.Request, act: Act, one: Observation) -> None:
     NewObservation,
     "invalid_field unknown_dialect session_ended session_erased observer_not_configured already_observed "
     "too_many_observations",
+    tag=OBSERVATIONS,
 )
 async def begin_observation(request: web.Request) -> web.Response:
     """Observe a call at another stack for this session: the service connects to it, and records what it says.
@@ -209,14 +211,14 @@ async def begin_observation(request: web.Request) -> web.Response:
     return answer(stream, observation, 201 if is_new else 200)
 
 
-@ROUTES.add(f"GET {OBSERVE}", "admin", ShownObservation, codes="unknown_observation")
+@ROUTES.add(f"GET {OBSERVE}", "admin", ShownObservation, codes="unknown_observation", tag=OBSERVATIONS)
 async def read_observation(request: web.Request) -> web.Response:
     """Show how the observation of this session stands, also when it is over."""
     stream = await get_stream(request)
     return answer(stream, await services_of(request).observers.get(stream))
 
 
-@ROUTES.add(f"DELETE {OBSERVE}", "admin", ShownObservation, codes="unknown_observation")
+@ROUTES.add(f"DELETE {OBSERVE}", "admin", ShownObservation, codes="unknown_observation", tag=OBSERVATIONS)
 async def stop_observation(request: web.Request) -> web.Response:
     """Stop observing; the call and the session go on. One that is over stays as it is."""
     stream = await get_stream(request)

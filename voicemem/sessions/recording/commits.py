@@ -239,11 +239,14 @@ class CommitFeed:
     """The subscribers to commits."""
 
     def __init__(self) -> None:
+        self.commits = 0
+        """The number of commits so far."""
         self.listeners: list[CommitListener] = []
         self.collectors: list[dict[int, Stream]] = []
         """Each gets the sessions of every commit, by key; its owner takes them out when it has time."""
 
     def report(self, appended: Sequence[AppendResult]) -> None:
+        self.commits += 1
         for collector in self.collectors:
             for result in appended:
                 collector[result.stream.key] = result.stream

@@ -60,6 +60,17 @@ def test_operations_are_told_apart() -> None:
     assert len(EVERY) == len(set(ids))
 
 
+def test_tags_name_resources() -> None:
+    """Generated clients have a module for each, wherever its handlers are; each is described once."""
+    tags = [tag["name"] for tag in openapi_document()["tags"] if tag["description"].endswith(".")]
+    assert sorted({*tags}) == sorted(tags)
+    assert {tag for route in EVERY for tag in operation(route)["tags"]} == set(tags)
+    of = {route.path: operation(route)["tags"] for route in EVERY}
+    assert of["/v1/sessions/{id}/export"] == of["/v1/exports"] == ["exports"]
+    assert of["/v1/hooks"] == of["/v1/hooks/{dialect}"] == of["/v1/hooks/{dialect}/secret"] == ["hooks"]
+    assert of["/v1/sessions/{id}/observe"] == ["observations"]
+
+
 def test_no_type_hides_another() -> None:
     """Types of the same name would be one component: REST's are the same with Agora's beside them."""
     alone = json.loads(openapi_json(rest.ROUTES))["components"]["schemas"]

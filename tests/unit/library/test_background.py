@@ -1,0 +1,32 @@
+"""The library, which does nothing by itself."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.support.events import final
+from voicemem.library.sessions import open_library
+from voicemem.memory import transcript_index
+
+
+async def test_closed_sessions_are_not_collected() -> None:
+    """No figures of lists are made here, so what is to be made is not noted either."""
+    async with open_library() as library:
+        call = await library.create()
+        await call.end()
+        assert {} == library.services.overviews.closed | library.services.extractions.changed
+
+
+async def test_the_first_search_pauses_only_for_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the steps of a first index a pause is long only if events have come in since the last one."""
+    monkeypatch.setattr(transcript_index, "PAUSE_FACTOR", 1_000_000)
+    monkeypatch.setattr(transcript_index, "MAX_PAUSE_S", 600)
+    async with open_library() as library:
+        for number in range(transcript_index.SESSIONS_AT_ONCE + 5):
+            call = await library.create(f"s{number}")
+            await call.record(final(1, "walnuts"))
+        async with asyncio.timeout(60):
+            assert [] != (await library.search("walnuts")).memories
