@@ -135,14 +135,14 @@ class WorkingMemory:
             return []
         last = document.version if before is None else min(before - 1, document.version)
         positions = document.positions[max(0, last - limit) : last]
-        number, records = last, []
-        async for row, event in events_at(self.journal, stream.key, reversed(positions)):
+        number, records = last - len(positions), list[DocumentVersion]()
+        async for row, event in events_at(self.journal, stream.key, positions):
             assert isinstance(event, MemoryDocument)
             author = event.session_id or (owner.id if owner.scope == "session" else None)
             by = None if author is None else VersionAuthor(author, event.producer or row.producer)
+            number += 1
             records.append(DocumentVersion(number, event.operation, row.received_ms, by))
-            number -= 1
-        return records
+        return records[::-1]
 
     async def change(
         self, owner: DocumentOwner, change: DocumentChange, expected: Collection[int] | None = None

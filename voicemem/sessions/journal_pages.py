@@ -1,5 +1,6 @@
 """Journals by pages, forwards and backwards, with the entries of some types or of one turn alone."""
 
+from bisect import bisect_right
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -35,12 +36,23 @@ HEAD_DECODER = msgspec.json.Decoder(EventHead)
 
 
 async def events_at(
-    journal: Journal, key: int, positions: Iterable[int]
+    journal: Journal, key: int, positions: Sequence[int]
 ) -> AsyncIterator[tuple[JournalRow, JournaledEvent]]:
-    """The events at these positions of a journal, with their rows. Raises `DamagedEntry`, `StoreUnavailable`."""
-    for position in positions:
-        for row in await journal.read_rows(key, position - 1, 1):
-            yield row, decode_stored(row.payload)
+    """The events at these ascending positions of a journal, with their rows. Raises `DamagedEntry`, `StoreUnavailable`.
+
+    Those of one page are read together: in an archive, each read unpacks the whole of it.
+    """
+    begin = 0
+    while begin < len(positions):
+        after, end = positions[begin] - 1, bisect_right(positions, positions[begin] + PAGE - 1, begin)
+        rows = await journal.read_rows(key, after, positions[end - 1] - after)
+        if not rows:
+            return  # the session has been erased
+        together = set(positions[begin:end])
+        for row in rows:
+            if row.position in together:
+                yield row, decode_stored(row.payload)
+        begin = bisect_right(positions, rows[-1].position, begin)
 
 
 class TurnParts(NamedTuple):

@@ -17,8 +17,10 @@ from voicemem.errors import Refused
 from voicemem.memory.working_memory import DocumentChange, DocumentOwner, WorkingMemory, owner_of_session
 from voicemem.protocol.events import MemoryData
 from voicemem.protocol.types import JsonObject
+from voicemem.sessions import journal_pages
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.retention import erase_user
+from voicemem.store.records import JournalRow
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.streams import SessionEnding, Stream
 
@@ -106,6 +108,29 @@ async def test_versions_of_an_ended_call_are_read_from_its_archive(nodes: list[N
         (await other.documents.read_document(owner, version)).content for version in (1, 2, 3)
     ]
     assert [3, 2, 1] == [version.version for version in await other.documents.versions(owner, None, 10)]
+
+
+@pytest.mark.parametrize(("page", "count"), [(1000, 1), (7, 3)])
+async def test_versions_of_a_page_are_read_together(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch, page: int, count: int
+) -> None:
+    """Each read of an archive unpacks all of it, so there is one for each page of a journal."""
+    (node, _), owner = nodes, DocumentOwner("session", "p", "s")
+    await node.session()
+    for number in range(30):
+        await node.documents.change(owner, DocumentChange("append", {"n": [number]}))
+    await node.documents.read_document(owner)  # brings the read model up to date
+    reads, read_rows = [], node.store.journal.read_rows
+
+    async def counted(key: int, after: int, limit: int) -> list[JournalRow]:
+        reads.append(after)
+        return await read_rows(key, after, limit)
+
+    monkeypatch.setattr(node.store.journal, "read_rows", counted)
+    monkeypatch.setattr(journal_pages, "PAGE", page)
+    versions = await node.documents.versions(owner, None, 20)
+    assert [*range(30, 10, -1)] == [one.version for one in versions]
+    assert count == len(reads)
 
 
 async def test_a_user_who_is_erased_while_somebody_writes(nodes: list[Node]) -> None:
