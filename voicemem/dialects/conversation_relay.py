@@ -2,34 +2,46 @@
 
 | frame | in events |
 |---|---|
-| `setup` | the session's id, `callSid`; nothing else of it is kept |
+| `setup` | the session's id, `callSid`; nothing else of it is kept but its own id, `sessionId` |
 | `prompt` `voicePrompt`, `last` | `asr`, a final unless `last` is false; a final ends the reply that is still open |
 | app `text` `token`, `last` | `llm.delta`, `llm.done` of `~rN`; N grows with the token after a `last`, prompt or key |
+| `info` `tokensPlayed` | `tts` `heard_text` of the reply that goes on so, clause by clause; without any, greeting |
 | `interrupt` `utteranceUntilInterrupt` | `interrupt` of what plays, with that heard text; before any token, greeting |
 | `interrupt` `durationUntilInterruptMs` | the position, where the text is missing |
 | `dtmf` `digit` | a `message` of the user, with `dtmf` in its metadata |
 | `info` `agentSpeaking` `on`, `off` | whether a reply is being played when the call is closed, and since when |
+| app `text` or `play` after a `preemptible` text | `interrupt` of that, if it was not played whole |
 | app `end` | `session.end` |
-| `error`, other `info`, app `play`, `sendDigits`, `language` | nothing |
+| `error`, `configUpdated`, other `info`, app `sendDigits`, `config`, `language` | nothing |
 
-Tokens that are still sent after an interruption belong to the reply that was cut. Frames have no ids and no times; the
-`ts` of some `info` is another clock than that of the frames around it, and is left out.
+Tokens that are still sent after an interruption belong to the reply that was cut. Replies are played in their order: if
+a clause of a later one is played, those before it were cut. Keys that the app sends are reported as played too, and
+belong to no reply. Frames have no ids and no times; the `ts` of some `info` is another clock than that of the frames
+around it, and is left out. A connection that is made again (`applicationReconnect`) repeats what may have been lost:
+the newest frames of Twilio's, in their order, before any that are new.
 
 Notes: `replies` (N), `over` (whether the next token begins a reply), `speaking` (the reply that the agent speaks, and
-since when).
+since when), `played` (N of the reply of which a clause was played last, how far, and when), `unmatched` (since then a
+text of no reply was played), `preemptible` (the newest N that may be cut), `preempted` (N of one that was, and when),
+`greeting` (the item of that which may be played), `cut` (it was interrupted), `session` (its id), `seen` (marks of the
+newest frames of Twilio's), `again` (marks of those that have come again, when, and the first of them).
 """
 
+import re
 from itertools import islice
 from typing import Any
 
+import msgspec
+
 from voicemem.dialects.dialect import Dialect, Frame, RawFrame, Side, Text, Texts
-from voicemem.dialects.kinds import Kind, Typed, keep, optional, silent, translation, typed
+from voicemem.dialects.kinds import Kind, Typed, keep, optional, silent, typed
 from voicemem.dialects.known import Known, KnownReply, Made
-from voicemem.dialects.translating import complete, end_with, plain, stopped_at
-from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent
+from voicemem.dialects.reading import digest
+from voicemem.dialects.translating import MAX_QUEUE, complete, end_with, plain, space_between, spoken_ms, stopped_at
+from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, Resume, Tts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 
-SPEAKING = "agentSpeaking"
+SPEAKING, PLAYED = "agentSpeaking", "tokensPlayed"
 ENDED_BY_APP = "end"
 """The reason of a session that the app has ended."""
 GREETING = "~greeting"
@@ -38,6 +50,13 @@ REPLY = "reply"
 OVER = Text(None, "", "end", item=REPLY)
 MAX_WAITING = 4
 """Replies sent at once of which an interruption may mean an older one."""
+KEYS = re.compile("[0-9*#wW]+")
+"""Keys that the app sends."""
+SAID, WORDS = re.compile(r"\S"), re.compile(r"[^\W_]+")
+MARK, MAX_SEEN, MAX_HELD = 6, 500, 4_000
+"""Characters of the mark of a frame; how many frames a connection may send again; bytes of one that may be new."""
+AGAIN_MS = 2_000
+"""What comes again comes at once: within so long after the frame before it."""
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
@@ -47,7 +66,8 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     session_id = None
     if name == "setup":
         session_id = content.get("callSid") or content.get("sessionId")
-        content = {"type": name} | ({} if session_id is None else {"callSid": session_id})
+        own = {} if content.get("sessionId") is None else {"sessionId": content["sessionId"]}
+        content = {"type": name} | ({} if session_id is None else {"callSid": session_id}) | own
     elif name == "interrupt":
         duration = content.pop("durationUntilInterruptMs", None)
         try:
@@ -72,6 +92,68 @@ def texts(frame: JsonObject) -> Texts:
             return (token, OVER) if frame.get("last", False) else (token,)
         case "interrupt" if frame.get("utteranceUntilInterrupt"):
             return (Text(frame, "utteranceUntilInterrupt", "whole", final=False),)
+        case "info" if frame["name"] == PLAYED and frame.get("value"):
+            return (Text(frame, "value", "whole", final=False),)
+    return ()
+
+
+# Frames that come again
+
+
+SENT_AGAIN = ("prompt", "interrupt", "dtmf", "info")
+
+
+def translate(frame: JsonObject, ts: int, known: Known) -> Made:
+    """The events of one frame. What a connection sends again counts once."""
+    if frame["type"] not in SENT_AGAIN or frame.get("name") == SPEAKING:
+        yield from KINDS[frame["type"]].rule(frame, ts, known)
+        return
+    again: dict[str, Any] | None = known.notes.get("again")
+    mark, seen = digest(frame)[:MARK], known.notes.get("seen", "")
+    if again is not None:
+        run = again["run"] + mark
+        first = again.get("first") or [frame, ts]
+        is_soon = not known.has_clock or ts - again["ts"] <= AGAIN_MS
+        if is_soon and has_run(seen, run) and len(msgspec.json.encode(first)) <= MAX_HELD:
+            known.note("again", {"run": run, "ts": ts, "first": first})
+            return
+        held = settle_again(known)
+        seen = known.notes.get("seen", "")
+        if held is not None and held[0]["type"] == frame["type"] == "prompt":  # a frame begins one utterance
+            said = held[0]["voicePrompt"] if held[0].get("last", True) else ""
+            frame = frame | {"voicePrompt": f"{said} {frame['voicePrompt']}".lstrip()}
+        elif held is not None:
+            yield from KINDS[held[0]["type"]].rule(held[0], held[1], known)
+    known.note("seen", (seen + mark)[-MARK * MAX_SEEN :])
+    yield from KINDS[frame["type"]].rule(frame, ts, known)
+
+
+def has_run(seen: str, run: str) -> bool:
+    """Return whether these frames have come one after the other."""
+    place = seen.find(run)
+    while place > 0 and place % MARK:
+        place = seen.find(run, place + 1)
+    return place >= 0
+
+
+def settle_again(known: Known) -> Any:
+    """Nothing more comes again. One frame alone that was not the newest before is new, though it says the same."""
+    again, seen = known.notes.get("again") or {"run": ""}, known.notes.get("seen", "")
+    known.note("again", None)
+    if len(again["run"]) == MARK and not seen.endswith(again["run"]):
+        known.note("seen", (seen + again["run"])[-MARK * MAX_SEEN :])
+        return again["first"]
+    return None
+
+
+def open_call(frame: JsonObject, ts: int, known: Known) -> Made:
+    """The call begins, a connection of it is made again, or it is connected once more, which has a greeting too."""
+    session, before = frame.get("sessionId") or frame.get("callSid"), known.notes.get("session")
+    if session is not None and session == before:
+        known.note("again", {"run": "", "ts": ts})
+    else:
+        known.note("session", session)
+        known.note("greeting", GREETING if before is None else f"{GREETING}/{known.here}")
     return ()
 
 
@@ -103,9 +185,12 @@ def grow_reply(frame: JsonObject, ts: int, known: Known) -> Made:
     if not count or known.notes.get("over"):
         if not token:  # the end of a reply that the user has ended
             return
+        yield from preempt(frame, ts, known)
         count += 1
         known.note("replies", count)
         known.note("over", None)
+    if frame.get("preemptible"):
+        known.note("preemptible", count)
     if token:
         yield LlmDelta(item=f"~r{count}", text=token)
     if last:
@@ -129,29 +214,64 @@ def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
         return ()
     if heard is None:
         return (Interrupt(item=item, audio_end_ms=duration_ms),)
-    return interrupt_heard(heard, waiting)
+    return interrupt_heard(heard, waiting, known)
 
 
 def interrupt_unknown(heard: str, ts: int, known: Known) -> Made:
     """A reply that no token belongs to: the greeting, which the TwiML says; later on one that the app did not show."""
+    greeting = known.notes.get("greeting", GREETING)
+    played = known.reply(greeting)
     if not heard:
         return
-    if known.here:
+    if played is None and known.here:
         yield Interrupt(heard_text=heard, more=True, turn_id=known.here)
-    elif known.turn_of(GREETING) is None:
-        cut = {"interrupted": True, "interrupt_timestamp": ts, "original": heard}
-        yield MessageEvent(item=GREETING, role="assistant", text=heard, source="greeting", turn_id=0, metadata=cut)
+    elif played is None or not known.notes.get("cut"):
+        text = heard if played is None else heard_of(played.text, heard)
+        cut = {"interrupted": True, "interrupt_timestamp": ts, "original": text}
+        known.note("cut", True)
+        yield MessageEvent(item=greeting, role="assistant", text=text, source="greeting", turn_id=0, metadata=cut)
 
 
-def interrupt_heard(heard: str, waiting: list[KnownReply]) -> Made:
+def heard_of(played: str, heard: str) -> str:
+    """All that was heard of a greeting: the clauses that were played, which may say already what the caller cut."""
+    if plain(heard).startswith(plain(played)):
+        return heard
+    return played if plain(played).endswith(plain(heard)) else played + space_between(played, heard) + heard
+
+
+def interrupt_heard(heard: str, waiting: list[KnownReply], known: Known) -> Made:
     """Cut the reply in which the heard text ends, and those behind it, of which nothing was heard.
 
-    Mostly that is the newest. Where the app sends an answer in several replies, the text may begin in an older one.
+    Mostly that is the newest. Where the app sends an answer in several replies, the text may begin in an older one; it
+    may also be that of the sentence under way alone.
     """
-    place, heard = next(filter(None, (ending(heard, waiting, first) for first in range(len(waiting)))), (0, heard))
+    found = after_played(heard, waiting, known)
+    places = range(len(waiting))
+    found = found or next(filter(None, (ending(heard, waiting, first) for first in places)), None)
+    found = found or next(filter(None, (inside(heard, waiting, place) for place in places)), None)
+    place, heard = found or (0, heard)
     yield cut(waiting[place], heard)
     for later in reversed(waiting[:place]):
         yield Interrupt(item=later.item, heard_text="", more=True)
+
+
+def after_played(heard: str, waiting: list[KnownReply], known: Known) -> tuple[int, str] | None:
+    """Return where a heard text ends that goes on after the clauses that were played, or says the last of them."""
+    number, end, _ = known.notes.get("played") or NOTHING_PLAYED
+    for place, reply in enumerate(waiting):
+        if end and reply.item == f"~r{number}":
+            until = continued(reply.text, end, heard)
+            if until is None and plain(reply.text[:end]).endswith(plain(heard)):
+                until = end
+            return None if until is None else (place, reply.text[:until])
+    return None
+
+
+def inside(heard: str, waiting: list[KnownReply], place: int) -> tuple[int, str] | None:
+    """Return what was heard of a reply that says this text after others."""
+    text, part = plain(waiting[place].text), plain(heard)
+    begin = text.find(f" {part}")
+    return None if begin < 0 or not part else (place, text[: begin + 1 + len(part)])
 
 
 def ending(heard: str, waiting: list[KnownReply], first: int) -> tuple[int, str] | None:
@@ -173,42 +293,174 @@ def cut(reply: KnownReply, heard: str) -> Interrupt:
     return Interrupt(item=reply.item, heard_text=heard, more=not is_whole)
 
 
+# What was played, clause by clause
+
+
+NOTHING_PLAYED = (1, 0, 0)
+"""Of the first reply nothing."""
+
+
+def inform(frame: JsonObject, ts: int, known: Known) -> Made:
+    if frame["name"] == SPEAKING:
+        return note_speaking(frame, ts, known)
+    return hear_clause(frame.get("value") or "", ts, known)
+
+
 def note_speaking(frame: JsonObject, ts: int, known: Known) -> Made:
     """Note when the agent begins to speak, and that it is silent: whether it speaks counts at the close alone.
 
     Silence is no evidence that all was heard: the user may have caused it.
     """
-    if frame.get("value") != "on":
-        known.note("speaking", None)
-    elif known.reply(newest(known)) is not None and known.has_clock:
-        known.note("speaking", {"item": newest(known), "since": ts})
+    on = frame.get("value") == "on" and known.has_clock
+    known.note("speaking", {"item": newest(known), "since": ts} if on else None)
     return ()
 
 
+def hear_clause(clause: str, ts: int, known: Known) -> Made:
+    """A clause was played: of the reply that was played last, of one after it, of the greeting, or again."""
+    number, end, _ = known.notes.get("played") or NOTHING_PLAYED
+    count = known.notes.get("replies", 0)
+    places = [(number, end), *((later, 0) for later in range(max(number + 1, count - MAX_QUEUE), count + 1))]
+    for place, start in (*places, (number, 0)):
+        reply = known.reply(f"~r{place}")
+        until = None if reply is None or is_over(place, reply, known) else continued(reply.text, start, clause)
+        if reply is not None and until is not None:
+            if place > number or until > end:
+                yield from go_to(place, reply, until, ts, known)
+            return
+    playing = known.reply(f"~r{number}")
+    if KEYS.fullmatch(clause) or not clause.strip() or (playing is not None and is_over(number, playing, known)):
+        return
+    greeting = known.notes.get("greeting", None if "played" in known.notes else GREETING)
+    if greeting is None or (count and known.reply(greeting) is None):
+        known.note("unmatched", True)
+    elif not known.notes.get("cut"):
+        yield from greet(greeting, clause, ts, known)
+
+
+def is_over(number: int, reply: KnownReply, known: Known) -> bool:
+    """Return whether a reply was cut, but by another text: the clause under way is played, and reported, first."""
+    return reply.cut != "no" and (known.notes.get("preempted") or [0])[0] != number
+
+
+def go_to(number: int, reply: KnownReply, until: int, ts: int, known: Known) -> Made:
+    """A reply was played so far; those before it are over."""
+    playing, _, at = known.notes.get("played") or NOTHING_PLAYED
+    for earlier in range(max(playing, number - MAX_QUEUE), number):
+        yield from stop(earlier, reply.begun if reply.begun > at else ts, known)
+    known.note("played", [number, until, ts])
+    known.note("unmatched", None)
+    known.note("greeting", None)
+    preempted = known.notes.get("preempted") or [0]
+    is_whole, text = is_played(reply.text, until), reply.text
+    if preempted[0] == number and not is_whole:
+        yield Interrupt(item=reply.item, heard_text=text[:until], more=True, ts=preempted[1])
+        return
+    if preempted[0] == number:  # the last of it was played before the other text came
+        yield Resume(item=reply.item, ts=preempted[1])
+    yield Tts(item=reply.item, heard_text=text if is_whole else text[:until])
+
+
+def greet(item: str, clause: str, ts: int, known: Known) -> Made:
+    """The greeting says so much by now; no frame has all of it."""
+    greeting = known.reply(item)
+    before = "" if greeting is None else greeting.text
+    speaking: dict[str, Any] = known.notes.get("speaking") or {}
+    begun = speaking.get("since") if greeting is None else None
+    known.note("greeting", item)
+    known.note("played", known.notes.get("played") or [0, 0, ts])
+    text = before + space_between(before, clause) + clause
+    turn = 0 if item == GREETING else known.here
+    yield MessageEvent(item=item, role="assistant", text=text, source="greeting", turn_id=turn, ts=begun)
+
+
+def continued(text: str, start: int, clause: str) -> int | None:
+    """Return where a clause ends that a text goes on with; only its words count where it is not written alike."""
+    part, begin = clause.strip(), SAID.search(text, start)
+    if part and begin is not None and text.startswith(part, begin.start()):
+        return begin.start() + len(part)
+    words, found = WORDS.finditer(text, start), None
+    for said in WORDS.finditer(part):
+        found = next(words, None)
+        if found is None or found[0].casefold() != said[0].casefold():
+            return None
+    return None if found is None else found.end()
+
+
+def is_played(text: str, until: int) -> bool:
+    """Return whether no word of a text comes after a place."""
+    return WORDS.search(text, until) is None
+
+
+def stop(number: int, ts: int, known: Known) -> Made:
+    """A reply is played no more: what was not played of it by now was not heard."""
+    reply = known.reply(f"~r{number}")
+    if reply is None or reply.cut != "no" or known.notes.get("unmatched"):
+        return
+    playing, end, _ = known.notes.get("played") or NOTHING_PLAYED
+    until = end if number == playing else 0
+    if number >= playing and not is_played(reply.text, until):
+        yield Interrupt(item=reply.item, heard_text=reply.text[:until], more=True, ts=ts)
+
+
+def preempt(frame: JsonObject, ts: int, known: Known) -> Made:
+    """What the app says now cuts its text before, if that is preemptible and was not played whole."""
+    number = known.notes.get("preemptible", 0)
+    reply = known.reply(f"~r{number}")
+    known.note("preemptible", None)
+    if reply is None or number != known.notes.get("replies"):
+        return
+    speaking: dict[str, Any] = known.notes.get("speaking") or {}
+    if "played" in known.notes:
+        cuts = [*stop(number, ts, known)]
+        known.note("preempted", [number, ts] if cuts else None)
+        yield from cuts
+    elif speaking.get("item") == reply.item and ts - speaking["since"] < spoken_ms(reply.text):
+        yield Interrupt(item=reply.item, audio_end_ms=max(0, ts - speaking["since"]), estimated=True)
+
+
 def closed(ts: int, known: Known) -> Made:
-    """The caller hung up while the agent spoke: since it began, so much of the reply has been said."""
+    """The caller hung up while the agent spoke: only the clauses that were played have been heard.
+
+    Of a reply without any, so much has been said as can be since the agent began to speak once more.
+    """
+    held = settle_again(known)
+    if held is not None:
+        yield from KINDS[held[0]["type"]].rule(held[0], held[1], known)
     speaking: dict[str, Any] = known.notes.get("speaking") or {}
     reply = known.reply(speaking.get("item", ""))
+    number, _, at = known.notes.get("played") or NOTHING_PLAYED
+    since = speaking.get("since", 0)
+    if "played" in known.notes:
+        own = (one for one in known.open_replies() if (one.item or "").startswith("~r"))
+        later = [one for one in islice(own, MAX_QUEUE) if int((one.item or "")[2:]) > number]
+        reply = later.pop() if later and since > at else None
+        for one in later:
+            yield Interrupt(item=one.item, heard_text="", more=True, ts=ts)
     if reply is None or reply.cut != "no" or reply.heard or reply.has_playback:
         return
-    yield stopped_at(reply.item, ts - speaking["since"], ts)
+    yield stopped_at(reply.item, ts - since, ts)
 
 
 KINDS: dict[str, Kind] = {
-    "setup": Kind("vendor", typed("callSid? sessionId?")),
+    "setup": Kind("vendor", typed("callSid? sessionId?"), open_call),
     "prompt": Kind("vendor", typed("voicePrompt", last=optional(bool)), hear_user),
     "interrupt": Kind(
         "vendor", typed("utteranceUntilInterrupt?", durationUntilInterruptMs=optional(int | float | str)), interrupt
     ),
     "dtmf": Kind("vendor", typed("digit"), press_key),
     "info": Kind(
-        "vendor", typed("name value?"), note_speaking, prepare=lambda raw: raw if raw.get("name") == SPEAKING else None
+        "vendor",
+        typed("name value?"),
+        inform,
+        prepare=lambda raw: raw if raw.get("name") in (SPEAKING, PLAYED) else None,
     ),
-    "text": Kind("app", typed("token", last=optional(bool)), grow_reply),
+    "text": Kind("app", typed("token", last=optional(bool), preemptible=optional(bool)), grow_reply),
+    "play": Kind("app", Typed, preempt),
     "end": Kind("app", Typed, end_with("reason", ENDED_BY_APP)),
-    **silent("vendor", "error"),
-    **silent("app", "play sendDigits language"),
+    **silent("vendor", "error configUpdated"),
+    **silent("app", "sendDigits language config hints"),
 }
 CONVERSATION_RELAY = Dialect(
-    name="conversation-relay", version=1, reduce=reduce, translate=translation(KINDS), closed=closed, texts=texts
+    name="conversation-relay", version=2, reduce=reduce, translate=translate, closed=closed, texts=texts
 )

@@ -1,31 +1,39 @@
 """The dialect `openai-realtime`: OpenAI's Realtime API, and Azure OpenAI, Azure Voice Live, xAI, Inworld.
 
 Names of the beta are changed to today's. Audio is counted. Of a session only its id and the format of its audio are
-kept; of items, whatever a user or the agent said, and calls of functions.
+kept; of items, whatever a user or the agent said, and calls of tools: functions of the app, and those that the vendor
+calls itself (`mcp_call`, searches). A translation session has no items: what is said is `~in:N`, its translation
+`~out:N`, and another one begins after a pause.
 
 Notes: `format` (bytes of audio a millisecond), `r:RESPONSE` (the items of a response, False for one that belongs to no
 conversation), `i:ITEM` (the turn of an item that has not begun), `answering` (that of the newest reply, from its
 announcement on), `a:ITEM` (its bytes of audio so far), `b:RESPONSE` (when its audio began to play, over WebRTC),
 `g:ITEM` (a reply that the app has added, which nobody spoke), `session` (whether its beginning was seen), `written`
-(the newest replies that are texts without audio), `spoken`, `given`, `found` (`give`).
+(the newest replies that are texts without audio), `active` (the response under way), `t:ITEM` (what the app has
+typed of it), `in`, `out` (N, and when its last words came), `spoken`, `given`, `found` (`give`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Literal
 
 from msgspec import UNSET, UnsetType
 
-from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, RawFrame, Side, Text, Texts
+from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, RawFrame, Side, Speaker, Text, Texts
 from voicemem.dialects.kinds import ANYTHING, Kind, event, event_id, keep, many, optional, record, silent, typed
 from voicemem.dialects.known import Known, KnownReply, Made
 from voicemem.dialects.reading import audio_bytes, speaker, values
 from voicemem.dialects.translating import (
+    MAX_NOTED,
     Playing,
+    bounded,
     close_by_clock,
+    complete,
     connect,
+    end_with,
     give,
     interrupt_by_clock,
+    note_newest,
     playing_at,
     settle_given,
     tool_call,
@@ -51,8 +59,12 @@ TRANSCRIBED = "conversation.item.input_audio_transcription."
 PCM_BYTES_PER_MS = 48
 """Of the usual format: 16 bits at 24 kHz."""
 G711_BYTES_PER_MS = 8
-KEPT_RESPONSES, KEPT_ITEMS = 8, 32
+KEPT_RESPONSES, KEPT_ITEMS, KEPT_TEXTS = 8, 32, 2
 WRITTEN = "response.output_text.delta"
+CALLED = ("mcp_call", "web_search_call", "file_search_call")
+"""Items of tools that the vendor calls itself."""
+PAUSE_MS = 1_000
+"""Between two things that are translated."""
 DELTAS = ("response.output_audio_transcript.delta", WRITTEN)
 SessionFrame = event(
     session=record(
@@ -68,12 +80,17 @@ Item = record(
     name=optional(str),
     arguments=optional(str),
     output=ANYTHING,
+    error=ANYTHING,
+    queries=optional(many(str)),
+    results=ANYTHING,
 )
 ItemFrame = event(item=Item, previous_item_id=optional(str), response_id=optional(str))
 NamedItem = event("item_id previous_item_id?")
 """A frame that says only which item it is about."""
-Transcript = event("item_id delta? transcript?")
-"""A transcript of a user's item."""
+Timed = record(offset_milliseconds=int, duration_milliseconds=int)
+Phrase = record(words=optional(many(Timed)), locale=optional(str))
+Transcript = event("item_id delta? transcript?", phrases=optional(many(Phrase)))
+"""A transcript of a user's item. The words that phrases time are those of the transcript, where there are so many."""
 Response = record("id?", conversation_id=(str | UnsetType | None, UNSET))
 """None where the response belongs to no conversation."""
 Done = event(
@@ -89,6 +106,8 @@ AudioDelta = typed("item_id", audio_bytes=int, response_id=optional(str))
 """It keeps no id: to count it twice shifts an estimate, to remember it takes memory."""
 Truncation = event("item_id", audio_end_ms=int)
 NamedResponse = event("response_id")
+Translated = event("delta", elapsed_ms=optional(int))
+"""What is said in a translation session, or its translation."""
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
@@ -110,14 +129,15 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
         id=event_id(content, kind.side),
         side=kind.side,
         session_id=content.get("session", {}).get("id") if name == "session.created" else None,
+        end="closed" if name == "session.closed" else None,
         typed=typed,
         counts_audio=kind.record is AudioDelta,
     )
 
 
 def said_item(item: JsonObject) -> JsonObject:
-    """An item without what no one said and no function of the app was asked: instructions, and tools of servers."""
-    if item["type"] in ("function_call", "function_call_output"):
+    """An item without what no one said and no tool was asked: instructions, and lists of tools."""
+    if item["type"] in ("function_call", "function_call_output", *CALLED):
         return {key: value for key, value in item.items() if key != "content"}
     said = {"id", "type", "role", "status"}
     if item["type"] == "message" and item.get("role") in SPEAKERS:
@@ -134,6 +154,13 @@ def texts(frame: JsonObject) -> Texts:
         return [Text(frame, key, form, "user", frame["item_id"]) for key, form in forms if frame.get(key)]
     if name == "response.audio_timestamp.delta":
         return (Text(frame, "text", "word", item=frame["item_id"], at_ms=frame["audio_offset_ms"]),)
+    if name in TRANSLATED:
+        side: Speaker = "user" if name == INPUT else "agent"
+        return (Text(frame, "delta", "piece", side, name),)
+    if name == "input_text.delta":
+        return (Text(frame, "delta", "piece", "user", f"text {frame['id']}"),)
+    if name == KEY:
+        return (Text(frame, "event", "piece", "user", KEY),)
     if "item" in frame:
         return item_texts(frame["item"])
     return [text for item in frame.get("response", {}).get("output") or () for text in item_texts(item)]
@@ -144,7 +171,7 @@ def item_texts(item: JsonObject) -> Iterator[Text]:
         for key in ("text", "transcript"):
             if part.get(key):
                 yield Text(part, key, "whole", speaker(item.get("role")), item.get("id"))
-    yield from values(item, "arguments", "output")
+    yield from values(item, "arguments", "output", "error", "queries", "results")
 
 
 # What it means
@@ -162,6 +189,8 @@ def is_out_of_band(response_id: str | None, known: Known) -> bool:
 def closed(ts: int, known: Known) -> Made:
     own = {item for key, items in known.notes.items() if key.startswith("r:") and items for item in items}
     yield from settle_given(known)
+    if "out" in known.notes:
+        yield from complete(f"~out:{known.notes['out'][0]}", known)
     yield from close_by_clock(known, ts, own.__contains__, partial(playing, known))
 
 
@@ -207,13 +236,27 @@ def transcribe(frame: JsonObject, ts: int, known: Known) -> Made:
     segment = known.segment(item)
     before = "" if segment is None else segment.text
     if kind == "completed":
-        yield Asr(item=item, text=frame.get("transcript") or "", final=True, turn_id=turn_of_speech(item, known))
+        text, phrases = frame.get("transcript") or "", frame.get("phrases") or ()
+        language = next((one["locale"] for one in phrases if one.get("locale")), None)
+        turn, words = turn_of_speech(item, known), timed_words(text, phrases)
+        yield Asr(item=item, text=text, final=True, turn_id=turn, words=words, language=language)
     elif segment is not None and segment.final:
         return
     elif kind == "delta":
         yield Asr(item=item, text=before + (frame.get("delta") or ""), turn_id=turn_of_speech(item, known))
     elif before:
         yield Asr(item=item, text=before, final=True)
+
+
+def timed_words(text: str, phrases: Iterable[JsonObject]) -> tuple[Word, ...] | None:
+    """The words of a transcript with their times, from the first on."""
+    times = [time for phrase in phrases for time in phrase.get("words") or ()]
+    words = text.split()
+    if not times or len(times) != len(words):
+        return None
+    since = [max(0, time["offset_milliseconds"] - times[0]["offset_milliseconds"]) for time in times]
+    ends = [begin + max(0, time["duration_milliseconds"]) for begin, time in zip(since, times, strict=True)]
+    return tuple(map(Word, words, since, ends))
 
 
 def turn_of_speech(item: str, known: Known) -> int | None:
@@ -234,7 +277,7 @@ def add_item(frame: JsonObject, ts: int, known: Known) -> Made:
             yield tool_result(item["call_id"], item.get("output"), turn_after(frame, known), item=id)
     elif known.turn_of(id) is None:
         is_whole = any(part.get("text") or part.get("transcript") for part in item.get("content") or ())
-        if item.get("role") == "assistant" and is_whole:  # one that the model makes is empty at first
+        if item.get("role") == "assistant" and is_whole and "active" not in known.notes:
             known.note(f"g:{id}", True)
             known.note("given", None)
         elif item.get("role") == "assistant":
@@ -306,6 +349,8 @@ def agent_item(id: str, item: JsonObject, known: Known) -> Made:
             turn, arguments = turn_of_reply(id, known), item.get("arguments") or ""
             yield tool_call(item["call_id"], item["name"], arguments, turn, item=id)
         return
+    if item["type"] in CALLED:
+        yield from served_tool(id, item, known)
     if item.get("role") != "assistant":
         return
     reply = known.reply(id)
@@ -316,6 +361,19 @@ def agent_item(id: str, item: JsonObject, known: Known) -> Made:
     elif not reply.complete:
         # The item of a reply that was cancelled may have less than was sent of it.
         yield LlmDone(item=id, text=text if len(text) > len(reply.text) else None)
+
+
+def served_tool(id: str, item: JsonObject, known: Known) -> Made:
+    """A tool that the vendor called, with its result or error."""
+    name = item.get("name") or item["type"].removesuffix("_call")
+    turn, queries = turn_of_reply(id, known), item.get("queries")
+    yield tool_call(id, name, item.get("arguments") or ({"queries": queries} if queries else ""), turn, item=id)
+    results = [item.get("output"), item.get("results"), item.get("status")]
+    result = next((one for one in results if one is not None), None)
+    if item.get("error") is not None:
+        result = {"error": item["error"]}
+    if result is not None:
+        yield tool_result(id, result, turn, item=id)
 
 
 def begin_response(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -330,6 +388,7 @@ def begin_response(frame: JsonObject, ts: int, known: Known) -> Made:
         for key in keys[:-most]:
             known.note(key, None)
     known.note(f"r:{response.get('id')}", False if out_of_band else [])
+    known.note("active", None if out_of_band else response.get("id"))
 
 
 def note_item(frame: JsonObject, known: Known) -> None:
@@ -372,6 +431,7 @@ def finish_response(frame: JsonObject, ts: int, known: Known) -> Made:
     response = frame["response"]
     if is_out_of_band(response.get("id"), known) or response.get("conversation_id", "") is None:
         return
+    known.note("active", None)
     items: list[str] = known.notes.get(f"r:{response.get('id')}") or []
     output = response.get("output") or []
     for item in output:
@@ -426,6 +486,58 @@ def clear_playing(frame: JsonObject, ts: int, known: Known) -> Made:
         yield Interrupt(item=items[-1], audio_end_ms=max(0, ts - began), estimated=True, cause="cleared")
 
 
+def type_text(frame: JsonObject, ts: int, known: Known) -> Made:
+    """A text that the app streams into an item."""
+    key = f"t:{frame['id']}"
+    before = known.notes.get(key, "")
+    if "delta" in frame:
+        note_newest(key, bounded(before + frame["delta"], MAX_NOTED // 2), KEPT_TEXTS, known)
+        return
+    known.note(key, None)
+    if before.strip() and known.turn_of(frame["id"]) is None:
+        yield from settle_given(known)
+        yield MessageEvent(item=frame["id"], role="user", text=before, source="message")
+
+
+def press_key(frame: JsonObject, ts: int, known: Known) -> Made:
+    yield from settle_given(known)
+    yield MessageEvent(role="user", text=frame["event"], source="message", metadata={"dtmf": True})
+
+
+# Translation sessions
+
+
+def hear_original(frame: JsonObject, ts: int, known: Known) -> Made:
+    """What is said; something new after a pause, once the translation of what was said before has begun."""
+    at = frame.get("elapsed_ms", ts)
+    number, newest = known.notes.get("in", (0, at))
+    if not number or (at - newest >= PAUSE_MS and known.reply(f"~out:{number}") is not None):
+        number += 1
+    item = f"~in:{number}"
+    known.note("in", [number, at])
+    segment = known.segment(item)
+    text = frame["delta"].lstrip() if segment is None else segment.text + frame["delta"]
+    yield Asr(item=item, text=text, final=True, turn_id=None if segment else utterance_turn(known))
+
+
+def translate_speech(frame: JsonObject, ts: int, known: Known) -> Made:
+    """The translation; that of what is said now, once it has paused."""
+    at, said = frame.get("elapsed_ms", ts), known.notes.get("in", (0, 0))[0]
+    number, newest = known.notes.get("out", (said, at))
+    if at - newest >= PAUSE_MS and said > number:
+        yield from complete(f"~out:{number}", known)
+        number = said
+    item = f"~out:{number}"
+    known.note("out", [number, at])
+    text, turn = frame["delta"], known.turn_of(f"~in:{number}")
+    if known.reply(item) is None:
+        text = text.lstrip()
+    if text:
+        yield LlmDelta(item=item, text=text, turn_id=known.here if turn is None else turn)
+
+
+KEY, INPUT = "input_audio_buffer.dtmf_event_received", "session.input_transcript.delta"
+TRANSLATED = (INPUT, "session.output_transcript.delta")
 KINDS: dict[str, Kind] = {
     "session.created": Kind("vendor", SessionFrame, begin_session),
     "session.updated": Kind("vendor", SessionFrame, note_format),
@@ -455,14 +567,20 @@ KINDS: dict[str, Kind] = {
     "output_audio_buffer.started": Kind("vendor", NamedResponse, play),
     "output_audio_buffer.stopped": Kind("vendor", NamedResponse, play),
     "output_audio_buffer.cleared": Kind("vendor", NamedResponse, clear_playing),
+    KEY: Kind("vendor", event("event"), press_key),
+    INPUT: Kind("vendor", Translated, hear_original),
+    "session.output_transcript.delta": Kind("vendor", Translated, translate_speech),
+    "session.closed": Kind("vendor", event(), end_with("reason", "closed")),
     "session.update": Kind("app", SessionFrame, note_format),
     "conversation.item.truncate": Kind("app", Truncation, truncate),
+    "input_text.delta": Kind("app", event("id delta"), type_text),
+    "input_text.done": Kind("app", event("id"), type_text),
     # What the vendor sends that says nothing about the transcript, or says it again.
     **silent(
         "vendor",
         """
         conversation.created conversation.item.deleted conversation.item.input_audio_transcription.segment error
-        input_audio_buffer.cleared input_audio_buffer.dtmf_event_received input_audio_buffer.speech_stopped
+        input_audio_buffer.cleared input_audio_buffer.speech_stopped session.output_audio.delta
         input_audio_buffer.timeout_triggered mcp_list_tools.completed mcp_list_tools.failed
         mcp_list_tools.in_progress rate_limits.updated response.content_part.added response.content_part.done
         response.function_call_arguments.delta response.function_call_arguments.done response.mcp_call.completed
@@ -470,8 +588,12 @@ KINDS: dict[str, Kind] = {
         response.mcp_call_arguments.done response.output_audio.done response.output_audio_transcript.done
         response.output_item.added response.output_text.done response.audio_timestamp.done
         response.animation_blendshapes.delta response.animation_blendshapes.done response.animation_viseme.delta
-        response.animation_viseme.done session.avatar.connecting transcription_session.created
-        transcription_session.updated
+        response.animation_viseme.done session.avatar.connecting session.avatar.switch_to_speaking
+        session.avatar.switch_to_idle response.video.delta response.web_search_call.searching
+        response.web_search_call.in_progress response.web_search_call.completed
+        response.file_search_call.searching response.file_search_call.in_progress
+        response.file_search_call.completed response.audio_transcript.annotation.added
+        response.invocation.delta warning transcription_session.created transcription_session.updated
         """,
     ),
     # What the app sends that says nothing, or that the vendor says again once it has taken it.
@@ -480,10 +602,12 @@ KINDS: dict[str, Kind] = {
         """
         conversation.item.create conversation.item.delete conversation.item.retrieve input_audio_buffer.append
         input_audio_buffer.clear input_audio_buffer.commit output_audio_buffer.clear response.cancel
-        response.create session.avatar.connect transcription_session.update
+        response.create session.avatar.connect session.close session.input_audio_buffer.append
+        input_audio.turn.start input_audio.turn.append input_audio.turn.end input_audio.turn.cancel
+        input_audio.clear mcp_approval_response transcription_session.update
         """,
     ),
 }
 OPENAI_REALTIME = Dialect(
-    name="openai-realtime", version=3, reduce=reduce, translate=translate, closed=closed, texts=texts
+    name="openai-realtime", version=4, reduce=reduce, translate=translate, closed=closed, texts=texts
 )

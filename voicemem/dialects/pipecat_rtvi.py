@@ -5,13 +5,14 @@
 | `user-input` | transcription: `asr`; chat: `message`; backchannel: nothing |
 | `user-transcription` | `asr`, where no `user-input` comes; it says the same |
 | `send-text` (app) | `message`, once with the `user-input` of its id |
+| `dtmf`, `dtmf-input` (app) | a `message` of the keys, with `dtmf` in its metadata |
 | `bot-llm-started` | the next reply `~rN`, in the turn of the newest utterance |
 | `bot-llm-stopped` | `llm.done` |
 | `bot-output`, first of a segment | `llm.delta`; segments are joined by a space |
 | `bot-output`, each | `tts`: the heard text is all before the segment, and what of it was spoken |
 | `bot-output` of 1.x | `spoken`: the sentence or word was heard |
 | `bot-output`, not to be spoken | nothing |
-| `bot-interrupted` | `interrupt`; the last heard text is exact |
+| `bot-interrupted` | `interrupt`; the last heard text is exact; what was on its way then belongs to the cut reply |
 | `bot-started-speaking`, `bot-stopped-speaking` | whether more was said than a TTS without word times reports |
 | `llm-function-call-in-progress`, `-stopped`, and what 1.x has for them | `tool.call`, `tool.result` |
 | any other message | nothing |
@@ -19,7 +20,8 @@
 Notes: `reply` (number of the newest reply), `turn` (that of its LLM request), `llm` (whether the LLM generates it),
 `segments` (the newest segments: number of the reply, and where in its text they begin), `heard` (characters of the
 newest reply that were heard, where no segment says so), `utterance` (number of the open or last utterance), `input`
-(whether `user-input` comes), `speaking` (whether audio is played), `words` (whether the TTS has word times).
+(whether `user-input` comes), `speaking` (whether audio is played), `words` (whether the TTS has word times), `cut`
+(when a reply was cut, until the user or the bot speaks).
 """
 
 import re
@@ -27,7 +29,18 @@ from collections.abc import Iterator
 from hashlib import blake2b
 
 from voicemem.dialects.dialect import Dialect, Frame, MalformedFrame, RawFrame, Side, Text
-from voicemem.dialects.kinds import ANYTHING, Kind, kept, kind_of, optional, record, require_object, silent, translation
+from voicemem.dialects.kinds import (
+    ANYTHING,
+    Kind,
+    kept,
+    kind_of,
+    many,
+    optional,
+    record,
+    require_object,
+    silent,
+    translation,
+)
 from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent
 from voicemem.dialects.reading import unix_ms, values
 from voicemem.dialects.translating import space_between, tool_call, tool_result, turn_of_speech
@@ -42,6 +55,9 @@ SAID = "said"
 BEGINS_REPLY = ("bot-ready", "bot-llm-started", "bot-interrupted")
 MAX_SEGMENTS = 50
 """Segments whose place in their reply is known."""
+KEYS = ("dtmf", "dtmf-input")
+LATE_MS = 300
+"""So long after an interruption, output that was on its way may come."""
 PIECES = ("word", "token")
 """Types of output that 1.x has for parts of a segment."""
 Nothing = record()
@@ -88,6 +104,11 @@ def texts(frame: JsonObject) -> Iterator[Text]:
         case "user-input" | "user-transcription":
             channel = "" if name == "user-input" else name
             yield Text(data, "text", "whole", "user", final=data.get("final", True), channel=channel)
+        case _ if name in KEYS:
+            for place in range(len(data.get("buttons") or ())):
+                yield Text(data["buttons"], place, "piece", "user", KEYS[0])
+            if data.get("button"):
+                yield Text(data, "button", "piece", "user", KEYS[0])
         case "send-text":
             yield Text(data, "content", "whole", "user")
         case "bot-output":
@@ -163,12 +184,21 @@ def hear(data: JsonObject, known: Known) -> Made:
             return
         number += 1
         known.note("utterance", number)
+        known.note("cut", None)
     item, final = f"~u{number}", data.get("final", True)
     yield Asr(item=item, text=data["text"], final=final, turn_id=turn_of_speech(item, known), user=data.get("user_id"))
 
 
 def send_text(frame: JsonObject, ts: int, known: Known) -> Made:
     return typed_text(frame.get("id"), frame["data"]["content"], None, known)
+
+
+def press_keys(frame: JsonObject, ts: int, known: Known) -> Made:
+    """Keys that the user has pressed, in their order."""
+    data = frame["data"]
+    keys = "".join(data.get("buttons") or ()) or data.get("button")
+    if keys:
+        yield MessageEvent(role="user", text=keys, source="message", metadata={"dtmf": True})
 
 
 def typed_text(item: str | None, text: str, user: str | None, known: Known) -> Made:
@@ -190,6 +220,7 @@ def begin_reply(known: Known, generating: bool) -> None:
     known.note("turn", known.here)
     known.note("llm", generating)
     known.note("heard", 0)
+    known.note("cut", None)
 
 
 def stop_llm(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -208,18 +239,18 @@ def take_output(frame: JsonObject, ts: int, known: Known) -> Made:
         heard = hear_next(data["text"].strip(), known, is_word=True) if data.get("spoken", True) else None
         return () if heard is None else (heard,)
     if data.get("segment_id") is not None and status is not None:
-        return take_segment(data, status, known)
-    return take_sentence(data, known)
+        return take_segment(data, status, ts, known)
+    return take_sentence(data, ts, known)
 
 
-def take_segment(data: JsonObject, status: str, known: Known) -> Made:
+def take_segment(data: JsonObject, status: str, ts: int, known: Known) -> Made:
     """A segment when its audio begins, with each of its words, or when it was spoken."""
     key, segments = str(data["segment_id"]), known.notes.get("segments", {})
     if status != "completed" and not known.notes.get("words"):
         known.note("words", True)
     place = segments.get(key)
     if place is None:
-        item, before, made = append(data["text"], known)
+        item, before, made = append(data["text"], ts, known)
         place = [known.notes["reply"], len(before)]
         kept = list(segments.items())[-MAX_SEGMENTS + 1 :]
         known.note("segments", dict(kept) | {key: place})
@@ -232,10 +263,10 @@ def take_segment(data: JsonObject, status: str, known: Known) -> Made:
     yield Tts(item=item, heard_text=before + spoken if spoken else before.rstrip())
 
 
-def append(text: str, known: Known) -> tuple[str, str, list[MadeEvent]]:
+def append(text: str, ts: int, known: Known) -> tuple[str, str, list[MadeEvent]]:
     """The reply of a new segment, all that stands before it there, and the events that add it."""
     reply = known.reply(newest(known))
-    if "reply" not in known.notes or (reply is not None and is_over(reply, known)):
+    if "reply" not in known.notes or (reply is not None and is_over(reply, ts, known)):
         begin_reply(known, generating=False)
         reply = None
     item, before = newest(known), "" if reply is None else reply.text
@@ -247,19 +278,21 @@ def append(text: str, known: Known) -> tuple[str, str, list[MadeEvent]]:
     return item, before + gap, made
 
 
-def is_over(reply: KnownReply, known: Known) -> bool:
+def is_over(reply: KnownReply, ts: int, known: Known) -> bool:
     """True if what is said without the LLM is another reply: this one was cut, or heard before the user spoke."""
-    return reply.cut != "no" or (reply.turn != known.here and reply.heard)
+    cut = known.notes.get("cut")
+    is_late = cut is not None and (not known.has_clock or ts - cut <= LATE_MS)
+    return (reply.cut != "no" and not is_late) or (reply.turn != known.here and reply.heard)
 
 
-def take_sentence(data: JsonObject, known: Known) -> Made:
+def take_sentence(data: JsonObject, ts: int, known: Known) -> Made:
     """A sentence of 1.x: when it was generated, and again when it was spoken, if not by words."""
     if not data.get("spoken"):
-        return append(data["text"], known)[2]
+        return append(data["text"], ts, known)[2]
     heard = hear_next(data["text"], known)
     if heard is not None:
         return (heard,)
-    item, before, made = append(data["text"], known)
+    item, before, made = append(data["text"], ts, known)
     known.note("heard", len(before) + len(data["text"]))
     return [*made, Tts(item=item, heard_text=before + data["text"])]
 
@@ -278,7 +311,10 @@ def hear_next(piece: str, known: Known, is_word: bool = False) -> Tts | None:
 
 
 def note_speaking(frame: JsonObject, ts: int, known: Known) -> Made:
-    known.note("speaking", True if frame["type"] == "bot-started-speaking" else None)
+    has_begun = frame["type"] == "bot-started-speaking"
+    known.note("speaking", True if has_begun else None)
+    if has_begun:
+        known.note("cut", None)
     return ()
 
 
@@ -289,6 +325,7 @@ def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
         yield Interrupt(item=newest(known), more=True)
     for item in cut[:MAX_SEGMENTS]:
         yield Interrupt(item=item)
+    known.note("cut", ts if cut else None)
 
 
 def is_amid_sentence(known: Known) -> bool:
@@ -343,6 +380,7 @@ KINDS: dict[str, Kind] = {
     "llm-function-call-stopped": Kind("vendor", FunctionResult, return_result),
     "llm-function-call-result": Kind("app", FunctionResult, return_result),
     "send-text": Kind("app", record("content"), send_text),
+    **dict.fromkeys(KEYS, Kind("app", record("button?", buttons=optional(many(str))), press_keys)),
     **silent(
         "vendor",
         """
@@ -357,12 +395,11 @@ KINDS: dict[str, Kind] = {
     **silent(
         "app",
         """
-        client-ready client-message disconnect-bot send-file dtmf-input append-to-context update-config get-config
+        client-ready client-message disconnect-bot send-file append-to-context update-config get-config
         describe-config action describe-actions raw-audio raw-audio-batch ui-event ui-snapshot ui-cancel-job-group
-        dtmf
         """,
     ),
 }
 PIPECAT_RTVI = Dialect(
-    name="pipecat-rtvi", version=2, reduce=reduce, translate=translation(KINDS), closed=closed, texts=texts
+    name="pipecat-rtvi", version=3, reduce=reduce, translate=translation(KINDS), closed=closed, texts=texts
 )

@@ -6,11 +6,13 @@
 | `response`, `agent_interrupt` (app) | notes: how a reply would go on |
 | `tool_call_invocation`, `tool_call_result` (app, and in transcripts) | `tool.call`, `tool.result` |
 | webhook `transcript_updated`, `call_ended`, `call_analyzed` | a frame each element: onto the live one of its index |
-| webhook `call_ended`, `call_analyzed` | `session.end` |
+| webhook `call_ended`, `call_analyzed` | a `metric` for each latency of a turn, and `session.end` |
 
 A frame is a message of a custom LLM's websocket, of either side, or the body of a webhook. Each transcript repeats
-those before it: of one in a message the newest elements are kept. Times of words become those of elements. Prompts,
-variables, numbers, recordings, costs and analyses are not kept.
+those before it: of one in a message the newest elements are kept. Times of words become those of elements. What one
+says while the other speaks (`is_backchannel`) is left out and divides nothing; a text message is the result of a tool
+`sms`; a node of a flow is the `agent` of the replies after it. Prompts, variables, numbers, recordings, costs and
+analyses are not kept.
 
 Notes: `at`, the turn that the transcript has reached; `responses`, the newest that the app has sent: their names,
 texts, whether they are complete, when they came, and the item that says them; `last`, the agent's newest element: its
@@ -21,22 +23,47 @@ item and how many characters of the reply were spoken; `final`, that the call is
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 from voicemem.dialects.dialect import Dialect, Frame, Hook, MalformedFrame, RawFrame, Side, Speaker, Text, Texts
 from voicemem.dialects.kinds import ANYTHING, Kind, keep, many, optional, record, require_object, silent
 from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent
 from voicemem.dialects.reading import digest, is_signed, values, whole
-from voicemem.dialects.translating import Flow, begins, bounded, completed, newest_noted, tool_call, tool_result
+from voicemem.dialects.translating import (
+    Flow,
+    begins,
+    bounded,
+    completed,
+    latencies,
+    newest_noted,
+    space_between,
+    tool_call,
+    tool_result,
+)
 from voicemem.protocol.events import Asr, Interrupt, LlmCancel, LlmDelta, LlmDone, MessageEvent, Resume, SessionEnd, Tts
 from voicemem.protocol.types import JsonObject
 
 SPOKEN = ("agent", "user", "transfer_target")
-KEPT = (*SPOKEN, "tool_call_invocation", "tool_call_result", "dtmf")
-"""Roles of elements that say something; text messages, injected context and nodes of a flow do not."""
-TRANSCRIPTS = "transcript_with_tool_calls", "transcript_object", "transcript"
+KEPT = (*SPOKEN, "tool_call_invocation", "tool_call_result", "dtmf", "sms")
+"""Roles of elements that say something; injected context does not."""
+TRANSCRIPTS = "transcript_with_tool_calls", "transcript_object", "transcript", "scrubbed_transcript_with_tool_calls"
 ELEMENT = "transcript.element"
 """One element of a webhook's transcript, as `split` makes it."""
+LATENCY = "transcript.latency"
+"""Latencies of one kind, as `split` makes them of a webhook."""
+LATENCIES = {
+    "e2e": "e2e",
+    "asr": "asr_ttlw",
+    "llm": "llm_ttft",
+    "tts": "tts_ttfb",
+    "knowledge_base": "knowledge_base",
+    "llm_websocket_network_rtt": "llm_websocket_network_rtt",
+    "s2s": "s2s",
+}
+"""Retell's names of them, and ours."""
+MAX_LATENCIES = 60
+"""In one frame."""
 OVER = "call_ended", "call_analyzed"
 """Webhooks after the call."""
 UPDATED = "transcript_updated"
@@ -62,12 +89,15 @@ Element = record(
     tool_call_id=optional(str),
     name=optional(str),
     arguments=ANYTHING,
+    agent=optional(str),
 )
 """One element of a transcript. `index` counts utterances of people, else what is of its own role."""
 TranscriptFrame = record("interaction_type", elements=(many(Element), []), timestamp=optional(int))
 """The transcript so far, or the newest part of it."""
 CallFrame = record("event", call=Call, elements=(many(Element), []))
 """A webhook; the transcript stands in it unless it was taken apart."""
+LatencyFrame = record("event name", call=Call, values=many(record(index=int, ms=float)))
+"""Each of the reply with this index."""
 ResponseFrame = record("response_type response", content=(str, ""), content_complete=(bool, False))
 """A piece of text that the app has the agent say."""
 
@@ -80,20 +110,41 @@ def elements_of(frame: JsonObject, started: int | None = None) -> list[JsonObjec
     if isinstance(frame.get("elements"), list):
         return list(frame["elements"])
     lists = (frame[name] for name in TRANSCRIPTS if isinstance(frame.get(name), list))
-    counts: Counter[str] = Counter()
-    found: list[JsonObject] = []
-    for one in next((one for one in lists if one), []):
-        if not isinstance(one, dict) or not isinstance(one.get("role"), str):
-            raise MalformedFrame("A transcript is a list of objects, each with a role.")
-        if one["role"] in KEPT:
-            kind = "spoken" if one["role"] in SPOKEN else one["role"]
-            element = in_one_form(one, counts[kind], started)
-            if one["role"] not in SPOKEN and found:  # they have no time of their own
-                element["ts"] = found[-1]["ts"]
-            found.append(element)
-            counts[kind] += 1
+    raw: list[Any] = next((one for one in lists if one), [])
+    if not all(isinstance(one, dict) and isinstance(one.get("role"), str) for one in raw):
+        raise MalformedFrame("A transcript is a list of objects, each with a role.")
+    found = numbered(raw, started)
     note_callers(found)
     return [one for one in found if one["role"] in SPOKEN or one.get("content") or one.get("tool_call_id")]
+
+
+def numbered(raw: list[JsonObject], started: int | None) -> list[JsonObject]:
+    """The elements that say something. What is said around a backchannel is one."""
+    counts: Counter[str] = Counter()
+    found: list[JsonObject] = []
+    node, is_divided = None, False
+    for one in raw:
+        role = one["role"]
+        if role == "node_transition" and isinstance(one.get("new_node_name"), str):
+            node = one["new_node_name"]
+        is_backchannel = role in SPOKEN and truth_of(one.get("metadata"), "is_backchannel")
+        if role not in KEPT or is_backchannel:
+            is_divided = is_divided or is_backchannel
+            continue
+        kind = "spoken" if role in SPOKEN else role
+        element = in_one_form(one, counts[kind], started)
+        if role not in SPOKEN and found and element["ts"] is None:
+            element["ts"] = found[-1]["ts"]
+        if role == "agent" and node is not None:
+            element["agent"] = node
+        if is_divided and role in SPOKEN and found and found[-1]["role"] == role:
+            before, rest = found[-1].get("content", ""), element.get("content", "")
+            found[-1]["content"] = before + space_between(before, rest) + rest
+        else:
+            found.append(element)
+            counts[kind] += 1
+        is_divided = False
+    return found
 
 
 def in_one_form(raw: JsonObject, index: int, started: int | None) -> JsonObject:
@@ -110,6 +161,10 @@ def in_one_form(raw: JsonObject, index: int, started: int | None) -> JsonObject:
     return element
 
 
+def truth_of(holder: Any, field: str) -> bool:
+    return isinstance(holder, dict) and holder.get(field) is True
+
+
 def response_of(raw: JsonObject) -> str | None:
     """The name of a response, or of what the agent says to interrupt the caller."""
     for name, letter in (("response_id", "r"), ("interrupt_id", "i")):
@@ -120,10 +175,10 @@ def response_of(raw: JsonObject) -> str | None:
 
 
 def time_of(raw: JsonObject, started: int | None) -> int | None:
-    """Return when an element began: by its first word, which counts from the begin of the call."""
+    """Return when an element began: by its first word or itself, in seconds from the begin of the call."""
     words = raw.get("words")
     first = words[0] if isinstance(words, list) and words else None
-    start = first.get("start") if isinstance(first, dict) else None
+    start = first.get("start") if isinstance(first, dict) else raw.get("time_sec")
     if started is None or not isinstance(start, int | float) or isinstance(start, bool):
         return None
     return whole(started + start * 1000)
@@ -207,7 +262,25 @@ def split(body: JsonObject) -> Iterator[JsonObject]:
     for element in prepared["elements"]:
         yield {"event": ELEMENT, "call": {"call_id": call["call_id"]}, "element": element, "reported": over}
     if over:
+        yield from latency_frames(body, prepared["elements"], {"call_id": call["call_id"]})
         yield {"event": name, "call": call}
+
+
+def latency_frames(body: JsonObject, elements: list[JsonObject], call: JsonObject) -> Iterator[JsonObject]:
+    """The latencies of a call, each with its reply: all of those to the caller, or of all if there are so many."""
+    holder = body.get("call") if isinstance(body.get("call"), dict) else body.get("data")
+    measured = holder.get("latency") if isinstance(holder, dict) else None
+    kinds = measured if isinstance(measured, dict) else {}
+    spoken = [one for one in elements if one["role"] in SPOKEN]
+    replies = [one["index"] for one in spoken if one["role"] == "agent"]
+    answers = [one["index"] for before, one in pairwise(spoken) if before["role"] != "agent" and one["role"] == "agent"]
+    for name in LATENCIES:
+        stated = kinds[name].get("values") if isinstance(kinds.get(name), dict) else None
+        values = [one for one in stated if whole(one) is not None] if isinstance(stated, list) else []
+        places = replies if len(values) == len(replies) else answers
+        found = [{"index": index, "ms": ms} for index, ms in zip(places, values, strict=False)]
+        for place in range(0, len(found), MAX_LATENCIES):
+            yield {"event": LATENCY, "call": call, "name": name, "values": found[place : place + MAX_LATENCIES]}
 
 
 def texts(frame: JsonObject) -> Texts:
@@ -283,6 +356,13 @@ def end_call(frame: JsonObject, ts: int, known: Known) -> Made:
     yield SessionEnd(reason=call.get("disconnection_reason", ENDED), ts=call.get("end_timestamp"))
 
 
+def measure(frame: JsonObject, ts: int, known: Known) -> Made:
+    for one in frame["values"]:
+        reply = known.reply(item_of(one["index"]))
+        if reply is not None:
+            yield from latencies({frame["name"]: one["ms"]}, LATENCIES, reply.turn, reply.begun)
+
+
 def hear_response(frame: JsonObject, ts: int, known: Known) -> Made:
     """More of what the app has the agent say; it becomes a reply once the transcript has some of it."""
     responses, name = responses_of(known), frame["response"]
@@ -330,7 +410,7 @@ def tell(elements: list[JsonObject], partial: bool, reported: bool, known: Known
                 is_last = partial and place == len(elements) - 1
                 events = user_element(element, not is_last, reported, flow)
             case _:
-                events = [other_element(element, flow)]
+                events = other_element(element, flow)
         if events is None:
             return
         yield from events
@@ -385,7 +465,7 @@ def agent_element(element: JsonObject, reported: bool, flow: Flow) -> list[MadeE
         response |= {"item": item, "spoken": len(text)}
         keep_responses(responses, known)
     if reply is None or reply.text != full:
-        events.append(generated(item, full, response, turn, element.get("ts")))
+        events.append(generated(item, full, response, turn, element.get("ts"), element.get("agent")))
     if element["index"] >= last.get("index", 0):
         known.note("last", {"item": item, "index": element["index"], "spoken": len(text)})
     return [*events, *heard(element, item, text, full, reply)]
@@ -418,10 +498,13 @@ def goes_on(item: str, text: str, responses: list[Response], known: Known) -> It
             return
 
 
-def generated(item: str, full: str, response: Response | None, turn: int, ts: int | None) -> MadeEvent:
+def generated(
+    item: str, full: str, response: Response | None, turn: int, ts: int | None, agent: str | None = None
+) -> MadeEvent:
+    metadata = None if agent is None else {"agent": agent}
     if response is None or response.get("complete"):
-        return LlmDone(item=item, text=full, turn_id=turn, ts=ts)
-    return LlmDelta(item=item, text=full, whole=True, turn_id=turn, ts=ts)
+        return LlmDone(item=item, text=full, turn_id=turn, ts=ts, metadata=metadata)
+    return LlmDelta(item=item, text=full, whole=True, turn_id=turn, ts=ts, metadata=metadata)
 
 
 def heard(element: JsonObject, item: str, text: str, full: str, reply: KnownReply | None) -> Iterator[MadeEvent]:
@@ -437,13 +520,18 @@ def heard(element: JsonObject, item: str, text: str, full: str, reply: KnownRepl
         yield Tts(item=item, heard_text=full, estimated=True)
 
 
-def other_element(element: JsonObject, flow: Flow) -> MadeEvent:
+def other_element(element: JsonObject, flow: Flow) -> list[MadeEvent]:
+    """A key, a text message that the caller sent, or a call of a tool or its result."""
+    ts, said = element.get("ts"), element.get("content", "")
     if element["role"] == "dtmf":
         turn = flow.next_turn()
         flow.reach(turn)
-        key = {"id": f"dtmf:{element['index']}", "text": element.get("content", ""), "ts": element.get("ts")}
-        return MessageEvent(role="user", source="message", turn_id=turn, metadata={"dtmf": True}, **key)
-    return tool_event(element, element["role"], flow.here)
+        key = {"id": f"dtmf:{element['index']}", "text": said, "ts": ts}
+        return [MessageEvent(role="user", source="message", turn_id=turn, metadata={"dtmf": True}, **key)]
+    if element["role"] == "sms":
+        id = f"sms{element['index']}"
+        return [tool_call(id, "sms", {}, flow.here, ts), tool_result(id, said, flow.here, ts=ts)]
+    return [tool_event(element, element["role"], flow.here)]
 
 
 VENDOR: dict[str, Kind] = {
@@ -466,6 +554,7 @@ WEBHOOKS: dict[str, Kind] = {
     ELEMENT: Kind(
         "vendor", record("event", call=Call, element=Element, reported=(bool, False)), read_transcript, element_id
     ),
+    LATENCY: Kind("vendor", LatencyFrame, measure, lambda one: f"{LATENCY}/{digest([one['name'], one['values']])}"),
     UPDATED: Kind("vendor", CallFrame, read_transcript, prepare=called),
     **dict.fromkeys(OVER, Kind("vendor", CallFrame, end_call, prepare=called)),
     **silent(
@@ -480,7 +569,7 @@ FIELDS = {"interaction_type": VENDOR, "response_type": APP, "event": WEBHOOKS}
 """The field with the type of a frame, by table."""
 RETELL = Dialect(
     name="retell",
-    version=1,
+    version=2,
     reduce=reduce,
     translate=translate,
     closed=closed,

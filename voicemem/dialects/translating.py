@@ -6,14 +6,14 @@ nothing was heard, where the one before it had some. What follows is marked as a
 more (docs/dialects.md).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
 from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent, Translate
-from voicemem.protocol.events import Interrupt, LlmDone, MessageEvent, SessionEnd, ToolCall, ToolResult, Tts
-from voicemem.protocol.types import SPACELESS
+from voicemem.protocol.events import Interrupt, LlmDone, MessageEvent, Metric, SessionEnd, ToolCall, ToolResult, Tts
+from voicemem.protocol.types import MAX_INTEGER, SPACELESS, JsonObject
 
 MAX_QUEUE = 20
 """Replies that may wait for each other to be played."""
@@ -193,6 +193,16 @@ def tool_result(
 ) -> ToolResult:
     """The result of a call, which counts once too."""
     return ToolResult(id=f"result:{id}", call_id=id, result=result, name=name, turn_id=turn_id, ts=ts, item=item)
+
+
+def latencies(
+    measured: JsonObject, names: Mapping[str, str], turn_id: int | None, ts: int | None, unit_ms: int = 1
+) -> Iterator[Metric]:
+    """The latencies of a turn that a stack measured, by its names of them and ours."""
+    for field, name in names.items():
+        value = measured.get(field)
+        if value is not None and 0 <= value * unit_ms <= MAX_INTEGER:
+            yield Metric(name=name, latency_ms=round(value * unit_ms), turn_id=turn_id, ts=ts)
 
 
 def note_newest(key: str, value: Any, most: int, known: Known) -> None:

@@ -61,8 +61,8 @@ def whole(kind: Any) -> Any:
 
 def frames_of_realtime() -> Iterator[JsonObject]:
     items = [{"type": "message", "role": role} for role in ("user", "assistant")]
-    items += [{"type": kind} for kind in ("function_call", "function_call_output")]
-    hidden = [{"type": "message", "role": "system"}, {"type": "mcp_call"}]
+    items += [{"type": kind} for kind in ("function_call", "function_call_output", *realtime.CALLED)]
+    hidden = [{"type": "message", "role": "system"}, {"type": "mcp_list_tools"}]
     for name, kind in realtime.KINDS.items():
         frame = whole(kind.record or Typed) | {"type": name, "delta": "QUJDREVG", "instructions": SECRET}
         frame.pop("audio_bytes", None)
@@ -153,7 +153,7 @@ def frames_of_gemini() -> Iterator[JsonObject]:
     yield {"setup": {"systemInstruction": {"parts": [{"text": SECRET}]}}}
     yield {"sessionResumptionUpdate": {"newHandle": SECRET}}
     yield {"realtimeInput": {"audio": {"data": SECRET}}}
-    history = [{"role": "user", "parts": [{"text": SECRET}]}, {"role": "model", "parts": [{"text": SECRET}]}]
+    history = [{"role": "user", "parts": [{"text": "Hello."}]}, {"role": "model", "parts": [{"text": SECRET}]}]
     yield {"clientContent": {"turns": [*history, {"role": "user", "parts": [{"text": "Hi."}]}]}}
     yield {"clientContent": {"turns": history}}
 

@@ -53,11 +53,11 @@ def interrupt(heard: str | None, ms: Any = 460) -> JsonObject:
 
 
 def test_phone_numbers_and_parameters_are_not_kept() -> None:
-    """Of the setup only the id of the call is kept; of an end that hands over, nothing else."""
+    """Of the setup only the ids of call and session are kept; of an end that hands over, nothing else."""
     numbers = {"forwardedFrom": "secret", "callerName": "secret", "customParameters": {"card": "secret"}}
     kept = [reduce({**SETUP, **numbers}), reduce({"type": "end", "handoffData": "secret"})]
     assert [None if one is None else one.content for one in kept] == [
-        {"type": "setup", "callSid": "CA1"},
+        {"type": "setup", "callSid": "CA1", "sessionId": "VX1"},
         {"type": "end"},
     ]
     assert [None if one is None else (one.session_id, one.end) for one in kept] == [("CA1", None), (None, "end")]
@@ -181,6 +181,94 @@ def test_silence_at_the_close_cuts_nothing() -> None:
     assert memory(*call, on, close_at=4_000)[1] == ("assistant", 1, "One two three ", text)
 
 
+def played(clause: str) -> JsonObject:
+    return {"type": "info", "name": "tokensPlayed", "value": clause}
+
+
+ON = {"type": "info", "name": "agentSpeaking", "value": "on"}
+
+
+def test_a_hang_up_leaves_the_clauses_that_were_played() -> None:
+    """What was queued behind them was not heard either; without any report, all that was sent counts as heard."""
+    call = prompt("Hi"), token("One, two, three.", last=True), token("Four.", last=True)
+    assert memory(*call, ON, played("One,"), close_at=9_000)[1:] == [
+        ("assistant", 1, "One,", "One, two, three."),
+        ("assistant", 1, "", "Four."),
+    ]
+    assert memory(*call, ON, played("One, two, three."), close_at=9_000)[2] == ("assistant", 1, "", "Four.")
+    assert [one[3] for one in memory(*call, close_at=9_000)] == [None, None, None]
+
+
+def test_the_greeting_has_the_clauses_that_were_played() -> None:
+    """It is interrupted where the caller breaks in, be that in a new clause or in the one that was reported."""
+    heard = played("Hello there,"), played("I am Ada.")
+    assert memory(SETUP, *heard, close_at=9_000) == [("assistant", 0, "Hello there, I am Ada.", None)]
+    for cut in ("What can", "Hello there, I am Ada. What can"):
+        assert memory(SETUP, *heard, interrupt(cut), prompt("Hi"))[0][2:] == ("Hello there, I am Ada. What can",) * 2
+    assert memory(SETUP, *heard, interrupt("I am Ada."))[0][2:] == ("Hello there, I am Ada.",) * 2
+
+
+def test_a_reply_is_over_when_a_later_one_is_played() -> None:
+    """Of one that a newer text cut, the clauses that were played count; where the texts differ, nothing is cut."""
+    sent = prompt("Hi"), token("One, two.", last=True), token("Three.", last=True)
+    assert memory(*sent, played("One,"), played("Three."))[1:] == [
+        ("assistant", 1, "One,", "One, two."),
+        ("assistant", 1, "Three.", None),
+    ]
+    assert [one[3] for one in memory(*sent, played("Something else"), played("Three."))] == [None, None, None]
+
+
+def test_a_preemptible_text_that_was_played_whole_is_not_cut() -> None:
+    """The report of its last clause may come after the text that would have cut it."""
+    first = {**token("One, two.", last=True), "preemptible": True}
+    call = prompt("Hi"), first, played("One,"), token("Three.", last=True)
+    assert memory(*call)[1] == ("assistant", 1, "One,", "One, two.")
+    assert memory(*call, played("two."))[1] == ("assistant", 1, "One, two.", None)
+    assert memory(prompt("Hi"), first, token("Three.", last=True))[1][3] is None
+    on = {**first, "token": "One, two, three, four, five, six."}
+    assert memory(prompt("Hi"), on, ON, token("No.", last=True))[1][2:] == ("One, two, three, ", on["token"])
+    assert memory(prompt("Hi"), on, ON, {"type": "play"})[1][3] == on["token"]
+
+
+@pytest.mark.parametrize("other", ["1234#", "1234", "w*", "  ", "No such text."])
+def test_played_texts_of_no_reply(other: str) -> None:
+    """Keys that the app sends are reported as played too; they, and what is in no reply, change nothing."""
+    said = prompt("Hi"), token("One, two, three.", last=True), played("One,")
+    assert memory(*said, played(other), close_at=9_000)[1:] == [("assistant", 1, "One,", "One, two, three.")]
+    assert memory(SETUP, prompt("Hi"), token("One.", last=True), played(other))[1:] == [("assistant", 1, "One.", None)]
+
+
+def test_the_heard_text_may_be_that_of_a_sentence() -> None:
+    """It is what was heard of the sentence under way; those before it were heard."""
+    text = "One two. Three four five. Six."
+    said = prompt("Hi"), token(text, last=True)
+    assert memory(*said, interrupt("Three four"))[1][2] == "One two. Three four"
+    assert memory(*said, played("One two."), played("Three four"), interrupt("Three four"))[1][2] == (
+        "One two. Three four"
+    )
+    assert memory(*said, played("One two."), interrupt("Three"))[1][2] == "One two. Three"
+
+
+def test_what_a_new_connection_sends_again_counts_once() -> None:
+    """It is a run of the newest frames; a frame alone that says what an older one said is new."""
+    call = SETUP, prompt("Yes."), token("One, two.", last=True), played("One,"), played("two."), prompt("No.")
+    once = memory(*call)
+    for count in range(1, 5):
+        assert memory(*call, SETUP, *[one for one in call[1:] if one["type"] != "text"][-count:]) == once
+    assert memory(*call, SETUP, played("two."), prompt("No."), prompt("Now?"))[-1][2] == "No. Now?"
+    assert memory(*call, SETUP, prompt("Yes."), prompt("Now?"))[-1][2] == "No. Yes. Now?"
+    assert memory(*call, SETUP, prompt("Yes."), close_at=20_000)[-1][2] == "No. Yes."
+    assert memory(*call, {**SETUP, "sessionId": "VX2"}, prompt("No."))[-1][2] == "No. No."
+
+
+def test_clauses_of_a_long_reply_are_found() -> None:
+    """Case and marks may differ, and a clause that comes again counts once."""
+    said = prompt("Hi"), token("Well -- it's 5 o'clock, my FRIEND. Bye", last=True)
+    assert memory(*said, played("well it's"), played("well it's"), played("5 o'clock"), close_at=9_000)[1][2] == (
+        "Well -- it's 5 o'clock"
+    )
+
+
 # Wrong dialects
 
 
@@ -218,7 +306,9 @@ FRAMES = st.one_of(
     st.builds(token, TEXTS, st.booleans()),
     st.builds(interrupt, st.none() | TEXTS, st.sampled_from([None, 0, "460", 10**6])),
     st.builds(lambda value: {"type": "info", "name": "agentSpeaking", "value": value}, st.sampled_from(["on", "off"])),
-    st.just({"type": "dtmf", "digit": "5"}),
+    st.builds(played, TEXTS),
+    st.builds(lambda text: {**token(text, last=True), "preemptible": True}, TEXTS),
+    st.sampled_from([{"type": "dtmf", "digit": "5"}, {"type": "play"}]),
     st.just({"type": "end"}),
     st.just(SETUP),
 )

@@ -153,7 +153,7 @@ def test_a_reply_answers_what_was_said_when_its_request_began() -> None:
 
 
 def test_what_is_said_without_the_llm_is_a_reply() -> None:
-    """A sentence of the app's own, after a reply that was cut or heard, is a reply of its own."""
+    """A sentence of the app's own is a reply of its own, unless it was on its way when the one before was cut."""
     said = [
         output(1, "One."),
         output(1, "One.", "One."),
@@ -161,12 +161,18 @@ def test_what_is_said_without_the_llm_is_a_reply() -> None:
         output(2, "Two three."),
         output(2, "Two three.", "Two"),
     ]
-    assert memory(*said, CUT, output(3, "Four.")) == [
-        ("assistant", 0, "One.", False),
-        ("user", 1, "Hi.", False),
-        ("assistant", 1, "Two", True),
-        ("assistant", 1, "Four.", False),
-    ]
+    before = [("assistant", 0, "One.", False), ("user", 1, "Hi.", False), ("assistant", 1, "Two", True)]
+    assert memory(*said, CUT, output(3, "Four.")) == before
+    own = [*before, ("assistant", 1, "Four.", False)]
+    assert memory(*said, CUT, message("bot-started-speaking"), output(3, "Four.")) == own
+    assert memory(*said, CUT, *[message("bot-stopped-speaking")] * 3, output(3, "Four.")) == own
+
+
+def test_keys() -> None:
+    """Keys that the user presses are a message of theirs, in the form of either version."""
+    for keys in ({"buttons": ["1", "#"]}, {"button": "1#"}):
+        said = contents(fold(message("dtmf", **keys)))["contents"]
+        assert [(one["content"], one["metadata"]["dtmf"]) for one in said] == [("1#", True)]
 
 
 SPEAKS = message("user-started-speaking")

@@ -81,6 +81,40 @@ def ended(*elements: JsonObject) -> JsonObject:
     return {"event": "call_ended", "call": call}
 
 
+def test_a_backchannel_is_no_message_and_divides_none() -> None:
+    """What one says while the other speaks is left out, and what is said around it is one utterance."""
+    aside = {"metadata": {"is_backchannel": True}}
+    said = [agent("One"), user("mhm") | aside, agent("two."), user("Three"), agent("Right.") | aside, user("four.")]
+    whole = [("assistant", "One two."), ("user", "Three four.")]
+    assert texts(memory(ended(*said))) == whole
+    assert texts(memory(*split(ended(*said)), update(*said))) == whole
+
+
+def test_text_messages_and_scrubbed_transcripts() -> None:
+    """A text message is the result of a tool; the transcript without personal data counts where it is all there is."""
+    said = [user("Hi."), {"role": "sms", "content": "a@b.c", "time_sec": 3.0}]
+    call = {"call_id": "call_1", "scrubbed_transcript_with_tool_calls": said, "start_timestamp": NOW}
+    sms = [one["element"] for one in split({"event": "call_ended", "call": call}) if "element" in one][1]
+    assert sms == {"role": "sms", "index": 0, "content": "a@b.c", "ts": NOW + 3_000}
+    assert texts(memory({"event": "call_ended", "call": call})) == [("user", "Hi.")]
+
+
+def test_latencies_are_those_of_the_replies() -> None:
+    """Each value is that of a reply to the caller; of all replies, where there are so many."""
+    call = ended(agent("Hi."), user("One"), agent("Two."), agent("Three."), user("Four"), agent("Five."))
+    call["call"]["latency"] = {
+        "e2e": {"values": [700, 900]},
+        "llm": {"values": [1, 2, 3, 4]},
+        "tts": {"values": ["x"]},
+        "asr": None,
+    }
+    found = {one["name"]: one["values"] for one in split(call) if "values" in one}
+    assert found == {
+        "e2e": [{"index": 2, "ms": 700}, {"index": 5, "ms": 900}],
+        "llm": [{"index": place, "ms": ms} for place, ms in zip((0, 2, 3, 5), (1, 2, 3, 4), strict=True)],
+    }
+
+
 def webhooks() -> list[JsonObject]:
     """The bodies of all webhooks in the recorded calls."""
     bodies = [one["frame"] for call in CALLS.values() for one in call.envelopes() if "event" in one["frame"]]

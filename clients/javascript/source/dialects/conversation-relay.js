@@ -12,18 +12,20 @@ const KINDS = new Map([
       dtmf: "digit",
       info: "name value",
     },
-    "error",
+    "error configUpdated",
     "type",
   ),
-  ...kindsOf("app", { text: "token last", end: "" }, "play sendDigits language", "type"),
+  ...kindsOf("app", { text: "token last preemptible", play: "", end: "" }, "sendDigits language config hints", "type"),
 ]);
+
+const REPORTS = new Set(["agentSpeaking", "tokensPlayed"]);
 
 /** @type {import("./dialect.js").Dialect} */
 export const CONVERSATION_RELAY = {
   name: "conversation-relay",
   reduce(frame, side) {
     const { given, type, named } = known(frame, side, KINDS);
-    if (named === null || (type === "info" && given.name !== "agentSpeaking")) {
+    if (named === null || (type === "info" && !REPORTS.has(given.name))) {
       return null;
     }
     const content = kept(named, given);

@@ -8,14 +8,17 @@ const USUAL_RATE = 24_000;
 const VENDOR = words(`serverContent toolCall toolCallCancellation setupComplete goAway sessionResumptionUpdate
   usageMetadata voiceActivity voiceActivityDetectionSignal`);
 const APP = words("setup clientContent realtimeInput toolResponse contextUpdate");
-const SAID = fields(`serverContent{inputTranscription{text} interimInputTranscription{text} outputTranscription{text}
-    modelTurn{parts[text thought inlineData{mimeType data}]} generationComplete interrupted turnComplete}
+const TRANSCRIPTION = "{text finished}";
+const SAID = fields(`serverContent{inputTranscription${TRANSCRIPTION} interimInputTranscription${TRANSCRIPTION}
+    outputTranscription${TRANSCRIPTION} modelTurn{parts[text thought inlineData{mimeType data}]} generationComplete interrupted turnComplete}
   toolCall{functionCalls[name id args*]} setupComplete{sessionId} clientContent{turns[role parts[text]]}
   realtimeInput{text} toolResponse{functionResponses[name id response*]} audio_bytes rate`);
 const TRANSCRIPTIONS = ["inputTranscription", "interimInputTranscription", "outputTranscription"];
 const FLAGS = ["generationComplete", "interrupted", "turnComplete"];
 /** What a tool is called with and answers, whose names are the app's. */
 const FREE = ["args", "response"];
+/** Turns of a history that are kept, the newest. */
+const MAX_GIVEN = 64;
 /** How deep a message has names of its own. */
 const DEPTH = 8;
 
@@ -28,14 +31,14 @@ export const GEMINI_LIVE = {
       throw new MalformedFrame("The other side sends messages of this kind.");
     }
     const message = kept(SAID, given);
-    const typed = typedText(message);
+    const typed = typedTexts(message);
     /** @type {JsonObject} */
     const content = {
       ...countedAudio(message),
       ...serverContent(message.serverContent ?? {}),
       ...(message.toolCall?.functionCalls?.length ? { toolCall: message.toolCall } : {}),
       ...(message.toolResponse?.functionResponses?.length ? { toolResponse: message.toolResponse } : {}),
-      ...(typed ? { realtimeInput: { text: typed } } : {}),
+      ...typed,
       ...("setupComplete" in message ? { setupComplete: message.setupComplete } : {}),
     };
     const names = Object.keys(content);
@@ -43,7 +46,7 @@ export const GEMINI_LIVE = {
       return null;
     }
     const sessionId = message.setupComplete?.sessionId || undefined;
-    return { content, sessionId, typed: typed !== "", countsAudio: names.join(" ") === "audio_bytes rate" };
+    return { content, sessionId, typed: Object.keys(typed).length > 0, countsAudio: names.join(" ") === "audio_bytes rate" };
   },
 };
 
@@ -124,8 +127,9 @@ function serverContent(said) {
   /** @type {JsonObject} */
   const content = {};
   for (const name of TRANSCRIPTIONS) {
-    if (said[name]?.text) {
-      content[name] = said[name];
+    const given = Object.entries(said[name] ?? {}).filter(([, value]) => value);
+    if (given.length > 0) {
+      content[name] = Object.fromEntries(given);
     }
   }
   const parts = (said.modelTurn?.parts ?? []).filter((/** @type {JsonObject} */ part) => part.text && !part.thought);
@@ -141,20 +145,25 @@ function serverContent(said) {
 }
 
 /**
- * What the app sends as the user's words. Of several turns all but the last are the history of another session.
+ * The user's words as the app sends them; of turns that it adds as the model's only that there are any.
  *
  * @param {JsonObject} message
- * @returns {string}
+ * @returns {JsonObject}
  */
-function typedText(message) {
-  if (message.realtimeInput?.text) {
-    return message.realtimeInput.text;
+function typedTexts(message) {
+  const text = message.realtimeInput?.text ?? "";
+  if (text.trim()) {
+    return { realtimeInput: { text } };
   }
-  const turns = message.clientContent?.turns ?? [];
-  const last = turns[turns.length - 1];
-  if (last === undefined || (last.role !== undefined && last.role !== "user")) {
-    return "";
+  const turns = [];
+  for (const { role, parts } of (message.clientContent?.turns ?? []).slice(-MAX_GIVEN)) {
+    const texts = (parts ?? []).map((/** @type {JsonObject} */ part) => part.text);
+    const said = texts.filter(Boolean).join("\n");
+    if (role !== undefined && role !== "user") {
+      turns.push({ role });
+    } else if (said.trim()) {
+      turns.push({ parts: [{ text: said }] });
+    }
   }
-  const texts = (last.parts ?? []).map((/** @type {JsonObject} */ part) => part.text);
-  return texts.filter(Boolean).join("\n");
+  return turns.length > 0 ? { clientContent: { turns } } : {};
 }

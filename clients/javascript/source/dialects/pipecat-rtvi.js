@@ -11,6 +11,8 @@ const RESULT = "data{tool_call_id function_name result* cancelled}";
 const OUTPUT = `data{text output_type aggregated_by segment_id spoken will_be_spoken spoken_status
   spoken_progress{accumulated_text}}`;
 
+const KEYS = "data{button buttons[]}";
+
 const KINDS = new Map([
   ...kindsOf(
     "vendor",
@@ -39,10 +41,9 @@ const KINDS = new Map([
   ),
   ...kindsOf(
     "app",
-    { "llm-function-call-result": RESULT, "send-text": "data{content}" },
-    `client-ready client-message disconnect-bot send-file dtmf-input append-to-context update-config get-config
-     describe-config action describe-actions raw-audio raw-audio-batch ui-event ui-snapshot ui-cancel-job-group
-     dtmf`,
+    { "llm-function-call-result": RESULT, "send-text": "data{content}", dtmf: KEYS, "dtmf-input": KEYS },
+    `client-ready client-message disconnect-bot send-file append-to-context update-config get-config
+     describe-config action describe-actions raw-audio raw-audio-batch ui-event ui-snapshot ui-cancel-job-group`,
     "label type",
   ),
 ]);
