@@ -83,6 +83,7 @@ class ContextParams(TypedDict, total=False):
     memories_from: Literal["earlier", "all"]
     usage: bool
     data: bool
+    fields: bool
     peek: bool
     at: int
     at_turn: int

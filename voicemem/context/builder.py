@@ -59,6 +59,8 @@ class ContextOptions(Struct, frozen=True, kw_only=True):
     """Another policy for this context alone, or other parameters for the session's policy."""
     data: bool = False
     """Shows the session's data."""
+    fields: bool = False
+    """Gives each message all its fields, as for the vendor `custom`."""
     peek: bool = False
     """Journal nothing. What earlier sessions leave is missing until another context puts it together."""
     at: Natural | None = None
@@ -315,6 +317,7 @@ def render_body(selection: ContextSelection, options: ContextOptions) -> dict[st
         enrich=options.enrich,
         alternate=options.alternate,
         tools=options.tools,
+        fields=options.fields,
     )
     body = request_body(selection.messages, selection.tools, format, cut=selection.is_cut)
     return body | {"carried": None} if selection.carries_later else body

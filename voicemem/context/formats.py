@@ -57,6 +57,8 @@ class RequestFormat(Struct, frozen=True, kw_only=True):
     """True if user and assistant must alternate in the OpenAI style too; in the other styles they always do."""
     tools: bool = False
     """Shows answered tool calls. Their definitions come from the reader, in `params`."""
+    fields: bool = False
+    """Gives each message all its fields, whatever the vendor."""
 
 
 def request_body(
@@ -70,7 +72,7 @@ def request_body(
     style, is_custom = STYLES[format.style], format.vendor == CUSTOM
     memory = enriched(messages, format.enrich)
     parts = interleave(memory, tools if format.tools else (), cut=cut)
-    shown = runs(parts, custom_fields if is_custom else None, keeps_blank=is_custom and style.takes_blank)
+    shown = runs(parts, custom_fields if is_custom or format.fields else None, keeps_blank=is_custom and style.takes_blank)
     if style.alternates or format.alternate:
         shown = alternate_roles(shown)
     body = style.conversation(shown, format.system_messages)

@@ -163,6 +163,17 @@ class Ledger:
             self.segment += 1
             self.utterance_has_final |= bool(text)
 
+    @property
+    def place(self) -> tuple[str, int]:
+        """The place of what the caller says next: the item of the utterance, and the number of the segment."""
+        return f"{self.prefix}u{self.utterances}", self.segment
+
+    @never_raises
+    def user_corrected(self, place: tuple[str, int], text: str, at: float) -> None:
+        """The final at a place has become another text; an empty one takes it back."""
+        item, segment = place
+        self.emit({"type": "asr", "text": text, "final": True, "segment": segment}, at, item)
+
     @never_raises
     def transcribed(self, utterance: str, text: str, at: float, final: bool) -> None:
         """A transcript for a framework that has an id for each utterance of the caller; empty, it keeps the place."""

@@ -99,7 +99,7 @@ class Call:
             user_turn_strategies=ExternalUserTurnStrategies(), user_mute_strategies=self.mutes()
         )
         pair = LLMContextAggregatorPair(self.context, user_params=params)
-        parts = [self.caller, pair.user(), *self.agent(), DeviceOutput(self.device), pair.assistant()]
+        parts = [self.caller, *self.editors(), pair.user(), *self.agent(), DeviceOutput(self.device), pair.assistant()]
         self.worker = PipelineWorker(Pipeline(parts), clock=LoopClock(), enable_rtvi=False, idle_timeout_secs=None)
         self.script = scenario.script
 
@@ -108,6 +108,10 @@ class Call:
     def agent(self) -> list[FrameProcessor]:
         """What answers, and speaks."""
         return [self.llm, self.tts]
+
+    def editors(self) -> list[FrameProcessor]:
+        """What transcripts pass through on their way to the context."""
+        return []
 
     def mutes(self) -> list[Any]:
         """When the caller is muted."""

@@ -333,6 +333,7 @@ export class Session extends SessionFacts {
  * @property {"earlier" | "all"} [memories_from]
  * @property {boolean} [usage]
  * @property {boolean} [data]
+ * @property {boolean} [fields]
  * @property {boolean} [peek]
  * @property {number} [at]
  * @property {number} [at_turn]

@@ -293,13 +293,18 @@ def message(role: Any, text: str) -> llm.ChatMessage:
     return llm.ChatMessage(role=role, content=[text])
 
 
+def said(role: str, text: str, at: float) -> JsonObject:
+    """A message of the memory, with the time that counts of its fields."""
+    return {"role": role, "content": text, "timestamp": round(at * 1000)}
+
+
 def test_what_the_program_put_into_the_context_stays() -> None:
     """Messages from before the call stand before the memory, those for one request behind it; none is there twice."""
     before, asked, reply = message("assistant", "Welcome back."), message("user", "A joke?"), message("assistant", JOKE)
     added, now = message("assistant", "Opening hours: 9 to 5."), message("user", "When do you open?")
     own = ChatContext([message("system", "Be brief."), before, asked, reply, added, now])
-    known = ChatContext([message("user", "A joke?"), message("assistant", "Why did ")])
-    made = rebuilt(own, known, {asked.id, reply.id})
+    known = [said("user", "A joke?", asked.created_at), said("assistant", "Why did ", reply.created_at)]
+    made = rebuilt(own, known, {one.id: one for one in (asked, reply, now)}, (), asked.created_at * 1000 - 100)
     assert [text_of(one) for one in made.messages()] == [
         "Be brief.",
         "Welcome back.",

@@ -20,7 +20,7 @@ from voicemem.integrations.livekit.remembering import Remembering, text_of
 from voicemem.protocol.types import JsonObject
 
 LOG = logging.getLogger("voicemem.integrations")
-NODES = ("llm_node", "tts_node", "realtime_audio_output_node", "transcription_node")
+NODES = ("on_user_turn_completed", "llm_node", "tts_node", "realtime_audio_output_node", "transcription_node")
 P = ParamSpec("P")
 
 

@@ -146,7 +146,7 @@ class Nodes:
     async def llm_node(self, original: Any, chat_ctx: Any, tools: Any, model_settings: Any) -> Any:
         self.guarded("llm_node", lambda: self.typed.report_all(chat_ctx))
         if self.remembering is not None:
-            chat_ctx = await self.remembering.remembered(chat_ctx)
+            chat_ctx = await self.remembering.remembered(chat_ctx, self.typed.known)
         result = original(chat_ctx, tools, model_settings)
         result = await result if asyncio.iscoroutine(result) else result
         follower = self.guarded("llm_node", lambda: LlmFollower(self.ledger, self.speeches))
@@ -156,6 +156,12 @@ class Nodes:
             self.guarded("llm_node", lambda: (follower.take(result), follower.close()))
             return result
         return self.followed(result, "llm_node", follower) if isinstance(result, AsyncIterable) else result
+
+    async def on_user_turn_completed(self, original: Any, turn_ctx: Any, new_message: Any) -> None:
+        """The program sees a message of the caller's before the LLM is asked, and may edit it."""
+        if self.remembering is not None:
+            self.remembering.newest = getattr(new_message, "id", None)
+        await original(turn_ctx, new_message=new_message)
 
     async def tts_node(self, original: Any, text: Any, model_settings: Any) -> Any:
         follower = self.guarded("tts_node", lambda: TtsFollower(self.ledger, self.speeches.current()))

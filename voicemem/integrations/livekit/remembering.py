@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from voicemem.integrations.asked import Asked, as_passed_on, typed
 from voicemem.integrations.background_session import BackgroundSession
+from voicemem.integrations.ledger import now_ms
 from voicemem.protocol.types import JsonObject
 
 if TYPE_CHECKING:
     from livekit.agents import ChatContext
+    from livekit.agents.llm import ChatItem
 
 TOOLS = ("function_call", "function_call_output")
 INSTRUCTIONS = ("system", "developer")
 
 
-def chat_context(messages: Iterable[JsonObject]) -> ChatContext:
-    """A `ChatContext` of messages in OpenAI's form, as `session.context()` has them in `messages`."""
+def chat_context(messages: Iterable[JsonObject | ChatItem]) -> ChatContext:
+    """A `ChatContext` of messages in OpenAI's form, as `session.context()` has them in `messages`.
+
+    Chat items among them stay as they are.
+    """
     from livekit.agents import ChatContext, llm
 
     items: list[Any] = []
     for message in messages:
+        if not isinstance(message, dict):
+            items.append(message)
+            continue
         content: Any = message.get("content")
         if message["role"] == "tool":
             output, call_id = str(content or ""), message["tool_call_id"]
@@ -54,51 +63,78 @@ class Remembering:
         self.session = session
         self.call_items = call_items
         """The chat items of this call so far; what else is in a context was put there by the program."""
+        self.began = now_ms()
+        self.newest: str | None = None
+        """The id of the message of the caller's newest turn, which becomes a chat item when its answer is due."""
 
-    async def remembered(self, chat_ctx: Any) -> Any:
-        """The context for one request; the framework's own while the memory is away."""
-        body = await self.session.context(style="openai", tools=True)
+    async def remembered(self, chat_ctx: Any, typed_ids: Collection[str]) -> Any:
+        """The context for one request; the framework's own while the memory is away. `typed_ids` are of messages."""
+        body = await self.session.context(style="openai", tools=True, fields=True)
         if body is None:
             return chat_ctx
         try:
-            return rebuilt(chat_ctx, chat_context(body["messages"]), {item.id for item in self.call_items()})
+            return rebuilt(chat_ctx, body["messages"], self.call(chat_ctx, typed_ids), typed_ids, self.began)
         except Exception as error:  # a version whose chat items are others
             self.session.log_once("The LLM gets the framework's own messages.", error)
             return chat_ctx
 
+    def call(self, chat_ctx: Any, typed_ids: Container[str]) -> dict[str, Any]:
+        """The chat items of the call by their ids, also those that a context has before the session has them."""
+        call = {item.id: item for item in self.call_items()}
+        is_ahead = self.newest in call or all(item.id != self.newest for item in chat_ctx.items)
+        last = next((one for one in reversed(chat_ctx.items) if not is_message(one, *INSTRUCTIONS)), None)
+        for item in filter(is_user, chat_ctx.items):
+            is_first_seen = item.id in typed_ids or item.id == self.newest or (is_ahead and item is last)
+            if item.id in call or is_first_seen:
+                call[item.id] = item
+        return call
 
-def rebuilt(own: Any, known: Any, of_call: Set[str]) -> Any:
+
+def rebuilt(
+    own: Any, known: Sequence[JsonObject], call: Mapping[str, Any], typed_ids: Container[str], began: float
+) -> Any:
     """The framework's instructions and what the program put before the call, then the memory, then what it cannot know.
 
-    That is tools which run, what the program adds to this request alone, and the caller's last words while the
-    recogniser has not finished them (LiveKit may ask the LLM ahead of that).
+    That is tools which run, what the program adds to this request alone, and words of the caller that are no message
+    of the memory yet. `call` are the chat items of the call, which `began` then, by their ids.
     """
-    remembered = {(item.type, item.call_id) for item in known.items if item.type in TOOLS}
-    own_last, known_last = last_words(own), last_words(known)
-    messages = [one for one in own.items if one.type == "message" and one.role not in INSTRUCTIONS]
-    added = {item.id for item in messages if item.id not in of_call and item is not own_last}
-    last = next((item for item in reversed(own.items) if item.id not in added), None)
-    pending = own_last is not None and last is own_last and not is_said(own_last, known_last)
-    began = next((at for at, item in enumerate(own.items) if item.id in of_call or item is own_last), len(own.items))
+    asked = asked_of(own, call, typed_ids, began)
+    places = {item.id: at for at, item in enumerate(own.items)}
+    replies = [at for at, item in enumerate(own.items) if is_message(item, "assistant") and item.id in call]
+    newest = max((places[one.message.id] for one in asked), default=-1)
+    replied = max((at for at in replies if at < newest), default=-1)
+    words, left = as_passed_on(known, asked, sum(places[one.message.id] < replied for one in asked))
+    waiting = set() if any(at > newest for at in replies) else {message.id for message in left}
+    remembered = {("function_call", use["id"]) for one in known for use in one.get("tool_calls") or ()}
+    remembered |= {("function_call_output", one["tool_call_id"]) for one in known if one["role"] == "tool"}
+    start = next((at for at, item in enumerate(own.items) if item.id in call), len(own.items))
     head, tail = [], []
     for at, item in enumerate(own.items):
-        if (item.type == "message" and item.role in INSTRUCTIONS) or (item.id in added and at < began):
+        is_added = item.type == "message" and item.id not in call
+        if is_message(item, *INSTRUCTIONS) or (is_added and at < start):
             head.append(item)
-        elif (
-            item.id in added
-            or (item.type in TOOLS and (item.type, item.call_id) not in remembered)
-            or (item is own_last and pending)
-        ):
+        elif is_added or item.id in waiting or (item.type in TOOLS and (item.type, item.call_id) not in remembered):
             tail.append(item)
-    return type(own)([*head, *known.items, *tail])
+    return type(own)([*head, *chat_context(words).items, *tail])
 
 
-def last_words(context: Any) -> Any:
-    return next((item for item in reversed(context.items) if item.type == "message" and item.role == "user"), None)
+def asked_of(own: Any, call: Mapping[str, Any], typed_ids: Container[str], began: float) -> list[Asked]:
+    """The messages of the caller that a context has: each is of what was reported since the one before it."""
+    present, asked, since = {item.id for item in own.items}, [], began
+    for message in sorted(filter(is_user, call.values()), key=lambda one: one.created_at):
+        at = message.created_at * 1000
+        if message.id in typed_ids:
+            found = typed(message, at)
+        else:
+            found, since = Asked(message, since, round(at)), round(at)
+        if message.id in present:
+            asked.append(found)
+    return asked
 
 
-def is_said(own: Any, known: Any) -> bool:
-    if known is None:
-        return False
-    said, words = (" ".join(text_of(item).casefold().split()) for item in (known, own))
-    return bool(words) and said.endswith(words)
+def is_message(item: Any, *roles: str) -> bool:
+    return item.type == "message" and item.role in roles
+
+
+def is_user(item: Any) -> bool:
+    return is_message(item, "user")

@@ -13,6 +13,7 @@ import msgspec
 from voicemem.integrations.background_session import Newest
 from voicemem.integrations.ledger import Ledger, now_ms
 from voicemem.integrations.pipecat.audio import NS_PER_MS
+from voicemem.integrations.pipecat.caller import Caller, last_of, role_of
 from voicemem.integrations.pipecat.replies import Audio, ReplyTracker
 
 LOG = logging.getLogger("voicemem.integrations")
@@ -53,6 +54,7 @@ class FrameListener:
 
         self.ledger = ledger
         self.replies = ReplyTracker(ledger, client_buffer_ms)
+        self.caller = Caller(ledger)
         self.upstream = FrameDirection.UPSTREAM
         self.output_type, self.tts_type = BaseOutputTransport, TTSService
         self.unix_ns: int | None = None
@@ -70,8 +72,8 @@ class FrameListener:
         """True if the end of the caller's turn has a frame of its own; else the request to the LLM is it."""
         self.handlers: dict[type, Handler | None] = {
             frames.StartFrame: self.on_start,
-            frames.TranscriptionFrame: at_first_push(partial(self.on_transcription, True)),
-            frames.InterimTranscriptionFrame: at_first_push(partial(self.on_transcription, False)),
+            frames.TranscriptionFrame: self.caller.transcribed,
+            frames.InterimTranscriptionFrame: at_first_push(self.caller.said),
             frames.LLMMessagesAppendFrame: at_first_push(self.on_messages),
             frames.LLMFullResponseStartFrame: self.on_response_start,
             frames.LLMTextFrame: at_first_push(self.on_llm_text),
@@ -94,8 +96,7 @@ class FrameListener:
             frames.CancelFrame: lambda pushed, at: self.end(at, pushed.frame.reason),
         }
         if user_turn is not None:
-            self.handlers[user_turn] = at_first_push(lambda frame, at: self.ledger.user_turn_ended())
-        self.is_muted = False
+            self.handlers[user_turn] = self.on_user_turn
 
     def on_push(self, pushed: Any) -> None:
         """A processor pushed a frame: `FramePushed` of pipecat."""
@@ -131,18 +132,17 @@ class FrameListener:
 
     # The caller
 
-    def on_transcription(self, final: bool, frame: Any, at: float) -> None:
-        if frame.text and not self.is_muted:
-            language = None if frame.language is None else str(frame.language)
-            self.ledger.user_said(frame.text, at, final=final, user=frame.user_id or None, language=language)
+    def on_user_turn(self, pushed: Any, at: float) -> None:
+        if pushed.first_push:
+            self.caller.turn_ended(pushed.source, getattr(pushed.source, "context", None), at)
 
     def on_mute(self, begins: bool, pushed: Any, at: float) -> None:
-        self.is_muted = begins
+        self.caller.is_muted = begins
 
     def on_messages(self, frame: Any, at: float) -> None:
         for message in frame.messages:
-            if isinstance(message, dict) and message.get("role") == "user" and isinstance(message.get("content"), str):
-                self.ledger.user_typed(message["content"], at)
+            if role_of(message) == "user" and isinstance(message.get("content"), str):
+                self.caller.typed(message, at)
 
     # The agent
 
@@ -196,8 +196,9 @@ class FrameListener:
     # Requests to the LLM
 
     def on_context(self, pushed: Any, at: float) -> None:
-        if pushed.first_push and not self.tells_user_turns:
-            self.ledger.user_turn_ended()
+        context = pushed.frame.context
+        if pushed.first_push and not self.tells_user_turns and role_of(last_of(context.messages)) == "user":
+            self.caller.turn_ended(pushed.source, context, at)
         self.request(pushed.frame.id).set()
 
     def request(self, frame_id: int) -> asyncio.Event:

@@ -1,14 +1,16 @@
 """The way back: what the LLM gets is what was heard."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from voicemem.integrations.asked import Asked, as_passed_on
 from voicemem.integrations.background_session import BackgroundSession
+from voicemem.integrations.pipecat.caller import INSTRUCTIONS, Remembered, role_of
 from voicemem.integrations.pipecat.frames import FrameListener
 from voicemem.protocol.types import JsonObject
 
-INSTRUCTIONS = ("system", "developer")
+FIELDS = ("turn_id", "timestamp", "metadata")
 
 
 class Remembering:
@@ -31,55 +33,67 @@ class Remembering:
 
     async def remember(self, context: Any) -> None:
         """Rewrite a context; it stays as it is while the memory is away."""
-        body = await self.session.context(style="openai", tools=True)
+        asked = self.listener.caller.asked_in(context.messages)
+        if self.opening is None:
+            self.opening = before_call(context.messages, asked, self.listener.replies.count)
+        body = await self.session.context(style="openai", tools=True, fields=True)
         if body is None:
             return
-        own, known = list(context.messages), body["messages"]
-        if self.opening is None:
-            said = {text_of(message) for message in known}
-            self.opening = [one for one in own if role_of(one) in ("user", "assistant") and text_of(one) not in said]
+        known = body["messages"]
         if any(role_of(message) not in INSTRUCTIONS for message in known):
-            context.set_messages(rebuilt(own, known, self.opening))
+            context.set_messages(rebuilt(context.messages, known, self.opening, asked))
 
 
 def context_messages(messages: Iterable[JsonObject]) -> list[Any]:
     """Messages for an `LLMContext` of messages in OpenAI's form, as `session.context()` has them in `messages`."""
-    return [{name: value for name, value in message.items() if value is not None} for message in messages]
+    return list(map(context_message, messages))
 
 
-def rebuilt(own: list[Any], known: list[JsonObject], opening: list[Any]) -> list[Any]:
+def context_message(message: JsonObject) -> Remembered:
+    return Remembered({name: one for name, one in message.items() if one is not None and name not in FIELDS})
+
+
+def before_call(own: Sequence[Any], asked: Sequence[Asked], replies: int) -> list[Any]:
+    """What a context has from before a call that has had so many replies, none of them to the messages `asked`."""
+    questions = {id(one.message) for one in asked}
+    began = next((at for at, one in enumerate(own) if id(one) in questions), len(own))
+    while replies and began and role_of(own[began - 1]) == "assistant":
+        began, replies = began - 1, replies - 1
+    return [one for one in own[:began] if role_of(one) in ("user", "assistant") and not isinstance(one, Remembered)]
+
+
+def rebuilt(own: Sequence[Any], known: Sequence[JsonObject], opening: list[Any], asked: Sequence[Asked]) -> list[Any]:
     """Instructions and what was there before the call, then the memory, then what the memory cannot know yet.
 
-    That is tools that run, the words that the LLM is to answer if their transcript is on its way, and instructions
-    for this answer alone. Tools that were called before the caller's newest words stay before those.
+    That is tools that run, the words that the LLM is to answer if their transcript is on its way, and what the program
+    adds for this answer alone. Tools that were called before the caller's newest words stay before those.
     """
     returned = {message["tool_call_id"] for message in known if role_of(message) == "tool"}
-    last = max((at for at, one in enumerate(own) if role_of(one) not in INSTRUCTIONS), default=-1)
-    question = own[last] if last >= 0 and role_of(own[last]) == "user" else None
-    newest = max((at for at, one in enumerate(known) if role_of(one) == "user"), default=len(known))
-    said, asked = text_of(known[newest] if known[newest:] else None), text_of(question)
-    place = newest if question is not None and said == asked else len(known)
-    is_said = bool(asked) and said.endswith(asked)
+    before, questions = {id(one) for one in opening}, {id(one.message) for one in asked}
+    active = [at for at, one in enumerate(own) if role_of(one) not in INSTRUCTIONS]
+    replies = [at for at in active if role_of(own[at]) == "assistant" and own[at].get("content")]
+    places = [at for at in active if id(own[at]) in questions]
+    last, replied, newest = (max(some, default=-1) for some in (active, replies, places))
+    since = max((at for at in replies if at < newest), default=-1)
+    words, left = as_passed_on(known, asked, sum(at < since for at in places))
+    waiting = {id(one) for one in left}
     head: list[Any] = []
     running: list[Any] = []
     tail: list[Any] = []
     for at, message in enumerate(own):
         is_instruction = role_of(message) in INSTRUCTIONS
-        if is_settled(message, returned) and at < last:
+        is_unknown = id(message) in waiting or (role_of(message) == "user" and id(message) not in questions)
+        if isinstance(message, Remembered) or (is_settled(message, returned) and at < last):
             continue
-        is_opening = any(message is one for one in opening)
-        if is_opening or (is_instruction and at < last) or role_of(message) is None:
+        if id(message) in before or (is_instruction and at < last) or role_of(message) is None:
             head.append(message)
         elif calls_of(message) - returned:
-            (running if at < last else tail).append(message)
-        elif is_instruction or (message is question and not is_said):
+            (running if at < newest else tail).append(message)
+        elif is_instruction or (is_unknown and at > replied):
             tail.append(message)
-    return [*head, *context_messages(known[:place]), *running, *context_messages(known[place:]), *tail]
-
-
-def role_of(message: Any) -> str | None:
-    """The role of a message; None for one of a vendor's own."""
-    return message.get("role") if isinstance(message, dict) else None
+    place = next((at for at, one in enumerate(words) if newest >= 0 and one is own[newest]), len(words))
+    words = [one if id(one) in questions else context_message(one) for one in words]
+    return [*head, *words[:place], *running, *words[place:], *tail]
 
 
 def is_settled(message: Any, returned: set[str]) -> bool:
@@ -94,11 +108,3 @@ def calls_of(message: Any) -> set[str]:
     if role_of(message) == "tool":
         return {message["tool_call_id"]}
     return {call["id"] for call in message.get("tool_calls") or ()}
-
-
-def text_of(message: Any) -> str:
-    """The text of a message, without regard to case and white space."""
-    content = message.get("content") if isinstance(message, dict) else None
-    if isinstance(content, list):
-        content = " ".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-    return " ".join((content or "").casefold().split())

@@ -30,6 +30,8 @@ class ContextQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """`enrich` names enrichers, separated by commas; `usage` adds the size of the context and what it leaves out;
     `data` shows the session's data to the LLM; `peek` writes nothing and starts no summary.
 
+    `fields` gives each message its `turn_id`, `timestamp` and `metadata`, as an LLM of the vendor `custom` gets them.
+
     `at`, a journal position, or `at_turn` asks for the context of an earlier moment, which implies `peek`.
 
     `policy` and its parameters hold for this request; without `policy`, the parameters are for the session's policy.
@@ -50,6 +52,7 @@ class ContextQuery(Struct, frozen=True, forbid_unknown_fields=True):
     memories_from: context.RecallSource | None = None
     usage: bool = False
     data: bool = False
+    fields: bool = False
     peek: bool = False
     at: Annotated[int, Meta(ge=0, le=MAX_INTEGER)] | None = None
     at_turn: Annotated[int, Meta(ge=0, le=MAX_INTEGER)] | None = None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from voicemem.integrations.pipecat.remembering import context_messages, rebuilt
+from voicemem.integrations.asked import Asked
+from voicemem.integrations.pipecat.caller import Remembered
+from voicemem.integrations.pipecat.remembering import before_call, context_messages, rebuilt
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 HEARD = {"role": "assistant", "content": "Why did "}
@@ -23,78 +25,112 @@ def returned(call_id: str, text: str = '"done"') -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": call_id, "content": text}
 
 
+def heard(*messages: dict[str, Any]) -> list[dict[str, Any]]:
+    """Messages of the memory with their times: those of the caller at 10, 20 …."""
+    return [{**one, "timestamp": 10 * at} for at, one in enumerate(messages, 1)]
+
+
+def asked(**messages: dict[str, Any]) -> list[Asked]:
+    """Messages of the caller by the place of their words in the memory, `at_1` …."""
+    places = ((int(name.removeprefix("at_")), one) for name, one in messages.items())
+    return [Asked(one, 10 * at - 10, 10 * at) for at, one in places]
+
+
 def test_the_memory_takes_the_place_of_what_was_generated() -> None:
-    """Instructions stay in front."""
-    own = [SYSTEM, user("A joke"), {"role": "assistant", "content": "Why did the scarecrow win?"}, user("Stop")]
-    known = [user("A joke"), HEARD, user("Stop")]
-    assert rebuilt(own, known, []) == [SYSTEM, *known]
+    """Instructions stay in front, and the caller's newest words are those of the context."""
+    joke, stop = user("A  joke"), user("****")
+    own = [SYSTEM, joke, {"role": "assistant", "content": "Why did the scarecrow win?"}, stop]
+    known = heard(user("A joke"), HEARD, user("Stop"))
+    found = rebuilt(own, known, [], asked(at_1=joke, at_3=stop))
+    assert found == [SYSTEM, user("A joke"), HEARD, stop]
+    assert found[-1] is stop
+
+
+def test_a_context_that_was_rewritten() -> None:
+    """What the memory put there is not Pipecat's own; the words of the turn before become the memory's."""
+    joke, stop = user("A  joke"), user("****")
+    known = heard(user("A joke"), HEARD, user("Stop"))
+    first = rebuilt([SYSTEM, joke], known[:1], [], asked(at_1=joke))
+    assert first == [SYSTEM, joke]
+    own = [*first, {"role": "assistant", "content": "Why did the scarecrow win?"}, stop]
+    second = rebuilt(own, known, [], asked(at_1=joke, at_3=stop))
+    assert second == [SYSTEM, user("A joke"), HEARD, stop]
+    thanks = user("Thanks")
+    third = rebuilt(
+        [*second, HEARD, thanks], heard(*known, HEARD, thanks), [], asked(at_1=joke, at_3=stop, at_5=thanks)
+    )
+    assert third == [SYSTEM, user("A joke"), HEARD, user("Stop"), HEARD, thanks]
 
 
 def test_tools_that_run_stay() -> None:
     """The memory has no call without a result; a result that it has is not repeated, and the own object stays."""
-    running = returned("2", "IN_PROGRESS")
-    own = [SYSTEM, user("A pizza"), called("1"), returned("1"), called("2"), running]
-    known = [user("A pizza"), called("1"), returned("1")]
-    found = rebuilt(own, known, [])
-    assert found == [SYSTEM, *known, called("2"), running]
+    pizza, running = user("A pizza"), returned("2", "IN_PROGRESS")
+    own = [SYSTEM, pizza, called("1"), returned("1"), called("2"), running]
+    found = rebuilt(own, heard(pizza, called("1"), returned("1")), [], asked(at_1=pizza))
+    assert found == [SYSTEM, pizza, called("1"), returned("1"), called("2"), running]
     assert found[-1] is running
 
 
 def test_tools_that_run_stay_before_the_newest_words() -> None:
-    """The LLM answers the caller, and not the tool; where the memory has the caller's words in one, it comes behind."""
-    own = [SYSTEM, user("A pizza"), called("2"), returned("2", "running"), user("A cab")]
-    known = [user("A pizza"), HEARD, user("A cab")]
-    assert rebuilt(own, known, []) == [SYSTEM, *known[:2], called("2"), returned("2", "running"), known[2]]
-    joined = [user("A pizza A cab")]
-    assert rebuilt(own, joined, []) == [SYSTEM, *joined, called("2"), returned("2", "running")]
+    """The LLM answers the caller, and not the tool, also where the memory has the caller's words in one."""
+    pizza, cab = user("A pizza"), user("A cab")
+    own = [SYSTEM, pizza, called("2"), returned("2", "running"), cab]
+    known = heard(pizza, HEARD, cab)
+    running = [called("2"), returned("2", "running")]
+    assert rebuilt(own, known, [], asked(at_1=pizza, at_3=cab)) == [SYSTEM, pizza, HEARD, *running, cab]
+    joined = heard(user("A pizza A cab"))
+    assert rebuilt(own, joined, [], asked(at_1=pizza, at_3=cab)) == [SYSTEM, pizza, *running, cab]
 
 
 def test_the_result_of_a_tool_that_ran_on_is_told_once() -> None:
     """Pipecat tells the LLM of it in an instruction; when the next turn comes, the memory has it."""
     told = {"role": "developer", "content": '{"type": "async_tool", "tool_call_id": "2", "result": "done"}'}
-    own = [SYSTEM, user("A pizza"), called("2"), returned("2", "running"), told]
-    known = [user("A pizza"), called("2"), returned("2")]
-    assert rebuilt(own, known, []) == [SYSTEM, *known, told]
-    later = [*known, HEARD, user("Good")]
-    assert rebuilt([*own, HEARD, user("Good")], later, []) == [SYSTEM, *later]
+    pizza, good = user("A pizza"), user("Good")
+    own = [SYSTEM, pizza, called("2"), returned("2", "running"), told]
+    known = [pizza, called("2"), returned("2")]
+    assert rebuilt(own, heard(*known), [], asked(at_1=pizza)) == [SYSTEM, *known, told]
+    later = [*known, HEARD, good]
+    assert rebuilt([*own, HEARD, good], heard(*later), [], asked(at_1=pizza, at_5=good)) == [SYSTEM, *later]
 
 
 def test_words_whose_transcript_is_on_its_way_are_asked() -> None:
-    """Once; with other white space and case they are the same words."""
-    own = [SYSTEM, user("Stop  that"), user("please")]
-    assert rebuilt(own, [user("stop that"), HEARD], [])[-1] == user("please")
-    assert rebuilt(own, [user("Stop that PLEASE")], []) == [SYSTEM, user("Stop that PLEASE")]
+    """Once, and what the program adds in the user's role behind them."""
+    stop, please, added = user("Stop  that"), user("please"), user("(A known caller.)")
+    own = [SYSTEM, stop, HEARD, please, added]
+    known = heard(user("stop that"), HEARD)
+    questions = asked(at_1=stop, at_3=please)
+    assert rebuilt(own, known, [], questions) == [SYSTEM, user("stop that"), HEARD, please, added]
+    assert rebuilt([*own, HEARD], known, [], questions) == [SYSTEM, user("stop that"), HEARD]
 
 
 def test_what_was_there_before_the_call_stays() -> None:
-    """A program may begin with messages of its own, which are no part of the call."""
-    first = user("Please introduce yourself.")
-    own = [SYSTEM, first, {"role": "assistant", "content": "I am Ann."}, user("Hi")]
-    known = [{"role": "assistant", "content": "I am "}, user("Hi")]
-    assert rebuilt(own, known, [first]) == [SYSTEM, first, *known]
+    """A program may begin with messages of its own, which are no part of the call; a greeting that was spoken is."""
+    first, greeting, hi = user("Please introduce yourself."), {"role": "assistant", "content": "I am Ann."}, user("Hi")
+    earlier = Remembered(user("Of an earlier part of the call"))
+    own = [SYSTEM, earlier, first, greeting, hi]
+    questions = asked(at_2=hi)
+    assert before_call(own, questions, 0) == [first, greeting]
+    assert before_call(own, questions, 1) == before_call(own[:3], [], 0) == [first]
+    known = heard({"role": "assistant", "content": "I am "}, hi)
+    assert rebuilt(own, known, [first], questions) == [SYSTEM, first, {"role": "assistant", "content": "I am "}, hi]
 
 
 def test_an_instruction_for_this_answer_is_the_last() -> None:
     """Pipecat asks in this way what to do about a turn without words."""
     prompt = {"role": "developer", "content": "The user said nothing."}
-    own = [SYSTEM, user("Hi"), prompt]
-    assert rebuilt(own, [user("Hi")], []) == [SYSTEM, user("Hi"), prompt]
-    assert rebuilt([*own, user("Hello?")], [user("Hi"), user("Hello?")], []) == [
-        SYSTEM,
-        prompt,
-        user("Hi"),
-        user("Hello?"),
-    ]
+    hi, hello = user("Hi"), user("Hello?")
+    own, questions = [SYSTEM, hi, prompt], asked(at_1=hi, at_2=hello)
+    assert rebuilt(own, heard(hi), [], questions[:1]) == [SYSTEM, hi, prompt]
+    assert rebuilt([*own, hello], heard(hi, hello), [], questions) == [SYSTEM, prompt, hi, hello]
 
 
 def test_messages_of_a_vendor_stay() -> None:
     """What is no message of OpenAI's form is handed on as it is."""
-    special = object()
-    assert rebuilt([special, user("Hi")], [user("Hi")], [])[0] is special
+    special, hi = object(), user("Hi")
+    assert rebuilt([special, hi], heard(hi), [], asked(at_1=hi))[0] is special
 
 
 def test_messages_of_a_context_have_no_empty_fields() -> None:
-    """Pipecat's adapters take a missing content, and no null."""
-    assert context_messages([{"role": "assistant", "content": None, "tool_calls": []}]) == [
-        {"role": "assistant", "tool_calls": []}
-    ]
+    """Pipecat's adapters take a missing content, and no null; fields of the memory stay here."""
+    given = {"role": "assistant", "content": None, "tool_calls": [], "turn_id": 1, "timestamp": 2, "metadata": {}}
+    assert context_messages([given]) == [{"role": "assistant", "tool_calls": []}]

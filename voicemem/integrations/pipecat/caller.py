@@ -1,0 +1,113 @@
+"""The caller of one pipeline: transcripts on their way through it, and the messages that they become in a context."""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from voicemem.integrations.asked import MOST, Asked, typed
+from voicemem.integrations.background_session import Newest
+from voicemem.integrations.ledger import Ledger, now_ms
+
+INSTRUCTIONS = ("system", "developer")
+
+
+class Remembered(dict[str, Any]):
+    """A message that was put into a context from the memory."""
+
+
+class Transcript(NamedTuple):
+    """A final that one processor has pushed to the next, which may pass it on edited."""
+
+    place: tuple[str, int]
+    text: str
+    destination: Any
+
+
+class Caller:
+    """What is heard of the caller, and asked of the LLM."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.is_muted = False
+        self.transcripts: Newest[int, Transcript] = Newest(16)
+        """The newest finals, by their frames."""
+        self.began = self.heard_at = now_ms()
+        self.asked: deque[Asked] = deque(maxlen=MOST)
+        """Messages of contexts, the newest last."""
+        self.complete: dict[Any, float] = {}
+        """By aggregator: when its newest message had all its words."""
+        self.newest_passed: Asked | None = None
+        """The newest message at the last request to an LLM."""
+
+    # Transcripts
+
+    def said(self, frame: Any, at: float, final: bool = False) -> None:
+        if frame.text and not self.is_muted:
+            language = None if frame.language is None else str(frame.language)
+            self.ledger.user_said(frame.text, at, final=final, user=frame.user_id or None, language=language)
+
+    def transcribed(self, pushed: Any, at: float) -> None:
+        """A final is new, or a program has edited it: in place, or in a new frame for those that it was given."""
+        frame = pushed.frame
+        known = self.transcripts.pop(frame.id, None)
+        if known is None:
+            if not pushed.first_push or not frame.text or self.is_muted:
+                return
+            known = self.edited(pushed.source, at)
+        if known is None:
+            place, self.heard_at = self.ledger.place, at
+            self.said(frame, at, final=True)
+        else:
+            place = known.place
+            if known.text != frame.text:
+                self.ledger.user_corrected(place, frame.text, at)
+        self.transcripts[frame.id] = Transcript(place, frame.text, pushed.destination)
+
+    def edited(self, processor: Any, at: float) -> Transcript | None:
+        """Take back the finals of the newest utterance that a processor has not passed on, but for the first."""
+        names = [name for name, one in self.transcripts.items() if one.destination is processor]
+        given = [self.transcripts.pop(name) for name in names]
+        made_of = [one for one in given if one.place[0] == given[-1].place[0]]
+        for other in made_of[1:]:
+            self.ledger.user_corrected(other.place, "", at)
+        return made_of[0] if made_of else None
+
+    # Messages of contexts
+
+    def typed(self, message: Any, at: float) -> None:
+        self.ledger.user_typed(message["content"], at)
+        self.asked.append(typed(message, at))
+
+    def turn_ended(self, aggregator: Any, context: Any, at: float) -> None:
+        """What was heard since an aggregator's last message has become the newest one of a context."""
+        self.ledger.user_turn_ended()
+        messages = () if context is None else context.messages
+        message = next((one for one in reversed(messages) if role_of(one) == "user"), None)
+        message = None if any(one.message is message for one in self.asked) else message
+        self.asked.append(Asked(message, self.complete.get(aggregator, self.began), round(at)))
+        self.complete[aggregator] = round(at)
+
+    def asked_in(self, messages: Sequence[Any]) -> list[Asked]:
+        """Return the caller's messages in a context. The newest may be a copy, or come before all its words."""
+        known = {id(one.message): one for one in self.asked}
+        found = [known[id(one)] for one in messages if id(one) in known]
+        newest, last = self.asked[-1] if self.asked else None, last_of(messages)
+        if role_of(last) == "user" and id(last) not in known and not isinstance(last, Remembered):
+            until = max(self.complete.values(), default=self.began)
+            if newest is not None and newest is not self.newest_passed:
+                newest = self.asked[-1] = newest._replace(message=last)
+                found.append(newest)
+            elif self.heard_at > until:
+                found.append(Asked(last, until, float("inf")))
+        self.newest_passed = newest
+        return found
+
+
+def role_of(message: Any) -> str | None:
+    """The role of a message; None for one of a vendor's own."""
+    return message.get("role") if isinstance(message, dict) else None
+
+
+def last_of(messages: Sequence[Any]) -> Any:
+    """The newest message that is no instruction."""
+    return next((one for one in reversed(messages) if role_of(one) not in INSTRUCTIONS), None)
