@@ -66,6 +66,20 @@ async def test_what_is_in_progress_is_not_in_it(api: RestClient) -> None:
     assert ["Hi."] == contents(await api.context())
 
 
+async def test_all_fields_of_the_messages(api: RestClient) -> None:
+    """A reader may ask for turn, time and metadata of each message; tools and instructions have none."""
+    await said(api, system_messages=[KIND])
+    plain, full = [await api.context(f"?fields={word}") for word in ("false", "true")]
+    assert plain.keys() == full.keys()
+    assert [{name: one[name] for name in ("role", "content")} for one in full["messages"]] == plain["messages"]
+    assert full["messages"][0] == KIND
+    assert [(one["turn_id"], one["timestamp"]) for one in full["messages"] if one["role"] == "user"] == [
+        (1, 1_778_390_400_000),
+        (2, 1_778_390_401_000),
+    ]
+    assert full["messages"][-1]["metadata"]["user"] == "ann"
+
+
 async def test_it_shows_what_was_acknowledged(api: RestClient) -> None:
     """The words that the user has just said are in the next request."""
     await api.create()

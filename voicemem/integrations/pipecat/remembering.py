@@ -75,7 +75,7 @@ def rebuilt(own: Sequence[Any], known: Sequence[JsonObject], opening: list[Any],
     places = [at for at in active if id(own[at]) in questions]
     last, replied, newest = (max(some, default=-1) for some in (active, replies, places))
     since = max((at for at in replies if at < newest), default=-1)
-    words, left = as_passed_on(known, asked, sum(at < since for at in places))
+    words, left = as_passed_on(known, asked, len(asked) - sum(at > since for at in places))
     waiting = {id(one) for one in left}
     head: list[Any] = []
     running: list[Any] = []

@@ -132,5 +132,12 @@ def test_messages_of_a_vendor_stay() -> None:
 
 def test_messages_of_a_context_have_no_empty_fields() -> None:
     """Pipecat's adapters take a missing content, and no null; fields of the memory stay here."""
-    given = {"role": "assistant", "content": None, "tool_calls": [], "turn_id": 1, "timestamp": 2, "metadata": {}}
+    given: dict[str, Any] = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [],
+        "turn_id": 1,
+        "timestamp": 2,
+        "metadata": {},
+    }
     assert context_messages([given]) == [{"role": "assistant", "tool_calls": []}]
