@@ -72,7 +72,8 @@ def request_body(
     style, is_custom = STYLES[format.style], format.vendor == CUSTOM
     memory = enriched(messages, format.enrich)
     parts = interleave(memory, tools if format.tools else (), cut=cut)
-    shown = runs(parts, custom_fields if is_custom or format.fields else None, keeps_blank=is_custom and style.takes_blank)
+    fields = custom_fields if is_custom or format.fields else None
+    shown = runs(parts, fields, keeps_blank=is_custom and style.takes_blank)
     if style.alternates or format.alternate:
         shown = alternate_roles(shown)
     body = style.conversation(shown, format.system_messages)
