@@ -160,6 +160,19 @@ def test_a_false_alarm_is_no_cut(call: Call) -> None:
     assert call.replies() == [(FIRST + "Because he ", True)]
 
 
+def test_words_after_a_false_alarm_begin_with_themselves(call: Call) -> None:
+    """The noise that caused it was of the same utterance to the framework; the message does not begin with it."""
+    call.say()
+    call.synthesise()
+    call.ledger.played("r1", 100, 500)
+    call.ledger.user_said("mhm", 850, final=False)
+    call.ledger.cut("r1", 500, 900)
+    call.ledger.resumed("r1", 1500)
+    call.ledger.user_said("Another", 5000, final=False)
+    call.ledger.user_said("Another one.", 5400, final=True)
+    assert [one["timestamp"] for one in messages_after(*call.events) if one["role"] == "user"] == [100, 5000]
+
+
 def test_a_false_alarm_and_a_cut_at_one_time(call: Call) -> None:
     """The cut is not taken for the false alarm, also if both have the same time."""
     call.say()
