@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import aiohttp
 import click
-import msgspec
 import uvloop
 
 from voicemem.cli.logs import TextFormatter
@@ -150,8 +149,7 @@ class Server(NamedTuple):
 
         async def send() -> Any:
             async with self.client() as rest:
-                encoded = None if body is None else msgspec.json.encode(body)
-                return await rest.request(method, path, query, encoded)
+                return await rest.request(method, path, query, body)
 
         return run(send())
 

@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from voicemem.cli.common import CommandFailed, Server, given, progress, rest_options, run
-from voicemem.client.transport.rest import RestClient, read_calls, read_export, session_path
+from voicemem.client.transport.rest import RestClient, read_calls, read_export
 from voicemem.exports.formats import FORMAT_NAMES, FORMATS, FormatName, file_name
 from voicemem.protocol.types import JsonObject
 
@@ -105,7 +105,7 @@ def export(
 
 async def fetch_call(session: str, server: Server, form: FormatName) -> str:
     async with server.client() as rest:
-        return await rest.text(session_path(session, "/export"), {"format": form}, rest.options.read_timeout_s)
+        return await rest.export(session, form)
 
 
 class Documents:

@@ -23,7 +23,6 @@ from voicemem.client import Options
 from voicemem.client.tail import TailEvent, TailReader, tail_url
 from voicemem.client.transport.rest import RestClient, query_params, session_path
 from voicemem.exports.call import length, one_line
-from voicemem.protocol.types import JsonObject
 
 MOST = 1000
 """Rows of one answer."""
@@ -88,8 +87,8 @@ async def rows_of(rest: RestClient, query: dict[str, str], limit: int) -> AsyncG
     """The newest rows, in as many pages as it takes: a page with conditions may be short."""
     cursor: str | None = None
     while limit > 0:
-        more = query_params({"fields": "overview", "limit": min(limit, MOST), "cursor": cursor})
-        page: JsonObject = await rest.get("/v1/sessions", query | more, rest.options.read_timeout_s)
+        more = {"fields": "overview", "limit": min(limit, MOST), "cursor": cursor}
+        page = await rest.get("/v1/sessions", {**query, **more})
         for row in page["sessions"]:
             yield row
         limit, cursor = limit - len(page["sessions"]), page["next_cursor"]

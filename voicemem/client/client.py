@@ -22,15 +22,7 @@ from voicemem.client.transport.connection import WebsocketConnection, with_path
 from voicemem.client.transport.failures import TIMED_OUT, display_url, with_check
 from voicemem.client.transport.http_fallback import HttpFallback
 from voicemem.client.transport.reconnect import Reconnector
-from voicemem.client.transport.rest import (
-    CallFilters,
-    RestClient,
-    check_rest_url,
-    read_calls,
-    read_export,
-    required,
-    session_path,
-)
+from voicemem.client.transport.rest import CallFilters, RestClient, check_rest_url, read_calls, read_export, required
 from voicemem.errors import InvalidFrame
 from voicemem.protocol.codec import check_frame
 from voicemem.protocol.types import SESSION_ID_PATTERN, JsonObject
@@ -137,14 +129,12 @@ class Client:
 
         Takes at most `read_timeout_s`. Raises `RequestRefused`, `Unreachable`, and `ClientError` without a `rest_url`.
         """
-        body, timeout_s = {"query": query, **params}, self.options.read_timeout_s
-        page: JsonObject = await required(self.rest).request("POST", "/v1/memories/search", None, body, timeout_s)
-        return page
+        return await required(self.rest).send("POST", "/v1/memories/search", {"query": query, **params})
 
     @property
     def memories(self) -> Memories:
         """Memories that last beyond a call. Raises `ClientError` without a `rest_url`."""
-        return Memories(required(self.rest), self.options.read_timeout_s)
+        return Memories(required(self.rest))
 
     def export_user(self, user_id: str, *, events: bool = False) -> AsyncGenerator[JsonObject, None]:
         """Export all that is stored of a user, line by line (docs/privacy.md); with `events`, journals too.
@@ -160,8 +150,7 @@ class Client:
         Takes at most `read_timeout_s`. Raises `RequestRefused`, `Unreachable`, `Closed`; `ClientError` without a
         `rest_url`.
         """
-        path = session_path(session_id, "/export")
-        return await required(self.rest).text(path, {"format": format}, self.options.read_timeout_s)
+        return await required(self.rest).export(session_id, format)
 
     def export_calls(self, format: str = "vcon", **filters: Unpack[CallFilters]) -> AsyncGenerator[JsonObject, None]:
         """Export many calls as documents, line by line (docs/exports.md). Raises as `export_user`."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 from urllib.parse import quote
 
-from voicemem.client.transport.rest import RestClient, query_params, session_path
+from voicemem.client.transport.rest import RestClient, session_path
 from voicemem.protocol.types import JsonObject
 
 
@@ -64,43 +64,36 @@ class Memories:
     was stored; all of them are safe to send again. All raise `RequestRefused`, `Unreachable`, `Closed`.
     """
 
-    def __init__(self, rest: RestClient, timeout_s: float) -> None:
+    def __init__(self, rest: RestClient) -> None:
         self._rest = rest
-        self._timeout_s = timeout_s
 
     async def add(self, text: str, **fields: Unpack[MemoryFields]) -> JsonObject:
         """Keep a memory; returns it as it is stored. What its owner has in the same words already is not kept twice."""
-        memory: JsonObject = (await self._send("POST", "/v1/memories", {"text": text, **fields}))["memories"][0]
-        return memory
+        return dict((await self._rest.send("POST", "/v1/memories", {"text": text, **fields}))["memories"][0])
 
     async def read(self, memory_id: str, evidence: bool = False) -> JsonObject:
         """A memory; with `evidence`, also the messages that it comes from, as they were heard."""
-        params = query_params({"evidence": evidence or None})
-        return await self._rest.get(memory_path(memory_id), params, self._timeout_s)
+        return await self._rest.get(memory_path(memory_id), {"evidence": evidence or None})
 
     async def change(self, /, memory_id: str, **fields: Any) -> JsonObject:
         """Change the fields that are given; None takes a value away. Returns the memory."""
-        return await self._send("PATCH", memory_path(memory_id), fields)
+        return await self._rest.send("PATCH", memory_path(memory_id), fields)
 
     async def remove(self, memory_id: str) -> None:
         """Remove a memory, and its text with it."""
-        await self._send("DELETE", memory_path(memory_id), None)
+        await self._rest.send("DELETE", memory_path(memory_id))
 
     async def of_user(self, user_id: str, **params: Unpack[ListParams]) -> JsonObject:
         """A page of the memories of a user, the newest first: `memories`, `next_cursor`."""
-        return await self._rest.get(user_path(user_id), query_params(params), self._timeout_s)
+        return await self._rest.get(user_path(user_id), params)
 
     async def of_session(self, session_id: str, **params: Unpack[ListParams]) -> JsonObject:
         """The same of a session."""
-        return await self._rest.get(session_path(session_id, "/memories"), query_params(params), self._timeout_s)
+        return await self._rest.get(session_path(session_id, "/memories"), params)
 
     async def forget(self, user_id: str, **params: Unpack[ForgetParams]) -> JsonObject:
         """Forget memories of a user for good; returns `ids`. With `dry_run` it only says which."""
-        return await self._send("POST", f"{user_path(user_id)}/forget", params)
-
-    async def _send(self, method: str, path: str, body: Mapping[str, Any] | None) -> JsonObject:
-        answer: JsonObject = await self._rest.request(method, path, None, body, self._timeout_s)
-        return answer
+        return await self._rest.send("POST", f"{user_path(user_id)}/forget", params)
 
 
 def memory_path(memory_id: str) -> str:

@@ -1,12 +1,11 @@
 """A session as producers use it: events, what is read and changed of it, and its working memory."""
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Literal, TypedDict, Unpack
 
 from voicemem.client.buffer import Ack
 from voicemem.client.producer import Producer
-from voicemem.client.transport.rest import RestClient, query_params, required, session_path
+from voicemem.client.transport.rest import Query, RestClient, required, session_path
 from voicemem.protocol.types import JsonObject
 
 
@@ -18,43 +17,37 @@ class Documents:
     `RequestRefused` (`precondition_failed` for another version), `Unreachable`, `Closed`.
     """
 
-    def __init__(self, rest: RestClient, path: str, timeout_s: float) -> None:
+    def __init__(self, rest: RestClient, path: str) -> None:
         self._rest = rest
         self._path = path
-        self._timeout_s = timeout_s
 
     async def read(self, version: int | None = None) -> JsonObject:
         """The document, or a version of it: `content`, `form`, `version`, `updated_ms`."""
-        return await self._rest.get(self._path, query_params({"version": version}), self._timeout_s)
+        return await self._rest.get(self._path, {"version": version})
 
     async def append(self, content: str | Mapping[str, Any], expected: int | None = None) -> JsonObject:
         """Merge an object into the document, or add a text below it; returns the new document."""
-        return await self._send("PATCH", self._path, {"content": content}, expected)
+        return await self._send("PATCH", {"content": content}, expected)
 
     async def replace(self, content: str | Mapping[str, Any], expected: int | None = None) -> JsonObject:
         """Replace the document; returns the new one."""
-        return await self._send("PUT", self._path, {"content": content}, expected)
+        return await self._send("PUT", {"content": content}, expected)
 
     async def clear(self, expected: int | None = None) -> JsonObject:
         """Empty the document; returns the new one."""
-        return await self._send("DELETE", self._path, None, expected)
+        return await self._send("DELETE", None, expected)
 
     async def tools(self) -> list[JsonObject]:
         """The tools with which an LLM maintains the document, as OpenAI defines tools."""
-        answer = await self._rest.get(f"{self._path}/tools", {}, self._timeout_s)
-        tools: list[JsonObject] = answer["tools"]
-        return tools
+        return list((await self._rest.get(f"{self._path}/tools"))["tools"])
 
     async def execute(self, tool_call: Mapping[str, Any]) -> JsonObject:
         """Execute an LLM's tool call; returns the tool message."""
-        return await self._send("POST", f"{self._path}/tools", tool_call)
+        return await self._rest.send("POST", f"{self._path}/tools", tool_call)
 
-    async def _send(
-        self, method: str, path: str, body: Mapping[str, Any] | None, expected: int | None = None
-    ) -> JsonObject:
+    async def _send(self, method: str, body: Mapping[str, Any] | None, expected: int | None) -> JsonObject:
         headers = {} if expected is None else {"If-Match": f'"{expected}"'}
-        answer: JsonObject = await self._rest.request(method, path, None, body, self._timeout_s, headers)
-        return answer
+        return await self._rest.send(method, self._path, body, headers)
 
 
 class HistoryParams(TypedDict, total=False):
@@ -238,9 +231,7 @@ class ProducerSession(SessionFacts):
         With `marks`, also when its parts and its tool calls were.
         Raises `RequestRefused`, `Unreachable`, `Closed`.
         """
-        answer = await self._read("/turns", {"marks": True} if marks else {}, timeout)
-        turns: list[JsonObject] = answer["turns"]
-        return turns
+        return list((await self._read("/turns", {"marks": marks or None}, timeout))["turns"])
 
     async def add(self, *messages: Mapping[str, Any]) -> JsonObject:
         """Add messages or tool traces that did not come as events, all or none: `role`, `content`, and what REST takes.
@@ -271,8 +262,7 @@ class ProducerSession(SessionFacts):
     @property
     def working_memory(self) -> Documents:
         """The document of the session, or of its user. Raises `ClientError` without a `rest_url`."""
-        path = session_path(self.session_id, "/working-memory")
-        return Documents(required(self._rest), path, self._producer.options.read_timeout_s)
+        return Documents(required(self._rest), session_path(self.session_id, "/working-memory"))
 
     async def data(self) -> JsonObject:
         """Read the session's data, an object of your own. Raises `RequestRefused`, `Unreachable`, `Closed`."""
@@ -283,12 +273,7 @@ class ProducerSession(SessionFacts):
         return await self._write("PATCH", "/data", patch)
 
     async def _write(self, method: str, path: str, body: Any) -> JsonObject:
-        path, timeout_s = session_path(self.session_id, path), self._producer.options.read_timeout_s
-        answer: JsonObject = await required(self._rest).request(method, path, None, body, timeout_s)
-        return answer
+        return await required(self._rest).send(method, session_path(self.session_id, path), body)
 
-    async def _read(
-        self, path: str, query: Mapping[str, Any] = MappingProxyType({}), timeout_s: float | None = None
-    ) -> JsonObject:
-        timeout_s = self._producer.options.read_timeout_s if timeout_s is None else timeout_s
-        return await required(self._rest).get(session_path(self.session_id, path), query_params(query), timeout_s)
+    async def _read(self, path: str, query: Query = None, timeout_s: float | None = None) -> JsonObject:
+        return await required(self._rest).get(session_path(self.session_id, path), query, timeout_s)

@@ -57,12 +57,12 @@ async def keep_beside(call: TrueCall, kind: Kind, session: str | None, rest: Res
         match await rest.get(path, {}, rest.options.request_timeout_s):
             case {"played": {"call": call.name, "began_ms": int(began)}}:  # an earlier replay of this call
                 call = replace(call, began=began)
-    await rest.request("PATCH", path, body=msgspec.json.encode({NAME: played_call(call, kind.name)}))
+    await rest.request("PATCH", path, body={NAME: played_call(call, kind.name)})
     return call, opened
 
 
 async def create(rest: RestClient, config: JsonObject) -> str:
-    return str((await rest.request("POST", "/v1/sessions", body=msgspec.json.encode(config)))["session_id"])
+    return str((await rest.request("POST", "/v1/sessions", body=config))["session_id"])
 
 
 NAME = "played"

@@ -18,6 +18,8 @@ from voicemem.protocol.types import JsonObject
 
 CLOSE_TIMEOUT_S = 1.0
 NO_CONTENT = 204
+Query = Mapping[str, Any] | None
+Headers = Mapping[str, str] | None
 SILENCE_S = 60.0
 """How long an answer in lines may pause before it counts as lost."""
 
@@ -50,10 +52,10 @@ class RestClient:
         self,
         method: str,
         path: str,
-        query: Mapping[str, str] | None = None,
+        query: Query = None,
         body: Any = None,
         timeout_s: float | None = None,
-        headers: Mapping[str, str] | None = None,
+        headers: Headers = None,
         is_json: bool = True,
     ) -> Any:
         """Send one request, without retries. A `body` that is not bytes is sent as JSON.
@@ -74,12 +76,17 @@ class RestClient:
             raise unreachable(url, error, timeout_s, method) from None
         return raw.decode() if status == 200 and not is_json else decode_answer(status, raw)
 
-    async def text(self, path: str, query: Mapping[str, str], timeout_s: float) -> str:
-        """GET an answer that is not JSON. Raises as `request`."""
-        text: str = await self.request("GET", path, query, timeout_s=timeout_s, is_json=False)
-        return text
+    async def send(self, method: str, path: str, body: Any = None, headers: Headers = None) -> JsonObject:
+        """Send one request within `read_timeout_s`, and return the object of the answer. Raises as `request`."""
+        answer: JsonObject = await self.request(method, path, None, body, self.options.read_timeout_s, headers)
+        return answer
 
-    async def lines(self, path: str, query: Mapping[str, str]) -> AsyncGenerator[Any, None]:
+    async def export(self, session_id: str, form: str) -> str:
+        """Read a call as a document within `read_timeout_s`. Raises as `request`."""
+        path, timeout_s = session_path(session_id, "/export"), self.options.read_timeout_s
+        return str(await self.request("GET", path, {"format": form}, timeout_s=timeout_s, is_json=False))
+
+    async def lines(self, path: str, query: Mapping[str, Any]) -> AsyncGenerator[Any, None]:
         """GET an answer in lines of JSON, however long it is, line by line. Raises as `request`; not repeated."""
         http = self.session()
         timeout_s = self.options.request_timeout_s
@@ -97,25 +104,28 @@ class RestClient:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise unreachable(url, error, SILENCE_S, "GET") from None
 
-    def address(self, path: str, query: Mapping[str, str] | None) -> URL:
-        return URL(self.url + path, encoded=True).update_query(query or {})
+    def address(self, path: str, query: Query = None) -> URL:
+        return URL(self.url + path, encoded=True).update_query(query_params(query or {}))
 
     async def get(
-        self, path: str, query: Mapping[str, str], timeout_s: float, headers: Mapping[str, str] | None = None
+        self, path: str, query: Query = None, timeout_s: float | None = None, headers: Headers = None
     ) -> JsonObject:
-        """GET within `timeout_s`, whatever the network does. Raises `RequestRefused`, `Unreachable`, `Closed`.
+        """GET within `timeout_s` (`read_timeout_s` by default), whatever the network does.
+
+        Raises `RequestRefused`, `Unreachable`, `Closed`.
 
         Of `read_attempts`, the next begins when the last has failed, or has its share of the time without an answer. It
         then runs alongside, since the last may have been sent into a connection that is dead. The first answer counts.
         """
         running: set[asyncio.Task[Any]] = set()
+        timeout_s = self.options.read_timeout_s if timeout_s is None else timeout_s
         try:
             async with asyncio.timeout(timeout_s):
                 request = partial(self.request, "GET", path, query, timeout_s=timeout_s, headers=headers)
                 answer: JsonObject = await self.first_answer(request, timeout_s / self.options.read_attempts, running)
                 return answer
         except TimeoutError:
-            url = display_url(self.address(path, None))
+            url = display_url(self.address(path))
             raise Unreachable(f"GET {url}: {TIMED_OUT} after {timeout_s:g} s.") from None
         finally:
             for task in running:
@@ -214,9 +224,9 @@ def read_calls(rest: RestClient, form: str, filters: Mapping[str, Any]) -> Async
 
 async def read_lines(rest: RestClient, path: str, query: Mapping[str, Any]) -> AsyncGenerator[JsonObject, None]:
     """The lines of an export, the last of which is of the type `end`. Raises `Unreachable` if it does not come."""
-    async with aclosing(rest.lines(path, query_params(query))) as lines:
+    async with aclosing(rest.lines(path, query)) as lines:
         async for line in lines:
             yield line
             if line["type"] == "end":
                 return
-    raise Unreachable(f"GET {display_url(rest.address(path, None))}: the export was cut short.")
+    raise Unreachable(f"GET {display_url(rest.address(path))}: the export was cut short.")

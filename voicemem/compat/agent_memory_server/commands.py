@@ -127,11 +127,10 @@ class Mover:
         self, server: RestClient, method: str, path: str, query: dict[str, str], body: JsonObject | None = None
     ) -> Any:
         """Send a request, again where a server is busy or away. Raises `RequestRefused`, `Unreachable`."""
-        encoded = None if body is None else msgspec.json.encode(body)
         headers = None if body is None else {"Content-Type": "application/json"}
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                return await server.request(method, path, query, encoded, TIMEOUT_S, headers)
+                return await server.request(method, path, query, body, TIMEOUT_S, headers)
             except (Unreachable, RequestRefused) as error:
                 may_pass = isinstance(error, Unreachable) or error.status in (429, 500, 502, 503, 504)
                 if not may_pass or attempt == ATTEMPTS:
