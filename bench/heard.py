@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from bench.harness.report import Goal, Measured, at_most, machine, number, show, table
 from bench.harness.truth import CONDITIONS, Condition, Score, scores
-from voicemem.cli.truth.calls import KINDS, Kind, TrueCall, load_calls
+from voicemem.cli.truth import KINDS, Kind, TrueCall, load_calls
 
 CALLS = Path(__file__).parent.parent / "fixtures" / "truth" / "calls"
 BASELINE = "generated"

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from voicemem.cli.truth.calls import TrueCall
+from voicemem.cli.truth import TrueCall
 
 
 def stretched(call: TrueCall, by: float) -> TrueCall:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from bench.harness.stretching import stretched
-from voicemem.cli.truth.calls import Kind, TrueCall, TrueReply, derive
+from voicemem.cli.truth import Kind, TrueCall, TrueReply, derive
 from voicemem.protocol import codec
 from voicemem.protocol.events import SessionClosed
 from voicemem.protocol.types import SPACELESS, JsonObject

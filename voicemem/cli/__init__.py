@@ -2,10 +2,9 @@
 
 import click
 
-from voicemem.cli.backup import backup, restore
 from voicemem.cli.calls import demo, history, receive, replay
 from voicemem.cli.common import Commands
-from voicemem.cli.copy import copy
+from voicemem.cli.copy import backup, copy, restore
 from voicemem.cli.exports import export, export_user
 from voicemem.cli.mcp import mcp
 from voicemem.cli.memories import memories, reindex, search

@@ -10,8 +10,7 @@ from rich.console import Console
 from voicemem.cli.common import Server, json_shown, progress, rest_options, run, run_until_interrupted
 from voicemem.cli.demo.one_call import demo as run_demo
 from voicemem.cli.demo.one_call import recorded_call, render_message
-from voicemem.cli.truth.calls import KINDS
-from voicemem.cli.truth.replay import LONGEST_PAUSE_S, read_true_call, stage
+from voicemem.cli.truth import KINDS, LONGEST_PAUSE_S, read_true_call, stage
 from voicemem.client.replay import Replay, load_recording
 from voicemem.client.transport.connection import PATH
 from voicemem.client.transport.rest import session_path

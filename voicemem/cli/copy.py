@@ -1,14 +1,15 @@
-"""`voicemem copy`."""
+"""`voicemem copy`, `backup` and `restore`."""
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from itertools import islice
 
 import click
 
-from voicemem.cli.common import CommandFailed, audit_to_terminal, run
+from voicemem.cli.common import CommandFailed, audit_to_terminal, progress, run, sqlite_path
+from voicemem.cli.service_settings import store_option
 from voicemem.config.service import MEMORY_STORE, POSTGRESQL_PREFIXES, SQLITE_PREFIX, shown_store
 from voicemem.errors import DamagedEntry
 from voicemem.security.audit import COMMAND_LINE, audit
@@ -26,6 +27,7 @@ from voicemem.store.copying import (
     previous_target,
 )
 from voicemem.store.engines import open_copy_end, open_store
+from voicemem.store.sqlite.backup import Progress, back_up, restore_backup
 from voicemem.transcript.fold import fold_all
 from voicemem.transcript.state import State, encode_state
 
@@ -177,3 +179,58 @@ def shown_progress(label: str, begun: CopyMark) -> Iterator[Report]:
 
 def figures(mark: CopyMark | None) -> str | None:
     return None if mark is None else f"{mark.size / 1e6:,.0f} MB, {mark.events:,} events"
+
+
+IN_MEMORY = "A store in memory ends with its server, so it cannot be copied; write sqlite:PATH."
+FORCE = click.option("--force", is_flag=True, help="Replace what exists already.")
+
+
+@click.command(short_help="Copy the store into a file, even while the server runs.")
+@store_option
+@FORCE
+@click.argument("file", type=click.Path(dir_okay=False))
+def backup(store: str, force: bool, file: str) -> None:
+    """Copy the store into FILE, even while the server runs.
+
+    The copy is the store at one moment. It contains everything, including keys (hashed) and the secrets of webhooks, so
+    only its owner may read it.
+
+    \b
+    Example:
+      voicemem backup --store sqlite:calls.db calls-2026-11-21.db
+    """
+    path = sqlite_path(store, IN_MEMORY)
+    copy_with_progress("copying", lambda progress: back_up(path, file, force, progress))
+    audit("backup", COMMAND_LINE, None, store=path, file=file)
+    click.echo(f"{file} is a backup of {path}")
+
+
+@click.command(short_help="Restore the store from a backup, while no server runs on it.")
+@store_option
+@FORCE
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+def restore(store: str, force: bool, file: str) -> None:
+    """Restore the store from the backup FILE, while no server runs on it.
+
+    The restored store is a new incarnation: producers notice it, and resend what they still have.
+
+    \b
+    Example:
+      voicemem restore --store sqlite:calls.db --force calls-2026-11-21.db
+    """
+    path = sqlite_path(store, IN_MEMORY)
+    copy_with_progress("restoring", lambda progress: restore_backup(file, path, force, progress))
+    audit("restore", COMMAND_LINE, None, store=path, file=file)
+    click.echo(f"{path} is restored from {file}")
+
+
+def copy_with_progress(label: str, work: Callable[[Progress], None]) -> None:
+    """Do the work with a progress bar that counts pages. The label also stands before the error, if there is one."""
+    audit_to_terminal()
+    with progress(1, label) as bar:
+
+        def show(done: int, total: int) -> None:
+            bar.length = max(total, 1)
+            bar.update(done - bar.pos)
+
+        work(show)

@@ -95,7 +95,7 @@ def export(
     if folder is None and not FORMATS[form].is_joinable:
         raise click.UsageError(f"Several calls as {form} are a file each: give --output an existing folder.")
     with written_file(output if folder is None else None, force) as file:
-        write = Documents(form, folder or file, force).write
+        write = document_writer(form, folder or file, force)
         end = run(write_lines(server, lambda rest: read_calls(rest, form, filters), ("call", "unreadable"), write))
     if output is not None:
         click.echo(f"{output} has {end['calls']} calls")
@@ -108,29 +108,25 @@ async def fetch_call(session: str, server: Server, form: FormatName) -> str:
         return await rest.export(session, form)
 
 
-class Documents:
-    """Writes documents: into a folder, each to its own file, or one after another into a file."""
+def document_writer(name: FormatName, output: Path | BinaryIO, force: bool) -> Callable[[JsonObject], None]:
+    """A function that writes the documents of an export: into a folder, each to a file, or one after another."""
+    form, is_first = FORMATS[name], True
 
-    def __init__(self, form: FormatName, output: Path | BinaryIO, force: bool) -> None:
-        self.form = form
-        self.output = output
-        self.force = force
-        self.count = 0
-
-    def write(self, line: JsonObject) -> None:
-        """Write the document of a call, if a line of the export has one."""
+    def write(line: JsonObject) -> None:
+        nonlocal is_first
         if line["type"] != "call":
             return
-        form, document, session = FORMATS[self.form], line["document"], line["session_id"]
+        document, session = line["document"], line["session_id"]
         text = msgspec.json.encode(document).decode() + "\n" if form.is_json else str(document)
-        if isinstance(self.output, Path):
+        if isinstance(output, Path):
             # The name is made here: what a server calls a file must not lead out of the folder.
-            with written_file(self.output / file_name(session.replace("/", "%2F"), self.form), self.force) as file:
+            with written_file(output / file_name(session.replace("/", "%2F"), name), force) as file:
                 file.write(text.encode())
         else:
-            joined = form.separator + text.removeprefix(form.head) if self.count else text
-            self.output.write(joined.encode())
-        self.count += 1
+            output.write((text if is_first else form.separator + text.removeprefix(form.head)).encode())
+        is_first = False
+
+    return write
 
 
 async def write_lines(

@@ -1,7 +1,6 @@
 """`voicemem quickstart`: three questions, a settings file, and the next command."""
 
 import json
-import os
 import secrets
 import shlex
 import sys
@@ -10,12 +9,12 @@ from pathlib import Path
 import click
 
 from voicemem.cli.common import CommandFailed
+from voicemem.cli.exports import written_file
 from voicemem.config.service import ANY_HOST, NO_WEBHOOK, Address, Settings, check_service_settings, shown_store
 from voicemem.webhooks.endpoints import new_webhook_secret
 
 FILE = "voicemem.toml"
 REACHES = ("local", "network")
-OWNER_ONLY = 0o600
 HEAD = """\
 # Settings of voicemem: voicemem serve --config {file}
 # Flags of `serve` and VOICEMEM_... variables win over this file.
@@ -90,7 +89,8 @@ def quickstart(
     if webhook_url is None:
         webhook_url = ask("3/3 A URL that gets the memory of every call at its end?", NO_WEBHOOK, asks)
     settings = chosen(store, reach, webhook_url)
-    write(file, settings_text(file, settings), force)
+    with written_file(file, force) as opened:
+        opened.write(settings_text(file, settings).encode())
     click.echo(f"Wrote {file}: calls in {shown_store(settings.store)}, REST on {settings.rest}.")
     click.echo(f"Next:  voicemem serve --config {shlex.quote(str(file))}")
     click.echo("then:  voicemem ui")
@@ -133,14 +133,3 @@ def settings_text(file: Path, settings: Settings) -> str:
 def text(value: str) -> str:
     """A text in TOML, whose basic strings are written as those of JSON."""
     return json.dumps(value, ensure_ascii=False)
-
-
-def write(file: Path, content: str, force: bool) -> None:
-    """Write it for its owner alone, since it may hold secrets. Raises `CommandFailed`."""
-    flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if force else os.O_EXCL)
-    try:
-        with open(os.open(file, flags, OWNER_ONLY), "w", encoding="utf-8") as opened:
-            os.fchmod(opened.fileno(), OWNER_ONLY)
-            opened.write(content)
-    except OSError as error:
-        raise CommandFailed(f"{file} cannot be written: {error.strerror}.") from None

@@ -22,7 +22,7 @@ from bench.harness.pipecat.services import Answer, DeviceOutput, ScriptedCaller,
 from bench.harness.pipecat.virtual_time import LoopClock
 from bench.harness.pipecat.voice import LOUD, Device, Speech, Truth, Voice, Word
 from bench.heard import CALLS
-from voicemem.cli.truth.calls import load_calls
+from voicemem.cli.truth import load_calls
 
 SYSTEM: Any = {"role": "system", "content": "You are a friendly clerk."}
 POLL_S = 0.01

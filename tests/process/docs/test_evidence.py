@@ -12,7 +12,7 @@ import aiohttp
 from tests.support.documentation import TEXTS, code_blocks
 from tests.support.paths import ROOT
 from tests.support.services import Serve
-from voicemem.cli.truth.calls import KINDS
+from voicemem.cli.truth import KINDS
 
 PAGE = TEXTS["evidence.md"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.paths import TRUTH
-from voicemem.cli.truth.calls import load_call
+from voicemem.cli.truth import load_call
 
 MADE_WITH = "1.51"
 FEW = ("taxi", "ja_takkyubin")

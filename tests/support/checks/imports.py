@@ -69,7 +69,7 @@ IMPURE_CALLS = ("open", "print", "input", "breakpoint", "eval", "exec", "__impor
 """Built-in functions that reach outside, or around the list of modules."""
 ENGINE_IMPORTERS = {
     "store.engines": "chooses the engine",
-    "cli.backup": "copies files of SQLite while no store is open on them, which no port offers",
+    "cli.copy": "copies files of SQLite while no store is open on them, which no port offers",
     "cli.service_settings": "check-config checks the path of a file without opening it",
 }
 """The only files outside an engine that may import one, and why."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from voicemem.cli.truth.calls import TrueCall, TrueReply
+from voicemem.cli.truth import TrueCall, TrueReply
 from voicemem.integrations.ledger import Ledger
 from voicemem.protocol.types import JsonObject
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from voicemem.cli.truth.calls import (
+from voicemem.cli.truth import (
     FalseAlarm,
     PlayedPart,
     Speaker,

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager, suppress
 import apsw
 
 from voicemem.errors import CannotStart
-from voicemem.store.copying import MOVED
+from voicemem.store.copying import MOVED, CopyFailed
 from voicemem.store.sqlite.driver import READER_PRAGMAS
 from voicemem.store.sqlite.files import (
     BUSY_TIMEOUT_MS,
@@ -30,10 +30,6 @@ Progress = Callable[[int, int], None]
 STEP_PAGES = 1_024
 SIDE_FILES = (REDO_SUFFIX, f"{REDO_SUFFIX}-journal", "-wal", "-shm", "-journal", *INDEX_FILES)
 SYNC_OFF = "pragma synchronous = off"
-
-
-class CopyFailed(Exception):
-    """A backup or a restore that failed; the text says why. The files that were there before are untouched."""
 
 
 def back_up(database: str, file: str, force: bool, progress: Progress) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.support.paths import TRUTH
 from tests.support.rows import every_row
 from tests.support.samples.true_calls import reply
-from voicemem.cli.truth.calls import FalseAlarm, PlayedPart, TrueCall, TrueWord, load_call, load_calls
+from voicemem.cli.truth import FalseAlarm, PlayedPart, TrueCall, TrueWord, load_call, load_calls
 
 CALLS = load_calls(TRUTH / "calls")
 TALKED = "one two three four five six"

@@ -6,8 +6,7 @@ import msgspec
 
 from tests.support.paths import ROOT
 from tests.support.rows import every_row
-from voicemem.cli.truth.calls import TrueCall, load_calls
-from voicemem.cli.truth.replay import played_call
+from voicemem.cli.truth import TrueCall, load_calls, played_call
 
 CALLS = load_calls(ROOT / "fixtures" / "truth" / "calls")
 MOST_BYTES = 64 * 1024

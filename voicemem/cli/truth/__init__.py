@@ -1,1 +1,0 @@
-"""Calls of which it is known what was heard, and the events that an engine would have sent about them."""
