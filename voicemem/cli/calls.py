@@ -10,13 +10,12 @@ from rich.console import Console
 from voicemem.cli.common import Server, json_shown, progress, rest_options, run, run_until_interrupted
 from voicemem.cli.demo.one_call import demo as run_demo
 from voicemem.cli.demo.one_call import recorded_call, render_message
-from voicemem.cli.truth import KINDS, LONGEST_PAUSE_S, read_true_call, stage
+from voicemem.cli.truth import KINDS, LONGEST_PAUSE_S, TrueReply, read_true_call, stage
 from voicemem.client.replay import Replay, load_recording
 from voicemem.client.transport.connection import PATH
 from voicemem.client.transport.rest import session_path
 from voicemem.config.service import Settings, parse_address
 from voicemem.config.session import check_webhook_secret
-from voicemem.protocol.types import JsonObject
 from voicemem.webhooks.requests import WebhookEvent, WebhookReceiver
 
 
@@ -96,34 +95,26 @@ def replay(
     """
     if evidence is not None and not truth:
         raise click.UsageError("--evidence is for true calls; add --truth.")
-    if not truth:
-        send_events(recorded_call() if file is None else load_recording(file), session, url, key, pace)
-        return
-    if file is None:
+    if truth and file is None:
         raise click.UsageError("--truth needs the FILE of a true call, such as those in fixtures/truth/calls.")
-    at_home = context.get_parameter_source("url") is click.core.ParameterSource.DEFAULT
-    rest_url = rest_url or (f"http://{Settings().rest}" if at_home else None)
-    rest, pace = Server(rest_url, key) if rest_url else None, pace or 1.0
-    call, session, events = run(stage(read_true_call(file), KINDS[evidence or "words"], session, rest, pace))
-    send_events(events, session, url, key, pace, LONGEST_PAUSE_S)
-    for reply in call.cut_replies:
-        click.echo(f"{reply.item}: {reply.heard()!r} was heard of {reply.text!r}")
-
-
-def send_events(
-    events: list[JsonObject],
-    session: str | None,
-    url: str,
-    key: str | None,
-    pace: float | None,
-    longest_pause_s: float | None = None,
-) -> None:
+    cut_replies: list[TrueReply] = []
+    longest_pause_s: float | None = None
+    if truth and file is not None:
+        at_home = context.get_parameter_source("url") is click.core.ParameterSource.DEFAULT
+        rest_url = rest_url or (f"http://{Settings().rest}" if at_home else None)
+        rest, pace = Server(rest_url, key) if rest_url else None, pace or 1.0
+        call, session, events = run(stage(read_true_call(file), KINDS[evidence or "words"], session, rest, pace))
+        cut_replies, longest_pause_s = call.cut_replies, LONGEST_PAUSE_S
+    else:
+        events = recorded_call() if file is None else load_recording(file)
     with progress(len(events), f"sending {len(events)} events to {url}") as bar:
         result = run(Replay(events, lambda event: bar.update(1), longest_pause_s).run(url, session, key, pace))
     for error in result.errors:
         click.secho(f"seq {error.get('seq')}: {error['code']}: {error['detail']}", fg="yellow", err=True)
     skipped = f", {result.skipped} were there already" if result.skipped else ""
     click.echo(f"session {result.session_id}: {result.sent} events sent{skipped}, {len(result.errors)} refused")
+    for reply in cut_replies:
+        click.echo(f"{reply.item}: {reply.heard()!r} was heard of {reply.text!r}")
 
 
 @click.command(short_help="Show the memory of a session.")

@@ -6,7 +6,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, structs
 
 from voicemem.compat.agent_memory_server import records as forms
-from voicemem.compat.agent_memory_server.finding import DAY_MS, MOST_RESULTS, Filters, Recency, RecordFinder
+from voicemem.compat.agent_memory_server.finding import DAY_MS, MOST_RESULTS, Filters, Recency, RecordFinder, equal
 from voicemem.compat.agent_memory_server.sessions import SESSION_ID, OwnedSessions, Owner, derived_id, owner_of
 from voicemem.errors import Refused
 from voicemem.memory.long_term.memories import LongTermMemory
@@ -38,16 +38,26 @@ class Policy(Struct, frozen=True, forbid_unknown_fields=True):
     hard_age_multiplier: Annotated[float, Meta(ge=0, le=1_000_000)] = 12.0
 
 
-class RecordsToForget(Struct, frozen=True):
+class CompactQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which memories are looked at."""
+
+    namespace: str | None = None
+    user_id: str | None = None
+
+
+class ForgetQuery(CompactQuery, frozen=True):
+    """Which of the newest 1,000 memories are looked at; unless `dry_run` is false, nothing is deleted."""
+
+    session_id: str | None = None
+    limit: Looked | None = None
+    dry_run: bool | None = None
+
+
+class RecordsToForget(ForgetQuery, frozen=True, forbid_unknown_fields=False, kw_only=True):
     """A policy, and memories that stay whatever it says. The rest narrows it, as the query of the request does."""
 
     policy: Policy
     pinned_ids: tuple[str, ...] | None = None
-    namespace: str | None = None
-    user_id: str | None = None
-    session_id: str | None = None
-    limit: Looked | None = None
-    dry_run: bool | None = None
 
 
 class Forgotten(Struct, frozen=True):
@@ -117,13 +127,15 @@ class LongTermRecords:
 
     async def keep_in(self, stream: Stream, records: Sequence[forms.GivenRecord]) -> None:
         """Keep what a working memory brings, as memories of its session. Those that stand as they are stay."""
-        known = {one.id: one for one in await self.find_all(stream.project, [one.id or "" for one in records])}
+        known = {
+            one.id: one for one in await self.long_term.find_all(stream.project, [one.id or "" for one in records])
+        }
         new = [one for one in records if one.id not in known or not forms.says_the_same(one, known[one.id])]
         await self.long_term.add(stream.project, [draft_in(stream, one) for one in new])
 
     async def known_as(self, stream: Stream, records: Sequence[forms.GivenRecord]) -> tuple[forms.GivenRecord, ...]:
         """Return a working memory's memories, each with the id under which its session has the same already, if any."""
-        known = {one.id for one in await self.find_all(stream.project, [one.id or "" for one in records])}
+        known = {one.id for one in await self.long_term.find_all(stream.project, [one.id or "" for one in records])}
         said: dict[tuple[object, ...], str] = {}
         found: dict[str, forms.GivenRecord] = {}
         for record in records:
@@ -136,9 +148,6 @@ class LongTermRecords:
             said.setdefault((normalised(draft.text), owner, draft.kind), id)
             found.setdefault(id, structs.replace(record, id=id))
         return tuple(found.values())
-
-    async def find_all(self, project: str, ids: Sequence[str]) -> list[Memory]:
-        return await self.long_term.find_all(project, ids) if ids else []
 
     async def session_of(self, project: str, owner: Owner) -> str | None:
         """Our id of the session that a client names; where there is none, one that no other owner's session has."""
@@ -182,7 +191,7 @@ class LongTermRecords:
 
     async def get(self, project: str, id: str, namespace: str | None = None) -> Memory:
         """A memory; with a namespace, only one of it or of none. Raises `Refused` (`unknown_memory`)."""
-        for memory in await self.find_all(project, [id]):
+        for memory in await self.long_term.find_all(project, [id]):
             if is_within(memory, namespace):
                 return memory
         raise Refused("unknown_memory", "Memory not found: there is none with this id.")
@@ -198,18 +207,18 @@ class LongTermRecords:
 
     async def delete(self, project: str, ids: Sequence[str], namespace: str | None = None) -> int:
         """Delete memories; how many were there. With a namespace, only those of it or of none."""
-        found = await self.find_all(project, ids)
+        found = await self.long_term.find_all(project, ids)
         there = {one.id for one in found if is_within(one, namespace)}
         await self.long_term.remove(project, [*there])
         return len(there)
 
     # Forgetting
 
-    async def forget(
-        self, project: str, given: RecordsToForget, filters: Filters, limit: int, dry_run: bool
-    ) -> Forgotten:
-        """Delete what a policy forgets, of the newest `limit` memories; with `dry_run` only say which."""
-        scanned = await self.finder.newest(project, await self.finder.conditions(project, filters), limit)
+    async def forget(self, project: str, given: RecordsToForget) -> Forgotten:
+        """Delete what a policy forgets, of the newest memories; with `dry_run` only say which."""
+        filters = equal(namespace=given.namespace, user_id=given.user_id, session_id=given.session_id)
+        conditions, dry_run = await self.finder.conditions(project, filters), given.dry_run is not False
+        scanned = await self.finder.newest(project, conditions, given.limit or 1_000)
         ids = select(scanned, given.policy, self.clock(), frozenset(given.pinned_ids or ()))
         if not dry_run and ids:
             await self.long_term.remove(project, ids, "forgotten")

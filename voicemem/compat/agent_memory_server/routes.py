@@ -13,7 +13,7 @@ from msgspec import Meta, Struct, structs
 from voicemem.compat.agent_memory_server import long_term, views
 from voicemem.compat.agent_memory_server import records as forms
 from voicemem.compat.agent_memory_server.finding import FoundRecords, RecordFinder, RecordSearch, check_filters, equal
-from voicemem.compat.agent_memory_server.sessions import Given, OwnedSessions, Owner, checked_owner
+from voicemem.compat.agent_memory_server.sessions import Given, OwnedSessions, checked_owner
 from voicemem.compat.agent_memory_server.working_memory import (
     Prompt,
     PromptRequest,
@@ -62,11 +62,6 @@ def called(request: web.Request) -> tuple[AgentMemory, str]:
     return request.app[AGENT_MEMORY], request[GRANT].project
 
 
-def named_owner(request: web.Request, namespace: str | None, user_id: str | None) -> Owner:
-    """The owner of the working memory that the path names. Raises `Refused` (`invalid_field`)."""
-    return checked_owner(request.match_info["session_id"], namespace, user_id)
-
-
 class OwnerQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """Whose session it is, where that is needed to tell it from others."""
 
@@ -107,7 +102,7 @@ WORKING_PATH = "/v1/working-memory/{session_id}"
 async def get_working_memory(request: web.Request, query: WorkingMemoryQuery) -> web.Response:
     """Read a session's messages, data and summary; with the size of a model's window, the newest that fit."""
     service, project = called(request)
-    owner = named_owner(request, query.namespace, query.user_id)
+    owner = checked_owner(request.match_info["session_id"], query.namespace, query.user_id)
     window = window_of(query.model_name, query.context_window_max)
     return json_response(await service.working.read(project, owner, window, query.recent_messages_limit))
 
@@ -128,15 +123,15 @@ async def put_working_memory(request: web.Request, query: PutQuery) -> web.Respo
     """
     (service, project), grant = called(request), request[GRANT]
     body = await read_struct(request, forms.GivenWorkingMemory)
-    owner = named_owner(request, body.namespace, query.user_id or body.user_id)
+    owner = checked_owner(request.match_info["session_id"], body.namespace, query.user_id or body.user_id)
     admit = partial(services_of(request).limits.count_events, grant.caller)
     stream = await service.working.write(project, owner, body, grant.key_id, admit)
     view = await service.working.view(stream, window_of(query.model_name, query.context_window_max))
     if not grant.allows("read"):  # nothing of what stands in it
         nothing = ("context", "ttl_seconds", "context_percentage_total_used", "context_percentage_until_summarization")
         empty: dict[str, Any] = {"messages": [], "memories": [], "data": {}, "tokens": 0, **dict.fromkeys(nothing)}
-        strategy = forms.StrategyConfig()
-        view = structs.replace(view, **empty, **owner._asdict(), long_term_memory_strategy=strategy)
+        empty["long_term_memory_strategy"] = forms.StrategyConfig()
+        view = structs.replace(view, **empty, **owner._asdict())
     undated = any(message.created_at is None for message in body.named_messages)
     return json_response(view, headers={"X-Deprecation-Warning": TIMES_MISSING} if undated else None)
 
@@ -145,7 +140,8 @@ async def put_working_memory(request: web.Request, query: PutQuery) -> web.Respo
 async def delete_working_memory(request: web.Request, query: OwnerQuery) -> web.Response:
     """Erase a session with everything that came from it. The id can be used again, for a new session."""
     service, project = called(request)
-    stream = await service.owned.delete(project, named_owner(request, query.namespace, query.user_id))
+    owner = checked_owner(request.match_info["session_id"], query.namespace, query.user_id)
+    stream = await service.owned.delete(project, owner)
     if stream is not None:
         audit("session_erased", request[GRANT], stream.project, stream.id)
     return json_response(Ack("ok"))
@@ -169,21 +165,6 @@ class OptimizeQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """`optimize_query` would let an LLM rewrite the query; it changes nothing here."""
 
     optimize_query: bool = False
-
-
-class CompactQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which memories are looked at."""
-
-    namespace: str | None = None
-    user_id: str | None = None
-
-
-class ForgetQuery(CompactQuery, frozen=True):
-    """Which of the newest 1,000 memories are looked at; unless `dry_run` is false, nothing is deleted."""
-
-    session_id: str | None = None
-    limit: long_term.Looked | None = None
-    dry_run: bool | None = None
 
 
 class NamespaceQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -252,19 +233,16 @@ async def delete_long_term_memories(request: web.Request, query: IdsQuery) -> we
 
 
 @ROUTES.add(f"POST {LONG_TERM_PATH}/forget", "admin", long_term.Forgotten, long_term.RecordsToForget, "invalid_field")
-async def forget_long_term_memories(request: web.Request, query: ForgetQuery) -> web.Response:
+async def forget_long_term_memories(request: web.Request, query: long_term.ForgetQuery) -> web.Response:
     """Delete what a policy forgets, or say what it would. What the query does not say, the body may."""
     service, project = called(request)
     body = await read_struct(request, long_term.RecordsToForget)
-    choices = ((getattr(query, name), getattr(body, name)) for name in ForgetQuery.__struct_fields__)
-    wanted = ForgetQuery(*(second if first is None else first for first, second in choices))
-    filters = equal(namespace=wanted.namespace, user_id=wanted.user_id, session_id=wanted.session_id)
-    limit, dry_run = wanted.limit or 1_000, wanted.dry_run is not False
-    return json_response(await service.records.forget(project, body, filters, limit, dry_run))
+    asked = {name: value for name, value in structs.asdict(query).items() if value is not None}
+    return json_response(await service.records.forget(project, structs.replace(body, **asked)))
 
 
 @ROUTES.add(f"POST {LONG_TERM_PATH}/compact", "admin", Ack)
-async def compact_long_term_memories(request: web.Request, query: CompactQuery) -> web.Response:
+async def compact_long_term_memories(request: web.Request, query: long_term.CompactQuery) -> web.Response:
     """Delete memories that say the same as another one of the same owner."""
     service, project = called(request)
     left = await service.records.compact(project, equal(namespace=query.namespace, user_id=query.user_id))
@@ -280,7 +258,7 @@ async def make_memory_prompt(request: web.Request, _: OptimizeQuery) -> web.Resp
     return json_response(await make_prompt(service.working, service.finder, project, convert_body(body, PromptRequest)))
 
 
-class PartitionsQuery(CompactQuery, frozen=True):
+class PartitionsQuery(long_term.CompactQuery, frozen=True):
     """Only the groups with these values."""
 
     session_id: str | None = None

@@ -120,6 +120,7 @@ class WorkingMemories:
         rows = await self.store.journal.read_rows(stream.key, look.position - 1, 1) if look.position else []
         last_ms = rows[0].received_ms if rows else stream.started_ms
         owner = sessions.owner_of(stream)
+        memories = await self.records.long_term.find_all(stream.project, look.kept.memories)
         messages = [one.view for one in look.messages]
         if newest is not None and newest > 0:
             messages = sorted(messages, key=lambda one: forms.parse_time(one.created_at, "created_at"))[-newest:]
@@ -134,7 +135,7 @@ class WorkingMemories:
         used = sum(costs)
         return forms.WorkingMemoryView(
             messages=messages,
-            memories=[forms.view_of(one) for one in await self.records.find_all(stream.project, look.kept.memories)],
+            memories=[forms.view_of(one) for one in memories],
             data=look.data,
             context=look.context,
             user_id=owner.user_id,
