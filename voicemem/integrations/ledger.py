@@ -37,6 +37,8 @@ MAX_REPLIES = 256
 """How many replies are kept, the newest; what comes for others is dropped."""
 WORDS_PER_EVENT = 500
 MAX_NAME = 128
+PLAYED_OUT_MS = 60.0
+"""A reply of which no more than this is left was played to its end."""
 P = ParamSpec("P")
 
 

@@ -22,12 +22,10 @@ from typing import Any, Protocol
 from voicemem.client import Client
 from voicemem.integrations.background_session import AttachedMemory, BackgroundSession
 from voicemem.integrations.conversation import Conversation, parsed
-from voicemem.integrations.ledger import Ledger, now_ms
+from voicemem.integrations.ledger import PLAYED_OUT_MS, Ledger, now_ms
 from voicemem.protocol.types import JsonObject
 
 LOG = logging.getLogger("voicemem.integrations")
-PLAYED_OUT_MS = 60.0
-"""A reply of which no more than this is left was played to its end."""
 __all__ = ["AgentsSession", "AttachedMemory", "attach", "input_items", "session"]
 
 

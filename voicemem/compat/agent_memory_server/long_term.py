@@ -127,9 +127,8 @@ class LongTermRecords:
 
     async def keep_in(self, stream: Stream, records: Sequence[forms.GivenRecord]) -> None:
         """Keep what a working memory brings, as memories of its session. Those that stand as they are stay."""
-        known = {
-            one.id: one for one in await self.long_term.find_all(stream.project, [one.id or "" for one in records])
-        }
+        found = await self.long_term.find_all(stream.project, [one.id or "" for one in records])
+        known = {one.id: one for one in found}
         new = [one for one in records if one.id not in known or not forms.says_the_same(one, known[one.id])]
         await self.long_term.add(stream.project, [draft_in(stream, one) for one in new])
 

@@ -1,14 +1,205 @@
-"""A session of the ADK, recorded in runs of texts and in live runs; contents of Gemini's form, and the memory's."""
+"""A session of the ADK, recorded in runs of texts and in live runs; contents of Gemini's form, and the memory's.
+
+How far the playback of a live run has come is known by the clock or the player.
+"""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from voicemem.integrations.background_session import BackgroundSession, Newest
 from voicemem.integrations.conversation import Conversation, as_object, parsed
-from voicemem.integrations.google_adk.live import LiveListener
-from voicemem.integrations.ledger import Ledger, now_ms
+from voicemem.integrations.ledger import PLAYED_OUT_MS, Ledger, now_ms
 from voicemem.protocol.types import JsonObject
+
+SAMPLE_BYTES = 2
+DEFAULT_RATE = 24_000
+
+
+@dataclass
+class LiveReply:
+    """One turn of the model."""
+
+    name: str
+    made_ms: float = 0.0
+    begun_at: float | None = None
+    """When its first audio came, which is played at once."""
+    stated_ms: float | None = None
+    """The player's position, if there is one that reports it."""
+    has_text: bool = False
+    complete: bool = False
+    is_cut: bool = False
+
+    def position(self, at: float) -> float:
+        if self.stated_ms is not None:
+            return self.stated_ms
+        return 0.0 if self.begun_at is None else max(1.0, min(self.made_ms, at - self.begun_at))  # 0 would be certain
+
+    def is_played_out(self, at: float) -> bool:
+        return self.complete and self.position(at) >= self.made_ms - PLAYED_OUT_MS
+
+
+class LiveListener:
+    """Tells a ledger what the events of a live run say. Times are Unix ms."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.replies = 0
+        self.utterances = 1
+        self.words = ""
+        self.is_new = True
+        """True if nothing of the utterance was sent."""
+        self.is_place = False
+        """True if its place alone was sent, for words that come later than the answer to them."""
+        self.has_asked = False
+        """True if the caller has said something since the last reply began."""
+        self.playing: LiveReply | None = None
+        self.after_tools = 0.0
+        """The earliest time of what comes next: an answer is later than the tools that were called for it."""
+
+    def on_event(self, event: Any, at: float) -> None:
+        at = max(at, self.after_tools)
+        self.follow_clock(at)
+        if event.input_transcription is not None:
+            self.on_user_words(event.input_transcription, at)
+        if event.output_transcription is not None:
+            self.on_model_words(event.output_transcription.text or "", bool(event.partial), at)
+        for part in (event.content.parts if event.content is not None else None) or []:
+            self.on_part(part, event, at)
+        if event.interrupted:
+            self.on_interrupted(at)
+        if event.turn_complete:
+            self.on_turn_complete(at)
+        if (event.interrupted or event.turn_complete) and self.is_place:
+            self.next_utterance()
+
+    # The caller
+
+    def on_user_words(self, transcription: Any, at: float) -> None:
+        """Parts of the transcript add up; the finished one is whole."""
+        text = transcription.text or ""
+        self.has_asked = self.has_asked or bool(text)
+        if transcription.finished:
+            self.hear(text.strip() or self.words.strip(), True, at)
+            self.next_utterance()
+        elif text:
+            self.words += text
+            self.hear(self.words.strip(), False, at)
+
+    def hear(self, text: str, final: bool, at: float) -> None:
+        self.is_new, self.is_place = False, not text
+        self.ledger.transcribed(f"u{self.utterances}", text, at, final)
+
+    def next_utterance(self) -> None:
+        self.utterances += 1
+        self.words, self.is_new, self.is_place = "", True, False
+
+    # The model
+
+    def reply(self, at: float) -> LiveReply:
+        """The reply that is generated now. The words that it answers have their place, if they are still to come."""
+        if self.playing is None or self.playing.complete:
+            if self.playing is not None:
+                self.ledger.finished(self.playing.name, at)
+            self.replies += 1
+            if not self.has_asked:
+                self.hear("", False, at)
+            self.has_asked = False
+            self.playing = LiveReply(f"r{self.replies}")
+        return self.playing
+
+    def on_model_words(self, text: str, partial: bool, at: float) -> None:
+        reply = self.reply(at)
+        if text and (partial or not reply.has_text):
+            reply.has_text = True
+            self.ledger.said(reply.name, text, at)
+
+    def on_part(self, part: Any, event: Any, at: float) -> None:
+        if part.function_call is not None:
+            call = part.function_call
+            self.trace({"type": "tool.call", "call_id": call.id, "name": call.name, "arguments": call.args or {}}, at)
+        elif part.function_response is not None:
+            result = part.function_response
+            self.trace({"type": "tool.result", "call_id": result.id, "result": result.response}, at)
+        elif part.inline_data is not None and (part.inline_data.mime_type or "").startswith("audio/"):
+            if event.author != "user":
+                self.on_audio(part.inline_data, at)
+        elif part.text and not part.thought and event.author != "user":
+            self.on_model_words(part.text, bool(event.partial), at)
+
+    def trace(self, event: dict[str, Any], at: float) -> None:
+        """A tool's call or result, in the turn of the words that it is about."""
+        self.after_tools = at + 1.0
+        newest = self.utterances - 1 if self.is_new else self.utterances
+        self.ledger.emit(event, at, self.ledger.item_of(f"u{newest}") if newest else None)
+
+    def on_audio(self, blob: Any, at: float) -> None:
+        reply = self.reply(at)
+        stated = re.search(r"rate=(\d+)", blob.mime_type)
+        audio_ms = 1000.0 * len(blob.data or b"") / (SAMPLE_BYTES * (int(stated[1]) if stated else DEFAULT_RATE))
+        reply.made_ms += audio_ms
+        self.ledger.audio_made(reply.name, audio_ms)
+        if reply.begun_at is None:
+            reply.begun_at = at
+            self.ledger.played(reply.name, 0.0, at)
+
+    def on_turn_complete(self, at: float) -> None:
+        """The reply is generated whole; it may be played for long. Words that come from now on do not ask for it."""
+        reply = self.playing
+        if reply is not None and not reply.complete:
+            reply.complete = True
+            self.ledger.said_all(reply.name, at)
+            self.ledger.span_made(reply.name, at)
+            self.follow_clock(at)
+
+    def on_interrupted(self, at: float) -> None:
+        """The caller broke in; the model generates no more of the reply."""
+        reply = self.playing
+        if reply is not None and not reply.is_cut and not reply.is_played_out(at):
+            position = None if reply.begun_at is None and reply.stated_ms is None else reply.position(at)
+            self.cut_reply(reply, position, None, at)
+
+    def cut_reply(self, reply: LiveReply, position: float | None, heard_text: str | None, at: float) -> None:
+        reply.complete = reply.is_cut = True
+        reply.stated_ms = reply.stated_ms if position is None else position
+        if position is not None:
+            self.ledger.cut(reply.name, position, at, cause="user_speech")
+        if heard_text is not None or position is None:
+            item = self.ledger.item_of(reply.name)
+            self.ledger.emit({"type": "interrupt", "heard_text": heard_text}, at, item, cause="user_speech")
+
+    # Playback
+
+    def follow_clock(self, at: float) -> None:
+        """Note what is played, and that it was played to its end."""
+        reply = self.playing
+        if reply is None or reply.is_cut or (reply.begun_at is None and not reply.complete):
+            return
+        if reply.is_played_out(at):
+            self.ledger.finished(reply.name, at)
+            self.playing = None
+        else:
+            self.ledger.played(reply.name, reply.position(at), at)
+
+    def played(self, audio_ms: float, at: float) -> None:
+        """The player says how far it is in the newest reply, or where it stopped; the clock does not count any more."""
+        if self.playing is not None and self.playing.is_cut:
+            self.cut_reply(self.playing, audio_ms, None, at)
+        elif self.playing is not None:
+            self.playing.stated_ms = audio_ms
+            self.follow_clock(at)
+
+    def cut(self, audio_ms: float | None, heard_text: str | None, at: float) -> None:
+        """The player says where the newest reply was cut, before the model knows of it or after."""
+        if self.playing is not None:
+            self.cut_reply(self.playing, audio_ms, heard_text, at)
+
+    def end(self, at: float, reason: str | None = None) -> None:
+        """The call is over; what was not played by now is not heard."""
+        self.follow_clock(at)
+        self.ledger.end(at, reason)
+
 
 OF_OTHERS = "For context:"
 """The beginning of what the ADK quotes to one agent from another, in the user's role."""
