@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.harness.report import Goal, Measured, at_most, machine, number, show, table
-from bench.harness.truth import CONDITIONS, Condition, Score, scores
-from voicemem.cli.truth import KINDS, Kind, TrueCall, load_calls
+from bench.harness.truth import CONDITIONS, Condition, Score, load_calls, scores
+from voicemem.cli.truth import KINDS, Kind, TrueCall
 
 CALLS = Path(__file__).parent.parent / "fixtures" / "truth" / "calls"
 BASELINE = "generated"

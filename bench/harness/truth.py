@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from bench.harness.stretching import stretched
-from voicemem.cli.truth import Kind, TrueCall, TrueReply, derive
+from voicemem.cli.truth import Kind, TrueCall, TrueReply, derive, load_call
 from voicemem.protocol import codec
 from voicemem.protocol.events import SessionClosed
 from voicemem.protocol.types import SPACELESS, JsonObject
@@ -63,6 +64,10 @@ class Score(NamedTuple):
     wrong: int
     heard: str
     truth: str
+
+
+def load_calls(folder: Path) -> list[TrueCall]:
+    return [load_call(path) for path in sorted(folder.glob("*.json"))]
 
 
 def scores(call: TrueCall, kind: Kind, condition: Condition) -> Iterator[Score]:

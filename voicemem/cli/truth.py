@@ -165,10 +165,6 @@ def load_call(path: Path) -> TrueCall:
     return msgspec.json.decode(path.read_bytes(), type=TrueCall)
 
 
-def load_calls(folder: Path) -> list[TrueCall]:
-    return [load_call(path) for path in sorted(folder.glob("*.json"))]
-
-
 PROGRESS_MS = 500
 """How often an engine that reports its progress does so."""
 

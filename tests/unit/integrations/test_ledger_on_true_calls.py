@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench.harness.truth import CLOSE_MS, Score, journal, score
+from bench.harness.truth import CLOSE_MS, Score, journal, load_calls, score
 from bench.heard import CALLS
 from tests.support.samples.ledger_calls import events_of
-from voicemem.cli.truth import TrueCall, load_calls
+from voicemem.cli.truth import TrueCall
 from voicemem.protocol.events import SessionClosed
 from voicemem.transcript.fold import DecodedRow, fold_all
 from voicemem.transcript.history import messages

@@ -8,10 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from bench.harness.truth import load_calls
 from tests.support.paths import TRUTH
 from tests.support.rows import every_row
 from tests.support.samples.true_calls import reply
-from voicemem.cli.truth import FalseAlarm, PlayedPart, TrueCall, TrueWord, load_call, load_calls
+from voicemem.cli.truth import FalseAlarm, PlayedPart, TrueCall, TrueWord, load_call
 
 CALLS = load_calls(TRUTH / "calls")
 TALKED = "one two three four five six"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from bench.harness.truth import load_calls
 from tests.support.paths import TRUTH
 from tests.support.rows import every_row
 from tests.support.samples.true_calls import BEGAN, call, reply
-from voicemem.cli.truth import KINDS, FalseAlarm, PlayedPart, Synthesis, derive, load_calls
+from voicemem.cli.truth import KINDS, FalseAlarm, PlayedPart, Synthesis, derive
 from voicemem.protocol.codec import DecodedEvent, decode_event
 from voicemem.protocol.types import JsonObject
 

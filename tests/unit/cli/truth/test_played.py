@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from bench.harness.truth import load_calls
 from tests.support.paths import ROOT
 from tests.support.rows import every_row
-from voicemem.cli.truth import TrueCall, load_calls, played_call
+from voicemem.cli.truth import TrueCall, played_call
 
 CALLS = load_calls(ROOT / "fixtures" / "truth" / "calls")
 MOST_BYTES = 64 * 1024

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from bench.harness.stretching import stretched
-from bench.harness.truth import CONDITIONS, Condition, has_early_done, journal, score, scores, words_in
+from bench.harness.truth import CONDITIONS, Condition, has_early_done, journal, load_calls, score, scores, words_in
 from tests.support.paths import TRUTH
 from tests.support.rows import every_row
 from tests.support.samples.true_calls import BEGAN, call, reply
-from voicemem.cli.truth import KINDS, Synthesis, TrueCall, TrueWord, derive, load_calls
+from voicemem.cli.truth import KINDS, Synthesis, TrueCall, TrueWord, derive
 from voicemem.protocol.events import Interrupt
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.messages import Message
