@@ -78,7 +78,6 @@ class Commands(click.Group):
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a command's coroutine. Errors that are not bugs become a `CommandFailed`."""
     with plain_errors():
         return uvloop.run(work)
 

@@ -119,7 +119,6 @@ def chosen(store: str, reach: str, webhook_url: str) -> Settings:
 
 
 def settings_text(file: Path, settings: Settings) -> str:
-    """The file: what was chosen, and in comments what may come next."""
     head = HEAD.format(
         file=file, store=text(settings.store), rest=text(str(settings.rest)), ingest=text(str(settings.ingest))
     )

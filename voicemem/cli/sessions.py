@@ -97,7 +97,6 @@ async def rows_of(rest: RestClient, query: dict[str, str], limit: int) -> AsyncG
 
 
 def table_of(rows: list[Row]) -> Table:
-    """The rows for people: times in UTC, and the last words."""
     table = Table(box=None, pad_edge=False, header_style="bold dim", expand=True)
     table.add_column("SESSION", no_wrap=True, overflow="ellipsis", ratio=3)
     for name in ("STATE", "STARTED", "LENGTH", "TURNS", "CUT"):

@@ -311,7 +311,6 @@ def generation(reply: TrueReply) -> Iterator[JsonObject]:
 
 
 def playback(reply: TrueReply, kind: Kind) -> Iterator[JsonObject]:
-    """Yield the events of the player and the TTS about one reply."""
     known = {"type": "tts", "turn_id": reply.turn_id, "item": reply.item}
     end_ms = reply.played[-1].until_ms
     for event in (*timings(reply, kind), *progress(reply, kind)):

@@ -159,7 +159,6 @@ class ModelCall:
         return memory.known_messages(self.request.messages)
 
     def remembered(self, known: list[Any] | None) -> Any:
-        """The request as the model gets it."""
         memory = self.threads.open.get(self.session_id)
         own = self.request.messages
         try:
@@ -254,7 +253,6 @@ class Middleware:
         return response
 
     def after_agent(self, state: Any, runtime: Any) -> None:
-        """Record results of tools that no model was asked about."""
         session_id = self.session_of_run()
         if session_id is not None:
             messages = list(state["messages"])
@@ -270,7 +268,6 @@ class Middleware:
         return None if session_id is None else ModelCall(self.threads, self.kinds, session_id, request)
 
     def session_of_run(self) -> str | None:
-        """The session of the run that this code is called in."""
         try:
             session_id = self.session_id(run_config())
         except Exception as error:  # the program's own function

@@ -405,7 +405,6 @@ class Ledger:
 
 
 def now_ms() -> float:
-    """Return the time, in Unix ms."""
     return time.time() * 1000.0
 
 

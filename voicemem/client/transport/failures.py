@@ -42,7 +42,6 @@ def unreachable(url: str | URL, error: BaseException, timeout_s: float, method: 
 
 
 def reason_of(error: BaseException, timeout_s: float) -> str:
-    """Return why an attempt failed, in words."""
     for cause in (getattr(error, "os_error", None), error, error.__cause__):
         if reason := known_reason(cause, timeout_s):
             return reason

@@ -87,7 +87,6 @@ class Filters(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def equal(**values: str | None) -> Filters:
-    """The filters that fields have these values; those that are None are not looked at."""
     filters: Any = {name: TextFilter(eq=value) for name, value in values.items() if value is not None}
     return Filters(**filters)
 

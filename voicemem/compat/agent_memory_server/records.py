@@ -336,7 +336,6 @@ def strategy_of(memory: Memory) -> str:
 
 
 def view_of(memory: Memory, score: float | None = None) -> RecordView:
-    """A memory as clients read it; with a score, as a search finds it."""
     kept = kept_of(memory)
     topics = tuple(topic for topic in memory.topics if topic != MESSAGE_TOPIC)
     accessed = shown(kept.last_accessed) or format_ms(memory.created_at)

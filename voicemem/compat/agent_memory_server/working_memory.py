@@ -184,7 +184,6 @@ class WorkingMemories:
         raise StoreUnavailable("The session changes faster than this change can be stored; try again.")
 
     def redacted(self, given: forms.GivenWorkingMemory) -> forms.GivenWorkingMemory:
-        """The same with its summary and strategy as they are kept."""
         rules = self.sessions.rules
         if rules is None:
             return given

@@ -55,13 +55,11 @@ class Plugin:
     # What the ADK calls
 
     async def on_user_message_callback(self, *, invocation_context: Any, user_message: Any) -> None:
-        """A run begins with what the user says."""
         run, item = self.run(invocation_context), f"{invocation_context.invocation_id}.user"
         if run is not None and not run.is_live:
             self.sessions.soon(run.session_id, lambda memory: memory.on_user_message(user_message, item))
 
     async def on_event_callback(self, *, invocation_context: Any, event: Any) -> None:
-        """An agent says something, calls a tool, or has its result; in live runs, the user too."""
         run = self.run(invocation_context)
         if run is not None:
             report = AdkSession.on_live_event if run.is_live else AdkSession.on_event

@@ -233,7 +233,6 @@ class AdkSession(Conversation):
         self.on_tools(message)
 
     def on_event(self, event: Any) -> None:
-        """Record what an agent said, in parts and whole, and its tools."""
         if event.author == "user":
             return
         agent, text = (event.author, getattr(event, "branch", None)), text_of(event.content)
@@ -269,7 +268,6 @@ class AdkSession(Conversation):
     # What your player calls
 
     def cut(self, item: str | None, heard_text: str | None, audio_end_ms: float | None) -> None:
-        """Report that the user cut a reply short; in a live run the newest."""
         if self.live is None or item is not None:
             super().cut(item, heard_text, audio_end_ms)
         else:

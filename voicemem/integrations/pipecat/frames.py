@@ -235,5 +235,4 @@ class FrameListener:
             self.end(at, pushed.frame.reason)
 
     def end(self, at: float | None = None, reason: Any = None) -> None:
-        """The call is over, now if `at` is not given."""
         self.replies.end(now_ms() if at is None else at, reason if isinstance(reason, str) and reason else None)

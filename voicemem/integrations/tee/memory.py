@@ -303,11 +303,9 @@ class CallMemory:
     # From the connection
 
     def received(self, data: RawMessage, is_text: bool = False, ts: int | None = None) -> None:
-        """A message that the program has received, at `ts`, or now."""
         self.cross(data, self.receiver, is_text, ts)
 
     def sent(self, data: RawMessage, is_text: bool = False, ts: int | None = None) -> None:
-        """A message that the program has sent, at `ts`, or now."""
         self.cross(data, self.sender, is_text, ts)
 
     def cross(self, data: RawMessage, side: Side, is_text: bool, ts: int | None) -> None:
