@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from voicemem.cli.common import Server, json_shown, progress, rest_options, run, run_until_interrupted
+from voicemem.cli.common import Server, json_shown, progress, rest_options, run, run_until_interrupted, variable_option
 from voicemem.cli.demo.one_call import demo as run_demo
 from voicemem.cli.demo.one_call import recorded_call, render_message
 from voicemem.cli.truth import KINDS, LONGEST_PAUSE_S, TrueReply, read_true_call, stage
@@ -39,15 +39,8 @@ def demo(fast: bool) -> None:
 @click.command(short_help="Send a recorded call to a running server.")
 @click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--session", help="Session id; without it, a new one is made.")
-@click.option(
-    "--url",
-    envvar="VOICEMEM_INGEST_URL",
-    default=f"ws://{Settings().ingest}{PATH}",
-    show_default=True,
-    show_envvar=True,
-    help="Address of the ingest.",
-)
-@click.option("--key", envvar="VOICEMEM_KEY", show_envvar=True, help="A key with the scope ingest, if keys are used.")
+@variable_option("--url", "VOICEMEM_INGEST_URL", "Address of the ingest.", default=f"ws://{Settings().ingest}{PATH}")
+@variable_option("--key", "VOICEMEM_KEY", "A key with the scope ingest, if keys are used.")
 @click.option(
     "--pace",
     type=click.FloatRange(min=0.01),
@@ -59,11 +52,10 @@ def demo(fast: bool) -> None:
     type=click.Choice(list(KINDS)),
     help="What the engine of a true call knows of the playback: docs/evidence.md explains the kinds (words).",
 )
-@click.option(
+@variable_option(
     "--rest-url",
-    envvar="VOICEMEM_URL",
-    show_envvar=True,
-    help="With --truth: address of the REST API, where what was played is kept beside the call. Default: this one's,"
+    "VOICEMEM_URL",
+    "With --truth: address of the REST API, where what was played is kept beside the call. Default: this one's,"
     " if --url is.",
 )
 @click.pass_context
@@ -146,11 +138,10 @@ def history(session: str, server: Server, unfinished: bool, as_json: bool) -> No
 
 @click.command(short_help="Receive webhooks, verify and print them.")
 @click.option("--listen", default="127.0.0.1:9000", show_default=True, help="Where to listen, HOST:PORT.")
-@click.option(
+@variable_option(
     "--secret",
-    envvar="VOICEMEM_WEBHOOK_SECRET",
-    show_envvar=True,
-    help="The secret that the webhooks are signed with; without it, signatures are not verified.",
+    "VOICEMEM_WEBHOOK_SECRET",
+    "The secret that the webhooks are signed with; without it, signatures are not verified.",
 )
 def receive(listen: str, secret: str | None) -> None:
     """Receive webhooks, verify their three signatures, and print them, until Ctrl-C.

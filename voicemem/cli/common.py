@@ -111,21 +111,16 @@ def check_rest_url(_: click.Context, __: click.Parameter, url: str) -> str:
     return url
 
 
-URL_OPTION = click.option(
-    "--url",
-    envvar="VOICEMEM_URL",
-    default=f"http://{Settings().rest}",
-    show_default=True,
-    show_envvar=True,
-    callback=check_rest_url,
-    help="Address of the REST API.",
-)
-KEY_OPTION = click.option(
-    "--key",
-    envvar="VOICEMEM_KEY",
-    show_envvar=True,
-    help="A key, if keys are used; with the scope read, unless the text above says which.",
-)
+def variable_option(flag: str, variable: str, text: str, *names: str, **kind: Any) -> Callable[[Command], Command]:
+    """An option that an environment variable may set as well. The help shows both, and the default."""
+    shows_default = "default" in kind
+    return click.option(flag, *names, envvar=variable, show_envvar=True, show_default=shows_default, help=text, **kind)
+
+
+REST_URL, URL_HELP = f"http://{Settings().rest}", "Address of the REST API."
+URL_OPTION = variable_option("--url", "VOICEMEM_URL", URL_HELP, default=REST_URL, callback=check_rest_url)
+KEY_HELP = "A key, if keys are used; with the scope read, unless the text above says which."
+KEY_OPTION = variable_option("--key", "VOICEMEM_KEY", KEY_HELP)
 READ_ONCE = Options(read_attempts=1)
 """A person at a terminal can repeat a command; a wrong address should be reported at once."""
 

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 import click
 from click.core import ParameterSource
 
-from voicemem.cli.common import CommandFailed, Server, rest_options, run
+from voicemem.cli.common import CommandFailed, Server, rest_options, run, variable_option
 from voicemem.config.service import parse_address
 
 NO_SDK = "`voicemem mcp` needs the extra `mcp`: pip install 'voicemem-core[server,mcp]'"
@@ -15,25 +15,22 @@ KEY_PER_CALLER = "Over HTTP every client sends its own key, and one for all woul
 
 @click.command(short_help="Give LLMs the memory as tools (Model Context Protocol).")
 @rest_options
-@click.option(
+@variable_option(
     "--http",
-    "http_address",
-    envvar="VOICEMEM_MCP_HTTP",
-    show_envvar=True,
-    help="Serve streamable HTTP on HOST:PORT, for clients that send keys of their own; without it, serve one client on"
+    "VOICEMEM_MCP_HTTP",
+    "Serve streamable HTTP on HOST:PORT, for clients that send keys of their own; without it, serve one client on"
     " standard input and output.",
+    "http_address",
 )
-@click.option(
+@variable_option(
     "--mcp-url",
-    envvar="VOICEMEM_MCP_URL",
-    show_envvar=True,
-    help="With --http: the URL by which clients reach it, where that is another, such as https://mcp.example.com/mcp.",
+    "VOICEMEM_MCP_URL",
+    "With --http: the URL by which clients reach it, where that is another, such as https://mcp.example.com/mcp.",
 )
-@click.option(
+@variable_option(
     "--mcp-issuer",
-    envvar="VOICEMEM_MCP_ISSUER",
-    show_envvar=True,
-    help="With --http: the URL of the OAuth authorization server that gives clients a key or a session token.",
+    "VOICEMEM_MCP_ISSUER",
+    "With --http: the URL of the OAuth authorization server that gives clients a key or a session token.",
 )
 @click.option("--insecure", is_flag=True, help="With --http beyond loopback: also serve a memory that has no keys.")
 @click.pass_context

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from voicemem.cli import logs
-from voicemem.cli.common import Command, check_rest_url, options, run
+from voicemem.cli.common import Command, check_rest_url, options, run, variable_option
 from voicemem.cli.service import notify, on_signals, start_logging, wait_for_first
 from voicemem.cli.service_settings import LOG_OPTIONS
 from voicemem.config.service import parse_address
@@ -32,8 +32,8 @@ def setting(flag: str, text: str, variable: str = "", **kind: Any) -> Callable[[
     name = flag.removeprefix("--").replace("-", "_")
     default = getattr(DEFAULTS, name, None)
     if default is not None:
-        kind |= {"default": str(default) if name == "listen" else default, "show_default": True}
-    return click.option(flag, envvar=variable or f"VOICEMEM_PROXY_{name.upper()}", show_envvar=True, help=text, **kind)
+        kind["default"] = str(default) if name == "listen" else default
+    return variable_option(flag, variable or f"VOICEMEM_PROXY_{name.upper()}", text, **kind)
 
 
 @click.command(short_help="Forward calls to another voice stack, and remember them.")
@@ -51,14 +51,8 @@ def setting(flag: str, text: str, variable: str = "", **kind: Any) -> Callable[[
 )
 @setting("--listen", "HOST:PORT to listen on. Beyond loopback, every caller must show a key of the memory.")
 @setting("--ingest-url", "Address of the memory's ingest.", "VOICEMEM_INGEST_URL")
-@click.option(
-    "--url",
-    default=DEFAULTS.rest_url,
-    show_default=True,
-    envvar="VOICEMEM_URL",
-    show_envvar=True,
-    callback=check_rest_url,
-    help="Address of the memory's REST API.",
+@variable_option(
+    "--url", "VOICEMEM_URL", "Address of the memory's REST API.", default=DEFAULTS.rest_url, callback=check_rest_url
 )
 @setting(
     "--key",

@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from voicemem.cli import logs
-from voicemem.cli.common import Command, CommandFailed
+from voicemem.cli.common import Command, CommandFailed, variable_option
 from voicemem.config.service import REDACTIONS, SQLITE_PREFIX, Address, Settings, check_service_settings, parse_address
 from voicemem.context.policies import load_policies
 from voicemem.observer.vendors import parse_observe_urls
@@ -66,8 +66,8 @@ def setting(flag: str, text: str, name: str = "", **kind: Any) -> Any:
     name = name or flag.removeprefix("--").replace("-", "_")
     default = getattr(Settings(), name, None)
     if (default is not None and not isinstance(default, bool | tuple)) or isinstance(default, Address):
-        kind = {"default": str(default), "show_default": True, **kind}
-    return click.option(flag, name, envvar=f"VOICEMEM_{name.upper()}", show_envvar=True, help=text, **kind)
+        kind = {"default": str(default), **kind}
+    return variable_option(flag, f"VOICEMEM_{name.upper()}", text, name, **kind)
 
 
 def file_setting(name: str, **kind: Any) -> Any:
@@ -110,11 +110,10 @@ def read_settings_file(context: click.Context, _: click.Parameter, path: Path | 
     return path
 
 
-config_option = click.option(
+config_option = variable_option(
     "--config",
-    envvar="VOICEMEM_CONFIG",
-    show_envvar=True,
-    help="A TOML file of settings; flags and variables win over it.",
+    "VOICEMEM_CONFIG",
+    "A TOML file of settings; flags and variables win over it.",
     type=click.Path(path_type=Path),
     is_eager=True,
     expose_value=False,
@@ -185,7 +184,6 @@ SERVE_OPTIONS = (
         "Serve the page for looking at calls, at /ui/ of the REST port.",
         type=click.Choice(ON_OFF),
         default="on",
-        show_default=True,
     ),
     setting(
         "--ui-origin",

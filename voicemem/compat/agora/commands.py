@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from voicemem.cli.common import read_secret
+from voicemem.cli.common import read_secret, variable_option
 from voicemem.cli.service_settings import store_option
 from voicemem.cli.stores import in_store, project_option, scope_option, wait_for_services
 from voicemem.compat.agora.apps import AppRegistry
@@ -13,11 +13,10 @@ from voicemem.security.audit import COMMAND_LINE, audit
 from voicemem.store.port import Store
 
 EVERY_PROJECT = None
-certificate_option = click.option(
+certificate_option = variable_option(
     "--certificate",
-    envvar="AGORA_APP_CERTIFICATE",
-    show_envvar=True,
-    help="The app's certificate; without it, it is asked for, or read from standard input.",
+    "AGORA_APP_CERTIFICATE",
+    "The app's certificate; without it, it is asked for, or read from standard input.",
 )
 
 
