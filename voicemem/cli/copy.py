@@ -14,18 +14,7 @@ from voicemem.config.service import MEMORY_STORE, POSTGRESQL_PREFIXES, SQLITE_PR
 from voicemem.errors import DamagedEntry
 from voicemem.security.audit import COMMAND_LINE, audit
 from voicemem.sessions.read_models.read_model import decode_rows
-from voicemem.store.copying import (
-    CopyEnd,
-    CopyMark,
-    Differs,
-    Report,
-    Volume,
-    begin_copy,
-    compare_rows,
-    copy_rows,
-    finish_copy,
-    previous_target,
-)
+from voicemem.store import copying
 from voicemem.store.engines import open_copy_end, open_store
 from voicemem.store.sqlite.backup import Progress, back_up, restore_backup
 from voicemem.transcript.fold import fold_all
@@ -59,8 +48,8 @@ def copy(source: str, target: str, dry_run: bool) -> None:
     with ExitStack() as ends:
         ours = ends.enter_context(closing(open_copy_end(source, False, dry_run)))
         theirs = ends.enter_context(closing(open_copy_end(target, True, dry_run)))
-        mark = begin_copy(ours, theirs)
-        volume, before = mark.volume, previous_target(ours)
+        mark = copying.begin_copy(ours, theirs)
+        volume, before = mark.volume, copying.previous_target(ours)
         click.echo(
             f"{volume.sessions:,} sessions ({volume.running:,} running), {volume.events:,} events,"
             f" {volume.users:,} users, {volume.keys:,} keys, {volume.endpoints:,} endpoints,"
@@ -73,27 +62,27 @@ def copy(source: str, target: str, dry_run: bool) -> None:
             return
         try:
             move(ours, theirs, mark, target)
-        except Differs as error:
+        except copying.Differs as error:
             CommandFailed(str(error)).show()
             raise click.exceptions.Exit(DIFFERS) from None
     audit("copy", COMMAND_LINE, None, store=shown_store(source), to=shown_store(target))
     click.echo(f"{shown_store(target)} is the store now; {shown_store(source)} is no longer served")
 
 
-def move(source: CopyEnd, target: CopyEnd, mark: CopyMark, url: str) -> None:
+def move(source: copying.CopyEnd, target: copying.CopyEnd, mark: copying.CopyMark, url: str) -> None:
     """Copy what is missing, compare both ends, and put the copy into service."""
     if mark.table:
         click.echo(f"going on behind {mark.rows:,} rows that were copied before")
     with shown_progress("copying", mark) as report:
-        copied = copy_rows(source, target, mark, report)
-    with shown_progress("comparing", CopyMark(incarnation=mark.incarnation, volume=mark.volume)) as report:
-        damaged = compare_rows(source, target, report)
+        copied = copying.copy_rows(source, target, mark, report)
+    with shown_progress("comparing", copying.CopyMark(incarnation=mark.incarnation, volume=mark.volume)) as report:
+        damaged = copying.compare_rows(source, target, report)
     count = run(compare_histories(source, url, mark.volume))
     click.echo(f"{copied.rows:,} rows are the same, and so are {count} histories of at most {HISTORIES}")
     if damaged:
         keys = ", ".join(str(key) for key in sorted(damaged)[:10])
         click.echo(f"{len(damaged)} journals are damaged in the source, and so in the copy; keys: {keys}", err=True)
-    finish_copy(source, target, shown_store(url), time.time_ns() // 1_000_000)
+    copying.finish_copy(source, target, shown_store(url), time.time_ns() // 1_000_000)
 
 
 def check_stores(source: str, target: str) -> None:
@@ -114,7 +103,7 @@ HISTORIES, EVENTS = 100, 10_000
 PAGE = 1_000
 
 
-async def compare_histories(source: CopyEnd, target: str, volume: Volume) -> int:
+async def compare_histories(source: copying.CopyEnd, target: str, volume: copying.Volume) -> int:
     """Fold some sessions from both ends; how many there were. Raises `Differs`.
 
     A session whose journal is damaged is left out: it has no history.
@@ -136,7 +125,9 @@ async def compare_histories(source: CopyEnd, target: str, volume: Volume) -> int
                 fold_all(theirs, decode_rows(page))
                 position = page[-1].position
             if encode_state(theirs) != encode_state(ours):
-                raise Differs(f"The history of the session with the key {key} is another one. Do not serve the copy.")
+                raise copying.Differs(
+                    f"The history of the session with the key {key} is another one. Do not serve the copy."
+                )
             count += 1
         return count
     finally:
@@ -148,13 +139,13 @@ LINE_S = 5.0
 
 
 @contextmanager
-def shown_progress(label: str, begun: CopyMark) -> Iterator[Report]:
+def shown_progress(label: str, begun: copying.CopyMark) -> Iterator[copying.Report]:
     """Show on standard error what is reported, from `begun` on, in events of all events."""
     total = max(begun.volume.events, 1)
     if sys.stderr.isatty():
         with click.progressbar(length=total, label=label, file=sys.stderr, item_show_func=figures) as bar:
 
-            def show(mark: CopyMark) -> None:
+            def show(mark: copying.CopyMark) -> None:
                 bar.update(min(mark.events, total) - bar.pos, mark)
 
             show(begun)
@@ -165,7 +156,7 @@ def shown_progress(label: str, begun: CopyMark) -> Iterator[Report]:
         return
     began_s = shown_s = time.monotonic()
 
-    def print_line(mark: CopyMark) -> None:
+    def print_line(mark: copying.CopyMark) -> None:
         nonlocal shown_s
         now = time.monotonic()
         if now - shown_s >= LINE_S:
@@ -177,7 +168,7 @@ def shown_progress(label: str, begun: CopyMark) -> Iterator[Report]:
     yield print_line
 
 
-def figures(mark: CopyMark | None) -> str | None:
+def figures(mark: copying.CopyMark | None) -> str | None:
     return None if mark is None else f"{mark.size / 1e6:,.0f} MB, {mark.events:,} events"
 
 

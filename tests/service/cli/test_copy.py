@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -22,11 +21,11 @@ from tests.support.postgresql import database_of, server
 from tests.support.rows import every_row
 from tests.support.services import running_service
 from voicemem.cli import main
+from voicemem.store import copying
 from voicemem.store.copying import compare_rows, copy_rows
 
 pytestmark = pytest.mark.postgresql
 BYTES = "select sum(octet_length(payload))::bigint from journal"
-COMMAND = sys.modules["voicemem.cli.copy"]
 
 
 def cut_off(*_: object) -> None:
@@ -203,7 +202,7 @@ async def test_a_half_of_a_copy(
     await fill(f"sqlite:{tmp_path}/other.db")
 
     with monkeypatch.context() as patched:
-        patched.setattr(COMMAND, "compare_rows", cut_off)
+        patched.setattr(copying, "compare_rows", cut_off)
         assert 1 == (await copy_beside(file, database))[0]
     with pytest.raises(Exception, match="half of a copy"):
         await fill(database)
@@ -220,7 +219,7 @@ async def test_a_source_that_was_used_meanwhile(file: str, database: str, monkey
     await fill(file)
 
     with monkeypatch.context() as patched:
-        patched.setattr(COMMAND, "compare_rows", cut_off)
+        patched.setattr(copying, "compare_rows", cut_off)
         await copy_beside(file, database)
     await fill(file)
     code, output = await copy_beside(file, database)
@@ -236,7 +235,7 @@ async def test_a_copy_that_differs(file: str, database: str, name: str, monkeypa
         server().execute("update journal set payload = 'x' where position = 1", name)
         return copied
 
-    monkeypatch.setattr(COMMAND, "copy_rows", copy_and_damage)
+    monkeypatch.setattr(copying, "copy_rows", copy_and_damage)
     code, output = await copy_beside(file, database)
     assert (3, True) == (code, "of journal, the row with stream 1, position 1 differs" in output), output
     await fill(file, 4)
@@ -253,7 +252,7 @@ async def test_a_copy_that_is_damaged_once_it_was_compared(
         server().execute("update journal set payload = 'x' where position = 1", name)
         return compared
 
-    monkeypatch.setattr(COMMAND, "compare_rows", compare_and_damage)
+    monkeypatch.setattr(copying, "compare_rows", compare_and_damage)
     code, output = await copy_beside(file, database)
     assert (1, False) == (code, "is the store now" in output), output
     await fill(file, 4)
