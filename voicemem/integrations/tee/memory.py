@@ -8,6 +8,7 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
 import msgspec
@@ -206,48 +207,39 @@ class Times(NamedTuple):
     """How long a call that is over is still delivered."""
 
 
+@dataclass(eq=False, repr=False)
 class CallMemory:
     """The memory of one connection; `memory_of` finds it. Nothing here raises, or waits without a bound."""
 
-    def __init__(
-        self,
-        client: Client,
-        is_own: bool,
-        dialect: Dialect,
-        session_id: str | None,
-        *,
-        side: Side,
-        producer: str,
-        config: Mapping[str, Any] | None = None,
-        keep_typed: bool = True,
-        ends: bool = True,
-        times: Times = Times(),  # noqa: B008 (it is a constant)
-    ) -> None:
-        self.client = client
-        self.is_own = is_own
-        self.dialect = dialect
-        self.sender: Side = side
-        self.receiver: Side = "vendor" if side == "app" else "app"
-        """Who sends what this program receives."""
-        self.producer = producer
-        self.config = config
-        self.ends = ends
-        """True if the end of the connection is that of the session."""
+    client: Client
+    is_own: bool
+    dialect: Dialect
+    given_id: str | None
+    _: KW_ONLY
+    side: Side
+    """Who this program is."""
+    producer: str
+    config: Mapping[str, Any] | None = None
+    keep_typed: bool = True
+    ends: bool = True
+    """True if the end of the connection is that of the session."""
+    times: Times = Times()  # noqa: RUF009 (it is a constant)
+
+    def __post_init__(self) -> None:
         self.ended = False
         self.lost = 0
         self.background: BackgroundSession | None = None
         self.waiting: list[tuple[JsonObject, bool]] = []
         """Events for a session that is not known yet, and whether each ends it."""
-        self.queue = FrameQueue(dialect, keep_typed, self.take)
+        self.queue = FrameQueue(self.dialect, self.keep_typed, self.take)
         self.left_at: int | None = None
         """When the connection was closed or lost, Unix ms."""
         self.closed_by_app = False
         self.timer: asyncio.TimerHandle | None = None
         self.leaving: asyncio.Task[None] | None = None
-        self.times = times
         self.on_left: Callable[[], object] = lambda: None
-        if session_id is not None:
-            self.begin(session_id)
+        if self.given_id is not None:
+            self.begin(self.given_id)
 
     # For users
 
@@ -303,10 +295,10 @@ class CallMemory:
     # From the connection
 
     def received(self, data: RawMessage, is_text: bool = False, ts: int | None = None) -> None:
-        self.cross(data, self.receiver, is_text, ts)
+        self.cross(data, "vendor" if self.side == "app" else "app", is_text, ts)
 
     def sent(self, data: RawMessage, is_text: bool = False, ts: int | None = None) -> None:
-        self.cross(data, self.sender, is_text, ts)
+        self.cross(data, self.side, is_text, ts)
 
     def cross(self, data: RawMessage, side: Side, is_text: bool, ts: int | None) -> None:
         if self.left_at is not None and not self.closed_by_app:  # openai's SDK has connected again
