@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import aclosing, contextmanager
 from datetime import UTC
 from pathlib import Path
@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from voicemem.cli.common import CommandFailed, Server, given, progress, rest_options, run
-from voicemem.client.transport.rest import RestClient, read_calls, read_export
+from voicemem.client.transport.rest import export_path, read_lines
 from voicemem.exports.formats import FORMAT_NAMES, FORMATS, FormatName, file_name
 from voicemem.protocol.types import JsonObject
 
@@ -96,7 +96,7 @@ def export(
         raise click.UsageError(f"Several calls as {form} are a file each: give --output an existing folder.")
     with written_file(output if folder is None else None, force) as file:
         write = document_writer(form, folder or file, force)
-        end = run(write_lines(server, lambda rest: read_calls(rest, form, filters), ("call", "unreadable"), write))
+        end = run(write_lines(server, "/v1/exports", {"format": form, **filters}, ("call", "unreadable"), write))
     if output is not None:
         click.echo(f"{output} has {end['calls']} calls")
     if end["unreadable"]:
@@ -130,15 +130,12 @@ def document_writer(name: FormatName, output: Path | BinaryIO, force: bool) -> C
 
 
 async def write_lines(
-    server: Server,
-    read: Callable[[RestClient], AsyncGenerator[JsonObject, None]],
-    counted: tuple[str, ...],
-    write: Callable[[JsonObject], Any],
+    server: Server, path: str, query: JsonObject, counted: tuple[str, ...], write: Callable[[JsonObject], Any]
 ) -> JsonObject:
     """Write the lines of an export as they come, with a bar that counts those of some types; the last line."""
     line: JsonObject = {}
     with progress(1, "exporting") as bar:
-        async with server.client() as rest, aclosing(read(rest)) as lines:
+        async with server.client() as rest, aclosing(read_lines(rest, path, query)) as lines:
             async for line in lines:
                 if line["type"] in ("calls", "export"):
                     bar.length = max(1, line["sessions"])
@@ -172,7 +169,8 @@ def export_user(user_id: str, server: Server, output: Path | None, force: bool, 
         def write(line: JsonObject) -> None:
             file.write(msgspec.json.encode(line) + b"\n")
 
-        end = run(write_lines(server, lambda rest: read_export(rest, user_id, events), ("session",), write))
+        query = {"events": events or None}
+        end = run(write_lines(server, export_path(user_id), query, ("session",), write))
     if end["unreadable"]:
         click.secho("some of it is stored but cannot be read: lines of the type unreadable", fg="yellow", err=True)
     if output is not None:

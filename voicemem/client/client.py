@@ -22,7 +22,7 @@ from voicemem.client.transport.connection import WebsocketConnection, with_path
 from voicemem.client.transport.failures import TIMED_OUT, display_url, with_check
 from voicemem.client.transport.http_fallback import HttpFallback
 from voicemem.client.transport.reconnect import Reconnector
-from voicemem.client.transport.rest import CallFilters, RestClient, check_rest_url, read_calls, read_export, required
+from voicemem.client.transport.rest import CallFilters, RestClient, check_rest_url, export_path, read_lines, required
 from voicemem.errors import InvalidFrame
 from voicemem.protocol.codec import check_frame
 from voicemem.protocol.types import SESSION_ID_PATTERN, JsonObject
@@ -142,7 +142,7 @@ class Client:
         Needs a key with the scope `admin`. The last line is of the type `end`. Raises `RequestRefused`, `Closed`;
         `Unreachable` also for an export that is cut short; `ClientError` without a `rest_url`.
         """
-        return read_export(required(self.rest), user_id, events)
+        return read_lines(required(self.rest), export_path(user_id), {"events": events or None})
 
     async def export(self, session_id: str, format: str = "vcon") -> str:
         """Export a call as a document (docs/exports.md): `vcon`, `webvtt`, `srt`, `markdown`, `csv` or `jsonl`.
@@ -154,7 +154,7 @@ class Client:
 
     def export_calls(self, format: str = "vcon", **filters: Unpack[CallFilters]) -> AsyncGenerator[JsonObject, None]:
         """Export many calls as documents, line by line (docs/exports.md). Raises as `export_user`."""
-        return read_calls(required(self.rest), format, filters)
+        return read_lines(required(self.rest), "/v1/exports", {"format": format, **filters})
 
     def is_open(self, session_id: str, producer: str = "main") -> bool:
         """Return whether this client has a session open, or is opening it, for this producer."""

@@ -17,7 +17,7 @@ from voicemem.app import App
 from voicemem.client import RequestRefused, SyncClient, Unreachable
 from voicemem.client.options import Options
 from voicemem.client.transport.rest import RestClient as ClientRest
-from voicemem.client.transport.rest import read_calls
+from voicemem.client.transport.rest import read_lines
 from voicemem.errors import Refused
 
 
@@ -57,7 +57,7 @@ async def test_an_export_that_is_cut_short_is_noticed() -> None:
         rest = ClientRest(f"http://{host}:{port}", None, Options())
         try:
             with pytest.raises(Unreachable, match="cut short"):
-                [line async for line in read_calls(rest, "csv", {})]
+                [line async for line in read_lines(rest, "/v1/exports", {"format": "csv"})]
         finally:
             await rest.close()
 

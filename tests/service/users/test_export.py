@@ -28,7 +28,7 @@ from voicemem.app import App
 from voicemem.client import RequestRefused, SyncClient, Unreachable
 from voicemem.client.options import Options
 from voicemem.client.transport.rest import RestClient as ClientRest
-from voicemem.client.transport.rest import read_export
+from voicemem.client.transport.rest import read_lines
 from voicemem.memory.exports import SESSIONS_AT_ONCE, TURNS_AT_ONCE, export_user
 from voicemem.protocol.types import JsonObject
 from voicemem.store.port import Store
@@ -260,7 +260,7 @@ async def test_an_export_that_is_cut_short_is_an_error() -> None:
             yield {"type": "export", "sessions": 1}
 
     with pytest.raises(Unreachable, match="cut short"):
-        [line async for line in read_export(Cut("http://127.0.0.1:1", None, Options()), "ann")]
+        [line async for line in read_lines(Cut("http://127.0.0.1:1", None, Options()), "/v1/users/ann/export", {})]
 
 
 async def test_synchronous_code_reads_it(app: App) -> None:

@@ -192,6 +192,10 @@ def session_path(session_id: str, rest: str = "") -> str:
     return f"/v1/sessions/{quote(session_id, safe='')}{rest}"
 
 
+def export_path(user_id: str) -> str:
+    return f"/v1/users/{quote(user_id, safe='')}/export"
+
+
 def query_params(arguments: Mapping[str, Any]) -> dict[str, str]:
     """Arguments as query parameters: None is left out, the items of a list are joined with commas."""
     query: dict[str, str] = {}
@@ -211,15 +215,6 @@ class CallFilters(TypedDict, total=False):
     label: str
     started_after: int
     started_before: int
-
-
-def read_export(rest: RestClient, user_id: str, events: bool = False) -> AsyncGenerator[JsonObject, None]:
-    path = f"/v1/users/{quote(user_id, safe='')}/export"
-    return read_lines(rest, path, {"events": events or None})
-
-
-def read_calls(rest: RestClient, form: str, filters: Mapping[str, Any]) -> AsyncGenerator[JsonObject, None]:
-    return read_lines(rest, "/v1/exports", {"format": form, **filters})
 
 
 async def read_lines(rest: RestClient, path: str, query: Mapping[str, Any]) -> AsyncGenerator[JsonObject, None]:

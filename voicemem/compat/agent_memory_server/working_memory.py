@@ -154,12 +154,7 @@ class WorkingMemories:
     # Writing
 
     async def write(
-        self,
-        project: str,
-        wanted: sessions.Owner,
-        given: forms.GivenWorkingMemory,
-        key_id: str | None = None,
-        admit: Admit = lambda events, size: None,
+        self, project: str, wanted: sessions.Owner, given: forms.GivenWorkingMemory, key_id: str | None, admit: Admit
     ) -> Stream:
         """Replace a working memory, or begin one; the session then.
 
