@@ -45,7 +45,8 @@ P = ParamSpec("P")
 class Reply:
     """One reply on its way from the LLM through the TTS to the caller's ear. Positions are ms of its audio."""
 
-    def __init__(self, item: str, rate: VoiceRate) -> None:
+    def __init__(self, name: str, item: str, rate: VoiceRate) -> None:
+        self.name = name
         self.item = item
         self.text = ""
         """The generated text, up to the bound of `SpokenText`."""
@@ -325,7 +326,14 @@ class Ledger:
         `heard_text` is the framework's own idea of what was heard, for where nothing better is known. It may be called
         again for the same cut, when the position is known better.
         """
-        self.cut_reply(reply, position_ms, at, heard_text, cause)
+        if position_ms is not None:
+            reply.position_ms = positive(position_ms)
+        if reply.is_cut and reply.cut_ms == reply.position_ms:
+            return
+        reply.is_cut, reply.cut_ms = True, reply.position_ms
+        reply.cut_at = max(round(at), reply.resumed_at + 1)
+        is_known = position_ms is not None or reply.position_ms != 0.0
+        self.interrupt(reply, reply.position_ms or 0.0 if is_known else None, heard_text, cause)
 
     @of_reply
     def resumed(self, reply: Reply, at: float) -> None:
@@ -345,24 +353,12 @@ class Ledger:
             elif whole is not None and known.position_ms >= whole:
                 self.finish(known, at)
             else:
-                self.cut_reply(known, None, at, None, "hang_up")
+                self.cut(known.name, None, at, cause="hang_up")
         self.emit({"type": "session.end"}, at, reason=reason)
         self.ended = True
         self.replies.clear()
 
     # Events
-
-    def cut_reply(
-        self, known: Reply, position_ms: float | None, at: float, heard_text: str | None, cause: str | None
-    ) -> None:
-        if position_ms is not None:
-            known.position_ms = positive(position_ms)
-        if known.is_cut and known.cut_ms == known.position_ms:
-            return
-        known.is_cut, known.cut_ms = True, known.position_ms
-        known.cut_at = max(round(at), known.resumed_at + 1)
-        is_known = position_ms is not None or known.position_ms != 0.0
-        self.interrupt(known, known.position_ms or 0.0 if is_known else None, heard_text, cause)
 
     def interrupt(self, known: Reply, position_ms: float | None, heard_text: str | None, cause: str | None) -> None:
         evidence = known.evidence(position_ms, heard_text)
@@ -388,7 +384,7 @@ class Ledger:
         item = self.item_of(name)
         known = self.replies.get(item)
         if known is None:
-            known = self.replies[item] = Reply(item, self.rate)
+            known = self.replies[item] = Reply(name, item, self.rate)
             if len(self.replies) > MAX_REPLIES:  # the oldest that is over or was cut goes, else the oldest
                 closed = (item for item, one in self.replies.items() if one.over or one.is_cut)
                 del self.replies[next(closed, next(iter(self.replies)))]

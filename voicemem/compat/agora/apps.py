@@ -17,6 +17,7 @@ import re
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Annotated
 
 from aiohttp import web
@@ -299,8 +300,8 @@ def app_view(app: AgoraApp) -> ShownAgoraApp:
 
 AGORA_APPS = "/v1/agora-apps"
 AGORA_APP = AGORA_APPS + "/{app_id}"
-PLACEHOLDERS = {"app_id": AgoraAppId}
 ROUTES = Routes()
+add_route_of_app = partial(ROUTES.add, placeholders={"app_id": AgoraAppId})
 
 
 @ROUTES.add(f"GET {AGORA_APPS}", "admin", AgoraApps)
@@ -324,7 +325,7 @@ async def add_agora_app(request: web.Request) -> web.Response:
     return json_response(app_view(app), 201)
 
 
-@ROUTES.add(f"DELETE {AGORA_APP}", "admin", None, codes="unknown_agora_app", placeholders=PLACEHOLDERS)
+@add_route_of_app(f"DELETE {AGORA_APP}", "admin", None, codes="unknown_agora_app")
 async def remove_agora_app(request: web.Request) -> web.Response:
     """Remove an app of Agora's and its certificates: its tokens are refused from now on."""
     grant, app_id = request[GRANT], request.match_info["app_id"]
@@ -333,14 +334,7 @@ async def remove_agora_app(request: web.Request) -> web.Response:
     return web.Response(status=204)
 
 
-@ROUTES.add(
-    f"POST {AGORA_APP}/rotate-certificate",
-    "admin",
-    ShownAgoraApp,
-    NewCertificate,
-    "unknown_agora_app",
-    placeholders=PLACEHOLDERS,
-)
+@add_route_of_app(f"POST {AGORA_APP}/rotate-certificate", "admin", ShownAgoraApp, NewCertificate, "unknown_agora_app")
 async def rotate_agora_certificate(request: web.Request) -> web.Response:
     """Give an app a new certificate; the one before stays valid until it is retired, or the next rotation."""
     grant, app_id = request[GRANT], request.match_info["app_id"]
@@ -350,9 +344,7 @@ async def rotate_agora_certificate(request: web.Request) -> web.Response:
     return json_response(app_view(app))
 
 
-@ROUTES.add(
-    f"POST {AGORA_APP}/retire-certificate", "admin", ShownAgoraApp, codes="unknown_agora_app", placeholders=PLACEHOLDERS
-)
+@add_route_of_app(f"POST {AGORA_APP}/retire-certificate", "admin", ShownAgoraApp, codes="unknown_agora_app")
 async def retire_agora_certificate(request: web.Request) -> web.Response:
     """Refuse from now on what is signed with the certificate before the last rotation."""
     grant, app_id = request[GRANT], request.match_info["app_id"]
