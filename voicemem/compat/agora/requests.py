@@ -200,22 +200,15 @@ async def body_as(request: web.Request, kind: type[T]) -> T:
 
 
 def session_config(join: Join) -> JsonObject:
-    properties = join.properties
-    given = fields_given(properties.llm)
+    given = fields_given(join.properties.llm)
     # Applications send an empty URL and key whose environment variables are not set.
     llm = move_key_out_of_url({k: value for k, value in given.items() if value != "" or k not in ("url", "api_key")})
     if "system_messages" in llm:
         llm["system_messages"] = with_content(llm["system_messages"])
     if llm.get("style") in ("dify", "bedrock"):
         del llm["style"]
-    config: dict[str, Any] = {
-        "name": join.name,
-        "channel": properties.channel,
-        "labels": properties.labels,
-        "idle_timeout": properties.idle_timeout,
-        "llm": llm or UNSET,
-    }
-    return {name: value for name, value in config.items() if value is not UNSET}
+    config = {"name": join.name, **fields_given(join.properties), "llm": llm}
+    return config if llm else {name: value for name, value in config.items() if name != "llm"}
 
 
 def move_key_out_of_url(llm: JsonObject) -> JsonObject:
