@@ -124,8 +124,7 @@ def history(session: str, server: Server, unfinished: bool, as_json: bool) -> No
       voicemem history call-1
       voicemem history call-1 --open --json
     """
-    query = {"open": "true"} if unfinished else {}
-    body = server.ask("GET", session_path(session, "/history"), query=query)
+    body = server.ask("GET", session_path(session, "/history"), query={"open": unfinished or None})
     if as_json:
         click.echo(json_shown(body, 2))
         return

@@ -139,8 +139,7 @@ class Server(NamedTuple):
         finally:
             await rest.close()
 
-    def ask(self, method: str, path: str, body: Any = None, query: Mapping[str, str] | None = None) -> Any:
-
+    def ask(self, method: str, path: str, body: Any = None, query: Mapping[str, Any] | None = None) -> Any:
         async def send() -> Any:
             async with self.client() as rest:
                 return await rest.request(method, path, query, body)

@@ -9,7 +9,6 @@ from voicemem.cli.common import CommandFailed, Server, given, json_shown, option
 from voicemem.cli.service_settings import EMBEDDINGS_OPTIONS, store_option
 from voicemem.cli.stores import checked_store
 from voicemem.client.memories import memory_path, user_path
-from voicemem.client.transport.rest import query_params
 from voicemem.config.service import MEMORY_STORE, Settings, check_embeddings
 from voicemem.context.policies import Policies
 from voicemem.errors import LlmFailed
@@ -98,7 +97,7 @@ def list_memories(user_id: str, server: Server, kind: str | None, superseded: bo
     """
     cursor: str | None = ""
     while cursor is not None:
-        query = query_params({"superseded": superseded or None, "kind": kind, "cursor": cursor or None})
+        query = {"superseded": superseded or None, "kind": kind, "cursor": cursor or None}
         page = server.ask("GET", user_path(user_id), query=query)
         for memory in page["memories"]:
             click.echo(json_shown(memory) if as_json else line_of(memory))
@@ -121,7 +120,7 @@ def show(memory_id: str, server: Server) -> None:
     Examples:
       voicemem memories show mem_4ph3bnmpv7fg3dkmwbivekkxaq
     """
-    click.echo(json_shown(server.ask("GET", memory_path(memory_id), query={"evidence": "true"}), 2))
+    click.echo(json_shown(server.ask("GET", memory_path(memory_id), query={"evidence": True}), 2))
 
 
 @memories.command(short_help="Keep a memory.")

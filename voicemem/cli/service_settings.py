@@ -41,23 +41,12 @@ SOURCES: dict[ParameterSource | None, str] = {
 }
 
 
-class FileSetting(click.Option):
-    """A setting without a flag: the settings file or its variable sets it."""
-
-    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
-        value, source = super().consume_value(ctx, opts)
-        if source is ParameterSource.COMMANDLINE:
-            flag = self.opts[0]
-            raise CommandFailed(f"{flag} is now set in the settings file as {flag[2:]}, or as {self.envvar}.")
-        return value, source
-
-
-class RenamedFlag(click.Option):
-    """A flag that has another name."""
+class FormerFlag(click.Option):
+    """A flag that is refused: the setting has no flag, or one of another name, as `help` says."""
 
     def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
         if self.name in opts:
-            raise CommandFailed(f"{self.opts[0]} is now called {self.help}.")
+            raise CommandFailed(f"{self.opts[0]} is now {self.help}.")
         return super().consume_value(ctx, opts)
 
 
@@ -71,13 +60,14 @@ def setting(flag: str, text: str, name: str = "", **kind: Any) -> Any:
 
 
 def file_setting(name: str, **kind: Any) -> Any:
-    return setting(f"--{name}", "", cls=FileSetting, hidden=True, **kind)
+    """A setting without a flag: the settings file or its variable sets it."""
+    text = f"set in the settings file as {name}, or as VOICEMEM_{name.replace('-', '_').upper()}"
+    return setting(f"--{name}", text, cls=FormerFlag, hidden=True, **kind)
 
 
 def renamed(old: str, new: str) -> Any:
-    return click.option(
-        old, f"renamed{old.replace('-', '_')}", cls=RenamedFlag, help=new, hidden=True, expose_value=False
-    )
+    name, text = f"renamed{old.replace('-', '_')}", f"called {new}"
+    return click.option(old, name, cls=FormerFlag, help=text, hidden=True, expose_value=False)
 
 
 def read_settings_file(context: click.Context, _: click.Parameter, path: Path | None) -> Path | None:
@@ -95,8 +85,7 @@ def read_settings_file(context: click.Context, _: click.Parameter, path: Path | 
         raise CommandFailed(f"The settings file {path} cannot be read: {why}.") from None
     root = context.find_root().command
     serve = root.commands["serve"] if isinstance(root, click.Group) else context.command
-    settings = [one for one in serve.params if one.name != "config" and not isinstance(one, RenamedFlag)]
-    options = {(option.name or "").replace("_", "-"): option for option in settings}
+    options = {(option.name or "").replace("_", "-"): option for option in serve.params if option.expose_value}
     found = {}
     for key, value in given.items():
         option = options.get(key.replace("_", "-"))

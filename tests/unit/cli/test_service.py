@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from tests.support.rows import every_row
 from voicemem.cli import main
 from voicemem.cli.service import serve
-from voicemem.cli.service_settings import FileSetting
+from voicemem.cli.service_settings import FormerFlag
 
 
 def check_config(*arguments: str, env: dict[str, str] | None = None) -> Result:
@@ -85,7 +85,7 @@ def test_flags_that_are_gone_say_where_the_setting_is() -> None:
     for old, new in new_names.items():
         result = check_config(old, "1")
         assert (result.exit_code, result.output) == (1, f"voicemem: {old} is now called {new}.\n")
-    removed = [option for option in serve.params if isinstance(option, FileSetting)]
+    removed = [option for option in serve.params if isinstance(option, FormerFlag) and option.expose_value]
     assert len(removed) == 20
     for option in removed:
         flag = option.opts[0]

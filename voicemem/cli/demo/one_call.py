@@ -93,8 +93,7 @@ def recorded_call() -> list[JsonObject]:
 async def get(http: aiohttp.ClientSession, path: str, session_id: str = SESSION) -> dict[str, Any]:
     async with http.get(f"/v1/sessions/{session_id}/{path}") as response:
         response.raise_for_status()
-        body: dict[str, Any] = await response.json()
-        return body
+        return dict(await response.json())
 
 
 def render_call(contents: list[dict[str, Any]], acked: int, total: int, styled: bool) -> Panel:
@@ -152,5 +151,4 @@ def show_webhook_event(console: Console, notice: WebhookEvent) -> None:
         marks.append_text(
             Text.assemble(("✓ verified", "bold green") if valid else ("✗ wrong", "bold red"), f" {name}  ")
         )
-    lines = [Text(told), marks]
-    console.print(Panel(Group(*lines), title="The webhook at the end of the call"))
+    console.print(Panel(Group(Text(told), marks), title="The webhook at the end of the call"))

@@ -343,8 +343,7 @@ class RecordFinder:
         if text and (wanted.search_mode == "keyword" or (threshold is not None and threshold < 1.0)):
             return found[:most]
         if len(found) < most:
-            known = {memory.id for memory, _ in found}
-            newest = await self.newest(project, conditions, most, known)
+            newest = await self.newest(project, conditions, most, {memory.id for memory, _ in found})
             found += [(memory, 0.0 if text else 1.0) for memory in newest]
         return found[:most]
 

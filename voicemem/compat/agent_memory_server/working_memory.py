@@ -161,8 +161,7 @@ class WorkingMemories:
         Raises `Refused`: `invalid_field`, `too_big`, `session_in_use` while a producer is connected, `session_ended`
         for a call that is over, and what is refused of any session or event.
         """
-        now_ms = self.clock()
-        check_messages(given.named_messages, now_ms)
+        check_messages(given.named_messages, self.clock())
         check_text(given.context)
         given = self.redacted(given)
         check_data(given)

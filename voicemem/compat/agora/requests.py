@@ -7,7 +7,7 @@ as reasons.
 import base64
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import msgspec
