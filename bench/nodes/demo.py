@@ -28,7 +28,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.harness.node_processes import NodeProcess, PostgresqlServer, Proxy, start_node
-from voicemem.cli.common import CommandFailed, run
+from voicemem.cli.common import CommandFailed, plain_errors, run
 from voicemem.cli.demo.one_call import ANY_PORT, get, recorded_call, render_call
 from voicemem.client import Client, Options
 from voicemem.client.replay import Replay, pauses_before
@@ -374,7 +374,8 @@ def main() -> None:
     options = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 120)
     try:
-        run(demo_nodes(console, options.fast))
+        with plain_errors():
+            run(demo_nodes(console, options.fast))
     except CommandFailed as failure:
         sys.exit(f"Error: {failure.message}")
 

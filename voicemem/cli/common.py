@@ -31,7 +31,6 @@ VARIABLE = re.compile(r"VOICEMEM_[A-Z0-9_]{1,100}\Z")
 ALIKE = 0.92
 """How alike two variables are of which one is meant; all of them begin alike."""
 Command = TypeVar("Command", bound=Callable[..., Any])
-T = TypeVar("T")
 
 
 def audit_to_terminal() -> None:
@@ -77,9 +76,7 @@ class Commands(click.Group):
             return super().invoke(ctx)
 
 
-def run(work: Coroutine[Any, Any, T]) -> T:
-    with plain_errors():
-        return uvloop.run(work)
+run = uvloop.run
 
 
 def run_until_interrupted(work: Coroutine[Any, Any, None]) -> None:

@@ -19,7 +19,7 @@ import click
 
 from voicemem.app import App, running
 from voicemem.cli import logs
-from voicemem.cli.common import URL_OPTION, CommandFailed, options, plain_errors, run, unknown_variables
+from voicemem.cli.common import URL_OPTION, CommandFailed, options, run, unknown_variables
 from voicemem.cli.service_settings import REPEATED, SERVE_OPTIONS, SOURCES, to_settings
 from voicemem.client.transport.failures import reason_of, with_check
 from voicemem.config.service import MEMORY_STORE, NO_WEBHOOK, Address, check_binding, shown_store
@@ -163,11 +163,10 @@ def check_config(context: click.Context, /, **values: Any) -> None:
       voicemem check-config --store sqlite:calls.db --rest 0.0.0.0:8080
     """
     unknown = unknown_variables(context, os.environ)
-    with plain_errors():
-        settings = to_settings(values)
-        chosen_exporter(os.environ)
-        keys_unknown = not settings.admin_key and settings.store != MEMORY_STORE
-        check_binding(settings, keys_needed=keys_unknown or bool(settings.admin_key))
+    settings = to_settings(values)
+    chosen_exporter(os.environ)
+    keys_unknown = not settings.admin_key and settings.store != MEMORY_STORE
+    check_binding(settings, keys_needed=keys_unknown or bool(settings.admin_key))
     for field in settings.__struct_fields__:
         value = getattr(settings, field)
         shown = "(set)" if value and field in SECRET_SETTINGS else value
