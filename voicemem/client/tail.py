@@ -12,13 +12,12 @@ from yarl import URL
 from voicemem.client.errors import RequestRefused, is_transient
 from voicemem.client.options import Backoff, Options
 from voicemem.client.transport.failures import unreachable
-from voicemem.client.transport.rest import decode_answer, session_path
+from voicemem.client.transport.rest import NO_CONTENT, decode_answer, session_path
 from voicemem.protocol.sse import EVENT_STREAM, Decoder, TooLong
 
 CONNECT_TIMEOUT_S = 10.0
 SILENCE_S = 45.0
 """After this long without a byte the connection is lost; the server sends at least a comment every 15 s."""
-NO_CONTENT = 204
 MAX_EVENT_BYTES = 64 * 1024 * 1024
 """Of one event, so that a server, or what poses as one, cannot fill the memory."""
 

@@ -213,6 +213,8 @@ class ModelCall:
 class Middleware:
     """The memory of an agent's threads; `middleware_type` makes an `AgentMiddleware` of it."""
 
+    name = "voicemem"
+
     def __init__(
         self, threads: Sessions[ThreadMemory], session_id: Callable[[Mapping[str, Any]], str | None], kinds: Set[str]
     ) -> None:
@@ -220,10 +222,6 @@ class Middleware:
         self.kinds = kinds
         self.session_id = session_id
         threads.find_loop()
-
-    @property
-    def name(self) -> str:
-        return "voicemem"
 
     def call(self, session_id: str) -> Call:
         """One call, for the program that plays the agent's replies."""

@@ -17,11 +17,10 @@ from voicemem.client.errors import LOST_STATE_CODES, RequestRefused, is_transien
 from voicemem.client.options import Options
 from voicemem.client.producer import Producer, ServerFrame
 from voicemem.client.transport.failures import HTTP_STATUS, display_url, unreachable
-from voicemem.client.transport.rest import decode_json
+from voicemem.client.transport.rest import CLOSE_TIMEOUT_S, decode_json
 from voicemem.errors import CODES
 
 PATH = "/v1/ingest"
-CLOSE_TIMEOUT_S = 1.0
 WIRE_LOG = logging.getLogger("voicemem.client.websockets")
 WIRE_LOG.setLevel(logging.WARNING)  # at lower levels the library logs what was said on the call
 FRAME_BYTES = 16 * 1024

@@ -34,8 +34,6 @@ DIGITS = 1000
 SLACK_MS = 60_000
 """An entry gets its time before a read can see it, and nodes have clocks of their own: a read may be dated later
 than the entry that it did not see."""
-KEPT = OF_CLIENT
-"""The key in the metadata of a message with what voicemem itself has no place for."""
 SOURCES: dict[str, Any] = {"user": "message", "assistant": "llm"}
 """By role; what is neither the user's nor the agent's is the application's."""
 MAX_ID = 256
@@ -103,12 +101,12 @@ def standing(messages: Iterable[Message]) -> list[Standing]:
                 persisted_at=forms.shown(kept.persisted_at),
                 discrete_memory_extracted=kept.extracted,
             )
-            found.append(Standing(view, KEPT in message.metadata))
+            found.append(Standing(view, OF_CLIENT in message.metadata))
     return found
 
 
 def kept_of(message: Message) -> Kept:
-    value = message.metadata.get(KEPT)
+    value = message.metadata.get(OF_CLIENT)
     return convert(value, Kept) if isinstance(value, dict) else Kept()
 
 
@@ -199,8 +197,8 @@ def events_of(
                 source=SOURCES.get(message.role, "command"),
                 turn_id=turn,
                 ts=latest,
-                item=f"{KEPT}.{new_id()}",
-                metadata={KEPT: to_builtins(kept)},
+                item=f"{OF_CLIENT}.{new_id()}",
+                metadata={OF_CLIENT: to_builtins(kept)},
             )
         )
     return events
