@@ -54,9 +54,6 @@ class Mover:
             with self.state.open("a") as file:
                 file.write(line + "\n")
 
-    async def count_sessions(self, scope: dict[str, str]) -> int:
-        return int((await self.ask(self.source, "GET", SESSIONS, scope | {"limit": "1"}))["total"])
-
     # Working memory
 
     async def move_sessions(self, scope: dict[str, str]) -> None:
@@ -179,7 +176,7 @@ def import_ams(
 async def move(source: Server, target: Server, scope: dict[str, str], state: Path | None = None) -> Mover:
     async with source.client() as from_rest, target.client() as to_rest:
         mover = Mover(from_rest, to_rest, state)
-        total = await mover.count_sessions(scope)
+        total = int((await mover.ask(from_rest, "GET", SESSIONS, scope | {"limit": "1"}))["total"])
         with progress(total, f"moving {total:,} sessions") as bar:
             mover.on_step = bar.update
             await mover.move_sessions(scope)
