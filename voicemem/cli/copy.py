@@ -20,8 +20,6 @@ from voicemem.store.sqlite.backup import Progress, back_up, restore_backup
 from voicemem.transcript.fold import fold_all
 from voicemem.transcript.state import State, encode_state
 
-DIFFERS = 3
-"""The exit code for a copy that was made, and is not what the source is."""
 URL = "sqlite:PATH or postgresql://…"
 
 
@@ -64,7 +62,7 @@ def copy(source: str, target: str, dry_run: bool) -> None:
             move(ours, theirs, mark, target)
         except copying.Differs as error:
             CommandFailed(str(error)).show()
-            raise click.exceptions.Exit(DIFFERS) from None
+            raise click.exceptions.Exit(3) from None  # the copy was made, and is not what the source is
     audit("copy", COMMAND_LINE, None, store=shown_store(source), to=shown_store(target))
     click.echo(f"{shown_store(target)} is the store now; {shown_store(source)} is no longer served")
 
@@ -134,10 +132,6 @@ async def compare_histories(source: copying.CopyEnd, target: str, volume: copyin
         await store.close_store()
 
 
-LINE_S = 5.0
-"""Between two lines."""
-
-
 @contextmanager
 def shown_progress(label: str, begun: copying.CopyMark) -> Iterator[copying.Report]:
     """Show on standard error what is reported, from `begun` on, in events of all events."""
@@ -159,7 +153,7 @@ def shown_progress(label: str, begun: copying.CopyMark) -> Iterator[copying.Repo
     def print_line(mark: copying.CopyMark) -> None:
         nonlocal shown_s
         now = time.monotonic()
-        if now - shown_s >= LINE_S:
+        if now - shown_s >= 5.0:
             shown_s = now
             done = mark.events - begun.events
             left = (mark.volume.events - mark.events) * (now - began_s) / done if done > 0 else 0.0

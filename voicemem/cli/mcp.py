@@ -8,8 +8,6 @@ from click.core import ParameterSource
 from voicemem.cli.common import CommandFailed, Server, rest_options, run, variable_option
 from voicemem.config.service import parse_address
 
-NO_SDK = "`voicemem mcp` needs the extra `mcp`: pip install 'voicemem-core[server,mcp]'"
-HTTP_ONLY = "--mcp-url, --mcp-issuer and --insecure are for --http."
 KEY_PER_CALLER = "Over HTTP every client sends its own key, and one for all would let everybody in. Leave out --key."
 
 
@@ -55,7 +53,7 @@ def mcp(
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("voicemem"):
             raise
-        raise CommandFailed(NO_SDK) from None
+        raise CommandFailed("`voicemem mcp` needs the extra `mcp`: pip install 'voicemem-core[server,mcp]'") from None
 
     async def serve() -> None:
         service = Service(server.url)
@@ -69,7 +67,7 @@ def mcp(
 
     if http_address is None:
         if insecure or any(urls.values()):
-            raise click.UsageError(HTTP_ONLY)
+            raise click.UsageError("--mcp-url, --mcp-issuer and --insecure are for --http.")
     else:
         if context.get_parameter_source("key") is ParameterSource.COMMANDLINE:
             raise click.UsageError(KEY_PER_CALLER)

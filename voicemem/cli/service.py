@@ -27,8 +27,6 @@ from voicemem.telemetry.otel import chosen_exporter, make_tracer
 from voicemem.version import __version__
 
 LOG = logging.getLogger("voicemem")
-SWITCH_S = 0.0005
-"""How long the event loop may keep the committing thread waiting; Python's 5 ms are as long as a whole ack takes."""
 SECRET_SETTINGS = ("webhook_secret", "admin_key", "llm_api_key", "embeddings_key", "hook_secrets", "observe_key")
 """Of these `check-config` shows only that they are set."""
 
@@ -65,7 +63,7 @@ def start_logging(context: click.Context, log: logging.Logger, options: dict[str
     gc.collect()
     gc.freeze()
     gc.set_threshold(1_000, 10, 1_000)
-    sys.setswitchinterval(SWITCH_S)
+    sys.setswitchinterval(0.0005)  # for the committing thread; Python's 5 ms are as long as a whole ack takes
     return handler
 
 

@@ -29,8 +29,6 @@ from voicemem.client.transport.rest import RestClient
 
 LOG = logging.getLogger("voicemem.client")
 TRY_AGAIN_LATER = 1013
-LAST_POSTS_S = 0.5
-"""How long the requests under way may keep a websocket waiting that works again."""
 
 
 @dataclass(eq=False)
@@ -140,7 +138,7 @@ class Reconnector:
             # request with the old epoch would be refused as superseded, which is final. One that hangs is given up:
             # its answer is never read, and what it stores is acknowledged again. `posting` comes first also because it
             # may have failed: then its error ends the client, and a websocket that was made is closed.
-            await asyncio.wait({posting}, timeout=LAST_POSTS_S)
+            await asyncio.wait({posting}, timeout=0.5)  # a websocket that works again waits no longer
             if posting.done():
                 posting.result()
             return await dialing

@@ -51,8 +51,6 @@ from voicemem.store.streams import Stream, may_reopen
 
 SUMMARY_SHARE = 0.7
 """The share of a window at which agent-memory-server makes a summary; its clients get the distance to it."""
-EXACT_CHARACTERS = 200_000
-"""Tokens of longer lists are estimated."""
 MOST_VERSIONS = 5
 """Positions at which the state is looked for that a writer has read."""
 FRESH_MS = 30_000
@@ -127,7 +125,7 @@ class WorkingMemories:
         costs: list[int] = []
         if window is not None:
             length = sum(len(one.content) for one in messages)
-            count = window.counter.count if length <= EXACT_CHARACTERS else estimate_tokens
+            count = window.counter.count if length <= 200_000 else estimate_tokens
             costs = [count(f"{one.role}: {one.content}") for one in messages]
         if window is not None and fits:
             messages = messages[first_fitting(costs, window.tokens) :]

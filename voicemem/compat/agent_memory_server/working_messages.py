@@ -37,8 +37,6 @@ than the entry that it did not see."""
 SOURCES: dict[str, Any] = {"user": "message", "assistant": "llm"}
 """By role; what is neither the user's nor the agent's is the application's."""
 MAX_ID = 256
-MOST_OVERLAPS = 16
-"""Places at which a new list is tried on the one that stands."""
 KEPT_DATA = "agent_memory"
 """The key in the data of a session with what voicemem itself has no place for."""
 
@@ -128,7 +126,7 @@ def change_of(
         rest = given[seen:] if begins_with_known else given
         return Change(0 if begins_with_known else seen, [one for one in rest if one.id not in unread])
     places = (place for place, one in enumerate(current) if given and is_same(one.view, given[0], blurred))
-    for first in islice(places, MOST_OVERLAPS):  # where in the standing list the given one may begin
+    for first in islice(places, 16):  # where in the standing list the given one may begin
         if starts_with(given, current[first:], blurred):
             return Change(first, given[len(current) - first :])
     return Change(len(current), given)
