@@ -52,11 +52,12 @@ def to_sqlite(text: str) -> str:
     return LOCKS.sub("", LIST_PARAMETER.sub(IN_LIST, text))
 
 
+LISTS = (list, tuple, set)
+
+
 def to_bindings(values: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: json.dumps(list(value)) if isinstance(value, (list, tuple, set)) else value
-        for name, value in values.items()
-    }
+    lists = {name: json.dumps(list(value)) for name, value in values.items() if isinstance(value, LISTS)}
+    return values | lists if lists else values
 
 
 class SqliteConnection:
