@@ -5,6 +5,9 @@ nothing: a row that each append updates leaves a dead version each time, and the
 snapshot is held. It locks the rows of the streams whose `version` is the cached one, skips those that others hold, and
 inserts each run right behind the cached end of the journal; the primary key refuses those that come too late. What is
 not in its answer is for a transaction that looks first (`PostgresqlDatabase.append_slowly`).
+
+Locking the streams, reading where they end and then inserting needs a second round trip and two reads for each commit.
+At 300 connections x 10 events/s, where commits are small, acks took 1.6 times as long and PostgreSQL 1.3 times the CPU.
 """
 
 import time
