@@ -92,7 +92,7 @@ class Statistics(Struct, frozen=True):
     tools: ToolCounts
     summary: SummaryState | None
     extraction: ExtractionState | None
-    """None where no memories are made of the session."""
+    """Null where no memories are made of the session."""
     forgotten: int
     """Messages that contexts no longer show."""
     ignored: dict[str, int]
