@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -10,8 +11,8 @@ from voicemem.config.service import Settings, parse_memories_ttl
 from voicemem.config.session import SessionPatch, llm_url, webhook_url
 from voicemem.context.policies import Policies
 from voicemem.context.recall import Recall
-from voicemem.context.summaries import Summaries, run_summaries
-from voicemem.errors import Refused
+from voicemem.context.summaries import LOOK_INTERVAL_S, Summaries
+from voicemem.errors import Refused, StoreUnavailable
 from voicemem.gateway.service import Gateway
 from voicemem.llm.background import BackgroundLlm, ConcurrencyLimiter
 from voicemem.llm.client import LlmClient, Timeouts
@@ -22,7 +23,7 @@ from voicemem.memory.extraction.worker import ExtractionWorker, extract_forever
 from voicemem.memory.long_term.forgetting import MemoryKeeper, expire_memories_forever
 from voicemem.memory.long_term.memories import LongTermMemory
 from voicemem.memory.search import MemoryFinder, Vectors
-from voicemem.memory.statistics import Accounts, Overviews, make_overviews_forever
+from voicemem.memory.statistics import PAUSE_S, Accounts, Overviews
 from voicemem.memory.transcript_index import TranscriptIndexer, index_forever
 from voicemem.memory.vectors import QueryVectors, VectorMaker, make_vectors_forever
 from voicemem.memory.working_memory import WorkingMemory
@@ -35,13 +36,13 @@ from voicemem.security.address_guard import allowed_networks, check_url
 from voicemem.security.hook_secrets import HookSecrets, parse_hook_secrets
 from voicemem.security.rate_limits import RateLimits
 from voicemem.sessions.inbound_webhooks import InboundWebhooks
-from voicemem.sessions.lifecycle import Presence, Sessions, sweep_forever
+from voicemem.sessions.lifecycle import SWEEP_S, Presence, Sessions
 from voicemem.sessions.node_lease import NodeClock, NodeLease, Watcher, beat_forever, watch_journals_forever
 from voicemem.sessions.read_models.cache import ReadModelCache
-from voicemem.sessions.read_models.maintenance import catch_up_forever, maintain_forever, relieve_forever, save_all
+from voicemem.sessions.read_models.maintenance import ROUND_S, catch_up_lagging, maintain, relieve_forever, save_all
 from voicemem.sessions.recording.recorder import Recorder
 from voicemem.sessions.recording.redaction import Redaction
-from voicemem.sessions.retention import RetentionWorker, compact_forever, erase_forever
+from voicemem.sessions.retention import IDLE_PAUSE_S, RetentionWorker
 from voicemem.sessions.tails.followed import FollowedSessions
 from voicemem.sessions.tails.several import TailHub
 from voicemem.sessions.tails.tail import TailSources
@@ -225,16 +226,16 @@ class Services:
         self.recorder.feed.collectors += [self.extractions.changed, self.summaries.changed]
         return [
             *(() if self.store.is_exclusive else (beat_forever(self.node), watch_journals_forever(self.watcher))),
-            sweep_forever(self.presence),
+            repeat(self.presence.sweep, SWEEP_S),
             observe_forever(self.observers),
             self.outbox.run(self.sessions.webhooks_due),
-            erase_forever(self.retention),
-            compact_forever(self.retention),
-            maintain_forever(self.read_models),
+            repeat(self.retention.erase_all, IDLE_PAUSE_S),
+            repeat(self.retention.compact_all, IDLE_PAUSE_S),
+            repeat(partial(maintain, self.read_models), ROUND_S),
             relieve_forever(self.read_models),
-            catch_up_forever(self.read_models),
-            run_summaries(self.summaries),
-            make_overviews_forever(self.overviews),
+            repeat(partial(catch_up_lagging, self.read_models), ROUND_S),  # apart, since it may take long
+            repeat(self.summaries.check_changed, LOOK_INTERVAL_S),
+            repeat(self.overviews.make_pending, PAUSE_S),
             index_forever(self.indexer),
             *([] if self.vectors is None else [make_vectors_forever(self.vectors.maker)]),
             expire_memories_forever(self.long_term),
@@ -256,3 +257,11 @@ class Services:
             await self.vectors.queries.close()
         await self.embeddings.close()
         await self.node.stop()
+
+
+async def repeat(work: Callable[[], Awaitable[object]], pause_s: float) -> None:
+    """Background task: work, and again after a pause. While the store is away, what is due stays due."""
+    while True:
+        with suppress(StoreUnavailable):
+            await work()
+        await asyncio.sleep(pause_s)

@@ -259,10 +259,3 @@ def summary_event(due: DueSummary, summary_result: LlmText) -> MemorySummary:
         input_tokens=summary_result.input_tokens,
         output_tokens=summary_result.output_tokens,
     )
-
-
-async def run_summaries(summaries: Summaries) -> None:
-    """Background task: start the summaries that are due, checking twice a second."""
-    while True:
-        await summaries.check_changed()
-        await asyncio.sleep(LOOK_INTERVAL_S)

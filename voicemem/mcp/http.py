@@ -44,6 +44,10 @@ OPEN_SERVICE = Refusal(
 )
 
 
+def bearer_in(authorization: str | None) -> str | None:
+    return None if authorization is None else authorization.partition(" ")[2].strip()
+
+
 class KeyCheck:
     """Checks the key of each request. `is_private` says that only this machine reaches the address, or that all may."""
 
@@ -59,12 +63,9 @@ class KeyCheck:
 
         While the service is away no one is: the tools then say so, and the lists are not secret.
         """
-        bearer = None
-        if authorization is not None:
-            scheme, _, bearer = authorization.partition(" ")
-            bearer = bearer.strip()
-            if scheme.lower() != "bearer" or not bearer:
-                return OTHER_SCHEME
+        bearer = bearer_in(authorization)
+        if authorization is not None and (authorization.partition(" ")[0].lower() != "bearer" or not bearer):
+            return OTHER_SCHEME
         if not self.is_private and not self.needs_key and await self.refusal_of(Caller(self.service)) is None:
             return OPEN_SERVICE
         digest = hashlib.sha256((bearer or "").encode("utf-8", "replace")).digest()
@@ -147,11 +148,6 @@ class GuardedApp:
         return None
 
 
-def bearer_of(request: Any) -> str | None:
-    shown = request.headers.get("authorization")
-    return None if shown is None else str(shown).partition(" ")[2].strip()
-
-
 def hosts_of(settings: HttpSettings) -> TransportSecuritySettings:
     """On loopback, only loopback's names and the public one: a web page must not come in through a browser here."""
     if not settings.address.is_loopback:
@@ -175,7 +171,7 @@ async def http_server(service: Service, settings: HttpSettings) -> AsyncIterator
     """Serve during the block, at the URL that it is given. Raises `OSError` for an address that cannot be had."""
     family = socket.AF_INET6 if ":" in settings.address.host else socket.AF_INET
     listening = socket.create_server(settings.address, family=family, backlog=2048)
-    memory = MemoryServer(lambda request: caller_with(service, bearer_of(request)))
+    memory = MemoryServer(lambda request: caller_with(service, bearer_in(request.headers.get("authorization"))))
     app = memory.protocol.streamable_http_app(
         streamable_http_path=PATH, json_response=True, stateless_http=True, transport_security=hosts_of(settings)
     )

@@ -33,6 +33,14 @@ JSON = "application/json"
 HISTORY = re.compile(r"voicemem://sessions/([^/]+)/history\Z")
 MEMORIES = re.compile(r"voicemem://users/([^/]+)/memories\Z")
 HISTORY_TITLE, MEMORIES_TITLE = "What was heard on a call", "What is remembered of a user"
+TEMPLATES = [
+    ResourceTemplate(name=name, title=title, uri_template=f"voicemem://{path}", mime_type=JSON)
+    for name, title, path in (
+        ("history", HISTORY_TITLE, "sessions/{id}/history"),
+        ("memories", MEMORIES_TITLE, "users/{id}/memories"),
+    )
+]
+"""For callers with a key; a session token has resources that can be listed."""
 HISTORY_MESSAGES, LISTED_MEMORIES = 500, 100
 """How much of a call, and how many memories of a user, a resource has."""
 
@@ -94,7 +102,8 @@ class MemoryServer:
         return types.ListResourcesResult(resources=resources)
 
     async def list_templates(self, context: Any, _: Any) -> types.ListResourceTemplatesResult:
-        return types.ListResourceTemplatesResult(resource_templates=templates_of(self.caller_of(context.request)))
+        caller = self.caller_of(context.request)
+        return types.ListResourceTemplatesResult(resource_templates=TEMPLATES if caller.reach == "project" else [])
 
     async def read_resource(self, context: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         uri = str(params.uri)
@@ -120,19 +129,6 @@ async def serve_stdio(service: Service, key: str | None) -> None:
 
 
 # Resources: what clients may attach to a conversation, the history of a call and the memories of a user
-
-
-def templates_of(caller: Caller) -> list[ResourceTemplate]:
-    if caller.reach != "project":
-        return []
-    return [
-        ResourceTemplate(
-            name="history", title=HISTORY_TITLE, uri_template="voicemem://sessions/{id}/history", mime_type=JSON
-        ),
-        ResourceTemplate(
-            name="memories", title=MEMORIES_TITLE, uri_template="voicemem://users/{id}/memories", mime_type=JSON
-        ),
-    ]
 
 
 async def user_of(caller: Caller) -> str | None:

@@ -31,7 +31,7 @@ from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.memories import AnyOf, MemoryFilter
 from voicemem.store.port import Store
-from voicemem.store.records import LIST_BYTES, SessionFilter
+from voicemem.store.records import SessionFilter
 from voicemem.store.streams import Stream
 from voicemem.transcript.history import turn_messages
 from voicemem.transcript.messages import Role
@@ -97,22 +97,13 @@ async def export_calls(
     """
     yield line_of(CallsBegin(name, await store.journal.count_sessions(filter, MAX_INTEGER)))
     calls = unreadable = 0
-    async for stream in list_streams(store, filter):
-        line = await call_line(read_models, stream, name)
-        if line is not None:
-            calls, unreadable = calls + 1, unreadable + isinstance(line, UnreadableCall)
-            yield line_of(line)
-    yield line_of(CallsEnd(calls - unreadable, unreadable))
-
-
-async def list_streams(store: Store, filter: SessionFilter) -> AsyncGenerator[Stream, None]:
-    filter, more = structs.replace(filter, limit=SESSIONS_AT_ONCE, after=None), True
-    while more:
-        page, more = await store.journal.list_page(filter, LIST_BYTES)
+    async for page in store.journal.list_pages(structs.replace(filter, limit=SESSIONS_AT_ONCE, after=None)):
         for stream in page:
-            yield stream
-        if page:
-            filter = structs.replace(filter, after=(page[-1].started_ms, page[-1].key))
+            line = await call_line(read_models, stream, name)
+            if line is not None:
+                calls, unreadable = calls + 1, unreadable + isinstance(line, UnreadableCall)
+                yield line_of(line)
+    yield line_of(CallsEnd(calls - unreadable, unreadable))
 
 
 async def call_line(
@@ -271,15 +262,16 @@ async def export_user(
     Sessions that begin meanwhile may be missing. With `with_events` the journals come along.
     """
     export = Exporting(store, read_models, project, user_id, with_events)
-    filter = SessionFilter(project=project, user_id=user_id)
+    filter = SessionFilter(project=project, user_id=user_id, limit=SESSIONS_AT_ONCE)
     count = await store.journal.count_sessions(filter, MAX_INTEGER)
     yield export.encode([ExportBegin(VERSION, user_id, project, clock(), count)])
     async for piece in export.user():
         yield piece
-    async for stream in list_streams(store, filter):
-        async for piece in export.session(stream):
-            if piece:
-                yield piece
+    async for page in store.journal.list_pages(filter):
+        for stream in page:
+            async for piece in export.session(stream):
+                if piece:
+                    yield piece
     end = ExportEnd(export.lines, export.sessions, export.messages, export.kept_memories, export.unreadable)
     yield export.encode([end])
 

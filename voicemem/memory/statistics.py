@@ -5,7 +5,6 @@ what it lacks is made within seconds, and shown by the next one. Summaries, what
 are in the journal; the fold knows where.
 """
 
-import asyncio
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
@@ -17,7 +16,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from voicemem.context.builder import SummaryState
-from voicemem.errors import Refused, SessionQuarantined, StoreUnavailable
+from voicemem.errors import Refused, SessionQuarantined
 from voicemem.llm.tokens import TokenCounter
 from voicemem.memory.extraction.extractor import ExtractionState
 from voicemem.memory.working_memory import WorkingMemory, owner_of_session
@@ -265,14 +264,6 @@ def last_words(read_model: ReadModel, messages: list[Message]) -> LastWords | No
     last = newest[-1] if newest else messages[-1]
     is_open = bool(newest) and last not in read_model.turn_messages[state.turn_numbers[-1]]
     return LastWords(last.role, last.content[:160], is_open)
-
-
-async def make_overviews_forever(overviews: Overviews) -> None:
-    """Background task: make the figures that are pending, once a second."""
-    while True:
-        await asyncio.sleep(PAUSE_S)
-        with suppress(StoreUnavailable):  # they are pending again when they are listed
-            await overviews.make_pending()
 
 
 MAX_LISTED = 100

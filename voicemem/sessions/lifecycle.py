@@ -9,7 +9,6 @@ import builtins
 import hmac
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -26,7 +25,7 @@ from voicemem.sessions.recording.redaction import redact_rows
 from voicemem.sessions.schema_worker import SCHEMA_WORKER
 from voicemem.store.port import Store
 from voicemem.store.quarantine import QuarantineEntry
-from voicemem.store.records import LIST_BYTES, RestoredSession, SessionFilter, SessionOverview
+from voicemem.store.records import RestoredSession, SessionFilter, SessionOverview
 from voicemem.store.streams import AWAITED_MS, SessionEnding, Stream
 from voicemem.transcript.fold import CLOSED
 
@@ -86,7 +85,7 @@ class Sessions:
         Raises `Refused` (`invalid_cursor`).
         """
         after = None if cursor is None else self.parse_cursor(wanted.project, cursor)
-        page, has_more = await self.store.journal.list_page(msgspec.structs.replace(wanted, after=after), LIST_BYTES)
+        page, has_more = await self.store.journal.list_page(msgspec.structs.replace(wanted, after=after))
         last = (page[-1].started_ms, page[-1].key) if has_more else None
         return page, None if last is None else self.format_cursor(wanted.project, last)
 
@@ -337,11 +336,3 @@ class Presence:
         for key in await self.sessions.store.journal.find_due(now, SWEEP_BATCH):
             count += await self.sessions.close(key, None, now) is not None
         return count
-
-
-async def sweep_forever(presence: Presence) -> None:
-    """Background task: close the sessions that are due, a few times a second."""
-    while True:
-        with suppress(StoreUnavailable):  # what is due now is still due later
-            await presence.sweep()
-        await asyncio.sleep(SWEEP_S)

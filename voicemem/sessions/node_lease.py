@@ -201,7 +201,7 @@ class Watcher:
 
         Tails rely on it (`Tail.poll`): after a look that failed all of them are woken. Raises `StoreUnavailable`.
         """
-        keys = sorted(self.tails.followed_keys())
+        keys = sorted({key for tail in self.tails.open_tails for key in tail.followed})
         before, self.positions = self.positions, {}
         for first in range(0, len(keys), KEYS_PER_LOOK):
             self.positions |= await self.store.nodes.read_positions(keys[first : first + KEYS_PER_LOOK])

@@ -6,9 +6,7 @@ All of it happens while calls are running, so it is done in small steps with pau
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
-from voicemem.errors import StoreUnavailable
 from voicemem.runtime import NodeToken
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.store.port import Store
@@ -84,6 +82,15 @@ class RetentionWorker:
             LOG.info("The content of %d erased sessions has left the store", count)
         return count
 
+    async def erase_all(self) -> None:
+        """Erase what has expired, and delete the content of what is erased, until nothing is left."""
+        while await self.expire() + await self.purge_erased():
+            pass
+
+    async def compact_all(self) -> None:
+        while await self.compact():
+            pass
+
     async def compact(self) -> int:
         """Compact the journals of ended sessions; returns how many. Raises `StoreUnavailable`."""
         count, now = 0, self.clock()
@@ -104,26 +111,6 @@ async def run_paced(step: Awaitable[bool]) -> bool:
     answer = await step
     await asyncio.sleep(min(MAX_PAUSE_S, max(MIN_PAUSE_S, PAUSE_FACTOR * (time() - begun))))
     return answer
-
-
-async def erase_forever(retention: RetentionWorker) -> None:
-    """Background task: erase what has expired, and delete the content of what is erased."""
-    while True:
-        done = 0
-        with suppress(StoreUnavailable):  # what is due now is still due later
-            done = await retention.expire() + await retention.purge_erased()
-        if not done:
-            await asyncio.sleep(IDLE_PAUSE_S)
-
-
-async def compact_forever(retention: RetentionWorker) -> None:
-    """Background task: compact the journals of sessions that can no longer be reopened."""
-    while True:
-        done = 0
-        with suppress(StoreUnavailable):
-            done = await retention.compact()
-        if not done:
-            await asyncio.sleep(IDLE_PAUSE_S)
 
 
 ERASE_PAGE = 20

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -14,6 +14,7 @@ from voicemem.protocol.comparison import SORTED
 from voicemem.store.database import Connection, Port, reads, writes
 from voicemem.store.records import (
     CLIENT_ID_LABEL,
+    LIST_BYTES,
     MAX_COUNTED,
     JournalRow,
     OpenResult,
@@ -397,8 +398,17 @@ class Journal(Port):
         """Sessions that match, by start and key, the newest first; erased ones never match."""
         return (await self.list_page(wanted, sys.maxsize))[0]
 
-    async def list_page(self, wanted: SessionFilter, max_bytes: int) -> tuple[list[Stream], bool]:
-        """The same, and whether more of them match.
+    async def list_pages(self, wanted: SessionFilter) -> AsyncIterator[list[Stream]]:
+        """Yield the same page by page, to the end."""
+        has_more = True
+        while has_more:
+            page, has_more = await self.list_page(wanted)
+            yield page
+            if page:
+                wanted = msgspec.structs.replace(wanted, after=(page[-1].started_ms, page[-1].key))
+
+    async def list_page(self, wanted: SessionFilter, max_bytes: int = LIST_BYTES) -> tuple[list[Stream], bool]:
+        """A page of them, and whether more of them match.
 
         The list may be shorter than its limit: it ends with the session with which the configurations are `max_bytes`
         of JSON or more.

@@ -23,7 +23,7 @@ from voicemem.backoff import spread
 from voicemem.config import session as config
 from voicemem.config.session import Contents
 from voicemem.errors import SessionQuarantined, StoreUnavailable
-from voicemem.exports.call import Call, CallFacts, call_of
+from voicemem.exports.call import CallFacts, call_of
 from voicemem.exports.vcon import vcon_object
 from voicemem.runtime import NodeToken, Runtime
 from voicemem.sessions.read_models.cache import ReadModelCache
@@ -120,24 +120,6 @@ def history_payload(session: dict[str, Any], stopped_ms: int, messages: Sequence
     # The order of the keys is frozen: `stop_ts` comes before `labels`.
     start = {key: value for key, value in session.items() if key != "labels"}
     return orjson.dumps({**start, "stop_ts": stopped_ms // 1000, "labels": session["labels"], "contents": contents})
-
-
-def vcon_payload(session: dict[str, Any], stopped_ms: int, call: Call) -> bytes:
-    return orjson.dumps({**session, "stop_ts": stopped_ms // 1000, "vcon": vcon_object(call)})
-
-
-def envelope(*, notice_id: str, event_type: int, notify_ms: int, session_id: str, payload: bytes) -> bytes:
-    """The whole body around a frozen payload, whose bytes stay unchanged: only `notifyMs` differs between attempts."""
-    return orjson.dumps(
-        {
-            "noticeId": notice_id,
-            "productId": PRODUCT_ID,
-            "eventType": event_type,
-            "notifyMs": notify_ms,
-            "sid": session_id,
-            "payload": orjson.Fragment(payload),
-        }
-    )
 
 
 DAY_S = 86_400
@@ -380,7 +362,7 @@ class OutboxWorker:
             if delivery.event_type == config.HISTORY_EVENT and contents == "vcon":
                 facts = CallFacts(state="ended", ended_ms=header.stopped_ms, **about_call)
                 call = call_of(facts, read_model.timed_messages(), read_model.state)
-                return vcon_payload(session, header.stopped_ms, call)
+                return orjson.dumps({**session, "stop_ts": header.stopped_ms // 1000, "vcon": vcon_object(call)})
             if delivery.event_type == config.HISTORY_EVENT:
                 return history_payload(session, header.stopped_ms, read_model.current_messages(), contents)
             if delivery.event_type == config.METRICS_EVENT:
@@ -437,7 +419,10 @@ def describe_endpoint(delivery: ClaimedDelivery) -> str:
 def make_attempt_request(
     endpoint: Endpoint, notice_id: str, event_type: int, session_id: str, payload: bytes, now_ms: int
 ) -> AttemptRequest:
+    """An attempt with a frozen payload, whose bytes stay unchanged: only `notifyMs` differs between attempts."""
     overlap = now_ms < (endpoint.old_secret_until_ms or 0)
+    envelope = {"noticeId": notice_id, "productId": PRODUCT_ID, "eventType": event_type, "notifyMs": now_ms}
+    envelope |= {"sid": session_id, "payload": orjson.Fragment(payload)}
     return AttemptRequest(
         url=endpoint.url,
         secret=endpoint.secret,
@@ -445,9 +430,7 @@ def make_attempt_request(
         notice_id=notice_id,
         event_type=event_type,
         session_id=session_id,
-        body=envelope(
-            notice_id=notice_id, event_type=event_type, notify_ms=now_ms, session_id=session_id, payload=payload
-        ),
+        body=orjson.dumps(envelope),
         timestamp_s=now_ms // 1000,
         old_secret=endpoint.old_secret if overlap else None,
     )

@@ -19,8 +19,7 @@ from tests.support.documentation import TEXTS, code_blocks
 from tests.support.needs import needs_module
 from tests.support.services import Serve
 from voicemem.app import App
-from voicemem.mcp.caller import Caller, Service
-from voicemem.mcp.server import templates_of
+from voicemem.mcp.server import TEMPLATES
 from voicemem.mcp.tools import TOOLS
 
 with warnings.catch_warnings():
@@ -124,5 +123,5 @@ def test_every_tool_and_its_arguments_stand_on_the_page() -> None:
 
 def test_every_resource_stands_on_the_page() -> None:
     """By the form of its address."""
-    addresses = [template.uri_template for template in templates_of(Caller(Service("http://127.0.0.1:9")))]
+    addresses = [template.uri_template for template in TEMPLATES]
     assert [address for address in addresses if f"| `{address}` |" not in PAGE] == []

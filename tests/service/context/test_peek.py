@@ -14,7 +14,6 @@ from tests.support.servers.llm_server import LlmServer, Script, llm_server
 from tests.support.services import Serve, running_service
 from tests.support.waiting import eventually
 from voicemem.app import App
-from voicemem.context import summaries
 from voicemem.store.sqlite import SqliteStore
 
 DUE = {"policy": "summary", "max_tokens": 40, "keep_recent": 2}
@@ -58,7 +57,7 @@ async def test_a_peek_journals_nothing_and_asks_no_llm(serve: Serve) -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The background looks for summaries that are due all the time."""
-    monkeypatch.setattr(summaries, "LOOK_INTERVAL_S", 0.01)
+    monkeypatch.setattr("voicemem.services.LOOK_INTERVAL_S", 0.01)
 
 
 @pytest.mark.usefixtures("impatient")

@@ -29,7 +29,7 @@ HEAD = "Summary of the first {} messages of this call:\n{}"
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks and new attempts come sooner."""
-    monkeypatch.setattr(summaries, "LOOK_INTERVAL_S", 0.01)
+    monkeypatch.setattr("voicemem.services.LOOK_INTERVAL_S", 0.01)
     monkeypatch.setattr(summaries, "QUIET_INTERVAL_S", 0.01)
     monkeypatch.setattr(summaries, "MIN_RETRY_S", 0.05)
 

@@ -11,13 +11,14 @@ import pytest
 from tests.support.events import event, final
 from tests.support.transcripts import folded
 from voicemem.config.session import HISTORY_EVENT
+from voicemem.store.outbox import Endpoint
 from voicemem.transcript.messages import Message
 from voicemem.transcript.state import Latency
 from voicemem.webhooks.outbox import (
-    envelope,
     history_payload,
     latencies_of,
     left_payload,
+    make_attempt_request,
     metrics_payload,
     session_fields,
     turns_payload,
@@ -120,6 +121,7 @@ def test_missing_values_are_empty_not_absent() -> None:
 def test_envelope_splices_the_frozen_payload_in_unchanged() -> None:
     """The payload's bytes stand in the envelope as they are, spacing and escapes included."""
     frozen = b'{"b" : 1,\n"a":"\\u00e4"}'
-    body = envelope(notice_id='n"1', event_type=HISTORY_EVENT, notify_ms=5, session_id="S1", payload=frozen)
+    endpoint = Endpoint(0, None, "https://a.example", None, "full", public_only=True, disabled_ms=None)
+    body = make_attempt_request(endpoint, 'n"1', HISTORY_EVENT, "S1", frozen, 5).body
     head = b'{"noticeId":"n\\"1","productId":17,"eventType":103,"notifyMs":5,"sid":"S1","payload":'
     assert body == head + frozen + b"}"

@@ -12,7 +12,7 @@ from voicemem.sessions.read_models.read_model import ReadModel, compress_state
 
 SNAPSHOTS_PER_COMMIT = 200
 """Snapshots saved at a time, in one commit."""
-MAINTENANCE_S = 1.0
+ROUND_S = 1.0
 """Pause between two rounds of maintenance."""
 REPORT_ROUNDS = 10
 """Rounds between two looks at what other processes have quarantined."""
@@ -104,23 +104,9 @@ async def save_all(read_models: ReadModelCache, timeout_s: float) -> None:
                 )
 
 
-async def maintain_forever(read_models: ReadModelCache) -> None:
-    """Background task: keep the cache in bounds, once a second."""
-    while True:
-        await asyncio.sleep(MAINTENANCE_S)
-        await maintain(read_models)
-
-
 async def relieve_forever(read_models: ReadModelCache) -> None:
     """Background task: keep the cache in bounds between two rounds of maintenance, while events come in fast."""
     while True:
         await read_models.under_pressure.wait()
         read_models.under_pressure.clear()
         await relieve(read_models)
-
-
-async def catch_up_forever(read_models: ReadModelCache) -> None:
-    """Background task: fold what is too much for the event loop. It has a task of its own, since it may take long."""
-    while True:
-        await asyncio.sleep(MAINTENANCE_S)
-        await catch_up_lagging(read_models)

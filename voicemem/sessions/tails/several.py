@@ -6,14 +6,13 @@ The hub begins the tails, and wakes them at every commit.
 from bisect import bisect_left, insort
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Set
 
-import msgspec
+from msgspec.structs import replace
 
 from voicemem.errors import Refused
 from voicemem.sessions.recording.commits import CommitFeed
 from voicemem.sessions.tails.tail import (
     FollowedSession,
     Tail,
-    TailEnd,
     TailItem,
     TailSources,
     TailView,
@@ -21,7 +20,7 @@ from voicemem.sessions.tails.tail import (
     parse_session_cursor,
     parse_several_cursor,
 )
-from voicemem.store.records import LIST_BYTES, SessionFilter
+from voicemem.store.records import SessionFilter
 from voicemem.store.streams import AppendResult, Stream
 
 LOOK_BACK = 256
@@ -134,14 +133,12 @@ class TailOfSeveral(Tail):
         super().__init__(sources, view, followed)
         self.wanted = wanted
         self.known = known
+        self.awaits_end = wanted.state == "ended"
+        if not self.store.is_exclusive:  # other nodes begin sessions of which no commit here tells
+            self.poll_s /= 2
         self.polls = 0
         self.found: dict[int, Stream] = {}
         """Sessions that match, that a commit has named, and that are not followed yet."""
-
-    @property
-    def poll_s(self) -> float:
-        """New sessions are looked for more often where other nodes begin some, of which no commit here tells."""
-        return super().poll_s if self.store.is_exclusive else super().poll_s / 2
 
     @property
     def cursor(self) -> str:
@@ -161,13 +158,6 @@ class TailOfSeveral(Tail):
                 self.found[key] = stream
                 self.notified.set()
 
-    def is_too_early(self, stream: Stream) -> bool:
-        return self.wanted.state == "ended" and stream.state != "ended"
-
-    def finish(self, session: FollowedSession, state: str, reason: str | None) -> TailItem:
-        del self.followed[session.stream.key]
-        return TailItem(self.cursor, TailEnd(session.stream.id, state, reason))
-
     async def watch(self) -> AsyncIterator[list[TailItem]]:
         yield [TailItem(self.cursor, None)]
         async for items in super().watch():
@@ -181,7 +171,7 @@ class TailOfSeveral(Tail):
             await self.find_new_sessions()
 
     async def poll(self) -> None:
-        self.dirty_keys.update(self.unwatched_keys())
+        await super().poll()
         if await self.find_new_sessions():
             self.known.finish_look()
         self.polls += 1
@@ -189,21 +179,9 @@ class TailOfSeveral(Tail):
             async for page in self.running_pages():
                 self.follow_known(page)
 
-    async def running_pages(self) -> AsyncIterator[list[Stream]]:
-        """All running sessions that match, the newest first, in pages of `LIST_BYTES` of configurations at most."""
-        wanted = SessionFilter(
-            project=self.wanted.project,
-            state="running",
-            user_id=self.wanted.user_id,
-            label=self.wanted.label,
-            limit=LIST_PAGE,
-        )
-        has_more = True
-        while has_more:
-            page, has_more = await self.store.journal.list_page(wanted, LIST_BYTES)
-            yield page
-            if page:
-                wanted = msgspec.structs.replace(wanted, after=(page[-1].started_ms, page[-1].key))
+    def running_pages(self) -> AsyncIterator[list[Stream]]:
+        """All running sessions that match, by pages."""
+        return self.store.journal.list_pages(replace(self.wanted, state="running", limit=LIST_PAGE))
 
     async def find_new_sessions(self) -> bool:
         """Follow the sessions that have started, in the order of their keys.
@@ -280,9 +258,6 @@ class TailHub:
         streams = {result.stream.key: result.stream for result in appended}
         for tail in self.open_tails:
             tail.notify(streams)
-
-    def followed_keys(self) -> set[int]:
-        return {key for tail in self.open_tails for key in tail.followed}
 
     def notify_keys(self, keys: Set[int]) -> None:
         for tail in self.open_tails:

@@ -120,11 +120,9 @@ class Tail:
         self.notified = asyncio.Event()
         self.dirty_keys = set(self.followed)
         """Keys of sessions that may have more to send."""
-
-    @property
-    def poll_s(self) -> float:
-        """Seconds between two looks at what nothing wakes it for."""
-        return POLL_S
+        self.poll_s = POLL_S
+        self.awaits_end = False
+        """True if it sends sessions that have ended only."""
 
     @property
     def cursor(self) -> str:
@@ -152,30 +150,24 @@ class Tail:
             self.notified.set()
 
     async def poll(self) -> None:
-        """Note which sessions may have changed without a notification, once every `poll_s`."""
-        self.dirty_keys.update(self.unwatched_keys())
+        """Note which sessions may have changed without a notification, once every `poll_s`.
 
-    def unwatched_keys(self) -> Iterable[int]:
-        """On a store that several nodes may share, a watcher looks for all tails at once at the journals' ends.
-
-        So there a tail only looks at what it could not read last time, and at what may soon be closed for good.
+        On a store that several nodes may share, a watcher looks for all tails at once at the journals' ends. So there
+        a tail only looks at what it could not read last time, and at what may soon be closed for good.
         """
-        if self.store.is_exclusive:
-            return self.followed
-        return [
+        self.dirty_keys.update(
             key
             for key, session in self.followed.items()
-            if session.stream.state != "running" or session.position < session.stream.position
-        ]
-
-    def is_too_early(self, stream: Stream) -> bool:
-        return False
+            if self.store.is_exclusive
+            or session.stream.state != "running"
+            or session.position < session.stream.position
+        )
 
     def finish(self, session: FollowedSession, state: str, reason: str | None) -> TailItem:
-        """The last item of a session; a reader that returns with its place gets the same item again."""
-        cursor = self.cursor
+        """The last item; in a tail of one session, a reader that returns with its place gets the same item again."""
+        place = self.cursor
         del self.followed[session.stream.key]
-        return TailItem(cursor, TailEnd(session.stream.id, state, reason))
+        return TailItem(self.cursor if self.is_endless else place, TailEnd(session.stream.id, state, reason))
 
     async def watch(self) -> AsyncIterator[list[TailItem]]:
         """Yield items as they come, and an empty list every `poll_s`, until the session or the service ends, or the
@@ -222,7 +214,7 @@ class Tail:
                 yield [self.finish(session, "erased", None)]
                 continue
             session.stream = stream
-            if self.is_too_early(stream):
+            if self.awaits_end and stream.state != "ended":
                 continue
             before = session.position
             if before < stream.position or self.view.call:
