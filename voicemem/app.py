@@ -23,9 +23,9 @@ from voicemem.server.http.request import DECODING, GAUGES, Decoding
 from voicemem.server.ingest.server import IngestServer
 from voicemem.server.page.login import PageOrigin
 from voicemem.server.rest import application
-from voicemem.services import GRACE_S, Services
+from voicemem.services import GRACE_S, Services, repeat
 from voicemem.sessions.gauges import Gauges
-from voicemem.sessions.node_lease import watch_leases_forever
+from voicemem.sessions.node_lease import LEASES_INTERVAL_S
 from voicemem.sessions.recording.redaction import load_rules
 from voicemem.store.engines import open_store
 from voicemem.telemetry import Telemetry
@@ -98,12 +98,14 @@ class App:
         for work in (*services.background(), self.ingest.enforce_grants()):
             self.run_in_background(work)
         if not services.store.is_exclusive:
-            watched = services.watcher, self.ingest.held_leases, self.ingest.supersede
-            self.run_in_background(watch_leases_forever(*watched))
+            self.run_in_background(repeat(self.look_at_leases, LEASES_INTERVAL_S))
         with naming_flag("--rest"):
             await self.rest_server.start_serving()
         with naming_flag("--ingest"):
             self.ingest_address = await self.ingest.start(self.settings.ingest)
+
+    async def look_at_leases(self) -> None:
+        await self.services.watcher.look_at_leases(self.ingest.held_leases(), self.ingest.supersede)
 
     async def set_operator_endpoint(self, now_ms: int) -> None:
         """Set the operator's webhook, or turn it off; without a setting, all nodes keep what another start has set."""

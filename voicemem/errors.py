@@ -149,7 +149,7 @@ class VoicememError(Exception):
     code = "internal"
 
     def __init__(self, code: str, detail: str | None = None) -> None:
-        self.code = code
+        self.code = self.word = code  # the word is the same, or says more
         self.detail = detail or CODES[code].sentence
         super().__init__(f"{code}: {self.detail}")
 
@@ -215,7 +215,7 @@ class LlmFailed(VoicememError):
         code = codes.get(str(why), "llm_failed")
         sentence = f"The LLM answered {why}." if type(why) is int else f"{CODES[code].sentence[:-1]}: {why}."
         super().__init__(code, sentence if code == "llm_failed" else None)
-        self.why = why
+        self.why, self.word = why, str(why)
 
 
 class CannotStart(VoicememError):

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from voicemem.config.service import Settings, parse_memories_ttl
-from voicemem.config.session import SessionPatch, llm_url, webhook_url
+from voicemem.config.session import SessionPatch, outbound_urls
 from voicemem.context.policies import Policies
 from voicemem.context.recall import Recall
 from voicemem.context.summaries import LOOK_INTERVAL_S, Summaries
@@ -106,9 +106,8 @@ class Services:
 
     def check_patch(self, patch: SessionPatch) -> None:
         """Check what depends on this service: URLs that it must not call, and policies that it does not have."""
-        for url in (webhook_url(patch), llm_url(patch)):
-            if url is not None:
-                check_url(url, self.allowed)
+        for url in outbound_urls(patch):
+            check_url(url, self.allowed)
         self.check_context(patch.public.get("memory"))
 
     def check_policies(self, memory: Any) -> None:

@@ -35,11 +35,6 @@ class SessionPatch(Struct, frozen=True):
     """By dotted path, such as "llm.api_key"; None where a patch removes one."""
 
 
-def secret_text(value: Any) -> str | None:
-    """A secret as it is stored: a text, which for headers is the JSON of the object."""
-    return SORTED.encode(drop_nulls(value)).decode() if isinstance(value, dict) else value
-
-
 def changes_outbound(config: JsonObject) -> bool:
     """Return whether a configuration or patch, as it came, sets or removes a cause of outbound requests."""
     llm = config.get("llm", {})
@@ -50,20 +45,11 @@ def patch_changes_outbound(session_patch: SessionPatch) -> bool:
     return bool(session_patch.secrets) or changes_outbound(session_patch.public)
 
 
-def llm_url(session_patch: SessionPatch) -> str | None:
-    """The URL of the LLM that a configuration or patch sets, if it sets one."""
-    return url_of(session_patch, "llm")
-
-
-def webhook_url(session_patch: SessionPatch) -> str | None:
-    """The URL of the receiver that a configuration or patch sets, if it sets one."""
-    return url_of(session_patch, "webhook")
-
-
-def url_of(session_patch: SessionPatch, section: str) -> str | None:
-    values = session_patch.public.get(section)
-    url = values.get("url") if isinstance(values, dict) else None
-    return url if isinstance(url, str) else None
+def outbound_urls(session_patch: SessionPatch) -> list[str]:
+    """The URLs that a configuration or patch sets: of its webhooks' receiver, and of its LLM."""
+    sections = (session_patch.public.get(section) for section in ("webhook", "llm"))
+    urls = (values.get("url") for values in sections if isinstance(values, dict))
+    return [url for url in urls if isinstance(url, str)]
 
 
 def check_webhook_secret(secret: str | None) -> None:
@@ -290,7 +276,10 @@ def split_secrets(given: JsonObject) -> SessionPatch:
         if section in public and values is None:
             secrets[f"{section}.{key}"] = None
         elif isinstance(values, dict) and key in values:
-            secrets[f"{section}.{key}"] = secret_text(values[key])
+            value = values[key]  # a text, or headers, of which the JSON is stored
+            secrets[f"{section}.{key}"] = (
+                SORTED.encode(drop_nulls(value)).decode() if isinstance(value, dict) else value
+            )
             public[section] = {name: value for name, value in values.items() if name != key}
     return SessionPatch(public, secrets)
 

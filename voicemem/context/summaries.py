@@ -28,7 +28,7 @@ from voicemem.context.policies import (
     render_messages,
     summary_tokens,
 )
-from voicemem.errors import LlmFailed, Refused, SessionQuarantined, StoreUnavailable, VoicememError
+from voicemem.errors import Refused, SessionQuarantined, StoreUnavailable, VoicememError
 from voicemem.llm.background import BackgroundLlm, ConcurrencyLimiter, LlmText
 from voicemem.llm.tokens import UNKNOWN_WINDOW
 from voicemem.protocol.events import MemorySummary
@@ -183,7 +183,7 @@ class Summaries:
             await self.append_summary(job.stream, due, summary_result)
             job.failures, job.error = 0, None
         except VoicememError as error:
-            self.schedule_retry(job, str(error.why) if isinstance(error, LlmFailed) else error.code)
+            self.schedule_retry(job, error.word)
         except Exception as error:  # the edge of a background task: whatever fails is tried again
             LOG.error("The summary for session %s failed", job.stream.id, exc_info=error)
             self.schedule_retry(job, "internal")

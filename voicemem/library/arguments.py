@@ -24,7 +24,7 @@ from voicemem.context.policies import (
 from voicemem.errors import CannotStart, InvalidFrame, Refused
 from voicemem.exports.formats import FormatName
 from voicemem.protocol.codec import check_frame, decode_body
-from voicemem.protocol.explanations import describe_error
+from voicemem.protocol.explanations import converted
 from voicemem.protocol.types import JsonObject, Name, Natural, SequenceNumber, SessionId
 from voicemem.security.access import PROJECT_PATTERN
 from voicemem.store.records import SessionFilter
@@ -170,11 +170,3 @@ def dict_of(value: Any) -> dict[Any, Any]:
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError
-
-
-def converted(value: Any, kind: type[T]) -> T:
-    """A decoded value as a typed one. Raises `Refused` (`invalid_field`)."""
-    try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        raise Refused("invalid_field", describe_error(error, kind)) from None

@@ -24,7 +24,6 @@ from voicemem.library.arguments import (
     check_project,
     check_user_id,
     context_options,
-    converted,
     export_filters,
     export_format,
     json_bytes,
@@ -53,6 +52,7 @@ from voicemem.memory.working_memory import (
 )
 from voicemem.protocol.codec import RejectedEvent, decode_event
 from voicemem.protocol.events import MemoryData
+from voicemem.protocol.explanations import converted
 from voicemem.protocol.types import JsonObject
 from voicemem.redaction.texts import Rules
 from voicemem.runtime import MemoryBudget, Runtime

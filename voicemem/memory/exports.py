@@ -17,7 +17,7 @@ from msgspec import Meta, Raw, Struct, field, structs
 from voicemem.config.session import parse_config
 from voicemem.documents.document import Document, Form, Operation, apply_operation, form_of
 from voicemem.errors import DamagedEntry, SessionQuarantined
-from voicemem.exports.call import Call, CallFacts, call_of
+from voicemem.exports.call import CallFacts, call_of
 from voicemem.exports.formats import FORMATS, FormatName, file_name
 from voicemem.memory.long_term.records import Memory, to_memory
 from voicemem.protocol import codec
@@ -76,16 +76,12 @@ class CallsEnd(Struct, frozen=True, tag="end"):
 CallsLine = CallsBegin | ExportedCall | UnreadableCall | CallsEnd
 
 
-def read_call(stream: Stream, read_model: ReadModel) -> Call:
+def write_call(name: FormatName, stream: Stream, read_model: ReadModel) -> str:
     config = parse_config(stream.config)
     of_stream = {name: getattr(stream, name) for name in ("state", "reason", "started_ms", "ended_ms")}
     of_config = {name: getattr(config, name) for name in ("name", "channel", "user_id", "labels")}
     facts = CallFacts(session_id=stream.id, **of_stream, **of_config)
-    return call_of(facts, read_model.timed_messages(), read_model.state)
-
-
-def write_call(name: FormatName, stream: Stream, read_model: ReadModel) -> str:
-    return FORMATS[name].write(read_call(stream, read_model))
+    return FORMATS[name].write(call_of(facts, read_model.timed_messages(), read_model.state))
 
 
 async def export_calls(

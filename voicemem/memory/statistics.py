@@ -222,14 +222,10 @@ class Overviews:
         for key in list(islice(self.pending, SLICE)):
             position = self.pending.pop(key)
             with suppress(SessionQuarantined):
-                made.append(await self.compute(key, position))
+                make = partial(made_figures, key)
+                made.append(await self.read_models.compute_as_of(key, position, make, background=True, or_later=True))
         if made:
             await self.store.overviews.save_figures(made)
-
-    async def compute(self, key: int, position: int) -> SavedFigures:
-        """The figures of a memory at `position` or later. Raises `SessionQuarantined`."""
-        make = partial(made_figures, key)
-        return await self.read_models.compute_as_of(key, position, make, background=True, or_later=True)
 
 
 def made_figures(key: int, read_model: ReadModel) -> SavedFigures:

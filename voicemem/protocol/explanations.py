@@ -7,15 +7,16 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Struct
 
-from voicemem.errors import CODES
+from voicemem.errors import CODES, Refused
 from voicemem.protocol.events import IncomingEvent, kinds_by_type
 from voicemem.protocol.types import PATTERN_SENTENCES
 
+T = TypeVar("T")
 LONGEST = 40
 """Longer texts are not names."""
 CLOSE = 0.72
@@ -36,6 +37,14 @@ def did_you_mean(name: str, known: Iterable[str], close: float = CLOSE) -> str:
     names = {plain(one): one for one in known}
     near = get_close_matches(plain(name), names, 1, close)
     return f" (did you mean `{names[near[0]]}`?)" if near else ""
+
+
+def converted(value: Any, kind: type[T]) -> T:
+    """A decoded value as a typed one. Raises `Refused` (`invalid_field`)."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise Refused("invalid_field", describe_error(error, kind)) from None
 
 
 def describe_error(error: msgspec.ValidationError, *kinds: Any) -> str:

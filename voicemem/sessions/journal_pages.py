@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -156,12 +157,8 @@ async def native_rows(
     state, position = State(), 0
     while rows := await read_models.store.journal.read_rows(stream.key, position, PAGE):
         position = rows[-1].position
-
-        def work(rows: Sequence[JournalRow] = rows) -> list[JournalRow]:
-            return translated(state, rows)
-
         try:
-            page = await read_models.off_loop.run(work)
+            page = await read_models.off_loop.run(partial(translated, state, rows))
         except BudgetExhausted:
             raise SessionQuarantined from None
         yield [row for row in page if row.position > after]

@@ -43,9 +43,6 @@ class Measurement(NamedTuple):
     round_trip_ms: int
     offset_ms: int
 
-    def agrees_with(self, other: Measurement) -> bool:
-        return abs(self.offset_ms - other.offset_ms) <= self.round_trip_ms + other.round_trip_ms + 1
-
 
 class NodeClock:
     """A clock in Unix ms that is corrected by another, which all nodes have."""
@@ -65,8 +62,8 @@ class NodeClock:
         answered = self.own()
         if there is None or answered < asked:  # the own clock was set in between
             return
-        newest = Measurement(answered - asked, there - (asked + answered) // 2)
-        if not all(map(newest.agrees_with, self.measured)):
+        newest = trip_ms, offset_ms = Measurement(answered - asked, there - (asked + answered) // 2)
+        if any(abs(offset_ms - one.offset_ms) > trip_ms + one.round_trip_ms + 1 for one in self.measured):
             self.measured.clear()  # one of the clocks was set
         self.measured.append(newest)
         self.offset_ms = min(self.measured).offset_ms
@@ -210,6 +207,13 @@ class Watcher:
             self.tails.notify_keys(changed)
         return len(keys)
 
+    async def look_at_leases(self, held: Iterable[HeldLease], supersede: Callable[[HeldLease], None]) -> None:
+        """Report which of these leases were superseded on other nodes. Raises `StoreUnavailable`."""
+        leases = list(held)
+        for first in range(0, len(leases), KEYS_PER_LOOK):
+            for lease in await self.store.nodes.find_superseded(leases[first : first + KEYS_PER_LOOK]):
+                supersede(lease)
+
 
 def interval_s(followed: int) -> float:
     """Seconds from the start of a look at so many journals to that of the next one."""
@@ -224,16 +228,3 @@ async def watch_journals_forever(watcher: Watcher) -> None:
             followed = await watcher.look_at_journals()
         interval = interval_s(followed)
         await asyncio.sleep(max(began + interval - time.monotonic(), interval / 2))  # a slow store gets its rest
-
-
-async def watch_leases_forever(
-    watcher: Watcher, held: Callable[[], Iterable[HeldLease]], supersede: Callable[[HeldLease], None]
-) -> None:
-    """Background task: report the leases that were superseded on other nodes, of those that this one holds."""
-    while True:
-        with suppress(StoreUnavailable):
-            leases = list(held())
-            for first in range(0, len(leases), KEYS_PER_LOOK):
-                for lease in await watcher.store.nodes.find_superseded(leases[first : first + KEYS_PER_LOOK]):
-                    supersede(lease)
-        await asyncio.sleep(LEASES_INTERVAL_S)

@@ -12,9 +12,9 @@ from msgspec import UNSET, Meta, Struct, UnsetType, convert, structs, to_builtin
 from voicemem.errors import Refused
 from voicemem.memory.long_term.records import GivenMemory, Memory, MemoryDraft, MemoryPatch
 from voicemem.protocol.comparison import HIDDEN
+from voicemem.protocol.explanations import converted
 from voicemem.protocol.memories import GivenKind
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, Name, Natural
-from voicemem.server.http.request import convert_body
 
 MESSAGE_TOPIC = "agentmemorymessage"
 """Marks memories of the type `message`, for which there is no kind. One word, so that no query finds it by chance."""
@@ -299,7 +299,7 @@ def draft_of(record: GivenRecord, session_id: str | None, kind: MemoryType = "se
         metadata=None if kept == KeptRecord() else {KEPT: to_builtins(kept)},
         created_ms=None if created is None else to_ms(created),
     )
-    convert_body({name: getattr(draft, name) for name in GivenMemory.__struct_fields__}, GivenMemory)
+    converted({name: getattr(draft, name) for name in GivenMemory.__struct_fields__}, GivenMemory)
     return draft
 
 
@@ -393,4 +393,4 @@ def patch_of(given: RecordPatch, memory: Memory, session_id: str | UnsetType | N
     if kept != kept_of(memory):
         others = {name: value for name, value in (memory.metadata or {}).items() if name != KEPT}
         changed["metadata"] = others | {KEPT: to_builtins(kept)}
-    return convert_body(changed, MemoryPatch)
+    return converted(changed, MemoryPatch)

@@ -21,13 +21,13 @@ from voicemem.compat.agent_memory_server.working_memory import (
     make_prompt,
     window_of,
 )
+from voicemem.protocol.explanations import converted
 from voicemem.protocol.types import MAX_INTEGER
 from voicemem.security.access import Gate
 from voicemem.security.audit import audit
 from voicemem.server.http.request import (
     GRANT,
     SERVICES,
-    convert_body,
     json_response,
     read_body,
     read_object,
@@ -192,7 +192,7 @@ async def search_long_term_memory(request: web.Request, _: OptimizeQuery) -> web
     service, project = called(request)
     body = await read_object(request)
     check_filters(body)
-    return json_response(await service.finder.search(project, convert_body(body, RecordSearch)))
+    return json_response(await service.finder.search(project, converted(body, RecordSearch)))
 
 
 @ROUTES.add(f"POST {LONG_TERM_PATH}/", "ingest", Ack, long_term.GivenRecords, f"{WRITE_CODES} quota_exceeded")
@@ -255,7 +255,7 @@ async def make_memory_prompt(request: web.Request, _: OptimizeQuery) -> web.Resp
     service, project = called(request)
     body = await read_object(request)
     check_filters(body.get("long_term_search"))
-    return json_response(await make_prompt(service.working, service.finder, project, convert_body(body, PromptRequest)))
+    return json_response(await make_prompt(service.working, service.finder, project, converted(body, PromptRequest)))
 
 
 class PartitionsQuery(long_term.CompactQuery, frozen=True):

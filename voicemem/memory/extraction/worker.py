@@ -16,7 +16,7 @@ from voicemem.backoff import exponential_s, spread
 from voicemem.config.context import ExtractConfig
 from voicemem.config.session import parse_config
 from voicemem.context.policies import Policies
-from voicemem.errors import LlmFailed, Refused, SessionQuarantined, StoreUnavailable, VoicememError
+from voicemem.errors import Refused, SessionQuarantined, StoreUnavailable, VoicememError
 from voicemem.llm.background import ConcurrencyLimiter
 from voicemem.memory.extraction.extractor import MAX_CALLS, ExtractionState, Extractor, StateName
 from voicemem.runtime import NodeToken, Runtime
@@ -210,8 +210,7 @@ class ExtractionWorker:
             if error.code == "unknown_session":
                 self.jobs.pop(stream.key, None)  # it was erased meanwhile
             else:
-                word = str(error.why) if isinstance(error, LlmFailed) else error.code
-                self.schedule_retry(job, stream, waiting, word)
+                self.schedule_retry(job, stream, waiting, error.word)
         except Exception as error:  # the edge of a background task: whatever fails is tried again
             LOG.error("The memories of session %s failed", stream.id, exc_info=error)
             self.schedule_retry(job, stream, waiting, "internal")

@@ -20,7 +20,7 @@ from msgspec import UNSET, Struct, structs
 
 from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable, VoicememError
 from voicemem.protocol.codec import decode_body
-from voicemem.protocol.explanations import describe_error
+from voicemem.protocol.explanations import converted, describe_error
 from voicemem.protocol.types import MAX_FRAME_BYTES, SESSION_ID_PATTERN, JsonObject, Name, matching
 from voicemem.security.access import Gate, Grant
 from voicemem.server.http.connections import authenticated
@@ -278,17 +278,9 @@ async def read_object(request: web.Request) -> JsonObject:
     return value
 
 
-def convert_body(value: JsonObject, kind: type[T]) -> T:
-    """Convert the object of a body to a struct. Raises `Refused` (`invalid_field`)."""
-    try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        raise Refused("invalid_field", describe_error(error, kind)) from None
-
-
 async def read_struct(request: web.Request, kind: type[T]) -> T:
     """Read the body as a struct. Raises as `read_object`, and `Refused` (`invalid_field`)."""
-    return convert_body(await read_object(request), kind)
+    return converted(await read_object(request), kind)
 
 
 def fields_given(values: Struct) -> JsonObject:

@@ -103,7 +103,7 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     try:
         return await cancel_on_hangup(request, task)
     except LlmFailed as error:
-        request[FAILURE_CODE] = failure_code(error)
+        request[FAILURE_CODE] = error.word
         raise
     except asyncio.CancelledError:
         if gateway.draining and task.cancelled():
@@ -146,7 +146,7 @@ async def answer_streamed(request: web.Request, llm_request: LlmRequest | ToolLo
     except VoicememError as error:
         if response is None:
             raise
-        await write_quietly(response, sse.encode(error_chunk(failure_code(error), error.detail, error.code)))
+        await write_quietly(response, sse.encode(error_chunk(error.word, error.detail, error.code)))
     except asyncio.CancelledError:
         if response is None or not services_of(request).gateway.draining:
             raise
@@ -171,11 +171,6 @@ def reply_headers(llm_request: LlmRequest | ToolLoop) -> dict[str, str]:
     if llm_request.ignored:
         names[IGNORED_HEADER] = ", ".join(f"messages[{index}]" for index in llm_request.ignored[:MAX_LISTED])
     return names if llm_request.item is None else names | {ITEM_HEADER: llm_request.item}
-
-
-def failure_code(error: VoicememError) -> str:
-    """Return the most exact code of an error: for an LLM that failed, its HTTP status or a word."""
-    return str(error.why) if isinstance(error, LlmFailed) else error.code
 
 
 def error_chunk(code: str, sentence: str, reason: str) -> bytes:

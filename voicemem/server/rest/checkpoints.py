@@ -9,12 +9,12 @@ from msgspec import Meta, Raw, Struct
 from voicemem.errors import InvalidFrame, RateLimited, Refused
 from voicemem.memory import checkpoints
 from voicemem.memory.fork import fork
+from voicemem.protocol.explanations import converted
 from voicemem.protocol.pieces import Pieces, Unreadable
 from voicemem.protocol.types import Natural, SessionId
 from voicemem.server.http.request import (
     GRANT,
     check_session_id,
-    convert_body,
     decompress,
     get_stream,
     json_response,
@@ -157,7 +157,7 @@ async def fork_session(request: web.Request) -> web.Response:
     request[GRANT].require_setting()
     stream = await get_stream(request)
     config = await read_object(request)  # and the fields of a fork, taken out next
-    point = convert_body({name: config.pop(name) for name in ("at_turn", "session_id") if name in config}, ForkPoint)
+    point = converted({name: config.pop(name) for name in ("at_turn", "session_id") if name in config}, ForkPoint)
     session_id = None if point.session_id is None else check_session_id(point.session_id)
     check_outbound_change(request, config)
     services = services_of(request)

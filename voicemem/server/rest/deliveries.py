@@ -13,14 +13,13 @@ from voicemem.protocol.types import MAX_INTEGER, SessionId
 from voicemem.server.http.request import GRANT, get_stream, json_response, read_struct, services_of
 from voicemem.server.http.routes import DELIVERY_ID_PATTERN, DeliveryId, Routes
 from voicemem.server.rest.webhooks import ENDPOINT_PATH, UNKNOWN_ENDPOINT, audit_endpoint, endpoint_of, origin_of
-from voicemem.store.deliveries import DeliveryFilter, EndpointDelivery, ListedDelivery
+from voicemem.store.deliveries import DeliveryFilter, DeliveryState, EndpointDelivery, ListedDelivery
 from voicemem.store.deliveries import DeliveryPage as ListedPage
 from voicemem.webhooks.endpoints import OPERATOR_ID
 
 ROUTES = Routes()
 
 DELIVERY_ID = re.compile(DELIVERY_ID_PATTERN)
-DeliveryState = Literal["pending", "delivered", "failed"]
 
 
 class Since(Struct, frozen=True, forbid_unknown_fields=True):
@@ -29,14 +28,19 @@ class Since(Struct, frozen=True, forbid_unknown_fields=True):
     since: Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
 
 
-class DeliveryQuery(Struct, frozen=True, forbid_unknown_fields=True):
+class SessionDeliveryQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """`before` is the `next_before` of the previous page."""
+
+    state: DeliveryState | None = None
+    before: DeliveryId | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+
+
+class DeliveryQuery(SessionDeliveryQuery, frozen=True, forbid_unknown_fields=True):
     """`before` is the `next_before` of the previous page."""
 
     session_id: SessionId | None = None
     event_type: Literal[101, 102, 103, 111, 112] | None = None
-    state: DeliveryState | None = None
-    before: DeliveryId | None = None
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
 
 
 class DeliveryAttempt(Struct, frozen=True):
@@ -94,7 +98,7 @@ def delivery_fields(item: EndpointDelivery) -> dict[str, Any]:
     }
 
 
-def filter_of(query: DeliveryQuery | SessionDeliveryQuery) -> DeliveryFilter:
+def filter_of(query: SessionDeliveryQuery) -> DeliveryFilter:
     return DeliveryFilter(**structs.asdict(query) | {"before": None if query.before is None else int(query.before)})
 
 
@@ -140,14 +144,6 @@ async def recover_deliveries(request: web.Request) -> web.Response:
     count = await services_of(request).webhooks.recover(*endpoint_of(request), body.since)
     audit_endpoint(request, "deliveries_recovered", request.match_info["id"], since=body.since, count=count)
     return json_response(Recovered(count), 202)
-
-
-class SessionDeliveryQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """`before` is the `next_before` of the previous page."""
-
-    state: DeliveryState | None = None
-    before: DeliveryId | None = None
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
 
 
 class OneDeliveryQuery(Struct, frozen=True, forbid_unknown_fields=True):

@@ -14,11 +14,11 @@ from voicemem.memory.long_term.forgetting import ForgetMemories, forget, policy_
 from voicemem.memory.long_term.memories import MemoriesQuery, MemoryPage, list_filter, memory_page
 from voicemem.memory.long_term.records import MAX_GIVEN, GivenMemory, KnownMemory, Memory, MemoryPatch, draft_of
 from voicemem.memory.search import FoundMemories, MemorySearch
+from voicemem.protocol.explanations import converted
 from voicemem.protocol.types import JsonObject
 from voicemem.security.audit import audit
 from voicemem.server.http.request import (
     GRANT,
-    convert_body,
     get_stream,
     json_response,
     name_in_path,
@@ -154,14 +154,14 @@ async def keep_memories(request: web.Request) -> web.Response:
 def given_in(body: JsonObject) -> list[GivenMemory]:
     """The memories of a body. Raises `Refused`, and says which of them it is about."""
     if "memories" not in body:
-        return [convert_body(body, GivenMemory)]
+        return [converted(body, GivenMemory)]
     try:
-        return convert_body(body, GivenMemories).memories
+        return converted(body, GivenMemories).memories
     except Refused as refused:
         place = 0
         with suppress(Refused, TypeError):
             for one in body["memories"]:
-                convert_body(one, GivenMemory)
+                converted(one, GivenMemory)
                 place += 1
         raise Refused(refused.code, refused.detail.replace("memories[...]", f"memories[{place}]")) from None
 

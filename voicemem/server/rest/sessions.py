@@ -216,11 +216,6 @@ class SentRow(NamedTuple):
     digest: bytes
 
 
-async def answer_live(request: web.Request, conditions: SessionFilter) -> web.StreamResponse:
-    wanted = structs.replace(conditions, limit=min(MAX_FOLLOWED, conditions.limit))
-    return await stream_events(request, live_rows(services_of(request), wanted), iter, lambda: True)
-
-
 async def live_rows(services: Services, wanted: SessionFilter) -> AsyncGenerator[list[bytes], None]:
     """Yield rows that have changed, as server-sent events, and an empty list now and then, until the service stops."""
     time, draining = asyncio.get_running_loop().time, services.draining
@@ -407,7 +402,8 @@ async def list_sessions(request: web.Request, query: SessionsQuery) -> web.Strea
         found = await services_of(request).finder.find_calls(conditions.project, query.user_id, query.q)
         conditions = msgspec.structs.replace(conditions, keys=found)
     if query.fields == "overview" and wants_tail(request):
-        return await answer_live(request, conditions)
+        wanted = structs.replace(conditions, limit=min(MAX_FOLLOWED, conditions.limit))
+        return await stream_events(request, live_rows(services_of(request), wanted), iter, lambda: True)
     if query.fields == "overview":
         return await answer_overviews(request, conditions, query.cursor, query.count)
     read = services_of(request).sessions.list

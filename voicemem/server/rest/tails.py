@@ -80,13 +80,10 @@ class MessageChanges(Struct, frozen=True):
     upserts: list[MessageUpsert]
 
 
-class EncodedChanges(Struct, frozen=True):
+class EncodedChanges(MessageChanges, frozen=True):
     """The same with messages that are already JSON."""
 
-    session_id: SessionId
-    position: int
-    removed: list[str]
-    upserts: list[Upsert]
+    upserts: list[Upsert]  # type: ignore[assignment]
 
 
 class TurnUpdate(TurnReport, frozen=True, kw_only=True):
