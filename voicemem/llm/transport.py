@@ -21,7 +21,7 @@ from openai import APIConnectionError, APIStatusError, AsyncOpenAI, AsyncStream,
 from voicemem.errors import LlmFailed
 from voicemem.llm.endpoints import LlmEndpoint
 from voicemem.protocol.types import JsonObject
-from voicemem.security.address_guard import AddressNotAllowedError
+from voicemem.security.address_guard import AddressNotAllowedError, direct_session
 
 LOG = logging.getLogger("voicemem.llm")
 RESERVED_HEADERS = frozenset(
@@ -153,29 +153,15 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
     """Carries the package's requests over aiohttp, with a connector of ours."""
 
     def __init__(self, connector: aiohttp.TCPConnector, connect_s: float, read_s: float) -> None:
-        async def note_reuse(
-            _: aiohttp.ClientSession, context: SimpleNamespace, __: aiohttp.TraceConnectionReuseconnParams
-        ) -> None:
-            context.trace_request_ctx["reused"] = True
-
-        trace = aiohttp.TraceConfig()
-        trace.on_connection_reuseconn.append(note_reuse)
         # The connector has no limit, so no request waits for a free connection: `connect` bounds the way to the server.
         timeout = aiohttp.ClientTimeout(total=None, connect=connect_s, sock_read=read_s)
-        self.session = aiohttp.ClientSession(
-            connector=connector,
-            trust_env=False,  # a proxy would connect for us, past the guard
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=timeout,
-            auto_decompress=False,
-            trace_configs=[trace],
-        )
+        self.session = direct_session(connector, timeout)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request. Raises `ConnectionFailed`."""
         content = await request.aread()
         while True:
-            context = {"reused": False}
+            context = SimpleNamespace(reused=False)
             try:
                 answer = await self.session.request(
                     request.method,
@@ -188,7 +174,7 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
                 # The server may have closed an idle connection just as it was reused: only a fresh one decides. Each
                 # failure takes one idle connection out of the pool, so the loop ends after the last of them.
-                if isinstance(error, aiohttp.ClientConnectorError) or not context["reused"]:
+                if isinstance(error, aiohttp.ClientConnectorError) or not context.reused:
                     raise ConnectionFailed(error) from error
             except (aiohttp.ClientError, OSError, UnicodeError, ValueError) as error:
                 raise ConnectionFailed(error) from error

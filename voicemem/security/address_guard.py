@@ -18,6 +18,7 @@ import socket
 from collections.abc import Iterable, Sequence
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -160,6 +161,32 @@ def guarded_connector(
     bounded: Any = partial(BoundedResponseHandler, loop=asyncio.get_running_loop())
     connector._factory = bounded
     return connector
+
+
+def direct_session(
+    connector: aiohttp.TCPConnector, timeout: aiohttp.ClientTimeout, **more: Any
+) -> aiohttp.ClientSession:
+    """A session without a proxy, which would connect for us, past the guard, and without cookies.
+
+    It sets `reused` of the context of a request whose connection was used before.
+    """
+
+    async def note_reuse(
+        _: aiohttp.ClientSession, context: SimpleNamespace, __: aiohttp.TraceConnectionReuseconnParams
+    ) -> None:
+        context.trace_request_ctx.reused = True
+
+    trace = aiohttp.TraceConfig()
+    trace.on_connection_reuseconn.append(note_reuse)
+    return aiohttp.ClientSession(
+        connector=connector,
+        trust_env=False,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=timeout,
+        auto_decompress=False,
+        trace_configs=[trace],
+        **more,
+    )
 
 
 def check_url(url: str, allowed: Iterable[Network] = ()) -> None:

@@ -356,14 +356,8 @@ def copy_rows(source: CopyEnd, target: CopyEnd, mark: CopyMark, report: Report) 
     for table in TABLES[names.index(mark.table) if mark.table else 0 :]:
         after = mark.after if table.name == mark.table else None
         for portion, size in portions(source.read(table, after)):
-            mark = replace(
-                mark,
-                table=table.name,
-                after=table.place(portion[-1]),
-                rows=mark.rows + len(portion),
-                events=mark.events + sum(events_in(table, row) for row in portion),
-                size=mark.size + size,
-            )
+            events = sum(events_in(table, row) for row in portion)
+            mark = replace(progress(mark, table, len(portion), events, size), after=table.place(portion[-1]))
             target.add(table, portion, msgspec.msgpack.encode(mark))
             report(mark)
     return mark

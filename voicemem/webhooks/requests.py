@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace, TracebackType
+from types import TracebackType
 from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
@@ -24,7 +24,7 @@ from aiohttp.abc import AbstractResolver
 
 from voicemem.config.service import Address
 from voicemem.config.session import decode_standard_secret
-from voicemem.security.address_guard import AddressNotAllowedError, Network, guarded_connector
+from voicemem.security.address_guard import AddressNotAllowedError, Network, direct_session, guarded_connector
 from voicemem.telemetry import Telemetry
 from voicemem.webhooks.outbox import AttemptRequest, AttemptResult, Send, verdict
 
@@ -138,6 +138,7 @@ READ_BYTES = 4096
 """How much of an answer is read: all of most answers, so that their connections can be reused."""
 KEEPALIVE_S = 2.0
 """Long enough for sessions that end together to share a connection; shorter than receivers keep idle ones."""
+SAME_HEADERS = {"Content-Type": "application/json", "Accept-Encoding": "identity", "User-Agent": "voicemem"}
 LOG = logging.getLogger("voicemem.webhooks")
 _WORDS: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], str], ...] = (
     (AddressNotAllowedError, "address_not_allowed"),
@@ -187,10 +188,13 @@ class WebhookSender:
 
     async def open(self) -> None:
         """Create the pools, in a running event loop; no connection is made yet."""
-        self._public = _session(
-            guarded_connector(allowed=self._allowed, resolver=self._resolver, keepalive_s=KEEPALIVE_S)
+        guarded = guarded_connector(allowed=self._allowed, resolver=self._resolver, keepalive_s=KEEPALIVE_S)
+        unguarded = aiohttp.TCPConnector(resolver=self._resolver, limit=0, keepalive_timeout=KEEPALIVE_S)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=None)
+        self._public, self._any = (
+            direct_session(connector, timeout, read_bufsize=READ_BYTES, headers=SAME_HEADERS)
+            for connector in (guarded, unguarded)
         )
-        self._any = _session(aiohttp.TCPConnector(resolver=self._resolver, limit=0, keepalive_timeout=KEEPALIVE_S))
 
     async def close(self) -> None:
         for session in (self._public, self._any):
@@ -227,26 +231,6 @@ class WebhookSender:
         retry_after = attempt.retry_after and attempt.retry_after[:64].encode("ascii", "replace").decode("ascii")
         excerpt = attempt.body[:EXCERPT_BYTES].decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
         return AttemptResult(attempt.status, attempt.error, retry_after, round(seconds * 1000), excerpt)
-
-
-def _session(connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
-    async def note_reuse(
-        _: aiohttp.ClientSession, context: SimpleNamespace, __: aiohttp.TraceConnectionReuseconnParams
-    ) -> None:
-        context.trace_request_ctx.reused = True
-
-    trace = aiohttp.TraceConfig()
-    trace.on_connection_reuseconn.append(note_reuse)
-    return aiohttp.ClientSession(
-        connector=connector,
-        trust_env=False,  # a proxy would connect for us, past the guard
-        cookie_jar=aiohttp.DummyCookieJar(),
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
-        auto_decompress=False,
-        read_bufsize=READ_BYTES,
-        trace_configs=[trace],
-        headers={"Content-Type": "application/json", "Accept-Encoding": "identity", "User-Agent": "voicemem"},
-    )
 
 
 async def _deliver(

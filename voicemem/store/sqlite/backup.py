@@ -12,7 +12,6 @@ from voicemem.errors import CannotStart
 from voicemem.store.copying import MOVED, CopyFailed
 from voicemem.store.sqlite.driver import READER_PRAGMAS
 from voicemem.store.sqlite.files import (
-    BUSY_TIMEOUT_MS,
     IDENTITY_BYTES,
     LOCK_SUFFIX,
     OPENING_SUFFIX,
@@ -20,7 +19,7 @@ from voicemem.store.sqlite.files import (
     UPDATE_INCARNATION,
     Opening,
     lock_file,
-    newest_version,
+    open_source,
     refuse_unmarked,
 )
 from voicemem.store.sqlite.transcript_file import INDEX_FILES
@@ -118,24 +117,17 @@ def open_backup_source(file: str) -> Iterator[apsw.Connection]:
     """Open an existing database for reading, as it was at one moment. Raises `CopyFailed`."""
     refuse_other_file(file)
     try:
-        connection = apsw.Connection(file, flags=apsw.SQLITE_OPEN_READWRITE)  # SQLite opens a read-only file anyway
+        with closing(open_source(file)) as connection:
+            connection.execute(READER_PRAGMAS).fetchall()
+            connection.execute("begin")
+            yield connection
+            connection.execute("commit")
+    except CannotStart as error:
+        raise CopyFailed(error.detail) from None
     except apsw.CantOpenError:
         raise CopyFailed(f"There is no database {file}, or it cannot be opened.") from None
-    try:
-        connection.set_busy_timeout(BUSY_TIMEOUT_MS)
-        connection.execute(READER_PRAGMAS).fetchall()
-        connection.execute("begin")
-        version, newest = connection.pragma("user_version"), newest_version()
-        if version < 1:
-            raise CopyFailed(f"{file} is not a voicemem database.")
-        if version > newest:
-            raise CopyFailed(f"{file} has schema version {version}, newer than this program's version {newest}.")
-        yield connection
-        connection.execute("commit")
     except apsw.Error as error:
         raise CopyFailed(f"{file} cannot be copied: {error}.") from None
-    finally:
-        connection.close()
 
 
 def refuse_other_file(file: str) -> None:

@@ -13,13 +13,13 @@ from voicemem.store.database import Row
 from voicemem.store.sqlite.connection import SqliteConnection, to_sqlite
 from voicemem.store.sqlite.driver import open_connection
 from voicemem.store.sqlite.files import (
-    BUSY_TIMEOUT_MS,
     Opening,
     check_store_path,
     lock_file,
     make_private,
     migrate,
     newest_version,
+    open_source,
     refuse_unmarked,
     rewrite_log,
 )
@@ -50,7 +50,7 @@ class SqliteCopy(CopyEnd):
                 self.lock = lock_file(path)
             except CannotStart as error:
                 raise CannotStart(f"{error.detail} {IN_USE}") from None
-            raw = open_target(path) if is_target and not only_look else open_source(path, only_look)
+            raw = open_target(path) if is_target and not only_look else open_source_alone(path, only_look)
             self.connection = SqliteConnection(raw)
         except apsw.Error as error:
             self.close()
@@ -102,20 +102,14 @@ class SqliteCopy(CopyEnd):
         self.connection = self.lock = None
 
 
-def open_source(path: str, only_look: bool) -> apsw.Connection:
+def open_source_alone(path: str, only_look: bool) -> apsw.Connection:
     """Open a file for reading. Raises `CannotStart` for one of another program or version, and `apsw.Error`.
 
     Unless it is only looked at, no one else writes it until it is closed: commands that add keys need no lock.
     """
-    connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)  # SQLite opens a read-only file anyway
+    connection, newest = open_source(path), newest_version()
     try:
-        connection.set_busy_timeout(BUSY_TIMEOUT_MS)
-        version, newest = connection.pragma("user_version"), newest_version()
-        if version < 1:
-            raise CannotStart(f"{path} is not a voicemem database.")
-        if version > newest:
-            raise CannotStart(f"The database has schema version {version}, newer than this program's version {newest}.")
-        if version < newest:
+        if (version := connection.pragma("user_version")) < newest:
             raise CannotStart(
                 f"{path} has schema version {version}, older than this program's version {newest}; start and stop this"
                 " version's server on it first."

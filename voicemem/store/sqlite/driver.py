@@ -72,11 +72,11 @@ class Writer:
         """
         self.group = GroupCommit("voicemem-writer", self.commit, MAX_JOBS)
 
-    def mark_ruined(self) -> None:
+    def mark_ruined(self, why: str = RUINED) -> None:
         """Refuse every later job, and checkpoint no more: a sync has failed."""
         self.ruined = True
         self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-        self.troubles.begin(self, RUINED)
+        self.troubles.begin(self, why)
 
     @property
     def healthy(self) -> bool:
@@ -109,8 +109,7 @@ class Writer:
             down = StoreUnavailable(f"The store cannot be written: {type(error).__name__}.")
             self.troubles.begin(self, down.detail)
             if getattr(error, "extendedresult", None) in SYNC_ERRORS:
-                self.ruined = True
-                self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+                self.mark_ruined(down.detail)
             self.roll_back()
             return [down] * len(jobs)
         except Exception as error:  # a fault of one job: the others must not fail with it

@@ -194,6 +194,25 @@ def migrate(connection: apsw.Connection, shared_path: str | None = None) -> None
             os.close(lock)
 
 
+def open_source(path: str) -> apsw.Connection:
+    """Open a store that is copied. Raises `CannotStart` for one of another program or newer version, and `apsw.Error`.
+
+    SQLite opens a read-only file too.
+    """
+    connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
+    try:
+        connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+        version, newest = connection.pragma("user_version"), newest_version()
+        if version < 1:
+            raise CannotStart(f"{path} is not a voicemem database.")
+        if version > newest:
+            raise CannotStart(f"{path} has schema version {version}, newer than this program's version {newest}.")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
 OPENING_SUFFIX = ".opening"
 WAIT_S, PAUSE_S = 30.0, 0.02
 """A start takes less than the first, except to upgrade a large file; a command takes a second or two."""

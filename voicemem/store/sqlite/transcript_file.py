@@ -15,23 +15,22 @@ from typing import TypeVar
 import apsw
 
 from voicemem.errors import StoreUnavailable
+from voicemem.store.database import CLOSED
 from voicemem.store.sqlite.connection import SqliteConnection, transaction
 from voicemem.store.sqlite.driver import IN_MEMORY, SqliteDatabase, open_connection
-from voicemem.store.sqlite.files import make_private
+from voicemem.store.sqlite.files import BUSY_TIMEOUT_MS, make_private
 from voicemem.store.sqlite.words import INDEX_VERSION, SCHEMA
 
 LOG = logging.getLogger("voicemem")
 T = TypeVar("T")
 SUFFIX = "-memories"
 INDEX_FILES = (SUFFIX, f"{SUFFIX}-wal", f"{SUFFIX}-shm", f"{SUFFIX}-journal")
-BUSY_TIMEOUT_MS = 5_000
 WRITER_PRAGMAS = """
     pragma journal_mode = wal;
     pragma synchronous = normal;
     pragma cache_size = -16384;
     pragma secure_delete = on;
 """
-READER_PRAGMAS = "pragma query_only = on; pragma wal_autocheckpoint = 0;"
 DAMAGES = apsw.CorruptError, apsw.NotADBError, apsw.FormatError
 """Errors that say that the file is not the index that it should be."""
 SELECT_STORE = "select value from meta where name = 'store'"
@@ -101,7 +100,7 @@ class IndexFile:
 
     async def run_on(self, thread: ThreadPoolExecutor, job: Callable[[], T]) -> T:
         if self.closed:
-            raise StoreUnavailable("The store was closed.")
+            raise StoreUnavailable(CLOSED)
         loop = asyncio.get_running_loop()
         try:
             result = await loop.run_in_executor(thread, job)
@@ -140,9 +139,7 @@ class IndexFile:
             return writer
         with self.opening:
             if self.reader is None:
-                self.reader = apsw.Connection(self.path)
-                self.reader.set_busy_timeout(BUSY_TIMEOUT_MS)
-                self.reader.execute(READER_PRAGMAS).fetchall()
+                self.reader = open_connection(self.path, read_only=True)
             return self.reader
 
     def connect(self) -> apsw.Connection:
