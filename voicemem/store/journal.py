@@ -11,6 +11,7 @@ import msgspec
 from voicemem.config.session import SessionPatch, apply_patch
 from voicemem.errors import Refused
 from voicemem.protocol.comparison import SORTED
+from voicemem.store import stream_changes as changes
 from voicemem.store.database import Connection, Port, reads, writes
 from voicemem.store.records import (
     CLIENT_ID_LABEL,
@@ -23,21 +24,7 @@ from voicemem.store.records import (
     Snapshot,
 )
 from voicemem.store.runs import IS_READABLE, find_last_seq, page_of, runs_after
-from voicemem.store.stream_changes import (
-    STREAM_COLUMNS,
-    StreamRows,
-    apply_session_patch,
-    close,
-    create_session,
-    declare_gap,
-    find,
-    label_digest,
-    new_stream,
-    refuse_erased,
-    reopen,
-    restore_session,
-    to_stream,
-)
+from voicemem.store.stream_changes import STREAM_COLUMNS, StreamRows
 from voicemem.store.streams import (
     SESSION_KIND,
     USER_KIND,
@@ -156,9 +143,9 @@ class Journal(Port):
         rows: StreamRows = connection.streams
         stream = rows.session_of(project, session_id)
         if stream is None:
-            created = create_session(rows, project, session_id, session_patch, now_ms, key_id, takes_name)
+            created = changes.create_session(rows, project, session_id, session_patch, now_ms, key_id, takes_name)
             return created, "created"
-        refuse_erased(stream)
+        changes.refuse_erased(stream)
         stored = [stream.config, dict(connection.rows(SELECT_SECRETS, stream=stream.key))]
         secrets = {name: value for name, value in session_patch.secrets.items() if value is not None}
         new = [apply_patch({}, session_patch.public), secrets]
@@ -184,9 +171,9 @@ class Journal(Port):
         rows: StreamRows = connection.streams
         existing = rows.session_of(project, session_id)
         if existing is not None:
-            refuse_erased(existing)
+            changes.refuse_erased(existing)
             return None
-        return restore_session(rows, project, session_id, session_patch, restored, now_ms, key_id)
+        return changes.restore_session(rows, project, session_id, session_patch, restored, now_ms, key_id)
 
     @writes
     def open_producer(
@@ -216,16 +203,16 @@ class Journal(Port):
         stream = rows.session_of(project, session_id)
         created = stream is None
         if stream is None:
-            stream = create_session(rows, project, session_id, session_patch, now_ms, key_id)
-        refuse_erased(stream)
+            stream = changes.create_session(rows, project, session_id, session_patch, now_ms, key_id)
+        changes.refuse_erased(stream)
         reopened = may_reopen(stream, now_ms)
         if reopened:
-            reopen(rows, stream, now_ms)
+            changes.reopen(rows, stream, now_ms)
         lease = rows.producer(stream.key, producer)
         lease.epoch += 1
         lease.node, lease.expected_until_ms = node, None
         if from_seq is not None and from_seq > lease.next_seq and stream.state == "running":
-            declare_gap(rows, stream, lease, from_seq, now_ms)
+            changes.declare_gap(rows, stream, lease, from_seq, now_ms)
         if stream.state == "running":
             stream.silent_since_ms = None
         rows.save_producer(stream.key, lease)
@@ -276,10 +263,10 @@ class Journal(Port):
         Raises `Refused` (`unknown_session`, `session_ended`; `invalid_field` when the result exceeds a limit).
         """
         rows: StreamRows = connection.streams
-        stream = find(rows, key)
+        stream = changes.find(rows, key)
         if stream.state == "ended":
             raise Refused("session_ended")
-        apply_session_patch(rows, stream, session_patch, now_ms)
+        changes.apply_session_patch(rows, stream, session_patch, now_ms)
         rows.append_server_event(stream, now_ms, payload)
         rows.save_stream(stream)
         return stream
@@ -293,7 +280,7 @@ class Journal(Port):
         Also on a session that has ended, and on a user's stream. Raises `Refused` (`unknown_session`).
         """
         rows: StreamRows = connection.streams
-        stream = find(rows, key)
+        stream = changes.find(rows, key)
         if stream.position != expected:
             return None
         rows.append_server_event(stream, now_ms, payload)
@@ -350,7 +337,7 @@ class Journal(Port):
         rows: StreamRows = connection.streams
         stream = rows.stream(key)
         due = ending or (None if stream is None else ending_if_due(stream, now_ms))
-        return close(rows, key, due, notice_id, now_ms, if_silent)
+        return changes.close(rows, key, due, notice_id, now_ms, if_silent)
 
     @writes
     def close_ended(self, connection: Connection, key: int, notice_id: str, now_ms: int) -> Stream | None:
@@ -359,7 +346,7 @@ class Journal(Port):
         They are while a producer that has not ended is connected to any node, or expected back
         (`streams.is_expected`).
         """
-        return close(connection.streams, key, None, notice_id, now_ms)
+        return changes.close(connection.streams, key, None, notice_id, now_ms)
 
     # Reads
 
@@ -381,7 +368,7 @@ class Journal(Port):
 
     async def load_by_name(self, project: str, kind: str, name: str) -> Stream | None:
         rows = await self.database.rows(SELECT_STREAM_BY_NAME, project=project, kind=kind, id=name)
-        return to_stream(rows[0]) if rows else None
+        return changes.to_stream(rows[0]) if rows else None
 
     async def was_erased(self, project: str, session_id: str) -> bool:
         """Return whether there was a session of this id that is erased."""
@@ -419,7 +406,7 @@ class Journal(Port):
         def job(connection: Connection) -> tuple[list[Stream], bool]:
             rows = connection.rows(query, **values, limit=wanted.limit, bytes=max_bytes)
             (matching,) = connection.one(count, **values, most=len(rows) + 1)
-            return [to_stream(row[:-1]) for row in rows], matching > len(rows)
+            return [changes.to_stream(row[:-1]) for row in rows], matching > len(rows)
 
         return await (self.database.scan(job) if is_scan(wanted) else self.database.read(job))
 
@@ -431,7 +418,7 @@ class Journal(Port):
     async def find_sessions(self, project: str, keys: Sequence[int]) -> list[Stream]:
         """The project's sessions with these keys, by key, erased ones included."""
         values = {"project": project, "kind": SESSION_KIND, "keys": list(keys)}
-        return [to_stream(row) for row in await self.database.rows(SELECT_STREAMS_BY_KEYS, **values)]
+        return [changes.to_stream(row) for row in await self.database.rows(SELECT_STREAMS_BY_KEYS, **values)]
 
     async def list_newest_keys(self, project: str, limit: int) -> list[int]:
         """The highest keys of the project's sessions, erased ones included, the highest first; at most `limit`."""
@@ -462,7 +449,7 @@ class Journal(Port):
         rows: StreamRows = connection.streams
         stream = rows.find_by_name(project, USER_KIND, user_id)
         if stream is None:
-            stream = new_stream(project, USER_KIND, user_id, {}, now_ms)
+            stream = changes.new_stream(project, USER_KIND, user_id, {}, now_ms)
             rows.add_stream(stream)
         return stream
 
@@ -521,7 +508,7 @@ def clauses_of(wanted: SessionFilter, engine: str, fields: Sequence[str]) -> tup
         if field == "label":
             by_index = engine == "sqlite" and value[0] == CLIENT_ID_LABEL
             clauses.append(HAS_CLIENT_ID if by_index else HAS_LABEL[engine])
-            values |= {"label": value[0], "value": value[1], "digest": label_digest(*value)}
+            values |= {"label": value[0], "value": value[1], "digest": changes.label_digest(*value)}
             continue
         clauses.append(CONDITIONS[field])
         if field == "after":

@@ -14,17 +14,9 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct
 
+from voicemem.store import memories
 from voicemem.store.database import Check, Connection, Database, Row, checked, columns, scans
-from voicemem.store.memories import (
-    COLUMNS,
-    IS_THERE,
-    NEWEST_FIRST,
-    Conditions,
-    MemoryFilter,
-    MemoryRow,
-    row_of_values,
-    with_newer,
-)
+from voicemem.store.memories import COLUMNS, IS_THERE, NEWEST_FIRST, Conditions, MemoryFilter, MemoryRow
 from voicemem.store.scopes import Scope
 from voicemem.store.transcript_index import FoundMessage, said_between
 
@@ -311,8 +303,8 @@ class MemoryVectors(Vectors):
         compared = {"vector": self.math.value(vector), "embedder": embedder_number(embedder)}
         values = conditions.values | compared
         found, cosines, is_capped = self.compare(connection, limit, also, values, conditions=conditions.sql)
-        rows = [row_of_values(row[1:]) for row in found]
+        rows = [memories.row_of_values(row[1:]) for row in found]
         if query.with_superseded:
-            rows = with_newer(connection, query.project, rows, query.as_of_ms)
+            rows = memories.with_newer(connection, query.project, rows, query.as_of_ms)
         near = [(row, float(cosine)) for row, (cosine, *_) in zip(rows, found, strict=True)]
         return Near(near, cosines, is_capped)

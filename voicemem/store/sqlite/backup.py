@@ -10,24 +10,14 @@ import apsw
 
 from voicemem.errors import CannotStart
 from voicemem.store.copying import MOVED, CopyFailed
+from voicemem.store.sqlite import files
 from voicemem.store.sqlite.driver import READER_PRAGMAS
-from voicemem.store.sqlite.files import (
-    IDENTITY_BYTES,
-    LOCK_SUFFIX,
-    OPENING_SUFFIX,
-    REDO_SUFFIX,
-    UPDATE_INCARNATION,
-    Opening,
-    lock_file,
-    open_source,
-    refuse_unmarked,
-)
 from voicemem.store.sqlite.transcript_file import INDEX_FILES
 
 Progress = Callable[[int, int], None]
 """Called with the number of copied pages, and that of all pages."""
 STEP_PAGES = 1_024
-SIDE_FILES = (REDO_SUFFIX, f"{REDO_SUFFIX}-journal", "-wal", "-shm", "-journal", *INDEX_FILES)
+SIDE_FILES = (files.REDO_SUFFIX, f"{files.REDO_SUFFIX}-journal", "-wal", "-shm", "-journal", *INDEX_FILES)
 SYNC_OFF = "pragma synchronous = off"
 
 
@@ -52,12 +42,12 @@ def restore_backup(file: str, database: str, force: bool, progress: Progress) ->
     """
     refuse_existing(database, force)
     refuse_other_file(database)
-    locks = [database + suffix for suffix in (LOCK_SUFFIX, OPENING_SUFFIX)]
+    locks = [database + suffix for suffix in (files.LOCK_SUFFIX, files.OPENING_SUFFIX)]
     created = [path for path in locks if not os.path.exists(path)]
-    opening, lock = Opening(database), None
+    opening, lock = files.Opening(database), None
     try:
         opening.hold(alone=True)
-        lock = lock_file(database)
+        lock = files.lock_file(database)
         with replacing(database) as partial:
             with open_backup_source(file) as source:
                 copy_database(source, partial, progress)
@@ -117,7 +107,7 @@ def open_backup_source(file: str) -> Iterator[apsw.Connection]:
     """Open an existing database for reading, as it was at one moment. Raises `CopyFailed`."""
     refuse_other_file(file)
     try:
-        with closing(open_source(file)) as connection:
+        with closing(files.open_source(file)) as connection:
             connection.execute(READER_PRAGMAS).fetchall()
             connection.execute("begin")
             yield connection
@@ -133,7 +123,7 @@ def open_backup_source(file: str) -> Iterator[apsw.Connection]:
 def refuse_other_file(file: str) -> None:
     """Raise `CopyFailed` for a file that this program did not make; it is not changed."""
     try:
-        refuse_unmarked(file)
+        files.refuse_unmarked(file)
     except CannotStart as error:
         raise CopyFailed(error.detail) from None
     except apsw.Error:
@@ -169,7 +159,7 @@ def renew_incarnation(file: str) -> None:
     """
     with closing(apsw.Connection(file)) as connection:
         connection.execute(SYNC_OFF)
-        connection.execute(UPDATE_INCARNATION, (secrets.token_bytes(IDENTITY_BYTES),))
+        connection.execute(files.UPDATE_INCARNATION, (secrets.token_bytes(files.IDENTITY_BYTES),))
         connection.execute("delete from meta where name = ?", (MOVED,))
 
 

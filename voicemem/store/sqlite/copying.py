@@ -10,19 +10,9 @@ import apsw
 from voicemem.errors import CannotStart
 from voicemem.store.copying import COPYING, CopyEnd, CopyFailed, Volume
 from voicemem.store.database import Row
+from voicemem.store.sqlite import files
 from voicemem.store.sqlite.connection import SqliteConnection, to_sqlite
 from voicemem.store.sqlite.driver import open_connection
-from voicemem.store.sqlite.files import (
-    Opening,
-    check_store_path,
-    lock_file,
-    make_private,
-    migrate,
-    newest_version,
-    open_source,
-    refuse_unmarked,
-    rewrite_log,
-)
 from voicemem.store.sqlite.words import SqliteMemoryWords
 
 BEGIN, BEGIN_ALONE = "begin", "pragma synchronous = full; begin immediate"
@@ -38,16 +28,16 @@ class SqliteCopy(CopyEnd):
         self.path = path
         self.lock: int | None = None
         if is_target and only_look and not (os.path.exists(path) and os.path.getsize(path)):
-            check_store_path(path)
+            files.check_store_path(path)
             return
         if not is_target and not os.path.exists(path):
             raise CannotStart(f"There is no database {path}.")
-        opening = Opening(path)
+        opening = files.Opening(path)
         try:
-            refuse_unmarked(path)
+            files.refuse_unmarked(path)
             opening.hold(alone=True)
             try:
-                self.lock = lock_file(path)
+                self.lock = files.lock_file(path)
             except CannotStart as error:
                 raise CannotStart(f"{error.detail} {IN_USE}") from None
             raw = open_target(path) if is_target and not only_look else open_source_alone(path, only_look)
@@ -107,7 +97,7 @@ def open_source_alone(path: str, only_look: bool) -> apsw.Connection:
 
     Unless it is only looked at, no one else writes it until it is closed: commands that add keys need no lock.
     """
-    connection, newest = open_source(path), newest_version()
+    connection, newest = files.open_source(path), files.newest_version()
     try:
         if (version := connection.pragma("user_version")) < newest:
             raise CannotStart(
@@ -123,12 +113,12 @@ def open_source_alone(path: str, only_look: bool) -> apsw.Connection:
 
 def open_target(path: str) -> apsw.Connection:
     """Open a file, or make it. Raises `CannotStart`, `apsw.Error`."""
-    check_store_path(path)
-    make_private(path)
-    rewrite_log(path)
+    files.check_store_path(path)
+    files.make_private(path)
+    files.rewrite_log(path)
     connection = open_connection(path)
     try:
-        migrate(connection)
+        files.migrate(connection)
     except BaseException:
         connection.close()
         raise

@@ -17,23 +17,8 @@ import apsw
 from voicemem.errors import CannotStart, StoreRuined, StoreUnavailable, VoicememError
 from voicemem.runtime import MemoryBudget
 from voicemem.store.database import CLOSED, Database, GroupCommit, KeySource, Troubles
+from voicemem.store.sqlite import files
 from voicemem.store.sqlite.connection import BEGIN, COMMIT, ROLLBACK, RowCache, SqliteConnection
-from voicemem.store.sqlite.files import (
-    BUSY_TIMEOUT_MS,
-    IDENTITY_BYTES,
-    REDO_SUFFIX,
-    SELECT_IDENTITY,
-    SYNC_ERRORS,
-    UPDATE_INCARNATION,
-    Opening,
-    is_complete,
-    lock_file,
-    make_private,
-    mark_new,
-    migrate,
-    refuse_unmarked,
-    rewrite_log,
-)
 from voicemem.store.streams import AppendResult, Batch, Stream
 from voicemem.store.upkeep import no_store
 
@@ -108,7 +93,7 @@ class Writer:
         except FILE_ERRORS as error:
             down = StoreUnavailable(f"The store cannot be written: {type(error).__name__}.")
             self.troubles.begin(self, down.detail)
-            if getattr(error, "extendedresult", None) in SYNC_ERRORS:
+            if getattr(error, "extendedresult", None) in files.SYNC_ERRORS:
                 self.mark_ruined(down.detail)
             self.roll_back()
             return [down] * len(jobs)
@@ -163,17 +148,17 @@ class SqliteDatabase(Database):
         """
         self.path = path
         self.is_exclusive = exclusive
-        self.opening = Opening(path)
+        self.opening = files.Opening(path)
         self.lock: int | None = None
         try:
             if path != IN_MEMORY:
-                refuse_unmarked(path)
+                files.refuse_unmarked(path)
                 self.take_file(make)
             self.writer = open_connection(path)
             # An empty log leaves the next start little to secure.
             self.writer.execute("pragma wal_checkpoint(truncate)").fetchall()
-            migrate(self.writer, None if exclusive or path == IN_MEMORY else path)
-            self.identity: dict[str, bytes] = dict(self.writer.execute(SELECT_IDENTITY))
+            files.migrate(self.writer, None if exclusive or path == IN_MEMORY else path)
+            self.identity: dict[str, bytes] = dict(self.writer.execute(files.SELECT_IDENTITY))
             keys = KeySource(int(time.time() * 1000), time.monotonic)
             keys.last = int(self.writer.execute(SELECT_LAST_KEY).get)
             self.streams = RowCache(self.writer, exclusive, budget or MemoryBudget(), keys)
@@ -200,16 +185,16 @@ class SqliteDatabase(Database):
         """Lock the file for opening it, and bring it and its log into order. Raises `CannotStart`, `apsw.Error`."""
         if not self.is_exclusive:
             self.opening.hold(alone=False)
-            if is_complete(self.path):
+            if files.is_complete(self.path):
                 return
         self.opening.hold(alone=True)
         if not make and not (os.path.exists(self.path) and os.path.getsize(self.path)):
             raise CannotStart(no_store(self.path))
         if self.is_exclusive:
-            self.lock = lock_file(self.path)
-        make_private(self.path)
-        if self.is_exclusive or os.path.exists(f"{self.path}{REDO_SUFFIX}"):
-            rewrite_log(self.path)
+            self.lock = files.lock_file(self.path)
+        files.make_private(self.path)
+        if self.is_exclusive or os.path.exists(f"{self.path}{files.REDO_SUFFIX}"):
+            files.rewrite_log(self.path)
 
     async def write(self, job: Callable[[SqliteConnection], T]) -> T:
         """See `Database.write`. A transaction that failed is rolled back, and its jobs run again one by one."""
@@ -254,11 +239,11 @@ class SqliteDatabase(Database):
     # Nodes: only one process at a time serves a file
 
     def renew_incarnation(self, connection: SqliteConnection) -> None:
-        connection.raw.execute(UPDATE_INCARNATION, (secrets.token_bytes(IDENTITY_BYTES),))
+        connection.raw.execute(files.UPDATE_INCARNATION, (secrets.token_bytes(files.IDENTITY_BYTES),))
 
     async def register_node(self, token: str, job: Callable[[SqliteConnection], None]) -> None:
         await self.write(job)
-        self.identity = await self.read(lambda connection: dict(connection.rows(SELECT_IDENTITY)))
+        self.identity = await self.read(lambda connection: dict(connection.rows(files.SELECT_IDENTITY)))
 
     async def try_again(self, job: Callable[[SqliteConnection], None]) -> None:
         if self.writing.ruined:
@@ -287,11 +272,11 @@ class SqliteDatabase(Database):
 def open_connection(path: str, read_only: bool = False) -> apsw.Connection:
     """Open a connection with the settings that every promise rests on. Raises `CannotStart` and `apsw.Error`."""
     connection = apsw.Connection(path)
-    connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+    connection.set_busy_timeout(files.BUSY_TIMEOUT_MS)
     if read_only:
         connection.execute(READER_PRAGMAS).fetchall()
         return connection
-    mark_new(connection)
+    files.mark_new(connection)
     connection.execute(WRITER_PRAGMAS).fetchall()
     if connection.pragma("synchronous") != 2:  # full
         raise CannotStart("SQLite does not keep synchronous=FULL, so nothing could be acknowledged safely.")
