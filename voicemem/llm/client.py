@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
-import aiohttp
 from aiohttp.abc import AbstractResolver
 from msgspec import Struct
 
@@ -19,7 +18,7 @@ from voicemem.errors import LlmFailed
 from voicemem.llm.endpoints import LlmEndpoint
 from voicemem.protocol.sse import DONE, Decoder, TooLong
 from voicemem.protocol.types import JsonObject
-from voicemem.security.address_guard import Network, guarded_connector
+from voicemem.security.address_guard import Network, connectors
 
 if TYPE_CHECKING:
     from voicemem.llm.transport import LlmResponse, OpenAiTransport
@@ -73,9 +72,7 @@ class LlmClient:
             if self.clients:
                 return
             module = await asyncio.to_thread(importlib.import_module, "voicemem.llm.transport")
-            guarded = guarded_connector(allowed=self.allowed, resolver=self.resolver, keepalive_s=KEEPALIVE_S)
-            unguarded = aiohttp.TCPConnector(resolver=self.resolver, limit=0, keepalive_timeout=KEEPALIVE_S)
-            for public_only, connector in ((True, guarded), (False, unguarded)):
+            for public_only, connector in connectors(self.allowed, self.resolver, KEEPALIVE_S).items():
                 transport = module.OpenAiTransport(connector, self.timeouts.connect_s, self.timeouts.read_s)
                 self.clients[public_only] = transport
 

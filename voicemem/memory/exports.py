@@ -6,6 +6,7 @@ memory than its largest session.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -23,7 +24,7 @@ from voicemem.memory.long_term.records import Memory, to_memory
 from voicemem.protocol import codec
 from voicemem.protocol.codec import is_valid_json
 from voicemem.protocol.events import MemoryCarried, MemoryDocument, MemorySummary
-from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId
+from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId, fields_of
 from voicemem.runtime import Clock
 from voicemem.sessions.journal_pages import events_at
 from voicemem.sessions.lifecycle import StateName
@@ -78,9 +79,7 @@ CallsLine = CallsBegin | ExportedCall | UnreadableCall | CallsEnd
 
 def write_call(name: FormatName, stream: Stream, read_model: ReadModel) -> str:
     config = parse_config(stream.config)
-    of_stream = {name: getattr(stream, name) for name in ("state", "reason", "started_ms", "ended_ms")}
-    of_config = {name: getattr(config, name) for name in ("name", "channel", "user_id", "labels")}
-    facts = CallFacts(session_id=stream.id, **of_stream, **of_config)
+    facts = CallFacts(session_id=stream.id, **fields_of(CallFacts, stream), **fields_of(CallFacts, config))
     return FORMATS[name].write(call_of(facts, read_model.timed_messages(), read_model.state))
 
 
@@ -130,20 +129,15 @@ class Exporting(Struct):
     project: str
     user_id: str
     with_events: bool = False
-    lines: int = 0
     sessions: int = 0
-    messages: int = 0
-    kept_memories: int = 0
-    unreadable: int = 0
+    counts: Counter[type[Struct]] = field(default_factory=Counter)
+    """The lines so far, by their kind."""
 
     def encode(self, lines: Iterable[ExportLine]) -> bytes:
         text = bytearray()
         for line in lines:
             text += msgspec.json.encode(line) + b"\n"
-            self.lines += 1
-            self.messages += isinstance(line, ExportedMessage)
-            self.kept_memories += isinstance(line, ExportedMemory)
-            self.unreadable += isinstance(line, Unreadable)
+            self.counts[type(line)] += 1
         return bytes(text)
 
     async def user(self) -> AsyncGenerator[bytes, None]:
@@ -268,8 +262,8 @@ async def export_user(
             async for piece in export.session(stream):
                 if piece:
                     yield piece
-    end = ExportEnd(export.lines, export.sessions, export.messages, export.kept_memories, export.unreadable)
-    yield export.encode([end])
+    counts = [export.counts[kind] for kind in (ExportedMessage, ExportedMemory, Unreadable)]
+    yield export.encode([ExportEnd(export.counts.total(), export.sessions, *counts)])
 
 
 def turn_lines(session_id: str, read_model: ReadModel, numbers: Sequence[int]) -> list[ExportLine]:

@@ -17,11 +17,11 @@ from msgspec.structs import replace
 
 from voicemem.errors import Refused
 from voicemem.memory.long_term.memories import LongTermMemory, any_of
-from voicemem.memory.long_term.records import Memory, to_memory
+from voicemem.memory.long_term.records import to_memory
 from voicemem.memory.transcript_index import TranscriptIndexer
 from voicemem.memory.vectors import QueryVectors, VectorMaker
 from voicemem.protocol.memories import Evidence, MemorySource, Topics
-from voicemem.protocol.types import MAX_INTEGER, JsonObject, Name, SessionId, format_place, parse_place
+from voicemem.protocol.types import MAX_INTEGER, JsonObject, Name, SessionId, fields_of, format_place, parse_place
 from voicemem.search.words import query_words
 from voicemem.store.memories import AnyOf, Between, MemoryFilter, MemoryRow, Tags
 from voicemem.store.port import Store
@@ -244,9 +244,8 @@ class MemoryFinder:
             found = [(to_memory(row), score, by) for row, score, by in rows]
         by_vectors = vector is not None and request.mode == "vectors"
         best = 1.0 if by_vectors else place.best_statement or max((score for _, score, _ in found), default=0.0)
-        names = {*FoundMemory.__struct_fields__} & {*Memory.__struct_fields__}
         statements = [
-            FoundMemory(**{name: getattr(memory, name) for name in names}, score=beside(score, best), by=by)
+            FoundMemory(**fields_of(FoundMemory, memory), score=beside(score, best), by=by)
             for memory, score, by in found[place.statements : limit]
         ]
         return statements, best

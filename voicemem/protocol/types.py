@@ -6,7 +6,7 @@ import re
 from typing import Annotated, Any, TypeVar
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, Struct, structs
 
 from voicemem.errors import CODES, Refused
 
@@ -76,3 +76,12 @@ def parse_place(cursor: str, digest: bytes, kind: type[Place], detail: str | Non
     if found != digest:
         raise Refused("invalid_cursor", detail)
     return parsed
+
+
+def fields_given(values: Struct) -> JsonObject:
+    return {name: value for name, value in structs.asdict(values).items() if value is not UNSET}
+
+
+def fields_of(kind: type[Struct], values: Struct) -> JsonObject:
+    """Those fields of a struct that another kind has too."""
+    return {name: getattr(values, name) for name in kind.__struct_fields__ if name in values.__struct_fields__}

@@ -163,6 +163,14 @@ def guarded_connector(
     return connector
 
 
+def connectors(
+    allowed: Sequence[Network], resolver: AbstractResolver | None, keepalive_s: float
+) -> dict[bool, aiohttp.TCPConnector]:
+    """A connector for URLs that came through the API (True), and one for the operator's own."""
+    unguarded = aiohttp.TCPConnector(resolver=resolver, limit=0, keepalive_timeout=keepalive_s)
+    return {True: guarded_connector(allowed=allowed, resolver=resolver, keepalive_s=keepalive_s), False: unguarded}
+
+
 def direct_session(
     connector: aiohttp.TCPConnector, timeout: aiohttp.ClientTimeout, **more: Any
 ) -> aiohttp.ClientSession:

@@ -237,17 +237,8 @@ class SessionInfo(Struct, frozen=True, omit_defaults=True):
 
 
 def info_of(stream: Stream, set_aside: QuarantineEntry | None = None) -> SessionInfo:
-    return SessionInfo(
-        session_id=stream.id,
-        state=stream.state,
-        reason=stream.reason,
-        started_at=stream.started_ms,
-        ended_at=stream.ended_ms,
-        position=stream.position,
-        config=stream.config,
-        warnings=warnings_about(stream.config),
-        set_aside=set_aside,
-    )
+    facts = stream.id, stream.state, stream.reason, stream.started_ms, stream.ended_ms, stream.position, stream.config
+    return SessionInfo(*facts, warnings_about(stream.config), set_aside)
 
 
 class Departure(NamedTuple):

@@ -13,7 +13,6 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
@@ -24,7 +23,7 @@ from aiohttp.abc import AbstractResolver
 
 from voicemem.config.service import Address
 from voicemem.config.session import decode_standard_secret
-from voicemem.security.address_guard import AddressNotAllowedError, Network, direct_session, guarded_connector
+from voicemem.security.address_guard import AddressNotAllowedError, Network, connectors, direct_session
 from voicemem.telemetry import Telemetry
 from voicemem.webhooks.outbox import AttemptRequest, AttemptResult, Send, verdict
 
@@ -183,36 +182,31 @@ class WebhookSender:
         self.timeout_s = timeout_s
         self._resolver = resolver
         self._extra_headers = extra_headers
-        self._public: aiohttp.ClientSession | None = None
-        self._any: aiohttp.ClientSession | None = None
+        self._sessions: dict[bool, aiohttp.ClientSession] = {}
+        """By whether the address guard applies."""
 
     async def open(self) -> None:
         """Create the pools, in a running event loop; no connection is made yet."""
-        guarded = guarded_connector(allowed=self._allowed, resolver=self._resolver, keepalive_s=KEEPALIVE_S)
-        unguarded = aiohttp.TCPConnector(resolver=self._resolver, limit=0, keepalive_timeout=KEEPALIVE_S)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=None)
-        self._public, self._any = (
-            direct_session(connector, timeout, read_bufsize=READ_BYTES, headers=SAME_HEADERS)
-            for connector in (guarded, unguarded)
-        )
+        for public_only, connector in connectors(self._allowed, self._resolver, KEEPALIVE_S).items():
+            self._sessions[public_only] = direct_session(
+                connector, timeout, read_bufsize=READ_BYTES, headers=SAME_HEADERS
+            )
 
     async def close(self) -> None:
-        for session in (self._public, self._any):
-            if session is not None:
-                await session.close()
+        for session in self._sessions.values():
+            await session.close()
 
     async def __aenter__(self) -> Self:
         await self.open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def send(self, request: AttemptRequest) -> AttemptResult:
         """Make one attempt. Never raises for what a receiver or the network does; cancellation passes through."""
-        session = self._public if request.public_only else self._any
+        session = self._sessions.get(request.public_only)
         if session is None:
             raise RuntimeError("the sender is not open")
         attempt = _Attempt()

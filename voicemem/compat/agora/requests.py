@@ -20,10 +20,10 @@ from voicemem.config.session import URL_PATTERN, URL_RULE, Headers, Labels, LlmC
 from voicemem.errors import CODES, Refused
 from voicemem.protocol.codec import drop_nulls
 from voicemem.protocol.explanations import describe_error
-from voicemem.protocol.types import JsonObject, matching
+from voicemem.protocol.types import JsonObject, fields_given, matching
 from voicemem.security.access import FULL_GRANT
 from voicemem.server.http import problems
-from voicemem.server.http.request import GRANT, SESSION_ID, fields_given, get_stream, read_object
+from voicemem.server.http.request import GRANT, SESSION_ID, get_stream, read_object
 from voicemem.server.http.routes import JSON, KEY_SCHEME, ErrorFormat
 from voicemem.store.streams import Stream
 

@@ -18,10 +18,10 @@ from msgspec import UNSET, Meta, Struct, UnsetType, structs
 from voicemem.config.session import parse_config
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.memory.long_term.memories import LongTermMemory
-from voicemem.memory.long_term.records import Namespace, added_event, changed_row, details_of, given_fields
+from voicemem.memory.long_term.records import Namespace, added_event, changed_row, details_of
 from voicemem.memory.search import MAX_QUERY
 from voicemem.protocol.memories import GivenKind, Topics
-from voicemem.protocol.types import Integer, Natural
+from voicemem.protocol.types import Integer, Natural, fields_given
 from voicemem.search.words import query_words
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
 from voicemem.store.memories import MAX_ROWS, AnyOf, Between, MemoryFilter, MemoryRow, Tags
@@ -79,7 +79,7 @@ class ForgetMemories(Struct, frozen=True, forbid_unknown_fields=True):
 
 def policy_of(body: ForgetMemories, project: str, user_id: str) -> ForgetPolicy:
     """Return what is to be forgotten. Raises `Refused` unless the body says so clearly."""
-    given = given_fields(body)
+    given = fields_given(body)
     narrower = given.keys() - {"namespace", "everything", "dry_run"}
     if not narrower and not given.get("everything"):
         names = "query, kinds, topics, before, max_age_days, max_inactive_days, budget"

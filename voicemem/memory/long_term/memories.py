@@ -18,7 +18,7 @@ from voicemem.errors import Refused, StoreUnavailable
 from voicemem.memory.long_term import plans, records
 from voicemem.protocol.events import MemoriesExtracted
 from voicemem.protocol.memories import Evidence, GivenKind, RemovalReason, Topic
-from voicemem.protocol.types import Integer, Name, format_place, parse_place
+from voicemem.protocol.types import Integer, Name, fields_given, format_place, parse_place
 from voicemem.redaction.texts import Rules
 from voicemem.search.passages import passages_in
 from voicemem.search.words import query_words
@@ -195,7 +195,7 @@ class LongTermMemory:
 
     def prepare(self, draft: records.MemoryDraft, now: int) -> records.MemoryDraft:
         checked: records.MemoryDraft = msgspec.convert(structs.asdict(draft), records.MemoryDraft)
-        draft = structs.replace(checked, **records.prepare_fields(records.given_fields(checked), self.rules))
+        draft = structs.replace(checked, **records.prepare_fields(fields_given(checked), self.rules))
         if draft.expires_at is not None:
             check_expiry(draft.expires_at, now)
         return draft
@@ -324,7 +324,7 @@ class LongTermMemory:
 
     async def edit(self, project: str, id: str, patch: records.MemoryPatch) -> records.Memory:
         """Change a memory; the memory after that. Raises `Refused` (`unknown_memory`, and as `add`)."""
-        fields, now = records.prepare_fields(records.given_fields(patch), self.rules), self.clock()
+        fields, now = records.prepare_fields(fields_given(patch), self.rules), self.clock()
         if fields.get("expires_at") is not None:
             check_expiry(fields["expires_at"], now)
         for _ in range(MAX_APPEND_ATTEMPTS):

@@ -235,10 +235,6 @@ def draft_of(given: GivenMemory) -> MemoryDraft:
     return MemoryDraft(**structs.asdict(given))
 
 
-def given_fields(values: Struct) -> dict[str, Any]:
-    return {name: value for name, value in structs.asdict(values).items() if value is not UNSET}
-
-
 def prepare_fields(fields: dict[str, Any], rules: Rules | None) -> dict[str, Any]:
     """The values of these fields as they are kept: redacted, with tidy lists. Raises `Refused`.
 

@@ -16,12 +16,11 @@ from weakref import WeakValueDictionary
 import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Middleware
-from msgspec import UNSET, Struct, structs
 
 from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable, VoicememError
 from voicemem.protocol.codec import decode_body
 from voicemem.protocol.explanations import converted, describe_error
-from voicemem.protocol.types import MAX_FRAME_BYTES, SESSION_ID_PATTERN, JsonObject, Name, matching
+from voicemem.protocol.types import MAX_FRAME_BYTES, SESSION_ID_PATTERN, JsonObject, Name, fields_of, matching
 from voicemem.security.access import Gate, Grant
 from voicemem.server.http.connections import authenticated
 from voicemem.server.http.problems import SERVER, Handler, headers_of, problem_response
@@ -167,11 +166,6 @@ async def get_stream(request: web.Request) -> Stream:
     return await services_of(request).store.journal.get_session(request[GRANT].project, session_id)
 
 
-def fields_of(kind: type[Struct], values: Struct) -> JsonObject:
-    """Return those fields of a struct that another kind has too."""
-    return {name: getattr(values, name) for name in kind.__struct_fields__ if name in values.__struct_fields__}
-
-
 def session_filter(request: web.Request, query: Any, **more: Any) -> SessionFilter:
     conditions = fields_of(SessionFilter, query) | {"project": request[GRANT].project} | more
     if conditions.get("label") is not None:
@@ -281,10 +275,6 @@ async def read_object(request: web.Request) -> JsonObject:
 async def read_struct(request: web.Request, kind: type[T]) -> T:
     """Read the body as a struct. Raises as `read_object`, and `Refused` (`invalid_field`)."""
     return converted(await read_object(request), kind)
-
-
-def fields_given(values: Struct) -> JsonObject:
-    return {name: value for name, value in structs.asdict(values).items() if value is not UNSET}
 
 
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:

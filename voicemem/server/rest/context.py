@@ -11,8 +11,8 @@ from voicemem.context.builder import ContextOptions, Usage, render_body, select_
 from voicemem.context.formats import ENRICHERS
 from voicemem.context.summaries import settled_state
 from voicemem.errors import Refused
-from voicemem.protocol.types import MAX_INTEGER, JsonObject, matching
-from voicemem.server.http.request import fields_of, get_stream, json_response, services_of
+from voicemem.protocol.types import MAX_INTEGER, JsonObject, fields_of, matching
+from voicemem.server.http.request import get_stream, json_response, services_of
 from voicemem.server.http.routes import Routes
 
 ROUTES = Routes()

@@ -7,14 +7,12 @@ from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from voicemem.errors import Refused
 from voicemem.protocol.codec import check_text
-from voicemem.protocol.types import Natural, SessionId
+from voicemem.protocol.types import Natural, SessionId, fields_given, fields_of
 from voicemem.security.access import ADMIN_KEY_ID, ANY_SCOPE
 from voicemem.security.audit import audit
 from voicemem.security.session_tokens import MAX_TOKEN_S, USER_MEMORIES
 from voicemem.server.http.request import (
     GRANT,
-    fields_given,
-    fields_of,
     get_stream,
     json_response,
     read_struct,

@@ -10,9 +10,9 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from voicemem.config.session import Contents, EventTypes, Url, check_webhook_secret
 from voicemem.errors import Refused
 from voicemem.protocol.codec import check_text
-from voicemem.protocol.types import JsonObject, matching
+from voicemem.protocol.types import JsonObject, fields_given, matching
 from voicemem.security.audit import Act, audit
-from voicemem.server.http.request import GRANT, SESSION_ID, fields_given, json_response, read_struct, services_of
+from voicemem.server.http.request import GRANT, SESSION_ID, json_response, read_struct, services_of
 from voicemem.server.http.routes import Routes, optional
 from voicemem.store.deliveries import EndpointCounts
 from voicemem.store.outbox import Endpoint
