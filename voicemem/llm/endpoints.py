@@ -26,7 +26,6 @@ class LlmEndpoint(Struct, frozen=True):
 
     @property
     def request_url(self) -> str:
-        """The URL that requests are sent to."""
         path, mark, query = self.url.partition("?")
         path = path.rstrip("/")
         return (path if path.endswith(self.path) else path + self.path) + mark + query

@@ -132,12 +132,10 @@ class Endpoints(Port):
 
         Does nothing when its URL has changed in between: only the old address is gone.
         """
-
         await self.disable(DISABLE_GONE_ENDPOINT, endpoint.key, now_ms=now_ms, url=endpoint.url)
 
     async def disable_failing(self, key: int, since_ms: int, now_ms: int) -> bool:
         """Disable a project's endpoint that has been failing since `since_ms` or longer; whether it was disabled."""
-
         return await self.disable(DISABLE_FAILING_ENDPOINT, key, now_ms=now_ms, since_ms=since_ms)
 
     @writes

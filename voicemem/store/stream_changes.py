@@ -141,7 +141,6 @@ class StreamRows(ABC):
             self.save_overview(stream)
 
     def save_stream(self, stream: Stream) -> None:
-        """Write a stream's row."""
         self.connection.execute(UPDATE_STREAM, **stream_values(stream))
 
     def save_overview(self, stream: Stream) -> None:
@@ -165,7 +164,6 @@ class StreamRows(ABC):
         return ProducerState(name, epoch, max(saved_seq, next_seq), bool(unsequenced), bool(ended), node, until)
 
     def save_producer(self, key: int, producer: ProducerState) -> None:
-        """Write a producer's row."""
         self.connection.execute(SAVE_PRODUCER, stream=key, **msgspec.structs.asdict(producer))
 
     # Journals

@@ -354,7 +354,6 @@ class OutboxWorker:
                 return orjson.dumps(session)
             case config.LEFT_EVENT:
                 return left_payload(session, header.stopped_ms, header.reason)
-
         about_call = asdict(header)
         del about_call["stopped_ms"]
 

@@ -369,7 +369,6 @@ async def name_server(_: web.Request, response: web.StreamResponse) -> None:
 
 def guard_route(route: Route[Any], gate: Gate) -> Handler:
     """Return the route's handler behind the checks of host, origin, key, scope and query."""
-
     names_session = route.path.startswith("/v1/sessions/{id}")
 
     async def handler(request: web.Request) -> web.StreamResponse:
