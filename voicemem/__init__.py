@@ -19,10 +19,20 @@ def open_sync(store: str = "memory:", **options: Any) -> Any:
     return _library("sync").open_library_sync(store, **options)
 
 
-def tee(connection: C, client: Any, session_id: str | None = None, **options: Any) -> C:
-    """Send a copy of each frame of a connection to another voice stack to the memory. See `integrations/tee`."""
-    teed: C = importlib.import_module("voicemem.integrations.tee").tee(connection, client, session_id, **options)
-    return teed
+class _Tee:
+    """Sends a copy of each frame of a connection to another voice stack to the memory. See `integrations/tee`."""
+
+    def __call__(self, connection: C, client: Any, session_id: str | None = None, **options: Any) -> C:
+        teed: C = importlib.import_module("voicemem.integrations.tee").tee(connection, client, session_id, **options)
+        return teed
+
+    def phone(self, connection: C, client: Any, session_id: str | None = None, **options: Any) -> C:
+        """Send how far a phone has played the agent's audio: around the socket of its media stream."""
+        teed: C = importlib.import_module("voicemem.integrations.tee").phone(connection, client, session_id, **options)
+        return teed
+
+
+tee = _Tee()
 
 
 def memory_of(connection: object) -> Any:

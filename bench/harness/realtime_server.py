@@ -13,14 +13,16 @@ from websockets.asyncio.server import ServerConnection, serve
 
 WORD_MS = 300
 """How long each word is spoken."""
-PCM_BYTES_PER_MS = 48
+PCM_BYTES_PER_MS, MULAW_BYTES_PER_MS = 48, 8
 
 
 class RealtimeVendor:
     """Speaks the replies in turn, one for each `response.create`, and hangs up after the last."""
 
-    def __init__(self, caller: Sequence[str], replies: Sequence[str]) -> None:
+    def __init__(self, caller: Sequence[str], replies: Sequence[str], is_phone: bool = False) -> None:
         self.caller = iter(caller)
+        self.is_phone = is_phone
+        """True if the audio is mu-law at 8 kHz."""
         self.replies = list(replies)
         self.requests: list[dict[str, Any]] = []
         """What each `response.create` asked for."""
@@ -30,7 +32,7 @@ class RealtimeVendor:
 
     async def handle(self, connection: ServerConnection) -> None:
         self.connection = connection
-        await self.say("session.created", session={"type": "realtime", "id": f"sess_{id(connection)}"})
+        await self.say("session.created", session=self.session(id(connection)))
         await self.caller_speaks()
         async for message in connection:
             event = json.loads(message)
@@ -40,6 +42,10 @@ class RealtimeVendor:
             elif event["type"] == "conversation.item.truncate":
                 said = {name: event[name] for name in ("item_id", "content_index", "audio_end_ms")}
                 await self.say("conversation.item.truncated", **said)
+
+    def session(self, number: int) -> dict[str, Any]:
+        output = {"audio": {"output": {"format": {"type": "audio/pcmu"}}}} if self.is_phone else {}
+        return {"type": "realtime", "id": f"sess_{number}", **output}
 
     async def say(self, kind: str, **fields: Any) -> None:
         assert self.connection is not None
@@ -65,7 +71,7 @@ class RealtimeVendor:
         about = {"response_id": response, "item_id": item, "output_index": 0, "content_index": 0}
         await self.say("response.created", response={"id": response, "conversation_id": "conv_1", "output": []})
         await self.add_item(item, "assistant", [], "in_progress")
-        audio = base64.b64encode(bytes(WORD_MS * PCM_BYTES_PER_MS)).decode()
+        audio = base64.b64encode(bytes(WORD_MS * (MULAW_BYTES_PER_MS if self.is_phone else PCM_BYTES_PER_MS))).decode()
         for word in text.split():
             await self.say("response.output_audio_transcript.delta", delta=f"{word} ", **about)
             await self.say("response.output_audio.delta", delta=audio, **about)
@@ -81,8 +87,10 @@ class RealtimeVendor:
 
 
 @asynccontextmanager
-async def realtime_vendor(caller: Sequence[str], replies: Sequence[str]) -> AsyncIterator[tuple[RealtimeVendor, str]]:
+async def realtime_vendor(
+    caller: Sequence[str], replies: Sequence[str], is_phone: bool = False
+) -> AsyncIterator[tuple[RealtimeVendor, str]]:
     """A vendor on loopback, and the URL of its websocket."""
-    vendor = RealtimeVendor(caller, replies)
+    vendor = RealtimeVendor(caller, replies, is_phone)
     async with serve(vendor.handle, "127.0.0.1", 0) as server:
         yield vendor, f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"

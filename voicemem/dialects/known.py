@@ -50,6 +50,10 @@ class KnownReply(Protocol):
         """The length of its audio so far, where that was reported."""
 
     @property
+    def audio_came(self) -> int | None:
+        """When its first audio came, where that had a length."""
+
+    @property
     def audio_start(self) -> int | None:
         """When its audio came, moved on by the gaps in which all that had come was played; None if that had no `ts`."""
 
@@ -110,6 +114,10 @@ class Known(Protocol):
 
     def reply(self, item: str | None) -> KnownReply | None:
         """The reply of an item, once it has begun."""
+
+    @property
+    def newest_reply(self) -> KnownReply | None:
+        """The last reply of the call so far."""
 
     def open_replies(self) -> Iterator[KnownReply]:
         """The replies that were neither heard to their end nor interrupted, the newest first."""

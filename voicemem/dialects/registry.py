@@ -19,6 +19,7 @@ from voicemem.dialects.openai_live import OPENAI_LIVE
 from voicemem.dialects.openai_realtime import OPENAI_REALTIME
 from voicemem.dialects.pipecat_rtvi import PIPECAT_RTVI
 from voicemem.dialects.retell import RETELL
+from voicemem.dialects.twilio_media_streams import TWILIO_MEDIA_STREAMS
 from voicemem.dialects.ultravox import ULTRAVOX
 from voicemem.dialects.vapi.translation import VAPI
 from voicemem.errors import InvalidFrame, Refused
@@ -42,6 +43,7 @@ DIALECTS: dict[str, Dialect] = {
         ULTRAVOX,
         RETELL,
         OPENAI_LIVE,
+        TWILIO_MEDIA_STREAMS,
     )
 }  # fmt: skip
 DIALECTS_VERSION = sum(dialect.version for dialect in DIALECTS.values())

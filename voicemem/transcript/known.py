@@ -10,7 +10,7 @@ import msgspec
 
 from voicemem.dialects.known import KnownSegment
 from voicemem.transcript.replies.evidence import KINDS, Source
-from voicemem.transcript.replies.interruptions import largest_total, last_entries
+from voicemem.transcript.replies.interruptions import first_entries, largest_total, last_entries
 from voicemem.transcript.replies.playing import settle, sources_of, standing_keys
 from voicemem.transcript.speech import speech_index
 from voicemem.transcript.state import Notes, Reply, State, Turn
@@ -51,6 +51,10 @@ class FoldReply:
     def total_audio_ms(self) -> int | None:
         total = largest_total(self.sources)
         return None if total is None else total[0].value
+
+    @property
+    def audio_came(self) -> int | None:
+        return min((first.ts for first in first_entries(self.sources, "totals")), default=None)
 
     @property
     def audio_start(self) -> int | None:
@@ -165,6 +169,11 @@ class FoldKnown:
         if reply is None:
             reply = self.seen[id] = FoldReply(self, self.state.replies[id])
         return reply
+
+    @property
+    def newest_reply(self) -> FoldReply | None:
+        keys = standing_keys(self.state)
+        return self.reply_of(keys[-1][2]) if keys else None
 
     def open_replies(self) -> Iterator[FoldReply]:
         settle(self.state)

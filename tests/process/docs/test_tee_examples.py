@@ -44,7 +44,16 @@ async def test_the_next_prompt_has_what_was_heard(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["openai_realtime", "conversation_relay"])
+async def test_the_next_response_has_what_the_phone_has_played(tmp_path: Path) -> None:
+    """A phone: after the barge-in, the instructions have the forecast as far as the phone had played it."""
+    out = await output_of("phone", tmp_path)
+    lines = [line for line in out.splitlines() if line][1:]
+    assert lines[::2] == [f"user: {ASKED}", "user: Until when?"]
+    assert lines[1].startswith("assistant: In Oslo it")
+    assert "evening" not in lines[1]
+
+
+@pytest.mark.parametrize("name", ["openai_realtime", "conversation_relay", "phone"])
 def test_they_are_short(name: str) -> None:
     """An example is read in one go."""
     assert len((ROOT / "examples" / f"{name}.py").read_text().splitlines()) < 60

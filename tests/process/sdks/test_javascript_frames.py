@@ -22,6 +22,7 @@ from voicemem.dialects import gemini_live as gemini
 from voicemem.dialects import openai_live as live
 from voicemem.dialects import openai_realtime as realtime
 from voicemem.dialects import pipecat_rtvi as pipecat
+from voicemem.dialects import twilio_media_streams as phone
 from voicemem.dialects.dialect import Frame, MalformedFrame, Side, UnknownFrame
 from voicemem.dialects.elevenlabs_agents import translation as elevenlabs
 from voicemem.dialects.elevenlabs_agents.frames import Alignment
@@ -158,6 +159,17 @@ def frames_of_gemini() -> Iterator[JsonObject]:
     yield {"clientContent": {"turns": history}}
 
 
+def frames_of_phone() -> Iterator[JsonObject]:
+    for name, kind in phone.KINDS.items():
+        yield ({} if kind.record is None else whole(kind.record)) | {"event": name}
+    yield from ({"event": spelled, "name": "a", "digit": "1", "media": SECRET} for spelled in phone.SPELLINGS)
+    yield {"event": "start", "stream_id": "S", "start": {"call_control_id": "C", "from": SECRET, "media_format": {}}}
+    yield {"event": "start", "start": {"callId": "C", "streamId": "S"}, "extra_headers": SECRET, "sequenceNumber": 1}
+    yield {"event": "dtmf", "streamId": "S", "dtmf": {"digit": "1"}, "sequenceNumber": 9}
+    yield {"event": "websocket:connected", "content-type": "audio/l16;rate=16000", "caller": SECRET}
+    yield {"action": "notify", "payload": {"name": SECRET}}
+
+
 MADE = {
     "openai-realtime": frames_of_realtime,
     "openai-live": frames_of_live,
@@ -167,6 +179,7 @@ MADE = {
     "deepgram-agent": frames_of_deepgram,
     "agora-ten": frames_of_agora,
     "gemini-live": frames_of_gemini,
+    "twilio-media-streams": frames_of_phone,
 }
 
 

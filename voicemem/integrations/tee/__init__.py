@@ -2,6 +2,8 @@
 
     connection = voicemem.tee(connection, client, session_id="call-1")
 
+    tee.phone(socket, client, session_id="call-1")
+
 Connections are those of openai's realtime SDK, of `websockets`, of aiohttp, and of FastAPI or Starlette; openai and
 FastAPI are not imported here. See docs/tee.md.
 """
@@ -14,11 +16,13 @@ from typing import Any, TypeVar
 from voicemem.client import Client
 from voicemem.dialects.dialect import Side
 from voicemem.dialects.registry import DIALECTS
+from voicemem.dialects.twilio_media_streams import TWILIO_MEDIA_STREAMS
 from voicemem.integrations.tee.connections import certain_dialect, wrap
-from voicemem.integrations.tee.memory import CallMemory
+from voicemem.integrations.tee.memory import CallMemory, FrameQueue
+from voicemem.integrations.tee.phone import PhoneQueue
 from voicemem.protocol.types import SESSION_ID_PATTERN
 
-__all__ = ["CallMemory", "memory_of", "tee"]
+__all__ = ["CallMemory", "memory_of", "phone", "tee"]
 MEMORY = "__voicemem__"
 C = TypeVar("C")
 
@@ -63,11 +67,33 @@ def tee(
         raise ValueError("api_key and rest_url go with a URL; a client has its own")
     used = Client(client, rest_url, api_key) if isinstance(client, str) else client
     memory = CallMemory(
-        used, is_own, chosen, session_id, side=side, producer=name, config=config, keep_typed=keep_typed, ends=end
+        used,
+        is_own,
+        chosen,
+        session_id,
+        side=side,
+        producer=name,
+        config=config,
+        keep_typed=keep_typed,
+        ends=end,
+        queue_kind=PhoneQueue if chosen is TWILIO_MEDIA_STREAMS else FrameQueue,
     )
     wrap(connection, memory)
     setattr(connection, MEMORY, memory)
     return connection
+
+
+def phone(connection: C, client: Client | str | CallMemory, session_id: str | None = None, **options: Any) -> C:
+    """Send how far a phone has played the agent's audio to the memory; returns the same connection.
+
+    The connection is that of the phone's media stream (Twilio, SignalWire, Telnyx, Plivo, Vonage). In place of a client
+    and an id, the memory of another connection of the call may be given. All else is as with `tee`.
+    """
+    if not isinstance(client, CallMemory):
+        return tee(connection, client, session_id, dialect=TWILIO_MEDIA_STREAMS.name, **options)
+    if client.session_id is None:
+        raise ValueError("the session of this memory has no id yet: give both connections a session_id")
+    return tee(connection, client.client, client.session_id, dialect=TWILIO_MEDIA_STREAMS.name, **options)
 
 
 def memory_of(connection: object) -> CallMemory:

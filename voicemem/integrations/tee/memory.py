@@ -118,7 +118,7 @@ class FrameQueue:
     def take(self, crossing: Crossing) -> None:
         self.aside_bytes -= len(crossing.data)
         try:
-            frame = self.dialect.reduce(raw_frame(crossing), crossing.side)
+            frame = self.reduce(crossing)
             if frame is not None and frame.typed and not self.keep_typed:
                 frame = None
             self.counts["ignored" if frame is None else "taken"] += 1
@@ -134,6 +134,10 @@ class FrameQueue:
             return
         if frame is not None:
             self.forward_in_order(ReducedCrossing(frame, crossing.side, crossing.ts))
+
+    def reduce(self, crossing: Crossing) -> Frame | None:
+        """Return the part of a message that is kept. Raises `MalformedFrame`, `UnknownFrame`."""
+        return self.dialect.reduce(raw_frame(crossing), crossing.side)
 
     def reject(self, error: Exception) -> None:
         """Count a message that says nothing to the dialect; the log says the reason of the first."""
@@ -223,6 +227,7 @@ class CallMemory:
     keep_typed: bool = True
     ends: bool = True
     """True if the end of the connection is that of the session."""
+    queue_kind: type[FrameQueue] = FrameQueue
     times: Times = Times()  # noqa: RUF009 (it is a constant)
 
     def __post_init__(self) -> None:
@@ -231,7 +236,7 @@ class CallMemory:
         self.background: BackgroundSession | None = None
         self.waiting: list[tuple[JsonObject, bool]] = []
         """Events for a session that is not known yet, and whether each ends it."""
-        self.queue = FrameQueue(self.dialect, self.keep_typed, self.take)
+        self.queue = self.queue_kind(self.dialect, self.keep_typed, self.take)
         self.left_at: int | None = None
         """When the connection was closed or lost, Unix ms."""
         self.closed_by_app = False

@@ -8,6 +8,7 @@ import { GEMINI_LIVE } from "./gemini-live.js";
 import { OPENAI_LIVE } from "./openai-live.js";
 import { OPENAI_REALTIME } from "./openai-realtime.js";
 import { PIPECAT_RTVI } from "./pipecat-rtvi.js";
+import { TWILIO_MEDIA_STREAMS } from "./twilio-media-streams.js";
 
 /** @typedef {import("./dialect.js").Dialect} Dialect */
 
@@ -20,6 +21,7 @@ const ALL = [
   OPENAI_LIVE,
   OPENAI_REALTIME,
   PIPECAT_RTVI,
+  TWILIO_MEDIA_STREAMS,
 ];
 
 /** @type {Map<string, Dialect>} */

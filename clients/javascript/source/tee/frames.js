@@ -164,7 +164,7 @@ export class FrameQueue {
       this.asideBytes -= sizeOf(data);
     }
     try {
-      const frame = this.dialect.reduce(rawFrame(data), crossing.side);
+      const frame = this.reduce(rawFrame(data), crossing.side, crossing.ts);
       if (frame === null || (frame.typed && !this.keepTyped)) {
         this.counts.ignored += 1;
         return;
@@ -180,6 +180,18 @@ export class FrameQueue {
         this.reject(error);
       }
     }
+  }
+
+  /**
+   * The part of a message that is kept. Throws `MalformedFrame`, `UnknownFrame`.
+   *
+   * @param {RawFrame} raw
+   * @param {Side} side
+   * @param {number} _ts when it crossed the connection, Unix ms
+   * @returns {Frame | null}
+   */
+  reduce(raw, side, _ts) {
+    return this.dialect.reduce(raw, side);
   }
 
   /**

@@ -1,9 +1,11 @@
 /** What a connection has of its memory: the session, the context of the next LLM call, and the end. */
 
+import { TWILIO_MEDIA_STREAMS } from "../dialects/twilio-media-streams.js";
 import { TimedOut } from "../errors.js";
 import { within } from "../waiting.js";
 import { BackgroundSession, warn } from "./background.js";
 import { CLOCK, FrameQueue, unwaited } from "./frames.js";
+import { PhoneQueue } from "./phone.js";
 
 /** @typedef {import("../client.js").Client} Client */
 /** @typedef {import("../dialects/dialect.js").JsonObject} JsonObject */
@@ -61,7 +63,8 @@ export class CallMemory {
     /** @type {Sent[]} */
     this.waiting = [];
     const tell = (/** @type {string} */ sentence) => warn(this.client, sentence);
-    this.queue = new FrameQueue(given.dialect, given.keepTyped, (reduced) => this.take(reduced), tell);
+    const Queue = given.dialect === TWILIO_MEDIA_STREAMS ? PhoneQueue : FrameQueue;
+    this.queue = new Queue(given.dialect, given.keepTyped, (reduced) => this.take(reduced), tell);
     /** @type {number | null} When the connection was closed or lost, Unix ms. */
     this.leftAt = null;
     this.closedByApp = false;

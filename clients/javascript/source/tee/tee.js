@@ -2,6 +2,7 @@
  * One line around a connection to another voice stack: a copy of each of its frames goes to the memory.
  *
  *     tee(socket, client, { sessionId: "call-1", dialect: "openai-realtime" });
+ *     tee.phone(socket, client, { sessionId: "call-1" });
  *
  * Connections are sockets of `ws` and of browsers, data channels of WebRTC, and those of openai's SDK; none of these
  * is imported here. See docs/tee.md.
@@ -9,6 +10,7 @@
 
 import { Client } from "../client.js";
 import { dialectNamed } from "../dialects/registry.js";
+import { TWILIO_MEDIA_STREAMS } from "../dialects/twilio-media-streams.js";
 import { CallMemory } from "./memory.js";
 import { certainDialect, wrap } from "./sockets.js";
 
@@ -84,6 +86,30 @@ export function tee(connection, client, options = {}) {
   MEMORIES.set(connection, memory);
   return connection;
 }
+
+/**
+ * Send how far a phone has played the agent's audio to the memory; returns the same connection.
+ *
+ * The connection is that of the phone's media stream (Twilio, SignalWire, Telnyx, Plivo, Vonage). In place of a client,
+ * the memory of another connection of the call may be given. All else is as with `tee`.
+ *
+ * @template {object} Connection
+ * @param {Connection} connection
+ * @param {Client | string | CallMemory} client
+ * @param {Omit<TeeOptions, "dialect">} [options]
+ * @returns {Connection}
+ */
+tee.phone = function phone(connection, client, options = {}) {
+  const dialect = TWILIO_MEDIA_STREAMS.name;
+  if (!(client instanceof CallMemory)) {
+    return tee(connection, client, { ...options, dialect });
+  }
+  const { sessionId } = client;
+  if (sessionId === null) {
+    throw new TypeError("the session of this memory has no id yet: give both connections a sessionId");
+  }
+  return tee(connection, client.client, { ...options, sessionId, dialect });
+};
 
 /**
  * The memory of a connection that `tee` has returned. Throws `TypeError` for any other.

@@ -1,0 +1,442 @@
+"""The dialect `twilio-media-streams`: how far a phone has played the agent's audio, beside another dialect.
+
+It makes no replies. A tee around the phone's socket counts the audio that the app sends, and reports positions in it
+(`integrations/tee/phone`); here they become positions in the replies of the session, of any stack or program. Audio is
+assigned to replies in the order in which these came: as much as has come of each, and none that was sent before.
+
+| frame | events |
+|---|---|
+| `start` | the session's id, which is that of the call |
+| `playback` (app) | `tts` of the replies played since the last; an `interrupt` of those that a `clear` has cut |
+| `dtmf` | a `message` of the user, with `dtmf` in its metadata |
+| `stop` | an `interrupt` of what plays |
+| `connected`, `media`, `mark`, `clear`, `error` | nothing |
+
+`playback` says how much audio was sent and is over, played or cleared, in ms from the beginning of the stream
+(`sent_ms`, `at_ms`), since when what is new was sent (`since`), and of each `clear` when it was, how far the phone had
+played, and how much had been sent (`cuts`). SignalWire spells the frames as Twilio does; the names of Telnyx, Plivo and
+Vonage become Twilio's.
+
+Notes: `s:STREAM` (a `Line`).
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from voicemem.dialects.dialect import Dialect, Frame, RawFrame, Side, Text
+from voicemem.dialects.kinds import Kind, Record, keep, many, optional, record, silent
+from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent
+from voicemem.dialects.reading import whole
+from voicemem.dialects.translating import note_newest
+from voicemem.protocol.events import Interrupt, MessageEvent, Tts
+from voicemem.protocol.types import JsonObject
+
+SPELLINGS = {
+    "playAudio": "media",
+    "checkpoint": "mark",
+    "playedStream": "mark",
+    "played": "mark",
+    "notify": "mark",
+    "websocket:notify": "mark",
+    "clearAudio": "clear",
+    "clearedAudio": "connected",
+    "websocket:cleared": "connected",
+    "websocket:connected": "start",
+    "websocket:dtmf": "dtmf",
+}
+"""Names of events at Plivo and Vonage, and those of Twilio that mean the same, or nothing."""
+STREAM_IDS, CALL_IDS = ("streamSid", "stream_id", "streamId"), ("callSid", "call_control_id", "callId")
+CLEARED, STOPPED = "cleared", "stopped"
+
+Name = str | int
+"""A reply by its item, or by its turn if it has none."""
+
+LATE_MS = 1_000
+"""So long after it was sent the journal surely knows of which reply audio is."""
+IDLE_MS = 1_500
+"""An app that sends nothing for so long does not send what it has any more."""
+HELD_MS = 200
+"""An app may clear the queue when it has the first audio of the next reply."""
+NEAR_MS = 40
+"""So near its end a reply was heard: formats and frames are rounded."""
+STATED_MS = 500
+"""A position at a cut is stated again so much later: it counts more than what the app makes of its own clocks."""
+MAX_REPLIES, MAX_SPANS, MAX_WAITING, MAX_CUTS, MAX_LINES = 16, 16, 32, 8, 4
+
+
+def as_twilio(raw: JsonObject) -> JsonObject:
+    """A frame with Twilio's names of what the dialect keeps, and of its audio, format and marks."""
+    event = raw.get("event") or raw.get("action")
+    event = SPELLINGS.get(event, event) if isinstance(event, str) else event
+    start = raw.get("start")
+    start = start if isinstance(start, dict) else {}
+    frame = {**raw, "event": event}
+    stream = next((value for name in STREAM_IDS for value in (raw.get(name), start.get(name)) if value), None)
+    if stream is not None:
+        frame["streamSid"] = stream
+    match event:
+        case "start":
+            call = next((start[name] for name in CALL_IDS if start.get(name)), None)
+            form = start.get("mediaFormat") or start.get("media_format") or {"encoding": raw.get("content-type")}
+            frame["start"] = {"mediaFormat": form} | ({} if call is None else {"callSid": call})
+        case "dtmf" if "digit" in raw:
+            frame["dtmf"] = {"digit": raw["digit"]}
+        case "mark" if not isinstance(raw.get("mark"), dict):
+            frame["mark"] = {"name": raw.get("name") or raw.get("payload")}
+    if isinstance(raw.get("sequenceNumber"), int):
+        frame["sequenceNumber"] = str(raw["sequenceNumber"])
+    return frame
+
+
+def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
+    raw = as_twilio(frame) if isinstance(frame, dict) else frame
+    _, kind, content = keep(raw, KINDS, side, "event")
+    if content is None:
+        return None
+    return Frame(
+        content, id=kind.id(content), side=kind.side, session_id=(content.get("start") or {}).get("callSid") or None
+    )
+
+
+def key_id(content: JsonObject) -> str | None:
+    """The id of a key that was pressed, where the frame has its number."""
+    number = content.get("sequenceNumber")
+    return number and f"dtmf/{content.get('streamSid')}/{number}"
+
+
+def texts(frame: JsonObject) -> Iterator[Text]:
+    if frame["event"] == "dtmf":
+        yield Text(frame["dtmf"], "digit", "whole", "user")
+
+
+class Line(msgspec.Struct, array_like=True):
+    """The audio that was sent to one phone; positions count ms from the beginning of its stream."""
+
+    sent: int = 0
+    at: int = 0
+    """How much is over: played, or cleared."""
+    ts: int = 0
+    """When that was reported."""
+    begun: int = 0
+    """When audio was first sent, Unix ms."""
+    assigned: int = 0
+    """Up to here it is known whose the audio is."""
+    shown: int = 0
+    """Up to here it was said that it was played, or cleared."""
+    spans: list[tuple[int, Name | None, int]] = []
+    """From where on the audio is whose (None: of no reply), and from which position in the reply's own."""
+    waiting: list[tuple[int, int, int, int]] = []
+    """Audio that was sent, the first perhaps assigned in part: since when, until when, up to which position, and when
+    the queue was cleared before it (0: it was not)."""
+    idle_since: int = 0
+    """When the audio before `waiting` had been sent."""
+    cut: int = 0
+    """When the queue was cleared, if nothing was sent since."""
+    cuts: list[tuple[int, int, int, int]] = []
+    """Cuts of audio that is not all assigned yet: when, at which position, how much had been sent, and up to where what
+    that means was said (0: nothing)."""
+    stated: list[tuple[Name, int, int]] = []
+    """Interruptions to be stated again: of which reply, at which position of it, when."""
+    measured: bool = False
+    """True once anything has said how long the audio of a reply is."""
+    unmeasured: list[Name] = []
+    """Replies that nothing but this says the length of."""
+
+
+def line_of(stream: str, known: Known) -> Line:
+    noted = known.notes.get(f"s:{stream}")
+    return Line() if noted is None else msgspec.convert(noted, Line)
+
+
+def keep_line(stream: str, line: Line, known: Known) -> None:
+    """Note a line, and of what is bounded in it the newest."""
+    first = max(len(line.spans) - MAX_SPANS, 0)
+    line.spans, line.waiting = line.spans[first:], line.waiting[-MAX_WAITING:]
+    line.cuts, line.stated, line.unmeasured = (
+        line.cuts[-MAX_CUTS:],
+        line.stated[-MAX_CUTS:],
+        line.unmeasured[-MAX_CUTS:],
+    )
+    note_newest(f"s:{stream}", msgspec.to_builtins(line), MAX_LINES, known)
+
+
+# Whose the audio is
+
+
+def name_of(reply: KnownReply) -> Name:
+    return reply.turn if reply.item is None else reply.item
+
+
+class Replies:
+    """The reply of the newest span and those after it: what of the audio that was sent may be theirs."""
+
+    def __init__(self, line: Line, known: Known) -> None:
+        self.line = line
+        self.after: list[KnownReply] = []
+        """Those after it, in their order."""
+        self.newest: KnownReply | None = None
+        names = [name for _, name, _ in line.spans if name is not None]
+        reply = known.newest_reply
+        while reply is not None and len(self.after) < MAX_REPLIES and self.newest is None:
+            if names and name_of(reply) == names[-1]:
+                self.newest = reply
+            else:
+                self.after.append(reply)
+            reply = reply.before
+        self.after.reverse()
+        if not line.measured:
+            seen = (*self.after, *(() if self.newest is None else (self.newest,)))
+            line.measured = any(one.audio_came is not None and name_of(one) not in line.unmeasured for one in seen)
+
+    def came(self, reply: KnownReply) -> int | None:
+        """When the first audio of a reply came, or where nothing says so, its first text."""
+        return reply.audio_came if self.line.measured else reply.begun
+
+    def sent_of_newest(self) -> int:
+        """How much of the reply's audio was sent by now."""
+        end = self.line.assigned
+        for begin, name, offset in reversed(self.line.spans):
+            if name is not None:
+                return offset + end - begin
+            end = begin
+        return 0
+
+    def continue_newest(self) -> None:
+        """Begin another span of the same reply."""
+        if self.newest is not None:
+            self.line.spans.append((self.line.assigned, name_of(self.newest), self.sent_of_newest()))
+
+    def room(self) -> int:
+        """How much of the audio of the newest span's reply has not been sent."""
+        line = self.line
+        if self.newest is None:
+            return 0
+        if name_of(self.newest) not in line.unmeasured:
+            return max(0, (self.newest.total_audio_ms or 0) - self.sent_of_newest())
+        since = line.waiting[0][0]
+        return 0 if self.next(since, since, 0) else line.sent
+
+    def next(self, since: int, until: int, cut: int) -> KnownReply | None:
+        """The reply after that of the newest span of which audio was sent in a time, if any had come by then."""
+        came = ((reply, self.came(reply)) for reply in self.after)
+        found = [(reply, at) for reply, at in came if at is not None and cut - HELD_MS <= at <= until]
+        while len(found) > 1 and since - max(self.line.idle_since, found[0][1]) > IDLE_MS:
+            del found[0]
+        return found[0][0] if found else None
+
+    def cut_before(self, since: int) -> int:
+        """When the newest span's reply was cut, if it was by then, as the model's side says; else 0."""
+        ended = None if self.newest is None or self.newest.cut == "no" else self.newest.ended
+        return 0 if ended is None or ended > since else ended
+
+    def has_later(self, until: int) -> bool:
+        """Return whether audio of another reply came later, so that the journal has all that came by then."""
+        return any((self.came(reply) or 0) > until for reply in self.after)
+
+    def begin(self, reply: KnownReply) -> None:
+        """Begin the span of a reply."""
+        line = self.line
+        line.spans.append((line.assigned, name_of(reply), 0))
+        if not line.measured:
+            line.unmeasured.append(name_of(reply))
+        del self.after[: self.after.index(reply) + 1]
+        self.newest = reply
+
+
+def assign(line: Line, ts: int, known: Known) -> Made:
+    """Find whose the audio is that was sent, as far as the journal says so by a time."""
+    replies = Replies(line, known)
+    while line.waiting:
+        since, until, end, cut = line.waiting[0]
+        cut = cut or replies.cut_before(since)
+        room = 0 if cut else replies.room()
+        is_settled = ts - until > LATE_MS or replies.has_later(until)
+        if line.assigned >= end:
+            line.idle_since = until
+            del line.waiting[0]
+        elif room:
+            if line.spans[-1][1] is None:
+                replies.continue_newest()
+            line.assigned = min(line.assigned + room, end)
+        elif (line.measured or is_settled) and (reply := replies.next(since, until, cut)) is not None:
+            replies.begin(reply)
+            line.waiting[0] = since, until, end, 0
+        elif is_settled and cut and replies.room():  # what was left of a reply, after all
+            replies.continue_newest()
+            line.waiting[0] = since, until, end, 0
+        elif is_settled:
+            line.spans.append((line.assigned, None, 0))
+            line.assigned = end
+        else:
+            break
+    for begin, end, name, offset in spans_within(line, line.shown, line.assigned):
+        if name in line.unmeasured:
+            yield about(name, Tts(total_audio_ms=offset + end - begin))
+
+
+def spans_within(line: Line, begin: int, end: int) -> list[tuple[int, int, Name, int]]:
+    """The spans of replies that have audio between two positions, each with its begin and end."""
+    ends = (*(start for start, _, _ in line.spans[1:]), line.assigned)
+    return [
+        (start, stop, name, offset)
+        for (start, name, offset), stop in zip(line.spans, ends, strict=False)
+        if name is not None and start < end and begin < stop
+    ]
+
+
+# What was heard
+
+
+def about(name: Name, event: Tts | Interrupt) -> MadeEvent:
+    """An event about a reply."""
+    named = {"turn_id": name} if isinstance(name, int) else {"item": name}
+    return msgspec.structs.replace(event, **named)
+
+
+def position_in(known: Known, name: Name, ms: int) -> tuple[int, bool]:
+    """A position in a reply's own audio, and whether that is its end."""
+    reply = known.reply(name) if isinstance(name, str) else known.newest_reply
+    for _ in range(MAX_REPLIES if isinstance(name, int) else 0):
+        reply = reply.before if reply is not None and reply.turn != name else reply
+    total = None if reply is None else reply.total_audio_ms
+    is_end = total is not None and total - ms <= NEAR_MS
+    return (total if is_end and total is not None else ms), is_end
+
+
+def show(line: Line, until: int, ts: int, known: Known) -> Made:
+    """Say what was played up to a position, which it has reached at a time."""
+    stop = min(until, line.assigned)
+    for begin, end, name, offset in spans_within(line, line.shown, stop):
+        reached = min(end, stop)
+        ms, _ = position_in(known, name, offset + reached - begin)
+        yield about(name, Tts(audio_ms=ms, ts=max(0, ts - (until - reached))))
+    line.shown = max(line.shown, stop)
+
+
+def show_cuts(line: Line, known: Known, cause: str = CLEARED) -> Made:
+    """Say what was played when the queue was cleared, and that what came after it was not."""
+    while line.cuts:
+        ts, at, sent, done = line.cuts[0]
+        yield from show(line, at, ts, known)
+        if line.assigned <= at < sent and not done:
+            return  # of which reply that was is not known yet
+        named = {name for name, _, cut in line.stated if cut == ts}
+        # Where all that was sent had been played, the app had perhaps more of the reply.
+        for begin, _, name, offset in spans_within(line, at if at < sent else at - 1, max(at, sent)):
+            ms, is_end = position_in(known, name, offset + max(0, at - begin))
+            if begin >= done and name not in named and not (is_end and at > begin):
+                named.add(name)
+                line.stated.append((name, ms, ts))
+                yield about(name, Interrupt(audio_end_ms=ms, more=True, cause=cause, ts=ts))
+        line.shown = max(line.shown, min(sent, line.assigned))
+        if line.assigned < sent:
+            line.cuts[0] = ts, at, sent, line.assigned
+            return
+        del line.cuts[0]
+
+
+def state_again(line: Line, ts: int) -> Made:
+    """State the positions at cuts again, once the app has said what it takes for them."""
+    for name, ms, cut in line.stated:
+        if ts >= cut + STATED_MS:
+            yield about(name, Interrupt(audio_end_ms=ms, more=True, ts=cut + STATED_MS))
+    line.stated = [one for one in line.stated if ts < one[2] + STATED_MS]
+
+
+def play(frame: JsonObject, ts: int, known: Known) -> Made:
+    """Audio was sent, played or cleared."""
+    stream = frame.get("streamSid") or ""
+    line = line_of(stream, known)
+    sent, at = whole(frame["sent_ms"]) or 0, whole(frame["at_ms"]) or 0
+    if sent < line.sent or at < line.at:  # it is another stream, of the same name
+        line = Line()
+    if sent > line.sent:
+        since = min(ts, frame.get("since") or ts)
+        line.begun = line.begun or since
+        line.waiting.append((since, ts, sent, line.cut))
+        line.cut = 0
+    line.sent = sent
+    cuts = [
+        (*cut, 0) for cut in frame.get("cuts") or () if len(cut) == 3 and cut[0] >= 0 and 0 <= cut[1] <= cut[2] <= sent
+    ]
+    line.cuts += cuts
+    yield from assign(line, ts, known)
+    if cuts:
+        line.cut = cuts[-1][0]
+    yield from show_cuts(line, known)
+    if not line.cuts:
+        yield from show(line, min(at, sent), ts, known)
+    line.at, line.ts = min(at, sent), ts
+    yield from state_again(line, ts)
+    keep_line(stream, line, known)
+
+
+def played_by(line: Line, ts: int) -> int:
+    """How far a phone has played by a time, if nothing has cut it."""
+    return min(line.sent, line.at + max(0, ts - line.ts))
+
+
+def stop(frame: JsonObject, ts: int, known: Known) -> Made:
+    """The phone is gone, and plays nothing more."""
+    stream = frame.get("streamSid") or ""
+    if f"s:{stream}" not in known.notes:
+        return
+    line = line_of(stream, known)
+    yield from assign(line, ts, known)
+    if line.at < line.sent:
+        line.cuts.append((ts, played_by(line, ts), line.sent, 0))
+    yield from show_cuts(line, known, STOPPED)
+    line.at, line.ts = line.sent, ts
+    keep_line(stream, line, known)
+
+
+def closed(ts: int, known: Known) -> Made:
+    """Say what each phone had played at the end, and that what was never sent to one was not heard."""
+    lines = [msgspec.convert(noted, Line) for noted in known.notes.values()]
+    for line in lines:
+        yield from assign(line, ts + 2 * LATE_MS, known)
+        yield from show_cuts(line, known)
+        yield from state_again(line, ts + STATED_MS)
+        at = played_by(line, ts)
+        yield from show(line, at, min(ts, line.ts + at - line.at), known)
+        for begin, _, name, _ in spans_within(line, at, line.sent):
+            if begin >= at:
+                yield about(name, Interrupt(audio_end_ms=0, more=True, ts=ts))
+    begun = min((line.begun for line in lines if line.begun), default=0)
+    sent = {name for line in lines for _, name, _ in line.spans}
+    for reply in islice(known.open_replies(), MAX_REPLIES) if begun else ():
+        came = reply.audio_came
+        if came is not None and came >= begun and not reply.has_playback and name_of(reply) not in sent:
+            yield about(name_of(reply), Interrupt(audio_end_ms=0, more=True, ts=ts))
+
+
+def press_key(frame: JsonObject, ts: int, known: Known) -> Made:
+    digit = frame["dtmf"]["digit"]
+    yield MessageEvent(role="user", text=digit, source="message", metadata={"dtmf": True})
+
+
+def translate(frame: JsonObject, ts: int, known: Known) -> Made:
+    return KINDS[frame["event"]].rule(frame, ts, known)
+
+
+def stream_frame(**others: Any) -> type[Record]:
+    """The record of a frame of a stream."""
+    return record("event streamSid?", kw_only=True, **others)
+
+
+KINDS: dict[str, Kind] = {
+    "start": Kind("vendor", stream_frame(start=optional(record("callSid?")))),
+    "stop": Kind("vendor", stream_frame(), stop),
+    "dtmf": Kind("vendor", stream_frame(dtmf=record("digit"), sequenceNumber=optional(str)), press_key, id=key_id),
+    "playback": Kind(
+        "app", stream_frame(sent_ms=int, at_ms=int, since=optional(int), cuts=optional(many(many(int)))), play
+    ),
+    **silent("vendor", "connected error"),
+    **silent(None, "media mark clear"),
+}
+TWILIO_MEDIA_STREAMS = Dialect(
+    name="twilio-media-streams", version=1, reduce=reduce, translate=translate, closed=closed, texts=texts
+)

@@ -1,0 +1,248 @@
+"""The meter of a phone's audio, for media streams as Twilio, SignalWire, Telnyx, Plivo and Vonage have them.
+
+Each frame of audio stays here: what leaves is how much was sent and how far the phone has played it, at most five times
+a second (`dialects/twilio_media_streams`). A phone plays what is queued in order, in real time, from the first byte of
+each stretch, and never past what was queued. It sends a mark back once the audio before it was played, and also, at
+once, when a `clear` has discarded it: so a mark counts only where no `clear` came before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from voicemem.dialects.dialect import Dialect, Frame, MalformedFrame, RawFrame, Side
+from voicemem.dialects.twilio_media_streams import as_twilio
+from voicemem.integrations.tee import memory
+from voicemem.protocol.types import JsonObject
+
+REPORT_MS = 200
+"""Between reports, at least, but for one of a `clear`."""
+AFTER_CUT_MS = 600
+"""A report follows a `clear` so much later, when the app has said what it makes of it."""
+STALLED_MS = 500
+"""A mark that is so much later than the earliest ones shows that the phone waited for audio."""
+USUAL_RATE = 8_000
+MAX_MARKS = 10_000
+COMPANDED = ("mulaw", "x-mulaw", "pcmu", "alaw", "x-alaw", "pcma", "ulaw")
+LINEAR = ("l16", "x-l16", "linear16", "pcm", "lpcm")
+
+
+def bytes_a_ms(form: Any) -> float | None:
+    """How many bytes of a format are a millisecond; None for one that is not known or has no constant rate."""
+    if not isinstance(form, dict):
+        return USUAL_RATE / 1_000
+    encoding = form.get("encoding") or form.get("contentType")
+    name, _, parameters = str(encoding or "audio/x-mulaw").lower().partition(";")
+    name = name.strip().removeprefix("audio/")
+    stated = parameters.partition("rate=")[2] or form.get("sampleRate") or form.get("sample_rate") or USUAL_RATE
+    try:
+        rate = int(stated)
+    except (TypeError, ValueError):
+        return None
+    if not 1_000 <= rate <= 192_000:
+        return None
+    if name in COMPANDED:
+        return rate / 1_000
+    if name in LINEAR:
+        return rate / 500
+    return 8.0 if name == "g722" else None
+
+
+class Mark(NamedTuple):
+    """A mark that was sent, and behind how much audio; None if a `clear` has discarded that."""
+
+    name: str
+    at_ms: float | None
+
+
+class PhoneMeter:
+    """Counts what an app sends to a phone, and says how far the phone has played. It has no clock of its own."""
+
+    def __init__(self) -> None:
+        self.stream: str | None = None
+        self.rate: float | None = USUAL_RATE / 1_000
+        """Bytes a millisecond; None where that is not known: such audio is not measured."""
+        self.sent_ms = 0.0
+        self.begun = (0.0, 0)
+        """The position at which the newest stretch begins, and when."""
+        self.stalled_ms = 0.0
+        self.earliest_ms: float | None = None
+        """How long after its audio a mark comes back, at least."""
+        self.marks: deque[Mark] = deque()
+        self.since: int | None = None
+        """When the first audio was sent that is not reported."""
+        self.cuts: list[list[int]] = []
+        self.has_cut = False
+        """True if a `clear` has cut audio that was to be reported at once."""
+        self.is_changed = False
+        self.reported_ts = self.cut_ts = 0
+        """When the last report was made, and the last of a cut."""
+        self.cleared_ms = 0.0
+        """How much had been sent at the last `clear`."""
+        self.over_ms = 0.0
+        """What the last report said is over."""
+        self.asked_at: int | None = None
+        """When to report next, whatever happens."""
+
+    def at_ms(self, ts: int) -> float:
+        """How much of what was sent is over at a time."""
+        position, began = self.begun
+        return max(self.over_ms, min(self.sent_ms, position + max(0.0, ts - began - self.stalled_ms)))
+
+    def take(self, frame: RawFrame, side: Side, ts: int) -> JsonObject | None:
+        """Take a frame that crosses the socket; returns it where the dialect wants it. Raises `MalformedFrame`."""
+        if isinstance(frame, bytes):  # Vonage's audio
+            if side == "app":
+                self.send(len(frame), ts)
+            return None
+        if not isinstance(frame, dict):
+            raise MalformedFrame("A frame of this dialect is a JSON object.")
+        if frame.get("event") == "media" and side == "vendor":  # what the caller says, fifty times a second
+            return None
+        raw = as_twilio(frame)
+        match raw["event"], side:
+            case "media", "app":
+                self.send_media(raw.get("media"), ts)
+            case "mark", "app" if len(self.marks) < MAX_MARKS:
+                self.marks.append(Mark(self.mark_name(raw), self.sent_ms))
+            case "mark", "vendor":
+                self.pass_mark(self.mark_name(raw), ts)
+            case "clear", "app":
+                self.clear(ts)
+            case "start", _:
+                self.stream, self.rate = raw.get("streamSid"), bytes_a_ms(raw["start"]["mediaFormat"])
+        return None if raw["event"] in ("media", "mark", "clear") else raw
+
+    def mark_name(self, raw: JsonObject) -> str:
+        return str(raw["mark"].get("name"))
+
+    def send_media(self, media: Any, ts: int) -> None:
+        """Queue base64 audio, of the stream's format or of one that it names. Raises `MalformedFrame`."""
+        payload = media.get("payload") if isinstance(media, dict) else None
+        if not isinstance(payload, str):
+            raise MalformedFrame("An audio frame has no audio.")
+        if "contentType" in media:
+            self.rate = bytes_a_ms(media)
+        self.send(len(payload.rstrip("=")) * 3 // 4, ts)
+
+    def send(self, count: int, ts: int) -> None:
+        if self.rate is None:
+            raise MalformedFrame("Audio of this format is not measured.")
+        if not count:
+            return
+        if self.at_ms(ts) >= self.sent_ms:  # the phone was silent
+            self.begun, self.stalled_ms = (self.sent_ms, ts), 0.0
+        self.sent_ms += count / self.rate
+        self.since = ts if self.since is None else self.since
+        self.is_changed = True
+
+    def pass_mark(self, name: str, ts: int) -> None:
+        """A mark has come back. Those before it come no more; one that was never sent says nothing."""
+        place = next((place for place, mark in enumerate(self.marks) if mark.name == name), None)
+        if place is None:
+            return
+        at_ms = self.marks[place].at_ms
+        for _ in range(place + 1):
+            self.marks.popleft()
+        position, began = self.begun
+        if at_ms is None or at_ms < position:
+            return
+        late_ms = ts - began - (at_ms - position)
+        if late_ms < 0:  # it plays ahead of our clock
+            self.begun, self.stalled_ms, self.is_changed = (at_ms, ts), 0.0, True
+        elif at_ms > position:
+            self.earliest_ms = late_ms if self.earliest_ms is None else min(self.earliest_ms, late_ms)
+            before_ms, stalled_ms = self.stalled_ms, late_ms - self.earliest_ms
+            self.stalled_ms = stalled_ms if stalled_ms > STALLED_MS else 0.0
+            self.is_changed |= self.stalled_ms != before_ms
+
+    def clear(self, ts: int) -> None:
+        """Nothing of what is queued is played any more."""
+        at_ms = self.at_ms(ts)
+        self.marks = deque(Mark(mark.name, None) for mark in self.marks)
+        if self.sent_ms > self.cleared_ms:
+            self.cuts.append([ts, round(at_ms), round(self.sent_ms)])
+            self.cleared_ms = self.sent_ms
+            self.begun, self.stalled_ms = (self.sent_ms, ts), 0.0
+            self.is_changed = self.has_cut = True
+
+    # Reports
+
+    def due(self, ts: int) -> int | None:
+        """When the next report is to be made; None if there is nothing to report."""
+        if self.has_cut and ts >= self.cut_ts + REPORT_MS:
+            return ts
+        times = [] if self.asked_at is None else [self.asked_at]
+        if self.is_changed:
+            times.append(max(ts, self.reported_ts + REPORT_MS))
+        return min(times, default=None)
+
+    def report(self, ts: int) -> JsonObject | None:
+        """What the dialect gets; None if no audio was ever sent."""
+        if not self.sent_ms:
+            return None
+        at_ms = self.at_ms(ts)
+        frame: JsonObject = {"event": "playback", "sent_ms": round(self.sent_ms), "at_ms": round(at_ms)}
+        if self.stream is not None:
+            frame["streamSid"] = self.stream
+        if self.since is not None:
+            frame["since"] = self.since
+        if self.cuts:
+            frame["cuts"] = self.cuts
+        if self.has_cut:
+            self.cut_ts = ts
+        times = [] if ts >= self.cut_ts + AFTER_CUT_MS else [self.cut_ts + AFTER_CUT_MS]
+        if at_ms < self.sent_ms:  # when all is played
+            times.append(ts + max(REPORT_MS, round(self.sent_ms - at_ms) + 1))
+        self.asked_at, self.over_ms = min(times, default=None), at_ms
+        self.since, self.cuts, self.has_cut, self.is_changed, self.reported_ts = None, [], False, False, ts
+        return frame
+
+
+class PhoneQueue(memory.FrameQueue):
+    """Takes a phone's messages, and forwards reports in place of audio."""
+
+    def __init__(self, dialect: Dialect, keep_typed: bool, forward: Callable[[memory.ReducedCrossing], object]) -> None:
+        super().__init__(dialect, keep_typed, forward)
+        self.meter = PhoneMeter()
+        self.timer: asyncio.TimerHandle | None = None
+        self.timer_ts = 0
+        """When that is."""
+
+    def reduce(self, crossing: memory.Crossing) -> Frame | None:
+        raw = self.meter.take(memory.raw_frame(crossing), crossing.side, crossing.ts)
+        due = self.meter.due(crossing.ts)
+        if due is not None and (due <= crossing.ts or raw is not None):
+            self.report(crossing.ts)
+        self.set_timer(crossing.ts)
+        return None if raw is None else self.dialect.reduce(raw, crossing.side)
+
+    def finish(self) -> None:
+        super().finish()
+        if self.meter.is_changed:
+            self.report(memory.now_ms())
+
+    def report(self, ts: int) -> None:
+        raw = self.meter.report(ts)
+        frame = None if raw is None else self.dialect.reduce(raw, "app")
+        if frame is not None:
+            self.forward(memory.ReducedCrossing(frame, "app", ts))
+
+    def set_timer(self, ts: int) -> None:
+        """Report once that is due."""
+        due = self.meter.due(ts)
+        if due is None or self.loop.is_closed() or (self.timer is not None and self.timer_ts <= due):
+            return
+        if self.timer is not None:
+            self.timer.cancel()
+        self.timer, self.timer_ts = self.loop.call_later(max(0, due - ts) / 1_000, self.on_time), due
+
+    def on_time(self) -> None:
+        self.timer, ts = None, memory.now_ms()
+        due = self.meter.due(ts)
+        if due is not None and due <= ts:
+            self.report(ts)
+        self.set_timer(ts)
