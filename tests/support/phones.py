@@ -119,11 +119,12 @@ class Phone:
         self.heard_ms: dict[str, int] = {}
         """How much of each reply was played."""
         self.playing: Timer | None = None
-        self.stalls: list[int] = []
-        """When the phone stands still, and for how long: a pair."""
+        self.is_gone = False
 
     def receive(self, message: tuple[JsonObject, Played | None]) -> None:
         frame, played = message
+        if self.is_gone:
+            return
         if frame["event"] == "clear":
             self.clear()
             return
@@ -338,7 +339,7 @@ class Call:
         monkeypatch.setattr("voicemem.integrations.tee.memory.now_ms", lambda: self.clock.now)
         self.rows: list[tuple[int, str, FrameEvent]] = []
         self.model, self.tee = Teed(self, stack.name), Teed(self, "twilio-media-streams")
-        self.to_app = Way(self.clock, network, self.dice, lambda frame: self.tee.cross(frame, "vendor"))
+        self.to_app = Way(self.clock, network, self.dice, self.frame)
         self.phone = Phone(self.clock, self.to_app.send)
         self.to_phone = Way(self.clock, network, self.dice, self.phone.receive)
         self.truncates, self.marks, self.late_ms, self.early_ms = truncates, marks, late_ms, early_ms
@@ -348,7 +349,8 @@ class Call:
         """Replies that the app has cleared, and sends no more of."""
         self.stopped: set[int] = set()
         """Replies that the vendor sends no more of."""
-        self.is_over = False
+        self.is_over = self.is_closed = False
+        """Whether the caller has hung up, and whether the app knows."""
         self.reply = 0
         self.complete = False
         self.frame({"event": "start", "streamSid": "MZ1", "start": {"callSid": "CA1", "customParameters": {"a": "b"}}})
@@ -391,9 +393,12 @@ class Call:
 
     def frame(self, frame: JsonObject) -> None:
         self.tee.cross(frame, "vendor")
+        self.is_closed |= frame["event"] == "stop"
 
     def play(self, played: Played) -> None:
         """The app sends audio to the phone, and a mark behind it."""
+        if self.is_closed:
+            return
         payload = base64.b64encode(bytes(played.length_ms * BYTES_A_MS)).decode()
         media = {"event": "media", "streamSid": "MZ1", "media": {"payload": payload}}
         self.tee.cross(media, "app")
@@ -480,6 +485,7 @@ class Call:
         """The caller hangs up; the phone stops at once, and the app learns of it."""
         self.is_over = True
         self.phone.clear()
+        self.phone.is_gone = True
         self.to_app.send({"event": "stop", "streamSid": "MZ1", "stop": {"callSid": "CA1"}})
 
     # What is right

@@ -64,6 +64,7 @@ NEAR_MS = 40
 """So near its end a reply was heard: formats and frames are rounded."""
 STATED_MS = 500
 """A position at a cut is stated again so much later: it counts more than what the app makes of its own clocks."""
+DECIDED = -1
 MAX_REPLIES, MAX_SPANS, MAX_WAITING, MAX_CUTS, MAX_LINES = 16, 16, 32, 8, 4
 
 
@@ -130,7 +131,7 @@ class Line(msgspec.Struct, array_like=True):
     """From where on the audio is whose (None: of no reply), and from which position in the reply's own."""
     waiting: list[tuple[int, int, int, int]] = []
     """Audio that was sent, the first perhaps assigned in part: since when, until when, up to which position, and when
-    the queue was cleared before it (0: it was not)."""
+    the queue was cleared before it (0: it was not; `DECIDED`: it is known whose the rest is)."""
     idle_since: int = 0
     """When the audio before `waiting` had been sent."""
     cut: int = 0
@@ -251,7 +252,7 @@ def assign(line: Line, ts: int, known: Known) -> Made:
     replies = Replies(line, known)
     while line.waiting:
         since, until, end, cut = line.waiting[0]
-        cut = cut or replies.cut_before(since)
+        cut = 0 if cut == DECIDED else cut or replies.cut_before(since)
         room = 0 if cut else replies.room()
         is_settled = ts - until > LATE_MS or replies.has_later(until)
         if line.assigned >= end:
@@ -263,10 +264,10 @@ def assign(line: Line, ts: int, known: Known) -> Made:
             line.assigned = min(line.assigned + room, end)
         elif (line.measured or is_settled) and (reply := replies.next(since, until, cut)) is not None:
             replies.begin(reply)
-            line.waiting[0] = since, until, end, 0
+            line.waiting[0] = since, until, end, DECIDED
         elif is_settled and cut and replies.room():  # what was left of a reply, after all
             replies.continue_newest()
-            line.waiting[0] = since, until, end, 0
+            line.waiting[0] = since, until, end, DECIDED
         elif is_settled:
             line.spans.append((line.assigned, None, 0))
             line.assigned = end

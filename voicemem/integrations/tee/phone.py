@@ -111,7 +111,9 @@ class PhoneMeter:
             case "mark", "vendor":
                 self.pass_mark(self.mark_name(raw), ts)
             case "clear", "app":
-                self.clear(ts)
+                self.clear(ts, self.at_ms(ts))
+            case "stop", _:  # it says so as late as a mark comes back
+                self.clear(ts, self.at_ms(ts - round(self.earliest_ms or 0)))
             case "start", _:
                 self.stream, self.rate = raw.get("streamSid"), bytes_a_ms(raw["start"]["mediaFormat"])
         return None if raw["event"] in ("media", "mark", "clear") else raw
@@ -159,9 +161,8 @@ class PhoneMeter:
             self.stalled_ms = stalled_ms if stalled_ms > STALLED_MS else 0.0
             self.is_changed |= self.stalled_ms != before_ms
 
-    def clear(self, ts: int) -> None:
-        """Nothing of what is queued is played any more."""
-        at_ms = self.at_ms(ts)
+    def clear(self, ts: int, at_ms: float) -> None:
+        """Nothing behind this position is played any more."""
         self.marks = deque(Mark(mark.name, None) for mark in self.marks)
         if self.sent_ms > self.cleared_ms:
             self.cuts.append([ts, round(at_ms), round(self.sent_ms)])

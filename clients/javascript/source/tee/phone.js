@@ -127,7 +127,10 @@ export class PhoneMeter {
         this.marks.push({ name, atMs: this.sentMs });
       }
     } else if (event === "clear" && side === "app") {
-      this.clear(ts);
+      this.clear(ts, this.atMs(ts));
+    } else if (event === "stop") {
+      // it says so as late as a mark comes back
+      this.clear(ts, this.atMs(ts - Math.round(this.earliestMs ?? 0)));
     } else if (event === "start") {
       this.stream = given.streamSid;
       this.rate = bytesPerMs(given.start.mediaFormat);
@@ -209,9 +212,13 @@ export class PhoneMeter {
     }
   }
 
-  /** @param {number} ts nothing of what is queued is played from then on */
-  clear(ts) {
-    const atMs = this.atMs(ts);
+  /**
+   * Nothing behind a position is played any more.
+   *
+   * @param {number} ts
+   * @param {number} atMs
+   */
+  clear(ts, atMs) {
     this.marks = this.marks.map(({ name }) => ({ name, atMs: null }));
     if (this.sentMs > this.clearedMs) {
       this.cuts.push([ts, Math.round(atMs), Math.round(this.sentMs)]);
