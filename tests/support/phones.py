@@ -157,7 +157,7 @@ class Phone:
             self.playing = None
             self.hear(queue[0], self.clock.now - self.begun)
         for played in queue:
-            if played.mark is not None:
+            if played.mark is not None and not self.is_gone:
                 self.answer({"event": "mark", "streamSid": "MZ1", "mark": {"name": played.mark}})
 
     def position(self, item: str) -> int:
@@ -484,8 +484,8 @@ class Call:
     def hang_up(self) -> None:
         """The caller hangs up; the phone stops at once, and the app learns of it."""
         self.is_over = True
-        self.phone.clear()
         self.phone.is_gone = True
+        self.phone.clear()
         self.to_app.send({"event": "stop", "streamSid": "MZ1", "stop": {"callSid": "CA1"}})
 
     # What is right

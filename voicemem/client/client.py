@@ -12,7 +12,7 @@ from typing import Any, Self, Unpack
 
 import msgspec
 
-from voicemem.client.errors import ClientError, Closed, RequestRefused, Unacknowledged, Unreachable
+from voicemem.client.errors import ClientError, Closed, RequestRefused, TimedOut, Unacknowledged, Unreachable
 from voicemem.client.memories import Memories
 from voicemem.client.metrics import DroppedEvents, exposition
 from voicemem.client.options import Options
@@ -167,6 +167,16 @@ class Client:
             return None
         opened.times_found += 1
         return ProducerSession(opened, self._schedule_wakeup, self.rest)
+
+    async def flush(self, session_id: str, timeout: float | None = None) -> None:
+        """Wait until all that this client has sent into a session is acknowledged or refused, of every producer.
+
+        What one of them cannot deliver is not waited for. Raises `TimedOut`.
+        """
+        of_session = [one for one in self._producers.values() if one.session_id == session_id and one.opened]
+        for error in await asyncio.gather(*(one.flush(timeout) for one in of_session), return_exceptions=True):
+            if isinstance(error, TimedOut):
+                raise error
 
     async def close(self, timeout: float | None = None) -> None:
         """Wait until everything is acknowledged, at most `timeout` seconds (`close_timeout_s` by default), then close.

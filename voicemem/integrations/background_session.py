@@ -170,7 +170,8 @@ class BackgroundSession:
         await asyncio.wait({self.opening}, timeout=timeout_s / 2)
         if self.session is not None:
             try:
-                await self.session.flush(max(0.0, began + timeout_s - time.monotonic()) / 2)
+                left_s = max(0.0, began + timeout_s - time.monotonic()) / 2
+                await asyncio.gather(self.session.flush(left_s), self.client.flush(self.session_id, left_s))
                 return await self.session.context(timeout=max(0.0, began + timeout_s - time.monotonic()), **params)
             except ClientError as error:
                 self.log_once("The agent continues with the framework's own messages.", error)

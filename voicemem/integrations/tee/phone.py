@@ -24,6 +24,8 @@ AFTER_CUT_MS = 600
 """A report follows a `clear` so much later, when the app has said what it makes of it."""
 STALLED_MS = 500
 """A mark that is so much later than the earliest ones shows that the phone waited for audio."""
+MAX_AHEAD_MS = 1_000
+"""No phone plays faster: marks that are earlier than this say something else."""
 USUAL_RATE = 8_000
 MAX_MARKS = 10_000
 COMPANDED = ("mulaw", "x-mulaw", "pcmu", "alaw", "x-alaw", "pcma", "ulaw")
@@ -68,7 +70,8 @@ class PhoneMeter:
         self.sent_ms = 0.0
         self.begun = (0.0, 0)
         """The position at which the newest stretch begins, and when."""
-        self.stalled_ms = 0.0
+        self.stalled_ms = self.ahead_ms = 0.0
+        """How much later, and earlier, marks of this stretch came than its first byte says."""
         self.earliest_ms: float | None = None
         """How long after its audio a mark comes back, at least."""
         self.marks: deque[Mark] = deque()
@@ -136,7 +139,7 @@ class PhoneMeter:
         if not count:
             return
         if self.at_ms(ts) >= self.sent_ms:  # the phone was silent
-            self.begun, self.stalled_ms = (self.sent_ms, ts), 0.0
+            self.begun, self.stalled_ms, self.ahead_ms = (self.sent_ms, ts), 0.0, 0.0
         self.sent_ms += count / self.rate
         self.since = ts if self.since is None else self.since
         self.is_changed = True
@@ -153,8 +156,11 @@ class PhoneMeter:
         if at_ms is None or at_ms < position:
             return
         late_ms = ts - began - (at_ms - position)
-        if late_ms < 0:  # it plays ahead of our clock
-            self.begun, self.stalled_ms, self.is_changed = (at_ms, ts), 0.0, True
+        if late_ms < 0:  # it plays ahead of our clock, unless it has dropped audio by itself
+            ahead_ms = self.ahead_ms - late_ms
+            if ahead_ms <= MAX_AHEAD_MS:
+                self.begun, self.stalled_ms, self.is_changed = (at_ms, ts), 0.0, True
+                self.ahead_ms = ahead_ms
         elif at_ms > position:
             self.earliest_ms = late_ms if self.earliest_ms is None else min(self.earliest_ms, late_ms)
             before_ms, stalled_ms = self.stalled_ms, late_ms - self.earliest_ms

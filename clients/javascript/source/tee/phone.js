@@ -20,6 +20,8 @@ const REPORT_MS = 200;
 const AFTER_CUT_MS = 600;
 /** A mark that is so much later than the earliest ones shows that the phone waited for audio. */
 const STALLED_MS = 500;
+/** No phone plays faster: marks that are earlier than this say something else. */
+const MAX_AHEAD_MS = 1_000;
 const USUAL_RATE = 8_000;
 const MAX_MARKS = 10_000;
 const COMPANDED = ["mulaw", "x-mulaw", "pcmu", "alaw", "x-alaw", "pcma", "ulaw"];
@@ -60,7 +62,9 @@ export class PhoneMeter {
     this.sentMs = 0;
     /** The position at which the newest stretch begins, and when. */
     this.begun = { position: 0, ts: 0 };
+    /** How much later, and earlier, marks of this stretch came than its first byte says. */
     this.stalledMs = 0;
+    this.aheadMs = 0;
     /** @type {number | null} How long after its audio a mark comes back, at least. */
     this.earliestMs = null;
     /** @type {{name: string, atMs: number | null}[]} Marks that were sent; without a position once discarded. */
@@ -174,6 +178,7 @@ export class PhoneMeter {
       // the phone was silent
       this.begun = { position: this.sentMs, ts };
       this.stalledMs = 0;
+      this.aheadMs = 0;
     }
     this.sentMs += count / this.rate;
     this.since ??= ts;
@@ -199,10 +204,14 @@ export class PhoneMeter {
     }
     const lateMs = ts - began - (atMs - position);
     if (lateMs < 0) {
-      // it plays ahead of our clock
-      this.begun = { position: atMs, ts };
-      this.stalledMs = 0;
-      this.isChanged = true;
+      // it plays ahead of our clock, unless it has dropped audio by itself
+      const aheadMs = this.aheadMs - lateMs;
+      if (aheadMs <= MAX_AHEAD_MS) {
+        this.begun = { position: atMs, ts };
+        this.stalledMs = 0;
+        this.aheadMs = aheadMs;
+        this.isChanged = true;
+      }
     } else if (atMs > position) {
       this.earliestMs = Math.min(this.earliestMs ?? lateMs, lateMs);
       const before = this.stalledMs;

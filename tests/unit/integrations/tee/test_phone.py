@@ -83,6 +83,13 @@ def test_marks_that_a_clear_discarded_prove_nothing() -> None:
     assert position(meter, 600) == 3_080
 
 
+def test_phone_that_drops_its_queue() -> None:
+    """A phone that sends back at once what it never played, without a clear of ours, proves nothing."""
+    crossings = [(0, "app", frame) for name in "abcd" for frame in (media(1_000), mark(name))]
+    meter = after(*crossings, *((2_500, "vendor", mark(name)) for name in "abcd"))
+    assert position(meter, 2_500) <= 3_500
+
+
 def test_marks_of_one_name() -> None:
     """Many apps give all of theirs the same; they come back in their order."""
     crossings = [(0, "app", frame) for _ in range(3) for frame in (media(1_000), mark("part"))]
