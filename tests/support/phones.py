@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 import pytest
 
-from voicemem.cli.truth.calls import TrueCall, TrueReply
+from voicemem.cli.truth import TrueCall, TrueReply
 from voicemem.dialects.registry import DIALECTS
 from voicemem.integrations.tee.memory import FrameQueue, ReducedCrossing
 from voicemem.integrations.tee.phone import PhoneQueue

@@ -20,7 +20,7 @@ Vonage become Twilio's.
 Notes: `s:STREAM` (a `Line`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -75,21 +75,25 @@ def as_twilio(raw: JsonObject) -> JsonObject:
     start = raw.get("start")
     start = start if isinstance(start, dict) else {}
     frame = {**raw, "event": event}
-    stream = next((value for name in STREAM_IDS for value in (raw.get(name), start.get(name)) if value), None)
+    stream = first_text(value for name in STREAM_IDS for value in (raw.get(name), start.get(name)))
     if stream is not None:
         frame["streamSid"] = stream
     match event:
         case "start":
-            call = next((start[name] for name in CALL_IDS if start.get(name)), None)
+            call = first_text(start.get(name) for name in CALL_IDS)
             form = start.get("mediaFormat") or start.get("media_format") or {"encoding": raw.get("content-type")}
             frame["start"] = {"mediaFormat": form} | ({} if call is None else {"callSid": call})
         case "dtmf" if "digit" in raw:
             frame["dtmf"] = {"digit": raw["digit"]}
         case "mark" if not isinstance(raw.get("mark"), dict):
             frame["mark"] = {"name": raw.get("name") or raw.get("payload")}
-    if isinstance(raw.get("sequenceNumber"), int):
+    if type(raw.get("sequenceNumber")) is int:
         frame["sequenceNumber"] = str(raw["sequenceNumber"])
     return frame
+
+
+def first_text(values: Iterable[Any]) -> str | None:
+    return next((value for value in values if isinstance(value, str) and value), None)
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:

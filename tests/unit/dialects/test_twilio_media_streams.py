@@ -13,7 +13,7 @@ from tests.support.paths import ROOT
 from tests.support.phones import BEGAN, STACKS, Call, Network
 from tests.support.rows import every_row
 from tests.support.transcripts import closed
-from voicemem.cli.truth.calls import load_calls
+from voicemem.cli.truth import load_calls
 from voicemem.dialects.dialect import MalformedFrame
 from voicemem.dialects.twilio_media_streams import KINDS, MAX_LINES, reduce
 from voicemem.protocol.codec import decode_journaled

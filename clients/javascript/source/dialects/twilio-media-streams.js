@@ -41,13 +41,14 @@ export function asTwilio(given) {
   const named = given.event || given.action;
   const event = typeof named === "string" && Object.hasOwn(SPELLINGS, named) ? SPELLINGS[named] : named;
   const start = isObject(given.start) ? given.start : {};
+  /** @type {JsonObject} */
   const frame = { ...given, event };
-  const stream = STREAM_IDS.flatMap((name) => [given[name], start[name]]).find(Boolean);
+  const stream = STREAM_IDS.flatMap((name) => [given[name], start[name]]).find(isText);
   if (stream !== undefined) {
     frame.streamSid = stream;
   }
   if (event === "start") {
-    const call = CALL_IDS.map((name) => start[name]).find(Boolean);
+    const call = CALL_IDS.map((name) => start[name]).find(isText);
     const mediaFormat = start.mediaFormat || start.media_format || { encoding: given["content-type"] };
     frame.start = { mediaFormat, ...(call === undefined ? {} : { callSid: call }) };
   } else if (event === "dtmf" && "digit" in given) {
@@ -59,6 +60,11 @@ export function asTwilio(given) {
     frame.sequenceNumber = String(given.sequenceNumber);
   }
   return frame;
+}
+
+/** @param {any} value */
+function isText(value) {
+  return typeof value === "string" && value !== "";
 }
 
 /** @type {import("./dialect.js").Dialect} */
