@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from bench.harness.truth import load_calls
 from tests.support.dialects import RECORDINGS, Recording, reduced
 from tests.support.paths import ROOT
 from tests.support.phones import BEGAN, STACKS, Call, Network
 from tests.support.rows import every_row
 from tests.support.transcripts import closed
-from voicemem.cli.truth import load_calls
 from voicemem.dialects.dialect import MalformedFrame
 from voicemem.dialects.twilio_media_streams import KINDS, MAX_LINES, reduce
 from voicemem.protocol.codec import decode_journaled

@@ -53,6 +53,10 @@ def bytes_a_ms(form: Any) -> float | None:
     return 8.0 if name == "g722" else None
 
 
+def whole_ms(ms: float) -> int:
+    return int(ms + 0.5)
+
+
 class Mark(NamedTuple):
     """A mark that was sent, and behind how much audio; None if a `clear` has discarded that."""
 
@@ -116,7 +120,7 @@ class PhoneMeter:
             case "clear", "app":
                 self.clear(ts, self.at_ms(ts))
             case "stop", _:  # it says so as late as a mark comes back
-                self.clear(ts, self.at_ms(ts - round(self.earliest_ms or 0)))
+                self.clear(ts, self.at_ms(ts - whole_ms(self.earliest_ms or 0)))
             case "start", _:
                 self.stream, self.rate = raw.get("streamSid"), bytes_a_ms(raw["start"]["mediaFormat"])
         return None if raw["event"] in ("media", "mark", "clear") else raw
@@ -171,7 +175,7 @@ class PhoneMeter:
         """Nothing behind this position is played any more."""
         self.marks = deque(Mark(mark.name, None) for mark in self.marks)
         if self.sent_ms > self.cleared_ms:
-            self.cuts.append([ts, round(at_ms), round(self.sent_ms)])
+            self.cuts.append([ts, whole_ms(at_ms), whole_ms(self.sent_ms)])
             self.cleared_ms = self.sent_ms
             self.begun, self.stalled_ms = (self.sent_ms, ts), 0.0
             self.is_changed = self.has_cut = True
@@ -192,7 +196,7 @@ class PhoneMeter:
         if not self.sent_ms:
             return None
         at_ms = self.at_ms(ts)
-        frame: JsonObject = {"event": "playback", "sent_ms": round(self.sent_ms), "at_ms": round(at_ms)}
+        frame: JsonObject = {"event": "playback", "sent_ms": whole_ms(self.sent_ms), "at_ms": whole_ms(at_ms)}
         if self.stream is not None:
             frame["streamSid"] = self.stream
         if self.since is not None:
@@ -203,7 +207,7 @@ class PhoneMeter:
             self.cut_ts = ts
         times = [] if ts >= self.cut_ts + AFTER_CUT_MS else [self.cut_ts + AFTER_CUT_MS]
         if at_ms < self.sent_ms:  # when all is played
-            times.append(ts + max(REPORT_MS, round(self.sent_ms - at_ms) + 1))
+            times.append(ts + max(REPORT_MS, whole_ms(self.sent_ms - at_ms) + 1))
         self.asked_at, self.over_ms = min(times, default=None), at_ms
         self.since, self.cuts, self.has_cut, self.is_changed, self.reported_ts = None, [], False, False, ts
         return frame
