@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import aiohttp
@@ -35,7 +36,7 @@ async def test_the_custom_llm_shows_what_arrives(serve: Serve, tmp_path: Path) -
         async with running_program(tmp_path, "engine.py") as engine:
             assert 0 == await engine.end(), engine.errors
         await llm.says("Sorry, go on.\n")
-    assert SEEN == llm.out
+    assert SEEN == re.sub(r"\d+ s ago", "0 s ago", llm.out)  # a busy machine takes a second or two
     assert (
         "I was saying: \nscarecrow win an award?\n" == engine.out[-len("I was saying: \nscarecrow win an award?\n") :]
     )
