@@ -16,16 +16,18 @@ def rebuilt(own: Sequence[Any], known: Sequence[Any], opening: Set[str], *, user
     start = run_start(own)
     run = list(own[start:])
     head = [one for one in own[:start] if one.type == "system" or one.id in opening]
-    place = place_of_run(run, known, user_is_recorded)
+    answered = max((at + 1 for at, one in enumerate(own) if is_answer(one)), default=0)
+    asked = sum(one.type == "human" for one in own[answered:])
+    place = place_of_run(run, known, 1 if user_is_recorded else asked)
     if place < len(known) and run and is_longer(known[place], run[0]):
         run[0] = known[place]
     return [*head, *known[:place], *run]
 
 
-def place_of_run(run: Sequence[Any], known: Sequence[Any], user_is_recorded: bool) -> int:
+def place_of_run(run: Sequence[Any], known: Sequence[Any], asked: int) -> int:
     """Return how much of the memory was before this run: the rest of it is the run itself, as far as it is recorded.
 
-    The user's words are found by their text, unless the memory has redacted that.
+    The user's words are found by their text, or, if the memory has another, as the newest of `asked` unanswered ones.
     """
     said = {words(one) for one in run if one.type == "ai"} | {""}
     answers = (at for at in range(len(known) - 1, -1, -1) if known[at].type == "ai" and words(known[at]) not in said)
@@ -33,7 +35,7 @@ def place_of_run(run: Sequence[Any], known: Sequence[Any], user_is_recorded: boo
     if run and run[0].type == "human":
         questions = [at for at in since if known[at].type == "human"]
         same = [at for at in questions if words(known[at]).endswith(words(run[0]))]
-        if same or (questions and user_is_recorded):
+        if same or len(questions) >= asked:
             return (same or questions)[-1]
     calls = called(*run)
     place = next((at for at in since if calls & called(known[at])), len(known))

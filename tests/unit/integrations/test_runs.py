@@ -44,6 +44,16 @@ def test_words_that_are_redacted_in_the_memory_are_there_once() -> None:
     assert texts(own, [H("Hi."), A("Your card?"), H("It is [card].")]) == ["Hi.", "Your card?", "It is 4111."]
 
 
+def test_words_that_another_producer_has_in_another_form() -> None:
+    """The newest ones are those that are asked, unless they may be on their way."""
+    own = [H("Hi."), A("Your card?"), H("It is ****.")]
+    heard = [H("Hi."), A("Your card?"), H("It is 4111.")]
+    assert texts(own, heard, user_is_recorded=False) == ["Hi.", "Your card?", "It is ****."]
+    own[2:] = [H("My card?"), H("It is ****.")]
+    heard[2:] = [H("My card?")]
+    assert texts(own, heard, user_is_recorded=False) == ["Hi.", "Your card?", "My card?", "It is ****."]
+
+
 def test_utterances_without_an_answer_are_one() -> None:
     """The memory has joined them; the run that was cancelled in between is no reason to lose the first."""
     assert texts([H("Rain?"), H("Hello?")], [H("Rain? Hello?")]) == ["Rain? Hello?"]
