@@ -165,7 +165,9 @@ async def test_keys_while_the_caller_speaks(app: App) -> None:
         await is_answered(stage, "Thank you")
 
     contexts = await requests(app, act)
-    assert all(of_user(one).count("Keys: 12#") <= 1 for one in contexts)
+    for context in contexts:
+        words = " ".join(of_user(context)).split()
+        assert sorted(words) == sorted(set(words))
     last = " ".join(of_user(contexts[-1])).split()
     assert sorted(last) == sorted(["Keys:", "12#", "My", "number", "is", "on", "the", "keys", "Thank", "you"])
 

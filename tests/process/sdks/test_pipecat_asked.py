@@ -161,17 +161,19 @@ class WithKeys(Call):
         return [DTMFAggregator()]
 
 
-async def test_keys_while_the_caller_speaks(app: App) -> None:
-    """Pipecat makes a transcript of them, among those of the speech."""
+@pytest.mark.parametrize("user", ["", "ann"], ids=["a caller without a name", "a caller with a name"])
+async def test_keys_while_the_caller_speaks(app: App, user: str) -> None:
+    """Pipecat makes a transcript of them, which has no speaker, among those of the speech."""
 
     async def script(call: Call) -> None:
         await call.caller.begin("My")
-        await call.caller.push_frame(TranscriptionFrame("My number is", "", "now"))
+        await call.caller.push_frame(TranscriptionFrame("My number is", user, "now"))
         await call.wait(0.1)  # the first key interrupts, and Pipecat drops what has not arrived
         for key in (KeypadEntry.ONE, KeypadEntry.TWO, KeypadEntry.POUND):
             await call.caller.push_frame(InputDTMFFrame(key))
         await call.wait(0.2)
-        await call.caller.finish("on the keys.")
+        await call.caller.push_frame(TranscriptionFrame("on the keys.", user, "now"))
+        await call.caller.finish()
         await call.wait(1)
         await call.until_silent()
         await is_answered(call, "Thank you.")
@@ -180,8 +182,8 @@ async def test_keys_while_the_caller_speaks(app: App) -> None:
     for request in requests:
         words = " ".join(of_user(request)).split()
         assert sorted(words) == sorted(set(words))
-    last = " ".join(of_user(requests[-1])).split()
-    assert {"DTMF:", "12#", "My", "keys.", "Thank"} <= set(last)
+    assert of_user(requests[-2]) == ["My number is DTMF: 12# on the keys."]
+    assert {"DTMF:", "12#", "My", "keys.", "Thank"} <= set(" ".join(of_user(requests[-1])).split())
 
 
 async def test_a_message_of_the_program_while_the_caller_speaks(app: App) -> None:
