@@ -58,9 +58,11 @@ EVENTS = ProducedEvent.__args__
 
 @every_row("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
 def test_every_route_is_documented_with_its_scope(route: Any) -> None:
-    """Each route stands in the table of docs/rest.md, with the scope it needs."""
+    """Each route stands in the table of docs/rest.md, or docs/working-memory.md, with the scope it needs."""
     scope = f" [{route.scope}]" if route.scope else ""
-    assert f"| `{route.method} {route.path}`{scope} |" in TEXTS["rest.md"]
+    path = re.sub(r"^/v1/(sessions/\{id\}|users/\{user_id\})(?=/working-memory)", "…", route.path)
+    page = "working-memory.md" if path.startswith("…") else "rest.md"
+    assert f"| `{route.method} {path}`{scope} |" in TEXTS[page]
 
 
 @every_row("route", AGENT_MEMORY_ROUTES, ids=lambda route: f"{route.method} {route.path}")
@@ -123,7 +125,8 @@ def test_every_common_field_is_documented() -> None:
 def test_every_error_code_is_documented_with_its_numbers() -> None:
     """Each code stands in docs/errors.md with HTTP status, close code and sentence, and no others do."""
     rows = [line for line in TEXTS["errors.md"].splitlines() if re.match(r"\| `[a-z_]+` \| \d", line)]
-    expected = [f"| `{code}` | {c.status} | {c.close or ''} | {c.sentence} |" for code, c in CODES.items()]
+    closes = {code: f", {c.close}" if c.close else "" for code, c in CODES.items()}
+    expected = [f"| `{code}` | {c.status}{closes[code]} | {c.sentence} |" for code, c in CODES.items()]
     assert expected == rows
 
 
@@ -289,8 +292,8 @@ def test_the_client_s_own_codes_are_documented() -> None:
         *(client.BufferFull(1, 1), client.Unreachable(""), client.TimedOut("", 1)),
         *(client.Unacknowledged({}), client.Closed()),
     ]
-    rows = [f"| `{error.code}` | `{type(error).__name__}` |" for error in own]
-    assert [row for row in [*rows, "| `no_rest_url` | `ClientError` |"] if row not in TEXTS["client.md"]] == []
+    rows = [f"| `{type(error).__name__}` (`{error.code}`) |" for error in own]
+    assert [row for row in [*rows, "| `ClientError` (`no_rest_url`) |"] if row not in TEXTS["client.md"]] == []
 
 
 CONTEXT_PAGE = "context.md"
@@ -335,7 +338,7 @@ def test_every_program_of_a_page_is_one_that_runs(tmp_path: Path, page: str) -> 
     assert len(printed_programs(page, "python", "js", "html")) == len(saved_files)
     assert saved_files <= {
         *("sender.py", "recorder.py", "python_call.py", "node_call.mjs"),
-        *("server.mjs", "index.html", "receiver.py", "receiver.mjs", "verify.py"),
+        *("server.mjs", "index.html", "receiver.py", "receiver.mjs"),
     }
 
 

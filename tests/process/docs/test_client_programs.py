@@ -37,7 +37,6 @@ SHOWN = [
     ("user 'Tell me a joke.'", "assistant 'Why did the '", "A story, please."),
     ("on disk: 1", "assistant 'Why did the '", "messages for the next LLM request: 3"),
     ("seq 1 turn 1", "seq 2 turn 2"),
-    ("1 invalid_field", "has ended; it takes no new events."),
     ("on disk: 1", "1 message"),
 ]
 """What the programs that use the client print, among other things."""
