@@ -29,7 +29,7 @@ from voicemem.dialects.dialect import Dialect, Frame, MalformedFrame, Parts, Raw
 from voicemem.dialects.kinds import Kind, Record, keep, kept, many, optional, record, silent
 from voicemem.dialects.known import Known, KnownReply, Made
 from voicemem.dialects.reading import json_object, speaker
-from voicemem.dialects.translating import turn_of_speech
+from voicemem.dialects.translating import latencies, turn_of_speech
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, Metric, Tts, Word
 from voicemem.protocol.types import JsonObject
 
@@ -49,6 +49,11 @@ INTERRUPTED = 2
 PartFrame = record(part=record("id", index=int, data=str, parts=optional(int)))
 """A piece of a message that was too long for one; its content cannot be read before all are there."""
 Collected = record("data_type role text", is_final=(bool, False), text_ts=optional(int))
+
+
+Latency = record(e2e_latency_ms=optional(float))
+Measured = record("", Latency, turn_id=optional(int), metrics=optional(Latency))
+"""A turn that is over."""
 
 
 def message(texts: str, **others: Any) -> type[Record]:
@@ -162,7 +167,7 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
     if is_collected(frame):
         rule = collected_user_text if frame["role"] == "user" else collected_agent_text
         return rule(frame["text"], frame.get("is_final", False), known)
-    return KINDS[frame["object"]].rule(frame, ts, known)
+    return KINDS[frame.get("object") or frame["event_type"]].rule(frame, ts, known)
 
 
 def whole_message(part: JsonObject, ts: int, known: Known) -> Made:
@@ -277,6 +282,13 @@ def metric(frame: JsonObject, ts: int, known: Known) -> Made:
     yield Metric(name=name, latency_ms=frame["latency_ms"], turn_id=frame.get("turn_id"))
 
 
+def finish_turn(frame: JsonObject, ts: int, known: Known) -> Made:
+    """The latency of a turn, in the message or in its payload, perhaps among other metrics."""
+    for holder in (frame, frame.get("payload", {})):
+        for measured in (holder, holder.get("metrics", {})):
+            yield from latencies(measured, {"e2e_latency_ms": "e2e"}, holder.get("turn_id"), None)
+
+
 def closed(ts: int, known: Known) -> Made:
     """Return how far the reply that may still play was played by the clock: it began with its first word."""
     for reply in known.open_replies():
@@ -347,10 +359,15 @@ KINDS: dict[str, Kind] = {
     "message.metrics": Kind(
         "vendor", message("object module metric_name", latency_ms=float, turn_id=optional(int)), metric
     ),
+    "turn.finished": Kind(
+        "vendor",
+        record("object? event_type? message_id?", Measured, payload=optional(Measured), send_ts=optional(int)),
+        finish_turn,
+    ),
     **silent(
         "vendor",
         """
-        user.translation turn.finished message.error message.info message.sal_status message.state message.user
+        user.translation message.error message.info message.sal_status message.state message.user
         state.listening state.thinking state.speaking image.upload user.manual_sos.result user.manual_eos.result
         assistant.manual_eos.result
         """,
@@ -358,7 +375,7 @@ KINDS: dict[str, Kind] = {
 }
 AGORA_TEN = Dialect(
     name="agora-ten",
-    version=2,
+    version=3,
     reduce=reduce,
     translate=translate,
     closed=closed,

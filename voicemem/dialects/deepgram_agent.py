@@ -42,6 +42,7 @@ from voicemem.dialects.translating import (
     close_by_clock,
     complete,
     interrupt_by_clock,
+    latencies,
     playing_at,
     space_between,
     spoken_ms,
@@ -305,6 +306,16 @@ def say_next(frame: JsonObject, ts: int, known: Known) -> Made:
     return ()
 
 
+def start_speaking(frame: JsonObject, ts: int, known: Known) -> Made:
+    """The latencies of the reply that begins."""
+    yield from say_next(frame, ts, known)
+    yield from latencies(frame, LATENCIES, known.here, None, 1_000)
+
+
+def report(frame: JsonObject, ts: int, known: Known) -> Made:
+    return latencies(frame, REPORTED, known.here, None, 1_000)
+
+
 def inject(frame: JsonObject, ts: int, known: Known) -> Made:
     """The app has the agent say something, perhaps instead of what it is saying."""
     if frame.get("behavior") == INTERRUPTING:
@@ -351,12 +362,16 @@ def connect(frame: JsonObject, ts: int, known: Known) -> Made:
     next_reply(known)
 
 
+LATENCIES = {"total_latency": "e2e", "tts_latency": "tts_ttfb", "ttt_latency": "llm_ttft"}
+"""Deepgram's names of latencies, in seconds, and ours."""
+REPORTED = LATENCIES | {"stt_latency": "asr_ttlw", "ttt_text_latency": "llm_ttft"}
 KINDS: dict[str, Kind] = {
     "Welcome": Kind("vendor", typed("request_id?"), connect, id=named_by("request_id")),
     "ConversationText": Kind("vendor", typed("role content conversational_behavior?"), converse),
     "UserStartedSpeaking": Kind("vendor", Typed, interrupt),
     "AgentThinking": Kind("vendor", Typed, say_next),
-    "AgentStartedSpeaking": Kind("vendor", Typed, say_next),
+    "AgentStartedSpeaking": Kind("vendor", typed(**dict.fromkeys(LATENCIES, optional(float))), start_speaking),
+    "LatencyReport": Kind("vendor", typed(**dict.fromkeys(REPORTED, optional(float))), report),
     "AgentAudioDone": Kind("vendor", Typed, finish_audio),
     "SpeechInterrupted": Kind("vendor", typed("text_spoken?"), state_heard),
     "FunctionCallRequest": Kind(
@@ -380,7 +395,7 @@ KINDS: dict[str, Kind] = {
     **silent(
         "vendor",
         """
-        Error FrustrationDetected FunctionCallCancelled InjectionRefused LatencyReport ListenUpdated PromptUpdated
+        Error FrustrationDetected FunctionCallCancelled InjectionRefused ListenUpdated PromptUpdated
         SettingsApplied SpeakUpdated ThinkLiveUpdated ThinkUpdated Warning __customFromThinkProvider
         """,
     ),

@@ -10,11 +10,13 @@ What the model says after a call of a tool is another reply, `~aN.1` and so on.
 | `serverContent.inputTranscription` | `asr` of `~uN`, all that came so far; final once the model has begun |
 | `serverContent.interimInputTranscription` | a partial |
 | `serverContent.outputTranscription`, without it `modelTurn.parts[].text` (not `thought`) | `llm.delta` of `~aN` |
+| `outputTranscription.words` with offsets | `tts` `words` |
 | `modelTurn.parts[].inlineData` of audio | `tts` `total_audio_ms` |
 | `generationComplete` | `llm.done` |
 | `interrupted` | `interrupt` of `~aN` by the clock; what is said next by the user belongs to the next exchange |
 | `turnComplete` | `llm.done`; without `interrupted` also `tts` `done`: Gemini waits for the end of playback; n + 1 |
 | `toolCall.functionCalls[]`, app `toolResponse.functionResponses[]` | `tool.call`, `tool.result` |
+| `toolCallCancellation.ids[]` | `tool.result`, which says so |
 | app `clientContent.turns[]`, `realtimeInput.text` | a `message` of the user, unless it is history |
 | `setupComplete` | the session's id; what the user says then begins another exchange |
 | `goAway`, `sessionResumptionUpdate`, `usageMetadata`, `setup`, audio and video sent, all else | nothing |
@@ -31,29 +33,33 @@ of `modelTurn`), `paused` (a transcription of its words was finished), `ahead` (
 exchange), `late` (they came after the reply), `said` (characters of the user's words that are not interim), `finished`
 (the item of which a transcription was finished), `answered` (the model has begun since the last utterance), `prompted`
 (the model continues without being spoken to, after a text or the result of a tool; a number: in that turn), `resumed`
-(another connection has begun in this exchange), `bytes` (of the reply's audio), `spoken`, `given`, `found` (`give`).
+(another connection has begun in this exchange), `bytes` (of the reply's audio), `timed` (the offset at which its first
+word begins, and where the last one ends), `spoken`, `given`, `found` (`give`).
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any
 
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, MalformedFrame, RawFrame, Side, Text, UnknownFrame
 from voicemem.dialects.kinds import ANYTHING, kept, many, optional, read, record
-from voicemem.dialects.known import Known, Made, MadeEvent
+from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent
 from voicemem.dialects.reading import audio_bytes, json_object, values
 from voicemem.dialects.translating import (
+    Playing,
     close_by_clock,
     connect,
     give,
     grown,
     interrupt_by_clock,
+    playing_at,
     settle_given,
     space_between,
     utterance_turn,
 )
-from voicemem.protocol.events import Asr, LlmDelta, LlmDone, MessageEvent, ToolCall, ToolResult, Tts
+from voicemem.protocol.events import Asr, LlmDelta, LlmDone, MessageEvent, ToolCall, ToolResult, Tts, Word
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 
 MAX_BYTES = 16 * 1024 * 1024
@@ -64,9 +70,11 @@ RATE = "rate"
 ONLY_AUDIO = {AUDIO_BYTES, RATE}
 OF_EXCHANGE = (
     *("ahead", "begun", "turn", "generated", "cut", "late", "bytes"),
-    *("part", "tool", "written", "paused", "resumed"),
+    *("part", "tool", "written", "paused", "resumed", "timed"),
 )
 """Notes that are about the exchange under way."""
+CONTINUING = "IN_PROGRESS"
+"""The status with which the model says more after `turnComplete`."""
 ANSWERED = "answered"
 REPLY, SPOKEN = "reply", "spoken"
 """The pieces that come have no names: they are those of the reply and of the utterance under way."""
@@ -88,28 +96,38 @@ MAX_GIVEN = 64
 """Turns of a history that are kept, the newest."""
 MAX_PARTS = 16
 """Replies of one exchange that may wait to be played."""
-Said = record("text?", finished=optional(bool))
+Offsets = record("startOffset? endOffset?")
+Heard = record("text? languageCode? speakerLabel?", Offsets, finished=optional(bool), words=optional(many(Offsets)))
+"""A transcription of the user's words."""
+Said = record("text?", finished=optional(bool), words=optional(many(record("word?", Offsets))))
+SECONDS = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s?")
+"""An offset, as in `1.200s`."""
 Part = record("text?", thought=optional(bool), inlineData=optional(record("mimeType? data?")))
 Content = record("role?", parts=optional(many(Part)))
 ServerContent = record(
-    inputTranscription=optional(Said),
-    interimInputTranscription=optional(Said),
+    inputTranscription=optional(Heard),
+    interimInputTranscription=optional(Heard),
     outputTranscription=optional(Said),
     modelTurn=optional(Content),
     generationComplete=optional(bool),
     interrupted=optional(bool),
     turnComplete=optional(bool),
+    interactionStatus=optional(str),
 )
 Message = record(
     serverContent=optional(ServerContent),
     toolCall=optional(record(functionCalls=optional(many(record("name id?", args=ANYTHING))))),
+    toolCallCancellation=optional(record(ids=optional(many(str)))),
     setupComplete=optional(record("sessionId?")),
     clientContent=optional(record(turns=optional(many(Content)))),
-    realtimeInput=optional(Said),
+    realtimeInput=optional(record("text?")),
     toolResponse=optional(record(functionResponses=optional(many(record("name? id?", response=ANYTHING))))),
 )
 """One message; of audio that was counted, `audio_bytes` and `rate` stand next to it."""
-IN_MESSAGES = {"mimeType", "inlineData", "functionCalls", "functionResponses", "sessionId"}
+IN_MESSAGES = {
+    *("mimeType", "inlineData", "functionCalls", "functionResponses", "sessionId"),
+    *("startOffset", "endOffset", "speakerLabel", "languageCode"),
+}
 NAMES = VENDOR | APP | IN_MESSAGES | {*ServerContent.__struct_fields__}
 CAMEL = {re.sub("[A-Z]", lambda letter: "_" + letter[0].lower(), name): name for name in NAMES}
 """The names of the Python SDK, and those of the wire."""
@@ -140,7 +158,8 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     message = kept(Message, raw)
     content: JsonObject = counted_audio(message, raw) if sender == "vendor" else {}
     content |= server_content(message.get("serverContent", {}))
-    for name, field in (("toolCall", "functionCalls"), ("toolResponse", "functionResponses")):
+    lists = ("toolCall", "functionCalls"), ("toolResponse", "functionResponses"), ("toolCallCancellation", "ids")
+    for name, field in lists:
         if message.get(name, {}).get(field):
             content[name] = message[name]
     typed = typed_text(message)
@@ -179,6 +198,8 @@ def server_content(raw: JsonObject) -> JsonObject:
     if texts:
         content["modelTurn"] = {"parts": texts}
     content |= {name: True for name in ("generationComplete", "interrupted", "turnComplete") if raw.get(name)}
+    if content.get("turnComplete") and raw.get("interactionStatus") == CONTINUING:
+        content["interactionStatus"] = CONTINUING
     return {"serverContent": content} if content else {}
 
 
@@ -225,6 +246,8 @@ def texts(frame: JsonObject) -> Iterator[Text]:
         yield Text(part, "text", "piece", item=REPLY)
     if "text" in content.get("outputTranscription", ()):
         yield Text(content["outputTranscription"], "text", "piece", item=REPLY)
+    words = content.get("outputTranscription", {}).get("words", ())
+    yield from (Text(one, "word", "word", item=REPLY, at_ms=offset_ms(one.get("startOffset"))) for one in words)
     if content.get("interrupted") or content.get("turnComplete"):
         yield Text(None, "", "end", item=REPLY)
         yield Text(None, "", "end", "user", SPOKEN)
@@ -257,6 +280,8 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
             return say(content["outputTranscription"], known)
     if "toolResponse" in frame:
         return tool_results(frame, known)
+    if frame.keys() == {"toolCallCancellation"}:
+        return cancel_tools(frame["toolCallCancellation"]["ids"], known)
     if "realtimeInput" in frame:
         return type_texts([{"parts": [frame["realtimeInput"]]}], ts, known)
     if "clientContent" in frame:
@@ -300,6 +325,7 @@ def server_events(frame: JsonObject, ts: int, known: Known) -> Made:
         yield from tool_calls(frame, known)
     if content.get("turnComplete"):
         yield from complete(known, played=True, has_text=has_text)
+        known.note("prompted", "interactionStatus" in content or known.notes.get("prompted"))
 
 
 def output_of(content: JsonObject, known: Known) -> tuple[JsonObject, bool]:
@@ -357,6 +383,32 @@ def say(said: JsonObject, known: Known, is_transcribed: bool = True) -> Made:
         known.note("paused", True)
     if again or text:
         yield LlmDelta(item=item, text=again or text, whole=again is not None, turn_id=known.notes.get("turn"))
+    yield from time_words(said.get("words") or (), item, known)
+
+
+def offset_ms(offset: str | None) -> int | None:
+    """A time from the start of the audio; None for what is not one."""
+    found = SECONDS.fullmatch(offset or "")
+    return None if found is None else round(float(found[1]) * 1000)
+
+
+def time_words(raw: Iterable[JsonObject], item: str, known: Known) -> Made:
+    """Words of a reply with their times, which count from its first word on."""
+    timed = [(one.get("word"), offset_ms(one.get("startOffset")), offset_ms(one.get("endOffset"))) for one in raw]
+    known_times = [(text, start, end) for text, start, end in timed if text and start is not None and end is not None]
+    if known_times:
+        zero, last = known.notes.get("timed") or (known_times[0][1], 0)
+        words = [Word(text, max(0, start - zero), max(0, start - zero, end - zero)) for text, start, end in known_times]
+        known.note("timed", [zero, max(last, *(word.end_ms for word in words))])
+        yield Tts(item=item, words=tuple(words))
+
+
+def playing(known: Known, reply: KnownReply, ts: int) -> Playing | None:
+    """Return where a reply stood at a time; where no audio was seen, by the times of its words."""
+    found, timed = playing_at(reply, ts), known.notes.get("timed")
+    if timed is None or reply.total_audio_ms is not None or reply.item != reply_item(known):
+        return found
+    return Playing(reply.begun, max(0, ts - reply.begun), timed[1])
 
 
 def divide(has_audio: bool, has_text: bool, known: Known) -> Made:
@@ -367,14 +419,14 @@ def divide(has_audio: bool, has_text: bool, known: Known) -> Made:
         if reply is not None and not reply.complete:
             yield LlmDone(item=reply.item)
         known.note("part", known.notes.get("part", 0) + 1)
-        for key in ("tool", "bytes", "generated", "written", "paused"):
+        for key in ("tool", "bytes", "generated", "written", "paused", "timed"):
             known.note(key, None)
 
 
 def closed(ts: int, known: Known) -> Made:
     yield from settle_given(known)
     yield from measure(known)
-    yield from close_by_clock(known, ts, lambda item: item.startswith("~a"))
+    yield from close_by_clock(known, ts, lambda item: item.startswith("~a"), partial(playing, known))
 
 
 def exchange(known: Known) -> int:
@@ -436,7 +488,22 @@ def hear(heard: JsonObject, interim: str, final: bool, known: Known) -> Made:
     turn = new_turn(known) if known.turn_of(item) is None else None
     if turn is not None:
         known.note("answered", None)
-    yield Asr(item=item, text=text + ("" if final else interim), final=final, turn_id=turn)
+    said = text + ("" if final else interim)
+    words, user, language = heard_words(heard), heard.get("speakerLabel"), heard.get("languageCode")
+    yield Asr(item=item, text=said, final=final, turn_id=turn, words=words, user=user, language=language)
+
+
+def heard_words(heard: JsonObject) -> tuple[Word, ...] | None:
+    """The words of a transcription with their times from its first word on, where it times each of them."""
+    texts, raw = heard.get("text", "").split(), heard.get("words") or ()
+    times = [(offset_ms(one.get("startOffset")), offset_ms(one.get("endOffset"))) for one in raw]
+    if not times or len(times) != len(texts) or any(None in one for one in times):
+        return None
+    zero = times[0][0] or 0
+    return tuple(
+        Word(text, max(0, (start or 0) - zero), max(0, (start or 0) - zero, (end or 0) - zero))
+        for text, (start, end) in zip(texts, times, strict=True)
+    )
 
 
 def type_texts(turns: list[JsonObject], ts: int, known: Known) -> Made:
@@ -520,7 +587,7 @@ def interrupt(ts: int, known: Known) -> Made:
         yield from measure(known)
         for item in parts_unheard(known):
             if known.reply(item) is not None or not known.notes.get("part"):
-                yield from interrupt_by_clock(known, item, ts)
+                yield from interrupt_by_clock(known, item, ts, where=partial(playing, known))
 
 
 def tool_calls(frame: JsonObject, known: Known) -> Made:
@@ -555,9 +622,17 @@ def tool_results(frame: JsonObject, known: Known) -> Made:
         )
 
 
+def cancel_tools(ids: Iterable[str], known: Known) -> Made:
+    """The model does not want the results of these calls any more, since the user interrupted."""
+    for id in ids:
+        yield ToolResult(
+            id=f"cancelled:{id}", call_id=id, result={"error": "cancelled"}, turn_id=known.notes.get("turn", known.here)
+        )
+
+
 def call_id(call: JsonObject) -> str:
     """The id of a call; on Vertex AI there may be none, and a name is all that its result has in common with it."""
     return str(call.get("id") or f"~{call.get('name')}")
 
 
-GEMINI_LIVE = Dialect(name="gemini-live", version=3, reduce=reduce, translate=translate, closed=closed, texts=texts)
+GEMINI_LIVE = Dialect(name="gemini-live", version=4, reduce=reduce, translate=translate, closed=closed, texts=texts)

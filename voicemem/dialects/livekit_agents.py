@@ -10,6 +10,8 @@
 | `conversation_item_added`, role assistant | `llm.done` in the turn of the utterance that began last before it |
 | … `interrupted` | `interrupt`, with all of its text heard: LiveKit keeps no other |
 | an item of the history (`message`, `function_call`, `function_call_output`) | the same |
+| … `metrics` | a `metric` for each latency |
+| an item `agent_handoff` | the `agent` of the replies after it |
 | `function_tools_executed`, `tool_execution_updated` that starts a call | `tool.call`, `tool.result` |
 | `agent_false_interruption`, resumed | `resume`, where no one has spoken since the interruption |
 | `close` | `session.end` |
@@ -21,7 +23,8 @@ An item comes when it was played, so an event that comes later may stand earlier
 Instructions, images and identities are not kept; of an item only what was said, when, and which tool was called.
 
 Notes: `pending` (turn, first and last number of the items `~pN` that no item has replaced), `pieces` (their count),
-`turns` (when the newest turns began), `last` (the newest reply).
+`turns` (when the newest turns began), `last` (the newest reply), `agents` (the newest agents, and since when),
+`speaker` (whom the recogniser heard in the turn that waits for its item).
 """
 
 from collections.abc import Iterator
@@ -30,7 +33,8 @@ from typing import Any
 from voicemem.dialects.dialect import Dialect, Frame, MalformedFrame, RawFrame, Side, Text
 from voicemem.dialects.kinds import Kind, Record, keep, kept, many, optional, record, require_object, silent, typed
 from voicemem.dialects.known import Known, Made
-from voicemem.dialects.translating import end_with, tool_call, tool_result, turn_of_answer, utterance_turn
+from voicemem.dialects.reading import PHONE_NUMBER
+from voicemem.dialects.translating import end_with, latencies, tool_call, tool_result, turn_of_answer, utterance_turn
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, Resume, ToolResult
 from voicemem.protocol.types import JsonObject
 
@@ -50,8 +54,32 @@ JAVASCRIPT = {
     "functionCallOutputs": "function_call_outputs",
     "startedSpeakingAt": "started_speaking_at",
     "stoppedSpeakingAt": "stopped_speaking_at",
+    "transcriptionDelay": "transcription_delay",
+    "endOfTurnDelay": "end_of_turn_delay",
+    "onUserTurnCompletedDelay": "on_user_turn_completed_delay",
+    "llmNodeTtft": "llm_node_ttft",
+    "llmNodeTtfs": "llm_node_ttfs",
+    "ttsNodeTtfb": "tts_node_ttfb",
+    "playbackLatency": "playback_latency",
+    "e2eLatency": "e2e_latency",
+    "speakerId": "speaker_id",
+    "newAgentId": "new_agent_id",
 }
 """Names of LiveKit's JavaScript."""
+LATENCIES = {
+    "transcription_delay": "asr_ttlw",
+    "end_of_turn_delay": "end_of_turn_delay",
+    "on_user_turn_completed_delay": "on_user_turn_completed_delay",
+    "llm_node_ttft": "llm_ttft",
+    "llm_node_ttfs": "llm_ttfs",
+    "tts_node_ttfb": "tts_ttfb",
+    "playback_latency": "playback_latency",
+    "e2e_latency": "e2e",
+}
+"""LiveKit's names of latencies, in seconds, and ours."""
+HANDOFF = "agent_handoff"
+ITEMS = ("message", "function_call", "function_call_output", HANDOFF)
+MAX_AGENTS = 8
 ROOM = "room"
 """The channel of what a client of the room is shown."""
 MAX_PENDING = 40
@@ -67,11 +95,13 @@ def timed(texts: str, **others: Any) -> type[Record]:
     return typed(texts, **others, created_at=optional(float))
 
 
+STATED: dict[str, Any] = dict.fromkeys(("started_speaking_at", "stopped_speaking_at", *LATENCIES), optional(float))
 Item = timed(
     "id role?",
     content=optional(list[str]),
     interrupted=(bool, False),
-    metrics=optional(record(started_speaking_at=optional(float), stopped_speaking_at=optional(float))),
+    metrics=optional(record(**STATED)),
+    new_agent_id=optional(str),
     call_id=optional(str),
     name=optional(str),
     arguments=optional(str),
@@ -113,7 +143,7 @@ def renamed(raw: Any) -> Any:
             found[key] = renamed(found[key])
     for key in ("function_calls", "function_call_outputs"):
         if isinstance(found.get(key), list):
-            found[key] = [renamed(one) if isinstance(one, dict) else one for one in found[key]]
+            found[key] = [renamed(one) if isinstance(one, dict) else one for one in found[key] if one is not None]
     return found
 
 
@@ -122,12 +152,19 @@ def with_texts(item: Any) -> Any:
     if not isinstance(item, dict):
         return item
     silent_roles = item.get("type") == "message" and item.get("role") not in ("user", "assistant")
-    if silent_roles or item.get("type") not in ("message", "function_call", "function_call_output"):
-        return None  # a handover, an instruction, or of a kind that came later
+    if silent_roles or item.get("type") not in ITEMS:
+        return None  # an instruction, or of a kind that came later
     if not isinstance(item.get("content"), list):
         return item
     texts = [part.get("transcript") if isinstance(part, dict) else part for part in item["content"]]
     return item | {"content": [text for text in texts if text and isinstance(text, str)]}
+
+
+def without_number(frame: JsonObject) -> JsonObject:
+    """A transcript without a speaker that telephony has named by a number."""
+    speaker = frame.get("speaker_id")
+    is_number = isinstance(speaker, str) and (not speaker or PHONE_NUMBER.fullmatch(speaker))
+    return frame | {"speaker_id": None} if is_number else frame
 
 
 def with_item(frame: JsonObject) -> JsonObject | None:
@@ -149,7 +186,7 @@ def reduced_text(raw: JsonObject) -> JsonObject:
 
 def id_of(name: str, content: JsonObject) -> str | None:
     """Return what is the same in a repeat: an item comes once, and so does a transcript of one time."""
-    item = content.get("item", content if name in ("message", "function_call", "function_call_output") else None)
+    item = content.get("item", content if name in ITEMS else None)
     if item is not None:
         return f"item/{item['id']}"
     created_at = content.get("created_at")
@@ -224,13 +261,16 @@ def grow_utterance(frame: JsonObject, ts: int, known: Known) -> Made:
             text, final = f"{segment.text} {text}", True
     known.note("pending", [turn, first, last])
     known.note("pieces", last)
-    yield Asr(item=f"~p{last}", text=text, final=final, turn_id=turn)
+    known.note("speaker", frame.get("speaker_id") or known.notes.get("speaker"))
+    yield Asr(item=f"~p{last}", text=text, final=final, turn_id=turn, user=frame.get("speaker_id"))
 
 
 def add_item(frame: JsonObject, ts: int, known: Known) -> Made:
     """An item of the history, once it is whole: an utterance, or a reply that was played."""
     item = frame.get("item", frame)
     at = time_of(item, ts)
+    if item["type"] == HANDOFF:
+        return hand_over(item, at, known)
     if item["type"] != "message":
         if not item.get("call_id"):
             return ()
@@ -258,17 +298,29 @@ def finish_utterance(item: JsonObject, text: str, at: int, known: Known) -> Made
         for number in range(pending[1], pending[2] + 1):
             yield Asr(item=f"~p{number}", text="", final=True, turn_id=pending[0])
         known.note("pending", None)
-    yield Asr(item=item["id"], text=text, final=True, turn_id=turn, ts=at)
+    yield Asr(item=item["id"], text=text, final=True, turn_id=turn, ts=at, user=known.notes.get("speaker"))
+    known.note("speaker", None)
+    yield from latencies(item.get("metrics", {}), LATENCIES, turn, at, 1_000)
 
 
 def finish_reply(item: JsonObject, text: str, at: int, added: int, known: Known) -> Made:
-    turn = turn_at(at, known)
-    yield LlmDone(item=item["id"], text=text, turn_id=turn, ts=at)
+    turn, metrics = turn_at(at, known), item.get("metrics", {})
+    agent = next((name for since, name in reversed(known.notes.get("agents", ())) if since <= at), None)
+    metadata = None if agent is None else {"agent": agent}
+    yield LlmDone(item=item["id"], text=text, turn_id=turn, ts=at, metadata=metadata)
+    yield from latencies(metrics, LATENCIES, turn, ms(metrics.get("started_speaking_at")) or at, 1_000)
     known.note("last", item["id"])
     if item.get("interrupted"):
         stopped = ms(item.get("metrics", {}).get("stopped_speaking_at"))
         end = added if stopped is None else stopped
         yield Interrupt(item=item["id"], heard_text=text, estimated=True, more=True, ts=end)
+
+
+def hand_over(item: JsonObject, at: int, known: Known) -> Made:
+    """Another agent speaks from now on."""
+    if item.get("new_agent_id"):
+        known.note("agents", sorted([*known.notes.get("agents", ()), [at, item["new_agent_id"]]])[-MAX_AGENTS:])
+    return ()
 
 
 def time_of(frame: JsonObject, ts: int) -> int:
@@ -339,11 +391,11 @@ def turn_at(at: int, known: Known) -> int:
 
 KINDS: dict[str, Kind] = {
     "user_state_changed": Kind(None, timed("new_state"), open_utterance),
-    "user_input_transcribed": Kind(None, timed("transcript", is_final=bool), grow_utterance),
-    "conversation_item_added": Kind(None, timed("", item=Item), add_item, prepare=with_item),
-    **dict.fromkeys(
-        ("message", "function_call", "function_call_output"), Kind(None, Item, add_item, prepare=with_texts)
+    "user_input_transcribed": Kind(
+        None, timed("transcript", is_final=bool, speaker_id=optional(str)), grow_utterance, prepare=without_number
     ),
+    "conversation_item_added": Kind(None, timed("", item=Item), add_item, prepare=with_item),
+    **dict.fromkeys(ITEMS, Kind(None, Item, add_item, prepare=with_texts)),
     "function_tools_executed": Kind(
         None, timed("", function_calls=many(Call), function_call_outputs=many(Output)), execute_tools
     ),
@@ -355,8 +407,8 @@ KINDS: dict[str, Kind] = {
         """
         agent_state_changed user_transcription_timeout overlapping_speech metrics_collected
         session_usage_updated speech_created error debug_message eot_prediction user_turn_exceeded
-        agent_backchannel_opportunity agent_handoff agent_config_update
+        agent_backchannel_opportunity agent_config_update
         """,
     ),
 }
-LIVEKIT_AGENTS = Dialect(name="livekit-agents", version=2, reduce=reduce, translate=translate, texts=texts)
+LIVEKIT_AGENTS = Dialect(name="livekit-agents", version=3, reduce=reduce, translate=translate, texts=texts)

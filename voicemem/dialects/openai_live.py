@@ -7,6 +7,7 @@ spoken in a shorter pause: `~in:START`, `~out:START`.
 | frame | in events |
 |---|---|
 | `session.started` | the session's id, and when its timeline began |
+| `session.resumed` | the next fragment says when the timeline began |
 | `session.input_transcript.delta` | `asr` of `~in:START`, final, as nothing of it is taken back |
 | `session.output_transcript.delta` | `llm.delta` of `~out:START`, and `tts` `words` |
 | both | what shows that the agent has stopped: `llm.done`; `interrupt` if it was amid a sentence while the user spoke |
@@ -183,6 +184,12 @@ def start_session(frame: JsonObject, ts: int, known: Known) -> Made:
         known.note("zero", ts)
 
 
+def resume_session(frame: JsonObject, ts: int, known: Known) -> Made:
+    """Inference continues after a pause. Nothing says whether the timeline stood still: the next fragment shows it."""
+    known.note("zero", None)
+    return ()
+
+
 def note_zero(frame: JsonObject, ts: int, known: Known) -> None:
     """A fragment comes when it was said, or later; a sideband may begin long after its session."""
     zero, guess = known.notes.get("zero"), ts - frame["end_ms"]
@@ -351,6 +358,7 @@ KINDS: dict[str, Kind] = {
     "session.output_transcript.delta": Kind("vendor", Fragment, speak),
     "session.delegation.created": Kind("vendor", event(delegation=record("id target?")), delegate),
     "response.event": Kind("vendor", ResponseFrame, call_function),
+    "session.resumed": Kind("vendor", event(), resume_session),
     "transport.dtmf.received": Kind("vendor", event("event"), press_key),
     "session.closed": Kind("vendor", event(reason=(str, "closed")), end_with("reason", "closed")),
     "session.commentary.append": Kind("app", Commentary, delegate),
@@ -359,7 +367,8 @@ KINDS: dict[str, Kind] = {
     **silent(
         "vendor",
         """
-        session.updated session.input_audio.muted session.input_audio.unmuted session.output_audio.delta
+        session.updated session.paused session.input_audio.muted session.input_audio.unmuted
+        session.output_audio.delta
         session.output_audio.fixture.playing session.output_audio.fixture.played session.instructions.appended
         session.thinking.appended session.commentary.appended decision.event decision.item.created
         decision.item.deleted session.usage.updated error info transport.dtmf.sent transport.ringing
@@ -379,5 +388,5 @@ KINDS: dict[str, Kind] = {
     **silent(None, "session.input_audio.append transport.dtmf.send"),
 }
 OPENAI_LIVE = Dialect(
-    name="openai-live", version=2, reduce=reduce, translate=translation(KINDS), closed=closed, texts=texts
+    name="openai-live", version=3, reduce=reduce, translate=translation(KINDS), closed=closed, texts=texts
 )

@@ -24,7 +24,6 @@ newest reply that were heard, where no segment says so), `utterance` (number of 
 (when a reply was cut, until the user or the bot speaks).
 """
 
-import re
 from collections.abc import Iterator
 from hashlib import blake2b
 
@@ -42,14 +41,12 @@ from voicemem.dialects.kinds import (
     translation,
 )
 from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent
-from voicemem.dialects.reading import unix_ms, values
+from voicemem.dialects.reading import PHONE_NUMBER, unix_ms, values
 from voicemem.dialects.translating import space_between, tool_call, tool_result, turn_of_speech
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, Tts
 from voicemem.protocol.types import JsonObject
 
 LABEL = "rtvi-ai"
-PHONE_NUMBER = re.compile(r"(?:sip|tel)?[:_]?\+?[\d\s().-]{7,}(?:@.*)?")
-"""A user's id that telephony made of the caller's number."""
 SAID = "said"
 """The words of the reply under way, which have no names."""
 BEGINS_REPLY = ("bot-ready", "bot-llm-started", "bot-interrupted")

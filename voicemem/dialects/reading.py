@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -13,6 +14,9 @@ from voicemem.errors import InvalidFrame, Refused
 from voicemem.protocol.codec import JSON_DECODER, MALFORMED, check_frame, replace_nul
 from voicemem.protocol.memories import time_ms
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
+
+PHONE_NUMBER = re.compile(r"(?:sip|tel)?[:_]?\+?[\d\s().-]{7,}(?:@.*)?")
+"""A user's id that telephony made of the caller's number."""
 
 
 def json_object(frame: RawFrame, max_bytes: int) -> JsonObject:

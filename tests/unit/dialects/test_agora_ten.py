@@ -159,7 +159,7 @@ def test_unknown_and_malformed_frames() -> None:
     """Other types are unknown; frames of other forms and of the app are malformed."""
     with pytest.raises(UnknownFrame):
         reduce({"object": "message.new"})
-    assert reduce({"event_type": "turn.finished"}) is None
+    assert reduce({"event_type": "message.state"}) is None
     hostile: list[Any] = [
         "",
         "a|b",

@@ -25,6 +25,7 @@ many of `said` the webhook has passed).
 
 from collections.abc import Generator, Iterable, Iterator
 from itertools import islice, takewhile
+from typing import Any
 
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, Hook, MalformedFrame, RawFrame, Side
 from voicemem.dialects.elevenlabs_agents.frames import ENDED, ITEM, begins_word, counted, frames, texts, verify
@@ -45,6 +46,7 @@ from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent
 from voicemem.dialects.translating import (
     close_by_clock,
     interrupt_by_clock,
+    latencies,
     tool_call,
     tool_result,
     turn_of_answer,
@@ -396,6 +398,10 @@ def agent_item(frame: JsonObject, text: str, known: Known) -> Iterator[MadeEvent
         ended = None if reply is None else reply.ended
         # `more`: by the clock it may have been over, and the vendor knows better.
         yield Interrupt(item=item, heard_text=heard, more=True, ts=frame.get("until") if ended is None else ended)
+    measured = frame.get("conversation_turn_metrics", {}).get("metrics", {})
+    seconds = {name: one.get("elapsed_time") for name, one in measured.items()}
+    turn = known.here if reply is None else reply.turn
+    yield from latencies(seconds, LATENCIES, turn, frame.get("ts") if reply is None else reply.begun, 1_000)
 
 
 def live_item(frame: JsonObject, letter: str, texts: list[str], known: Known) -> str | None:
@@ -481,6 +487,15 @@ Audio = typed(
     words=optional(list[tuple[str, int, int]]),
 )
 """It keeps no id: to count it twice shifts an estimate, to remember it takes memory."""
+LATENCIES = {
+    "convai_llm_service_ttfb": "llm_ttft",
+    "convai_llm_service_ttf_sentence": "llm_ttfs",
+    "convai_tts_service_ttfb": "tts_ttfb",
+    "convai_asr_trailing_service_latency": "asr_ttlw",
+}
+"""ElevenLabs' names of latencies, in seconds, and ours."""
+STATED: dict[str, Any] = dict.fromkeys(LATENCIES, optional(record(elapsed_time=optional(float))))
+Measured = record(**STATED)
 Item = typed(
     "conversation_id",
     index=int,
@@ -495,6 +510,7 @@ Item = typed(
     source_event_id=optional(int),
     tool_calls=optional(many(record("request_id tool_name params_as_json?"))),
     tool_results=optional(many(record("request_id tool_name?", result_value=ANYTHING))),
+    conversation_turn_metrics=optional(record(metrics=optional(Measured))),
 )
 """An item of the transcript after the call; `ts` and `until` are when it and the next began, Unix ms."""
 KINDS: dict[str, Kind] = {
@@ -552,7 +568,7 @@ KINDS: dict[str, Kind] = {
 }
 ELEVENLABS_AGENTS = Dialect(
     name="elevenlabs-agents",
-    version=3,
+    version=4,
     reduce=reduce,
     translate=translation(KINDS),
     closed=closed,

@@ -10,6 +10,7 @@ Messages are put into one form first: whatever their age, kind of server and cli
 import hmac
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 from voicemem.dialects.dialect import MalformedFrame, Text, Texts
@@ -24,6 +25,16 @@ CALL_FIELDS = "arguments", "parameters"
 RESULT_FIELDS = "result", "message", "content"
 HISTORY, MESSAGE, REPORT = "conversation-update", "conversation-update.message", "end-of-call-report"
 """`MESSAGE` is one message of a history, as `split` makes it of a webhook."""
+LATENCY = "end-of-call-report.latency"
+"""The latencies of one reply of a report, as `split` makes them."""
+LATENCIES = {
+    "turnLatency": "e2e",
+    "modelLatency": "llm_ttft",
+    "voiceLatency": "tts_ttfb",
+    "transcriberLatency": "asr_ttlw",
+    "endpointingLatency": "endpointing",
+}
+"""Vapi's names of them, in ms, and ours."""
 HISTORIES = (HISTORY, "status-update", REPORT)
 """Messages whose history is looked at."""
 MAX_MESSAGES = 12
@@ -161,6 +172,8 @@ def id_of(content: JsonObject) -> str | None:
         item = content["item"]
         place = item["place"] if item.get("time") is None else item["time"]
         return f"{item['role']}/{place}/{digest(item)}"
+    if content["type"] == LATENCY:
+        return f"{LATENCY}/{content['reply']}"
     if content["type"] in (HISTORY, REPORT) or "timestamp" not in content:
         return None
     return f"{content['type']}/{digest([content.get(field) for field in ID_FIELDS])}"
@@ -178,7 +191,25 @@ def split(body: JsonObject) -> Iterator[JsonObject]:
         place = {name: message.get(name) for name in ("call", "timestamp")}
         yield {"type": MESSAGE, "item": item, "reported": reported} | place
     if reported:
+        yield from latency_frames(message, messages)
         yield {name: value for name, value in message.items() if name not in ("messages", "artifact")}
+
+
+def latency_frames(message: JsonObject, messages: list[JsonObject]) -> Iterator[JsonObject]:
+    """The latencies of turns, each with the reply that answers the caller."""
+    artifact = message.get("artifact")
+    holders = (one for one in (artifact, message) if isinstance(one, dict))
+    found = (one["performanceMetrics"] for one in holders if isinstance(one.get("performanceMetrics"), dict))
+    metrics: JsonObject = next(found, {})
+    turns = metrics.get("turnLatencies")
+    spoken = [one for one in messages if one["role"] in SPOKEN_ROLES]
+    pairs = pairwise(spoken)
+    answers = [one for before, one in pairs if before["role"] == "user" and one["role"] == "bot"]
+    for reply, measured in zip(answers, turns if isinstance(turns, list) else (), strict=False):
+        place = {name: message.get(name) for name in ("call", "timestamp")}
+        latencies = measured if isinstance(measured, dict) else {}
+        stated = {name: whole(latencies.get(name)) for name in LATENCIES}
+        yield {"type": LATENCY, "reply": item_of(reply)} | stated | place
 
 
 def texts(frame: JsonObject) -> Texts:

@@ -37,7 +37,16 @@ from voicemem.dialects.kinds import (
     translation,
 )
 from voicemem.dialects.known import Known, Made, MadeEvent
-from voicemem.dialects.translating import Flow, begins, completed, plain, tool_call, tool_result, utterance_turn
+from voicemem.dialects.translating import (
+    Flow,
+    begins,
+    completed,
+    latencies,
+    plain,
+    tool_call,
+    tool_result,
+    utterance_turn,
+)
 from voicemem.dialects.vapi import frames, speaking
 from voicemem.protocol.events import Asr, Interrupt, LlmCancel, LlmDone, Resume, SessionEnd, Tts
 from voicemem.protocol.types import JsonObject
@@ -104,6 +113,13 @@ def withdraw_live(known: Known) -> Made:
         is_recorded = item in taken_over or known.notes.get(f"-{turn}")
         if reply is not None and reply.cut != "exact" and not is_recorded:
             yield LlmCancel(item=item)
+
+
+def measure(frame: JsonObject, ts: int, known: Known) -> Made:
+    """The latencies of a reply of the report."""
+    reply = known.reply(known.notes.get(f"={frame['reply']}", frame["reply"]))
+    if reply is not None:
+        yield from latencies(frame, frames.LATENCIES, reply.turn, reply.begun)
 
 
 def hear_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -473,6 +489,7 @@ KINDS: dict[str, Kind] = {
         Kind("vendor", sent(messages=(many(Message), [])), read_message, prepare=frames.history),
     ),
     frames.MESSAGE: Kind("vendor", sent(item=Message, reported=(bool, False)), read_message),
+    frames.LATENCY: Kind("vendor", sent("reply", **dict.fromkeys(frames.LATENCIES, optional(int))), measure),
     frames.REPORT: Kind("vendor", Report, end_call, prepare=frames.report),
     "transcript": Kind(
         "vendor",
@@ -501,7 +518,7 @@ KINDS: dict[str, Kind] = {
 }
 VAPI = Dialect(
     name="vapi",
-    version=3,
+    version=4,
     reduce=reduce,
     translate=translation(KINDS),
     closed=closed,

@@ -6,9 +6,10 @@ import { Binary, fields, isObject, kept, known, MalformedFrame, words } from "./
 /** @typedef {import("./dialect.js").Frame} Frame */
 
 const COMMON = "object message_id send_ts";
+const FINISHED = "turn_id e2e_latency_ms metrics{e2e_latency_ms}";
 const COLLECTED = fields("data_type role text is_final text_ts");
 const PART = fields("part{id index data parts}");
-const SILENT = `user.translation turn.finished message.error message.info message.sal_status message.state message.user
+const SILENT = `user.translation message.error message.info message.sal_status message.state message.user
   state.listening state.thinking state.speaking image.upload user.manual_sos.result user.manual_eos.result
   assistant.manual_eos.result`;
 /** @type {Map<string, import("./dialect.js").Kind>} */
@@ -17,6 +18,7 @@ const KINDS = new Map([
     "user.transcription": "text turn_id final user_id",
     "assistant.transcription": "text turn_id turn_seq_id turn_status words[word start_ms duration_ms]",
     "message.interrupt": "turn_id start_ms",
+    "turn.finished": `event_type ${FINISHED} payload{${FINISHED}}`,
     "message.metrics": "module metric_name latency_ms turn_id",
   }).map(
     ([type, named]) =>

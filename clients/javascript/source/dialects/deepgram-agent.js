@@ -10,12 +10,13 @@ const KINDS = new Map([
       ConversationText: "role content conversational_behavior",
       UserStartedSpeaking: "",
       AgentThinking: "",
-      AgentStartedSpeaking: "",
+      AgentStartedSpeaking: "total_latency tts_latency ttt_latency",
+      LatencyReport: "stt_latency ttt_text_latency tts_latency ttt_latency total_latency",
       AgentAudioDone: "",
       SpeechInterrupted: "text_spoken",
       FunctionCallRequest: "functions[id name arguments*]",
     },
-    `Error FrustrationDetected FunctionCallCancelled InjectionRefused LatencyReport ListenUpdated PromptUpdated
+    `Error FrustrationDetected FunctionCallCancelled InjectionRefused ListenUpdated PromptUpdated
      SettingsApplied SpeakUpdated ThinkLiveUpdated ThinkUpdated Warning __customFromThinkProvider`,
     "type",
   ),

@@ -8,10 +8,12 @@ const USUAL_RATE = 24_000;
 const VENDOR = words(`serverContent toolCall toolCallCancellation setupComplete goAway sessionResumptionUpdate
   usageMetadata voiceActivity voiceActivityDetectionSignal`);
 const APP = words("setup clientContent realtimeInput toolResponse contextUpdate");
-const TRANSCRIPTION = "{text finished}";
-const SAID = fields(`serverContent{inputTranscription${TRANSCRIPTION} interimInputTranscription${TRANSCRIPTION}
-    outputTranscription${TRANSCRIPTION} modelTurn{parts[text thought inlineData{mimeType data}]} generationComplete interrupted turnComplete}
+const OFFSETS = "startOffset endOffset";
+const HEARD = `{text languageCode speakerLabel ${OFFSETS} finished words[${OFFSETS}]}`;
+const SAID = fields(`serverContent{inputTranscription${HEARD} interimInputTranscription${HEARD}
+    outputTranscription{text finished words[word ${OFFSETS}]} interactionStatus modelTurn{parts[text thought inlineData{mimeType data}]} generationComplete interrupted turnComplete}
   toolCall{functionCalls[name id args*]} setupComplete{sessionId} clientContent{turns[role parts[text]]}
+  toolCallCancellation{ids[]}
   realtimeInput{text} toolResponse{functionResponses[name id response*]} audio_bytes rate`);
 const TRANSCRIPTIONS = ["inputTranscription", "interimInputTranscription", "outputTranscription"];
 const FLAGS = ["generationComplete", "interrupted", "turnComplete"];
@@ -37,6 +39,7 @@ export const GEMINI_LIVE = {
       ...countedAudio(message),
       ...serverContent(message.serverContent ?? {}),
       ...(message.toolCall?.functionCalls?.length ? { toolCall: message.toolCall } : {}),
+      ...(message.toolCallCancellation?.ids?.length ? { toolCallCancellation: message.toolCallCancellation } : {}),
       ...(message.toolResponse?.functionResponses?.length ? { toolResponse: message.toolResponse } : {}),
       ...typed,
       ...("setupComplete" in message ? { setupComplete: message.setupComplete } : {}),
@@ -140,6 +143,9 @@ function serverContent(said) {
     if (said[name]) {
       content[name] = said[name];
     }
+  }
+  if (content.turnComplete && said.interactionStatus === "IN_PROGRESS") {
+    content.interactionStatus = said.interactionStatus;
   }
   return Object.keys(content).length > 0 ? { serverContent: content } : {};
 }

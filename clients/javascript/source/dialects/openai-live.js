@@ -10,6 +10,7 @@ const KINDS = new Map([
   ...kindsOf(
     "vendor",
     {
+      "session.resumed": "",
       "session.started": "session{id}",
       "session.input_transcript.delta": FRAGMENT,
       "session.output_transcript.delta": FRAGMENT,
@@ -18,7 +19,7 @@ const KINDS = new Map([
       "transport.dtmf.received": "event",
       "session.closed": "reason",
     },
-    `session.updated session.input_audio.muted session.input_audio.unmuted session.output_audio.delta
+    `session.updated session.paused session.input_audio.muted session.input_audio.unmuted session.output_audio.delta
      session.output_audio.fixture.playing session.output_audio.fixture.played session.instructions.appended
      session.thinking.appended session.commentary.appended decision.event decision.item.created decision.item.deleted
      session.usage.updated error info transport.dtmf.sent transport.ringing transport.answered transport.failed`,
