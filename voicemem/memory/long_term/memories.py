@@ -72,8 +72,7 @@ class LongTermMemory:
 
     async def find_all(self, project: str, ids: Sequence[str]) -> list[records.Memory]:
         """Those of these memories that are there, in the order of the ids."""
-        found = await self.store.memories.find_memories(project, ids) if ids else ()
-        rows = {row.id: row for row in found if row.removed_ms is None}
+        rows = {row.id: row for row in await self.store.memories.find_memories(project, ids) if row.removed_ms is None}
         return [records.to_memory(rows[id]) for id in dict.fromkeys(ids) if id in rows]
 
     async def list_memories(self, project: str, filter: MemoryFilter) -> list[records.Memory]:
