@@ -13,7 +13,6 @@ from tests.support.events import delta, dialogue, done, event, final, interrupt
 from tests.support.services import Serve, running_service
 from tests.support.waiting import eventually
 from voicemem.app import App
-from voicemem.memory import statistics as overviews
 from voicemem.protocol.types import JsonObject
 from voicemem.server.rest.sessions import PAGE
 from voicemem.store import overviews as slim_rows
@@ -23,7 +22,7 @@ from voicemem.store.records import SessionFilter
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are made at once."""
-    monkeypatch.setattr(overviews, "PAUSE_S", 0.01)
+    monkeypatch.setattr("voicemem.services.PAUSE_S", 0.01)
 
 
 async def rows(api: RestClient, query: str = "") -> list[JsonObject]:
