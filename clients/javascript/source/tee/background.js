@@ -71,7 +71,8 @@ export class BackgroundSession {
   }
 
   /**
-   * The body of the next LLM request, with everything that was sent before; null if it does not come in time.
+   * The body of the next LLM request, with everything that was sent before, also by other connections of the call that
+   * share the client; null if it does not come in time.
    *
    * It takes at most the client's `contextTimeoutMs` in all, half of that for what is still on its way there.
    *
@@ -85,7 +86,14 @@ export class BackgroundSession {
     const deadline = performance.now() + this.client.options.contextTimeoutMs;
     const leftMs = () => Math.max(1, Math.ceil(deadline - performance.now()));
     try {
-      await this.session.flush({ timeoutMs: Math.ceil(leftMs() / 2) });
+      const timeoutMs = Math.ceil(leftMs() / 2);
+      const others = [...(SHARED.get(this.client)?.values() ?? [])]
+        .map(({ session }) => session)
+        .filter((session) => session !== this.session && session.sessionId === this.sessionId);
+      await Promise.all([
+        this.session.flush({ timeoutMs }),
+        ...others.map((session) => session.flush({ timeoutMs }).catch(() => {})),
+      ]);
       return await this.session.context({ ...params, timeoutMs: leftMs() });
     } catch (error) {
       this.quietUntil = performance.now() + QUIET_MS;

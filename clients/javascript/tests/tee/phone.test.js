@@ -6,7 +6,7 @@ import { WebSocket } from "ws";
 import { memoryOf, tee } from "../../source/tee/tee.js";
 import { clientTo, newId, service } from "../clients.js";
 import { until } from "../service.js";
-import { arrivals, call, forward, recordedClock, texts } from "./vendors.js";
+import { arrivals, call, forward, recordedClock } from "./vendors.js";
 
 const one = await service();
 const BEGAN = 1_790_000_000_000;
@@ -44,7 +44,8 @@ test("what_the_phone_has_played_is_what_was_heard", async (t) => {
   await memoryOf(phone).reduced();
   await memoryOf(phone).session.flush();
   await memoryOf(socket).close();
-  assert.deepEqual(await texts(one, sessionId), ["In Oslo it rains until the "]);
+  const [reply] = await one.contents(sessionId);
+  assert.deepEqual([reply.content, reply.metadata.interrupted], ["In Oslo it rains until the ", true]);
 });
 
 /** Another connection's memory has to know its session. */
