@@ -40,7 +40,7 @@ BODY = orjson.dumps(
 
 
 def signed(body: bytes = BODY, secret: str = SECRET, age_s: int = 0) -> dict[str, str]:
-    """The headers of a notice."""
+    """The headers of a webhook event."""
     timestamp = int(time.time()) - age_s
     return signature_headers(body, secret=secret, notice_id="8737d9a2", timestamp_s=timestamp)
 
@@ -123,7 +123,7 @@ async def test_a_receiver_takes_one_of_several_signatures(tmp_path: Path, file: 
 
 @receivers
 async def test_a_receiver_works_once_on_a_repeat(tmp_path: Path, file: str) -> None:
-    """A notice that comes again, also after a restart, gets 200 and is not worked on again."""
+    """A webhook event that comes again, also after a restart, gets 200 and is not worked on again."""
     async with receiving(tmp_path, file) as receiver:
         for _ in range(3):
             assert await receiver.posts(signed()) == 200
@@ -139,7 +139,7 @@ async def test_a_receiver_works_once_on_a_repeat(tmp_path: Path, file: str) -> N
 
 @receivers
 async def test_a_receiver_takes_a_test(tmp_path: Path, file: str) -> None:
-    """A test notice says nothing of a call; what comes after it is worked on."""
+    """A test says nothing of a call; what comes after it is worked on."""
     async with receiving(tmp_path, file) as receiver:
         test = orjson.dumps(
             {"noticeId": "t", "eventType": 103, "payload": {"channelName": "test_webhook", "uid": 12121212}}
@@ -157,8 +157,8 @@ async def test_a_receiver_takes_a_test(tmp_path: Path, file: str) -> None:
 
 
 DIES = {
-    "receiver.py": {'call = notice["payload"]': "os._exit(1)"},
-    "receiver.mjs": {"const { agent_id: session, contents } = notice.payload;": "process.exit(1);"},
+    "receiver.py": {'call = event["payload"]': "os._exit(1)"},
+    "receiver.mjs": {"const { agent_id: session, contents } = event.payload;": "process.exit(1);"},
 }
 
 
