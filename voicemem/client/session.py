@@ -64,6 +64,7 @@ class ContextParams(TypedDict, total=False):
 
     style: Literal["openai", "anthropic", "gemini"]
     enrich: Sequence[str]
+    system: Literal["one", "separate"]
     alternate: bool
     tools: bool
     max_history: int

@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 from voicemem.config.context import ContextConfig, check_context, check_whole_context, drop_stale_parameters
 from voicemem.documents.document import WorkingMemoryConfig, check_working_memory
 from voicemem.errors import Refused
+from voicemem.protocol.arguments import fit
 from voicemem.protocol.codec import drop_nulls, merge_patch
 from voicemem.protocol.explanations import FIELD_NAME, describe_error, unknown_field
 from voicemem.protocol.types import MAX_TEXT_BYTES, JsonObject, Name, matching
@@ -132,6 +133,10 @@ class LlmConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """How many messages a context has, unless a policy says so."""
     system_messages: tuple[JsonObject, ...] = ()
     """Messages that every context begins with."""
+    system: Literal["one", "separate"] = "one"
+    """Whether the LLM gets one system message, or each by itself."""
+    alternate: bool | Literal["auto"] = "auto"
+    """Whether user and assistant take turns; `auto`: in the gateway, for models that refuse anything else."""
     greeting_message: str | None = None
     """Kept for the agent."""
     failure_message: str | None = None
@@ -231,6 +236,7 @@ def validate_config(given: JsonObject) -> SessionPatch:
     for section, kind in SECTIONS.items():
         check_names(given.get(section), kind.__struct_fields__, section)
     expanded, replaced = expand_shorthand(given)
+    expanded = fit(expanded, SessionConfig, nulls=True)
     try:
         config = msgspec.convert(drop_nulls(expanded), SessionConfig)
         for messages in (replaced, config.llm.system_messages):

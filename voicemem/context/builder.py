@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from voicemem.config.context import ContextConfig, overlay, settle_recall
 from voicemem.config.session import MaxHistory, MemoryFrom, SessionConfig, parse_config
-from voicemem.context.formats import CUSTOM, RequestFormat, json_text, request_body, system_text
+from voicemem.context.formats import CUSTOM, RequestFormat, json_text, request_body, stands_before, system_text
 from voicemem.context.policies import (
     Choice,
     Policies,
@@ -21,6 +21,8 @@ from voicemem.context.policies import (
     RecentPolicy,
     Remembered,
     SummaryPolicy,
+    cut_result,
+    first_current,
     render_messages,
     render_summary,
     summarised_count,
@@ -52,7 +54,8 @@ class ContextOptions(Struct, frozen=True, kw_only=True):
 
     enrich: tuple[str, ...] = ()
     style: Literal["openai", "anthropic", "gemini"] | None = None
-    alternate: bool = False
+    system: Literal["one", "separate"] | None = None
+    alternate: bool | None = None
     tools: bool = False
     max_history: MaxHistory | None = None
     memory: ContextConfig | None = None
@@ -84,8 +87,10 @@ class ContextSelection(NamedTuple):
     remembered: Remembered
     choice: Choice
     counter: TokenCounter
-    extra_messages: tuple[JsonObject, ...] = ()
+    document_messages: tuple[JsonObject, ...] = ()
     """System messages with what is not part of the conversation: working memory, data."""
+    recalled_message: JsonObject | None = None
+    """The system message with memories of earlier calls."""
     tool_uses: Callable[[], Sequence[ToolUse]] = list
     """Gives all answered tool uses, shown or not; valid until the memory changes."""
     carries_later: bool = False
@@ -107,15 +112,20 @@ class ContextSelection(NamedTuple):
 
     @property
     def tools(self) -> Sequence[ToolUse]:
-        """The tool uses to show: those of the turns that are shown."""
-        tools, kept = self.remembered.tools, self.choice.kept
-        if not tools or not self.choice.tools:
-            return ()
-        if isinstance(kept, range):
-            since = self.remembered.messages[kept.start].turn_id if kept and kept.start else -1
-            return [use for use in tools if use.turn_id >= since]
-        turns = {message.turn_id for message in self.messages}
-        return [use for use in tools if use.turn_id in turns]
+        """The tool uses to show: those of the turns that are shown, and all of the turn under way."""
+        tools, choice = self.remembered.tools, self.choice
+        first = first_current(self.remembered)
+        older = tools[:first] if choice.tools else ()
+        if older and not isinstance(choice.kept, range):
+            turns = {message.turn_id for message in self.messages}
+            older = [use for use in older if use.turn_id in turns]
+        if older and self.is_cut:
+            begin = next(iter(self.messages), None)
+            older = [use for use in older if begin is not None and not stands_before(use, begin)]
+        current = tools[first:]
+        if choice.budget is not None:
+            current = [cut_result(use, choice.budget, self.counter.count) for use in current]
+        return [*older, *current]
 
     @property
     def is_cut(self) -> bool:
@@ -124,12 +134,11 @@ class ContextSelection(NamedTuple):
         return bool(self.remembered.messages) and (not kept or self.indexes[kept[0]] > 0)
 
     @property
-    def system_messages(self) -> tuple[dict[str, Any], ...]:
-        """The session's own, then what the memory adds to them."""
-        summary = self.choice.summary
-        texts = self.carried if summary is None else (*self.carried, render_summary(summary))
-        configured = (*self.session_config.llm.system_messages, *self.extra_messages)
-        return (*configured, *({"role": "system", "content": text} for text in texts)) if texts else configured
+    def system_messages(self) -> tuple[JsonObject, ...]:
+        """The session's own, then what the memory adds to them: what changes least comes first, for prompt caches."""
+        summary = None if self.choice.summary is None else system_message(render_summary(self.choice.summary))
+        added = (*map(system_message, self.carried), *self.document_messages, summary, self.recalled_message)
+        return (*self.session_config.llm.system_messages, *(message for message in added if message is not None))
 
 
 async def select_context(
@@ -245,7 +254,6 @@ def select_from(
         message = "The policy %s failed; session %s is shown its newest messages"
         LOG.error(message, memory_config.policy, session_id, exc_info=error)
         memory_config, policy, choice = ContextConfig(), recent, recent.choose(remembered)
-    extra_messages = make_extra_messages(read_model.state, session_config, user_document_message, options.data)
     return ContextSelection(
         history=read_model.current_messages(),
         indexes=read_model.remembered_indexes(),
@@ -256,7 +264,8 @@ def select_from(
         remembered=remembered,
         choice=choice,
         counter=counter,
-        extra_messages=extra_messages if recalled is None else (*extra_messages, recalled.message),
+        document_messages=make_document_messages(read_model.state, session_config, user_document_message, options.data),
+        recalled_message=None if recalled is None else recalled.message,
         tool_uses=answered_uses,
         recalled=() if recalled is None else recalled.ids,
     )
@@ -304,22 +313,33 @@ def model_of(session_config: SessionConfig, policies: Policies) -> str | None:
     return model if isinstance(model, str) else None
 
 
-def render_body(selection: ContextSelection, options: ContextOptions) -> dict[str, Any]:
-    """The body; of a peek also `carried`, null, while what is carried over is not put together."""
+def render_body(
+    selection: ContextSelection,
+    options: ContextOptions,
+    instructions: Sequence[JsonObject] = (),
+    said: Message | None = None,
+) -> JsonObject:
+    """The body; of a peek also `carried`, null, while what is carried over is not put together.
+
+    `instructions` stand behind the session's own system messages; what has just been `said`, behind the memory.
+    """
     session_config, llm = selection.session_config, selection.session_config.llm
+    own = selection.system_messages
     format = RequestFormat(
         vendor=llm.vendor,
         model=llm.model,
         style=options.style or llm.style,
         params=llm.params,
-        system_messages=selection.system_messages,
+        system_messages=(*own[: len(llm.system_messages)], *instructions, *own[len(llm.system_messages) :]),
+        system=options.system or llm.system,
         interruptable=session_config.interruptable,
         enrich=options.enrich,
-        alternate=options.alternate,
+        alternate=llm.alternate is True if options.alternate is None else options.alternate,
         tools=options.tools,
         fields=options.fields,
     )
-    body = request_body(selection.messages, selection.tools, format, cut=selection.is_cut)
+    messages = selection.messages if said is None else [*selection.messages, said]
+    body = request_body(messages, selection.tools if options.tools else (), format)
     return body | {"carried": None} if selection.carries_later else body
 
 
@@ -338,7 +358,7 @@ async def make_user_document_message(
     return document_message(document, section)
 
 
-def make_extra_messages(
+def make_document_messages(
     state: State, session_config: SessionConfig, user_document_message: JsonObject | None, data: bool
 ) -> tuple[JsonObject, ...]:
     """System messages with the documents and, if asked for, the data of a session.
@@ -352,17 +372,18 @@ def make_extra_messages(
     elif section is None and session_document is not None and session_document.content is not None:
         messages.append(document_message(session_document, documents.WorkingMemoryConfig()))
     if data and state.data:
-        messages.append({"role": "system", "content": documents.render_data(state.data)})
+        messages.append(system_message(documents.render_data(state.data)))
     return tuple(messages)
+
+
+def system_message(text: str) -> JsonObject:
+    return {"role": "system", "content": text}
 
 
 def document_message(document: documents.Document | None, section: documents.WorkingMemoryConfig) -> JsonObject:
     document = document or documents.Document()
     form = documents.resolve_form(document.content, document.form, documents.form_of(section))
-    return {
-        "role": "system",
-        "content": documents.render_document(document.content, form, section.scope, section.tools),
-    }
+    return system_message(documents.render_document(document.content, form, section.scope, section.tools))
 
 
 # Carry-over: what a session knows from earlier sessions of its user, journaled once so that it never changes
@@ -476,10 +497,8 @@ def usage_of(selection: ContextSelection, summary: SummaryState | None) -> Usage
     tokens = sum(map(remembered.tokens, choice.kept)) + sum(map(remembered.tool_tokens, selection.tools))
     if choice.summary is not None:
         tokens += remembered.text_tokens(render_summary(choice.summary))
-    system_tokens = remembered.text_tokens(
-        system_text((*selection.session_config.llm.system_messages, *selection.extra_messages))
-    )
-    system_tokens += sum(map(remembered.text_tokens, selection.carried))
+    without_summary = selection._replace(choice=choice._replace(summary=None))
+    system_tokens = remembered.text_tokens(system_text(without_summary.system_messages))
     until = None
     if isinstance(policy, SummaryPolicy):
         until = percent(policy.used_tokens(selection.summary_source), policy.threshold * policy.budget(remembered))

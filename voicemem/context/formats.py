@@ -36,6 +36,8 @@ ANTHROPIC_MAX_TOKENS = 1024
 GEMINI_REQUEST_FIELDS = ("systemInstruction", "tools", "toolConfig", "safetySettings", "cachedContent")
 """Params with these names are fields of the request itself; all others belong to its `generationConfig`."""
 GEMINI_ROLES = {"user": "user", "assistant": "model"}
+INSTRUCTION_ROLES = ("system", "developer")
+SYSTEM_SEPARATOR = "\n\n"
 MAX_DEPTH = 32
 """How deep JSON inside a text may be nested: the limit for events does not look into strings."""
 
@@ -50,6 +52,8 @@ class RequestFormat(Struct, frozen=True, kw_only=True):
     """`llm.params`: added to the body; they never replace anything that is made here."""
     system_messages: tuple[dict[str, Any], ...] = ()
     """OpenAI message objects, `{"role":"system","content":…}`; not counted by any policy."""
+    system: Literal["one", "separate"] = "one"
+    """Whether they become one message: many models take no other. For `custom` they never do."""
     interruptable: bool = True
     enrich: tuple[str, ...] = ()
     """Names in `ENRICHERS`, applied in this order."""
@@ -61,22 +65,22 @@ class RequestFormat(Struct, frozen=True, kw_only=True):
     """Gives each message all its fields, whatever the vendor."""
 
 
-def request_body(
-    messages: Sequence[Message], tools: Sequence[ToolUse], format: RequestFormat, *, cut: bool = False
-) -> dict[str, Any]:
+def request_body(messages: Sequence[Message], tools: Sequence[ToolUse], format: RequestFormat) -> dict[str, Any]:
     """The whole body of the next LLM request, ready for JSON; `messages` in the order of the memory.
 
-    `cut` says that older messages were left out: tool uses before the first message are then left out too. The body
-    shares dicts with the messages and the format, so it must not be changed.
+    The body shares dicts with the messages and the format, so it must not be changed.
     """
     style, is_custom = STYLES[format.style], format.vendor == CUSTOM
     memory = enriched(messages, format.enrich)
-    parts = interleave(memory, tools if format.tools else (), cut=cut)
+    parts = interleave(memory, tools if format.tools else ())
     fields = custom_fields if is_custom or format.fields else None
     shown = runs(parts, fields, keeps_blank=is_custom and style.takes_blank)
     if style.alternates or format.alternate:
         shown = alternate_roles(shown)
-    body = style.conversation(shown, format.system_messages)
+    if format.alternate and not style.alternates:
+        shown = words_before_calls(shown)
+    is_one = format.system == "one" and not is_custom
+    body = style.conversation(shown, join_instructions(format.system_messages) if is_one else format.system_messages)
     if is_custom:
         newest = {"turn_id": memory[-1].turn_id, "timestamp": memory[-1].timestamp} if memory else {}
         body |= newest | {"interruptable": format.interruptable}
@@ -175,10 +179,10 @@ SILENCE = "(silence)"
 
 
 class RoleRun(Struct, frozen=True, gc=False):
-    """Parts of one role in a row: a tool's result, then speech, then a tool call; each at most once.
+    """Parts of one role in a row: results of tools, then speech, then tool calls.
 
-    A result directly follows its call, and the two have different roles. So a run never has more than one of either,
-    and never in another order.
+    Results directly follow their calls, and the two have different roles. So a run never has them in another order.
+    Several calls are those of one message of the LLM's.
     """
 
     role: Role
@@ -186,43 +190,53 @@ class RoleRun(Struct, frozen=True, gc=False):
     """None if nothing was said."""
     fields: dict[str, Any] = {}
     """The vendor's fields besides role and text; empty if the run has no message of the memory."""
-    result: ToolUse | None = None
-    call: ToolUse | None = None
+    results: tuple[ToolUse, ...] = ()
+    calls: tuple[ToolUse, ...] = ()
 
 
-def interleave(memory: Sequence[Message], tools: Sequence[ToolUse], *, cut: bool) -> Sequence[Part]:
-    """The messages, with each answered tool use in its turn, before the turn's first reply that began later.
-
-    `cut` says that older messages were left out; tool uses before the first message are then left out too.
-    """
+def interleave(memory: Sequence[Message], tools: Sequence[ToolUse]) -> Sequence[Part]:
+    """The messages, with each answered tool use in its turn, before the turn's first reply that began later."""
     if not tools:
         return memory
     waiting = deque(sorted((use for use in tools if use.answered), key=lambda use: (use.turn_id, use.timestamp)))
     parts: list[Part] = []
-    for index, message in enumerate(memory):
-        begins = message.timestamp if message.role == "assistant" else -inf
-        while waiting and (waiting[0].turn_id, waiting[0].timestamp) < (message.turn_id, begins):
-            use = waiting.popleft()
-            if index or not cut:
-                parts.append(use)
+    for message in memory:
+        while waiting and stands_before(waiting[0], message):
+            parts.append(waiting.popleft())
         parts.append(message)
     return [*parts, *waiting]
+
+
+def stands_before(use: ToolUse, message: Message) -> bool:
+    begins = message.timestamp if message.role == "assistant" else -inf
+    return (use.turn_id, use.timestamp) < (message.turn_id, begins)
 
 
 def runs(
     parts: Sequence[Part], message_fields: Callable[[Message], dict[str, Any]] | None, *, keeps_blank: bool
 ) -> list[RoleRun]:
-    """One run for each message, two for each tool use; no `message_fields` are none. Blank messages may be left out."""
+    """One run for each message, two for the tool uses of an LLM's message; no `message_fields` are none.
+
+    Blank messages may be left out.
+    """
     single: list[RoleRun] = []
     append = single.append
-    for part in parts:
+    for _, neighbours in groupby(parts, key=llm_message):
+        part = next(neighbours)
         if isinstance(part, Message):
             text = part.content
             if keeps_blank or (text and not text.isspace()):
                 append(RoleRun(part.role, text, message_fields(part)) if message_fields else RoleRun(part.role, text))
         else:
-            single += RoleRun("assistant", call=part), RoleRun("user", result=part)
+            uses = (part, *(one for one in neighbours if isinstance(one, ToolUse)))
+            single += RoleRun("assistant", calls=uses), RoleRun("user", results=uses)
     return single
+
+
+def llm_message(part: Part) -> Any:
+    """The same for calls that an LLM made at once; of anything else, its own."""
+    group = (part.wanted_back or {}).get("group") if isinstance(part, ToolUse) else None
+    return id(part) if group is None else group
 
 
 def alternate_roles(runs: Sequence[RoleRun]) -> list[RoleRun]:
@@ -236,13 +250,34 @@ def alternate_roles(runs: Sequence[RoleRun]) -> list[RoleRun]:
         if rest:  # one run, with the fields of the newest message among them
             text = "\n".join(run.text for run in group if run.text is not None)
             fields = next((run.fields for run in reversed(group) if run.fields), {})
-            first = RoleRun(role, text, fields, first.result, rest[-1].call)
+            first = RoleRun(role, text, fields, first.results, rest[-1].calls)
         joined.append(first)
     if joined and joined[0].role == "assistant":
         joined.insert(0, RoleRun("user", CALL_STARTED))
     if joined and joined[-1].role == "assistant":
         joined.append(RoleRun("user", SILENCE))
     return joined
+
+
+def words_before_calls(runs: Sequence[RoleRun]) -> list[RoleRun]:
+    """Alternating runs, with what the user said behind a tool's result joined to what he said before its call.
+
+    Strict models take nothing but an answer of the assistant's there.
+    """
+    moved = list(runs)
+    texts: dict[int, list[str]] = {}
+    newest = 0
+    for place, run in enumerate(runs):
+        if run.role != "user" or run.text is None:
+            continue
+        if run.results:
+            texts.setdefault(newest, []).append(run.text)
+            moved[place] = replace(run, text=None, fields={})
+        else:
+            newest = place
+    for place, more in texts.items():
+        moved[place] = replace(moved[place], text="\n".join((moved[place].text or "", *more)))
+    return moved
 
 
 # OpenAI's Chat Completions: https://platform.openai.com/docs/api-reference/chat/create
@@ -252,21 +287,38 @@ def openai_conversation(runs: Sequence[RoleRun], system_messages: Sequence[dict[
     """`messages`: the system messages unchanged, then the conversation."""
     messages = list(system_messages)
     for run in runs:
-        if run.result:
-            messages.append(
-                {"role": "tool", "tool_call_id": run.result.call_id, "content": json_text(run.result.result)}
-            )
-        if run.call:
-            # Servers that render a prompt from the arguments iterate over them, so none become an empty object.
-            arguments = json_text({} if run.call.arguments is None else run.call.arguments)
-            function = {"name": run.call.name, "arguments": arguments}
-            own, wanted = fields_wanted_back(run.call, "call"), fields_wanted_back(run.call, "message")
-            calls = [{**own, "id": run.call.call_id, "type": "function", "function": function}]
+        messages += (
+            {"role": "tool", "tool_call_id": use.call_id, "content": json_text(use.result)} for use in run.results
+        )
+        if run.calls:
+            wanted = fields_wanted_back(run.calls[0], "message")
+            calls = [openai_call(use) for use in run.calls]
             messages.append({**wanted, "role": run.role, "content": run.text, **run.fields, "tool_calls": calls})
         elif run.text is not None:
             said = {"role": run.role, "content": run.text}
             messages.append(said | run.fields if run.fields else said)
     return {"messages": messages}
+
+
+def openai_call(use: ToolUse) -> dict[str, Any]:
+    # Servers that render a prompt from the arguments iterate over them, so none become an empty object.
+    arguments = json_text({} if use.arguments is None else use.arguments)
+    function = {"name": use.name, "arguments": arguments}
+    return {**fields_wanted_back(use, "call"), "id": use.call_id, "type": "function", "function": function}
+
+
+def join_instructions(messages: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    """The system messages as one, in front of those of other roles."""
+    own = [message for message in messages if message.get("role") in INSTRUCTION_ROLES]
+    others = [message for message in messages if message.get("role") not in INSTRUCTION_ROLES]
+    if len(own) < 2:
+        return [*own, *others]
+    contents = [one for message in own if (one := message.get("content")) and isinstance(one, str | list)]
+    content: str | list[Any] = system_text(own)
+    if any(isinstance(one, list) for one in contents):  # parts may say more than their text, such as what to cache
+        lists = (one if isinstance(one, list) else [{"type": "text", "text": one}] for one in contents)
+        content = [part for parts in lists for part in parts]
+    return [{"role": own[0]["role"], "content": content}, *others]
 
 
 def fields_wanted_back(use: ToolUse, of: str) -> dict[str, Any]:
@@ -293,18 +345,18 @@ def anthropic_params(params: dict[str, Any]) -> dict[str, Any]:
 
 def anthropic_content(run: RoleRun) -> str | list[dict[str, Any]]:
     """Plain text, or blocks if the run has a tool call or result."""
-    if run.text is not None and not run.result and not run.call:
+    if run.text is not None and not run.results and not run.calls:
         return run.text
     blocks: list[dict[str, Any]] = []
-    if run.result:
-        block = {"type": "tool_result", "tool_use_id": anthropic_id(run.result)}
-        content = json_text(run.result.result)
+    for use in run.results:
+        block = {"type": "tool_result", "tool_use_id": anthropic_id(use)}
+        content = json_text(use.result)
         blocks.append(block | {"content": content} if content.strip() else block)
     if run.text is not None:
         blocks.append({"type": "text", "text": run.text})
-    if run.call:
-        arguments = arguments_object(run.call.arguments)
-        blocks.append({"type": "tool_use", "id": anthropic_id(run.call), "name": run.call.name, "input": arguments})
+    for use in run.calls:
+        arguments = arguments_object(use.arguments)
+        blocks.append({"type": "tool_use", "id": anthropic_id(use), "name": use.name, "input": arguments})
     return blocks
 
 
@@ -334,16 +386,15 @@ def gemini_params(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def gemini_parts(run: RoleRun) -> list[dict[str, Any]]:
-    # A response directly follows its call, so no ids are needed; some endpoints refuse them.
+    # Responses directly follow their calls, in the same order, so no ids are needed; some endpoints refuse them.
     parts: list[dict[str, Any]] = []
-    if run.result:
-        response = as_object(run.result.result, "output")
-        parts.append({"functionResponse": {"name": run.result.name, "response": response}})
+    for use in run.results:
+        response = as_object(use.result, "output")
+        parts.append({"functionResponse": {"name": use.name, "response": response}})
     if run.text is not None:
         parts.append({"text": run.text})
-    if run.call:
-        arguments = arguments_object(run.call.arguments)
-        parts.append({"functionCall": {"name": run.call.name, "args": arguments}})
+    for use in run.calls:
+        parts.append({"functionCall": {"name": use.name, "args": arguments_object(use.arguments)}})
     return parts
 
 
@@ -397,7 +448,7 @@ def arguments_object(arguments: Any) -> dict[str, Any]:
 
 
 def system_text(system_messages: Sequence[dict[str, Any]]) -> str:
-    """The text of all system messages, for vendors that keep it apart from the conversation.
+    """The text of all system messages, with a blank line between them.
 
     Reads OpenAI's content (a string, or parts of type `text`) and Gemini's `parts`; everything else is ignored.
     """
@@ -407,7 +458,7 @@ def system_text(system_messages: Sequence[dict[str, Any]]) -> str:
         parts = [content] if isinstance(content, str) else content if isinstance(content, list | tuple) else ()
         found = (part.get("text") if isinstance(part, dict) else part for part in parts)
         texts += (text for text in found if isinstance(text, str) and text.strip())
-    return "\n".join(texts)
+    return SYSTEM_SEPARATOR.join(texts)
 
 
 def is_within(value: Any, depth: int) -> bool:

@@ -62,11 +62,13 @@ class Choice(NamedTuple):
     reason: str = ""
     """Why the others are left out: a short word such as `max_tokens`."""
     over_budget: bool = False
-    """True if a single message exceeds the whole budget, and was kept alone."""
+    """True if a single message exceeds the whole budget, or the results of the turn under way do."""
     summary: Summary | None = None
     """Shown before the messages; the turns that it covers are left out as `summarized`."""
     tools: bool = True
-    """True if the tool calls of the kept turns are shown."""
+    """True if the tool calls of the kept turns are shown. Those of the turn under way always are."""
+    budget: int | None = None
+    """Tokens; a result of the turn under way that has more is cut in the middle."""
 
 
 class Policy(Protocol):
@@ -111,21 +113,66 @@ class WindowPolicy(Struct, frozen=True):
 def newest_fitting(remembered: Remembered, budget: int, since: int = 0) -> Choice:
     """The newest messages from index `since` on that fit; at least the newest one, even if it exceeds the budget."""
     end = len(remembered.messages)
-    first, left = end, budget
-    for begin, cost in turns_backwards(remembered, since):
+    current = first_current(remembered)
+    reserved = current_tokens(remembered, current, budget)
+    first, left = end, budget - reserved
+    for begin, cost in turns_backwards(remembered, since, current):
         left -= cost
         if left < 0:
             break
         first = begin
     if first < end or end <= since:
-        return Choice(range(first, end), "max_tokens")
-    return newest_messages_fitting(remembered, budget, since)
+        return Choice(range(first, end), "max_tokens", first == end and left < 0, budget=budget)
+    return newest_messages_fitting(remembered, budget, since, reserved)
 
 
-def turns_backwards(remembered: Remembered, since: int = 0) -> Iterator[tuple[int, int]]:
-    """The turns, newest first: the index of each one's first message, and its tokens with those of its tool calls."""
+def first_current(remembered: Remembered) -> int:
+    """The index of the first tool use of the turn under way: the newest turn, with those before it whose results came
+    after the LLM's last reply. The LLM would call these tools again if it did not see the results.
+    """
     messages, tools = remembered.messages, remembered.tools
-    begin, tool = len(messages), len(tools)
+    if not messages or not tools:
+        return 0
+    replies = (message.timestamp for message in reversed(messages) if is_answer(message))
+    replied_ms = next(replies, -inf)
+    waiting = (use.turn_id for use in tools if use.answered_ms > replied_ms)
+    return bisect_left(tools, min(messages[-1].turn_id, next(waiting, inf)), key=attrgetter("turn_id"))
+
+
+def is_answer(message: Message) -> bool:
+    """True for what an LLM said; not for a filler of the app's."""
+    return message.role == "assistant" and message.metadata.get("source") != "command"
+
+
+def current_tokens(remembered: Remembered, first: int, budget: int) -> int:
+    """What the tool uses of the turn under way take, as they are shown."""
+    return sum(min(remembered.tool_tokens(use), budget) for use in remembered.tools[first:])
+
+
+LEAST_SHOWN = 16
+"""Characters at each end of a result that is cut."""
+
+
+def cut_result(use: ToolUse, budget: int, count: Callable[[str], int]) -> ToolUse:
+    """The tool use with its result cut in the middle, where that has more tokens than the budget."""
+    text = json_text(use.result)
+    tokens = count(text)
+    half = len(text) * budget // (2 * max(tokens, 1))
+    while tokens > budget and (half := max(half, LEAST_SHOWN)) * 2 < len(text):
+        shown = f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[-half:]}"
+        if half == LEAST_SHOWN or count(shown) <= budget:
+            return msgspec.structs.replace(use, result=shown)
+        half = half * 4 // 5
+    return use
+
+
+def turns_backwards(remembered: Remembered, since: int = 0, tool_count: int | None = None) -> Iterator[tuple[int, int]]:
+    """The turns, newest first: the index of each one's first message, and its tokens with those of its tool calls.
+
+    With `tool_count`, only the first so many tool calls count.
+    """
+    messages, tools = remembered.messages, remembered.tools
+    begin, tool = len(messages), len(tools) if tool_count is None else tool_count
     while begin > since:
         turn, cost = messages[begin - 1].turn_id, 0
         while begin > since and messages[begin - 1].turn_id == turn:
@@ -139,16 +186,15 @@ def turns_backwards(remembered: Remembered, since: int = 0) -> Iterator[tuple[in
         yield begin, cost
 
 
-def newest_messages_fitting(remembered: Remembered, budget: int, since: int) -> Choice:
-    """The newest messages of a newest turn that exceeds the budget, as far as they fit, without its tool calls."""
+def newest_messages_fitting(remembered: Remembered, budget: int, since: int, reserved: int) -> Choice:
+    """The newest messages of a newest turn that exceeds the budget, as far as they fit themselves."""
     messages = remembered.messages
     end = len(messages)
     since = max(since, bisect_left(messages, messages[-1].turn_id, key=attrgetter("turn_id")))
     first, left = end - 1, budget - remembered.tokens(end - 1)
-    over_budget = left < 0
-    while not over_budget and first > since and (left := left - remembered.tokens(first - 1)) >= 0:
-        first -= 1
-    return Choice(range(first, end), "max_tokens", over_budget, tools=False)
+    while first > since and (cost := remembered.tokens(first - 1)) <= left:
+        first, left = first - 1, left - cost
+    return Choice(range(first, end), "max_tokens", left < reserved, tools=False, budget=budget)
 
 
 PROMPT = """\
@@ -261,7 +307,7 @@ def render_messages(messages: Sequence[Message], tools: Sequence[ToolUse] = ()) 
     A message is what was heard; an interrupted reply is marked as such.
     """
     lines = []
-    for part in interleave(messages, tools, cut=False):
+    for part in interleave(messages, tools):
         if isinstance(part, Message):
             user = part.metadata.get("user")
             speaker = f"{part.role} ({user})" if isinstance(user, str) and user.strip() else part.role
@@ -304,12 +350,13 @@ class PriorityPolicy(Struct, frozen=True):
         # The tool calls of a turn are paid for by the first of its messages that is kept.
         kept: list[int] = []
         turns: set[int] = set()
-        left = self.max_tokens
+        current = first_current(remembered)
+        left = self.max_tokens - current_tokens(remembered, current, self.max_tokens)
         tools: dict[int, int] = {}
-        for use in remembered.tools:
+        for use in remembered.tools[:current]:
             tools[use.turn_id] = tools.get(use.turn_id, 0) + remembered.tool_tokens(use)
         for index in ranked:
-            if len(kept) >= limit or left <= 0:
+            if len(kept) >= limit or (left <= 0 and kept):
                 break
             turn = remembered.messages[index].turn_id
             cost = remembered.tokens(index) + (0 if turn in turns else tools.get(turn, 0))
@@ -317,7 +364,8 @@ class PriorityPolicy(Struct, frozen=True):
                 kept.append(index)
                 turns.add(turn)
                 left -= cost
-        return Choice(sorted(kept), "max_tokens" if len(kept) < limit else "max_messages", left < 0)
+        reason = "max_tokens" if len(kept) < limit else "max_messages"
+        return Choice(sorted(kept), reason, left < 0, budget=self.max_tokens)
 
 
 def priority_of(message: Message) -> float:

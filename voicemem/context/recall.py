@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from voicemem.config.context import Recalled
 from voicemem.errors import StoreUnavailable
+from voicemem.protocol.memories import normalised
 from voicemem.protocol.types import JsonObject
 from voicemem.search.words import QueryWord, query_words
 from voicemem.store.memories import AnyOf, MemoryFilter, MemoryRow, NoneOf, event_ms_of
@@ -120,7 +121,10 @@ class Recall:
             memories.find_memories_by_words(filter, words, FOUND),
         )
         rows = (*pinned, *(row for row, _ in found), *preferred, *newest)
-        return list({row.id: row for row in rows}.values())
+        said = dict[str, MemoryRow]()
+        for row in rows:  # one that several sessions know is stated once
+            said.setdefault(normalised(row.text), row)
+        return list(said.values())
 
     async def heard_lines(self, stream: Stream, words: Sequence[QueryWord]) -> list[RecalledLine]:
         """Return messages with the caller's words that were heard on other calls of the user, the best first."""

@@ -50,6 +50,8 @@ QUIET_INTERVAL_S = 2.0
 PROMPT_SHARE = 0.7
 """Share of the LLM's window that a prompt may take. The rest is for its answer, and for differences in counting."""
 MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
+MAX_FAILURES = 12
+"""After so many failures in a row a session is left alone until something new is journaled."""
 CLAIM_MS = 300_000
 """How long a node may write one summary, unless it is retired before."""
 ELSEWHERE_S = 1.0
@@ -189,7 +191,8 @@ class Summaries:
             self.schedule_retry(job, "internal")
         finally:
             job.task = None
-            self.changed.setdefault(job.stream.key, job.stream)
+            if job.failures < MAX_FAILURES:
+                self.changed.setdefault(job.stream.key, job.stream)
             with suppress(StoreUnavailable):  # then the claim runs out
                 await self.store.claims.release(SUMMARY_WORK, job.stream.key, node)
 

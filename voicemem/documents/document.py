@@ -14,6 +14,7 @@ from msgspec import Meta, Struct, field
 
 from voicemem.documents.json_schema import check_schema
 from voicemem.errors import Refused
+from voicemem.protocol.arguments import fit
 from voicemem.protocol.types import JsonObject
 
 if TYPE_CHECKING:
@@ -154,6 +155,12 @@ def merge_json(before: Any, added: Any) -> Any:
         known = {equality_key(item) for item in before}
         return before + [item for key, item in reversed(new.items()) if key not in known]
     return added
+
+
+def without_padding(value: JsonObject) -> JsonObject:
+    """An update without null, empty lists and empty objects, with which LLMs fill in what they do not change."""
+    kept = {key: without_padding(one) if isinstance(one, dict) else one for key, one in value.items()}
+    return {key: one for key, one in kept.items() if one is not None and one not in ([], {})}
 
 
 def equality_key(value: Any) -> Any:
@@ -315,9 +322,8 @@ def parse_update(call: ChatToolCall) -> UpdateArguments:
     """The arguments of a tool call. Raises `Refused` with a sentence for the LLM."""
     arguments = call.function.arguments
     try:
-        if isinstance(arguments, str):
-            return msgspec.json.decode(arguments, type=UpdateArguments)
-        return msgspec.convert(arguments, UpdateArguments)
+        given = msgspec.json.decode(arguments) if isinstance(arguments, str) else arguments
+        return msgspec.convert(fit(given, UpdateArguments), UpdateArguments)
     except msgspec.ValidationError:
         raise Refused(
             "invalid_field", "The arguments must be `content` and, if needed, `mode`: append or replace."

@@ -1,19 +1,18 @@
 """The caller's side of a chat completion: what its request says, and the answers that the gateway writes itself."""
 
 from collections.abc import Sequence
-from itertools import takewhile
 from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
 
+from voicemem.context.formats import INSTRUCTION_ROLES
 from voicemem.errors import Refused
 from voicemem.llm.completions import content_text
 from voicemem.protocol.explanations import explain
 from voicemem.protocol.types import JsonObject
 
 CUSTOM_FIELDS = ("turn_id", "timestamp", "interruptable")
-INSTRUCTION_ROLES = ("system", "developer")
 NO_TEXT = "The user's message has no text; leave the message out to have the memory answered"
 
 
@@ -66,19 +65,27 @@ def read_request(payload: JsonObject) -> ChatTurn:
 
 def with_images(body: JsonObject, asked: Sequence[AskedMessage]) -> JsonObject:
     """The body, in which the user's newest messages have the parts that a request has beside their text."""
-    parts = {content_text(one.content): one.content for one in asked if one.role == "user" and has_other_parts(one)}
+    parts: dict[str, Any] = {
+        content_text(one.content): one.content for one in asked if one.role == "user" and has_other_parts(one.content)
+    }
     if not parts:
         return body
+    newest = next(reversed(parts))
     messages = list(body["messages"])
     for place in reversed(range(len(messages))):
         message = messages[place]
-        if message["role"] == "user" and (content := parts.pop(message["content"], None)) is not None:
-            messages[place] = {**message, "content": content}
+        text = message["content"] if message["role"] == "user" else None
+        if text in parts:
+            messages[place] = {**message, "content": parts.pop(text)}
+        elif newest in parts and text is not None and text.endswith(f"\n{newest}"):  # joined to earlier words
+            before = {"type": "text", "text": text[: -len(newest) - 1]}
+            messages[place] = {**message, "content": [before, *parts.pop(newest)]}
     return {**body, "messages": messages}
 
 
-def has_other_parts(message: AskedMessage) -> bool:
-    parts = message.content if isinstance(message.content, list) else ()
+def has_other_parts(content: Any) -> bool:
+    """True if a message has parts beside text, such as an image."""
+    parts = content if isinstance(content, list) else ()
     return any(isinstance(part, dict) and part.get("type") != "text" for part in parts)
 
 
@@ -90,20 +97,14 @@ def caller_tool_names(tools: Any) -> frozenset[str]:
 
 
 def build_llm_request(context: JsonObject, chat_turn: ChatTurn, default_model: str | None, custom: bool) -> JsonObject:
-    """The body of the LLM request: the context, with the caller's instructions and other fields.
+    """The body of the LLM request: the context, with the caller's other fields.
 
     The model is the session's (`llm.model`, then `llm.params.model`), then `default_model`, then the caller's.
     """
-    messages: list[JsonObject] = context["messages"]
-    instruction_count = len([*takewhile(lambda message: message["role"] in INSTRUCTION_ROLES, messages)])
     own = {"messages", *(CUSTOM_FIELDS if custom else ())}
     fields = {name: value for name, value in chat_turn.fields.items() if name not in own}
     model = context.get("model") or default_model or chat_turn.model
-    body = {
-        **context,
-        "messages": [*messages[:instruction_count], *chat_turn.instructions, *messages[instruction_count:]],
-        **fields,
-    }
+    body = context | fields
     if not chat_turn.stream:
         body.pop("stream_options", None)
     return body | ({"model": model} if model else {}) | {"stream": chat_turn.stream}

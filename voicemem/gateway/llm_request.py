@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, aclosing, suppress
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -12,7 +13,7 @@ from msgspec import Struct, field, structs
 
 from voicemem.config.session import parse_config
 from voicemem.errors import LlmFailed, Refused, StoreUnavailable, VoicememError
-from voicemem.gateway.chat_request import ChatTurn, text_chunks, text_completion
+from voicemem.gateway.chat_request import ChatTurn, has_other_parts, text_chunks, text_completion
 from voicemem.gateway.new_input import MAX_ID_CHARACTERS, disconnect_id
 from voicemem.llm.client import LlmClient
 from voicemem.llm.completions import LlmAnswer
@@ -115,6 +116,10 @@ LOG = logging.getLogger("voicemem.llm")
 MAX_ITEM_CHARACTERS = MAX_ID_CHARACTERS - len(disconnect_id(""))
 """Of the id of an answer, if it becomes the item of the reply."""
 METRIC_USE = "gateway"
+REFUSED_STATUSES = (400, 415, 422)
+"""Of an LLM that does not take the messages as they are."""
+MAX_ALTERNATING = 1_000
+NO_IMAGES = "The LLM does not take this message, which has more than text"
 
 
 class GatewayDeps(Struct, frozen=True):
@@ -123,6 +128,8 @@ class GatewayDeps(Struct, frozen=True):
     llm_client: LlmClient
     claims: Claims
     recorder: Recorder
+    alternating: dict[tuple[str, Any], None] = field(default_factory=dict)
+    """URLs and models of LLMs that refused messages whose roles do not alternate, the last one last."""
     reserved: set[tuple[int, str]] = field(default_factory=set)
     """Session key and item of each reply in progress, which may not be in the journal yet."""
 
@@ -148,7 +155,8 @@ class PreparedTurn(Struct, frozen=True, kw_only=True):
 class LlmRequest:
     """A request to an LLM, sent once: with `chunks` or with `complete`.
 
-    `item` is that of the reply that it continues, `earlier_text` what this got from earlier requests. The journal gets
+    `alternated` makes its body with alternating roles, for an LLM that may refuse others. `item` is that of the reply
+    that it continues, `earlier_text` what this got from earlier requests. The journal gets
     the end of the reply exactly once: from `finish`, from `fail`, or, when the caller hangs up, from `close`. Text that
     could not be journaled while it was streamed is repeated in full in that end.
     """
@@ -161,10 +169,12 @@ class LlmRequest:
         tools: Sequence[JsonObject],
         item: str | None,
         earlier_text: str,
+        alternated: Callable[[], JsonObject] | None = None,
     ) -> None:
         self.deps = deps
         self.turn = turn
         self.body = body
+        self.alternated, self.is_alternated = alternated, False
         self.service_tool_names = frozenset(tool["function"]["name"] for tool in tools)
         """Tools that the service runs itself: the reply goes on after them."""
         self.withheld_tool_names = frozenset() if tools else turn.reserved_tool_names
@@ -213,7 +223,7 @@ class LlmRequest:
     async def receive_chunks(self) -> AsyncGenerator[bytes, None]:
         """The chunks, each handed to the writer first. Raises `LlmFailed`, `Refused`."""
         done, finish = False, list[bytes]()  # a reason to end is kept back, as text may still come after it
-        async with aclosing(self.deps.llm_client.stream(self.turn.endpoint, self.body)) as events:
+        async with aclosing(self.events()) as events:
             async for data in events:
                 if data == DONE:
                     done = True
@@ -237,9 +247,38 @@ class LlmRequest:
             yield kept
         if not self.has_started:
             raise LlmFailed("invalid_answer")
-        if not (done or self.answer.has_finish_reason):
+        if not (done or self.answer.finish_reason is not None):
             raise LlmFailed("dropped")
         self.check_not_empty()
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        """The events of the LLM's stream. Raises `LlmFailed`."""
+        while True:
+            try:
+                async with aclosing(self.deps.llm_client.stream(self.turn.endpoint, self.body)) as events:
+                    async for data in events:
+                        yield data
+                return
+            except LlmFailed as error:
+                if not self.alternates_after(error):
+                    raise
+
+    async def whole_answer(self) -> bytes:
+        """The LLM's answer. Raises `LlmFailed`."""
+        while True:
+            try:
+                return await self.deps.llm_client.complete(self.turn.endpoint, self.body)
+            except LlmFailed as error:
+                if not self.alternates_after(error):
+                    raise
+
+    def alternates_after(self, error: LlmFailed) -> bool:
+        """Return whether an LLM that refused the messages is asked once more, with roles that alternate."""
+        if error.why not in REFUSED_STATUSES or self.alternated is None:
+            return False
+        refused, self.body, self.alternated = self.body, self.alternated(), None
+        self.is_alternated = bool(refused["messages"] != self.body["messages"])
+        return self.is_alternated
 
     async def complete(self) -> bytes:
         """The whole answer as it came; it is in the journal by then. Raises what `chunks` does."""
@@ -247,7 +286,7 @@ class LlmRequest:
         try:
             with self.span() as span:
                 try:
-                    data = await self.deps.llm_client.complete(self.turn.endpoint, self.body)
+                    data = await self.whole_answer()
                     self.answer.add_chunk(data)
                     data = self.answer.well_formed(data)
                     self.check_not_empty()
@@ -286,6 +325,11 @@ class LlmRequest:
         self.has_started = True
         if self.item is None:
             self.item = self.reserve_item(self.answer.id)
+        if self.is_alternated:  # and so from now on
+            known, self.is_alternated = self.deps.alternating, False
+            known[self.turn.endpoint.request_url, self.body.get("model")] = None
+            if len(known) > MAX_ALTERNATING:
+                del known[next(iter(known))]
         if self.started_s and (self.answer.size or self.answer.tool_calls):
             metric = self.deps.recorder.telemetry.metrics.llm_first_token_seconds.labels(METRIC_USE)
             metric.observe(time.monotonic() - self.started_s)
@@ -296,17 +340,32 @@ class LlmRequest:
         self.is_ended, self.result = True, "answered"
         if not self.must_continue:
             self.writer.add(self.end_event())
-        for call in self.answer.tool_calls:
-            # Those with a name and an id that events can hold can be stored and answered.
-            fits = 0 < len(call.id) <= MAX_ID_CHARACTERS and 0 < len(call.name) <= MAX_ID_CHARACTERS
-            if fits and call.name not in self.withheld_tool_names:
-                wanted = self.answer.wanted_back(call)
-                event = ToolCall(call_id=call.id, name=call.name, arguments=call.arguments)
-                event = structs.replace(event, metadata={WANTED_BACK: wanted} if wanted else None)
-                self.writer.add(structs.replace(event, turn_id=self.turn_id, ts=self.now()))
+        self.writer.add(*self.call_events())
         await self.wait_until_written()
         if self.writer.error is not None:
             raise self.writer.error
+
+    def call_events(self) -> Iterator[ToolCall]:
+        """The tool calls with a name and an id that events can hold: these can be stored and answered."""
+        now, most = self.now(), MAX_ID_CHARACTERS
+        names = self.withheld_tool_names
+        calls = [
+            call
+            for call in self.answer.tool_calls
+            if 0 < len(call.id) <= most and 0 < len(call.name) <= most and call.name not in names
+        ]
+        group = {"group": calls[0].id} if len(calls) > 1 else {}
+        for call in calls:
+            wanted = self.answer.wanted_back(call) | group
+            metadata = {WANTED_BACK: wanted} if wanted else None
+            yield ToolCall(
+                call_id=call.id,
+                name=call.name,
+                arguments=call.arguments,
+                turn_id=self.turn_id,
+                ts=now,
+                metadata=metadata,
+            )
 
     @property
     def must_continue(self) -> bool:
@@ -326,9 +385,15 @@ class LlmRequest:
             await self.writer.flush()
 
     async def fail(self, error: LlmFailed) -> None:
-        """Write that the LLM failed. Raises the same error where there is no failure message."""
+        """Write that the LLM failed. Raises the same error where there is no failure message.
+
+        Raises `Refused` (`invalid_field`) where the LLM refused a message with an image.
+        """
         self.is_ended = True
-        text = self.failure_message if self.failure_message.strip() else None
+        refuses_parts = error.why in REFUSED_STATUSES and any(
+            has_other_parts(message["content"]) for message in self.body["messages"] if message["role"] == "user"
+        )
+        text = self.failure_message if self.failure_message.strip() and not refuses_parts else None
         item = self.item or self.reserve_item(None)
         await self.writer.flush()
         if self.writer.is_incomplete:
@@ -336,6 +401,8 @@ class LlmRequest:
         self.writer.add(LlmError(turn_id=self.turn_id, item=item, text=text, code=error.why, ts=self.now()))
         await self.writer.flush()
         self.deps.reserved.discard((self.turn.lease.key, item))
+        if refuses_parts:
+            raise Refused("invalid_field", f"{NO_IMAGES}: `messages`")
         if text is None:
             raise error
         if self.writer.error is not None:

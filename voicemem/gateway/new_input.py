@@ -5,13 +5,14 @@ from typing import Any
 
 from msgspec import Struct, structs
 
+from voicemem.context.formats import INSTRUCTION_ROLES
 from voicemem.errors import Refused
 from voicemem.gateway.alignment import Meeting, Spoken, find_meeting, text_key
-from voicemem.gateway.chat_request import INSTRUCTION_ROLES, AskedMessage
+from voicemem.gateway.chat_request import AskedMessage
 from voicemem.llm.completions import content_text
 from voicemem.protocol.events import LlmCancel, MessageEvent, ProducedEvent, ToolCall, ToolResult
 from voicemem.sessions.read_models.read_model import ReadModel
-from voicemem.transcript.messages import Forgotten
+from voicemem.transcript.messages import WANTED_BACK, Forgotten
 from voicemem.transcript.replies.playing import settle, standing_replies
 from voicemem.transcript.state import Reply, State, ToolCallRecord, Turn
 
@@ -20,6 +21,8 @@ GATEWAY_PRODUCER = "gateway"
 (`batches.OWN_PRODUCERS`)."""
 MAX_ID_CHARACTERS = 128
 """Of a name or an id in an event."""
+MARKS = " \n\t.,;:!?…。、，！？"
+"""Between what was said first and what was said next."""
 UNKNOWN_TOOL_CALL = "The session has no tool call with this id"
 
 
@@ -59,6 +62,10 @@ class InputReader:
         self.events: list[ProducedEvent] = []
         self.ignored: list[int] = []
         self.pending_text: str | None = None
+        self.grown: str | None = None
+        """The rest of the newest words, if the memory has their beginning."""
+        # A client may send what was said to it alone: that its conversation lacks a reply says nothing then.
+        self.has_replies = any(messages[index].role == "assistant" for index in self.conversation)
 
     def read(self) -> NewInput:
         """Read the new input. Raises `Refused` (`invalid_field`) for the result of a tool call that no one knows."""
@@ -67,9 +74,10 @@ class InputReader:
         begin = self.spoken[meeting.spoken].index + 1 if meeting.spoken >= 0 else 0
         turn = self.known[meeting.known].turn_id if meeting.known >= 0 else self.state.utterance_turn
         self.ignored += meeting.ignored
+        new = self.spoken[meeting.spoken + 1 :]
         self.withdraw_replies(meeting, turn)
-        waiting = self.waiting_words(self.spoken[meeting.spoken + 1 :])
-        turn = self.take(begin, turn, waiting)
+        self.grown = self.grown_words(meeting, new)
+        turn = self.take(begin, turn, self.waiting_words(new))
         # Of equal times the order of arrival would decide, but not between tool calls and messages.
         count = len(self.events)
         events = [
@@ -103,7 +111,7 @@ class InputReader:
         if any(reply.is_failure for reply in replies):
             return False  # it was said that it failed: what is said after that is new
         newest = max(replies, key=lambda reply: reply.key, default=None)
-        if newest is not None and newest.item and self.state.has_event(disconnect_id(newest.item)):
+        if newest is not None and self.was_left(newest):
             return True
         failed = turn.failures[-1].ts if turn.failures else None
         return failed is not None and (newest is None or newest.begin <= failed)
@@ -114,6 +122,7 @@ class InputReader:
         turn = self.state.turns.get(turn_id)
         if meeting.known < 0 or turn is None or any(message.role == "user" for message in rest):
             return
+        repeats = meeting.spoken == len(self.spoken) - 1
         kept = [
             text_key(str(message.metadata.get("original", message.content)))
             for message in reversed(self.known[: meeting.known + 1])
@@ -124,8 +133,33 @@ class InputReader:
             key = text_key(reply.generation.text())
             if key in kept:
                 kept.remove(key)
-            elif reply.order > called and is_withdrawable(reply):
+            elif reply.order > called and (self.is_thrown_away(reply) or (repeats and is_withdrawable(reply))):
                 self.events.append(LlmCancel(turn_id=turn_id, item=reply.item))
+
+    def is_thrown_away(self, reply: Reply) -> bool:
+        """True for a reply that the client's conversation lacks, if that says that it was never played."""
+        return is_withdrawable(reply) and (self.has_replies or self.was_left(reply))
+
+    def grown_words(self, meeting: Meeting, new: Sequence[Spoken]) -> str | None:
+        """What was said after the memory's newest words, where the client has both as one message; the reply that it
+        asked for ahead, after the first of them, is withdrawn.
+        """
+        place = next((at for at in reversed(range(len(self.known))) if self.known[at].role == "user"), -1)
+        turn = self.state.turns.get(self.state.utterance_turn)
+        if not new or new[-1].role != "user" or turn is None or not turn.typed or place <= meeting.known:
+            return None
+        begin, text = self.known[place].content.rstrip(MARKS), new[-1].text
+        rest = text[len(begin) :].lstrip(MARKS)
+        continues = text[: len(begin)].casefold() == begin.casefold() and not text[len(begin) :][:1].isalnum()
+        replies = standing_replies(self.state, turn)
+        if not (begin and rest and continues and all(map(self.is_thrown_away, replies))):
+            return None
+        self.events += (LlmCancel(turn_id=turn.number, item=reply.item) for reply in replies)
+        return rest
+
+    def was_left(self, reply: Reply) -> bool:
+        """True if the client left in the middle of a reply."""
+        return bool(reply.item) and self.state.has_event(disconnect_id(reply.item or ""))
 
     def calls(self) -> Iterator[tuple[int, ToolCallRecord]]:
         """The tool calls that the request names and the memory knows."""
@@ -166,9 +200,13 @@ class InputReader:
             elif index in waiting:
                 turn = newest
             elif message.role == "user" and index in said:
-                newest = turn = newest + 1
-                item = self.new_id()
-                self.events.append(MessageEvent(role="user", text=said[index], source="message", item=item))
+                event = MessageEvent(role="user", text=said[index], source="message", item=self.new_id())
+                if self.grown is not None and index == self.spoken[-1].index:
+                    turn = self.state.utterance_turn
+                    event = structs.replace(event, text=self.grown, turn_id=turn)
+                else:
+                    newest = turn = newest + 1
+                self.events.append(event)
             elif message.role == "assistant" and index >= begin:
                 if index in said:
                     text = said[index]
@@ -180,15 +218,19 @@ class InputReader:
 
     def take_calls(self, message: AskedMessage, index: int, turn: int, made: dict[str, int]) -> None:
         """Take tool calls that the memory does not know: they were made before it began, or beside the gateway."""
-        for call in calls_of(message):
+        calls = calls_of(message)
+        group = {"group": calls[0]["id"]} if len(calls) > 1 else {}
+        for call in calls:
             if call["id"] in self.state.tool_calls or call["id"] in made:
                 continue
             if not all(0 < len(call[name]) <= MAX_ID_CHARACTERS for name in ("id", "name")):
                 self.ignored.append(index)
                 continue
             made[call["id"]] = turn
+            wanted = call["wanted_back"] | group
+            metadata = {WANTED_BACK: wanted} if wanted else None
             event = ToolCall(turn_id=turn, call_id=call["id"], name=call["name"], arguments=call["arguments"])
-            self.events.append(event)
+            self.events.append(structs.replace(event, metadata=metadata))
 
     def take_result(self, index: int, begin: int, made: dict[str, int], turn: int) -> int:
         """Take the result of a tool call that has none, wherever it stands; the turn of the call."""
@@ -214,12 +256,15 @@ class InputReader:
 
 
 def calls_of(message: AskedMessage) -> list[dict[str, Any]]:
-    """The tool calls of a message, each with `id`, `name` and `arguments`; what is none is left out."""
+    """The tool calls of a message, each with `id`, `name`, `arguments`, and what its LLM wants back of it."""
     found = []
     for call in message.tool_calls if isinstance(message.tool_calls, list) else ():
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict) and isinstance(call.get("id"), str) and isinstance(function.get("name"), str):
-            found.append({"id": call["id"], "name": function["name"], "arguments": function.get("arguments")})
+            extra = call.get("extra_content")
+            wanted = {} if extra is None else {"call": {"extra_content": extra}}
+            arguments = function.get("arguments")
+            found.append({"id": call["id"], "name": function["name"], "arguments": arguments, "wanted_back": wanted})
     return found
 
 

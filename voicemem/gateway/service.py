@@ -13,8 +13,11 @@ from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
+from msgspec import structs
+
 from voicemem.config.session import parse_config
-from voicemem.context.builder import ContextOptions, render_body, select_context
+from voicemem.context.builder import ContextOptions, ContextSelection, render_body, select_context
+from voicemem.context.formats import CUSTOM
 from voicemem.context.policies import Policies
 from voicemem.context.recall import Recall
 from voicemem.documents.document import TOOL_NAMES
@@ -31,6 +34,7 @@ from voicemem.gateway.new_input import GATEWAY_PRODUCER, InputReader, NewInput
 from voicemem.gateway.tool_loop import ToolLoop
 from voicemem.llm.client import LlmClient
 from voicemem.llm.endpoints import LlmEndpoints
+from voicemem.llm.tokens import ALTERNATING, bare_model_name
 from voicemem.memory.working_memory import WorkingMemory
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
@@ -38,6 +42,7 @@ from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import Recorder
 from voicemem.store.nodes import Claims
 from voicemem.store.streams import Stream, may_reopen
+from voicemem.transcript.messages import Message
 
 T = TypeVar("T")
 TOOL_FIELDS = ("tools", "tool_choice", "parallel_tool_calls")
@@ -137,8 +142,17 @@ class Gateway:
     ) -> LlmRequest:
         """The next LLM request for one answer; the last one is not offered the service's tools."""
         tools = [] if is_last else prepared.tools
-        body = await self.build_body(prepared, tools)
-        return LlmRequest(self.deps, prepared, body, tools, item, earlier_text)
+        stream = await self.read_models.store.journal.get_session(prepared.stream.project, prepared.stream.id)
+        llm, pending = parse_config(stream.config).llm, prepared.pending_text
+        options = ContextOptions(style="openai", tools=True)
+        selection = await select_context(self.read_models, self.policies, stream, options, self.recall, pending)
+        build = partial(self.build_body, prepared, selection, options, tools)
+        body, may_refuse = build(llm.alternate is True), llm.alternate == "auto" and llm.vendor != CUSTOM
+        key = prepared.endpoint.request_url, body.get("model")
+        if may_refuse and (bare_model_name(str(key[1])).startswith(ALTERNATING) or key in self.deps.alternating):
+            body, may_refuse = build(True), False
+        again = partial(build, True) if may_refuse else None
+        return LlmRequest(self.deps, prepared, body, tools, item, earlier_text, again)
 
     async def close_unfinished_replies(self, stream: Stream, lease: ProducerLease) -> Stream:
         """End the replies that a killed process left open; the session's row after that.
@@ -158,20 +172,22 @@ class Gateway:
                 return after
         return stream
 
-    async def build_body(self, prepared: PreparedTurn, tools: list[JsonObject]) -> JsonObject:
-        """The body of an LLM request, with the memory as it is now and the definitions of the service's `tools`."""
-        stream = await self.read_models.store.journal.get_session(prepared.stream.project, prepared.stream.id)
-        custom = parse_config(stream.config).llm.vendor == "custom"
-        options, said = ContextOptions(style="openai", tools=True), prepared.pending_text
-        selection = await select_context(self.read_models, self.policies, stream, options, self.recall, said)
-        body = render_body(selection, options)
-        if said is not None:  # it has just been said, and stands at the end
-            place = {"turn_id": prepared.turn_id, "timestamp": self.clock()} if custom else {}
-            fields = {**place, "metadata": {"source": "asr"}} if custom else {}
-            message = {"role": "user", "content": said, **fields}
-            body = {**body, "messages": [*body["messages"], message], **place}
-        body = with_images(body, prepared.chat_turn.messages)
-        body = build_llm_request(body, prepared.chat_turn, prepared.endpoint.model, custom)
+    def build_body(
+        self,
+        prepared: PreparedTurn,
+        selection: ContextSelection,
+        options: ContextOptions,
+        tools: list[JsonObject],
+        alternate: bool,
+    ) -> JsonObject:
+        """The body of an LLM request, with the definitions of the service's `tools`."""
+        chat_turn, text, said = prepared.chat_turn, prepared.pending_text, None
+        if text is not None:  # it has just been said, and stands at the end
+            said = Message("user", text, prepared.turn_id, self.clock(), {"source": "asr"})
+        options = structs.replace(options, alternate=alternate)
+        body = with_images(render_body(selection, options, chat_turn.instructions, said), chat_turn.messages)
+        is_custom = selection.session_config.llm.vendor == CUSTOM
+        body = build_llm_request(body, chat_turn, prepared.endpoint.model, is_custom)
         if tools:
             return body | {"tools": [*body.get("tools", ()), *tools]}
         if prepared.tools and not body.get("tools"):  # the last request for an answer: no LLM takes these alone

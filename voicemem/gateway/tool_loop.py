@@ -5,6 +5,7 @@ results, and the LLM is asked again with them in its context. When the LLM also 
 ends and the caller continues.
 """
 
+import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
@@ -34,8 +35,8 @@ class ToolLoop:
         self.make_request = make_request
         self.execute = execute
         self.turn_id, self.ignored = first.turn_id, first.ignored
-        self.earlier_text = ""
-        """The text of the requests that are finished."""
+        self.earlier_text, self.earlier_usage = "", dict[str, Any]()
+        """The text of the requests that are finished, and what they took."""
 
     @property
     def item(self) -> str | None:
@@ -48,7 +49,7 @@ class ToolLoop:
                 async for data in chunks:
                     shown = without_service_calls(data, self.request)
                     if shown is not None:
-                        yield shown
+                        yield self.with_usage(shown)
             self.earlier_text += "".join(self.request.answer.text)
             if not self.request.must_continue:
                 await self.run_service_tools()
@@ -65,7 +66,7 @@ class ToolLoop:
                 await self.run_service_tools()
                 break
             await self.prepare_next(is_last=rounds_left <= 1)
-        data = without_service_calls(data, self.request, complete=True) or data
+        data = self.with_usage(without_service_calls(data, self.request, complete=True) or data)
         if before:  # the text of the requests before
             payload: Any = msgspec.json.decode(data)
             for choice in payload["choices"]:
@@ -74,9 +75,19 @@ class ToolLoop:
             data = msgspec.json.encode(payload)
         return data
 
+    def with_usage(self, data: bytes) -> bytes:
+        """A chunk or completion whose usage is that of all requests for the answer."""
+        if not self.earlier_usage or b'"usage"' not in data:
+            return data
+        payload: Any = json.loads(data)
+        if isinstance(payload.get("usage"), dict):
+            payload["usage"] = add_usage(self.earlier_usage, payload["usage"])
+        return json.dumps(payload).encode()
+
     async def prepare_next(self, is_last: bool) -> None:
         """Run the tools that the LLM called, and prepare the next request; the last one gets no tools of ours."""
         request, ready = self.request, False
+        self.earlier_usage = add_usage(self.earlier_usage, request.answer.usage)
         try:
             await self.run_service_tools()
             self.request = await self.make_request(request.item, is_last, self.earlier_text)
@@ -100,6 +111,14 @@ class ToolLoop:
             )
         if results:
             await record(request.deps.recorder, request.turn.lease, results)
+
+
+def add_usage(one: Any, other: Any) -> Any:
+    """Two counts of tokens added up, by their names; of what is no number, the later one."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one | {name: add_usage(one[name], value) if name in one else value for name, value in other.items()}
+    are_numbers = all(isinstance(value, int | float) for value in (one, other))
+    return one + other if are_numbers else one if other is None else other
 
 
 def service_tool_calls(request: LlmRequest) -> list[PartialToolCall]:

@@ -30,7 +30,7 @@ from voicemem.security.access import PROJECT_PATTERN
 from voicemem.store.records import SessionFilter
 
 T = TypeVar("T")
-CONTEXT_OPTIONS = "enrich, style, alternate, tools, max_history, data, peek, at, at_turn, memory"
+CONTEXT_OPTIONS = "enrich, style, system, alternate, tools, max_history, data, peek, at, at_turn, memory"
 
 
 def policies_from_options(policies: Any, memory: Any, model_windows: Any) -> Policies:

@@ -288,8 +288,8 @@ class LibrarySession:
     async def context(self, **options: Any) -> JsonObject:
         """The whole body of the next LLM request.
 
-        `enrich` (a list), `style`, `alternate`, `tools`, `max_history`, `data`, `peek`, `at` and `at_turn` are as in
-        `GET …/context`; `memory` replaces the section `memory` of the configuration for this request.
+        `enrich` (a list), `style`, `system`, `alternate`, `tools`, `max_history`, `data`, `peek`, `at` and `at_turn`
+        are as in `GET …/context`; `memory` replaces the section `memory` of the configuration for this request.
         """
         checked = context_options(options)
         return render_body(await self._select(checked), checked)

@@ -1,10 +1,9 @@
 """Background requests to a session's LLM: one chat completion each, not streamed, and how many run at a time."""
 
+import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple
-
-import msgspec
+from typing import NamedTuple
 
 from voicemem.config.session import parse_config
 from voicemem.errors import LlmFailed
@@ -19,6 +18,12 @@ MAX_PLAIN_URLS = 1_000
 """LLMs of which it is remembered that they take no `response_format`."""
 REFUSES_FORMAT = (400, 404, 415, 422)
 """Statuses of servers that do not know it."""
+UNFINISHED = {"length": "cut_off", "content_filter": "filtered"}
+"""Reasons for the end of an answer that is not whole, and the words for them."""
+TAG = "(?:think|thinking|thought|thoughts|reasoning)"
+BEGIN_OF_THINKING, END_OF_THINKING = re.compile(rf"<{TAG}>", re.IGNORECASE), re.compile(rf"</{TAG}>", re.IGNORECASE)
+THINKING = re.compile(rf"\s*<{TAG}>.*?(?:</{TAG}>|\Z)", re.IGNORECASE | re.DOTALL)
+"""At the beginning of an answer; an answer may end within it."""
 Complete = Callable[[LlmEndpoint, JsonObject], Awaitable[bytes]]
 """Sends a body to an LLM and gives the whole answer, unchanged. Raises `LlmFailed`."""
 
@@ -30,13 +35,6 @@ class LlmText(NamedTuple):
     model: str | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
-
-
-class CompletionInfo(msgspec.Struct, frozen=True):
-    """Information of a completion about itself; values of an unexpected type are ignored."""
-
-    model: Any = None
-    usage: Any = None
 
 
 class BackgroundLlm:
@@ -93,15 +91,29 @@ class BackgroundLlm:
 
 
 def read_completion(data: bytes) -> LlmText:
-    """Read the LLM's answer. Raises `LlmFailed` if it is not a chat completion."""
+    """Read the LLM's answer, without its thinking.
+
+    Raises `LlmFailed` if it is not a chat completion, or not a whole one.
+    """
     answer = LlmAnswer()
     answer.add_chunk(data)
-    info = msgspec.json.decode(data, type=CompletionInfo)
-    usage = info.usage if isinstance(info.usage, dict) else {}
-    model = info.model if isinstance(info.model, str) else None
-    counts = (usage.get(name) for name in ("prompt_tokens", "completion_tokens"))
+    if answer.finish_reason in UNFINISHED:
+        raise LlmFailed(UNFINISHED[answer.finish_reason])
+    model = answer.model[:MAX_MODEL_CHARACTERS] if isinstance(answer.model, str) else None
+    counts = (answer.usage.get(name) for name in ("prompt_tokens", "completion_tokens"))
     tokens = [count if type(count) is int and 0 <= count < 2**53 else None for count in counts]
-    return LlmText("".join(answer.text), model[:MAX_MODEL_CHARACTERS] if model else None, *tokens)
+    return LlmText(without_thinking("".join(answer.text)), model or None, *tokens)
+
+
+def without_thinking(text: str) -> str:
+    """An answer without what its LLM thought before, where the server leaves that in the text."""
+    begin = 0
+    while found := THINKING.match(text, begin):
+        begin = found.end()
+    closing = END_OF_THINKING.search(text, begin)
+    if closing and not BEGIN_OF_THINKING.search(text, begin, closing.start()):
+        begin = closing.end()  # some prompts end with the opening tag
+    return text[begin:].strip().removeprefix("\ufeff")
 
 
 MAX_CONCURRENT, MAX_CONCURRENT_PER_LLM = 256, 8

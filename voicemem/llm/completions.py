@@ -73,6 +73,8 @@ class Completion(Struct, frozen=True):
     id: str | int | None = None
     choices: list[CompletionChoice] | None = None
     error: Any = None
+    model: Any = None
+    usage: Any = None
 
 
 DECODER = msgspec.json.Decoder(Completion)
@@ -152,8 +154,11 @@ class LlmAnswer:
         """The first half of a character (a surrogate) that a chunk ended with."""
         self.has_choice = False
         """True if any chunk had a choice."""
-        self.has_finish_reason = False
-        """True if a chunk said why the answer ends."""
+        self.finish_reason: str | None = None
+        """Why the answer ends, if a chunk said so."""
+        self.model: Any = None
+        self.usage: JsonObject = {}
+        """The newest; servers that count in each chunk count all so far."""
         self.has_other_content = False
         """True if there was content that is passed on, but not kept (a refusal, audio)."""
 
@@ -174,6 +179,8 @@ class LlmAnswer:
                 code = int(code)
             raise LlmFailed(code if type(code) is int and 400 <= code <= 599 else "error")
         self.id = self.id or (None if completion.id is None else str(completion.id))
+        self.model = self.model or completion.model
+        self.usage = completion.usage if isinstance(completion.usage, dict) else self.usage
         added = ""
         self.chunk_parts, self.is_malformed, self.only_finishes = [], False, False
         self.has_newest_choice = bool(completion.choices)
@@ -183,7 +190,7 @@ class LlmAnswer:
             fields = choice.message or choice.delta
             message = None if fields is None else read_message(fields)
             self.has_choice = True
-            self.has_finish_reason = self.has_finish_reason or choice.finish_reason is not None
+            self.finish_reason = self.finish_reason or choice.finish_reason
             if fields is not None and message is not None:
                 added += content_text(message.content)
                 self.add_extra(fields)

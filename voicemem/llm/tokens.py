@@ -35,6 +35,8 @@ CONTEXT_WINDOWS: Mapping[str, int] = {
 }
 """Tokens of context by prefix of a model's name; the longest matching prefix counts. As documented by their makers in
 2025; the setting `model-window` extends or corrects the table."""
+ALTERNATING = ("mistral", "ministral", "mixtral", "magistral", "devstral", "gemma")
+"""Prefixes of the names of models whose prompts refuse two messages of one role in a row."""
 UNKNOWN_WINDOW = 16_000
 """For unknown models: small, so that a context which fits into it works almost everywhere."""
 CL100K = ("gpt-3.5", "gpt-4", "text-embedding")

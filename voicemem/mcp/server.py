@@ -18,6 +18,7 @@ from voicemem.client.memories import user_path
 from voicemem.mcp import schemas
 from voicemem.mcp.caller import Caller, Service, caller_with, sentence_of
 from voicemem.mcp.tools import describe_tool, find_tool, get_history, shown_memory, tools_of
+from voicemem.protocol.arguments import fit
 from voicemem.protocol.explanations import describe_error
 from voicemem.version import __version__
 
@@ -74,7 +75,7 @@ class MemoryServer:
             return failed(f"There is no tool with this name for you; there are {known}.")
         kind = tool.kind_for(caller)
         try:
-            answer = await tool.run(caller, msgspec.convert(params.arguments or {}, kind))
+            answer = await tool.run(caller, msgspec.convert(fit(params.arguments or {}, kind), kind))
         except msgspec.ValidationError as error:
             return failed(f"The arguments do not fit. {describe_error(error, kind)}. Correct them and call again.")
         except ClientError as error:

@@ -81,6 +81,8 @@ class DocumentChange(NamedTuple):
     operation: documents.Operation
     content: Any = None
     form: documents.Form | None = None
+    is_padded: bool = False
+    """True if what does not change may be null or empty in it."""
 
 
 def owner_of_session(stream: Stream) -> DocumentOwner:
@@ -253,7 +255,7 @@ class WorkingMemory:
                     check_frame(call.function.arguments.encode())
                 update = documents.parse_update(call)
                 check_integers(update.content)
-                await self.change(owner, DocumentChange(update.mode, update.content))
+                await self.change(owner, DocumentChange(update.mode, update.content, is_padded=True))
                 return "The working memory is updated."
             case "clear_working_memory":
                 await self.change(owner, DocumentChange("clear"))
@@ -286,6 +288,8 @@ def prepare_change(before: DocumentView, change: DocumentChange) -> tuple[docume
     content = change.content
     if isinstance(content, str) and (change.form or before.form).format == "json":
         content = parse_object(content)
+    if change.is_padded and appends and isinstance(content, dict):
+        content = documents.without_padding(content)
     if change.form is not None:
         form = change.form
     elif existing is not None:

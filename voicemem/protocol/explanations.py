@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from voicemem.errors import CODES, Refused
+from voicemem.protocol.arguments import fit
 from voicemem.protocol.events import IncomingEvent, kinds_by_type
 from voicemem.protocol.types import PATTERN_SENTENCES
 
@@ -39,10 +40,10 @@ def did_you_mean(name: str, known: Iterable[str], close: float = CLOSE) -> str:
     return f" (did you mean `{names[near[0]]}`?)" if near else ""
 
 
-def converted(value: Any, kind: type[T]) -> T:
-    """A decoded value as a typed one. Raises `Refused` (`invalid_field`)."""
+def converted(value: Any, kind: type[T], *, nulls: bool = True) -> T:
+    """A decoded value as a typed one; without `nulls`, null is as if left out. Raises `Refused` (`invalid_field`)."""
     try:
-        return msgspec.convert(value, kind)
+        return msgspec.convert(fit(value, kind, nulls=nulls), kind)
     except msgspec.ValidationError as error:
         raise Refused("invalid_field", describe_error(error, kind)) from None
 

@@ -84,3 +84,8 @@ def civil_date(days: int) -> tuple[int, int, int]:
     day = of_year - (153 * month + 2) // 5 + 1
     month = month + 3 if month < 10 else month - 9
     return year + era * 400 + (month <= 2), month, day
+
+
+def normalised(text: str) -> str:
+    """Return the common form of texts that say the same in the same words."""
+    return " ".join(text.casefold().split()).rstrip(" .!。！")

@@ -169,7 +169,7 @@ def tool_uses(state: State, with_forgotten: bool = False) -> list[ToolUse]:
         return []
     forgotten = (None if with_forgotten else state.forgotten) or Forgotten()
     return [
-        ToolUse(number, t.ts, t.call_id, t.name, t.arguments, t.result, t.answered, t.wanted_back)
+        ToolUse(number, t.ts, t.call_id, t.name, t.arguments, t.result, t.answered, t.answered_ts or 0, t.wanted_back)
         for number in state.turn_numbers
         for t in state.turns[number].tool_calls or ()
         if t.name is not None and not forgotten.covers(number, t.order)

@@ -12,7 +12,8 @@ from voicemem.protocol.codec import METADATA_ORDER, RESERVED_METADATA
 from voicemem.protocol.types import JsonObject
 
 WANTED_BACK = "llm"
-"""The key in a tool call's metadata: the fields that its LLM wants back with it, of the `message` and of the `call`."""
+"""The key in a tool call's metadata: the fields that its LLM wants back, of the `message` and of the `call`; and
+the `group`, the same for calls that the LLM made at once."""
 Role = Literal["user", "assistant"]
 OF_CLIENT = "agent_memory"
 """The key in the metadata of a message of a working memory: a client wrote it down, so it is said as it stands."""
@@ -42,6 +43,8 @@ class ToolUse(Struct, frozen=True, gc=False):
     result: Any = None
     answered: bool = False
     """True if the result has arrived; an unanswered tool call is not shown to an LLM."""
+    answered_ms: int = 0
+    """Unix ms of the result."""
     wanted_back: JsonObject | None = None
     """The fields that the LLM wants back with it (`WANTED_BACK`)."""
 

@@ -321,6 +321,7 @@ export class Session extends SessionFacts {
  * @typedef {object} ContextParams
  * @property {"openai" | "anthropic" | "gemini"} [style]
  * @property {string[]} [enrich]
+ * @property {"one" | "separate"} [system]
  * @property {boolean} [alternate]
  * @property {boolean} [tools]
  * @property {number} [max_history]

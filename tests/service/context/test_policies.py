@@ -126,7 +126,7 @@ async def test_usage_of_a_window_smaller_than_the_newest_message(api: RestClient
 
 
 async def test_tool_calls_stay_with_their_results(api: RestClient) -> None:
-    """They count with their turn, and are shown or left out with it."""
+    """They count with their turn, and are shown or left out with it; in the turn under way they are always shown."""
     await api.create(memory={"policy": "window", "max_tokens": 40})
     await talk(api, 2)
     await api.send(event("tool.call", 2, call_id="c", name="find", arguments={"what": "it"}))
@@ -134,6 +134,9 @@ async def test_tool_calls_stay_with_their_results(api: RestClient) -> None:
     body = await api.context("?tools=true&usage=true")
     assert ["user", "assistant", "assistant", "tool"] == [one["role"] for one in body["messages"]]
     assert body["tokens"] > 26
+    body = await api.context("?tools=true&usage=true&max_tokens=28")
+    assert ("tool", True) == (body["messages"][-1]["role"], body["over_budget"])
+    await api.send(final(3, "And then?"), event("llm.done", 3, text="Then it rained."))
     body = await api.context("?tools=true&max_tokens=28")
     assert "tool" not in [one["role"] for one in body["messages"]]
 

@@ -73,6 +73,15 @@ async def test_before_the_first_word_there_is_what_is_known(api: RestClient) -> 
     ] == await shown(api)
 
 
+async def test_what_several_sessions_know_is_said_once(api: RestClient) -> None:
+    """A memory of each of them, in the same words but for marks and case."""
+    for number, text in enumerate(("Ann has a cat.", "Ann has a cat", "ann has a  Cat!")):
+        await api.create(f"old-{number}", user_id="ann")
+        await keep(api, {"text": text, "session_id": f"old-{number}"})
+    await api.create(user_id="ann", **ON)
+    assert 1 == len([line for line in await shown(api) if "cat" in line.casefold()])
+
+
 async def test_nothing_is_shown_unless_it_is_asked_for(api: RestClient) -> None:
     """Neither without the setting nor without a user; nor with a budget of nothing."""
     await api.create(user_id="ann")
@@ -121,14 +130,15 @@ async def test_what_the_caller_says_finds_more(api: RestClient) -> None:
 
 
 async def test_it_stands_behind_working_memory_and_before_the_call(api: RestClient) -> None:
-    """One system message, in every style."""
+    """In the system message, in every style."""
     await api.create(user_id="ann", system_messages=[{"role": "system", "content": "Be kind."}], **ON)
     await api.patch("/v1/sessions/s/working-memory", {"content": "Order 7."})
     await api.send(final(1, "Hello.", 1_000))
-    roles = [message["role"] for message in (await api.context())["messages"]]
-    contents = [message["content"] for message in (await api.context())["messages"]]
-    assert ["system", "system", "system", "user"] == roles
-    assert ["Be kind." in contents[0], "Order 7." in contents[1], "<memories>" in contents[2]] == [True] * 3
+    (system, user) = (await api.context())["messages"]
+    assert ["system", "user"] == [system["role"], user["role"]]
+    parts = [one["content"] for one in (await api.context("?system=separate"))["messages"][:-1]]
+    assert "\n\n".join(parts) == system["content"]
+    assert ["Be kind." in parts[0], "Order 7." in parts[1], "<memories>" in parts[2]] == [True] * 3
     assert "<memories>" in str((await api.context("?style=anthropic"))["system"])
     assert "<memories>" in str((await api.context("?style=gemini"))["systemInstruction"])
 

@@ -89,7 +89,7 @@ async def test_a_summary_takes_the_place_of_the_first_turns(serve: Serve) -> Non
             "messages": 8,
             "model": "m",
         } == summary
-        body = await api.context("?usage=true")
+        body = await api.context("?usage=true&system=separate")
         assert ["Be", "Summary", "Q5", "A5", "Q6", "A6"] == shown(body)
         assert {"role": "system", "content": HEAD.format(8, "They spoke of words.")} == body["messages"][1]
         assert ({"summarized"}, 8) == ({one["reason"] for one in body["left_out"]}, len(body["left_out"]))

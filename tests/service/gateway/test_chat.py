@@ -166,7 +166,7 @@ async def test_parts_of_text_are_lines(serve: Serve) -> None:
 
 
 async def test_instructions_go_along_and_are_not_stored(serve: Serve) -> None:
-    """System and developer messages stand behind the session's own; what else the memory does not know is taken."""
+    """System and developer messages follow the session's own; what else the memory does not know is taken."""
     own = {"role": "system", "content": "Be brief."}
     async with service_with_llm(serve, llm={"system_messages": [own]}) as (api, client, llm):
         given: Any = [
@@ -177,7 +177,8 @@ async def test_instructions_go_along_and_are_not_stored(serve: Serve) -> None:
             *user_message("Hi."),
         ]
         await client.chat.completions.create(model="any", messages=given)
-        assert [own, given[0], given[3], given[1], given[2], given[4]] == llm.last["messages"]
+        instructions = {"role": "system", "content": "Be brief.\n\nYou are a pirate.\n\nRhyme."}
+        assert [instructions, given[1], given[2], given[4]] == llm.last["messages"]
         sources = [(one["content"], one["metadata"]["source"]) for one in await api.contents()]
         assert [
             ("Who are you?", "message"), ("A pirate.", "command"), ("Hi.", "message"), ("Hello.", "llm")

@@ -76,6 +76,17 @@ async def test_a_search_finds_what_was_heard(client: Client) -> None:
     assert (1, True) == (len(page["memories"]), page["more"])
 
 
+async def test_null_is_as_if_left_out(client: Client) -> None:
+    """Clients in strict mode send it for each argument that they do not use, and 5.0 for 5; none for one they need."""
+    plain = await answer_of(client, "search_memories", query="walnuts", user_id="ann", limit=5)
+    unused = dict.fromkeys(("kinds", "since", "until"))
+    assert plain == await answer_of(client, "search_memories", query="walnuts", user_id="ann", limit=5.0, **unused)
+    assert await answer_of(client, "get_history", session_id="call-1", last=None)
+    assert await answer_of(client, "get_context", session_id="call-1", max_tokens=None)
+    refused = await failure_of(client, "recent_calls", user_id=None, limit=None)
+    assert "`user_id`" in refused
+
+
 async def test_a_search_is_bounded_by_days(client: Client) -> None:
     """The last day counts as a whole; a day that does not exist is named."""
     wanted = {"query": "walnuts", "user_id": "ann"}

@@ -176,7 +176,10 @@ async def test_memories_end_when_their_time_is_over() -> None:
         )
         assert NOW + 90 * DAY_MS == (await api.get(f"/v1/memories/{given[1]}")).json["expires_at"]
         clock.now = NOW + 3_600_000
-        assert (404, "unknown_memory") == (await api.get(f"/v1/memories/{given[0]}")).problem
+        of_one = f"/v1/memories/{given[0]}"
+        assert (404, "unknown_memory") == (await api.get(of_one)).problem
+        assert (404, "unknown_memory") == (await api.delete(of_one)).problem
+        assert 404 == (await api.get(f"/v1/long-term-memory/{given[0]}")).status
         assert "An hour." not in await texts(api)
         assert given[0] == (await keep(api, "An hour."))[0]  # said again: it counts again
         assert "An hour." in await texts(api)

@@ -285,6 +285,23 @@ async def test_lists_have_pages_and_filters(api: RestClient) -> None:
         assert (400, "invalid_cursor") == (await api.get(f"/v1/users/{path}")).problem
 
 
+async def test_null_is_as_if_left_out(api: RestClient) -> None:
+    """Of optional fields, and 1.0 is 1; in a patch it takes away what may be empty, and a search has no empty place."""
+    unused = dict.fromkeys(("kind", "topics", "expires_at", "confidence", "pinned", "supersedes", "source", "metadata"))
+    given = {"text": "Ann has a cat.", "user_id": "ann", "said_at": 1_000.0}
+    (memory,) = (await api.post("/v1/memories", {"memories": [given | unused]})).json["memories"]
+    assert ("fact", 1_000, 1.0) == (memory["kind"], memory["said_at"], memory["confidence"])
+    search = {"query": "cat", "user_id": "ann", "kinds": None, "since": None, "limit": 5.0, "mode": None}
+    found = (await api.post("/v1/memories/search", search)).json["memories"]
+    assert ["Ann has a cat."] == [one["text"] for one in found]
+    for place in ("user_id", "session_id", "namespace"):
+        assert (400, "invalid_field") == (await api.post("/v1/memories/search", {"query": "cat", place: None})).problem
+    path = f"/v1/memories/{memory['id']}"
+    assert (400, "invalid_field") == (await api.patch(path, {"kind": None})).problem
+    assert {"a": None} == (await api.patch(path, {"metadata": {"a": None}})).json["metadata"]
+    assert (await api.patch(path, {"metadata": None})).json["metadata"] is None
+
+
 # What cannot be kept
 
 BAD: dict[str, tuple[JsonObject, str]] = {

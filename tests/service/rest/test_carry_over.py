@@ -43,7 +43,7 @@ async def call_of(api: RestClient, session_id: str, user_id: str, *texts: str) -
 
 async def known(api: RestClient, session_id: str) -> list[str]:
     """What the system messages of a context say below their headings."""
-    messages = (await api.context(session_id=session_id))["messages"]
+    messages = (await api.context("?system=separate", session_id=session_id))["messages"]
     return [one["content"].partition("\n")[2] for one in messages if one["role"] == "system"]
 
 
@@ -58,7 +58,7 @@ async def test_the_preferences_of_one_call_are_known_in_the_next(api: RestClient
     await api.post("/v1/sessions/now/messages", {"role": "user", "content": "Hello."})
     assert ["Be kind.", "user: I like tea.\nuser: And no sugar.", "user: I moved to Bonn."] == await known(api, "now")
     assert "Hello." == context_texts(await api.context(session_id="now"))[-1]
-    assert "From an earlier call with this user, begun 20" in context_texts(await api.context(session_id="now"))[1]
+    assert "From an earlier call with this user, begun 20" in context_texts(await api.context(session_id="now"))[0]
 
 
 async def test_goals_of_one_call_are_unknown_in_another(api: RestClient) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +42,14 @@ async def test_where_it_stands_in_the_context(api: RestClient) -> None:
     """After the session's own system messages, before what was said; an empty one shows its template."""
     await api.create(system_messages=[KIND], working_memory={"template": TEMPLATE, "tools": True})
     await api.send(final(1, "Hi."))
-    messages = (await api.context())["messages"]
-    assert [KIND["content"], "Hi."] == [messages[0]["content"], messages[2]["content"]]
-    assert TEMPLATE in messages[1]["content"]
-    assert "update_working_memory" in messages[1]["content"]
+    system, said = (message["content"] for message in (await api.context())["messages"])
+    assert "Hi." == said
+    assert system.startswith(f"{KIND['content']}\n\n")
+    assert TEMPLATE in system
+    assert "update_working_memory" in system
     await put(api, OF_SESSION, {"content": "# Caller\n- Name: Ann"})
-    assert "- Name: Ann" in (await api.context())["messages"][1]["content"]
-    assert "- Booking:" not in (await api.context())["messages"][1]["content"]
+    assert "- Name: Ann" in (await api.context())["messages"][0]["content"]
+    assert "- Booking:" not in (await api.context())["messages"][0]["content"]
     anthropic = await api.context("?style=anthropic")
     assert "- Name: Ann" in anthropic["system"]
 
@@ -86,6 +88,23 @@ async def test_an_agent_fills_a_template_through_its_tools(api: RestClient) -> N
     assert filled == await use(api, "get_working_memory") == await content(api)
     await use(api, "clear_working_memory")
     assert (None, TEMPLATE) == (await content(api), await use(api, "get_working_memory"))
+
+
+async def test_what_an_llm_fills_in_takes_nothing_away(api: RestClient) -> None:
+    """In strict mode it fills in each field: null, an empty list and an empty object keep what there is."""
+    await put(api, OF_ANN, {"format": "json"})
+    first = {"name": "Ann", "home": {"city": "Bonn", "street": None}, "likes": None, "job": {"title": None}}
+    await use(api, "update_working_memory", OF_ANN, content=first)
+    known = {"name": "Ann", "home": {"city": "Bonn"}}
+    assert known == (await api.get(OF_ANN)).json["content"]
+    updates: list[JsonObject] = [{"name": None, "home": None}, {"home": {"city": None}, "likes": []}, {"home": {}}, {}]
+    for padded in updates:
+        await use(api, "update_working_memory", OF_ANN, content=padded, mode=None)
+        assert known == (await api.get(OF_ANN)).json["content"]
+    await use(api, "update_working_memory", OF_ANN, content=json.dumps({"name": None, "likes": ["sun"]}))
+    assert known | {"likes": ["sun"]} == (await api.get(OF_ANN)).json["content"]
+    await api.patch(OF_ANN, {"content": {"name": None}})  # a caller of REST means it
+    assert (await api.get(OF_ANN)).json["content"]["name"] is None
 
 
 async def test_the_schema_is_in_the_tool(api: RestClient) -> None:

@@ -23,7 +23,8 @@ def turn_of_tokens(number: int, question: int, answer: int) -> list[Message]:
 
 def tool_use_of_tokens(turn: int, tokens: int) -> ToolUse:
     """A tool call and its result, together of so many tokens."""
-    return ToolUse(turn, 1000 * turn, f"call-{turn}", "t", None, "x" * (tokens - 1), answered=True)
+    result, ms = "x" * (tokens - 1), 1000 * turn
+    return ToolUse(turn, ms, f"call-{turn}", "t", None, result, answered=True, answered_ms=ms)
 
 
 def remembered(

@@ -192,6 +192,34 @@ def test_a_reply_that_was_played_is_not_withdrawn() -> None:
     assert [(USER, "One."), (ASSISTANT, "Heard."), (USER, "Two."), (ASSISTANT, "Let me see.")] == call.said
 
 
+def test_a_client_that_sends_no_replies_loses_none() -> None:
+    """What it leaves out says nothing then, but for a reply that it left in the middle."""
+    call, sent = Call(), list[dict[str, Any]]()
+    for place in range(4):
+        sent.append(says(USER, f"{place}?"))
+        call.answer(call.ask(*sent), f"{place}.")
+    assert [f"{place}{mark}" for place in range(4) for mark in "?."] == [text for _, text in call.said]
+    call.fold(LlmDelta(text="Left", item="y", turn_id=4, ts=call.now()))
+    call.fold(LlmDone(turn_id=4, item="y", id=disconnect_id("y"), ts=call.now()))
+    call.ask(*sent, says(USER, "Stop."))
+    assert (ASSISTANT, "Left") not in call.said
+
+
+def test_words_that_go_on_stand_once() -> None:
+    """A client that asks ahead, and again when the caller goes on, has both in one message, and lacks the reply."""
+    call = Call()
+    item = call.answer(call.ask(says("system", "x"), says(USER, "Tell me a joke.")), "Why did")
+    call.fold(LlmDone(turn_id=1, item=item, id=disconnect_id(item), ts=call.now()))
+    conversation = [says("system", "x"), says(USER, "Tell me a joke, no, a story.")]
+    new = call.ask(*conversation)
+    assert ([(USER, "Tell me a joke."), (USER, "no, a story.")], 1) == (call.said, new.turn_id)
+    call.answer(new, "Once.")
+    call.ask(*conversation, says(ASSISTANT, "Once."), says(USER, "Go on."))
+    assert [(ASSISTANT, "Once."), (USER, "Go on.")] == call.said[2:]
+    call.answer(NewInput(2), "And then.")
+    assert 3 == call.ask(says(USER, "Go on, please.")).turn_id
+
+
 def test_results_are_taken_wherever_they_stand() -> None:
     """Behind words, before them, and before an instruction; each once, in the turn of its call."""
     call = Call()

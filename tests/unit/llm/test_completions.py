@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.support.rows import every_row
 from voicemem.errors import LlmFailed, Refused
 from voicemem.gateway.chat_request import build_llm_request, read_request, text_chunks, text_completion
+from voicemem.llm.background import read_completion
 from voicemem.llm.completions import MAX_NAME_CHARACTERS, MAX_TOOL_CALLS, LlmAnswer, content_text
 from voicemem.llm.endpoints import LlmEndpoint
 
@@ -103,7 +104,7 @@ def test_only_the_first_choice_is_the_reply() -> None:
     answer = LlmAnswer()
     choices = [{"index": 1, "delta": {"content": "no"}}, {"index": 0, "delta": {"content": "yes"}}]
     assert "yes" == answer.add_chunk(json.dumps({"choices": choices}).encode())
-    assert not answer.has_finish_reason
+    assert answer.finish_reason is None
 
 
 @given(st.binary(max_size=40) | st.recursive(st.none() | st.integers() | TEXTS, st.lists, max_leaves=5).map(json.dumps))
@@ -139,7 +140,7 @@ def test_what_the_gateway_says_can_be_read(text: str) -> None:
         streamed.add_chunk(data)
     whole.add_chunk(text_completion("id", 1, "m", text))
     assert (text, text) == ("".join(streamed.text), "".join(whole.text))
-    assert (True, True, "id", "id") == (streamed.has_finish_reason, whole.has_finish_reason, streamed.id, whole.id)
+    assert ("stop", "stop", "id", "id") == (streamed.finish_reason, whole.finish_reason, streamed.id, whole.id)
 
 
 def test_text_of_contents() -> None:
@@ -298,3 +299,30 @@ def test_what_came_with_a_tool_call_is_kept() -> None:
     } == answer.wanted_back(answer.tool_calls[0])
     answer.add_chunk(json.dumps({"choices": [{"delta": {"reasoning_content": "x" * 70_000}}]}).encode())
     assert {} == answer.wanted_back(answer.tool_calls[0])
+
+
+@every_row(
+    ("text", "answer"),
+    [
+        ("Ann wants a table.", "Ann wants a table."),
+        ("<think>\nHm. {no}\n</think>\n\nAnn.", "Ann."),
+        ("<think>One.</think><Thinking>Two.</Thinking> Ann.", "Ann."),
+        ("Hm.\n</think>\nAnn.", "Ann."),
+        ("<think>Let me see", ""),
+        ("\ufeffAnn.", "Ann."),
+        ("She said <think> and </think> twice.", "She said <think> and </think> twice."),
+        ("<think></think>" * 10_000 + "Ann.", "Ann."),
+    ],
+)
+def test_what_an_llm_thinks_is_no_answer(text: str, answer: str) -> None:
+    """Before the answer, with both tags or the closing one; an answer may be missing."""
+    assert answer == read_completion(text_completion("id", 1, "m", text)).text
+
+
+@every_row(("reason", "why"), [("length", "cut_off"), ("content_filter", "filtered")])
+def test_an_answer_that_is_not_whole_is_none(reason: str, why: str) -> None:
+    """No summary and no memory is made of it."""
+    data = text_completion("id", 1, "m", "Ann wants").replace(b'"stop"', f'"{reason}"'.encode())
+    with pytest.raises(LlmFailed) as failed:
+        read_completion(data)
+    assert why == failed.value.why

@@ -11,7 +11,8 @@ from voicemem.compat.agent_memory_server.sessions import SESSION_ID, OwnedSessio
 from voicemem.errors import Refused
 from voicemem.memory.long_term.memories import LongTermMemory
 from voicemem.memory.long_term.plans import MemoryOwner, settle_owner
-from voicemem.memory.long_term.records import Memory, MemoryDraft, normalised
+from voicemem.memory.long_term.records import Memory, MemoryDraft
+from voicemem.protocol.memories import normalised
 from voicemem.protocol.types import Natural
 from voicemem.store.memories import AnyOf, MemoryFilter
 from voicemem.store.streams import Stream

@@ -192,7 +192,7 @@ async def search_long_term_memory(request: web.Request, _: OptimizeQuery) -> web
     service, project = called(request)
     body = await read_object(request)
     check_filters(body)
-    return json_response(await service.finder.search(project, converted(body, RecordSearch)))
+    return json_response(await service.finder.search(project, converted(body, RecordSearch, nulls=False)))
 
 
 @ROUTES.add(f"POST {LONG_TERM_PATH}/", "ingest", Ack, long_term.GivenRecords, f"{WRITE_CODES} quota_exceeded")
@@ -255,7 +255,9 @@ async def make_memory_prompt(request: web.Request, _: OptimizeQuery) -> web.Resp
     service, project = called(request)
     body = await read_object(request)
     check_filters(body.get("long_term_search"))
-    return json_response(await make_prompt(service.working, service.finder, project, converted(body, PromptRequest)))
+    return json_response(
+        await make_prompt(service.working, service.finder, project, converted(body, PromptRequest, nulls=False))
+    )
 
 
 class PartitionsQuery(long_term.CompactQuery, frozen=True):

@@ -40,6 +40,7 @@ from voicemem.llm.tokens import UNKNOWN_WINDOW, TokenCounter, context_window_of,
 from voicemem.memory.add import API_PRODUCER
 from voicemem.protocol.codec import DecodedEvent, check_text, decode_event
 from voicemem.protocol.events import Event, ServerEvent, SessionUpdate
+from voicemem.protocol.memories import normalised
 from voicemem.protocol.types import JsonObject, matching
 from voicemem.redaction.runs import START
 from voicemem.redaction.texts import redact_text, redact_value
@@ -377,7 +378,10 @@ async def make_prompt(working: WorkingMemories, records: RecordFinder, project: 
                 raise
     found: list[forms.RecordView] = []
     if request.long_term_search:
-        found = (await records.search(project, search_of(request))).memories
+        said = dict[str, forms.RecordView]()
+        for one in (await records.search(project, search_of(request))).memories:
+            said.setdefault(normalised(one.text), one)
+        found = list(said.values())
         lines = "\n".join(f"- {one.text} (ID: {one.id})" for one in found)
         messages.append(message("system", MEMORIES + (lines or "No relevant long-term memories found.")))
     messages.append(message("user", request.query))

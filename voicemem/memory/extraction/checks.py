@@ -4,6 +4,7 @@ An LLM may invent things, be led astray by what a caller says, or mistake a ques
 answer is trusted: a memory must name lines that it was shown, which say it.
 """
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,12 +23,15 @@ from voicemem.memory.extraction.said import (
     stems_of,
     tells_secret,
 )
-from voicemem.protocol.codec import MALFORMED, has_too_many_values
+from voicemem.protocol.codec import has_too_many_values
 from voicemem.protocol.memories import MAX_MEMORY_BYTES, MAX_TOPICS, TIME_PATTERN, TOPIC_PATTERN, GivenKind, time_ms
 from voicemem.redaction.texts import Rules, redact_value
 
 UNUSABLE = "unusable_answer"
-FENCE = re.compile(r"\A\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*\Z", re.DOTALL)
+BEGINS = re.compile(r'\{\s*"memories"')
+"""Where the answer begins within prose or a fence."""
+FENCE = re.compile(r"\A\s*```(?:json)?\s*\n|\n?\s*```\s*\Z")
+MAX_TRIES = 8
 MAX_ANSWER = 256 * 1024
 Refusal = Literal[
     "malformed",
@@ -74,19 +78,12 @@ class Answer(Struct, frozen=True):
 def read_answer(text: str) -> list[DraftedMemory | None]:
     """The memories of an answer; None for one that is not made as it was asked for. Raises `LlmFailed`.
 
-    Servers without schemas put the JSON into a fence, which is taken off. Anything else around it is prose.
+    LLMs without schemas put prose or a fence around the JSON, or leave out the object around the list.
     """
-    if len(text) > MAX_ANSWER:
+    if len(text) > MAX_ANSWER or has_too_many_values(text.encode(errors="replace")):
         raise LlmFailed(UNUSABLE)
-    fenced = FENCE.match(text)
-    body = (fenced[1] if fenced else text).encode(errors="replace")
-    if has_too_many_values(body):
-        raise LlmFailed(UNUSABLE)
-    try:
-        answer = msgspec.json.decode(body, type=Answer)
-    except (*MALFORMED, RecursionError):
-        raise LlmFailed(UNUSABLE) from None
-    if len(answer.memories) > 60:  # an answer with more is none
+    answer = find_answer(text)
+    if answer is None or len(answer.memories) > 60:  # an answer with more is none
         raise LlmFailed(UNUSABLE)
     drafts: list[DraftedMemory | None] = []
     for one in answer.memories:
@@ -95,6 +92,19 @@ def read_answer(text: str) -> list[DraftedMemory | None]:
         except msgspec.ValidationError:
             drafts.append(None)
     return drafts
+
+
+def find_answer(text: str) -> Answer | None:
+    """The last whole answer in a text, which may follow drafts of it; None without any."""
+    decoder, found = json.JSONDecoder(), None
+    for begin in [match.start() for match in BEGINS.finditer(text)][-MAX_TRIES:]:
+        with suppress(ValueError, RecursionError):
+            found = msgspec.json.decode(text[begin : decoder.raw_decode(text, begin)[1]], type=Answer)
+    if found is None:
+        with suppress(ValueError, RecursionError):
+            memories = msgspec.json.decode(FENCE.sub("", text), type=list[Any])
+            found = Answer(memories) if memories else None
+    return found
 
 
 class ExtractedMemory(NamedTuple):

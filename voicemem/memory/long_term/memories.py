@@ -17,7 +17,7 @@ from msgspec import Meta, Struct, structs
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.memory.long_term import plans, records
 from voicemem.protocol.events import MemoriesExtracted
-from voicemem.protocol.memories import Evidence, GivenKind, RemovalReason, Topic
+from voicemem.protocol.memories import Evidence, GivenKind, RemovalReason, Topic, normalised
 from voicemem.protocol.types import Integer, Name, fields_given, format_place, parse_place
 from voicemem.redaction.texts import Rules
 from voicemem.search.passages import passages_in
@@ -72,7 +72,7 @@ class LongTermMemory:
 
     async def find_all(self, project: str, ids: Sequence[str]) -> list[records.Memory]:
         """Those of these memories that are there, in the order of the ids."""
-        rows = {row.id: row for row in await self.store.memories.find_memories(project, ids) if row.removed_ms is None}
+        rows = {row.id: row for row in await self.store.memories.find_memories(project, ids) if self.is_there(row)}
         return [records.to_memory(rows[id]) for id in dict.fromkeys(ids) if id in rows]
 
     async def list_memories(self, project: str, filter: MemoryFilter) -> list[records.Memory]:
@@ -136,9 +136,13 @@ class LongTermMemory:
 
     async def require_row(self, project: str, id: str) -> MemoryRow:
         row = await self.find_row(project, id)
-        if row is None or (row.expires_ms is not None and row.expires_ms <= self.clock()):
+        if row is None or not self.is_there(row):
             raise Refused("unknown_memory")
         return row
+
+    def is_there(self, row: MemoryRow) -> bool:
+        """False for a memory that was removed, or has expired."""
+        return row.removed_ms is None and (row.expires_ms is None or row.expires_ms > self.clock())
 
     # Adding
 
@@ -284,7 +288,7 @@ class LongTermMemory:
     ) -> MemoryRow:
         """Plan to keep a memory under an id of its own, which follows from its text."""
         for count in range(MAX_CHAIN):
-            id = records.memory_id(plan.stream.key, owner.key, records.normalised(draft.text), count)
+            id = records.memory_id(plan.stream.key, owner.key, normalised(draft.text), count)
             known = plan.rows.get(id) or await self.find_row(owner.project, id)
             cycle = known is None and [
                 old for old in draft.supersedes if await plans.reaches(self.store.memories, plan, old, id)
@@ -292,11 +296,7 @@ class LongTermMemory:
             if known is None and not cycle:
                 row = records.row_of(draft, id, plan.stream.key, owner.project, plan.now_ms, same_as)
                 return plan.add(self.with_ttl(row, plan.now_ms))
-            if (
-                known is not None
-                and records.normalised(known.text) == records.normalised(draft.text)
-                and not known.superseded_by
-            ):
+            if known is not None and normalised(known.text) == normalised(draft.text) and not known.superseded_by:
                 draft = await plans.without_cycles(self.store.memories, plan, draft, id)
                 after = records.changed_row(plans.strengthened(known, draft), {"expires_at": draft.expires_at})
                 return plan.edit(known, self.with_ttl(after, plan.now_ms))
@@ -305,7 +305,7 @@ class LongTermMemory:
     async def find_same(
         self, plan: plans.Plan, draft: records.MemoryDraft, owner: plans.MemoryOwner
     ) -> MemoryRow | None:
-        text = records.normalised(draft.text)
+        text = normalised(draft.text)
         planned = (row for row in plan.rows.values() if row.removed_ms is None)
         filter = structs.replace(owner.filter, unexpired_at_ms=plan.now_ms)
         words = query_words(draft.text, in_all_forms=False)
@@ -315,7 +315,7 @@ class LongTermMemory:
             (
                 row
                 for row in (*planned, *stored)
-                if records.normalised(row.text) == text and plans.owner_of(row).key == owner.key
+                if normalised(row.text) == text and plans.owner_of(row).key == owner.key
             ),
             None,
         )

@@ -280,11 +280,6 @@ def redacted(value: Any, rules: Rules | None) -> Any:
     return value if rules is None else redact_value(value, rules)
 
 
-def normalised(text: str) -> str:
-    """Return the common form of texts that say the same in the same words."""
-    return " ".join(text.casefold().split()).rstrip(" .!。！")
-
-
 def memory_id(*parts: object) -> str:
     digest = blake2b(msgspec.json.encode(parts), digest_size=17).digest()
     return f"mem_{base64.b32encode(digest).decode().lower()[:26]}"

@@ -27,8 +27,9 @@ Kinds = Annotated[str, matching(KIND_NAMES, KIND_RULE)]
 
 
 class ContextQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """`enrich` names enrichers, separated by commas; `usage` adds the size of the context and what it leaves out;
-    `data` shows the session's data to the LLM; `peek` writes nothing and starts no summary.
+    """`enrich` names enrichers, separated by commas; `system` makes one system message, or leaves them `separate`;
+    `usage` adds the size of the context and what it leaves out; `data` shows the session's data to the LLM; `peek`
+    writes nothing and starts no summary.
 
     `fields` gives each message its `turn_id`, `timestamp` and `metadata`, as an LLM of the vendor `custom` gets them.
 
@@ -40,7 +41,8 @@ class ContextQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
     enrich: Enrich = ""
     style: Literal["openai", "anthropic", "gemini"] | None = None
-    alternate: bool = False
+    system: Literal["one", "separate"] | None = None
+    alternate: bool | None = None
     tools: bool = False
     max_history: Annotated[int, Meta(ge=1, le=1024)] | None = None
     policy: context.PolicyName | None = None

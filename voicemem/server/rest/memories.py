@@ -154,14 +154,14 @@ async def keep_memories(request: web.Request) -> web.Response:
 def given_in(body: JsonObject) -> list[GivenMemory]:
     """The memories of a body. Raises `Refused`, and says which of them it is about."""
     if "memories" not in body:
-        return [converted(body, GivenMemory)]
+        return [converted(body, GivenMemory, nulls=False)]
     try:
-        return converted(body, GivenMemories).memories
+        return converted(body, GivenMemories, nulls=False).memories
     except Refused as refused:
         place = 0
         with suppress(Refused, TypeError):
             for one in body["memories"]:
-                converted(one, GivenMemory)
+                converted(one, GivenMemory, nulls=False)
                 place += 1
         raise Refused(refused.code, refused.detail.replace("memories[...]", f"memories[{place}]")) from None
 
@@ -194,8 +194,8 @@ async def change_memory(request: web.Request) -> web.Response:
 async def remove_memory(request: web.Request) -> web.Response:
     """Remove a memory: no one can read or find it any more, and its text leaves the store."""
     long_term, project, id = services_of(request).long_term, request[GRANT].project, name_in_path(request, "memory_id")
-    reach = await token_reach(request)
-    if reach is not None and not reach.has(await long_term.find(project, id)):
+    reach, memory = await token_reach(request), await long_term.find(project, id)
+    if reach is not None and not reach.has(memory):
         raise Refused("unknown_memory")
     if not await long_term.remove(project, [id]):
         raise Refused("unknown_memory")

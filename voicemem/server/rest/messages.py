@@ -8,6 +8,7 @@ from voicemem.context.builder import ContextOptions, select_context
 from voicemem.errors import InvalidFrame, Refused
 from voicemem.memory.add import API_PRODUCER, Added, AddedAt, ForgetRequest, Forgot, forget, record_messages
 from voicemem.memory.statistics import Statistics, statistics_of
+from voicemem.protocol.arguments import fit
 from voicemem.protocol.explanations import describe_error
 from voicemem.server.http.request import (
     GRANT,
@@ -69,7 +70,7 @@ async def read_messages(request: web.Request) -> list[Added]:
     if not all(isinstance(item, dict) for item in items):
         raise InvalidFrame("not_events", "The body must be a message or a list of messages, each a JSON object.")
     try:
-        return msgspec.convert(items, list[Added])
+        return msgspec.convert(fit(items, list[Added]), list[Added])
     except msgspec.ValidationError as error:
         raise Refused("invalid_field", describe_error(error)) from None
 

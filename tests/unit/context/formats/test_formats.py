@@ -57,7 +57,7 @@ def test_params_stand_last_and_replace_nothing() -> None:
 
 def test_what_was_left_out_is_not_enriched() -> None:
     """Of a reply that is no longer shown, no note is made."""
-    body = request_body(SEED_CALL[3:], [], RequestFormat(enrich=("originals",)), cut=True)
+    body = request_body(SEED_CALL[3:], [], RequestFormat(enrich=("originals",)))
     assert body["messages"][0]["content"] == SEED_CALL[3].content
 
 

@@ -88,8 +88,26 @@ def test_alternate_frames_and_joins() -> None:
 
 def test_alternate_leaves_system_messages_first() -> None:
     """System messages take no part in the alternation."""
-    found = messages([message_of("assistant", "Hi.")], system_messages=(SYSTEM, SYSTEM), alternate=True)
-    assert [entry["role"] for entry in found] == ["system", "system", "user", "assistant", "user"]
+    found = messages([message_of("assistant", "Hi.")], system_messages=(SYSTEM,), alternate=True)
+    assert [entry["role"] for entry in found] == ["system", "user", "assistant", "user"]
+
+
+def test_system_messages_are_one() -> None:
+    """The first one's role and the texts of all, unless they are asked for as they are; `custom` has them so too."""
+    given = (SYSTEM, {"role": "developer", "content": "Rhyme."}, {"role": "system", "content": None})
+    assert messages([], system_messages=given) == [{"role": "system", "content": "Be brief.\n\nRhyme."}]
+    assert messages([], system_messages=given, system="separate") == [*given]
+    assert messages([], system_messages=given, vendor="custom") == [*given]
+
+
+def test_parts_of_system_messages_stay_parts() -> None:
+    """They may say what is to be cached; messages of other roles stand behind, and a single one stays as it is."""
+    part = {"type": "text", "text": "Rhyme.", "cache_control": {"type": "ephemeral"}}
+    example, single = {"role": "user", "content": "Hi."}, {"role": "system", "content": "Be brief.", "name": "house"}
+    joined = [{"type": "text", "text": "Be brief."}, part]
+    found = messages([], system_messages=(example, SYSTEM, {"role": "system", "content": [part]}))
+    assert found == [{"role": "system", "content": joined}, example]
+    assert messages([], system_messages=(example, single)) == [single, example]
 
 
 def test_alternate_calls_within_what_was_said() -> None:

@@ -66,4 +66,4 @@ def test_system_text_joins_what_is_text() -> None:
         {"content": 7},
         {},
     ]
-    assert system_text(messages) == "One.\nTwo.\nThree."
+    assert system_text(messages) == "One.\n\nTwo.\n\nThree."

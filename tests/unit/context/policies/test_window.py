@@ -3,11 +3,14 @@
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
 
+import re
+
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from tests.support.samples.policies import memories, message_of_tokens, remembered, tool_use_of_tokens, turn_of_tokens
-from voicemem.context.policies import Choice, Remembered, WindowPolicy
+from voicemem.context.policies import LEAST_SHOWN, Choice, Remembered, WindowPolicy, cut_result, first_current
 from voicemem.transcript.messages import Message, ToolUse
 
 CALL = [*turn_of_tokens(1, 3, 4), *turn_of_tokens(2, 3, 4), *turn_of_tokens(3, 3, 4)]
@@ -18,23 +21,23 @@ def chosen(budget: int, messages: list[Message], tools: list[ToolUse] | None = N
 
 
 def shown_tools(memory: Remembered, choice: Choice) -> list[ToolUse]:
-    """Those that go with the chosen messages."""
+    """Those that go with the chosen messages, and those of the turn under way."""
+    first = first_current(memory)
     if not choice.tools or not choice.kept:
-        return []
+        return [*memory.tools[first:]]
     since = memory.messages[choice.kept[0]].turn_id if choice.kept[0] else -1
-    return [use for use in memory.tools if use.turn_id >= since]
+    return [use for place, use in enumerate(memory.tools) if use.turn_id >= since or place >= first]
 
 
 @given(memories(), st.integers(1, 60))
 def test_a_window_never_exceeds_its_budget(memory: Remembered, budget: int) -> None:
-    """By its own counter, tools included; but for a single newest message that is larger, which is told."""
+    """By its own counter, tools included; but for a newest message that is larger, or results of the turn under way."""
     choice = WindowPolicy(budget).choose(memory)
-    tokens = sum(map(memory.tokens, choice.kept)) + sum(map(memory.tool_tokens, shown_tools(memory, choice)))
-    if choice.over_budget:
-        assert [len(memory.messages) - 1] == list(choice.kept)
-        assert tokens > budget
-    else:
-        assert tokens <= budget
+    tools = sum(min(memory.tool_tokens(use), budget) for use in shown_tools(memory, choice))
+    tokens = sum(map(memory.tokens, choice.kept)) + tools
+    assert choice.over_budget == (tokens > budget)
+    if choice.over_budget and memory.messages:
+        assert memory.messages[choice.kept[0]].turn_id == memory.messages[-1].turn_id
 
 
 @given(memories(), st.integers(1, 60))
@@ -83,12 +86,35 @@ def test_tool_calls_of_turns_without_messages_count_with_the_turn_before() -> No
     assert [4, 5] == list(chosen(16, CALL, [tool_use_of_tokens(9, 9)]).kept)
 
 
-def test_of_a_parted_turn_no_tool_calls_are_shown() -> None:
-    """They would be over the budget."""
-    choice = chosen(
-        8, [message_of_tokens("user", 1, 3), message_of_tokens("assistant", 1, 4)], [tool_use_of_tokens(1, 5)]
-    )
-    assert ([0, 1], False) == (list(choice.kept), choice.tools)
+def test_results_of_the_turn_under_way_take_no_words_away() -> None:
+    """They are shown whatever they take, and what is left out are earlier turns."""
+    choice = chosen(8, [*CALL, message_of_tokens("user", 4, 3)], [tool_use_of_tokens(3, 1), tool_use_of_tokens(4, 9)])
+    assert ([6], True) == (list(choice.kept), choice.over_budget)
+    choice = chosen(12, [*CALL, message_of_tokens("user", 4, 3)], [tool_use_of_tokens(4, 9)])
+    assert ([6], False) == (list(choice.kept), choice.over_budget)
+
+
+def test_the_turn_under_way_begins_with_the_first_result_that_had_no_reply() -> None:
+    """The caller may have spoken meanwhile, and the app too; but not the LLM."""
+    question, filler = message_of_tokens("user", 4, 3), message_of_tokens("assistant", 4, 3, source="command")
+    uses = [structs.replace(tool_use_of_tokens(turn, 2), answered_ms=9_000) for turn in (4, 5)]
+    memory = remembered([*CALL, question, filler, message_of_tokens("user", 6, 3)], [tool_use_of_tokens(3, 2), *uses])
+    assert 1 == first_current(memory)
+    answer = message_of_tokens("assistant", 7, 3)
+    assert 3 == first_current(remembered([*memory.messages, structs.replace(answer, timestamp=9_000)], memory.tools))
+    assert [0, 0] == [first_current(remembered([], uses)), first_current(remembered(CALL))]
+
+
+@given(st.text(alphabet="ab \n{}", max_size=400), st.integers(1, 100))
+def test_a_result_is_cut_in_the_middle(result: str, budget: int) -> None:
+    """Only where it is larger than the budget; its ends are there, and the mark says how much is not."""
+    use = cut_result(structs.replace(tool_use_of_tokens(1, 1), result=result), budget, len)
+    if len(result) <= max(budget, 2 * LEAST_SHOWN):
+        assert result == use.result
+    else:
+        begin, count, end = re.split(r"\n\[… (\d+) characters left out …\]\n", use.result)
+        assert (begin, end) == (result[: len(begin)], result[len(begin) + int(count) :])
+        assert len(use.result) <= max(budget, 2 * LEAST_SHOWN + 40)
 
 
 def test_of_nothing_there_is_nothing() -> None:

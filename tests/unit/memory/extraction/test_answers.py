@@ -13,11 +13,24 @@ from voicemem.memory.extraction.checks import DraftedMemory, read_answer
 GOOD = {"text": "Ann is allergic to walnuts.", "kind": "fact", "from": [1]}
 
 
-@pytest.mark.parametrize("around", ["{}", "\n {} \n", "```json\n{}\n```", "```\n{}\n```\n"])
+AROUND = [
+    "{}",
+    "\n {} \n",
+    "```json\n{}\n```",
+    "```\n{}\n```\n",
+    "Here they are:\n```json\n{}\n```\nI left out greetings.",
+    'Sure! A draft: {"memories": [{"text": "no"}]}. Better: {}',
+    'Not {"memories": [ but {}',
+]
+
+
+@every_row("around", AROUND)
 def test_memories_are_read(around: str) -> None:
-    """Also out of a fence; what is left out has its default."""
+    """Also out of a fence or prose; what is left out has its default."""
     answer = json.dumps({"memories": [GOOD], "note": "more"})
-    assert read_answer(around.replace("{}", answer)) == [DraftedMemory("Ann is allergic to walnuts.", "fact", [1])]
+    expected = [DraftedMemory("Ann is allergic to walnuts.", "fact", [1])]
+    assert read_answer(around.replace("{}", answer)) == expected
+    assert read_answer(f"```json\n{json.dumps([GOOD])}\n```") == expected
 
 
 @every_row(
@@ -25,7 +38,7 @@ def test_memories_are_read(around: str) -> None:
     [
         "",
         "Ann is allergic to walnuts.",
-        'Sure! Here it is: {"memories": []}',
+        'Sure! Here it is: {"memories": [}',
         '{"memories": [',
         '{"memories": {}}',
         '{"memory": []}',

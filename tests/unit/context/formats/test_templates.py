@@ -1,0 +1,116 @@
+"""What the prompts of strict models refuse, in our words and run by jinja2 as their servers run the originals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import given
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from tests.support.samples.formats import SEED_CALL, memories, message_of, tool_use_of, tool_uses
+from voicemem.context.formats import RequestFormat, request_body
+from voicemem.transcript.messages import Message, ToolUse
+
+SYSTEM = ({"role": "system", "content": "Be brief."}, {"role": "developer", "content": "Rhyme."})
+QWEN = """
+{%- set seen = namespace(user=false) -%}
+{%- for message in messages -%}
+  {%- if message.role == "user" -%}{%- set seen.user = true -%}
+  {%- elif message.role == "system" -%}{%- if not loop.first -%}{{ refuse("a system message later on") }}{%- endif -%}
+  {%- elif message.role == "assistant" -%}
+    {%- for call in message.tool_calls or [] -%}
+      {%- for name, value in call.function.arguments | items -%}{{ name }}={{ value }}{%- endfor -%}
+    {%- endfor -%}
+  {%- elif message.role != "tool" -%}{{ refuse("an unknown role") }}{%- endif -%}
+{%- endfor -%}
+{%- if not seen.user -%}{{ refuse("no question") }}{%- endif -%}
+"""
+MISTRAL = """
+{%- set rest = messages[1:] if messages[0].role == "system" else messages -%}
+{%- set place = namespace(odd=false, before="") -%}
+{%- for message in rest -%}
+  {%- if message.role not in ("user", "assistant", "tool") -%}{{ refuse("a role") }}{%- endif -%}
+  {%- if message.role == "user" and place.before == "tool" -%}{{ refuse("a user after a tool") }}{%- endif -%}
+  {%- if message.role == "user" or (message.role == "assistant" and not message.tool_calls) -%}
+    {%- if (message.role == "user") == place.odd -%}{{ refuse("two of one role") }}{%- endif -%}
+    {%- set place.odd = not place.odd -%}
+  {%- endif -%}
+  {%- set place.before = message.role -%}
+{%- endfor -%}
+"""
+GEMMA = """
+{%- set rest = messages[1:] if messages[0].role == "system" else messages -%}
+{%- for message in rest -%}
+  {%- if (message.role == "user") != (loop.index0 % 2 == 0) -%}{{ refuse("two of one role") }}{%- endif -%}
+  {%- if message.content is not string -%}{{ refuse("no text") }}{%- endif -%}
+{%- endfor -%}
+"""
+LLAMA = """
+{%- for message in messages -%}
+  {%- if message.role == "system" and not loop.first -%}{{ refuse("a system message later on") }}{%- endif -%}
+  {%- if message.role == "tool" and not messages[loop.index0 - 1].role in ("tool", "assistant") -%}
+    {{ refuse("a result without its call") }}
+  {%- endif -%}
+  {%- if message.role not in ("system", "user", "assistant", "tool") -%}{{ refuse("a role") }}{%- endif -%}
+{%- endfor -%}
+"""
+
+
+class RefusedByTemplate(Exception):
+    """What a template raises."""
+
+
+def refuse(why: str) -> None:
+    raise RefusedByTemplate(why)
+
+
+def apply(template: str, messages: Sequence[dict[str, Any]]) -> None:
+    """Render a prompt as servers do. Raises `RefusedByTemplate`."""
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment.filters["items"] = lambda value: value.items() if isinstance(value, dict) else ()
+    environment.globals["refuse"] = refuse
+    environment.from_string(template).render(messages=messages)
+
+
+def made(memory: Sequence[Message], tools: Sequence[ToolUse], **options: Any) -> list[dict[str, Any]]:
+    format = RequestFormat(system_messages=SYSTEM, tools=True, **options)
+    messages: list[dict[str, Any]] = request_body(memory, tools, format)["messages"]
+    return messages
+
+
+@given(memories, tool_uses)
+def test_one_system_message_stands_first(memory: Sequence[Message], tools: Sequence[ToolUse]) -> None:
+    """Whatever was said and called before the newest words."""
+    for template in (QWEN, LLAMA):
+        apply(template, made([*memory, message_of("user", "So?", 9)], tools))
+
+
+@given(memories, tool_uses)
+def test_roles_alternate_also_around_tools(memory: Sequence[Message], tools: Sequence[ToolUse]) -> None:
+    """What a caller says while a tool runs stands before its call."""
+    for template in (QWEN, MISTRAL, LLAMA):
+        apply(template, made([*memory, message_of("user", "So?", 9)], tools, alternate=True))
+
+
+@given(memories)
+def test_roles_alternate_without_tools(memory: Sequence[Message]) -> None:
+    """For models that take none."""
+    apply(GEMMA, made([*memory, message_of("user", "So?", 9)], (), alternate=True))
+
+
+def test_the_templates_refuse_what_is_not_made_for_them() -> None:
+    """Several system messages, two replies in a row, and words behind a result."""
+    use = tool_use_of(turn_id=1)
+    spoken = [message_of("user", "Rain?", 1), message_of("user", "Hello?", 2)]
+    for template, messages in (
+        (QWEN, made(spoken, (), system="separate")),
+        (MISTRAL, made(SEED_CALL, ())),
+        (GEMMA, made(SEED_CALL, ())),
+        (MISTRAL, made(spoken, [use])),
+    ):
+        try:
+            apply(template, messages)
+        except RefusedByTemplate:
+            continue
+        raise AssertionError(template)
