@@ -84,7 +84,8 @@ def livekit_types() -> Types:
 
 
 def pipecat_types() -> Types:
-    from pipecat.processors.frameworks.rtvi import models
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # it imports audioop
+        from pipecat.processors.frameworks.rtvi import models
 
     messages = [one for one in vars(models).values() if "label" in getattr(one, "model_fields", ())]
     return names(messages), {*pipecat_rtvi.KINDS}
