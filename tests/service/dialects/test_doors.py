@@ -102,7 +102,7 @@ async def test_frames_over_http(app: App, api: RestClient, recording: Recording)
     native = [row["event"] for row in await api.journal(session_id, "?native=true")]
     assert "frame" not in {event["type"] for event in native}
     assert native[-1]["type"] == "session.closed"
-    assert {"llm.done", "message"} & {event["type"] for event in native}
+    assert {"llm.delta", "llm.done", "message"} & {event["type"] for event in native}
     await api.create(again_id)
     again = [event for event in native if event["type"] not in ("session.closed", "session.end")]
     await api.send(*again, {"type": "session.end", "ts": recording.hang_up()}, session_id=again_id)

@@ -102,13 +102,19 @@ class ReducedFrame(DecodedEvent, frozen=True):
     """None for a frame that says nothing: only its seq counts."""
 
 
+MERGED_MS = 100
+"""How far apart audio counts may be that become one: a reply without audio for longer was silent."""
+
+
 def merge_audio_counts(one: ReducedFrame, other: ReducedFrame) -> ReducedFrame | None:
-    """One frame for two audio counts without a seq that are equal otherwise; None if they are not."""
+    """One frame for two audio counts without a seq, of about one time and equal otherwise; None if they are not."""
     if one.reduced is None or other.reduced is None or not (one.reduced.counts_audio and other.reduced.counts_audio):
         return None
     if one.event.seq is not None or other.event.seq is not None or source_of(one) != source_of(other):
         return None
     assert isinstance(one.event, events.FrameEvent)
+    if one.event.ts is not None and other.event.ts is not None and abs(other.event.ts - one.event.ts) > MERGED_MS:
+        return None
     total = one.event.frame[AUDIO_BYTES] + other.reduced.content[AUDIO_BYTES]
     event = msgspec.structs.replace(one.event, frame=one.event.frame | {AUDIO_BYTES: total})
     return ReducedFrame(event, ENCODER.encode(event), one.reduced)
