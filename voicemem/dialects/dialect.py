@@ -19,6 +19,8 @@ RawFrame = JsonObject | str | bytes
 NOT_IN_IDS = re.compile(r"[^A-Za-z0-9._:-]")
 AUDIO_BYTES = "audio_bytes"
 """The field of a reduced frame that says how much audio there was in it."""
+MERGED_MS = 250
+"""Counts of audio so far apart, or closer, may become one; in a longer pause nothing may have been playing."""
 
 
 class Frame(NamedTuple):

@@ -16,6 +16,7 @@ import msgspec
 from voicemem.client import Client, ClientError, ProducerSession
 from voicemem.dialects.dialect import (
     AUDIO_BYTES,
+    MERGED_MS,
     Dialect,
     Frame,
     MalformedFrame,
@@ -156,7 +157,7 @@ class FrameQueue:
             self.forward_audio()
         if reduced.frame.counts_audio:
             self.audio = reduced
-            self.loop.call_later(0.25, self.forward_audio, reduced.ts)  # equal counts are merged until then
+            self.loop.call_later(MERGED_MS / 1000, self.forward_audio, reduced.ts)  # equal counts are merged until then
         else:
             self.forward(reduced)
 
@@ -186,8 +187,8 @@ def raw_frame(crossing: Crossing) -> RawFrame:
 
 
 def merged(one: ReducedCrossing, other: ReducedCrossing) -> ReducedCrossing | None:
-    """Return one count for two of audio that are equal otherwise; None if they are not."""
-    if not other.frame.counts_audio or one.side != other.side:
+    """Return one count for two of audio of about one time that are equal otherwise; None if they are not."""
+    if not other.frame.counts_audio or one.side != other.side or other.ts - one.ts > MERGED_MS:
         return None
     content, added = one.frame.content, other.frame.content[AUDIO_BYTES]
     if content | {AUDIO_BYTES: added} != other.frame.content:

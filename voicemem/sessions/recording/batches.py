@@ -9,7 +9,7 @@ from typing import cast, get_args
 import msgspec
 
 from voicemem.config.session import SECRETS, SessionPatch, validate_config
-from voicemem.dialects.dialect import AUDIO_BYTES, Frame
+from voicemem.dialects.dialect import AUDIO_BYTES, MERGED_MS, Frame
 from voicemem.errors import VoicememError
 from voicemem.protocol import events
 from voicemem.protocol.codec import ENCODER, JSON_DECODER, DecodedEvent, RejectedEvent
@@ -100,10 +100,6 @@ class ReducedFrame(DecodedEvent, frozen=True):
 
     reduced: Frame | None
     """None for a frame that says nothing: only its seq counts."""
-
-
-MERGED_MS = 100
-"""How far apart audio counts may be that become one: a reply without audio for longer was silent."""
 
 
 def merge_audio_counts(one: ReducedFrame, other: ReducedFrame) -> ReducedFrame | None:

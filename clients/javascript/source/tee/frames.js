@@ -298,7 +298,7 @@ function bytesOrText(data, maybeText) {
  * @returns {ReducedCrossing | null}
  */
 function merged(one, other) {
-  if (!other.frame.countsAudio || one.side !== other.side) {
+  if (!other.frame.countsAudio || one.side !== other.side || other.ts - one.ts > MERGE_MS) {
     return null;
   }
   const { audio_bytes: count, ...rest } = contentOf(one);
