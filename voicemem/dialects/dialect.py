@@ -20,7 +20,7 @@ NOT_IN_IDS = re.compile(r"[^A-Za-z0-9._:-]")
 AUDIO_BYTES = "audio_bytes"
 """The field of a reduced frame that says how much audio there was in it."""
 MERGED_MS = 250
-"""Counts of audio so far apart, or closer, may become one; in a longer pause nothing may have been playing."""
+"""Counts of audio this close become one; in a longer pause, nothing may have been playing."""
 
 
 class Frame(NamedTuple):
