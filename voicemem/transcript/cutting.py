@@ -14,7 +14,7 @@ SPACELESS_UNITS = 3
 
 RUN = re.compile(f"(?:(?!{SPACELESS.pattern})\\w)+")
 WHITE_SPACE = re.compile(r"\s*")
-LONE_MARKS = re.compile(r"(?:[^\w\s]|_)++(?=\s|\Z)\s*+")
+LONE_MARKS = re.compile(r"(?:[^\w\s█]|_)++(?=\s|\Z)\s*+")  # █ hides a digit or a letter
 """Marks between white space, such as a dash or `&`, which belong to the word before them unless they open."""
 OPENING = ("Ps", "Pi")
 ZERO_WIDTH_JOINER = "\u200d"

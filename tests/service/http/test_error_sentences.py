@@ -43,7 +43,7 @@ from tests.support.services import Serve
         (
             "/v1/sessions",
             {"llm": {"modell": "m"}},
-            "no field `modell` in `llm` (did you mean `model`?); known: `api_key`,",
+            "no field `modell` in `llm` (did you mean `model`?); known: `alternate`, `api_key`,",
         ),
         ("/v1/sessions", {"llm": 7}, "Expected an object: `llm`"),
         ("/v1/sessions", [], "The body must be one JSON object."),

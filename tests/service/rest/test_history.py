@@ -279,6 +279,7 @@ async def test_history_after_a_restart_is_the_same(tmp_path: Path) -> None:
 
 BAD = ["fields=all", "fields=", "open=maybe", "open=", "after_turn=-2", "after_turn=x", "after_turn=1.5"]
 BAD += ["limit=0", "limit=-1", "limit=x", "limit=99999999999999999999", "turn=1", "Limit=1", "limit=1&limit=1"]
+BAD += ["after_turn=null", "limit=null", "open=null"]
 
 
 @every_row("query", BAD)

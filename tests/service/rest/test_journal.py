@@ -187,7 +187,7 @@ async def test_the_journal_can_be_followed_by_position(api: RestClient) -> None:
 
 @every_row(
     "query",
-    ["after=-1", "after=x", "after=", "limit=0", "limit=-1", "limit=1.5", "from=1", "after=1&after=1"],
+    ["after=-1", "after=x", "after=", "limit=0", "limit=-1", "limit=1.5", "from=1", "after=1&after=1", "limit=null"],
 )
 async def test_bad_parameters_of_a_get_are_refused(api: RestClient, query: str) -> None:
     """A parameter that is unknown, doubled or has a value that it cannot have is never passed over."""

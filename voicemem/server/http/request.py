@@ -18,7 +18,6 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable, VoicememError
-from voicemem.protocol.arguments import OWNERS
 from voicemem.protocol.codec import decode_body
 from voicemem.protocol.explanations import converted, describe_error
 from voicemem.protocol.types import MAX_FRAME_BYTES, SESSION_ID_PATTERN, JsonObject, Name, fields_of, matching
@@ -35,9 +34,6 @@ from voicemem.telemetry.metrics import METHODS
 
 T = TypeVar("T")
 SESSION_ID = re.compile(SESSION_ID_PATTERN)
-NULL = "null"
-"""As programs without types write what they leave out of a query."""
-PLAIN_NUMBER = re.compile(r"(?:0|-?[1-9][0-9]*)(?:\.0+)?", re.ASCII)
 Label = Annotated[str, matching("^[^:=]+[:=]", "A label to filter by must be KEY:VALUE")]
 """In the query of a list."""
 BODY_TIMEOUT_S = 30.0
@@ -193,16 +189,13 @@ def parse_query(request: web.Request, kind: type[T]) -> T:
     repeated = {name: request.query.getall(name) for name in getattr(kind, "REPEATED", ()) if name in values}
     if len(values) < len(request.query) - sum(len(several) - 1 for several in repeated.values()):
         raise Refused("invalid_query", "A query parameter is given twice.")
-    kept = values | repeated
-    values = {name: text for name, text in kept.items() if text != NULL or name in OWNERS or not hasattr(kind, name)}
     try:
-        query = msgspec.convert(values, kind, strict=False)
+        query = msgspec.convert(values | repeated, kind, strict=False)
     except msgspec.ValidationError as error:
         raise Refused("invalid_query", describe_error(error, kind)) from None
     if any(getattr(query, name) is None for name in values):  # msgspec takes the text "null" for a null
-        raise Refused("invalid_query", "This query parameter cannot be null.")
-    numbers = (text for name, text in values.items() if type(getattr(query, name)) is int)
-    if not all(map(PLAIN_NUMBER.fullmatch, numbers)):
+        raise Refused("invalid_query", "A query parameter cannot be null.")
+    if any(type(getattr(query, name)) is int and str(getattr(query, name)) != text for name, text in values.items()):
         raise Refused("invalid_query", "A number must be written in plain digits.")  # msgspec takes 1e1 for ten
     return query
 
@@ -281,7 +274,7 @@ async def read_object(request: web.Request) -> JsonObject:
 
 async def read_struct(request: web.Request, kind: type[T]) -> T:
     """Read the body as a struct. Raises as `read_object`, and `Refused` (`invalid_field`)."""
-    return converted(await read_object(request), kind, nulls=request.method == "PATCH")
+    return converted(await read_object(request), kind)
 
 
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:

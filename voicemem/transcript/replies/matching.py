@@ -27,7 +27,7 @@ SHORT = 1_000
 """Characters of a text, and numbers of a timeline, up to which looking again costs less than keeping what was found."""
 
 
-A_LETTER = re.compile(r"\w")
+A_LETTER = re.compile(r"[\w█]")
 
 
 class Stretches:
