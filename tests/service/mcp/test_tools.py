@@ -80,7 +80,8 @@ async def test_null_is_as_if_left_out(client: Client) -> None:
     """Clients in strict mode send it for each argument that they do not use, and 5.0 for 5; none for one they need."""
     plain = await answer_of(client, "search_memories", query="walnuts", user_id="ann", limit=5)
     unused = dict.fromkeys(("kinds", "since", "until"))
-    assert plain == await answer_of(client, "search_memories", query="walnuts", user_id="ann", limit=5.0, **unused)
+    found = await answer_of(client, "search_memories", query="walnuts", user_id="ann", limit=5.0, **unused)
+    assert plain["memories"] == found["memories"]
     assert await answer_of(client, "get_history", session_id="call-1", last=None)
     assert await answer_of(client, "get_context", session_id="call-1", max_tokens=None)
     refused = await failure_of(client, "recent_calls", user_id=None, limit=None)
