@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import apsw
 import msgspec
@@ -38,26 +38,27 @@ from voicemem.store.streams import (
     admits_all,
 )
 
-LIST_PARAMETER = re.compile(r"\bin (:\w+)")
-IN_LIST = r"in (select value from json_each(\1))"
+LIST_PARAMETER = re.compile(r"\bin :(\w+)")
+IN_LIST = r"in (select value from json_each(:\1))"
 LOCKS = re.compile(r"\s+for (?:no key )?(?:update|share)\b(?: of \w+)?(?: skip locked)?")
 FUNCTIONS = (("greatest(", "max("), ("least(", "min("), ("strpos(", "instr("), ("md5(", "("))
 
 
+class Statement(NamedTuple):
+    text: str
+    lists: tuple[str, ...]
+    """The names of its parameters that are lists, which SQLite gets as JSON."""
+
+    def values(self, values: dict[str, Any]) -> dict[str, Any]:
+        return values | {name: json.dumps(list(values[name])) for name in self.lists} if self.lists else values
+
+
 @lru_cache(4096)
-def to_sqlite(text: str) -> str:
+def to_sqlite(text: str) -> Statement:
     """Put what is written for both engines into SQLite's words."""
     for common, own in FUNCTIONS:
         text = text.replace(common, own)
-    return LOCKS.sub("", LIST_PARAMETER.sub(IN_LIST, text))
-
-
-LISTS = (list, tuple, set)
-
-
-def to_bindings(values: dict[str, Any]) -> dict[str, Any]:
-    lists = {name: json.dumps(list(value)) for name, value in values.items() if isinstance(value, LISTS)}
-    return values | lists if lists else values
+    return Statement(LOCKS.sub("", LIST_PARAMETER.sub(IN_LIST, text)), tuple(LIST_PARAMETER.findall(text)))
 
 
 class SqliteConnection:
@@ -79,12 +80,16 @@ class SqliteConnection:
     def lock(self, name: str) -> None:
         return
 
+    def send(self, query: str, values: dict[str, Any]) -> apsw.Cursor:
+        statement = to_sqlite(query)
+        return self.raw.execute(statement.text, statement.values(values))
+
     def row(self, query: str, **values: Any) -> Row | None:
-        row: Row | None = self.raw.execute(to_sqlite(query), to_bindings(values)).fetchone()
+        row: Row | None = self.send(query, values).fetchone()
         return row
 
     def rows(self, query: str, **values: Any) -> list[Row]:
-        return self.raw.execute(to_sqlite(query), to_bindings(values)).fetchall()
+        return self.send(query, values).fetchall()
 
     def one(self, query: str, **values: Any) -> Row:
         row = self.row(query, **values)
@@ -93,11 +98,12 @@ class SqliteConnection:
 
     def execute(self, statement: str, **values: Any) -> int:
         before = self.raw.total_changes()
-        self.raw.execute(to_sqlite(statement), to_bindings(values)).fetchall()
+        self.send(statement, values).fetchall()
         return self.raw.total_changes() - before
 
     def many(self, statement: str, values: Sequence[dict[str, Any]]) -> None:
-        self.raw.executemany(to_sqlite(statement), [to_bindings(one) for one in values])
+        prepared = to_sqlite(statement)
+        self.raw.executemany(prepared.text, map(prepared.values, values))
 
 
 BEGIN, COMMIT, ROLLBACK = "begin immediate", "commit", "rollback"

@@ -11,7 +11,7 @@ from voicemem.errors import CannotStart
 from voicemem.store.copying import COPYING, CopyEnd, CopyFailed, Volume
 from voicemem.store.database import Row
 from voicemem.store.sqlite import files
-from voicemem.store.sqlite.connection import SqliteConnection, to_sqlite
+from voicemem.store.sqlite.connection import SqliteConnection
 from voicemem.store.sqlite.driver import open_connection
 from voicemem.store.sqlite.words import SqliteMemoryWords
 
@@ -58,7 +58,7 @@ class SqliteCopy(CopyEnd):
 
     def scan(self, query: str, at_once: int, **values: Any) -> Iterator[Row]:
         try:
-            yield from self.reading.raw.execute(to_sqlite(query), values)
+            yield from self.reading.send(query, values)
         except apsw.Error as error:
             raise CopyFailed(f"{self.path} cannot be read: {error}.") from None
 

@@ -16,7 +16,7 @@ from voicemem.store.memories import AnyOf, Conditions, MemoryFilter, NoneOf, sin
 from voicemem.store.overviews import COUNT_LOOKS, LIST_OVERVIEWS, LOOK, look_of
 from voicemem.store.records import CLIENT_ID_LABEL, SessionFilter
 from voicemem.store.sqlite import SqliteStore
-from voicemem.store.sqlite.connection import SqliteConnection, to_bindings, to_sqlite
+from voicemem.store.sqlite.connection import SqliteConnection
 from voicemem.store.stream_changes import COUNT_SESSIONS, IS_OF_KEY
 
 BY_STATE = "SEARCH streams USING INDEX streams_by_state (project=? AND kind=? AND state=?"
@@ -48,10 +48,10 @@ async def test_a_list_is_read_in_the_order_of_an_index(
     clauses, named = conditions_of(everything, "sqlite")
     look = look_of(everything, "sqlite")
     for listing, given in (
-        (to_sqlite(LIST_STREAMS.format(conditions=clauses)), {**named, "limit": 10}),
-        (to_sqlite(look.text(LOOK)), {**look.values, "size": 10}),
+        (LIST_STREAMS.format(conditions=clauses), {**named, "limit": 10}),
+        (look.text(LOOK), {**look.values, "size": 10}),
     ):
-        found = await sqlite.database.write(partial(explain, query=f"explain query plan {listing}", values=given))
+        found = await sqlite.database.write(partial(explain, query=listing, values=given))
         assert found_by == found[0].replace("COVERING INDEX", "INDEX").replace("SEARCH s ", "SEARCH streams ")
         assert [] == [step for step in found if "TEMP B-TREE" in step or step.startswith("SCAN s ")]
 
@@ -73,8 +73,8 @@ async def test_slim_rows_are_found_by_what_was_saved_of_memories(
     """Other calls are not looked at, and nothing is sorted."""
     for listing in (LOOK, COUNT_LOOKS):
         look = look_of(SessionFilter(project="p", **wanted), "sqlite")
-        query, values = to_sqlite(look.text(listing)), {**look.values, "size": 10}
-        found = await sqlite.database.write(partial(explain, query=f"explain query plan {query}", values=values))
+        query, values = look.text(listing), {**look.values, "size": 10}
+        found = await sqlite.database.write(partial(explain, query=query, values=values))
         (step,) = (step for step in found if step.startswith("SEARCH s "))
         assert f"USING INDEX {found_by}" in step.replace("COVERING INDEX", "INDEX")
         assert [] == [step for step in found if "TEMP B-TREE" in step or step.startswith("SCAN s ")]
@@ -84,8 +84,7 @@ async def test_sessions_of_given_keys_are_found_by_these(sqlite: SqliteStore) ->
     """Then the order comes last, and a list of rows reads no other session."""
     look = look_of(SessionFilter(project="p", keys=(1, 2), user_id="u"), "sqlite")
     for text, values in ((look.text(LOOK), {**look.values, "size": 10}), (LIST_OVERVIEWS, {"keys": (1, 2)})):
-        query = f"explain query plan {to_sqlite(text)}"
-        steps = await sqlite.database.write(partial(explain, query=query, values=to_bindings(values)))
+        steps = await sqlite.database.write(partial(explain, query=text, values=values))
         assert "SEARCH s USING INTEGER PRIMARY KEY (rowid=?)" in steps
 
 
@@ -100,7 +99,7 @@ async def test_quotas_of_keys_read_an_index_only(sqlite: SqliteStore, which: str
     """What a key has begun is counted without a look at any session."""
     query = COUNT_SESSIONS.format(whose=IS_OF_KEY, which=which)
     values = {"name": "k", "since": NOW, "most": 1}
-    found = await sqlite.database.write(partial(explain, query=f"explain query plan {query}", values=values))
+    found = await sqlite.database.write(partial(explain, query=query, values=values))
     assert found_by in found
 
 
@@ -118,9 +117,8 @@ async def test_memories_are_listed_in_the_order_of_an_index(
 ) -> None:
     """Those of others are not looked at, and nothing is sorted."""
     chosen = Conditions(MemoryFilter(project="p", **wanted))
-    query = to_sqlite(LIST_MEMORIES.format(conditions=chosen.sql))
-    values = to_bindings({**chosen.values, "limit": 10})
-    found = await sqlite.database.write(partial(explain, query=f"explain query plan {query}", values=values))
+    query, values = LIST_MEMORIES.format(conditions=chosen.sql), {**chosen.values, "limit": 10}
+    found = await sqlite.database.write(partial(explain, query=query, values=values))
     assert f"SEARCH m USING INDEX {found_by})" == found[0]
     scans = [step for step in found if step.startswith("SCAN") and "json_each" not in step]
     assert [] == scans + [step for step in found if "TEMP B-TREE" in step]
@@ -132,12 +130,11 @@ async def test_memories_are_found_by_their_words_first(sqlite: SqliteStore, want
     given = MemoryFilter(project="p", **wanted)
     chosen = Conditions(given)
     query, values = sqlite.memory_words.query(single_scope(given), query_words("walnuts"), chosen.sql)
-    bindings = to_bindings({**chosen.values, **values, "limit": 10})
-    query = f"explain query plan {to_sqlite(query)}"
-    found = await sqlite.database.write(partial(explain, query=query, values=bindings))
+    values = {**chosen.values, **values, "limit": 10}
+    found = await sqlite.database.write(partial(explain, query=query, values=values))
     assert found[0].startswith("SCAN memory_words VIRTUAL TABLE INDEX 0:M")
     assert "SEARCH m USING INTEGER PRIMARY KEY (rowid=?)" == found[1]
 
 
-def explain(connection: SqliteConnection, query: str, values: Any) -> list[str]:
-    return [str(row[3]) for row in connection.raw.execute(query, values).fetchall()]
+def explain(connection: SqliteConnection, query: str, values: dict[str, Any]) -> list[str]:
+    return [str(row[3]) for row in connection.rows(f"explain query plan {query}", **values)]
