@@ -119,6 +119,7 @@ def structs_in(kind: Any) -> set[type[Struct]]:
     return found
 
 
+@cache
 def field_docs(struct: type[Struct]) -> dict[str, str]:
     """The docstrings of a struct's fields, by their names in JSON, also those of the structs that it extends."""
     docs: dict[str, str] = {}
