@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from tests.support.rows import every_row
 from tests.support.services import running_service
 from voicemem.cli import main
 from voicemem.store import copying
-from voicemem.store.copying import compare_rows, copy_rows
 
 pytestmark = pytest.mark.postgresql
 BYTES = "select sum(octet_length(payload))::bigint from journal"
@@ -31,6 +30,17 @@ BYTES = "select sum(octet_length(payload))::bigint from journal"
 def cut_off(*_: object) -> None:
     """What happens when somebody presses Ctrl-C."""
     raise KeyboardInterrupt
+
+
+def damaging(step: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """A step of the command, after which the first event of each journal of the database is damaged."""
+
+    def step_and_damage(*arguments: Any) -> Any:
+        result = step(*arguments)
+        server().execute("update journal set payload = 'x' where position = 1", name)
+        return result
+
+    return step_and_damage
 
 
 @pytest.fixture
@@ -230,12 +240,7 @@ async def test_a_copy_that_differs(file: str, database: str, name: str, monkeypa
     """A row that is not the same is found, the exit code says so, and the source is still the store."""
     await fill(file)
 
-    def copy_and_damage(*arguments: Any) -> Any:
-        copied = copy_rows(*arguments)
-        server().execute("update journal set payload = 'x' where position = 1", name)
-        return copied
-
-    monkeypatch.setattr(copying, "copy_rows", copy_and_damage)
+    monkeypatch.setattr(copying, "copy_rows", damaging(copying.copy_rows, name))
     code, output = await copy_beside(file, database)
     assert (3, True) == (code, "of journal, the row with stream 1, position 1 differs" in output), output
     await fill(file, 4)
@@ -247,12 +252,7 @@ async def test_a_copy_that_is_damaged_once_it_was_compared(
     """What only the copy cannot read is not left out of the histories: the source is still the store."""
     await fill(file)
 
-    def compare_and_damage(*arguments: Any) -> Any:
-        compared = compare_rows(*arguments)
-        server().execute("update journal set payload = 'x' where position = 1", name)
-        return compared
-
-    monkeypatch.setattr(copying, "compare_rows", compare_and_damage)
+    monkeypatch.setattr(copying, "compare_rows", damaging(copying.compare_rows, name))
     code, output = await copy_beside(file, database)
     assert (1, False) == (code, "is the store now" in output), output
     await fill(file, 4)
