@@ -96,7 +96,7 @@ async def other(open_handle: OpenHandle) -> PostgresqlStore:
 @asynccontextmanager
 async def held(other: PostgresqlStore, lock: str, **values: object) -> AsyncIterator[None]:
     """A row that a transaction of another connection has locked until the block ends."""
-    writer = other.database.idle_writers.get()
+    writer = other.database.writers.get()
     session = writer.open()
     session.execute("begin")
     session.execute("set local idle_in_transaction_session_timeout = 0")
@@ -105,7 +105,7 @@ async def held(other: PostgresqlStore, lock: str, **values: object) -> AsyncIter
         yield
     finally:
         session.execute("commit")
-        other.database.idle_writers.put(writer)
+        other.database.writers.put(writer)
 
 
 @contextmanager

@@ -55,10 +55,10 @@ def cut_answer_to(session: PostgresqlConnection, query_begins: str, monkeypatch:
 
 def cut_answers_to(store: PostgresqlStore, query_begins: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same on each connection of the transactions that look first."""
-    writers = [store.database.idle_writers.get() for _ in range(store.database.idle_writers.qsize())]
+    writers = [store.database.writers.get() for _ in range(store.database.writers.qsize())]
     for writer in writers:
         cut_answer_to(writer.open(), query_begins, monkeypatch)
-        store.database.idle_writers.put(writer)
+        store.database.writers.put(writer)
 
 
 async def test_an_append_whose_answer_is_lost_is_found(
@@ -129,7 +129,7 @@ async def test_a_stream_that_is_locked_holds_up_no_other(open_handle: OpenHandle
     for key in (locked, free):
         await append_offers(store, key, offer(1))
         await append_offers(store, key, offer(2))
-    writer = other.database.idle_writers.get()
+    writer = other.database.writers.get()
     session = writer.open()
     session.execute("begin")
     session.row("select 1 from stream_locks where stream = :key for no key update", key=locked)
@@ -137,7 +137,7 @@ async def test_a_stream_that_is_locked_holds_up_no_other(open_handle: OpenHandle
     assert stored_at(3) == await append_offers(store, free, offer(3))
     assert not waiting.done()
     session.execute("commit")
-    other.database.idle_writers.put(writer)
+    other.database.writers.put(writer)
     assert stored_at(3) == await waiting
 
 

@@ -99,9 +99,9 @@ async def test_a_change_under_way_is_not_made_twice(handles: Handles, monkeypatc
     def meanwhile() -> None:
         asyncio.run_coroutine_threadsafe(retire_and_begin_again(), loop).result()
 
-    writer = one.database.idle_writers.get()
+    writer = one.database.writers.get()
     lose_connection_at(writer.open(), "commit", meanwhile, monkeypatch)
-    one.database.idle_writers.put(writer)  # the last one in is the first one out
+    one.database.writers.put(writer)  # the last one in is the first one out
     with pytest.raises(StoreUnavailable, match="retired"):
         await one.journal.append_server_event(key, b'{"type":"x"}', 0, NOW)
     assert ["x"] == await event_types(one, key)

@@ -135,12 +135,12 @@ async def test_trouble_is_logged_when_it_begins_and_when_it_is_over(
 async def test_a_connection_that_works_is_taken_before_one_in_trouble(database: str) -> None:
     """So a node with fewer connections than it wants goes on with those that it has."""
     async with limited_store(database) as store:
-        idle = store.database.idle_writers
-        first, second, third = (idle.get() for _ in range(3))
+        writers = store.database.writers
+        first, second, third = (writers.get() for _ in range(3))
         first.open()
         await allow(0)
         for writer in (first, second, third):
-            idle.put(writer)
+            writers.put(writer)
         for writer in (second, third):
             with pytest.raises(StoreUnavailable):
                 writer.run(lambda rows: None)

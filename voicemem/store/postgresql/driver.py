@@ -10,6 +10,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
+from itertools import count
 from typing import Literal, TypeVar
 
 import psycopg
@@ -50,7 +51,7 @@ from voicemem.store.postgresql.schema import (
     misses_any,
     renew_incarnation,
 )
-from voicemem.store.postgresql.writer import Idle, Reader, Writer
+from voicemem.store.postgresql.writer import Pool, Reader, Writer
 from voicemem.store.records import Quotas
 from voicemem.store.streams import AppendResult, Batch
 from voicemem.store.upkeep import no_store
@@ -106,11 +107,11 @@ class PostgresqlDatabase(Database):
         self.append_connections = [
             AppendConnection(Writer(self, number), self.cached_versions) for number in range(APPEND_CONNECTIONS)
         ]
-        writers = [Writer(self, APPEND_CONNECTIONS + number) for number in range(WRITERS)]
-        self.idle_writers = Idle("voicemem-writer", writers)
-        registrars = [Writer(self, APPEND_CONNECTIONS + WRITERS, needs_node=False) for _ in range(REGISTRARS)]
-        self.idle_registrars = Idle("voicemem-registrar", registrars)
-        self.idle_readers = Idle("voicemem-reader", [Reader(self) for _ in range(READERS)])
+        lanes = count(APPEND_CONNECTIONS)
+        self.writers = Pool("voicemem-writer", [Writer(self, next(lanes)) for _ in range(WRITERS)])
+        registrars = [Writer(self, next(lanes), needs_node=False) for _ in range(REGISTRARS)]
+        self.registrars = Pool("voicemem-registrar", registrars)
+        self.readers = Pool("voicemem-reader", [Reader(self) for _ in range(READERS)])
 
     def refuse_unready(self) -> None:
         if self.closed or self.displaced:
@@ -189,11 +190,11 @@ class PostgresqlDatabase(Database):
     async def write(self, job: Callable[[PostgresqlConnection], T]) -> T:
         self.refuse_unready()
         generation = self.generation
-        return await self.idle_writers.run(lambda writer: writer.run(job, generation))
+        return await self.writers.run(lambda writer: writer.run(job, generation))
 
     async def read(self, job: Callable[[PostgresqlConnection], T]) -> T:
         self.refuse_unready()
-        return await self.idle_readers.run(lambda reader: reader.read(job))
+        return await self.readers.run(lambda reader: reader.read(job))
 
     # Nodes
 
@@ -231,7 +232,7 @@ class PostgresqlDatabase(Database):
 
     async def register(self, job: Callable[[PostgresqlConnection], T]) -> T:
         """Run a job as `write` does, also while this process is not a node. Raises `StoreUnavailable`."""
-        return await self.idle_registrars.run(lambda registrar: registrar.run(job))
+        return await self.registrars.run(lambda registrar: registrar.run(job))
 
     async def keep_up(self) -> None:
         await self.save_stored_bytes()
@@ -289,16 +290,16 @@ class PostgresqlDatabase(Database):
             self.refuse_unready()
             for connection in self.append_connections:
                 await connection.try_again(job)
-            for idle in (self.idle_registrars, self.idle_writers):
-                await idle.try_again(lambda writer: writer.run(job))
-            await self.idle_readers.try_again(lambda reader: reader.read(lambda connection: None))
+            for pool in (self.registrars, self.writers):
+                await pool.try_again(lambda writer: writer.run(job))
+            await self.readers.try_again(lambda reader: reader.read(lambda connection: None))
 
     def close(self) -> None:
         self.closed = True
         for connection in self.append_connections:
             connection.close()
-        for idle in (self.idle_writers, self.idle_readers, self.idle_registrars):
-            idle.close()
+        for pool in (self.writers, self.readers, self.registrars):
+            pool.close()
 
 
 def open_connection(url: str) -> PostgresqlConnection:

@@ -1,4 +1,4 @@
-"""The connections of a node that read, and those that write, whose outcome is always known.
+"""The connections of a node: those that read, and those that write, of whose commits the outcome is always known.
 
 A transaction runs again where it may. Each one holds the row of its lane and leaves one row in `commit_markers`. So
 when the connection is lost during the commit, a new one raises the fencing token of the lane, which waits for the old
@@ -146,7 +146,7 @@ class Writer(Reader):
         (self.fencing_token,) = row
 
     def check_place(self, connection: PostgresqlConnection) -> None:
-        """Give the connection up if it may not write any more, so that a new one is opened where that is allowed."""
+        """Drop the connection if it may not write any more; the next job opens another where the node still may."""
         if connection.row(SELECT_PLACE, **self.place) is None:
             self.drop()
 
@@ -210,7 +210,7 @@ class Writer(Reader):
         return result
 
     def commit(self, connection: PostgresqlConnection, job: int) -> None:
-        """Commit, and find out what became of it where the answer does not come."""
+        """Commit; where the connection is lost before the answer, find out whether the transaction was committed."""
         try:
             connection.execute("commit")
         except psycopg.Error as error:
@@ -257,8 +257,8 @@ def pause_s(attempt: int) -> float:
 C = TypeVar("C", bound=Reader)
 
 
-class Idle(queue.LifoQueue[C]):
-    """Connections of one kind that are not in use, and as many threads that use them.
+class Pool(queue.LifoQueue[C]):
+    """The idle connections of one kind, and a thread for each.
 
     It hands out the one that was used last, and one in trouble only where there is no other: a node that cannot open
     all of its connections works with those that it has.
@@ -273,7 +273,7 @@ class Idle(queue.LifoQueue[C]):
             self.put(connection)
 
     async def run(self, job: Callable[[C], T]) -> T:
-        """Run a job on a thread, with a connection of its own."""
+        """Run a job on a thread, with a connection that no other job has meanwhile."""
 
         def use() -> T:
             connection = self.get()
