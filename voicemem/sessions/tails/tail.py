@@ -165,9 +165,9 @@ class Tail:
 
     def finish(self, session: FollowedSession, state: str, reason: str | None) -> TailItem:
         """The last item; in a tail of one session, a reader that returns with its place gets the same item again."""
-        place = self.cursor
+        place = None if self.is_endless else self.cursor
         del self.followed[session.stream.key]
-        return TailItem(self.cursor if self.is_endless else place, TailEnd(session.stream.id, state, reason))
+        return TailItem(place or self.cursor, TailEnd(session.stream.id, state, reason))
 
     async def watch(self) -> AsyncIterator[list[TailItem]]:
         """Yield items as they come, and an empty list every `poll_s`, until the session or the service ends, or the
