@@ -134,9 +134,9 @@ class LlmConfig(Struct, frozen=True, forbid_unknown_fields=True):
     system_messages: tuple[JsonObject, ...] = ()
     """Messages that every context begins with."""
     system: Literal["one", "separate"] = "one"
-    """Whether the LLM gets one system message, or each by itself."""
+    """System messages: joined to one for the LLM, or each by itself."""
     alternate: bool | Literal["auto"] = "auto"
-    """Whether user and assistant take turns; `auto`: in the gateway, for models that refuse anything else."""
+    """True if user and assistant take turns; `auto`: in the gateway, for models that refuse anything else."""
     greeting_message: str | None = None
     """Kept for the agent."""
     failure_message: str | None = None

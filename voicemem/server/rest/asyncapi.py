@@ -96,7 +96,7 @@ def asyncapi_json() -> bytes:
     )
 
 
-DOOR_QUERY = {
+TARGET_QUERY = {
     "session_id": "The session; without it, the stack's own id of the call.",
     "producer": "The name of the producer; the dialect's, when missing.",
     "token": "A session token, for senders that can set nothing but a URL; never a key.",
@@ -136,7 +136,7 @@ def frame_messages() -> JsonObject:
 
 
 def dialect_channel(messages: list[str]) -> JsonObject:
-    fields: JsonObject = {name: {"type": "string", "description": text} for name, text in DOOR_QUERY.items()}
+    fields: JsonObject = {name: {"type": "string", "description": text} for name, text in TARGET_QUERY.items()}
     fields["typed"]["enum"] = ["keep", "ignore"]
     query = {"type": "object", "properties": fields}
     described = channel(f"{PATH}/{{dialect}}", "Other stacks' frames", ABOUT_DIALECTS, messages, query=query)

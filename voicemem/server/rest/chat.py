@@ -24,7 +24,7 @@ ROUTES = Routes()
 
 TURN_HEADER, ITEM_HEADER, IGNORED_HEADER = "Voicemem-Turn-Id", "Voicemem-Item", "Voicemem-Ignored"
 MAX_LISTED = 32
-"""Messages that the header names which were not taken."""
+"""The most messages that the header names of those that were not taken."""
 FAILURE_CODE = web.RequestKey("failure_code", str)
 
 
@@ -92,8 +92,7 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     """Answer the user with the session's LLM, which gets the memory as its conversation: `docs/gateway.md`.
 
     What the memory does not know of the request's messages is taken; instructions and other fields are passed to the
-    LLM. With `stream` the answer comes as server-sent events; `[DONE]` comes once it is in the
-    journal.
+    LLM. With `stream` the answer comes as server-sent events; `[DONE]` comes once it is in the journal.
     """
     stream = await get_stream(request)
     chat_turn = read_request(await read_object(request))
