@@ -104,7 +104,7 @@ class ContextConfig(Struct, frozen=True, forbid_unknown_fields=True):
     extract: ExtractConfig | None = None
     """Which memories are made of the call, whatever the policy."""
     memories: RecallConfig | None = None
-    """What is shown of earlier calls, whatever the policy; nothing unless set."""
+    """The memories of earlier calls that contexts show, whatever the policy; none unless set."""
 
 
 def check_context(section: Any) -> None:

@@ -1,4 +1,4 @@
-"""What the service measures of itself: Prometheus metrics, in a registry of their own, and the port for traces.
+"""Measurements of the service: Prometheus metrics, in a registry of their own, and the port for traces.
 
 docs/monitoring.md explains each metric. Labels have few values, known beforehand: never an id, a project, a URL or a
 text; only a node names itself. Frequent things are counted once a commit, not once an event.

@@ -50,7 +50,7 @@ class NativeTarget(NamedTuple):
 
 
 def parse_target(path: str) -> NativeTarget | None:
-    """What a request's path and query say; None for the path of events. Raises `Refused`."""
+    """Parse the path and query of a request; None for the path of events. Raises `Refused`."""
     address = urlsplit(path)
     if address.path == PATH:
         if address.query:
