@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
@@ -107,6 +107,8 @@ class FoldKnown:
         """The notes with these; a copy, once there are any."""
         self.seen: dict[int, FoldReply] = {}
         """The replies that were asked for. The state does not change while a frame is translated."""
+        self.said: dict[int, dict[str, list[int]]] = {}
+        """By turn: what the user said in it (`said_in`), as far as it was looked through."""
 
     def is_answered(self, turn: int) -> bool:
         known = self.state.turns.get(turn)
@@ -145,11 +147,14 @@ class FoldKnown:
 
     def said_after(self, place: Sequence[int] | None, text: str) -> list[int] | None:
         numbers, plain = self.state.turn_numbers, " ".join(text.split())
-        after = (-1, 0) if place is None else (place[0], place[1])
-        for number in numbers[max(bisect_left(numbers, after[0]), len(numbers) - RECENT_TURNS) :]:
-            for order, said in said_in(self.state.turns[number]):
-                if (number, order) > after and " ".join(said.split()) == plain:
-                    return [number, order]
+        turn, order = (-1, 0) if place is None else (place[0], place[1])
+        for number in numbers[max(bisect_left(numbers, turn), len(numbers) - RECENT_TURNS) :]:
+            if number not in self.said:
+                self.said[number] = said_in(self.state.turns[number])
+            orders = self.said[number].get(plain, [])
+            index = bisect_right(orders, order) if number == turn else 0
+            if index < len(orders):
+                return [number, orders[index]]
         return None
 
     def segment(self, item: str | None) -> KnownSegment | None:
@@ -181,11 +186,14 @@ class FoldKnown:
             yield self.reply_of(key[2])
 
 
-def said_in(turn: Turn) -> list[tuple[int, str]]:
-    """What the user said in a turn, each text with the journal position where it began, and all of the speech."""
+def said_in(turn: Turn) -> dict[str, list[int]]:
+    """The texts of the user in a turn, and all of the speech as one, with the journal positions where each began."""
     spoken = [(one.order, one.text) for one in turn.segments if one.text]
     whole = [(spoken[-1][0], " ".join(text for _, text in spoken))] if len(spoken) > 1 else []
-    return sorted(spoken + whole + [(one.order, one.text) for one in turn.typed or ()])
+    found: dict[str, list[int]] = {}
+    for order, text in sorted(spoken + whole + [(one.order, one.text) for one in turn.typed or ()]):
+        found.setdefault(" ".join(text.split()), []).append(order)
+    return found
 
 
 def size_of(key: str, value: Any) -> int:

@@ -17,6 +17,7 @@ from tests.support.events import tts
 from tests.support.rows import every_row
 from tests.support.samples.hostile_calls import SHAPES, Shape
 from tests.support.transcripts import journaled
+from voicemem.protocol.events import FrameEvent
 from voicemem.transcript.fold import fold_event
 from voicemem.transcript.history import messages, turn_messages
 from voicemem.transcript.state import State
@@ -115,3 +116,19 @@ def test_whole_reads_are_linear(shape: Shape) -> None:
         for one in shape(step):
             fold_event(state, state.position + 1, 1000 + state.position, journaled(one), "main")
     assert calls_of(lambda: messages(state)) <= 400 * state.position
+
+
+def test_a_history_given_again_costs_its_size_and_that_of_the_turn() -> None:
+    """Each text that an app gives a new connection is looked up in a turn, which is looked through once a frame."""
+    state = State()
+    for number in range(500):
+        said = journaled({"type": "asr", "item": f"i{number}", "text": f"words {number}", "final": True, "turn_id": 1})
+        fold_event(state, state.position + 1, 1000 + state.position, said, "main")
+    assert calls_of(lambda: give(state, 64)) <= calls_of(lambda: give(state, 1)) + 64 * 50
+
+
+def give(state: State, count: int) -> None:
+    """Takes a frame with so many texts of the user's that are not in the memory."""
+    turns = [{"parts": [{"text": f"other words {number}"}]} for number in range(count)]
+    frame = FrameEvent(dialect="gemini-live", frame={"clientContent": {"turns": turns}})
+    fold_event(state, state.position + 1, 1000 + state.position, frame, "main")
