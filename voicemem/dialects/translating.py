@@ -140,8 +140,8 @@ def space_between(before: str, text: str) -> str:
 
 def grown(before: str, text: str) -> str | None:
     """A text that has come again, as it was or with more; None if this piece only continues what came before."""
-    said = before.strip()
-    return text.lstrip() if len(said.split()) > 1 and text.lstrip().startswith(said) else None
+    said, again = before.strip(), text.lstrip()
+    return again if again.startswith(said) and len(said.split()) > 1 else None
 
 
 # What an app gives a new connection: what was said before, in the order in which it was, and perhaps what is new

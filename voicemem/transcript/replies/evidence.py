@@ -110,10 +110,12 @@ class Generation(Struct, array_like=True, gc=False):
         return self.joined() if final is None else final.text
 
     def length(self) -> int:
-        """Return how long the text is."""
-        if self.final_texts is None and self.whole_texts is None:
-            return self.deltas.ends[-1] if self.deltas.ends else 0
-        return len(self.text())
+        """Return how long the text is, without joining it where the deltas arrived in the order of their times."""
+        deltas, whole = self.deltas, None if self.whole_texts is None else self.whole_texts.last()
+        if self.final_texts is not None or (whole is not None and deltas.peaks is not None):
+            return len(self.text())
+        first = 0 if whole is None else deltas.first_after(whole.ts, whole.order)
+        return (0 if whole is None else len(whole.text)) + deltas.length(first, len(deltas.times))
 
     def joined(self) -> str:
         """The newest whole text, and the deltas after it in the order of their arrival."""

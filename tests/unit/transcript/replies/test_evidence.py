@@ -1,0 +1,34 @@
+"""The text that the LLM generated of a reply, and how long it is."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voicemem.transcript.replies.evidence import Generation
+
+EVENTS = st.lists(st.tuples(st.sampled_from(["delta", "delta", "whole", "final"]), st.integers(0, 4), st.text("ab ")))
+
+
+@given(events=EVENTS)
+def test_the_length_is_that_of_the_text(events: list[tuple[str, int, str]]) -> None:
+    """However deltas, whole texts and final ones arrive, the length of the text is known without it."""
+    generation = Generation()
+    for order, (kind, ts, text) in enumerate(events):
+        if kind == "delta":
+            generation.deltas.add(ts, text)
+        elif kind == "whole":
+            generation.add_whole(ts, text)
+        else:
+            generation.finish(ts, order, text)
+        assert generation.length() == len(generation.text())
+
+
+def test_the_length_of_a_text_that_grows_joins_nothing() -> None:
+    """Also after a whole text, asking for the length leaves the deltas as they came, so it costs nothing to ask."""
+    generation = Generation()
+    generation.add_whole(1, "Hello")
+    for ts in range(2, 6):
+        generation.deltas.add(ts, " you")
+        assert generation.length() == len("Hello") + (ts - 1) * len(" you")
+    assert len(generation.deltas.pieces) == 4
