@@ -33,7 +33,7 @@ from typing import Any
 from voicemem.dialects.dialect import Dialect, Frame, MalformedFrame, RawFrame, Side, Text
 from voicemem.dialects.kinds import Kind, Record, keep, kept, many, optional, record, require_object, silent, typed
 from voicemem.dialects.known import Known, Made
-from voicemem.dialects.reading import PHONE_NUMBER
+from voicemem.dialects.reading import names_someone
 from voicemem.dialects.translating import end_with, latencies, tool_call, tool_result, turn_of_answer, utterance_turn
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, Resume, ToolResult
 from voicemem.protocol.types import JsonObject
@@ -163,8 +163,7 @@ def with_texts(item: Any) -> Any:
 def without_number(frame: JsonObject) -> JsonObject:
     """A transcript without a speaker that telephony has named by a number."""
     speaker = frame.get("speaker_id")
-    is_number = isinstance(speaker, str) and (not speaker or PHONE_NUMBER.fullmatch(speaker))
-    return frame | {"speaker_id": None} if is_number else frame
+    return frame | {"speaker_id": None} if isinstance(speaker, str) and not names_someone(speaker) else frame
 
 
 def with_item(frame: JsonObject) -> JsonObject | None:

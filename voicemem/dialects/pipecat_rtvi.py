@@ -41,8 +41,8 @@ from voicemem.dialects.kinds import (
     translation,
 )
 from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent
-from voicemem.dialects.reading import PHONE_NUMBER, unix_ms, values
-from voicemem.dialects.translating import space_between, tool_call, tool_result, turn_of_speech
+from voicemem.dialects.reading import names_someone, unix_ms, values
+from voicemem.dialects.translating import pressed, space_between, tool_call, tool_result, turn_of_speech
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, Tts
 from voicemem.protocol.types import JsonObject
 
@@ -85,7 +85,7 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     data = content.get("data", {})
     if name == "send-text" and isinstance(raw.get("id"), str):
         content["id"] = raw["id"]
-    if "user_id" in data and (not data["user_id"] or PHONE_NUMBER.fullmatch(data["user_id"])):
+    if "user_id" in data and not names_someone(data["user_id"]):
         del data["user_id"]
     chat = content.get("id", data.get("msg_id"))
     typed = name == "send-text" or data.get("input_type") == "chat"

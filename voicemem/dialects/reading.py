@@ -72,6 +72,11 @@ def digest(value: Any) -> str:
     return hashlib.blake2b(msgspec.json.encode(value), digest_size=8).hexdigest()
 
 
+def names_someone(user: str) -> bool:
+    """Return whether a user's id is one, and not the caller's number."""
+    return bool(user) and not PHONE_NUMBER.fullmatch(user)
+
+
 def speaker(role: str | None) -> Speaker:
     """The side that a role names."""
     return "user" if role == "user" else "agent"
