@@ -37,7 +37,16 @@ from voicemem.dialects.dialect import Dialect, Frame, RawFrame, Side, Text, Text
 from voicemem.dialects.kinds import Kind, Typed, keep, optional, silent, typed
 from voicemem.dialects.known import Known, KnownReply, Made
 from voicemem.dialects.reading import digest
-from voicemem.dialects.translating import MAX_QUEUE, complete, end_with, plain, space_between, spoken_ms, stopped_at
+from voicemem.dialects.translating import (
+    MAX_QUEUE,
+    complete,
+    end_with,
+    plain,
+    pressed,
+    space_between,
+    spoken_ms,
+    stopped_at,
+)
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, Resume, Tts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 
@@ -170,7 +179,7 @@ def hear_user(frame: JsonObject, ts: int, known: Known) -> Made:
 
 def press_key(frame: JsonObject, ts: int, known: Known) -> Made:
     yield from end_reply(known)
-    yield MessageEvent(role="user", text=frame["digit"], source="message", metadata={"dtmf": True})
+    yield pressed(frame["digit"])
 
 
 def end_reply(known: Known) -> Made:

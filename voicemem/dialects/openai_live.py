@@ -35,7 +35,7 @@ from voicemem.dialects.dialect import Dialect, Frame, MalformedFrame, RawFrame, 
 from voicemem.dialects.kinds import ANYTHING, Kind, event, event_id, keep, many, optional, record, silent, translation
 from voicemem.dialects.known import Known, Made, MadeEvent
 from voicemem.dialects.reading import values
-from voicemem.dialects.translating import complete, end_with, note_newest, tool_call, utterance_turn
+from voicemem.dialects.translating import complete, end_with, note_newest, pressed, tool_call, utterance_turn
 from voicemem.protocol.events import (
     Asr,
     Interrupt,
@@ -268,7 +268,7 @@ def note_asked(known: Known) -> None:
 
 def press_key(frame: JsonObject, ts: int, known: Known) -> Made:
     note_asked(known)
-    yield MessageEvent(role="user", text=frame["event"], source="message", metadata={"dtmf": True})
+    yield pressed(frame["event"])
 
 
 def speak(frame: JsonObject, ts: int, known: Known) -> Made:

@@ -36,6 +36,7 @@ from voicemem.dialects.translating import (
     note_newest,
     playing_at,
     settle_given,
+    pressed,
     tool_call,
     tool_result,
     utterance_turn,
@@ -501,7 +502,7 @@ def type_text(frame: JsonObject, ts: int, known: Known) -> Made:
 
 def press_key(frame: JsonObject, ts: int, known: Known) -> Made:
     yield from settle_given(known)
-    yield MessageEvent(role="user", text=frame["event"], source="message", metadata={"dtmf": True})
+    yield pressed(frame["event"])
 
 
 # Translation sessions

@@ -195,7 +195,7 @@ def press_keys(frame: JsonObject, ts: int, known: Known) -> Made:
     data = frame["data"]
     keys = "".join(data.get("buttons") or ()) or data.get("button")
     if keys:
-        yield MessageEvent(role="user", text=keys, source="message", metadata={"dtmf": True})
+        yield pressed(keys)
 
 
 def typed_text(item: str | None, text: str, user: str | None, known: Known) -> Made:

@@ -37,11 +37,12 @@ from voicemem.dialects.translating import (
     completed,
     latencies,
     newest_noted,
+    pressed,
     space_between,
     tool_call,
     tool_result,
 )
-from voicemem.protocol.events import Asr, Interrupt, LlmCancel, LlmDelta, LlmDone, MessageEvent, Resume, SessionEnd, Tts
+from voicemem.protocol.events import Asr, Interrupt, LlmCancel, LlmDelta, LlmDone, Resume, SessionEnd, Tts
 from voicemem.protocol.types import JsonObject
 
 SPOKEN = ("agent", "user", "transfer_target")
@@ -526,8 +527,7 @@ def other_element(element: JsonObject, flow: Flow) -> list[MadeEvent]:
     if element["role"] == "dtmf":
         turn = flow.next_turn()
         flow.reach(turn)
-        key = {"id": f"dtmf:{element['index']}", "text": said, "ts": ts}
-        return [MessageEvent(role="user", source="message", turn_id=turn, metadata={"dtmf": True}, **key)]
+        return [pressed(said, id=f"dtmf:{element['index']}", turn_id=turn, ts=ts)]
     if element["role"] == "sms":
         id = f"sms{element['index']}"
         return [tool_call(id, "sms", {}, flow.here, ts), tool_result(id, said, flow.here, ts=ts)]

@@ -176,6 +176,11 @@ def connect(known: Known) -> Made:
     known.note("spoken", None)
 
 
+def pressed(keys: str, **about: Any) -> MessageEvent:
+    """Keys of a telephone that the user has pressed."""
+    return MessageEvent(role="user", text=keys, source="message", metadata={"dtmf": True}, **about)
+
+
 def end_with(field: str, usual: str) -> Translate:
     """The session ends, for a reason that the frame says or a usual one."""
     return lambda frame, ts, known: (SessionEnd(reason=frame.get(field, usual)),)

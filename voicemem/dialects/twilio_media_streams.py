@@ -30,8 +30,8 @@ from voicemem.dialects.dialect import Dialect, Frame, RawFrame, Side, Text
 from voicemem.dialects.kinds import Kind, Record, keep, many, optional, record, silent
 from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent
 from voicemem.dialects.reading import whole
-from voicemem.dialects.translating import note_newest
-from voicemem.protocol.events import Interrupt, MessageEvent, Tts
+from voicemem.dialects.translating import note_newest, pressed
+from voicemem.protocol.events import Interrupt, Tts
 from voicemem.protocol.types import JsonObject
 
 SPELLINGS = {
@@ -419,8 +419,7 @@ def closed(ts: int, known: Known) -> Made:
 
 
 def press_key(frame: JsonObject, ts: int, known: Known) -> Made:
-    digit = frame["dtmf"]["digit"]
-    yield MessageEvent(role="user", text=digit, source="message", metadata={"dtmf": True})
+    return (pressed(frame["dtmf"]["digit"]),)
 
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:
