@@ -263,16 +263,15 @@ def split(body: JsonObject) -> Iterator[JsonObject]:
     for element in prepared["elements"]:
         yield {"event": ELEMENT, "call": {"call_id": call["call_id"]}, "element": element, "reported": over}
     if over:
-        yield from latency_frames(body, prepared["elements"], {"call_id": call["call_id"]})
+        yield from latency_frames(prepared)
         yield {"event": name, "call": call}
 
 
-def latency_frames(body: JsonObject, elements: list[JsonObject], call: JsonObject) -> Iterator[JsonObject]:
+def latency_frames(webhook: JsonObject) -> Iterator[JsonObject]:
     """The latencies of a call, each with its reply: all of those to the caller, or of all if there are so many."""
-    holder = body.get("call") if isinstance(body.get("call"), dict) else body.get("data")
-    measured = holder.get("latency") if isinstance(holder, dict) else None
+    measured, call = webhook["call"].get("latency"), {"call_id": webhook["call"].get("call_id")}
     kinds = measured if isinstance(measured, dict) else {}
-    spoken = [one for one in elements if one["role"] in SPOKEN]
+    spoken = [one for one in webhook["elements"] if one["role"] in SPOKEN]
     replies = [one["index"] for one in spoken if one["role"] == "agent"]
     answers = [one["index"] for before, one in pairwise(spoken) if before["role"] != "agent" and one["role"] == "agent"]
     for name in LATENCIES:
