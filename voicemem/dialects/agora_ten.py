@@ -29,7 +29,7 @@ from voicemem.dialects.dialect import Dialect, Frame, MalformedFrame, Parts, Raw
 from voicemem.dialects.kinds import Kind, Record, keep, kept, many, optional, record, silent
 from voicemem.dialects.known import Known, KnownReply, Made
 from voicemem.dialects.reading import json_object, speaker
-from voicemem.dialects.translating import latencies, turn_of_speech
+from voicemem.dialects.translating import latencies, note_newest, turn_of_speech
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, Metric, Tts, Word
 from voicemem.protocol.types import JsonObject
 
@@ -179,10 +179,7 @@ def whole_message(part: JsonObject, ts: int, known: Known) -> Made:
     number = parts.get("of")
     pieces = [piece for index in range(1, (number or 0) + 1) if (piece := parts.get(str(index))) is not None]
     if number is None or len(pieces) < number:
-        waiting = [one for one in known.notes if one.startswith("p:") and one != key]
-        if len(waiting) >= MAX_OPEN:
-            known.note(waiting[0], None)
-        known.note(key, parts)
+        note_newest(key, parts, MAX_OPEN, known)
         return ()
     known.note(key, None)
     try:

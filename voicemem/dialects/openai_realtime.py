@@ -33,6 +33,7 @@ from voicemem.dialects.translating import (
     end_with,
     give,
     interrupt_by_clock,
+    keep_newest,
     note_newest,
     playing_at,
     settle_given,
@@ -385,9 +386,7 @@ def begin_response(frame: JsonObject, ts: int, known: Known) -> Made:
     # Only what is newest stays noted, so that the format of the audio is never crowded out.
     kept = {"r:": KEPT_RESPONSES, "b:": KEPT_RESPONSES, "i:": KEPT_ITEMS, "a:": KEPT_ITEMS, "g:": KEPT_ITEMS}
     for prefix, most in kept.items():
-        keys = [key for key in known.notes if key.startswith(prefix)]
-        for key in keys[:-most]:
-            known.note(key, None)
+        keep_newest(prefix, most, known)
     known.note(f"r:{response.get('id')}", False if out_of_band else [])
     known.note("active", None if out_of_band else response.get("id"))
 

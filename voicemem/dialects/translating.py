@@ -212,11 +212,14 @@ def latencies(
 
 def note_newest(key: str, value: Any, most: int, known: Known) -> None:
     """Note something under a key such as `c:NAME`; of those with the same prefix, the newest `most` are kept."""
-    prefix = key[: key.index(":") + 1]
-    others = [one for one in known.notes if one.startswith(prefix) and one != key]
-    for old in others[: max(0, len(others) + 1 - most)]:
-        known.note(old, None)
     known.note(key, value)
+    keep_newest(key[: key.index(":") + 1], most, known)
+
+
+def keep_newest(prefix: str, most: int, known: Known) -> None:
+    """Of the notes whose keys begin so, only the newest stay."""
+    for old in [key for key in known.notes if key.startswith(prefix)][:-most]:
+        known.note(old, None)
 
 
 # Transcripts that are sent whole, again and again
