@@ -57,6 +57,7 @@ from voicemem.dialects.translating import (
     playing_at,
     settle_given,
     space_between,
+    turn_of_speech,
     utterance_turn,
 )
 from voicemem.protocol.events import Asr, LlmDelta, LlmDone, MessageEvent, ToolCall, ToolResult, Tts, Word
@@ -485,7 +486,7 @@ def hear(heard: JsonObject, interim: str, final: bool, known: Known) -> Made:
         known.note("said", len(text))
     elif not interim:
         return
-    turn = new_turn(known) if known.turn_of(item) is None else None
+    turn = turn_of_speech(item, known, new_turn)
     if turn is not None:
         known.note("answered", None)
     said = text + ("" if final else interim)

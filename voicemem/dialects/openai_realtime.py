@@ -8,7 +8,7 @@ calls itself (`mcp_call`, searches). A translation session has no items: what is
 Notes: `format` (bytes of audio a millisecond), `r:RESPONSE` (the items of a response, False for one that belongs to no
 conversation), `i:ITEM` (the turn of an item that has not begun), `answering` (that of the newest reply, from its
 announcement on), `a:ITEM` (its bytes of audio so far), `b:RESPONSE` (when its audio began to play, over WebRTC),
-`g:ITEM` (a reply that the app has added, which nobody spoke), `session` (whether its beginning was seen), `written`
+`g:ITEM` (a reply that the app has added, which was not spoken), `session` (whether its beginning was seen), `written`
 (the newest replies that are texts without audio), `active` (the response under way), `t:ITEM` (what the app has
 typed of it), `in`, `out` (N, and when its last words came), `spoken`, `given`, `found` (`give`).
 """
@@ -36,10 +36,11 @@ from voicemem.dialects.translating import (
     keep_newest,
     note_newest,
     playing_at,
-    settle_given,
     pressed,
+    settle_given,
     tool_call,
     tool_result,
+    turn_of_speech,
     utterance_turn,
 )
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, LlmError, MessageEvent, Tts, Word
@@ -240,12 +241,12 @@ def transcribe(frame: JsonObject, ts: int, known: Known) -> Made:
     if kind == "completed":
         text, phrases = frame.get("transcript") or "", frame.get("phrases") or ()
         language = next((one["locale"] for one in phrases if one.get("locale")), None)
-        turn, words = turn_of_speech(item, known), timed_words(text, phrases)
+        turn, words = turn_of_speech(item, known, new_turn), timed_words(text, phrases)
         yield Asr(item=item, text=text, final=True, turn_id=turn, words=words, language=language)
     elif segment is not None and segment.final:
         return
     elif kind == "delta":
-        yield Asr(item=item, text=before + (frame.get("delta") or ""), turn_id=turn_of_speech(item, known))
+        yield Asr(item=item, text=before + (frame.get("delta") or ""), turn_id=turn_of_speech(item, known, new_turn))
     elif before:
         yield Asr(item=item, text=before, final=True)
 
@@ -259,11 +260,6 @@ def timed_words(text: str, phrases: Iterable[JsonObject]) -> tuple[Word, ...] | 
     since = [max(0, time["offset_milliseconds"] - times[0]["offset_milliseconds"]) for time in times]
     ends = [begin + max(0, time["duration_milliseconds"]) for begin, time in zip(since, times, strict=True)]
     return tuple(map(Word, words, since, ends))
-
-
-def turn_of_speech(item: str, known: Known) -> int | None:
-    """The turn for an item that was not announced; that of one that was is known."""
-    return None if known.turn_of(item) is not None else new_turn(known)
 
 
 def add_item(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -294,8 +290,9 @@ def open_place(item: str | None, known: Known) -> Made:
     """Keep a place for the words that a reply answers, where the stream was joined after they were announced."""
     is_unknown = item is not None and known.turn_of(item) is None and f"i:{item}" not in known.notes
     if is_unknown and not known.notes.get("session") and (not known.here or known.is_answered(known.here)):
-        known.note(f"i:{item}", new_turn(known))
-        yield Asr(item=item, text="", turn_id=new_turn(known))
+        turn = new_turn(known)
+        known.note(f"i:{item}", turn)
+        yield Asr(item=item, text="", turn_id=turn)
 
 
 def finish_item(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -322,7 +319,7 @@ def user_item(id: str, item: JsonObject, ts: int, known: Known) -> Made:
     elif spoken:
         segment = known.segment(id)
         if segment is None or not segment.final:
-            yield Asr(item=id, text=spoken, final=True, turn_id=turn_of_speech(id, known))
+            yield Asr(item=id, text=spoken, final=True, turn_id=turn_of_speech(id, known, new_turn))
 
 
 def turn_after(frame: JsonObject, known: Known) -> int:

@@ -114,9 +114,9 @@ def utterance_turn(known: Known) -> int:
     return known.here if known.here and not known.is_answered(known.here) else known.next_turn
 
 
-def turn_of_speech(item: str | None, known: Known) -> int | None:
-    """The turn for an utterance; None for one that has its turn already."""
-    return None if item is not None and known.turn_of(item) is not None else utterance_turn(known)
+def turn_of_speech(item: str | None, known: Known, new_turn: Callable[[Known], int] = utterance_turn) -> int | None:
+    """The turn for an utterance, for a new one that of `new_turn`; None for one that has its turn already."""
+    return None if item is not None and known.turn_of(item) is not None else new_turn(known)
 
 
 def turn_of_answer(item: str, known: Known) -> int | None:
