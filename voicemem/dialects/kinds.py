@@ -173,6 +173,6 @@ def keep(
     return name, kind, None if kind.record is None or prepared is None else kept(kind.record, prepared)
 
 
-def translation(kinds: Mapping[str, Kind]) -> Translate:
-    """Translate frames by the rules of their types."""
-    return lambda frame, ts, known: kinds[frame["type"]].rule(frame, ts, known)
+def translation(kinds: Mapping[str, Kind], field: str = "type") -> Translate:
+    """Translate frames by the rules of their types, which a field names."""
+    return lambda frame, ts, known: kinds[frame[field]].rule(frame, ts, known)

@@ -27,7 +27,7 @@ from typing import Any
 import msgspec
 
 from voicemem.dialects.dialect import Dialect, Frame, RawFrame, Side, Text
-from voicemem.dialects.kinds import Kind, Record, keep, many, optional, record, silent
+from voicemem.dialects.kinds import Kind, Record, keep, many, optional, record, silent, translation
 from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent
 from voicemem.dialects.reading import whole
 from voicemem.dialects.translating import note_newest, pressed
@@ -55,15 +55,15 @@ Name = str | int
 """A reply by its item, or by its turn if it has none."""
 
 LATE_MS = 1_000
-"""So long after it was sent the journal surely knows of which reply audio is."""
+"""This long after audio was sent, the journal has the reply that it is of."""
 IDLE_MS = 1_500
-"""An app that sends nothing for so long does not send what it has any more."""
+"""After a pause this long, an app does not send the rest of what came before it."""
 HELD_MS = 200
-"""An app may clear the queue when it has the first audio of the next reply."""
+"""An app may clear the queue this long after the first audio of the next reply has come."""
 NEAR_MS = 40
-"""So near its end a reply was heard: formats and frames are rounded."""
+"""A position this close to the end of a reply is its end: formats and frames are rounded."""
 STATED_MS = 500
-"""A position at a cut is stated again so much later: it counts more than what the app makes of its own clocks."""
+"""A position at a cut is stated again this much later: it counts more than the app's own estimate of it."""
 DECIDED = -1
 MAX_REPLIES, MAX_SPANS, MAX_WAITING, MAX_CUTS, MAX_LINES = 16, 16, 32, 8, 4
 
@@ -128,21 +128,21 @@ class Line(msgspec.Struct, array_like=True):
     begun: int = 0
     """When audio was first sent, Unix ms."""
     assigned: int = 0
-    """Up to here it is known whose the audio is."""
+    """Up to here it is known which reply the audio is of."""
     shown: int = 0
-    """Up to here it was said that it was played, or cleared."""
+    """Up to here events have said that it was played, or cleared."""
     spans: list[tuple[int, Name | None, int]] = []
-    """From where on the audio is whose (None: of no reply), and from which position in the reply's own."""
+    """Each from a position on: the reply that the audio is of (None: of none), and the position in the reply's own."""
     waiting: list[tuple[int, int, int, int]] = []
     """Audio that was sent, the first perhaps assigned in part: since when, until when, up to which position, and when
-    the queue was cleared before it (0: it was not; `DECIDED`: it is known whose the rest is)."""
+    the queue was cleared before it (0: it was not; `DECIDED`: it is known which reply the rest is of)."""
     idle_since: int = 0
     """When the audio before `waiting` had been sent."""
     cut: int = 0
     """When the queue was cleared, if nothing was sent since."""
     cuts: list[tuple[int, int, int, int]] = []
-    """Cuts of audio that is not all assigned yet: when, at which position, how much had been sent, and up to where what
-    that means was said (0: nothing)."""
+    """Cuts of audio that is not all assigned yet: when, at which position, how much had been sent, and the position up
+    to which events have said what that means (0: none)."""
     stated: list[tuple[Name, int, int]] = []
     """Interruptions to be stated again: of which reply, at which position of it, when."""
     measured: bool = False
@@ -158,17 +158,12 @@ def line_of(stream: str, known: Known) -> Line:
 
 def keep_line(stream: str, line: Line, known: Known) -> None:
     """Note a line, and of what is bounded in it the newest."""
-    first = max(len(line.spans) - MAX_SPANS, 0)
-    line.spans, line.waiting = line.spans[first:], line.waiting[-MAX_WAITING:]
-    line.cuts, line.stated, line.unmeasured = (
-        line.cuts[-MAX_CUTS:],
-        line.stated[-MAX_CUTS:],
-        line.unmeasured[-MAX_CUTS:],
-    )
+    line.spans, line.waiting, line.cuts = line.spans[-MAX_SPANS:], line.waiting[-MAX_WAITING:], line.cuts[-MAX_CUTS:]
+    line.stated, line.unmeasured = line.stated[-MAX_CUTS:], line.unmeasured[-MAX_CUTS:]
     note_newest(f"s:{stream}", msgspec.to_builtins(line), MAX_LINES, known)
 
 
-# Whose the audio is
+# Which reply the audio is of
 
 
 def name_of(reply: KnownReply) -> Name:
@@ -183,10 +178,11 @@ class Replies:
         self.after: list[KnownReply] = []
         """Those after it, in their order."""
         self.newest: KnownReply | None = None
-        names = [name for _, name, _ in line.spans if name is not None]
+        """The reply of the newest span, if it is among the newest of the call."""
+        newest = next((name for _, name, _ in reversed(line.spans) if name is not None), None)
         reply = known.newest_reply
         while reply is not None and len(self.after) < MAX_REPLIES and self.newest is None:
-            if names and name_of(reply) == names[-1]:
+            if name_of(reply) == newest:
                 self.newest = reply
             else:
                 self.after.append(reply)
@@ -252,7 +248,7 @@ class Replies:
 
 
 def assign(line: Line, ts: int, known: Known) -> Made:
-    """Find whose the audio is that was sent, as far as the journal says so by a time."""
+    """Find the replies of the audio that was sent, as far as the journal shows them at a time."""
     replies = Replies(line, known)
     while line.waiting:
         since, until, end, cut = line.waiting[0]
@@ -422,10 +418,6 @@ def press_key(frame: JsonObject, ts: int, known: Known) -> Made:
     return (pressed(frame["dtmf"]["digit"]),)
 
 
-def translate(frame: JsonObject, ts: int, known: Known) -> Made:
-    return KINDS[frame["event"]].rule(frame, ts, known)
-
-
 def stream_frame(**others: Any) -> type[Record]:
     """The record of a frame of a stream."""
     return record("event streamSid?", kw_only=True, **others)
@@ -442,5 +434,10 @@ KINDS: dict[str, Kind] = {
     **silent(None, "media mark clear"),
 }
 TWILIO_MEDIA_STREAMS = Dialect(
-    name="twilio-media-streams", version=1, reduce=reduce, translate=translate, closed=closed, texts=texts
+    name="twilio-media-streams",
+    version=1,
+    reduce=reduce,
+    translate=translation(KINDS, "event"),
+    closed=closed,
+    texts=texts,
 )

@@ -11,7 +11,8 @@ const APP = words("setup clientContent realtimeInput toolResponse contextUpdate"
 const OFFSETS = "startOffset endOffset";
 const HEARD = `{text languageCode speakerLabel ${OFFSETS} finished words[${OFFSETS}]}`;
 const SAID = fields(`serverContent{inputTranscription${HEARD} interimInputTranscription${HEARD}
-    outputTranscription{text finished words[word ${OFFSETS}]} interactionStatus modelTurn{parts[text thought inlineData{mimeType data}]} generationComplete interrupted turnComplete}
+    outputTranscription{text finished words[word ${OFFSETS}]} interactionStatus
+    modelTurn{parts[text thought inlineData{mimeType data}]} generationComplete interrupted turnComplete}
   toolCall{functionCalls[name id args*]} setupComplete{sessionId} clientContent{turns[role parts[text]]}
   toolCallCancellation{ids[]}
   realtimeInput{text} toolResponse{functionResponses[name id response*]} audio_bytes rate`);

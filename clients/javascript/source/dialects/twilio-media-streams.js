@@ -43,12 +43,12 @@ export function asTwilio(given) {
   const start = isObject(given.start) ? given.start : {};
   /** @type {JsonObject} */
   const frame = { ...given, event };
-  const stream = STREAM_IDS.flatMap((name) => [given[name], start[name]]).find(isText);
+  const stream = firstText(STREAM_IDS.flatMap((name) => [given[name], start[name]]));
   if (stream !== undefined) {
     frame.streamSid = stream;
   }
   if (event === "start") {
-    const call = CALL_IDS.map((name) => start[name]).find(isText);
+    const call = firstText(CALL_IDS.map((name) => start[name]));
     const mediaFormat = start.mediaFormat || start.media_format || { encoding: given["content-type"] };
     frame.start = { mediaFormat, ...(call === undefined ? {} : { callSid: call }) };
   } else if (event === "dtmf" && "digit" in given) {
@@ -62,9 +62,12 @@ export function asTwilio(given) {
   return frame;
 }
 
-/** @param {any} value */
-function isText(value) {
-  return typeof value === "string" && value !== "";
+/**
+ * @param {unknown[]} values
+ * @returns {string | undefined}
+ */
+function firstText(values) {
+  return textOf(values.find(textOf));
 }
 
 /** @type {import("./dialect.js").Dialect} */
