@@ -114,8 +114,9 @@ def join_halves(text: str) -> tuple[str, str]:
 class PartialToolCall:
     """A tool call, as far as it has arrived."""
 
-    def __init__(self, index: int | None) -> None:
-        self.index = index
+    def __init__(self, place: int) -> None:
+        self.place = place
+        """Among the calls of the answer."""
         self.id = ""
         self.name = ""
         self.fragments: list[str] = []
@@ -140,7 +141,7 @@ class LlmAnswer:
         self.tool_calls: list[PartialToolCall] = []
         self.by_index: dict[int, PartialToolCall] = {}
         """The newest of each index."""
-        self.chunk_parts: list[tuple[PartialToolCall, JsonObject]] = []
+        self.fragments: list[JsonObject] = []
         """The fragments of tool calls in the newest chunk, as a well-formed one has them."""
         self.is_malformed = False
         """True if the newest chunk has them otherwise."""
@@ -181,33 +182,31 @@ class LlmAnswer:
         self.id = self.id or (None if completion.id is None else str(completion.id))
         self.model = self.model or completion.model
         self.usage = completion.usage if isinstance(completion.usage, dict) else self.usage
-        added = ""
-        self.chunk_parts, self.is_malformed, self.only_finishes = [], False, False
+        self.fragments, self.is_malformed, self.only_finishes = [], False, False
         self.has_newest_choice = bool(completion.choices)
-        for choice in completion.choices or ():
-            if choice.index:
-                continue
-            fields = choice.message or choice.delta
-            message = None if fields is None else read_message(fields)
-            self.has_choice = True
-            self.finish_reason = self.finish_reason or choice.finish_reason
-            if fields is not None and message is not None:
-                added += content_text(message.content)
-                self.add_extra(fields)
-                self.has_other_content = self.has_other_content or bool(
-                    message.refusal or message.audio or message.function_call
-                )
-                for part in message.tool_calls or ():
-                    self.add_tool_call_part(part)
-            self.only_finishes = choice.finish_reason is not None and not (
-                message and (content_text(message.content) or message.tool_calls or message.refusal)
-            )
+        added = "".join(self.add_choice(choice) for choice in completion.choices or () if not choice.index)
         if self.half or added[-1:] >= "\ud800":
             added, self.half = join_halves(self.half + added)
         if added:
             self.text.append(added)
             self.add_size(added)
         return added
+
+    def add_choice(self, choice: CompletionChoice) -> str:
+        """Add the first choice of a chunk; the text that it adds. Raises `LlmFailed`."""
+        self.has_choice = True
+        self.finish_reason = self.finish_reason or choice.finish_reason
+        fields = choice.message or choice.delta or {}
+        message = read_message(fields)
+        text = content_text(message.content)
+        self.add_extra(fields)
+        if message.refusal or message.audio or message.function_call:
+            self.has_other_content = True
+        for part in message.tool_calls or ():
+            self.add_tool_call_part(part)
+        is_empty = not (text or message.tool_calls or message.refusal)
+        self.only_finishes = choice.finish_reason is not None and is_empty
+        return text
 
     def add_tool_call_part(self, part: ToolCallPart) -> None:
         """Add a fragment to its tool call. Without an index it continues the last one, unless its id is another."""
@@ -218,7 +217,7 @@ class LlmAnswer:
         if tool_call is None or (id and tool_call.id and id != tool_call.id):
             if len(self.tool_calls) == MAX_TOOL_CALLS:
                 raise LlmFailed("too_long")
-            tool_call = PartialToolCall(part.index)
+            tool_call = PartialToolCall(len(self.tool_calls))
             self.tool_calls.append(tool_call)
             if part.index is not None:
                 self.by_index[part.index] = tool_call
@@ -242,20 +241,20 @@ class LlmAnswer:
 
     def note_part(self, part: ToolCallPart, tool_call: PartialToolCall, name: str, is_first: bool) -> None:
         """Note a fragment as OpenAI's clients join it: by an index of its call's own, with id and name once."""
-        place = next(place for place, known in enumerate(self.tool_calls) if known is tool_call)
         arguments = part.function.arguments if part.function is not None else None
         text = tool_call.fragments[-1] if arguments else ""
         function = {"arguments": text} | ({"name": name} if name else {})
-        fragment: JsonObject = {"index": place, "function": function}
+        fragment: JsonObject = {"index": tool_call.place, "function": function}
         if is_first:
             fragment |= {"id": tool_call.id, "type": "function"}
         if part.extra_content is not None:
             fragment["extra_content"] = part.extra_content
-        self.chunk_parts.append((tool_call, fragment))
+        self.fragments.append(fragment)
         odd_id = part.id != tool_call.id if is_first else bool(part.id)
         odd_name = bool(part.function and part.function.name) != bool(name)
         odd_arguments = bool(arguments) and not isinstance(arguments, str)
-        self.is_malformed = self.is_malformed or part.index != place or odd_id or odd_name or odd_arguments
+        odd_index = part.index != tool_call.place
+        self.is_malformed = self.is_malformed or odd_index or odd_id or odd_name or odd_arguments
 
     def add_extra(self, fields: JsonObject) -> None:
         """Keep the fields of a message that an LLM may want back with its tool calls."""
@@ -287,7 +286,7 @@ class LlmAnswer:
         for choice in payload["choices"]:
             message = choice.get("delta") or choice.get("message") or {}
             if not choice.get("index") and message.get("tool_calls"):
-                message["tool_calls"] = [fragment for _, fragment in self.chunk_parts]
+                message["tool_calls"] = self.fragments
         return json.dumps(payload).encode()
 
     def add_size(self, added: str) -> None:
