@@ -1,5 +1,6 @@
 """The events that a request adds to the memory: words, tool calls and their results, and replies that are withdrawn."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from voicemem.protocol.events import LlmCancel, MessageEvent, ProducedEvent, Too
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.transcript.messages import WANTED_BACK, Forgotten
 from voicemem.transcript.replies.playing import settle, standing_replies
-from voicemem.transcript.state import Reply, State, ToolCallRecord, Turn
+from voicemem.transcript.state import Reply, State, Turn
 
 GATEWAY_PRODUCER = "gateway"
 """The producer of the gateway's events. They have no seq, so no other producer may use the name
@@ -58,6 +59,8 @@ class InputReader:
         self.new_id = new_id
         self.now = clock()
         self.conversation = [place for place, one in enumerate(messages) if one.role not in INSTRUCTION_ROLES]
+        self.calls = {index: calls_of(messages[index]) for index in self.conversation}
+        """The tool calls of each message."""
         self.spoken = list(self.spoken_messages())
         self.events: list[ProducedEvent] = []
         self.ignored: list[int] = []
@@ -91,9 +94,7 @@ class InputReader:
         after_turn = -1
         for index in self.conversation:
             message = self.messages[index]
-            for call_id in (message.tool_call_id, *(call["id"] for call in calls_of(message))):
-                known = self.state.tool_calls.get(call_id or "")
-                after_turn = after_turn if known is None else max(after_turn, known[0])
+            after_turn = max((after_turn, *(turn for turn, _ in self.known_calls(index))))
             text = content_text(message.content)
             if message.role in ("user", "assistant") and text.strip():
                 yield Spoken(index, message.role, text, after_turn)
@@ -123,16 +124,17 @@ class InputReader:
         if meeting.known < 0 or turn is None or any(message.role == "user" for message in rest):
             return
         repeats = meeting.spoken == len(self.spoken) - 1
-        kept = [
+        kept = Counter(
             text_key(str(message.metadata.get("original", message.content)))
-            for message in reversed(self.known[: meeting.known + 1])
+            for message in self.known[: meeting.known + 1]
             if message.turn_id == turn_id and message.role == "assistant"
-        ]
-        called = max((record.order for _, record in self.calls() if self.turn_of(record) == turn_id), default=-1)
+        )
+        places = (place for index in self.conversation for place in self.known_calls(index) if place[0] == turn_id)
+        called = max((self.state.tool_record(place).order for place in places), default=-1)
         for reply in standing_replies(self.state, turn):
             key = text_key(reply.generation.text())
-            if key in kept:
-                kept.remove(key)
+            if kept[key]:
+                kept[key] -= 1
             elif reply.order > called and (self.is_thrown_away(reply) or (repeats and is_withdrawable(reply))):
                 self.events.append(LlmCancel(turn_id=turn_id, item=reply.item))
 
@@ -161,17 +163,12 @@ class InputReader:
         """True if the client left in the middle of a reply."""
         return bool(reply.item) and self.state.has_event(disconnect_id(reply.item or ""))
 
-    def calls(self) -> Iterator[tuple[int, ToolCallRecord]]:
-        """The tool calls that the request names and the memory knows."""
-        for index in self.conversation:
-            message = self.messages[index]
-            for call_id in (message.tool_call_id, *(call["id"] for call in calls_of(message))):
-                place = self.state.tool_calls.get(call_id or "")
-                if place is not None:
-                    yield index, self.state.tool_record(place)
-
-    def turn_of(self, record: ToolCallRecord) -> int:
-        return self.state.tool_calls[record.call_id][0]
+    def known_calls(self, index: int) -> Iterator[tuple[int, int]]:
+        """Where the memory has the tool calls that a message makes or answers: their turns, and their places there."""
+        for call_id in (self.messages[index].tool_call_id, *(call["id"] for call in self.calls[index])):
+            place = self.state.tool_calls.get(call_id or "")
+            if place is not None:
+                yield place
 
     def waiting_words(self, new: Sequence[Spoken]) -> set[int]:
         """The indexes of words that the newest turn has as speech, in the recogniser's words, and has no reply to."""
@@ -211,14 +208,14 @@ class InputReader:
                 if index in said:
                     text = said[index]
                     self.events.append(MessageEvent(role="assistant", text=text, source="command", turn_id=turn))
-                self.take_calls(message, index, turn, made)
+                self.take_calls(index, turn, made)
             elif message.role == "function" and index >= begin:
                 self.ignored.append(index)
         return turn
 
-    def take_calls(self, message: AskedMessage, index: int, turn: int, made: dict[str, int]) -> None:
+    def take_calls(self, index: int, turn: int, made: dict[str, int]) -> None:
         """Take tool calls that the memory does not know: they were made before it began, or beside the gateway."""
-        calls = calls_of(message)
+        calls = self.calls[index]
         group = {"group": calls[0]["id"]} if len(calls) > 1 else {}
         for call in calls:
             if call["id"] in self.state.tool_calls or call["id"] in made:
