@@ -8,6 +8,7 @@ memory knows is found by content and order, from the end of both; everything aft
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -53,24 +54,28 @@ def find_meeting(known: Sequence[Message], spoken: Sequence[Spoken], may_repeat:
     compared = Comparison(known, spoken)
     last_user = next((place for place in reversed(range(len(known))) if known[place].role == "user"), -1)
 
-    def is_possible(place: int, other: int) -> bool:
-        one, message = spoken[place], known[other]
-        is_last = place == len(spoken) - 1
+    def is_possible(walk: Walk) -> bool:
+        one, message = spoken[walk.place], known[walk.other]
+        is_last = walk.place == len(spoken) - 1
         if one.role == "user":
-            again = not is_last or (other == last_user and (may_repeat or other == len(known) - 1))
+            again = not is_last or (walk.other == last_user and (may_repeat or walk.other == len(known) - 1))
             return one.after_turn < message.turn_id and again
-        return not is_last or place == 0 or compared.walk(place, other).length > 1
+        return not is_last or walk.place == 0 or walk.length > 1
 
-    candidates = [pair for pair in compared.candidates() if is_possible(*pair)]
-    if not candidates:
+    walks = (compared.walk(*pair) for pair in compared.candidates())
+    best = max(filter(is_possible, walks), key=attrgetter("rank"), default=None)
+    if best is None:
         return Meeting()
-    place, other = max(candidates, key=lambda pair: compared.walk(*pair).rank)
-    return Meeting(place, other, tuple(compared.unknown_before(place, other)))
+    return Meeting(best.place, best.other, tuple(compared.unknown_before(best.place, best.other)))
 
 
 class Walk(NamedTuple):
     """Two conversations compared backwards from a place in each."""
 
+    place: int
+    """Among the request's messages."""
+    other: int
+    """Among the memory's."""
     length: int
     rank: tuple[int, bool, int, int, int]
     """How likely it is that the places are the same; the greatest is."""
@@ -94,7 +99,6 @@ class Comparison:
             place for place, key in enumerate(self.keys) if key[0] == "assistant" and key not in self.all_known
         ][-LOOK_BACK:]
         """The agent's messages that the memory does not have like this; they may be the beginnings of its replies."""
-        self.walks: dict[tuple[int, int], Walk] = {}
 
     def candidates(self) -> Iterator[tuple[int, int]]:
         """Pairs of places at which both have the same message."""
@@ -113,13 +117,7 @@ class Comparison:
         key, keys = self.keys[place], self.known_keys[other - self.first]
         return key in keys or begins(key, keys)
 
-    def walk(self, place: int, other: int) -> Walk:
-        walked = self.walks.get((place, other))
-        if walked is None:
-            walked = self.walks[place, other] = self.make_walk(place, other)
-        return walked
-
-    def make_walk(self, begin: int, end: int) -> Walk:
+    def walk(self, begin: int, end: int) -> Walk:
         place, other, length, contradicts = begin, end, 0, False
         while place >= 0 and other >= self.first and length < LOOK_BACK and begin - place < 2 * LOOK_BACK:
             steps = self.step(place, other)
@@ -133,7 +131,7 @@ class Comparison:
         if whole == 1 and begin == len(self.spoken) - 1 and self.known[end].role == "user":
             whole = 0  # that the last words are sent again needs better evidence
         rank = (whole, not contradicts, length, end, begin) if contradicts or whole else (0, True, end, length, begin)
-        return Walk(length, rank)
+        return Walk(begin, end, length, rank)
 
     def step(self, place: int, other: int) -> tuple[int, int] | None:
         """How far to go back in each; None where they contradict each other."""
