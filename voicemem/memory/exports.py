@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -129,7 +130,6 @@ class Exporting(Struct):
     project: str
     user_id: str
     with_events: bool = False
-    sessions: int = 0
     counts: Counter[type[Struct]] = field(default_factory=Counter)
     """The lines so far, by their kind."""
 
@@ -164,18 +164,20 @@ class Exporting(Struct):
         head = ExportedSession(
             stream.id, stream.state, stream.reason, stream.started_ms, stream.ended_ms, stream.position, stream.config
         )
-        is_readable = True
-        try:
+        read_model = None
+        with suppress(SessionQuarantined, DamagedEntry):
             read_model = await self.read_models.load_as_of(stream.key, stream.position, background=True)
             if read_model.position < stream.position:
                 return
-            yield self.encode([head])
-            async for piece in self.memory(stream, read_model):
-                yield piece
-        except (SessionQuarantined, DamagedEntry):
-            is_readable = False
-            yield self.encode([head, Unreadable(stream.id, "memory")])
-        self.sessions += 1
+        yield self.encode([head])
+        is_readable = False
+        with suppress(SessionQuarantined, DamagedEntry):  # a snapshot may be readable where its journal is not
+            if read_model is not None:
+                async for piece in self.memory(stream, read_model):
+                    yield piece
+                is_readable = True
+        if not is_readable:
+            yield self.encode([Unreadable(stream.id, "memory")])
         of_no_one = MemoryFilter(  # the user's have been written, and another user's are not for this one to see
             project=self.project, user_ids=AnyOf((None,)), session_ids=AnyOf((stream.id,)), with_superseded=True
         )
@@ -262,8 +264,8 @@ async def export_user(
             async for piece in export.session(stream):
                 if piece:
                     yield piece
-    counts = [export.counts[kind] for kind in (ExportedMessage, ExportedMemory, Unreadable)]
-    yield export.encode([ExportEnd(export.counts.total(), export.sessions, *counts)])
+    counts = [export.counts[kind] for kind in (ExportedSession, ExportedMessage, ExportedMemory, Unreadable)]
+    yield export.encode([ExportEnd(export.counts.total(), *counts)])
 
 
 def turn_lines(session_id: str, read_model: ReadModel, numbers: Sequence[int]) -> list[ExportLine]:

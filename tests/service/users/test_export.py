@@ -23,6 +23,8 @@ from tests.support.samples.audit_lines import ADMIN_KEY, acts
 from tests.support.samples.cut_call import CUT_CALL, RESULT
 from tests.support.servers.webhook_receiver import webhook_receiver
 from tests.support.services import Serve, node_on
+from tests.support.stores.damage import Run, replace_run
+from tests.support.stores.failing import database_of
 from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.client import RequestRefused, SyncClient, Unreachable
@@ -219,6 +221,22 @@ async def test_a_session_that_is_quarantined_comes_with_what_can_be_read(app: Ap
     missing = of_type(lines, "unreadable")
     assert [{"session_id": "bad", "part": "memory"}, {"session_id": "bad", "part": "events"}] == missing
     assert 2 == lines[-1]["unreadable"]
+
+
+async def test_a_session_that_is_damaged_behind_its_snapshot_is_there_once(app: App) -> None:
+    """With what the snapshot has of it, and a line that says that something is missing."""
+    api = RestClient(app)
+    await api.create("bad", user_id="ann")
+    await api.send(*CALL, session_id="bad")
+    for change in ("forget", "refold"):
+        await api.post(f"/v1/sessions/bad/{change}", {})
+    stream = await app.services.store.journal.get_session("default", "bad")
+    await replace_run(database_of(app), stream.key, Run(b"{", 1), stream.position)
+    lines = await export(api)
+    assert ["bad"] == [one["session_id"] for one in of_type(lines, "session")]
+    assert ["memory", "events"] == [one["part"] for one in of_type(lines, "unreadable")]
+    assert {"sessions": 1, "messages": len(of_type(lines, "message")), "unreadable": 2}.items() <= lines[-1].items()
+    assert of_type(lines, "message")
 
 
 async def test_it_is_made_while_it_is_read(app: App) -> None:
