@@ -75,9 +75,11 @@ def with_images(body: JsonObject, asked: Sequence[AskedMessage]) -> JsonObject:
     for place in reversed(range(len(messages))):
         message = messages[place]
         text = message["content"] if message["role"] == "user" else None
+        if not isinstance(text, str):  # of the messages in front, which may have parts themselves
+            continue
         if text in parts:
             messages[place] = {**message, "content": parts.pop(text)}
-        elif newest in parts and text is not None and text.endswith(f"\n{newest}"):  # joined to earlier words
+        elif newest in parts and text.endswith(f"\n{newest}"):  # joined to earlier words
             before = {"type": "text", "text": text[: -len(newest) - 1]}
             messages[place] = {**message, "content": [before, *parts.pop(newest)]}
     return {**body, "messages": messages}

@@ -106,6 +106,15 @@ async def test_an_image_stays_with_its_words_where_they_are_joined(serve: Serve)
         assert [{"type": "text", "text": "Look."}, *parts] == llm.last["messages"][0]["content"]
 
 
+async def test_an_image_does_not_mind_messages_in_front(serve: Serve) -> None:
+    """A session may begin with a message of the user's that has parts itself."""
+    first, parts = [{"type": "text", "text": "I am Ann."}], [{"type": "text", "text": "And this?"}, IMAGE]
+    async with service_with_llm(serve, system_messages=[{"role": "user", "content": first}]) as (_, client, llm):
+        messages: Any = [{"role": "user", "content": parts}]
+        await client.chat.completions.create(model="any", messages=messages)
+        assert [first, parts] == [message["content"] for message in llm.last["messages"]]
+
+
 async def test_calls_of_one_message_are_shown_in_one(serve: Serve) -> None:
     """Also in later turns, with the signature that came with the first alone; calls of other messages are apart."""
     function = {"name": "menu", "arguments": "{}"}
