@@ -11,9 +11,9 @@ type_of = cache(inspect.type_info)
 ARRAYS = (inspect.ListType, inspect.VarTupleType)
 
 
-def fit(value: Any, kind: Any, *, nulls: bool = False) -> Any:
-    """A decoded value, to be converted to this kind: without null for optional fields, unless `nulls` mean something,
-    and with whole numbers as integers.
+def fit(value: Any, kind: Any, *, nulls: bool) -> Any:
+    """A decoded value, to be converted to this kind: with whole numbers as integers and, unless `nulls` mean something,
+    without null for optional fields.
     """
     return fit_to(value, alternatives(type_of(kind)), nulls)
 

@@ -157,9 +157,7 @@ async def fork_session(request: web.Request) -> web.Response:
     request[GRANT].require_setting()
     stream = await get_stream(request)
     config = await read_object(request)  # and the fields of a fork, taken out next
-    point = converted(
-        {name: config.pop(name) for name in ("at_turn", "session_id") if name in config}, ForkPoint, nulls=False
-    )
+    point = converted({name: config.pop(name) for name in ("at_turn", "session_id") if name in config}, ForkPoint)
     session_id = None if point.session_id is None else check_session_id(point.session_id)
     check_outbound_change(request, config)
     services = services_of(request)

@@ -1,6 +1,5 @@
 """Managing a memory: forget parts of it, add to it, read statistics about it."""
 
-import msgspec
 from aiohttp import web
 from msgspec import structs
 
@@ -8,8 +7,7 @@ from voicemem.context.builder import ContextOptions, select_context
 from voicemem.errors import InvalidFrame, Refused
 from voicemem.memory.add import API_PRODUCER, Added, AddedAt, ForgetRequest, Forgot, forget, record_messages
 from voicemem.memory.statistics import Statistics, statistics_of
-from voicemem.protocol.arguments import fit
-from voicemem.protocol.explanations import describe_error
+from voicemem.protocol.explanations import converted
 from voicemem.server.http.request import (
     GRANT,
     get_stream,
@@ -69,10 +67,7 @@ async def read_messages(request: web.Request) -> list[Added]:
     items = value if isinstance(value, list) else [value]
     if not all(isinstance(item, dict) for item in items):
         raise InvalidFrame("not_events", "The body must be a message or a list of messages, each a JSON object.")
-    try:
-        return msgspec.convert(fit(items, list[Added]), list[Added])
-    except msgspec.ValidationError as error:
-        raise Refused("invalid_field", describe_error(error)) from None
+    return converted(items, list[Added], nulls=False)
 
 
 @ROUTES.add("GET /v1/sessions/{id}/stats", "read", Statistics, codes="session_set_aside")
