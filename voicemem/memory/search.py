@@ -234,16 +234,15 @@ class MemoryFinder:
         if not request.given_kinds:
             return (), 0.0
         limit = min(place.statements + request.limit, MAX_FOUND) + 1
-        conditions, vectors = filter_of(project, request), self.vectors
-        if vector is None or vectors is None:
+        conditions, alone = filter_of(project, request), request.mode == "vectors" and vector is not None
+        if vector is None or self.vectors is None:
             by_words = await self.long_term.find_by_words(project, conditions, request.query, limit)
             found = [(memory, score, BY_WORDS) for memory, score in by_words]
         else:
-            restricted, alone = self.long_term.restricted(project, conditions), request.mode == "vectors"
-            rows = await find_memories_by_meaning(self.store, vectors, restricted, request.query, vector, alone)
+            restricted = self.long_term.restricted(project, conditions)
+            rows = await find_memories_by_meaning(self.store, self.vectors, restricted, request.query, vector, alone)
             found = [(to_memory(row), score, by) for row, score, by in rows]
-        by_vectors = vector is not None and request.mode == "vectors"
-        best = 1.0 if by_vectors else place.best_statement or max((score for _, score, _ in found), default=0.0)
+        best = 1.0 if alone else place.best_statement or max((score for _, score, _ in found), default=0.0)
         statements = [
             FoundMemory(**fields_of(FoundMemory, memory), score=beside(score, best), by=by)
             for memory, score, by in found[place.statements : limit]
