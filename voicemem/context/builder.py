@@ -353,7 +353,7 @@ async def make_user_document_message(
     stream = await read_models.store.journal.find_user(project, session_config.user_id)
     try:
         document = None if stream is None else (await read_models.get_state(stream)).document
-    except SessionQuarantined:  # the call goes on without what is known of its user
+    except SessionQuarantined:  # the call continues without what is known of its user
         return None
     return document_message(document, section)
 

@@ -53,7 +53,7 @@ class RequestFormat(Struct, frozen=True, kw_only=True):
     system_messages: tuple[dict[str, Any], ...] = ()
     """OpenAI message objects, `{"role":"system","content":…}`; not counted by any policy."""
     system: Literal["one", "separate"] = "one"
-    """Whether they become one message: many models take no other. For `custom` they never do."""
+    """`one` makes them one message, since many models take no more. For `custom` they stay separate."""
     interruptable: bool = True
     enrich: tuple[str, ...] = ()
     """Names in `ENRICHERS`, applied in this order."""

@@ -156,9 +156,9 @@ class LlmRequest:
     """A request to an LLM, sent once: with `chunks` or with `complete`.
 
     `alternated` makes its body with alternating roles, for an LLM that may refuse others. `item` is that of the reply
-    that it continues, `earlier_text` what this got from earlier requests. The journal gets
-    the end of the reply exactly once: from `finish`, from `fail`, or, when the caller hangs up, from `close`. Text that
-    could not be journaled while it was streamed is repeated in full in that end.
+    that it continues, `earlier_text` the text of the reply from earlier requests. The journal gets the end of the reply
+    exactly once: from `finish`, from `fail`, or, when the caller hangs up, from `close`. Text that could not be
+    journaled while it was streamed is repeated in full in that end.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class LlmRequest:
         self.body = body
         self.alternated, self.is_alternated = alternated, False
         self.service_tool_names = frozenset(tool["function"]["name"] for tool in tools)
-        """Tools that the service runs itself: the reply goes on after them."""
+        """Tools that the service runs itself: the reply continues after them."""
         self.withheld_tool_names = frozenset() if tools else turn.reserved_tool_names
         """Tools that the caller does not have and the service does not run this time: calls of them are dropped."""
         self.failure_message = parse_config(turn.stream.config).llm.failure_message or ""
@@ -193,7 +193,7 @@ class LlmRequest:
         """For the metrics; stays when neither `finish` nor a failure is reached: the caller has hung up."""
         self.has_started = False
         self.is_sent = False
-        """Whether the caller got any of the answer's text."""
+        """True if the caller got any of the answer's text."""
         self.is_ended = False
         """True if the end of the reply is in the journal, or about to be."""
 
@@ -415,7 +415,7 @@ class LlmRequest:
             self.is_ended = True
             self.writer.add(self.end_of_left())
             await self.wait_until_written()
-        # A reply that goes on keeps its item reserved, or a request that comes in between would end it as unfinished.
+        # A reply that continues keeps its item reserved, or a request that comes in between would end it as unfinished.
         if not self.must_continue:
             await self.release()
 

@@ -71,7 +71,7 @@ class InputReader:
         self.has_replies = any(messages[index].role == "assistant" for index in self.conversation)
 
     def read(self) -> NewInput:
-        """Read the new input. Raises `Refused` (`invalid_field`) for the result of a tool call that no one knows."""
+        """Read the new input. Raises `Refused` (`invalid_field`) for the result of an unknown tool call."""
         settle(self.state)
         meeting = find_meeting(self.known, self.spoken, self.may_repeat())
         begin = self.spoken[meeting.spoken].index + 1 if meeting.spoken >= 0 else 0
@@ -110,7 +110,7 @@ class InputReader:
             return True
         replies = standing_replies(self.state, turn)
         if any(reply.is_failure for reply in replies):
-            return False  # it was said that it failed: what is said after that is new
+            return False  # the failure was spoken: what the user says after it is new
         newest = max(replies, key=lambda reply: reply.key, default=None)
         if newest is not None and self.was_left(newest):
             return True
@@ -164,7 +164,7 @@ class InputReader:
         return bool(reply.item) and self.state.has_event(disconnect_id(reply.item or ""))
 
     def known_calls(self, index: int) -> Iterator[tuple[int, int]]:
-        """Where the memory has the tool calls that a message makes or answers: their turns, and their places there."""
+        """The places in the memory of the tool calls that a message makes or answers: the turn, and the index there."""
         for call_id in (self.messages[index].tool_call_id, *(call["id"] for call in self.calls[index])):
             place = self.state.tool_calls.get(call_id or "")
             if place is not None:

@@ -99,7 +99,7 @@ class Gateway:
         section = parse_config(stream.config).working_memory
         if section is not None and section.tools:
             reserved = TOOL_NAMES - caller_tool_names(chat_turn.fields.get("tools"))
-            # The document is its user's, and the session names no user, or it is quarantined: go on without tools.
+            # The document is its user's, and the session names no user, or it is quarantined: continue without tools.
             with suppress(Refused, SessionQuarantined):
                 tools = await self.working_memory.tool_definitions(stream)
         prepared = PreparedTurn(
@@ -157,7 +157,7 @@ class Gateway:
     async def close_unfinished_replies(self, stream: Stream, lease: ProducerLease) -> Stream:
         """End the replies that a killed process left open; the session's row after that.
 
-        Another node may end its reply between the two looks: then the journal has gone on, and both are repeated.
+        Another node may end its reply between the two looks: then the journal has grown, and both are repeated.
         """
         for _ in range(MAX_APPEND_ATTEMPTS):
             stream = await self.read_models.store.journal.find_session(stream.project, stream.id) or stream

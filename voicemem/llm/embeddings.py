@@ -46,7 +46,7 @@ DECODER = msgspec.json.Decoder(EmbeddingsAnswer)
 class Embedder:
     """Makes vectors, all of one model and of one size.
 
-    A server is asked for a size only where its own is another than the one that is wanted: many refuse to be asked.
+    A size is requested only of servers whose own is another: many refuse the parameter.
     """
 
     def __init__(self, complete: Complete, endpoint: LlmEndpoint, dimensions: int | None, metrics: Metrics) -> None:

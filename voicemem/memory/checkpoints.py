@@ -170,7 +170,7 @@ def read_entry(entry: CheckpointEntry) -> tuple[events.JournaledEvent, bytes]:
 
 
 def read_frame(event: events.FrameEvent, text: bytes) -> tuple[events.FrameEvent, bytes]:
-    """A frame of another stack, reduced as at the doors: the writer of the checkpoint may have added to it.
+    """A frame of another stack, reduced as in ingest: the writer of the checkpoint may have added to it.
 
     Raises `Refused`.
     """
@@ -203,7 +203,7 @@ class CheckpointSession(Struct, frozen=True):
 
 
 class CheckpointPieces(Struct, gc=False):
-    """A checkpoint as text, and where in it its parts stand."""
+    """The text of a checkpoint, and the places of its parts."""
 
     text: bytes
     voicemem: slice | None = None
@@ -279,7 +279,7 @@ async def restore_checkpoint(
     """Create a session from a checkpoint, with its memories.
 
     Raises `Refused` (`session_exists`, `session_erased`, `invalid_field`). When it raises `StoreUnavailable` the
-    session may be there without some of its memories.
+    session may exist without some of its memories.
     """
     # A checkpoint has no secrets, even if someone wrote some into it.
     public = validate_config(checkpoint.config).public
@@ -288,7 +288,7 @@ async def restore_checkpoint(
     restored, memories, new_id = checkpoint.restored, checkpoint.memories, session_id or sessions.new_id()
     if not memories.positions:
         return await sessions.restore(project, new_id, session_patch, restored, key_id)
-    # Those memories get new ids whose own are taken in the project.
+    # Memories whose ids are taken in the project get new ones.
     ids, taken = [row.id for row in memories.there], set[str]()
     for first in range(0, len(ids), LOOKED_UP):
         found = await sessions.store.memories.find_memories(project, ids[first : first + LOOKED_UP])
@@ -383,11 +383,11 @@ def check_head(found: CheckpointPieces) -> str:
 
 
 # Memories in checkpoints. A journal has no texts of memories, so that each can be erased alone; a checkpoint has those
-# that are there, in the events that told of them last. They are taken out of these again when it is restored.
+# of existing memories, in the newest events about them. They are taken out of these again when it is restored.
 
 
 async def payloads_with_texts(store: Store, stream: Stream, rows: Sequence[JournalRow]) -> list[bytes]:
-    """The payloads of these entries; where one is the last that told of a memory that is there, with its content."""
+    """The payloads of these entries; the newest one about an existing memory comes with its content."""
     ids: dict[str, None] = {}
     for row in rows:
         if b'"memory.added"' in row.payload or b'"memory.edited"' in row.payload:
@@ -415,13 +415,13 @@ class RestoredMemories(Struct):
     """Of the entries that name memories."""
 
     def apply(self, event: events.JournaledEvent, payload: bytes, position: int, received_ms: int) -> bytes:
-        """Take over what an entry says, and return its payload as a journal has it."""
+        """Apply an entry, and return its payload as a journal has it."""
         if not isinstance(event, NAMES_MEMORIES):
             return payload
         self.positions.append(position)
         if isinstance(event, events.MemoryAdded):
             known = {"id": event.memory_id, "text": event.text or "", "created_ms": received_ms}
-            # Whose it is follows when it is written.
+            # Its owner is filled in when it is written.
             known |= {"updated_ms": received_ms, "position": position, "key": 0, "project": ""}
             self.rows[event.memory_id] = records.new_row(event, event.same_as, **known)
         elif isinstance(event, events.MemoryRemoved):
@@ -447,7 +447,7 @@ class RestoredMemories(Struct):
 
 
 class Renaming(Struct, frozen=True):
-    """How the memories of a checkpoint are called where it is restored, and its session."""
+    """The new ids of a checkpoint's memories, by the old ones; and of its session the old id and the new one."""
 
     session: tuple[str, str]
     ids: Mapping[str, str]
@@ -472,7 +472,7 @@ class Renaming(Struct, frozen=True):
         return new if id == old else id
 
     def row(self, row: MemoryRow, rules: Rules | None) -> MemoryRow:
-        """A memory with the new names, without what must not be kept."""
+        """A memory with the new ids, redacted."""
         details = records.details_of(row)
         evidence = tuple(structs.replace(one, session_id=self.session_id(one.session_id)) for one in details.evidence)
         same_as = None if details.same_as is None else self.name(details.same_as)

@@ -1,7 +1,7 @@
 """Exports: calls as documents (docs/exports.md), and all that is stored of a user (docs/privacy.md).
 
-Both write JSON lines, one session at a time, and of a long one a few turns of a user's export, so neither takes more
-memory than its largest session.
+Both write JSON lines, one session at a time (for a user, a few turns of a long one), so neither takes more memory than
+its largest session.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ async def export_user(
 
 
 def turn_lines(session_id: str, read_model: ReadModel, numbers: Sequence[int]) -> list[ExportLine]:
-    """The messages of these turns, those in progress too, and their tool calls, also where they are forgotten."""
+    """The messages of these turns, with those in progress, and their tool calls; forgotten ones too."""
     turns = [read_model.state.turns[number] for number in numbers]
     lines: list[ExportLine] = []
     for turn in turns:

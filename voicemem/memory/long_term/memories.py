@@ -1,7 +1,7 @@
 """Memories that last beyond their call: read, added, changed, removed and listed.
 
-What changes is planned from what stands, and written at the position of the journal up to which that was read. If
-something else was journaled first, all of that is repeated. So writers on any number of nodes lose nothing.
+A change is planned from the rows as they are, and written at the position of the journal up to which they were read.
+If something else was journaled first, both are repeated. So writers on any number of nodes lose nothing.
 """
 
 import asyncio
@@ -29,12 +29,12 @@ from voicemem.store.port import Store
 from voicemem.store.streams import Stream
 
 SAME_LOOKED_AT = 5
-"""Of the memories that have words in common with a new one, those that are looked at for the same text."""
+"""How many of the memories that share words with a new one are checked for the same text."""
 MAX_USED = 10_000
-"""Memories of a project of which it is noted at a time that they were used."""
+"""Memories of a project whose use waits to be noted."""
 MAX_TOUCHED = 200
 MAX_CHAIN = 100
-"""Memories that say the same, each of another session, that are removed with the newest."""
+"""Memories with the same text, each of another session, that are removed with the newest."""
 TOO_FAST = "Memories change faster than this change can be stored; try again."
 
 
@@ -71,7 +71,7 @@ class LongTermMemory:
         return records.to_memory(await self.require_row(project, id))
 
     async def find_all(self, project: str, ids: Sequence[str]) -> list[records.Memory]:
-        """Those of these memories that are there, in the order of the ids."""
+        """The memories of these ids that exist, in the order of the ids."""
         rows = {row.id: row for row in await self.store.memories.find_memories(project, ids) if self.is_there(row)}
         return [records.to_memory(rows[id]) for id in dict.fromkeys(ids) if id in rows]
 
@@ -95,7 +95,7 @@ class LongTermMemory:
         return structs.replace(filter, project=project, unexpired_at_ms=expired_ms)
 
     async def evidence(self, project: str, memory: records.Memory) -> list[records.EvidenceLine]:
-        """The messages that a memory comes from, as they were heard; of sessions that are gone there are none."""
+        """The messages that a memory comes from, as they were heard; none of sessions that are gone."""
         lines: list[records.EvidenceLine] = []
         for source in memory.evidence:
             stream = None if source.evidence else await self.store.journal.find_session(project, source.session_id)
@@ -117,7 +117,7 @@ class LongTermMemory:
         return await self.read_models.read(stream, read)
 
     def count_use(self, project: str, ids: Iterable[str]) -> None:
-        """Have it noted soon that these memories were used; a search does not wait for that."""
+        """Have the use of these memories noted soon; a search does not wait for it."""
         used = self.used[project]
         if len(used) < MAX_USED:
             used.update(dict.fromkeys(ids))
@@ -149,7 +149,7 @@ class LongTermMemory:
     async def add(
         self, project: str, drafts: Sequence[records.MemoryDraft], now: int | None = None
     ) -> list[records.Memory]:
-        """Keep memories; they are found once this returns. Each is answered as it stands then, in the order given.
+        """Keep memories; they can be found once this returns. They are returned as they are then, in the same order.
 
         One without an `id` that says the same as a memory of the same owner is that memory. One with the `id` of a
         memory replaces it. Raises `Refused` (`invalid_field`, `text_too_long`, `too_big`, `session_erased`,
@@ -205,13 +205,13 @@ class LongTermMemory:
         return draft
 
     def with_ttl(self, row: MemoryRow, since_ms: int) -> MemoryRow:
-        """The row, which ends some time after `since_ms` if all of its kind do."""
+        """The row, which expires some time after `since_ms` if memories of its kind do."""
         if row.expires_ms is not None or row.pinned or row.kind not in self.ttl_ms:
             return row
         return structs.replace(row, expires_ms=since_ms + self.ttl_ms[row.kind])
 
     async def add_some(self, group: Sequence[plans.Settled], now: int, several: bool) -> dict[int, MemoryRow]:
-        """Keep memories that stand in one journal; the rows by their places, which errors name if there are several."""
+        """Keep memories of one journal; the rows by their places, which errors name if there are several."""
         owner, session = group[0].owner, group[0].session
         name = (owner.project, owner.user_id) if session is None else session.key
         async with self.locks.setdefault(name, asyncio.Lock()):
@@ -254,7 +254,7 @@ class LongTermMemory:
         return written
 
     async def plan_draft(self, plan: plans.Plan, settled: plans.Settled) -> MemoryRow:
-        """Plan to keep a memory; the row that there is of it then."""
+        """Plan to keep a memory; its row after that."""
         draft, owner = settled.draft, settled.owner
         draft = structs.replace(draft, supersedes=await plans.check_superseded(self.store.memories, draft, owner))
         if draft.id is not None:
@@ -381,7 +381,7 @@ class LongTermMemory:
         return await self.remove_rows(found.values(), reason)
 
     async def remove_rows(self, rows: Iterable[MemoryRow], reason: RemovalReason) -> list[str]:
-        """Remove these memories, wherever they stand; the ids of those that were there."""
+        """Remove these memories from the journals that they are in; the ids of those that existed."""
         by_stream: defaultdict[int, list[MemoryRow]] = defaultdict(list)
         for row in rows:
             by_stream[row.key].append(row)
