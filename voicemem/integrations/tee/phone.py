@@ -58,10 +58,10 @@ def whole_ms(ms: float) -> int:
 
 
 class Mark(NamedTuple):
-    """A mark that was sent, and behind how much audio; None if a `clear` has discarded that."""
+    """A mark that was sent, and behind how much audio."""
 
     name: str
-    at_ms: float | None
+    at_ms: float
 
 
 class PhoneMeter:
@@ -157,7 +157,9 @@ class PhoneMeter:
         for _ in range(place + 1):
             self.marks.popleft()
         position, began = self.begun
-        if at_ms is None or at_ms < position:
+        if (
+            at_ms <= position
+        ):  # of an earlier stretch, or discarded: a `clear` begins a stretch behind all that was sent
             return
         late_ms = ts - began - (at_ms - position)
         if late_ms < 0:  # it plays ahead of our clock, unless it has dropped audio by itself
@@ -165,7 +167,7 @@ class PhoneMeter:
             if ahead_ms <= MAX_AHEAD_MS:
                 self.begun, self.stalled_ms, self.is_changed = (at_ms, ts), 0.0, True
                 self.ahead_ms = ahead_ms
-        elif at_ms > position:
+        else:
             self.earliest_ms = late_ms if self.earliest_ms is None else min(self.earliest_ms, late_ms)
             before_ms, stalled_ms = self.stalled_ms, late_ms - self.earliest_ms
             self.stalled_ms = stalled_ms if stalled_ms > STALLED_MS else 0.0
@@ -173,7 +175,6 @@ class PhoneMeter:
 
     def clear(self, ts: int, at_ms: float) -> None:
         """Nothing behind this position is played any more."""
-        self.marks = deque(Mark(mark.name, None) for mark in self.marks)
         if self.sent_ms > self.cleared_ms:
             self.cuts.append([ts, whole_ms(at_ms), whole_ms(self.sent_ms)])
             self.cleared_ms = self.sent_ms

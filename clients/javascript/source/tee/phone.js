@@ -67,7 +67,7 @@ export class PhoneMeter {
     this.aheadMs = 0;
     /** @type {number | null} How long after its audio a mark comes back, at least. */
     this.earliestMs = null;
-    /** @type {{name: string, atMs: number | null}[]} Marks that were sent; without a position once discarded. */
+    /** @type {{name: string, atMs: number}[]} Marks that were sent, and behind how much audio. */
     this.marks = [];
     /** @type {number | null} When the first audio was sent that is not reported. */
     this.since = null;
@@ -199,7 +199,8 @@ export class PhoneMeter {
     const { atMs } = this.marks[place];
     this.marks.splice(0, place + 1);
     const { position, ts: began } = this.begun;
-    if (atMs === null || atMs < position) {
+    if (atMs <= position) {
+      // of an earlier stretch, or discarded: a `clear` begins a stretch behind all that was sent
       return;
     }
     const lateMs = ts - began - (atMs - position);
@@ -212,7 +213,7 @@ export class PhoneMeter {
         this.aheadMs = aheadMs;
         this.isChanged = true;
       }
-    } else if (atMs > position) {
+    } else {
       this.earliestMs = Math.min(this.earliestMs ?? lateMs, lateMs);
       const before = this.stalledMs;
       const stalledMs = lateMs - this.earliestMs;
@@ -228,7 +229,6 @@ export class PhoneMeter {
    * @param {number} atMs
    */
   clear(ts, atMs) {
-    this.marks = this.marks.map(({ name }) => ({ name, atMs: null }));
     if (this.sentMs > this.clearedMs) {
       this.cuts.push([ts, Math.round(atMs), Math.round(this.sentMs)]);
       this.clearedMs = this.sentMs;
