@@ -12,7 +12,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-BYTES_A_MS = 8
+BYTES_PER_MS = 8
 STEP_S = 0.01
 SILENCE_S = 0.3
 """The caller takes so much of it for the end."""
@@ -56,7 +56,7 @@ class Telephone:
         async for message in connection:
             frame = json.loads(message)
             if frame["event"] == "media":
-                self.play(len(base64.b64decode(frame["media"]["payload"])) // BYTES_A_MS)
+                self.play(len(base64.b64decode(frame["media"]["payload"])) // BYTES_PER_MS)
             elif frame["event"] == "clear":
                 self.queued_ms = 0
 

@@ -35,7 +35,7 @@ PIECE_MS = 200
 """How much audio a vendor sends at once."""
 FASTER = 4
 """How much faster than it plays audio comes from a vendor."""
-BYTES_A_MS = 8
+BYTES_PER_MS = 8
 AHEAD_MS = 300
 """How much earlier than its audio a vendor sends a word."""
 MARKS = '.,;:!?…"”»)]'
@@ -238,7 +238,7 @@ class OpenAI:
         about = {"item_id": self.item(number), "response_id": f"resp_{number}"}
         if text:
             yield {"type": "response.output_audio_transcript.delta", "delta": text, **about}
-        audio = base64.b64encode(bytes(ms * BYTES_A_MS)).decode()
+        audio = base64.b64encode(bytes(ms * BYTES_PER_MS)).decode()
         yield {"type": "response.output_audio.delta", "delta": audio, **about}
 
     def done(self, number: int, text: str) -> Iterator[Any]:
@@ -300,7 +300,7 @@ class Deepgram:
     def piece(self, number: int, text: str, ms: int) -> Iterator[Any]:
         if text:
             yield {"type": "ConversationText", "role": "assistant", "content": text}
-        yield bytes(ms * BYTES_A_MS)
+        yield bytes(ms * BYTES_PER_MS)
 
     def done(self, number: int, text: str) -> Iterator[Any]:
         yield {"type": "AgentAudioDone"}
@@ -399,7 +399,7 @@ class Call:
         """The app sends audio to the phone, and a mark behind it."""
         if self.is_closed:
             return
-        payload = base64.b64encode(bytes(played.length_ms * BYTES_A_MS)).decode()
+        payload = base64.b64encode(bytes(played.length_ms * BYTES_PER_MS)).decode()
         media = {"event": "media", "streamSid": "MZ1", "media": {"payload": payload}}
         self.tee.cross(media, "app")
         self.to_phone.send((media, played))

@@ -32,8 +32,8 @@ COMPANDED = ("mulaw", "x-mulaw", "pcmu", "alaw", "x-alaw", "pcma", "ulaw")
 LINEAR = ("l16", "x-l16", "linear16", "pcm", "lpcm")
 
 
-def bytes_a_ms(form: Any) -> float | None:
-    """How many bytes of a format are a millisecond; None for one that is not known or has no constant rate."""
+def bytes_per_ms(form: Any) -> float | None:
+    """How many bytes of a format make a millisecond; None for one that is not known or has no constant rate."""
     if not isinstance(form, dict):
         return USUAL_RATE / 1_000
     encoding = form.get("encoding") or form.get("contentType")
@@ -70,7 +70,7 @@ class PhoneMeter:
     def __init__(self) -> None:
         self.stream: str | None = None
         self.rate: float | None = USUAL_RATE / 1_000
-        """Bytes a millisecond; None where that is not known: such audio is not measured."""
+        """Bytes per millisecond; None where that is not known: such audio is not measured."""
         self.sent_ms = 0.0
         self.begun = (0.0, 0)
         """The position at which the newest stretch begins, and when."""
@@ -122,7 +122,7 @@ class PhoneMeter:
             case "stop", _:  # it says so as late as a mark comes back
                 self.clear(ts, self.at_ms(ts - whole_ms(self.earliest_ms or 0)))
             case "start", _:
-                self.stream, self.rate = raw.get("streamSid"), bytes_a_ms(raw["start"]["mediaFormat"])
+                self.stream, self.rate = raw.get("streamSid"), bytes_per_ms(raw["start"]["mediaFormat"])
         return None if raw["event"] in ("media", "mark", "clear") else raw
 
     def mark_name(self, raw: JsonObject) -> str:
@@ -134,7 +134,7 @@ class PhoneMeter:
         if not isinstance(payload, str):
             raise MalformedFrame("An audio frame has no audio.")
         if "contentType" in media:
-            self.rate = bytes_a_ms(media)
+            self.rate = bytes_per_ms(media)
         self.send(len(payload.rstrip("=")) * 3 // 4, ts)
 
     def send(self, count: int, ts: int) -> None:

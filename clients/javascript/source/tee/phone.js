@@ -28,7 +28,7 @@ const COMPANDED = ["mulaw", "x-mulaw", "pcmu", "alaw", "x-alaw", "pcma", "ulaw"]
 const LINEAR = ["l16", "x-l16", "linear16", "pcm", "lpcm"];
 
 /**
- * How many bytes of a format are a millisecond; null for one that is not known or has no constant rate.
+ * How many bytes of a format make a millisecond; null for one that is not known or has no constant rate.
  *
  * @param {any} form
  * @returns {number | null}
@@ -57,7 +57,7 @@ export class PhoneMeter {
   constructor() {
     /** @type {string | undefined} */
     this.stream = undefined;
-    /** @type {number | null} Bytes a millisecond; null where that is not known: such audio is not measured. */
+    /** @type {number | null} Bytes per millisecond; null where that is not known: such audio is not measured. */
     this.rate = USUAL_RATE / 1_000;
     this.sentMs = 0;
     /** The position at which the newest stretch begins, and when. */
