@@ -1,5 +1,7 @@
 /** A session for code that nothing may hold up: what it cannot do is warned of, once for each reason. */
 
+import { TimedOut } from "../errors.js";
+
 /** @typedef {import("../client.js").Client} Client */
 /** @typedef {import("../dialects/dialect.js").JsonObject} JsonObject */
 /** @typedef {import("../session.js").Session} Session */
@@ -92,7 +94,7 @@ export class BackgroundSession {
         .filter((session) => session !== this.session && session.sessionId === this.sessionId);
       await Promise.all([
         this.session.flush({ timeoutMs }),
-        ...others.map((session) => session.flush({ timeoutMs }).catch(() => {})),
+        ...others.map((session) => session.flush({ timeoutMs }).catch(unlessLate)),
       ]);
       return await this.session.context({ ...params, timeoutMs: leftMs() });
     } catch (error) {
@@ -136,6 +138,17 @@ export function warn(client, sentence) {
     client.options.warn(sentence);
   } catch (mistake) {
     console.error("warn has failed:", mistake);
+  }
+}
+
+/**
+ * What another connection of the call cannot deliver at all is not waited for; what is late is not left out.
+ *
+ * @param {unknown} error
+ */
+function unlessLate(error) {
+  if (error instanceof TimedOut) {
+    throw error;
   }
 }
 

@@ -4,7 +4,7 @@ import { test } from "node:test";
 import { WebSocket } from "ws";
 
 import { memoryOf, tee } from "../../source/tee/tee.js";
-import { clientTo, newId, service } from "../clients.js";
+import { behindProxy, clientTo, newId, service } from "../clients.js";
 import { until } from "../service.js";
 import { arrivals, call, forward, recordedClock } from "./vendors.js";
 
@@ -46,6 +46,24 @@ test("what_the_phone_has_played_is_what_was_heard", async (t) => {
   await memoryOf(socket).close();
   const [reply] = await one.contents(sessionId);
   assert.deepEqual([reply.content, reply.metadata.interrupted], ["In Oslo it rains until the ", true]);
+});
+
+/** What the phone has played is not in a context that the service gives meanwhile: so there is none. */
+test("words_of_another_connection_that_do_not_come_in_time", async (t) => {
+  const { proxy, client } = await behindProxy(t, { WebSocket, contextTimeoutMs: 2_000, silenceMs: 60_000 }, one);
+  const [socket] = await call(t);
+  const [phone, handset] = await call(t);
+  const sessionId = newId();
+  tee(socket, client, { dialect: "openai-realtime", sessionId });
+  tee.phone(phone, memoryOf(socket));
+  const atBridge = arrivals(phone);
+  await forward({ event: "start", streamSid: "MZ1", start: { callSid: "CA1" } }, handset, atBridge);
+  await Promise.all([socket, phone].map((each) => memoryOf(each).session.ready()));
+  assert.notEqual(await memoryOf(socket).context(), null);
+  proxy.toServer.swallow = true;
+  await forward({ event: "dtmf", streamSid: "MZ1", dtmf: { digit: "1" } }, handset, atBridge);
+  await memoryOf(phone).reduced();
+  assert.equal(await memoryOf(socket).context(), null);
 });
 
 /** Another connection's memory has to know its session. */
