@@ -89,11 +89,11 @@ def phone(connection: C, client: Client | str | CallMemory, session_id: str | No
     The connection is that of the phone's media stream (Twilio, SignalWire, Telnyx, Plivo, Vonage). In place of a client
     and an id, the memory of another connection of the call may be given. All else is as with `tee`.
     """
-    if not isinstance(client, CallMemory):
-        return tee(connection, client, session_id, dialect=TWILIO_MEDIA_STREAMS.name, **options)
-    if client.session_id is None:
-        raise ValueError("the session of this memory has no id yet: give both connections a session_id")
-    return tee(connection, client.client, client.session_id, dialect=TWILIO_MEDIA_STREAMS.name, **options)
+    if isinstance(client, CallMemory):
+        session_id, client = client.session_id, client.client
+        if session_id is None:
+            raise ValueError("the session of this memory has no id yet: give both connections a session_id")
+    return tee(connection, client, session_id, dialect=TWILIO_MEDIA_STREAMS.name, **options)
 
 
 def memory_of(connection: object) -> CallMemory:
