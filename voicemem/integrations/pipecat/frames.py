@@ -67,10 +67,13 @@ class FrameListener:
         self.arrived = asyncio.Event()
         """Set while no interruption is on its way to the output."""
         self.arrived.set()
-        user_turn = getattr(frames, "LLMContextUserTurnFrame", None)
-        self.tells_user_turns = user_turn is not None
+        self.tells_user_turns = hasattr(frames, "LLMContextUserTurnFrame")
         """True if the end of the caller's turn has a frame of its own; else the request to the LLM is it."""
-        self.handlers: dict[type, Handler | None] = {
+        self.handlers = self.handlers_of(frames)
+
+    def handlers_of(self, frames: Any) -> dict[type, Handler | None]:
+        """The handlers of Pipecat's types of frames; a type that inherits from one of them is added when it comes."""
+        handlers: dict[type, Handler | None] = {
             frames.StartFrame: self.on_start,
             frames.TranscriptionFrame: self.caller.transcribed,
             frames.InterimTranscriptionFrame: at_first_push(self.caller.said),
@@ -95,8 +98,9 @@ class FrameListener:
             frames.EndFrame: self.on_end,
             frames.CancelFrame: lambda pushed, at: self.end(at, pushed.frame.reason),
         }
-        if user_turn is not None:
-            self.handlers[user_turn] = self.on_user_turn
+        if self.tells_user_turns:
+            handlers[frames.LLMContextUserTurnFrame] = self.on_user_turn
+        return handlers
 
     def on_push(self, pushed: Any) -> None:
         """A processor pushed a frame: `FramePushed` of pipecat."""
