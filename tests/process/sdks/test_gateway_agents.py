@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import warnings
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
@@ -27,12 +26,6 @@ with warnings.catch_warnings():
     from bench.harness.livekit.scenarios import JOKE, STORY
     from bench.harness.livekit.scenarios import answer as unused
     from bench.harness.livekit.stage import PLAIN, Stage
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> None:
-    """LiveKit warns of what its own tasks do at a close."""
-    logging.getLogger("livekit").setLevel(logging.CRITICAL)
 
 
 class BookingLlm(LlmServer):

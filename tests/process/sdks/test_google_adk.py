@@ -16,7 +16,6 @@ import pytest
 from tests.support.callers.client_sessions import FAR_S, client_for, client_to, options
 from tests.support.callers.rest import RestClient, wait_until_closed
 from tests.support.processes.service_process import running_process
-from tests.support.services import Serve
 from voicemem.app import App
 from voicemem.client import Client, Options, SyncClient
 from voicemem.config.service import Address
@@ -54,11 +53,6 @@ STREAMED = RunConfig(streaming_mode="sse")
 def look_up(city: str) -> dict[str, str]:
     """What the weather is."""
     return {"weather": f"rain in {city}"}
-
-
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    return await serve()
 
 
 class Bot:

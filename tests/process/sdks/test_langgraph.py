@@ -15,7 +15,6 @@ from tests.support.callers.client_sessions import FAR_S, client_for, client_to, 
 from tests.support.callers.rest import RestClient, wait_until_closed
 from tests.support.processes.ports import free_ports
 from tests.support.processes.service_process import running_process
-from tests.support.services import Serve
 from voicemem.app import App
 from voicemem.client import Client, Options, SyncClient
 from voicemem.config.service import Address
@@ -39,11 +38,6 @@ WEATHER = "In Oslo it rains until the evening."
 def look_up(city: str) -> str:
     """What the weather is."""
     return f"rain in {city}"
-
-
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    return await serve()
 
 
 def bot(memory: Any, model: ScriptedChatModel, saver: Any = None, **more: Any) -> Any:

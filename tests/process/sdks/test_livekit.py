@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import warnings
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,7 +13,6 @@ import pytest
 from tests.support.callers.client_sessions import client_for, client_to
 from tests.support.callers.rest import RestClient, wait_until_closed
 from tests.support.needs import needs_module
-from tests.support.services import Serve
 from voicemem.app import App
 from voicemem.client import Client
 from voicemem.config.service import Address
@@ -35,17 +33,6 @@ NOBODY = Address("127.0.0.1", 1)
 EDGE = {"aligned": 1, "plain": 2, "unsynced": 2}
 """Words that may be wrong: the device of a busy machine stops a little before or after it says so."""
 BY_NAME = {one.name: one for one in SCENARIOS}
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> None:
-    """LiveKit warns of what its own tasks do at a close."""
-    logging.getLogger("livekit").setLevel(logging.CRITICAL)
-
-
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    return await serve()
 
 
 async def remembered(app: App, scenario: Scenario, mode: Mode) -> tuple[Stage, list[JsonObject]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -30,17 +29,6 @@ CHINESE = ("我想订一张", "去北京的票。")
 THAI = ("ผมอยากจอง", "ตั๋วไปเชียงใหม่")
 AHEAD: dict[str, Any] = {"preemptive": True, "endpointing_s": 0.5}
 ENGLISH = ("I would like", "a ticket", "to Oslo")
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> None:
-    """LiveKit warns of what its own tasks do at a close."""
-    logging.getLogger("livekit").setLevel(logging.CRITICAL)
-
-
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    return await serve()
 
 
 async def says(stage: Stage, *finals: str, interim: str = "…", apart_s: float = 0.0) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 import warnings
 from collections.abc import AsyncIterator
@@ -34,12 +33,6 @@ with warnings.catch_warnings():
 
 EDGE = 2
 """Words that may be wrong: the device of a busy machine stops a little before or after it says so."""
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> None:
-    """LiveKit warns of what its own tasks do at a close."""
-    logging.getLogger("livekit").setLevel(logging.CRITICAL)
 
 
 class Followed:

@@ -11,7 +11,6 @@ import pytest
 
 from tests.support.callers.client_sessions import client_for, client_to
 from tests.support.callers.rest import RestClient
-from tests.support.services import Serve
 from voicemem.app import App
 from voicemem.client import Client
 from voicemem.config.service import Address
@@ -57,11 +56,6 @@ async def wait_until(happened: Callable[[], object]) -> None:
 def look_up(city: str) -> str:
     """What the weather is."""
     return f"rain in {city}"
-
-
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    return await serve()
 
 
 def bot(*steps: Any, tools: list[Any] | None = None) -> tuple[Agent, ScriptedModel]:

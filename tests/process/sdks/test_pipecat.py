@@ -13,14 +13,12 @@ import pytest
 from tests.support.callers.client_sessions import client_for, client_to
 from tests.support.callers.rest import RestClient
 from tests.support.needs import needs_module
-from tests.support.services import Serve
 from voicemem.app import App
 from voicemem.config.service import Address
 
 needs_module("pipecat", "pipecat")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what the framework imports is not ours
-    from loguru import logger
     from pipecat.frames.frames import EndFrame
 
     from bench.harness.pipecat.call import MODES, Call, Scenario
@@ -34,12 +32,6 @@ BY_NAME = {one.name: one for one in SCENARIOS}
 NOBODY = Address("127.0.0.1", 1)
 MOST_WRONG = {name: 0 if mode.words else 2 if mode.tokens else 1 for name, mode in MODES.items()}
 """Words that one cut reply may be wrong by: with word times none, else one at the edge of the cut."""
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> None:
-    """Pipecat logs every frame to the terminal."""
-    logger.remove()
 
 
 @cache
@@ -117,11 +109,6 @@ def test_what_cannot_be_understood_holds_nothing_up(caplog: pytest.LogCaptureFix
 
 
 # A running service, in real time
-
-
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    return await serve()
 
 
 async def interrupts(call: Call) -> None:

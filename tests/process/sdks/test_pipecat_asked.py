@@ -18,7 +18,6 @@ from voicemem.app import App
 needs_module("pipecat", "pipecat")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what the framework imports is not ours
-    from loguru import logger
     from pipecat.audio.dtmf.types import KeypadEntry
     from pipecat.frames.frames import (
         Frame,
@@ -40,17 +39,6 @@ CHINESE = ("我想订一张", "去北京的票。")
 THAI = ("ผมอยากจอง", "ตั๋วไปเชียงใหม่")
 ENGLISH = ("I would like", "a ticket", "to Oslo")
 SHORT = [CAR, OKAY, CAR, OKAY]
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> None:
-    """Pipecat logs every frame to the terminal."""
-    logger.remove()
-
-
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    return await serve()
 
 
 Script = Callable[[Any], Awaitable[None]]

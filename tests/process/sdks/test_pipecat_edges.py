@@ -15,7 +15,6 @@ from tests.support.services import Serve
 needs_module("pipecat", "pipecat")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what the framework imports is not ours
-    from loguru import logger
     from pipecat.frames.frames import (
         Frame,
         InterruptionFrame,
@@ -38,12 +37,6 @@ with warnings.catch_warnings():
 
 pytestmark = pytest.mark.filterwarnings("default")  # the framework's own are not ours
 ORDER: dict[str, Any] = {"item": "pizza"}
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> None:
-    """Pipecat logs every frame to the terminal."""
-    logger.remove()
 
 
 def said(call: Recorded) -> list[tuple[str, str]]:

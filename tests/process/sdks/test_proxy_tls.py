@@ -19,7 +19,6 @@ from tests.support.callers.rest import RestClient, wait_until_closed
 from tests.support.needs import missing, needs
 from tests.support.servers.certificates import self_signed_files
 from tests.support.servers.voice_proxy import proxy_to
-from tests.support.services import Serve
 from voicemem.app import App
 from voicemem.errors import CannotStart
 
@@ -46,11 +45,6 @@ SAID = {
     "content_index": 0,
     "transcript": "Grüß Gott.",
 }
-
-
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    return await serve()
 
 
 async def vendor(connection: ServerConnection) -> None:
