@@ -57,8 +57,10 @@ from voicemem.dialects.translating import (
     playing_at,
     settle_given,
     space_between,
+    timed_words,
     turn_of_speech,
     utterance_turn,
+    words_since,
 )
 from voicemem.protocol.events import Asr, LlmDelta, LlmDone, MessageEvent, ToolCall, ToolResult, Tts, Word
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
@@ -393,15 +395,20 @@ def offset_ms(offset: str | None) -> int | None:
     return None if found is None else round(float(found[1]) * 1000)
 
 
+def span_of(word: JsonObject) -> tuple[int, int] | None:
+    """When a word begins and ends; None unless both are stated."""
+    begin, end = offset_ms(word.get("startOffset")), offset_ms(word.get("endOffset"))
+    return None if begin is None or end is None else (begin, end)
+
+
 def time_words(raw: Iterable[JsonObject], item: str, known: Known) -> Made:
     """Words of a reply with their times, which count from its first word on."""
-    timed = [(one.get("word"), offset_ms(one.get("startOffset")), offset_ms(one.get("endOffset"))) for one in raw]
-    known_times = [(text, start, end) for text, start, end in timed if text and start is not None and end is not None]
-    if known_times:
-        zero, last = known.notes.get("timed") or (known_times[0][1], 0)
-        words = [Word(text, max(0, start - zero), max(0, start - zero, end - zero)) for text, start, end in known_times]
+    timed = [(one["word"], *span) for one in raw if one.get("word") and (span := span_of(one)) is not None]
+    if timed:
+        zero, last = known.notes.get("timed") or (timed[0][1], 0)
+        words = words_since(zero, timed)
         known.note("timed", [zero, max(last, *(word.end_ms for word in words))])
-        yield Tts(item=item, words=tuple(words))
+        yield Tts(item=item, words=words)
 
 
 def playing(known: Known, reply: KnownReply, ts: int) -> Playing | None:
@@ -496,15 +503,9 @@ def hear(heard: JsonObject, interim: str, final: bool, known: Known) -> Made:
 
 def heard_words(heard: JsonObject) -> tuple[Word, ...] | None:
     """The words of a transcription with their times from its first word on, where it times each of them."""
-    texts, raw = heard.get("text", "").split(), heard.get("words") or ()
-    times = [(offset_ms(one.get("startOffset")), offset_ms(one.get("endOffset"))) for one in raw]
-    if not times or len(times) != len(texts) or any(None in one for one in times):
-        return None
-    zero = times[0][0] or 0
-    return tuple(
-        Word(text, max(0, (start or 0) - zero), max(0, (start or 0) - zero, (end or 0) - zero))
-        for text, (start, end) in zip(texts, times, strict=True)
-    )
+    raw = heard.get("words") or ()
+    spans = [span for one in raw if (span := span_of(one)) is not None]
+    return timed_words(heard.get("text", ""), spans) if len(spans) == len(raw) else None
 
 
 def type_texts(turns: list[JsonObject], ts: int, known: Known) -> Made:

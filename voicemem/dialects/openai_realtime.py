@@ -38,6 +38,7 @@ from voicemem.dialects.translating import (
     playing_at,
     pressed,
     settle_given,
+    timed_words,
     tool_call,
     tool_result,
     turn_of_speech,
@@ -241,7 +242,7 @@ def transcribe(frame: JsonObject, ts: int, known: Known) -> Made:
     if kind == "completed":
         text, phrases = frame.get("transcript") or "", frame.get("phrases") or ()
         language = next((one["locale"] for one in phrases if one.get("locale")), None)
-        turn, words = turn_of_speech(item, known, new_turn), timed_words(text, phrases)
+        turn, words = turn_of_speech(item, known, new_turn), timed_words(text, spans_of(phrases))
         yield Asr(item=item, text=text, final=True, turn_id=turn, words=words, language=language)
     elif segment is not None and segment.final:
         return
@@ -251,15 +252,11 @@ def transcribe(frame: JsonObject, ts: int, known: Known) -> Made:
         yield Asr(item=item, text=before, final=True)
 
 
-def timed_words(text: str, phrases: Iterable[JsonObject]) -> tuple[Word, ...] | None:
-    """The words of a transcript with their times, from the first on."""
-    times = [time for phrase in phrases for time in phrase.get("words") or ()]
-    words = text.split()
-    if not times or len(times) != len(words):
-        return None
-    since = [max(0, time["offset_milliseconds"] - times[0]["offset_milliseconds"]) for time in times]
-    ends = [begin + max(0, time["duration_milliseconds"]) for begin, time in zip(since, times, strict=True)]
-    return tuple(map(Word, words, since, ends))
+def spans_of(phrases: Iterable[JsonObject]) -> list[tuple[int, int]]:
+    """When each word of phrases begins and ends; none begins before the first."""
+    words = [word for phrase in phrases for word in phrase.get("words") or ()]
+    begins = [max(words[0]["offset_milliseconds"], word["offset_milliseconds"]) for word in words]
+    return [(begin, begin + max(0, word["duration_milliseconds"])) for begin, word in zip(begins, words, strict=True)]
 
 
 def add_item(frame: JsonObject, ts: int, known: Known) -> Made:

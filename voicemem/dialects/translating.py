@@ -6,13 +6,23 @@ nothing was heard, where the one before it had some. What follows is marked as a
 more (docs/dialects.md).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent, Translate
-from voicemem.protocol.events import Interrupt, LlmDone, MessageEvent, Metric, SessionEnd, ToolCall, ToolResult, Tts
+from voicemem.protocol.events import (
+    Interrupt,
+    LlmDone,
+    MessageEvent,
+    Metric,
+    SessionEnd,
+    ToolCall,
+    ToolResult,
+    Tts,
+    Word,
+)
 from voicemem.protocol.types import MAX_INTEGER, SPACELESS, JsonObject
 
 MAX_QUEUE = 20
@@ -208,6 +218,19 @@ def latencies(
         value = measured.get(field)
         if value is not None and 0 <= value * unit_ms <= MAX_INTEGER:
             yield Metric(name=name, latency_ms=round(value * unit_ms), turn_id=turn_id, ts=ts)
+
+
+def timed_words(text: str, times: Sequence[tuple[int, int]]) -> tuple[Word, ...] | None:
+    """The words of a text with their begins and ends, from the first one's begin on; None unless all are timed."""
+    texts = text.split()
+    if not times or len(times) != len(texts):
+        return None
+    return words_since(times[0][0], ((text, *span) for text, span in zip(texts, times, strict=True)))
+
+
+def words_since(zero: int, timed: Iterable[tuple[str, int, int]]) -> tuple[Word, ...]:
+    """Words with their begins and ends, which count from a time on."""
+    return tuple(Word(text, max(0, begin - zero), max(0, begin - zero, end - zero)) for text, begin, end in timed)
 
 
 def note_newest(key: str, value: Any, most: int, known: Known) -> None:
