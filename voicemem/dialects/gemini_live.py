@@ -50,6 +50,7 @@ from voicemem.dialects.reading import audio_bytes, json_object, values
 from voicemem.dialects.translating import (
     Playing,
     close_by_clock,
+    complete,
     connect,
     give,
     grown,
@@ -306,7 +307,7 @@ def server_events(frame: JsonObject, ts: int, known: Known) -> Made:
     if answers or is_heard:
         yield from settle_connection(is_heard, known)
     if answers and is_next(ts, known):  # another reply, though the end of the one before was not sent
-        yield from complete(known, played=False)
+        yield from end_exchange(known, played=False)
     begins = answers and not known.notes.get("begun")
     are_next = cut and not begins  # a message begins one utterance at most
     if (heard or interim) and not are_next:
@@ -327,7 +328,7 @@ def server_events(frame: JsonObject, ts: int, known: Known) -> Made:
     if "toolCall" in frame:
         yield from tool_calls(frame, known)
     if content.get("turnComplete"):
-        yield from complete(known, played=True, has_text=has_text)
+        yield from end_exchange(known, played=True, has_text=has_text)
         known.note("prompted", "interactionStatus" in content or known.notes.get("prompted"))
 
 
@@ -356,7 +357,7 @@ def settle_connection(is_heard: bool, known: Known) -> Made:
     known.note("resumed", None)
     has_begun = known.notes.get("begun") or known.segment(f"~u{exchange(known)}") is not None
     if is_resumed and has_begun and (is_heard or given):
-        yield from complete(known, played=False)
+        yield from end_exchange(known, played=False)
     if given:
         yield from given
         known.note("prompted", known.next_turn)
@@ -423,9 +424,7 @@ def divide(has_audio: bool, has_text: bool, known: Known) -> Made:
     """After a call of a tool the model says another reply; words of audio that came before it may be late."""
     is_over = has_audio or (has_text and (not known.notes.get("bytes") or known.notes.get("tool") == ANSWERED))
     if is_over and known.notes.get("tool"):
-        reply = known.reply(reply_item(known))
-        if reply is not None and not reply.complete:
-            yield LlmDone(item=reply.item)
+        yield from complete(reply_item(known), known)
         known.note("part", known.notes.get("part", 0) + 1)
         for key in ("tool", "bytes", "generated", "written", "paused", "timed"):
             known.note(key, None)
@@ -453,7 +452,7 @@ def parts_unheard(known: Known) -> list[str]:
     return [newest, *(item for item in replies if item != newest and item.split(".")[0] == name)]
 
 
-def complete(known: Known, played: bool, has_text: bool = False) -> Made:
+def end_exchange(known: Known, played: bool, has_text: bool = False) -> Made:
     """End an exchange. Where the user did not interrupt, Gemini has waited until all was played."""
     if known.notes.get("begun"):
         yield from generated(has_text, known)
