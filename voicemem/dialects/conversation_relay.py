@@ -5,26 +5,26 @@
 | `setup` | the session's id, `callSid`; nothing else of it is kept but its own id, `sessionId` |
 | `prompt` `voicePrompt`, `last` | `asr`, a final unless `last` is false; a final ends the reply that is still open |
 | app `text` `token`, `last` | `llm.delta`, `llm.done` of `~rN`; N grows with the token after a `last`, prompt or key |
-| `info` `tokensPlayed` | `tts` `heard_text` of the reply that goes on so, clause by clause; without any, greeting |
-| `interrupt` `utteranceUntilInterrupt` | `interrupt` of what plays, with that heard text; before any token, greeting |
+| `info` `tokensPlayed` | `tts` `heard_text` of the reply in which this clause comes next; before any token, greeting |
+| `interrupt` `utteranceUntilInterrupt` | `interrupt` of the reply that plays, with this heard text; likewise |
 | `interrupt` `durationUntilInterruptMs` | the position, where the text is missing |
 | `dtmf` `digit` | a `message` of the user, with `dtmf` in its metadata |
-| `info` `agentSpeaking` `on`, `off` | whether a reply is being played when the call is closed, and since when |
-| app `text` or `play` after a `preemptible` text | `interrupt` of that, if it was not played whole |
+| `info` `agentSpeaking` `on`, `off` | notes: the reply that plays when the call is closed, and since when |
+| app `text` or `play` after a `preemptible` text | `interrupt` of that text, unless all of it was played |
 | app `end` | `session.end` |
 | `error`, `configUpdated`, other `info`, app `sendDigits`, `config`, `language` | nothing |
 
 Tokens that are still sent after an interruption belong to the reply that was cut. Replies are played in their order: if
-a clause of a later one is played, those before it were cut. Keys that the app sends are reported as played too, and
-belong to no reply. Frames have no ids and no times; the `ts` of some `info` is another clock than that of the frames
-around it, and is left out. A connection that is made again (`applicationReconnect`) repeats what may have been lost:
-the newest frames of Twilio's, in their order, before any that are new.
+a clause of a later one is played, those before it were cut. Keys that the app sends are reported as played too, but
+belong to no reply. Frames have no ids and no times; the `ts` of some `info` is of another clock than the frames around
+it, and is left out. A new connection after one that was lost (`applicationReconnect`) repeats what may have been lost
+with it: Twilio's newest frames, in their order, before any new ones.
 
 Notes: `replies` (N), `over` (whether the next token begins a reply), `speaking` (the reply that the agent speaks, and
-since when), `played` (N of the reply of which a clause was played last, how far, and when), `unmatched` (since then a
-text of no reply was played), `preemptible` (the newest N that may be cut), `preempted` (N of one that was, and when),
-`greeting` (the item of that which may be played), `cut` (it was interrupted), `session` (its id), `seen` (marks of the
-newest frames of Twilio's), `again` (marks of those that have come again, when, and the first of them).
+since when), `played` (N of the reply of which a clause was played last, how far, and when), `unmatched` (a text that
+belongs to no reply was played since), `preemptible` (the newest N that may be cut), `preempted` (N of one that was, and
+when), `greeting` (the item of the greeting that may be playing), `cut` (it was interrupted), `session` (its id), `seen`
+(marks of Twilio's newest frames), `again` (marks of those that have come again, when, and the first of them).
 """
 
 import re
@@ -34,7 +34,7 @@ from typing import Any
 import msgspec
 
 from voicemem.dialects.dialect import Dialect, Frame, RawFrame, Side, Text, Texts
-from voicemem.dialects.kinds import Kind, Typed, keep, optional, silent, typed
+from voicemem.dialects.kinds import Kind, Typed, keep, optional, silent, translation, typed
 from voicemem.dialects.known import Known, KnownReply, Made
 from voicemem.dialects.reading import digest
 from voicemem.dialects.translating import (
@@ -58,14 +58,14 @@ REPLY = "reply"
 """The tokens of the reply under way, which have no names."""
 OVER = Text(None, "", "end", item=REPLY)
 MAX_WAITING = 4
-"""Replies sent at once of which an interruption may mean an older one."""
+"""Replies sent at once, any of which an interruption may mean."""
 KEYS = re.compile("[0-9*#wW]+")
 """Keys that the app sends."""
 SAID, WORDS = re.compile(r"\S"), re.compile(r"[^\W_]+")
 MARK, MAX_SEEN, MAX_HELD = 6, 500, 4_000
-"""Characters of the mark of a frame; how many frames a connection may send again; bytes of one that may be new."""
+"""Characters in the mark of a frame; frames that a connection may repeat; bytes of one that may be new."""
 AGAIN_MS = 2_000
-"""What comes again comes at once: within so long after the frame before it."""
+"""Frames that come again come at once: this soon after the one before."""
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
@@ -115,7 +115,7 @@ SENT_AGAIN = ("prompt", "interrupt", "dtmf", "info")
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:
     """The events of one frame. What a connection sends again counts once."""
     if frame["type"] not in SENT_AGAIN or frame.get("name") == SPEAKING:
-        yield from KINDS[frame["type"]].rule(frame, ts, known)
+        yield from translate_new(frame, ts, known)
         return
     again: dict[str, Any] | None = known.notes.get("again")
     mark, seen = digest(frame)[:MARK], known.notes.get("seen", "")
@@ -132,31 +132,32 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
             said = held[0]["voicePrompt"] if held[0].get("last", True) else ""
             frame = frame | {"voicePrompt": f"{said} {frame['voicePrompt']}".lstrip()}
         elif held is not None:
-            yield from KINDS[held[0]["type"]].rule(held[0], held[1], known)
+            yield from translate_new(*held, known)
     known.note("seen", (seen + mark)[-MARK * MAX_SEEN :])
-    yield from KINDS[frame["type"]].rule(frame, ts, known)
+    yield from translate_new(frame, ts, known)
 
 
 def has_run(seen: str, run: str) -> bool:
-    """Return whether these frames have come one after the other."""
+    """Return whether the frames with these marks have come one after the other."""
     place = seen.find(run)
     while place > 0 and place % MARK:
         place = seen.find(run, place + 1)
     return place >= 0
 
 
-def settle_again(known: Known) -> Any:
-    """Nothing more comes again. One frame alone that was not the newest before is new, though it says the same."""
+def settle_again(known: Known) -> tuple[JsonObject, int] | None:
+    """End what comes again. A lone frame that is not like the newest before it was new: return it, and when it came."""
     again, seen = known.notes.get("again") or {"run": ""}, known.notes.get("seen", "")
     known.note("again", None)
     if len(again["run"]) == MARK and not seen.endswith(again["run"]):
         known.note("seen", (seen + again["run"])[-MARK * MAX_SEEN :])
-        return again["first"]
+        frame, ts = again["first"]
+        return frame, ts
     return None
 
 
 def open_call(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The call begins, a connection of it is made again, or it is connected once more, which has a greeting too."""
+    """The call begins, a lost connection of it is restored, or it is connected once more, with another greeting."""
     session, before = frame.get("sessionId") or frame.get("callSid"), known.notes.get("session")
     if session is not None and session == before:
         known.note("again", {"run": "", "ts": ts})
@@ -170,7 +171,7 @@ def open_call(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def hear_user(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The user has said something; with the whole of it the reply before is over, whether or not the app says so."""
+    """The user has said something; a final ends the reply before, whether or not the app says so."""
     final: bool = frame.get("last", True)
     if final:
         yield from end_reply(known)
@@ -227,7 +228,7 @@ def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def interrupt_unknown(heard: str, ts: int, known: Known) -> Made:
-    """A reply that no token belongs to: the greeting, which the TwiML says; later on one that the app did not show."""
+    """Interrupt a reply without tokens: the greeting, which is in the TwiML; later, one that the app did not show."""
     greeting = known.notes.get("greeting", GREETING)
     played = known.reply(greeting)
     if not heard:
@@ -242,7 +243,7 @@ def interrupt_unknown(heard: str, ts: int, known: Known) -> Made:
 
 
 def heard_of(played: str, heard: str) -> str:
-    """All that was heard of a greeting: the clauses that were played, which may say already what the caller cut."""
+    """All that was heard of a greeting: the clauses that were played, and the text until the interruption."""
     if plain(heard).startswith(plain(played)):
         return heard
     return played if plain(played).endswith(plain(heard)) else played + space_between(played, heard) + heard
@@ -265,7 +266,7 @@ def interrupt_heard(heard: str, waiting: list[KnownReply], known: Known) -> Made
 
 
 def after_played(heard: str, waiting: list[KnownReply], known: Known) -> tuple[int, str] | None:
-    """Return where a heard text ends that goes on after the clauses that were played, or says the last of them."""
+    """Return the reply of which a heard text continues or repeats what was played last, and what was heard of it."""
     number, end, _ = known.notes.get("played") or NOTHING_PLAYED
     for place, reply in enumerate(waiting):
         if end and reply.item == f"~r{number}":
@@ -277,14 +278,14 @@ def after_played(heard: str, waiting: list[KnownReply], known: Known) -> tuple[i
 
 
 def inside(heard: str, waiting: list[KnownReply], place: int) -> tuple[int, str] | None:
-    """Return what was heard of a reply that says this text after others."""
+    """Return what was heard of a reply that has this text in its middle."""
     text, part = plain(waiting[place].text), plain(heard)
     begin = text.find(f" {part}")
     return None if begin < 0 or not part else (place, text[: begin + 1 + len(part)])
 
 
 def ending(heard: str, waiting: list[KnownReply], first: int) -> tuple[int, str] | None:
-    """Return where a heard text ends that begins with one of the replies: in which, and what of that was heard."""
+    """Return the reply in which a heard text ends that begins with one of the replies, and what was heard of it."""
     rest, place = plain(heard), first
     while place >= 0:
         text = plain(waiting[place].text)
@@ -297,7 +298,7 @@ def ending(heard: str, waiting: list[KnownReply], first: int) -> tuple[int, str]
 
 
 def cut(reply: KnownReply, heard: str) -> Interrupt:
-    """An interruption, which marks unless it came when all had been said."""
+    """An interruption, which marks the reply unless all of it had been said."""
     is_whole = reply.complete and plain(reply.text) == plain(heard)
     return Interrupt(item=reply.item, heard_text=heard, more=not is_whole)
 
@@ -316,7 +317,7 @@ def inform(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def note_speaking(frame: JsonObject, ts: int, known: Known) -> Made:
-    """Note when the agent begins to speak, and that it is silent: whether it speaks counts at the close alone.
+    """Note when the agent begins to speak, and when it is silent, for the close of the call.
 
     Silence is no evidence that all was heard: the user may have caused it.
     """
@@ -353,7 +354,7 @@ def is_over(number: int, reply: KnownReply, known: Known) -> bool:
 
 
 def go_to(number: int, reply: KnownReply, until: int, ts: int, known: Known) -> Made:
-    """A reply was played so far; those before it are over."""
+    """A reply was played up to a place; those before it are over."""
     playing, _, at = known.notes.get("played") or NOTHING_PLAYED
     for earlier in range(max(playing, number - MAX_QUEUE), number):
         yield from stop(earlier, reply.begun if reply.begun > at else ts, known)
@@ -365,13 +366,13 @@ def go_to(number: int, reply: KnownReply, until: int, ts: int, known: Known) -> 
     if preempted[0] == number and not is_whole:
         yield Interrupt(item=reply.item, heard_text=text[:until], more=True, ts=preempted[1])
         return
-    if preempted[0] == number:  # the last of it was played before the other text came
+    if preempted[0] == number:  # its last clause was played before the other text came
         yield Resume(item=reply.item, ts=preempted[1])
     yield Tts(item=reply.item, heard_text=text if is_whole else text[:until])
 
 
 def greet(item: str, clause: str, ts: int, known: Known) -> Made:
-    """The greeting says so much by now; no frame has all of it."""
+    """Add a clause to the greeting, of which no frame has the whole text."""
     greeting = known.reply(item)
     before = "" if greeting is None else greeting.text
     speaking: dict[str, Any] = known.notes.get("speaking") or {}
@@ -384,7 +385,7 @@ def greet(item: str, clause: str, ts: int, known: Known) -> Made:
 
 
 def continued(text: str, start: int, clause: str) -> int | None:
-    """Return where a clause ends that a text goes on with; only its words count where it is not written alike."""
+    """Return the end of a clause that comes next in a text; where the spelling differs, only its words count."""
     part, begin = clause.strip(), SAID.search(text, start)
     if part and begin is not None and text.startswith(part, begin.start()):
         return begin.start() + len(part)
@@ -402,7 +403,7 @@ def is_played(text: str, until: int) -> bool:
 
 
 def stop(number: int, ts: int, known: Known) -> Made:
-    """A reply is played no more: what was not played of it by now was not heard."""
+    """Stop a reply: what was not played of it by now was not heard."""
     reply = known.reply(f"~r{number}")
     if reply is None or reply.cut != "no" or known.notes.get("unmatched"):
         return
@@ -413,7 +414,7 @@ def stop(number: int, ts: int, known: Known) -> Made:
 
 
 def preempt(frame: JsonObject, ts: int, known: Known) -> Made:
-    """What the app says now cuts its text before, if that is preemptible and was not played whole."""
+    """Cut the text before what the app says now, if it is preemptible and not all of it was played."""
     number = known.notes.get("preemptible", 0)
     reply = known.reply(f"~r{number}")
     known.note("preemptible", None)
@@ -431,11 +432,11 @@ def preempt(frame: JsonObject, ts: int, known: Known) -> Made:
 def closed(ts: int, known: Known) -> Made:
     """The caller hung up while the agent spoke: only the clauses that were played have been heard.
 
-    Of a reply without any, so much has been said as can be since the agent began to speak once more.
+    Of a reply of which none was, as much was said as fits in the time since the agent began to speak again.
     """
     held = settle_again(known)
     if held is not None:
-        yield from KINDS[held[0]["type"]].rule(held[0], held[1], known)
+        yield from translate_new(*held, known)
     speaking: dict[str, Any] = known.notes.get("speaking") or {}
     reply = known.reply(speaking.get("item", ""))
     number, _, at = known.notes.get("played") or NOTHING_PLAYED
@@ -470,6 +471,8 @@ KINDS: dict[str, Kind] = {
     **silent("vendor", "error configUpdated"),
     **silent("app", "sendDigits language config hints"),
 }
+translate_new = translation(KINDS)
+"""Translates a frame that does not come again."""
 CONVERSATION_RELAY = Dialect(
     name="conversation-relay", version=2, reduce=reduce, translate=translate, closed=closed, texts=texts
 )
