@@ -1,4 +1,4 @@
-"""Shared by the commands: errors, Ctrl-C, flags and their environment variables, the REST client, bars."""
+"""Shared by the commands: errors, Ctrl-C, flags and their environment variables, the REST client, files, bars."""
 
 import json
 import logging
@@ -9,7 +9,8 @@ import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import wraps
-from typing import Any, NamedTuple, TypeVar
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import aiohttp
 import click
@@ -207,7 +208,7 @@ def sqlite_path(store: str, in_memory: str) -> str:
 
 
 def lines_shown(text: str) -> str:
-    """A text without them, and with no other white space than spaces and line feeds."""
+    """A text without hidden characters, and with no other white space than spaces and line feeds."""
     return "\n".join(without_hidden(text).splitlines()).expandtabs(4)
 
 
@@ -217,7 +218,32 @@ def line_shown(text: str) -> str:
 
 
 def json_shown(value: Any, indent: int | None = None) -> str:
-    """The same JSON, in which they are escaped, and where the output is not in UTF-8 everything beyond ASCII."""
+    """A value as JSON with hidden characters escaped, and where the output is not in UTF-8 everything beyond ASCII."""
     has_all = (sys.stdout.encoding or "").lower().startswith("utf")
     text = json.dumps(value, ensure_ascii=not has_all, indent=indent)
     return HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+@contextmanager
+def written_file(output: Path | None, force: bool) -> Iterator[BinaryIO]:
+    """A file to write, for its owner alone, or standard output; the file is there once the block ends well.
+
+    Raises `CommandFailed` if it exists, unless by `force`.
+    """
+    if output is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    if output.exists() and not force:
+        raise CommandFailed(f"{output} exists; --force replaces it.")
+    part = output.with_name(f"{output.name}.part")
+    try:
+        opened = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    except OSError as error:
+        raise CommandFailed(f"{output} cannot be written: {error.strerror}.") from None
+    try:
+        with open(opened, "wb") as file:
+            yield file
+        part.replace(output)
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,9 +1,7 @@
 """`voicemem export` and `export-user`: calls as documents and users whole, in files for their owner alone."""
 
-import os
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import Callable
+from contextlib import aclosing
 from datetime import UTC
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -11,36 +9,10 @@ from typing import Any, BinaryIO
 import click
 import msgspec
 
-from voicemem.cli.common import CommandFailed, Server, given, progress, rest_options, run
+from voicemem.cli.common import CommandFailed, Server, given, progress, rest_options, run, written_file
 from voicemem.client.transport.rest import export_path, read_lines
 from voicemem.exports.formats import FORMAT_NAMES, FORMATS, FormatName, file_name
 from voicemem.protocol.types import JsonObject
-
-
-@contextmanager
-def written_file(output: Path | None, force: bool) -> Iterator[BinaryIO]:
-    """A file to write, or standard output; the file is there once the block ends well.
-
-    Raises `CommandFailed` if it exists, unless by `force`.
-    """
-    if output is None:
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    if output.exists() and not force:
-        raise CommandFailed(f"{output} exists; --force replaces it.")
-    part = output.with_name(f"{output.name}.part")
-    try:
-        opened = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    except OSError as error:
-        raise CommandFailed(f"{output} cannot be written: {error.strerror}.") from None
-    try:
-        with open(opened, "wb") as file:
-            yield file
-        part.replace(output)
-    finally:
-        part.unlink(missing_ok=True)
-
 
 DATES = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"])
 PATHS = click.Path(path_type=Path)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import click
 
-from voicemem.cli.common import CommandFailed
-from voicemem.cli.exports import written_file
+from voicemem.cli.common import CommandFailed, written_file
 from voicemem.config.service import ANY_HOST, NO_WEBHOOK, Address, Settings, check_service_settings, shown_store
 from voicemem.webhooks.endpoints import new_webhook_secret
 
