@@ -139,14 +139,14 @@ def without_service_calls(data: bytes, request: LlmRequest, complete: bool = Fal
     continues = request.calls_only_ours
     stops = len(removed) == len(tool_calls) and not continues
     ids = {call.id for call in removed if call.id}
-    indexes = {place for place, call in enumerate(tool_calls) if call in removed}
+    places = {call.place for call in removed}
     payload: Any = msgspec.json.decode(data)
     empty = True
     for choice in payload.get("choices") or ():
         delta = choice.get("delta") or choice.get("message") or {}
         # They are matched by index or by id: only the first fragment has the id, and some servers send no index.
         if fragments := delta.get("tool_calls"):
-            left = [one for one in fragments if one.get("index") not in indexes and one.get("id") not in ids]
+            left = [one for one in fragments if one.get("index") not in places and one.get("id") not in ids]
             delta["tool_calls"] = left
             if not left:
                 del delta["tool_calls"]
