@@ -86,6 +86,10 @@ class ContextSelection(NamedTuple):
     policy: Policy
     remembered: Remembered
     choice: Choice
+    messages: Sequence[Message]
+    """The chosen ones. They and `tools` stay as they are when the memory changes, unlike `history`."""
+    tools: Sequence[ToolUse]
+    """The tool uses to show: those of the turns that are shown, and all of the turn under way."""
     counter: TokenCounter
     document_messages: tuple[JsonObject, ...] = ()
     """System messages with what is not part of the conversation: working memory, data."""
@@ -102,36 +106,6 @@ class ContextSelection(NamedTuple):
     def summary_source(self) -> Remembered:
         """Tool uses belong to a summary even if this context does not show them."""
         return msgspec.structs.replace(self.remembered, tools=self.tool_uses())
-
-    @property
-    def messages(self) -> Sequence[Message]:
-        messages, kept = self.remembered.messages, self.choice.kept
-        if isinstance(kept, range):
-            return messages[kept.start : kept.stop]
-        return [messages[index] for index in kept]
-
-    @property
-    def tools(self) -> Sequence[ToolUse]:
-        """The tool uses to show: those of the turns that are shown, and all of the turn under way."""
-        tools, choice = self.remembered.tools, self.choice
-        first = first_current(self.remembered)
-        older = tools[:first] if choice.tools else ()
-        if older and not isinstance(choice.kept, range):
-            turns = {message.turn_id for message in self.messages}
-            older = [use for use in older if use.turn_id in turns]
-        if older and self.is_cut:
-            begin = next(iter(self.messages), None)
-            older = [use for use in older if begin is not None and not stands_before(use, begin)]
-        current = tools[first:]
-        if choice.budget is not None:
-            current = [cut_result(use, choice.budget, self.counter.count) for use in current]
-        return [*older, *current]
-
-    @property
-    def is_cut(self) -> bool:
-        """True if messages before the first one shown were left out."""
-        kept = self.choice.kept
-        return bool(self.remembered.messages) and (not kept or self.indexes[kept[0]] > 0)
 
     @property
     def system_messages(self) -> tuple[JsonObject, ...]:
@@ -254,15 +228,19 @@ def select_from(
         message = "The policy %s failed; session %s is shown its newest messages"
         LOG.error(message, memory_config.policy, session_id, exc_info=error)
         memory_config, policy, choice = ContextConfig(), recent, recent.choose(remembered)
+    indexes, messages = read_model.remembered_indexes(), chosen_messages(remembered, choice)
+    is_cut = bool(remembered.messages) and (not choice.kept or indexes[choice.kept[0]] > 0)
     return ContextSelection(
         history=read_model.current_messages(),
-        indexes=read_model.remembered_indexes(),
+        indexes=indexes,
         carried=tuple(session.text for session in read_model.state.carried or ()),
         session_config=session_config,
         memory_config=memory_config,
         policy=policy,
         remembered=remembered,
         choice=choice,
+        messages=messages,
+        tools=chosen_tools(remembered, choice, messages, is_cut, counter),
         counter=counter,
         document_messages=make_document_messages(read_model.state, session_config, user_document_message, options.data),
         recalled_message=None if recalled is None else recalled.message,
@@ -291,6 +269,30 @@ def remembered_of(
         summary=read_model.state.summary,
         window=window,
     )
+
+
+def chosen_messages(remembered: Remembered, choice: Choice) -> Sequence[Message]:
+    if isinstance(choice.kept, range):
+        return remembered.messages[choice.kept.start : choice.kept.stop]
+    return [remembered.messages[index] for index in choice.kept]
+
+
+def chosen_tools(
+    remembered: Remembered, choice: Choice, messages: Sequence[Message], is_cut: bool, counter: TokenCounter
+) -> Sequence[ToolUse]:
+    """The tool uses beside the chosen messages; `is_cut` says that messages before the first of these are left out."""
+    tools, first = remembered.tools, first_current(remembered)
+    older = tools[:first] if choice.tools else ()
+    if older and not isinstance(choice.kept, range):
+        turns = {message.turn_id for message in messages}
+        older = [use for use in older if use.turn_id in turns]
+    if older and is_cut:
+        begin = next(iter(messages), None)
+        older = [use for use in older if begin is not None and not stands_before(use, begin)]
+    current = tools[first:]
+    if choice.budget is not None:
+        current = [cut_result(use, choice.budget, counter.count) for use in current]
+    return [*older, *current]
 
 
 def check_choice(choice: Any, remembered: Remembered) -> Choice:
@@ -339,7 +341,7 @@ def render_body(
         fields=options.fields,
     )
     messages = selection.messages if said is None else [*selection.messages, said]
-    body = request_body(messages, selection.tools if options.tools else (), format)
+    body = request_body(messages, selection.tools, format)
     return body | {"carried": None} if selection.carries_later else body
 
 

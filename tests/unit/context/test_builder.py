@@ -10,7 +10,7 @@ from tests.support.strategies import ANY_JOURNALS
 from voicemem.config.session import SessionConfig
 from voicemem.context.builder import ContextOptions, render_body, select_from
 from voicemem.context.policies import ContextConfig, Policies
-from voicemem.protocol.events import JournaledEvent
+from voicemem.protocol.events import JournaledEvent, MessageEvent
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.transcript.fold import DecodedRow
 from voicemem.transcript.state import State
@@ -39,6 +39,19 @@ def test_replay_gives_the_same_context(
     read.fold(rows[until:])
     replayed.fold(rows)
     assert written(replayed, options) == written(read, options)
+
+
+def test_a_context_is_not_changed_by_what_comes_after_it() -> None:
+    """A late message of an earlier turn does not move what was chosen, as the same request may be made again."""
+    options, read_model = ContextOptions(memory=ContextConfig(policy="recent", max_messages=2)), ReadModel(State())
+    said = [MessageEvent(role="user", text=f"Turn {turn}.", source="message", turn_id=turn) for turn in (1, 2, 3, 1)]
+    rows = [DecodedRow(position, 1000 * position, event) for position, event in enumerate(said, 1)]
+    read_model.fold(rows[:3])
+    selection = select_from(read_model, Policies(), SessionConfig(), options)
+    before = render_body(selection, options)
+    read_model.fold(rows[3:])
+    assert len(read_model.current_messages()) == 4
+    assert render_body(selection, options) == before
 
 
 def written(read_model: ReadModel, options: ContextOptions) -> bytes:
