@@ -134,7 +134,7 @@ class PostgresqlServer:
             raise CommandFailed(f"PostgreSQL's {program} failed: {said[-1] if said else 'it did not say why'}")
 
     def call(self, program: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        # Standard output belongs to the server that pg_ctl leaves behind, so nobody may wait for its end.
+        # Standard output belongs to the server that pg_ctl leaves behind, so nothing may wait for its end.
         with (self.folder / "errors").open("w+") as errors:
             result = subprocess.run(
                 [program, *arguments],

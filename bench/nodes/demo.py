@@ -130,7 +130,7 @@ async def render_first(stage: Stage, calls: list[Call], styled: bool) -> Panel:
 
 
 async def kill(console: Console, node: NodeProcess, calls: list[Call], show: Callable[[], Awaitable[None]]) -> None:
-    """Kill a node, and say how its producers fare. Raises `CommandFailed` when they do not come back."""
+    """Kill a node, and report what becomes of its producers. Raises `CommandFailed` when they do not come back."""
     await node.kill()
     killed = time.monotonic()
     acked, under_way = sum(call.acked for call in calls), sum(call.unacknowledged_on(node.ingest) for call in calls)
@@ -143,15 +143,15 @@ async def kill(console: Console, node: NodeProcess, calls: list[Call], show: Cal
     say(
         console,
         f"Its {connections(calls, node)} producers have connected again, to node B, within"
-        f" {time.monotonic() - killed:.1f} s. They send again what was not acknowledged, and the calls go on.\n",
+        f" {time.monotonic() - killed:.1f} s. They send again what was not acknowledged, and the calls continue.\n",
     )
 
 
 async def wait_until(holds: Callable[[], bool], deadline: float, show: Callable[[], Awaitable[None]]) -> None:
-    """Show how it goes on until something holds. Raises `CommandFailed` when it does not in time."""
+    """Show the progress of the calls until a condition holds. Raises `CommandFailed` when it does not in time."""
     while not holds():
         if time.monotonic() > deadline:
-            raise CommandFailed("The calls did not go on in time. Please report this.")
+            raise CommandFailed("The calls did not continue in time. Please report this.")
         await show()
         await asyncio.sleep(LOOK_S)
 

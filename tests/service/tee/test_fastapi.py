@@ -23,7 +23,6 @@ from tests.support.servers.fastapi_relay import fastapi_server  # noqa: E402
 @pytest.mark.parametrize("recording", recordings_of("conversation-relay"), ids=str)
 async def test_fastapi(app: App, client: Client, clock: Clock, recording: Recording) -> None:
     """A websocket of FastAPI under uvicorn, through `receive_json` and `send_json`, and the vendor's hang-up."""
-
     connected: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     over = asyncio.Event()
 
