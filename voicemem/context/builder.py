@@ -214,21 +214,18 @@ def select_from(
         return [use for use in read_model.tool_uses() if use.answered]
 
     tools = answered_uses() if options.tools else []
-    remembered = remembered_of(read_model, tools, counter, policies.window(memory_config, model))
+    indexes = read_model.remembered_indexes()
+    remembered = remembered_of(read_model, indexes, tools, counter, policies.window(memory_config, model))
     recent = RecentPolicy(options.max_history or session_config.llm.max_history)
     try:
-        policy = policies.create_policy(memory_config) or recent
-        choice = policy.choose(remembered)
-        if memory_config.policy in policies.custom_policies:
-            choice = check_choice(choice, remembered)
-    except Exception as error:
+        policy, choice = choose(policies, memory_config, recent, remembered)
+    except Exception as error:  # an operator's policy may raise anything, and the conversation must continue
         if isinstance(error, Refused) and options.memory is not None:
             raise  # the caller asked for this policy
-        # A policy of the operator's own failed. The conversation must go on, so it gets its newest messages.
         message = "The policy %s failed; session %s is shown its newest messages"
         LOG.error(message, memory_config.policy, session_id, exc_info=error)
         memory_config, policy, choice = ContextConfig(), recent, recent.choose(remembered)
-    indexes, messages = read_model.remembered_indexes(), chosen_messages(remembered, choice)
+    messages = chosen_messages(remembered, choice)
     is_cut = bool(remembered.messages) and (not choice.kept or indexes[choice.kept[0]] > 0)
     return ContextSelection(
         history=read_model.current_messages(),
@@ -250,11 +247,14 @@ def select_from(
 
 
 def remembered_of(
-    read_model: ReadModel, tools: Sequence[ToolUse], counter: TokenCounter, window: int | None
+    read_model: ReadModel,
+    indexes: Sequence[int],
+    tools: Sequence[ToolUse],
+    counter: TokenCounter,
+    window: int | None,
 ) -> Remembered:
-    """The memory without what is forgotten, as policies see it."""
+    """The memory as policies see it: the messages at these indexes, which are not forgotten."""
     messages, tokens = read_model.current_messages(), read_model.token_counter(counter)
-    indexes = read_model.remembered_indexes()
     nothing_forgotten = len(indexes) == len(messages)
 
     def tool_tokens(use: ToolUse) -> int:
@@ -269,6 +269,17 @@ def remembered_of(
         summary=read_model.state.summary,
         window=window,
     )
+
+
+def choose(
+    policies: Policies, memory_config: ContextConfig, recent: RecentPolicy, remembered: Remembered
+) -> tuple[Policy, Choice]:
+    """The policy of these settings, `recent` without any, and its choice. Raises what the policy raises."""
+    policy = policies.create_policy(memory_config) or recent
+    choice = policy.choose(remembered)
+    if memory_config.policy in policies.custom_policies:
+        choice = check_choice(choice, remembered)
+    return policy, choice
 
 
 def chosen_messages(remembered: Remembered, choice: Choice) -> Sequence[Message]:
