@@ -50,6 +50,13 @@ class SpeechIndex:
         else:
             self.open[segment.user] = segment
 
+    def insert(self, segment: Segment) -> None:
+        """Put in a segment without a final, which may be older than others here: the newest stay last."""
+        self.add(segment)
+        known = self.by_key[segment.item, segment.number] if segment.has_key else self.open
+        for user in [user for user, one in known.items() if one.order > segment.order]:
+            known[user] = known.pop(user)
+
     def find(self, key: SegmentKey, user: str | None) -> Segment | None:
         """The segment that an event of this key and user is about: the user's, or one that is no user's yet.
 
@@ -159,7 +166,8 @@ def move_open(state: State, turn: Turn, key: SegmentKey, user: str | None) -> Se
     del before.segments[bisect_left(before.segments, segment.order, key=ORDER)]
     if not turn.segments:
         state.utterance_turn = turn.number
-    state.memo.speech.pop(turn.number, None)
+    if turn.number in state.memo.speech:
+        state.memo.speech[turn.number].insert(segment)
     insort(turn.segments, segment, key=ORDER)
     segment.turn = turn.number
     state.memo.entries.pop((before.number, segment.user), None)

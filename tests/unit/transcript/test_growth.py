@@ -132,3 +132,24 @@ def give(state: State, count: int) -> None:
     turns = [{"parts": [{"text": f"other words {number}"}]} for number in range(count)]
     frame = FrameEvent(dialect="gemini-live", frame={"clientContent": {"turns": turns}})
     fold_event(state, state.position + 1, 1000 + state.position, frame, "main")
+
+
+@every_row("is_oldest_first", [True, False])
+def test_an_open_text_moves_to_another_turn_at_the_same_cost(is_oldest_first: bool) -> None:
+    """However many texts have moved there before, and in whichever order, the next costs what the first ones did."""
+    state, count = State(), 400
+
+    def say(**fields: Any) -> None:
+        event = journaled({"type": "asr", **fields})
+        fold_event(state, state.position + 1, 1000 + state.position, event, "main")
+
+    for number in range(count):
+        say(segment=number, text="hello")
+    say(segment=count, text="done", final=True)
+    fold_event(
+        state, state.position + 1, 1000 + state.position, journaled({"type": "llm.done", "text": "Yes."}), "main"
+    )
+    numbers = list(range(count)) if is_oldest_first else list(range(count))[::-1]
+    costs = [calls_of(lambda number=number: say(segment=number, text="hello you")) for number in numbers]  # type: ignore[misc]
+    assert len(state.turns[2].segments) == count
+    assert median(costs[-40:]) <= ALLOWED * median(costs[20:60]) + 5
