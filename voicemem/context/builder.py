@@ -140,10 +140,10 @@ async def select_context(
     peek = options.peek or position is not None
     session_config = parse_config(stream.config)
     user_document_message = await make_user_document_message(read_models, stream.project, session_config)
-    counter = policies.counter(model_of(session_config, policies))
     if position is None:
         read_model = await read_models.get(stream)
     else:
+        counter = policies.counter(model_of(session_config, policies))
         read_model = await load_earlier(read_models, stream, position, counter)
     has_source = session_config.memory_from is not None and session_config.user_id is not None
     carries = read_model.state.carried is None and has_source and stream.state == "running"
@@ -156,11 +156,12 @@ async def select_context(
         if said is None:
             messages = reversed(read_model.current_messages())
             said = next((message.content for message in messages if message.role == "user"), "")
-        recalled = await recall.message(stream, recall_settings, said, counter.count, note=not peek)
+        count = policies.counter(model_of(session_config, policies)).count
+        recalled = await recall.message(stream, recall_settings, said, count, note=not peek)
         if position is None:
             read_model = await read_models.get(stream)  # it may have changed while the store was asked
     selection = select_from(read_model, policies, session_config, options, user_document_message, stream.id, recalled)
-    return selection._replace(carries_later=carries and peek)
+    return selection._replace(carries_later=True) if carries and peek else selection
 
 
 def first_request(state: State, number: int) -> int:
@@ -292,7 +293,10 @@ def chosen_tools(
     remembered: Remembered, choice: Choice, messages: Sequence[Message], is_cut: bool, counter: TokenCounter
 ) -> Sequence[ToolUse]:
     """The tool uses beside the chosen messages; `is_cut` says that messages before the first of these are left out."""
-    tools, first = remembered.tools, first_current(remembered)
+    tools = remembered.tools
+    if not tools:
+        return tools
+    first = first_current(remembered)
     older = tools[:first] if choice.tools else ()
     if older and not isinstance(choice.kept, range):
         turns = {message.turn_id for message in messages}

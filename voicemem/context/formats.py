@@ -221,22 +221,25 @@ def runs(
     """
     single: list[RoleRun] = []
     append = single.append
-    for _, neighbours in groupby(parts, key=llm_message):
-        part = next(neighbours)
-        if isinstance(part, Message):
+    for _, group in groupby(parts, key=type):
+        uses: list[ToolUse] = []
+        for part in group:
+            if isinstance(part, ToolUse):
+                uses.append(part)
+                continue
             text = part.content
             if keeps_blank or (text and not text.isspace()):
                 append(RoleRun(part.role, text, message_fields(part)) if message_fields else RoleRun(part.role, text))
-        else:
-            uses = (part, *(one for one in neighbours if isinstance(one, ToolUse)))
-            single += RoleRun("assistant", calls=uses), RoleRun("user", results=uses)
+        for _, made in groupby(uses, key=llm_message):
+            together = tuple(made)
+            single += RoleRun("assistant", calls=together), RoleRun("user", results=together)
     return single
 
 
-def llm_message(part: Part) -> Any:
-    """The same for calls that an LLM made at once; of anything else, its own."""
-    group = (part.wanted_back or {}).get("group") if isinstance(part, ToolUse) else None
-    return id(part) if group is None else group
+def llm_message(use: ToolUse) -> Any:
+    """The same value for calls that an LLM made at once."""
+    group = (use.wanted_back or {}).get("group")
+    return id(use) if group is None else group
 
 
 def alternate_roles(runs: Sequence[RoleRun]) -> list[RoleRun]:
@@ -287,9 +290,10 @@ def openai_conversation(runs: Sequence[RoleRun], system_messages: Sequence[dict[
     """`messages`: the system messages unchanged, then the conversation."""
     messages = list(system_messages)
     for run in runs:
-        messages += (
-            {"role": "tool", "tool_call_id": use.call_id, "content": json_text(use.result)} for use in run.results
-        )
+        if run.results:
+            messages += (
+                {"role": "tool", "tool_call_id": use.call_id, "content": json_text(use.result)} for use in run.results
+            )
         if run.calls:
             wanted = fields_wanted_back(run.calls[0], "message")
             calls = [openai_call(use) for use in run.calls]
