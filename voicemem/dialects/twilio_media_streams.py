@@ -65,7 +65,7 @@ NEAR_MS = 40
 STATED_MS = 500
 """A position at a cut is stated again this much later: it counts more than the app's own estimate of it."""
 DECIDED = -1
-MAX_REPLIES, MAX_SPANS, MAX_WAITING, MAX_CUTS, MAX_LINES = 16, 16, 32, 8, 4
+MAX_REPLIES, MAX_SPANS, MAX_WAITING, MAX_CUTS, MAX_LINES = 64, 64, 32, 8, 4
 
 
 def as_twilio(raw: JsonObject) -> JsonObject:
@@ -157,8 +157,11 @@ def line_of(stream: str, known: Known) -> Line:
 
 
 def keep_line(stream: str, line: Line, known: Known) -> None:
-    """Note a line, and of what is bounded in it the newest."""
-    line.spans, line.waiting, line.cuts = line.spans[-MAX_SPANS:], line.waiting[-MAX_WAITING:], line.cuts[-MAX_CUTS:]
+    """Note a line: of its spans those that are not over and the newest reply's, and of what is bounded the newest."""
+    newest = max((place for place, span in enumerate(line.spans) if span[1] is not None), default=0)
+    ended = sum(begin < line.shown for begin, _, _ in line.spans[1:])
+    line.spans = line.spans[min(newest, ended) :][-MAX_SPANS:]
+    line.waiting, line.cuts = line.waiting[-MAX_WAITING:], line.cuts[-MAX_CUTS:]
     line.stated, line.unmeasured = line.stated[-MAX_CUTS:], line.unmeasured[-MAX_CUTS:]
     note_newest(f"s:{stream}", msgspec.to_builtins(line), MAX_LINES, known)
 
@@ -269,7 +272,8 @@ def assign(line: Line, ts: int, known: Known) -> Made:
             replies.continue_newest()
             line.waiting[0] = since, until, end, DECIDED
         elif is_settled:
-            line.spans.append((line.assigned, None, 0))
+            if not line.spans or line.spans[-1][1] is not None:
+                line.spans.append((line.assigned, None, 0))
             line.assigned = end
         else:
             break

@@ -334,7 +334,7 @@ export class Client {
 }
 
 /** 32 hexadecimal digits; `crypto.randomUUID` is missing in pages without TLS. */
-function randomId() {
+export function randomId() {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   return [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }

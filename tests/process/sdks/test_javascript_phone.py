@@ -37,7 +37,13 @@ def crossings(dice: random.Random) -> list[tuple[int, str, Any]]:
         mark = {"event": "mark", "mark": {"name": dice.choice("abc")}}
         app: list[Any] = [{"event": "media", "media": {"payload": payload}}] * 4
         app += [mark, mark, {"event": "clear"}, {"event": "checkpoint", "name": "a"}, {"action": "clear"}, 640]
+        notify = {"payload": dice.choice(({"name": "a"}, {"name": "b"}, 7, None))}
+        app.append({"action": "notify", **notify})
+        stopped = [{"event": "stop"}] if dice.random() < 0.05 else []
         vendor: list[Any] = [
+            *stopped,
+            {"event": "websocket:notify", **notify},
+            {"event": "websocket:connected", "content-type": "audio/l16;rate=16000"} if stopped else mark,
             mark,
             {"event": "media", "media": {"payload": payload}},
             {"event": "playedStream", "name": "b"},

@@ -133,6 +133,14 @@ def test_reply_behind_a_cut_one() -> None:
     assert heard([*events, cut]) == [(HALF, True), ("", True)]
 
 
+def test_more_replies_than_usual_in_the_queue() -> None:
+    """However many are sent at once, each has its own part of the queue."""
+    events = [asked(0), *(event for number in range(30) for event in reply(100 + 10 * number, f"item_{number}"))]
+    events += [phone(800, 120_000, 640, since=160)]
+    cut = phone(102_160, 120_000, 120_000, cuts=[[102_160, 102_000, 120_000]])
+    assert heard([*events, cut], 120_000) == [(TEXT, False)] * 25 + [(HALF, True)] + [("", True)] * 4
+
+
 def test_reply_that_was_never_sent() -> None:
     """Audio that has come from the model, and that the app has not sent to the phone, was not heard."""
     events = [
@@ -163,6 +171,19 @@ def test_audio_of_no_reply() -> None:
     cut = phone(6_600, 7_000, 7_000, cuts=[[6_600, 5_000, 7_000]])
     [(text, is_cut)] = heard([*events, cut])
     assert (text, is_cut) == (HALF, True)
+
+
+@every_row("total_ms", [4_000, None])
+@every_row("silence_ms", range(1_000, 20_000, 1_400))
+def test_silence_as_audio(silence_ms: int, total_ms: int | None) -> None:
+    """Silence that the app sends between replies, in real time, is of none, however long."""
+    events = [asked(0), *reply(100, "a", total_ms=total_ms), phone(300, 4_000, 200, since=120)]
+    ends, sent = 4_200 + silence_ms, 4_000 + silence_ms
+    events += [phone(at + 200, at, at, since=at) for at in range(4_200, ends, 200)]
+    events += [asked(ends), *reply(ends + 100, "b", total_ms=total_ms)]
+    events += [phone(ends + 300, sent + 4_000, sent + 100, since=ends + 200)]
+    events += [phone(ends + 2_200, sent + 4_000, sent + 4_000, cuts=[[ends + 2_200, sent + 2_000, sent + 4_000]])]
+    assert heard(events) == [(TEXT, False), (HALF, True)]
 
 
 @every_row("late_ms", [0, 800])

@@ -9,12 +9,15 @@ once, when a `clear` has discarded it: so a mark counts only where no `clear` ca
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import secrets
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import msgspec
+
 from voicemem.dialects.dialect import Dialect, Frame, MalformedFrame, RawFrame, Side
-from voicemem.dialects.twilio_media_streams import as_twilio
+from voicemem.dialects.twilio_media_streams import as_twilio, first_text
 from voicemem.integrations.tee import memory
 from voicemem.protocol.types import JsonObject
 
@@ -57,6 +60,12 @@ def whole_ms(ms: float) -> int:
     return int(ms + 0.5)
 
 
+def mark_name(raw: JsonObject) -> str:
+    """The name of a mark; Vonage's is any JSON."""
+    name = raw["mark"].get("name")
+    return name if isinstance(name, str) else msgspec.json.encode(name).decode()
+
+
 class Mark(NamedTuple):
     """A mark that was sent, and behind how much audio."""
 
@@ -67,8 +76,9 @@ class Mark(NamedTuple):
 class PhoneMeter:
     """Counts what an app sends to a phone, and says how far the phone has played. It has no clock of its own."""
 
-    def __init__(self) -> None:
-        self.stream: str | None = None
+    def __init__(self, stream: str | None = None) -> None:
+        self.stream = stream
+        """Its id, until its `start` says another; Vonage's has none."""
         self.rate: float | None = USUAL_RATE / 1_000
         """Bytes per millisecond; None where that is not known: such audio is not measured."""
         self.sent_ms = 0.0
@@ -79,6 +89,10 @@ class PhoneMeter:
         self.earliest_ms: float | None = None
         """How long after its audio a mark comes back, at least."""
         self.marks: deque[Mark] = deque()
+        self.names: Counter[str] = Counter()
+        """How many of the marks have a name."""
+        self.is_stopped = False
+        """True once the stream has stopped: what is sent then is not played."""
         self.since: int | None = None
         """When the first audio was sent that is not reported."""
         self.cuts: list[list[int]] = []
@@ -113,20 +127,19 @@ class PhoneMeter:
         match raw["event"], side:
             case "media", "app":
                 self.send_media(raw.get("media"), ts)
-            case "mark", "app" if len(self.marks) < MAX_MARKS:
-                self.marks.append(Mark(self.mark_name(raw), self.sent_ms))
+            case "mark", "app":
+                self.send_mark(mark_name(raw))
             case "mark", "vendor":
-                self.pass_mark(self.mark_name(raw), ts)
+                self.pass_mark(mark_name(raw), ts)
             case "clear", "app":
                 self.clear(ts, self.at_ms(ts))
             case "stop", _:  # it says so as late as a mark comes back
                 self.clear(ts, self.at_ms(ts - whole_ms(self.earliest_ms or 0)))
+                self.is_stopped = True
             case "start", _:
-                self.stream, self.rate = raw.get("streamSid"), bytes_per_ms(raw["start"]["mediaFormat"])
+                self.stream, self.is_stopped = first_text((raw.get("streamSid"), self.stream)), False
+                self.rate = bytes_per_ms(raw["start"]["mediaFormat"])
         return None if raw["event"] in ("media", "mark", "clear") else raw
-
-    def mark_name(self, raw: JsonObject) -> str:
-        return str(raw["mark"].get("name"))
 
     def send_media(self, media: Any, ts: int) -> None:
         """Queue base64 audio, of the stream's format or of one that it names. Raises `MalformedFrame`."""
@@ -140,7 +153,7 @@ class PhoneMeter:
     def send(self, count: int, ts: int) -> None:
         if self.rate is None:
             raise MalformedFrame("Audio of this format is not measured.")
-        if not count:
+        if not count or self.is_stopped:
             return
         if self.at_ms(ts) >= self.sent_ms:  # the phone was silent
             self.begun, self.stalled_ms, self.ahead_ms = (self.sent_ms, ts), 0.0, 0.0
@@ -148,24 +161,30 @@ class PhoneMeter:
         self.since = ts if self.since is None else self.since
         self.is_changed = True
 
+    def send_mark(self, name: str) -> None:
+        if len(self.marks) < MAX_MARKS:
+            self.marks.append(Mark(name, self.sent_ms))
+            self.names[name] += 1
+
     def pass_mark(self, name: str, ts: int) -> None:
         """A mark has come back. Those before it come no more; one that was never sent says nothing."""
-        place = next((place for place, mark in enumerate(self.marks) if mark.name == name), None)
-        if place is None:
+        if not self.names[name]:
             return
-        at_ms = self.marks[place].at_ms
-        for _ in range(place + 1):
-            self.marks.popleft()
+        mark = None
+        while mark is None or mark.name != name:
+            mark = self.marks.popleft()
+            self.names[mark.name] -= 1
+            if not self.names[mark.name]:
+                del self.names[mark.name]
         position, began = self.begun
-        if (
-            at_ms <= position
-        ):  # of an earlier stretch, or discarded: a `clear` begins a stretch behind all that was sent
+        if mark.at_ms <= position:
+            # Of an earlier stretch, or discarded: a `clear` begins a stretch behind all that was sent.
             return
-        late_ms = ts - began - (at_ms - position)
+        late_ms = ts - began - (mark.at_ms - position)
         if late_ms < 0:  # it plays ahead of our clock, unless it has dropped audio by itself
             ahead_ms = self.ahead_ms - late_ms
             if ahead_ms <= MAX_AHEAD_MS:
-                self.begun, self.stalled_ms, self.is_changed = (at_ms, ts), 0.0, True
+                self.begun, self.stalled_ms, self.is_changed = (mark.at_ms, ts), 0.0, True
                 self.ahead_ms = ahead_ms
         else:
             self.earliest_ms = late_ms if self.earliest_ms is None else min(self.earliest_ms, late_ms)
@@ -219,7 +238,7 @@ class PhoneQueue(memory.FrameQueue):
 
     def __init__(self, dialect: Dialect, keep_typed: bool, forward: Callable[[memory.ReducedCrossing], object]) -> None:
         super().__init__(dialect, keep_typed, forward)
-        self.meter = PhoneMeter()
+        self.meter = PhoneMeter(secrets.token_hex(16))
         self.timer: asyncio.TimerHandle | None = None
         self.timer_ts = 0
         """When that is."""

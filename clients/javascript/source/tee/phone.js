@@ -7,7 +7,8 @@
  * discarded it: so a mark counts only where no `clear` came before it.
  */
 
-import { Binary, isObject, MalformedFrame } from "../dialects/dialect.js";
+import { randomId } from "../client.js";
+import { Binary, isObject, MalformedFrame, textOf } from "../dialects/dialect.js";
 import { asTwilio } from "../dialects/twilio-media-streams.js";
 import { CLOCK, FrameQueue, unwaited } from "./frames.js";
 
@@ -54,9 +55,9 @@ export function bytesPerMs(form) {
 
 /** Counts what an app sends to a phone, and says how far the phone has played. It has no clock of its own. */
 export class PhoneMeter {
-  constructor() {
-    /** @type {string | undefined} */
-    this.stream = undefined;
+  /** @param {string} [stream] its id, until its `start` says another; Vonage's has none */
+  constructor(stream) {
+    this.stream = stream;
     /** @type {number | null} Bytes per millisecond; null where that is not known: such audio is not measured. */
     this.rate = USUAL_RATE / 1_000;
     this.sentMs = 0;
@@ -69,6 +70,10 @@ export class PhoneMeter {
     this.earliestMs = null;
     /** @type {{name: string, atMs: number}[]} Marks that were sent, and behind how much audio. */
     this.marks = [];
+    /** @type {Map<string, number>} How many of the marks have a name. */
+    this.names = new Map();
+    /** Whether the stream has stopped: what is sent then is not played. */
+    this.isStopped = false;
     /** @type {number | null} When the first audio was sent that is not reported. */
     this.since = null;
     /** @type {number[][]} */
@@ -124,19 +129,22 @@ export class PhoneMeter {
     if (event === "media" && side === "app") {
       this.sendMedia(given.media, ts);
     } else if (event === "mark") {
-      const name = String(given.mark.name);
+      const { name } = given.mark;
+      const text = typeof name === "string" ? name : (JSON.stringify(name) ?? "null");
       if (side === "vendor") {
-        this.passMark(name, ts);
-      } else if (this.marks.length < MAX_MARKS) {
-        this.marks.push({ name, atMs: this.sentMs });
+        this.passMark(text, ts);
+      } else {
+        this.sendMark(text);
       }
     } else if (event === "clear" && side === "app") {
       this.clear(ts, this.atMs(ts));
     } else if (event === "stop") {
       // it says so as late as a mark comes back
       this.clear(ts, this.atMs(ts - Math.round(this.earliestMs ?? 0)));
+      this.isStopped = true;
     } else if (event === "start") {
-      this.stream = given.streamSid;
+      this.stream = textOf(given.streamSid) ?? this.stream;
+      this.isStopped = false;
       this.rate = bytesPerMs(given.start.mediaFormat);
     }
     return event === "media" || event === "mark" || event === "clear" ? null : given;
@@ -171,7 +179,7 @@ export class PhoneMeter {
     if (this.rate === null) {
       throw new MalformedFrame("Audio of this format is not measured.");
     }
-    if (count === 0) {
+    if (count === 0 || this.isStopped) {
       return;
     }
     if (this.atMs(ts) >= this.sentMs) {
@@ -185,6 +193,14 @@ export class PhoneMeter {
     this.isChanged = true;
   }
 
+  /** @param {string} name */
+  sendMark(name) {
+    if (this.marks.length < MAX_MARKS) {
+      this.marks.push({ name, atMs: this.sentMs });
+      this.names.set(name, (this.names.get(name) ?? 0) + 1);
+    }
+  }
+
   /**
    * A mark has come back. Those before it come no more; one that was never sent says nothing.
    *
@@ -192,12 +208,19 @@ export class PhoneMeter {
    * @param {number} ts
    */
   passMark(name, ts) {
-    const place = this.marks.findIndex((mark) => mark.name === name);
-    if (place < 0) {
+    if (!this.names.has(name)) {
       return;
     }
+    const place = this.marks.findIndex((mark) => mark.name === name);
     const { atMs } = this.marks[place];
-    this.marks.splice(0, place + 1);
+    for (const mark of this.marks.splice(0, place + 1)) {
+      const left = (this.names.get(mark.name) ?? 1) - 1;
+      if (left > 0) {
+        this.names.set(mark.name, left);
+      } else {
+        this.names.delete(mark.name);
+      }
+    }
     const { position, ts: began } = this.begun;
     if (atMs <= position) {
       // of an earlier stretch, or discarded: a `clear` begins a stretch behind all that was sent
@@ -301,7 +324,7 @@ export class PhoneMeter {
 
 /** Takes a phone's messages, and forwards reports in place of audio. */
 export class PhoneQueue extends FrameQueue {
-  meter = new PhoneMeter();
+  meter = new PhoneMeter(randomId());
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   timer = undefined;
   /** When that is. */

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import base64
+import json
 from typing import Any
 
 import pytest
 
 from tests.support.rows import every_row
-from voicemem.dialects.dialect import MalformedFrame
+from voicemem.dialects.dialect import Frame, MalformedFrame
 from voicemem.dialects.registry import DIALECTS
-from voicemem.integrations.tee.phone import PhoneMeter
+from voicemem.integrations.tee.phone import MAX_MARKS, PhoneMeter, PhoneQueue
 from voicemem.protocol.types import JsonObject
 
 BEGAN = 1_790_000_000_000
@@ -103,6 +104,47 @@ def test_marks_that_were_not_sent(name: str) -> None:
     crossings = [(0, "app", media(1_000)), (0, "app", mark("twice")), (1_050, "vendor", mark("twice"))]
     meter = after(*crossings, (1_100, "app", media(2_000)), (1_150, "vendor", mark(name)))
     assert position(meter, 1_200) == 1_100
+
+
+def test_marks_that_were_not_sent_cost_nothing() -> None:
+    """However many of ours have not come back."""
+    meter = after((0, "app", media(1_000)), *((0, "app", mark(f"ours {number}")) for number in range(20_000)))
+    waiting, meter.marks = meter.marks, None  # type: ignore[assignment]
+    for number in range(1_000):
+        meter.take(mark(f"theirs {number}"), "vendor", BEGAN + 100)
+    assert len(waiting) == MAX_MARKS
+
+
+def test_names_of_marks_are_not_kept() -> None:
+    """Neither of those that have come back, nor of those before them."""
+    frames = [mark(f"part {number}") for number in range(100)]
+    meter = after(*((0, "app", frame) for frame in frames), (100, "vendor", frames[-1]))
+    assert not meter.names
+    assert not meter.marks
+
+
+def test_audio_after_the_stop_is_not_played() -> None:
+    """An app may send for a while after the caller has hung up."""
+    stop = {"event": "stop", "streamSid": "MZ1"}
+    meter = after(
+        (0, "app", media(3_000)), (1_000, "vendor", stop), (1_100, "app", media(2_000)), (9_000, "app", CLEAR)
+    )
+    assert meter.sent_ms == 3_000
+    assert meter.cuts == [[BEGAN + 1_000, 1_000, 3_000]]
+
+
+async def test_streams_without_ids_are_different() -> None:
+    """Vonage's have none, and two phones may be in one session."""
+    frames: list[Frame] = []
+    for _ in range(2):
+        queue = PhoneQueue(DIALECTS["twilio-media-streams"], True, lambda crossing: frames.append(crossing.frame))
+        start = {"event": "websocket:connected", "content-type": "audio/l16;rate=16000"}
+        queue.put(json.dumps(start), "vendor", True, BEGAN)
+        queue.put(bytes(32_000), "app", False, BEGAN)
+        queue.put(json.dumps({"action": "clear"}), "app", True, BEGAN + 500)
+        queue.work()
+    streams = {frame.content["streamSid"] for frame in frames if frame.content["event"] == "playback"}
+    assert len(streams) == 2
 
 
 def test_phone_that_waited() -> None:
