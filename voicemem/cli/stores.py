@@ -5,17 +5,28 @@ import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any, TypeVar
+from urllib.parse import urlencode
 
 import click
 
 from voicemem.cli.common import Command, CommandFailed, audit_to_terminal, given, options, read_secret, run, sqlite_path
 from voicemem.cli.service_settings import store_option
 from voicemem.config.service import POSTGRESQL_PREFIXES
+from voicemem.protocol.explanations import converted
 from voicemem.protocol.types import MAX_INTEGER
 from voicemem.runtime import now_ms
 from voicemem.security.access import ASK_AGAIN_MS, DEFAULT_PROJECT, SCOPES, Access, check_project
 from voicemem.security.audit import COMMAND_LINE, Act, audit
-from voicemem.security.hook_secrets import MAX_OVERLAP_S, OVERLAP_S, HookSecrets, check_hook_secret, new_hook_secret
+from voicemem.security.hook_secrets import (
+    MAX_OVERLAP_S,
+    OVERLAP_S,
+    HookSecrets,
+    HookTarget,
+    check_hook_secret,
+    find_hooked,
+    new_hook_secret,
+    sign_target,
+)
 from voicemem.store.directory import ApiKey, KeyLimits
 from voicemem.store.engines import migrate_store, open_store
 from voicemem.store.port import Store
@@ -270,6 +281,37 @@ def remove_secret(store: str, project: str, dialect: str) -> None:
     in_store(store, lambda opened: secrets_in(opened).remove(project, dialect))
     audit("hook_secret_removed", COMMAND_LINE, project, dialect=dialect)
     click.echo(f"webhooks of {dialect} in the project {project} have no secret in the store any more")
+
+
+@hooks.command("url", short_help="Print the URL for the webhooks of a dialect.")
+@store_option
+@of_project
+@click.option("--base", default="https://HOST", show_default=True, help="Where the platform reaches the REST port.")
+@click.option("--session-id", help="The session of these webhooks, for a URL that is used for one call.")
+@click.option("--user-id", help="The user of the sessions that these webhooks begin.")
+@click.argument("dialect")
+def print_url(store: str, project: str, base: str, session_id: str | None, user_id: str | None, dialect: str) -> None:
+    """Print the URL that a platform is given for its webhooks of DIALECT.
+
+    A session and a user stand in it signed, since the signature of a webhook does not cover its URL.
+
+    \b
+    Examples:
+      voicemem hooks url --store sqlite:calls.db --base https://calls.example.com vapi
+      voicemem hooks url --store sqlite:calls.db --session-id call-1 --user-id ann vapi
+    """
+    find_hooked(dialect)
+    check_project(project)
+    given = {name: one for name, one in (("session_id", session_id), ("user_id", user_id)) if one is not None}
+    target = converted({"project": project, "dialect": dialect} | given, HookTarget)
+
+    async def sign(opened: Store) -> str:
+        return sign_target(target, opened.directory.cursor_secret)
+
+    query = ({} if project == DEFAULT_PROJECT else {"project": project}) | (
+        {"t": in_store(store, sign)} if given else {}
+    )
+    click.echo(f"{base.rstrip('/')}/v1/hooks/{dialect}{'?' if query else ''}{urlencode(query)}")
 
 
 def shown_time(ms: int) -> str:

@@ -4,6 +4,7 @@
 and, through `Known`, what the fold knows by then.
 """
 
+import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
@@ -11,12 +12,15 @@ from typing import Any, Literal, NamedTuple
 from msgspec import Struct
 
 from voicemem.dialects.known import Known, Made, Translate
-from voicemem.protocol.types import JsonObject
+from voicemem.protocol.types import SESSION_ID_PATTERN, JsonObject
 
 Side = Literal["vendor", "app"]
 RawFrame = JsonObject | str | bytes
 """A frame as it was sent: the JSON object, a text that is not one, or a binary message."""
 NOT_IN_IDS = re.compile(r"[^A-Za-z0-9._:-]")
+DIGEST_DIGITS = 32
+DIGESTED = re.compile(rf"\.\.[0-9a-f]{{{DIGEST_DIGITS}}}\Z")
+SHOWN_OF_ID = 128 - len("..") - DIGEST_DIGITS
 AUDIO_BYTES = "audio_bytes"
 """The field of a reduced frame that says how much audio there was in it."""
 MERGED_MS = 250
@@ -49,8 +53,14 @@ class Frame(NamedTuple):
 
 
 def session_id_of(said: str) -> str:
-    """The id of a session, from the vendor's."""
-    return NOT_IN_IDS.sub("-", said)[:128]
+    """The id of a session, from the vendor's: no two of the vendor's give the same.
+
+    One that a session may not have is cut and ends with a digest of the whole; so does one that looks like that itself.
+    """
+    if re.match(SESSION_ID_PATTERN, said) and not DIGESTED.search(said):
+        return said
+    digest = hashlib.sha256(said.encode(errors="replace")).hexdigest()[:DIGEST_DIGITS]
+    return f"{NOT_IN_IDS.sub('-', said)[:SHOWN_OF_ID]}..{digest}"
 
 
 class MalformedFrame(ValueError):
@@ -130,5 +140,3 @@ class Dialect(Struct, frozen=True, kw_only=True):
     parts: Parts | None = None
     split: Callable[[JsonObject], Iterable[JsonObject]] | None = None
     """The frames of one message that may say many things. A message without a number is taken apart before `reduce`."""
-    ids_say_texts: bool = False
-    """True if ids of frames are made of what they say: from those, what is redacted could be computed."""

@@ -66,6 +66,7 @@ from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import is_update
 from voicemem.sessions.recording.redaction import load_rules
 from voicemem.sessions.retention import erase_user
+from voicemem.store.admission import check_producer
 from voicemem.store.engines import open_store
 from voicemem.store.memories import AnyOf
 from voicemem.store.port import Store
@@ -239,7 +240,7 @@ class LibrarySession:
         if not all(isinstance(event, Mapping) for event in events):
             raise Refused("invalid_field", "An event must be a dict.")
         stream = await self._stream()
-        lease, recorder = self._lease(stream, producer), self.library.recorder
+        lease, recorder = self._lease(stream, check_producer(producer)), self.library.recorder
         arrivals = []
         for event in events:
             decoded = decode_event(json_bytes(event))
@@ -250,7 +251,6 @@ class LibrarySession:
                 raise Refused(arrival.code, arrival.detail)
             if arrival is not None:
                 arrivals.append(arrival)
-        await recorder.check_producer(stream, producer)
         recorded = await recorder.record(lease, arrivals)
         for problem in recorded.problems:
             raise Refused(problem.code, problem.detail)

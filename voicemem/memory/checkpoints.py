@@ -33,6 +33,7 @@ from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.recording.batches import DEFAULT_END_REASON, validated_update
 from voicemem.sessions.recording.recorder import reduce_frame
 from voicemem.sessions.schema_worker import SCHEMA_WORKER
+from voicemem.store.admission import check_producer
 from voicemem.store.memories import MAX_ROWS, MemoryRow
 from voicemem.store.port import Store
 from voicemem.store.records import JournalRow, RestoredSession
@@ -105,10 +106,11 @@ class CheckpointReader:
                 raise invalid("The events of a producer must be in the order of their seq.")
             else:
                 producer.next_seq = entry.seq + 1
+                check_producer(producer.name)
             producer.ended = producer.ended or isinstance(event, events.SessionEnd)
         match event:
             case events.SessionGap():
-                gap = self.producer(event.producer or "")
+                gap = self.producer(check_producer(event.producer or ""))
                 gap.next_seq = max(gap.next_seq, event.to_seq + 1)
             case events.SessionEnd():
                 ts = entry.received_ms if event.ts is None else event.ts

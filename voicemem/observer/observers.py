@@ -131,8 +131,9 @@ class ObservedCall:
     async def enter(self) -> None:
         """Open a producer of the session, which stays open while its call is observed. Raises `Refused`."""
         observed, producer = self.observed, f"{self.observed.observation.dialect}.observer"
-        opening = SessionOpen(session_id=observed.session_id, producer=producer)
-        opened, *_ = await self.parts.recorder.open_producer(observed.project, observed.session_id, opening, False)
+        opened, *_ = await self.parts.recorder.open_producer(
+            observed.project, observed.session_id, SessionOpen(), may_call_out=False, own_name=producer
+        )
         self.lease = ProducerLease(opened.stream, producer, opened.epoch, may_call_out=False, may_set=False)
         self.parts.presence.connect(self.lease)
 

@@ -1,19 +1,23 @@
-"""Signing secrets of inbound webhooks, by project and dialect: set, rotated, removed (docs/dialects.md).
+"""Signing secrets of inbound webhooks, by project and dialect, and signed tokens in their URLs (docs/dialects.md).
 
 A project sets its own over REST or by command; they stand in the store, so that every node knows them. The operator's,
 from the settings, verify beside them, for as long as they stand there.
 """
 
+import hmac
 import re
 import secrets
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from voicemem.dialects.dialect import Dialect
 from voicemem.dialects.registry import DIALECTS, WITH_WEBHOOKS
 from voicemem.errors import Refused
+from voicemem.protocol.types import Name, SessionId, join_cursor, split_cursor
 from voicemem.runtime import Clock
 from voicemem.store.directory import Directory, InboundSecret
 
@@ -119,3 +123,43 @@ def parse_hook_secrets(given: tuple[str, ...], default_project: str) -> dict[tup
             raise ValueError("A hook secret is PROJECT/DIALECT=SECRET, or DIALECT=SECRET.")
         found[match[1] or default_project, match[2]] = match[3]
     return found
+
+
+class HookTarget(Struct, frozen=True, omit_defaults=True):
+    """The session and user of the webhooks that come to a URL, as the operator has signed them into it.
+
+    The signature of a webhook is over its body alone: whoever has seen one could send it to another URL.
+    """
+
+    project: str
+    dialect: str
+    session_id: SessionId | None = None
+    user_id: Name | None = None
+
+
+TARGET_PROOF_BYTES = 16
+
+
+def sign_target(target: HookTarget, secret: bytes) -> str:
+    """The token of a target, signed with the store's secret; it hides nothing."""
+    body = msgspec.json.encode(target)
+    return join_cursor(target_proof(body, secret), body)
+
+
+def read_target(token: str, project: str, dialect: str, secret: bytes) -> HookTarget:
+    """The target of a token of this project and dialect. Raises `Refused` (`forbidden`)."""
+    wrong = Refused("forbidden", "The token t in the URL is not one of this service's for this project and dialect.")
+    try:
+        proof, body = split_cursor(token, TARGET_PROOF_BYTES)
+        if not hmac.compare_digest(proof, target_proof(body, secret)):
+            raise wrong
+        target = msgspec.json.decode(body, type=HookTarget)
+    except (Refused, msgspec.MsgspecError):
+        raise wrong from None
+    if (target.project, target.dialect) != (project, dialect):
+        raise wrong
+    return target
+
+
+def target_proof(body: bytes, secret: bytes) -> bytes:
+    return hmac.digest(secret, b"hook target\0" + body, "sha256")[:TARGET_PROOF_BYTES]

@@ -1,5 +1,6 @@
 """Webhooks of other stacks: verified, split into frames, and journaled in the session that they name."""
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
@@ -14,13 +15,15 @@ from voicemem.protocol.types import MAX_VALUES
 from voicemem.sessions.lifecycle import Presence, Sessions
 from voicemem.sessions.recording.batches import ProducerLease, ReducedFrame
 from voicemem.sessions.recording.recorder import YIELD_EVERY, Recorder
+from voicemem.store.streams import Stream
 
 OVER = ("session_ended", "session_erased")
 """Why a webhook is not stored and yet done with: sent again it would fare no better, and platforms give up on webhooks
 that fail."""
 MAX_HOOK_BYTES, MAX_HOOK_VALUES = 8 * 1024 * 1024, 4 * MAX_VALUES
 """More than other bodies may have: after a call of hours all words come at once, with times, more than once."""
-NOT_SIGNED = "The signature of the webhook is missing, wrong or too old."
+ID_DIGITS = 32
+OTHER_CALL = "This URL is of another call: the webhooks that it has got name a different one."
 
 
 class InboundWebhookResult(NamedTuple):
@@ -33,6 +36,20 @@ class InboundWebhookResult(NamedTuple):
     """`session_ended` or `session_erased`, where the session takes nothing any more."""
 
 
+class HookAddress(NamedTuple):
+    """Where a webhook belongs, as far as its sender may say so."""
+
+    project: str
+    session_id: str | None = None
+    """In place of what the webhook says."""
+    user_id: str | None = None
+    """For a session that it begins."""
+    key_id: str | None = None
+    """The key that it came with, whose quotas hold."""
+    binds: bool = False
+    """True if a token in the URL names the session: then all webhooks there are of one call of the vendor's."""
+
+
 class InboundWebhooks:
     """Takes the webhooks of other stacks."""
 
@@ -41,15 +58,15 @@ class InboundWebhooks:
         self.sessions = sessions
         self.presence = presence
 
-    def verify(self, dialect: Dialect, body: bytes, headers: Mapping[str, str], secrets: Iterable[str]) -> None:
-        """Check that one of the secrets signs the bytes as they came. Raises `Refused` (`unauthorized`)."""
+    def is_signed(self, dialect: Dialect, body: bytes, headers: Mapping[str, str], secrets: Iterable[str]) -> bool:
+        """Return whether one of the secrets signs the bytes as they came."""
         names = {name.lower(): value for name, value in headers.items()}
         assert dialect.hook is not None
         for secret in secrets:
             with suppress(Exception):  # a stranger may send anything in a header
                 if dialect.hook.verify(body, names, secret, self.sessions.clock()):
-                    return
-        raise Refused("unauthorized", NOT_SIGNED)
+                    return True
+        return False
 
     def read(self, dialect: Dialect, raw: bytes) -> list[ReducedFrame]:
         """Return the kept parts of a webhook's frames; a long one takes a while, and may run on a thread.
@@ -66,7 +83,7 @@ class InboundWebhooks:
             raise Refused("malformed_frame", str(malformed)) from None
         except Exception:  # a fault of ours in a dialect
             raise Refused("malformed_frame") from None
-        digest = self.recorder.frames.keyed_id(raw)
+        digest = hashlib.sha256(raw).hexdigest()[:ID_DIGITS]
         reduced: list[ReducedFrame] = []
         for frame in frames:
             arrival = self.recorder.frames.reduce(FrameEvent(dialect=dialect.name, frame=frame))
@@ -80,26 +97,23 @@ class InboundWebhooks:
                 reduced.append(arrival)
         return reduced
 
-    async def record(
-        self, project: str, dialect: Dialect, reduced: list[ReducedFrame], session_id: str | None
-    ) -> InboundWebhookResult:
+    async def record(self, dialect: Dialect, reduced: list[ReducedFrame], address: HookAddress) -> InboundWebhookResult:
         """Journal the frames of a webhook; it returns after the commit. Raises `Refused`, `StoreUnavailable`."""
         if not reduced:
-            return InboundWebhookResult(session_id, 0)
+            return InboundWebhookResult(address.session_id, 0)
         said = next((one.reduced.session_id for one in reduced if one.reduced and one.reduced.session_id), None)
-        if session_id is None and said is None:
+        if address.session_id is None and said is None:
             raise Refused("missing_field", "The webhook does not say which session it is about.")
-        name = session_id or session_id_of(said or "")
-        stream = await self.sessions.store.journal.find_session(project, name)
-        if stream is None:
-            try:
-                stream, _ = await self.sessions.create(project, name, {})
-            except Refused as refused:
-                if refused.code in OVER:
-                    return InboundWebhookResult(name, 0, refused.code)
-                raise
+        name = address.session_id or session_id_of(said or "")
+        try:
+            stream = await self.find_or_create(name, address)
+            producer = await self.producer_of(stream, dialect, said, address)
+        except Refused as refused:
+            if refused.code in OVER:
+                return InboundWebhookResult(name, 0, refused.code)
+            raise
         reduced = await self.recorder.new_frames(stream, reduced)
-        lease = ProducerLease(stream, f"{dialect.name}.hooks", None, may_call_out=False, may_set=False)
+        lease = ProducerLease(stream, producer, None, may_call_out=False, may_set=False)
         stored, over = 0, None
         for first in range(0, len(reduced), YIELD_EVERY):
             result = await self.recorder.record(lease, reduced[first : first + YIELD_EVERY])
@@ -113,3 +127,31 @@ class InboundWebhooks:
         if stream.state != "running":  # it may run again
             self.sessions.webhooks_due.set()
         return InboundWebhookResult(name, stored, over if not stored else None)
+
+    async def find_or_create(self, name: str, address: HookAddress) -> Stream:
+        journal, user = self.sessions.store.journal, address.user_id
+        stream = await journal.find_session(address.project, name)
+        if stream is not None:
+            return stream
+        config = {} if user is None else {"user_id": user}
+        try:
+            return (await self.sessions.create(address.project, name, config, address.key_id))[0]
+        except Refused as refused:
+            if refused.code != "session_exists":  # another webhook of the call began it just now
+                raise
+            return await journal.get_session(address.project, name)
+
+    async def producer_of(self, stream: Stream, dialect: Dialect, said: str | None, address: HookAddress) -> str:
+        """The producer of the webhooks of a call.
+
+        A session that a URL names belongs to the vendor's call whose webhook comes there first, so that a webhook of
+        another call, which was seen, cannot be sent to that URL again. Raises `Refused` (`forbidden`).
+        """
+        suffix = f"{dialect.name}.hooks"
+        if not address.binds or said is None:
+            return suffix
+        own = f"{hashlib.sha256(said.encode(errors='replace')).hexdigest()[:ID_DIGITS]}.{suffix}"
+        names = await self.sessions.store.journal.list_producers(stream.key)
+        if any(name.endswith(f".{suffix}") and name != own for name in names):
+            raise Refused("forbidden", OTHER_CALL)
+        return own

@@ -23,7 +23,7 @@ from voicemem.store.records import (
     SessionFilter,
     Snapshot,
 )
-from voicemem.store.runs import IS_READABLE, find_last_seq, page_of, runs_after
+from voicemem.store.runs import IS_READABLE, page_of, runs_after
 from voicemem.store.stream_changes import STREAM_COLUMNS, StreamRows
 from voicemem.store.streams import (
     SESSION_KIND,
@@ -40,7 +40,6 @@ SELECT_IS_CONNECTED = "select 1 from producers where stream = :stream and node i
 SELECT_STREAM_BY_NAME = f"""
     select {STREAM_COLUMNS} from streams s where s.project = :project and s.kind = :kind and s.id = :id
 """
-SELECT_HAS_SEQS = "select 1 from producers where stream = :stream and name = :producer and next_seq > 1"
 SELECT_DUE_SESSIONS = "select key from streams where due_ms <= :now_ms order by due_ms limit :limit"
 SELECT_SECRETS = "select name, value from secrets where stream = :stream"
 SELECT_READABLE_SECRETS = f"{SELECT_SECRETS} and {IS_READABLE}"
@@ -247,13 +246,6 @@ class Journal(Port):
         """
         return await self.database.try_append(batches, now_ms)
 
-    @reads
-    def has_seqs(self, connection: Connection, key: int, producer: str) -> bool:
-        """Return whether a producer has sent events with a seq in this session."""
-        if find_last_seq(connection, key, producer) > 0:
-            return True
-        return connection.row(SELECT_HAS_SEQS, stream=key, producer=producer) is not None
-
     @writes
     def change_config(
         self, connection: Connection, key: int, session_patch: SessionPatch, payload: bytes, now_ms: int
@@ -286,6 +278,10 @@ class Journal(Port):
         rows.append_server_event(stream, now_ms, payload)
         rows.save_stream(stream)
         return stream
+
+    async def list_producers(self, key: int) -> list[str]:
+        """The names of the producers that have a row: all that have opened, or sent events without a seq."""
+        return [name for (name,) in await self.database.rows(changes.SELECT_PRODUCER_NAMES, stream=key)]
 
     # When sessions end
 

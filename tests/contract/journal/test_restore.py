@@ -59,17 +59,6 @@ async def test_a_restored_session_has_its_journal(store: Store) -> None:
     assert 6 == (await open_session(store, "r")).next_seq
 
 
-async def test_who_counts_its_events_is_known(store: Store) -> None:
-    """By what it stored, or by where it goes on from; not who sends without seq, nor who only opened."""
-    made = await restore(store)
-    assert [True, False, False] == [await store.journal.has_seqs(made.key, name) for name in ("main", "api", "new")]
-    opened = await open_session(store, "b")
-    assert not await store.journal.has_seqs(opened.stream.key, "main")
-    await append_offers(store, opened.stream.key, offer(1))
-    assert await store.journal.has_seqs(opened.stream.key, "main")
-    assert not await store.journal.has_seqs(opened.stream.key, "other")
-
-
 async def test_an_ended_session_is_restored_as_it_ended(store: Store) -> None:
     """It is over, reopens only where it was idle, is compacted and expires; no delivery is made of it."""
     hook = {"webhook": {"url": HOOK}, "ttl_seconds": 1}

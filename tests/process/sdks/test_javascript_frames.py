@@ -23,7 +23,7 @@ from voicemem.dialects import openai_live as live
 from voicemem.dialects import openai_realtime as realtime
 from voicemem.dialects import pipecat_rtvi as pipecat
 from voicemem.dialects import twilio_media_streams as phone
-from voicemem.dialects.dialect import Frame, MalformedFrame, Side, UnknownFrame
+from voicemem.dialects.dialect import Frame, MalformedFrame, Side, UnknownFrame, session_id_of
 from voicemem.dialects.elevenlabs_agents import translation as elevenlabs
 from voicemem.dialects.elevenlabs_agents.frames import Alignment
 from voicemem.dialects.kinds import Typed
@@ -260,3 +260,17 @@ def test_the_names_of_dialects() -> None:
     """A dialect that JavaScript knows is one of ours."""
     assert set(MADE) <= set(DIALECTS)
     assert let_out([Crossing("none", "app", {})]) == ["TypeError"]
+
+
+def test_session_ids_from_those_of_vendors() -> None:
+    """Both languages make the same id of a session, whatever a vendor's has in it."""
+    module = (ROOT / "clients/javascript/source/tee/session-id.js").as_uri()
+    script = f"""
+        import {{ sessionIdOf }} from "{module}";
+        console.log(JSON.stringify(JSON.parse(process.argv[1]).map(sessionIdOf)));
+    """
+    said = ["call-1", "a/b", "a b", "", "é", "漢字", "👋" * 70, "x..0123456789abcdef0123456789abcdef", "a\nb"]
+    said += ["a" * length for length in (55, 56, 63, 64, 119, 120, 128, 129, 200, 1_000)]
+    command = [needs("node"), "--input-type=module", "-e", script, json.dumps(said)]
+    answer = subprocess.run(command, capture_output=True, check=True, text=True).stdout
+    assert [session_id_of(one) for one in said] == json.loads(answer)

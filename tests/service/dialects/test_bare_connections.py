@@ -17,6 +17,7 @@ from tests.support.callers.rest import RestClient, client_with_key, make_key
 from tests.support.services import Serve
 from tests.support.waiting import all_connections_handled, eventually
 from voicemem.app import App
+from voicemem.dialects.dialect import session_id_of
 from voicemem.protocol.types import JsonObject
 from voicemem.server.ingest import bare
 from voicemem.sessions.lifecycle import LEFT_MS
@@ -38,11 +39,11 @@ async def texts(api: RestClient, session_id: str = "s") -> list[str]:
 
 
 async def test_the_vendors_id_is_the_sessions(app: App, api: RestClient) -> None:
-    """Frames wait for the one that says the vendor's id, of which odd characters are replaced."""
+    """Frames wait for the one that says the vendor's id; one with odd characters gets a digest of the whole."""
     async with connect(f"ws://{app.ingest_address}{PATH}") as socket:
         for frame in (transcript("a", "One."), CREATED, transcript("b", "Two.")):
             await socket.send(json.dumps(frame))
-        await eventually(["One. Two."], lambda: texts(api, "sess-1-a"))
+        await eventually(["One. Two."], lambda: texts(api, session_id_of("sess/1 a")))
 
 
 async def test_a_call_without_an_id_gets_one(app: App, api: RestClient) -> None:

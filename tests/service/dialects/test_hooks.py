@@ -15,7 +15,7 @@ import pytest
 from tests.support.callers.rest import RestClient, make_key
 from tests.support.services import Serve
 from tests.support.waiting import eventually
-from voicemem.dialects.dialect import Dialect, Frame, Hook, MalformedFrame, RawFrame, Side
+from voicemem.dialects.dialect import Dialect, Frame, Hook, MalformedFrame, RawFrame, Side, session_id_of
 from voicemem.dialects.known import Known, MadeEvent
 from voicemem.dialects.registry import DIALECTS
 from voicemem.protocol.events import MessageEvent, SessionEnd
@@ -61,6 +61,7 @@ def platform(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(DIALECTS, "platform", dialect)
 
 
+CALL = session_id_of("call 1")
 BODY = msgspec.json.encode({"call": "call 1", "parts": [{"said": "One."}, {"said": "Two.", "last": True}]})
 
 
@@ -80,11 +81,11 @@ async def test_a_signed_webhook_needs_no_key(serve: Serve) -> None:
     admin = RestClient(app, await make_key(app, "admin"))
     for stored in (2, 0):
         answered = await post(RestClient(app), X_Signature=signature("s=cret"))
-        assert (200, "call-1") == (answered.status, answered.json["session_id"])
+        assert (200, CALL) == (answered.status, answered.json["session_id"])
         assert stored == answered.json["stored"]
-    await eventually("ended", lambda: admin.state("call-1"))
-    assert ["One.", "Two."] == [one["content"] for one in await admin.contents("call-1")]
-    assert "hung_up" == (await admin.session("call-1"))["reason"]
+    await eventually("ended", lambda: admin.state(CALL))
+    assert ["One.", "Two."] == [one["content"] for one in await admin.contents(CALL)]
+    assert "hung_up" == (await admin.session(CALL))["reason"]
 
 
 async def test_what_is_not_signed_is_refused(serve: Serve) -> None:
@@ -101,7 +102,7 @@ async def test_what_is_not_signed_is_refused(serve: Serve) -> None:
         assert (401, "unauthorized") == (await post(RestClient(app), body, **headers)).problem
     assert 200 == (await post(RestClient(app), query="?project=other", X_Signature=signature("others"))).status
     assert (404, "unknown_session") == (
-        await RestClient(app, await make_key(app, "read")).get("/v1/sessions/call-1")
+        await RestClient(app, await make_key(app, "read")).get("/v1/sessions/" + CALL)
     ).problem
 
 

@@ -113,3 +113,17 @@ async def test_a_token_for_its_user_reaches_all_of_the_user(admin: tuple[App, Re
     assert (403, "forbidden") == (await holder.get(f"{PATH}/{tea['id']}")).problem
     assert 204 == (await holder.delete(f"{PATH}/{tea['id']}")).status
     assert ([], [COFFEE]) == (await texts_of(api, "ann"), await texts_of(api, "bob"))
+
+
+@every_row(
+    "query", ["?memories_max_tokens=500", "?memories_from=earlier", "?memories_kinds=fact", "?memories_from=all"]
+)
+async def test_a_context_shows_a_token_no_other_calls(admin: tuple[App, RestClient], query: str) -> None:
+    """What its user said elsewhere is shown where the operator has configured it, or the token reaches the user."""
+    app, api = admin
+    context = f"/v1/sessions/a1/context{query}"
+    holder = await holder_of(app, api, "a1")
+    assert (403, "forbidden") == (await holder.get(context)).problem
+    assert 200 == (await holder.get("/v1/sessions/a1/context")).status
+    reaching = await holder_of(app, api, "a1", memories="user")
+    assert (await api.get(context)).body == (await reaching.get(context)).body

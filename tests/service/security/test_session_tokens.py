@@ -43,7 +43,6 @@ REACHED = [
     ("GET", "/v1/sessions/{id}/memories"),
     ("GET", "/v1/sessions/{id}/memory"),
     ("GET", "/v1/sessions/{id}/export"),
-    ("POST", "/v1/sessions/{id}/memories/extract"),
     *((method, "/v1/sessions/{id}/working-memory") for method in ("GET", "PUT", "PATCH", "DELETE")),
     ("GET", "/v1/sessions/{id}/working-memory/versions"),
     ("GET", "/v1/sessions/{id}/working-memory/tools"),

@@ -332,7 +332,6 @@ async def of_stream(store: Store, key: int) -> dict[str, Any]:
         "secrets": await store.journal.load_secrets(key),
         "deliveries": await store.deliveries.list_deliveries(key),
         "set aside": [await store.quarantine.find_quarantined(key, version) for version in ("v0", "v1")],
-        "seqs": [await store.journal.has_seqs(key, name) for name in PRODUCERS],
         "superseded": sorted(await store.nodes.find_superseded([(key, name, 0) for name in PRODUCERS])),
     }
 

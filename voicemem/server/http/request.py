@@ -369,14 +369,14 @@ async def name_server(_: web.Request, response: web.StreamResponse) -> None:
 
 def guard_route(route: Route[Any], gate: Gate) -> Handler:
     """Return the route's handler behind the checks of host, origin, key, scope and query."""
-    names_session = route.path.startswith("/v1/sessions/{id}")
+    for_its_session = route.path.startswith("/v1/sessions/{id}") and not route.keys_only
 
     async def handler(request: web.Request) -> web.StreamResponse:
         needed = await check_origin(request, route, gate)
         if route.scope is None:
             return await call_handler(request, route)
         grant: Grant = await gate.grant(request.headers.get("Authorization"), needed, request.remote)
-        session_id = request.match_info["id"] if names_session else None
+        session_id = request.match_info["id"] if for_its_session else None
         grant.require(route.scope, grant.session_id if route.for_tokens else session_id)
         return await answer_as(grant, request, route)
 

@@ -117,6 +117,8 @@ class Route(NamedTuple, Generic[Q]):
     for_tokens: bool = False
     """True if a session token may use it although the path is not one of its session's: the handler then keeps to what
     `token_reach` says."""
+    keys_only: bool = False
+    """True if no session token may use it, not even one of the session that the path names."""
     outlives_store: bool = False
     """True if it answers while the store is away: then the last known answer says whether callers need a key."""
     about: str = ""

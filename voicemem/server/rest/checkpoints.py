@@ -93,7 +93,6 @@ async def restore_session(request: web.Request) -> web.Response:
     The body may be at most 64 MiB. Two checkpoints are restored at a time: others wait, and are refused with 429
     after 30 s.
     """
-    request[GRANT].require_setting()
     slots = services_of(request).restore_slots  # few, since each restore may hold a large body
     try:
         async with asyncio.timeout(SLOT_WAIT_S):
@@ -148,13 +147,13 @@ def read_restore(body: bytes, encoding: str) -> tuple[checkpoints.ParsedCheckpoi
     f"{CREATE_CODES} missing_field unknown_turn session_set_aside",
     status=201,
     id_field="session_id",
+    keys_only=True,
 )
 async def fork_session(request: web.Request) -> web.Response:
     """Create a running session that remembers this one up to a turn, and continues with the next turn.
 
     Erasing the original does not erase its forks.
     """
-    request[GRANT].require_setting()
     stream = await get_stream(request)
     config = await read_object(request)  # and the fields of a fork, taken out next
     point = converted({name: config.pop(name) for name in ("at_turn", "session_id") if name in config}, ForkPoint)

@@ -12,7 +12,7 @@ from voicemem.context.formats import ENRICHERS
 from voicemem.context.summaries import settled_state
 from voicemem.errors import Refused
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, fields_of, matching
-from voicemem.server.http.request import get_stream, json_response, services_of
+from voicemem.server.http.request import GRANT, get_stream, json_response, services_of
 from voicemem.server.http.routes import Routes
 
 ROUTES = Routes()
@@ -21,6 +21,7 @@ ENRICHER_NAMES = rf"^(?:{'|'.join(ENRICHERS)})?(?:,(?:{'|'.join(ENRICHERS)})?)*\
 ENRICHER_RULE = f"Enrichers must be names separated by commas, of {', '.join(ENRICHERS)}"
 Enrich = Annotated[str, matching(ENRICHER_NAMES, ENRICHER_RULE)]
 POLICY_QUERY = ("policy", "max_messages", "max_tokens", "context_window")
+OTHER_CALLS = "A session token asks for no memories of other calls, unless it was made with memories: user."
 KIND_NAMES = rf"^(?:{'|'.join(get_args(context.RecalledKind))})(?:,(?:{'|'.join(get_args(context.RecalledKind))}))*\Z"
 KIND_RULE = f"Kinds of memories must be names separated by commas, of {', '.join(get_args(context.RecalledKind))}"
 Kinds = Annotated[str, matching(KIND_NAMES, KIND_RULE)]
@@ -99,8 +100,12 @@ async def read_context(request: web.Request, query: ContextQuery) -> web.Respons
     """Read the whole body of the next LLM request, in the style that the query names, or else in the session's."""
     stream = await get_stream(request)
     services = services_of(request)
+    memory = memory_from_query(query)
+    grant = request[GRANT]
+    if grant.session_id is not None and not grant.reaches_user and memory is not None and memory.memories is not None:
+        raise Refused("forbidden", OTHER_CALLS)
     enrich = tuple(name for name in query.enrich.split(",") if name)
-    fields = fields_of(ContextOptions, query) | {"enrich": enrich, "memory": memory_from_query(query)}
+    fields = fields_of(ContextOptions, query) | {"enrich": enrich, "memory": memory}
     options = ContextOptions(**fields)
     selection = await select_context(services.read_models, services.policies, stream, options, services.recall)
     body = render_body(selection, options)

@@ -32,6 +32,7 @@ from voicemem.sessions.journal_pages import JournalFilter, native_rows, pages_af
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import DEFAULT_PRODUCER, FLOOD_LIMIT, YIELD_EVERY
+from voicemem.store.admission import check_producer
 from voicemem.store.journal import Journal
 from voicemem.store.records import JournalRow
 from voicemem.store.streams import AWAITED_MS, Stream
@@ -126,8 +127,7 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.Respons
     services = services_of(request)
     if query.dialect is not None and query.dialect not in DIALECTS:
         raise Refused("unknown_dialect", no_such_dialect(query.dialect))
-    producer = query.producer or query.dialect or DEFAULT_PRODUCER
-    await services.recorder.check_producer(stream, producer)
+    producer = check_producer(query.producer or query.dialect or DEFAULT_PRODUCER)
     grant = request[GRANT]
     lease = ProducerLease(stream, producer, query.epoch, grant.allows("admin"), grant.session_id is None, grant.key_id)
     body = await read_body(request)

@@ -1,33 +1,48 @@
 """Calls at other stacks: their platforms' webhooks, with their signing secrets, and calls that the service observes."""
 
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from voicemem.dialects.dialect import Dialect
 from voicemem.errors import Refused
 from voicemem.observer.vendors import find_vendor
 from voicemem.protocol.types import JsonObject, Name, Reason, SessionId, matching
-from voicemem.security.access import DEFAULT_PROJECT, Gate
+from voicemem.security.access import DEFAULT_PROJECT, Gate, Grant
 from voicemem.security.audit import Act, audit
-from voicemem.security.hook_secrets import find_hooked, new_hook_secret
+from voicemem.security.hook_secrets import find_hooked, new_hook_secret, read_target
 from voicemem.server.http.request import DECODING, GRANT, get_stream, json_response, read_body, read_struct, services_of
 from voicemem.server.http.routes import JSON, ResponseSpec, Routes, Tag, optional
 from voicemem.server.rest.webhooks import NewSecret
-from voicemem.sessions.inbound_webhooks import MAX_HOOK_BYTES
+from voicemem.sessions.inbound_webhooks import MAX_HOOK_BYTES, HookAddress
 from voicemem.store.observations import Observation, ObservationState
 from voicemem.store.streams import Stream
 
 ROUTES = Routes()
 HOOKS = Tag("hooks", "Inbound webhooks: those of other stacks' platforms, and their signing secrets.")
 HOOK = "/v1/hooks/{dialect}/secret"
+NOT_TAKEN = (
+    "The webhook has no valid signature of its project, or an old one; where no secret is set for its dialect, it needs"
+    " a key of the project with the scope ingest."
+)
+NAMED_BY_KEY = (
+    "The signature does not cover the URL: session_id and user_id need a key in Authorization, or stand in the token t"
+    " that `voicemem hooks url` makes."
+)
 
 
 class HookQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """`session_id` is for webhooks that do not say it; `project` is whose secret signs, and is the key's otherwise."""
+    """`project` is whose secret signs, and is the key's otherwise; `t` is a token of `voicemem hooks url`.
+
+    `session_id` is for webhooks that do not say it, and `user_id` for the session that one begins. Both count with a
+    key, or in the token.
+    """
 
     session_id: SessionId | None = None
+    user_id: Name | None = None
     project: Name | None = None
+    t: str | None = None
 
 
 class HookTaken(Struct, frozen=True):
@@ -58,32 +73,59 @@ async def take_hook(request: web.Request, query: HookQuery) -> web.Response:
     """
     services = services_of(request)
     dialect = find_hooked(request.match_info["dialect"])
-    project = query.project or DEFAULT_PROJECT
-    secrets = await services.hook_secrets.verifying(project, dialect.name)
-    if not secrets:
-        project = await project_of_key(request, query)
     body = await read_body(request, MAX_HOOK_BYTES)
-    if secrets:
-        try:
-            services.inbound_webhooks.verify(dialect, body, request.headers, secrets)
-        except Refused:
-            services.limits.count_wrong_key(request.remote)
-            raise
+    address = await address_of(request, query, dialect, body)
     reduced = await request.app[DECODING].decode(len(body), lambda: services.inbound_webhooks.read(dialect, body))
-    taken = await services.inbound_webhooks.record(project, dialect, reduced, query.session_id)
+    taken = await services.inbound_webhooks.record(dialect, reduced, address)
     refused = UNSET if taken.refused is None else taken.refused
     return json_response(HookTaken(taken.session_id, taken.stored, refused))
 
 
-async def project_of_key(request: web.Request, query: HookQuery) -> str:
-    """Return the project of the caller's key. Raises `Refused`, and `RateLimited`."""
+async def address_of(request: web.Request, query: HookQuery, dialect: Dialect, body: bytes) -> HookAddress:
+    """Return where a webhook belongs, if its sender may send it. Raises `Refused`, and `RateLimited`.
+
+    A sender without a valid signature or key gets one answer, whether the project is there, and has a secret, or not.
+    """
+    services, names = services_of(request), (query.session_id, query.user_id)
+    project = query.project or DEFAULT_PROJECT
+    secrets = await services.hook_secrets.verifying(project, dialect.name)
+    signed = services.inbound_webhooks.is_signed(dialect, body, request.headers, secrets)
+    grant = None if signed and names == (None, None) else await key_of(request, signed)
+    if grant is not None:
+        grant.require("ingest")
+        named = project if signed else query.project
+        is_free = signed and grant.key_id is None  # without keys, everyone on this machine may name a session
+        if not is_free and named not in (None, grant.project):
+            raise Refused("forbidden", "The key is of another project.")
+        project = named or grant.project
+    if not signed and secrets:
+        count_stranger(request)
+    key_id = None if grant is None else grant.key_id
+    if query.t is None:
+        return HookAddress(project, *names, key_id)
+    target = read_target(query.t, project, dialect.name, services.store.directory.cursor_secret)
+    session_id, user_id = query.session_id or target.session_id, query.user_id or target.user_id
+    return HookAddress(project, session_id, user_id, key_id, binds=grant is None and target.session_id is not None)
+
+
+async def key_of(request: web.Request, signed: bool) -> Grant:
+    """Return the grant of the caller's key. Raises `Refused`, and `RateLimited`."""
     access, limits = services_of(request).access, services_of(request).limits
-    gate, authorization = Gate(access, limits=limits), request.headers.get("Authorization")
-    grant = await gate.grant(authorization, await access.needs_key(), request.remote)
-    grant.require("ingest", query.session_id)
-    if query.project not in (None, grant.project):
-        raise Refused("forbidden", "The key is of another project.")
-    return grant.project
+    authorization = request.headers.get("Authorization")
+    try:
+        return await Gate(access, limits=limits).grant(authorization, await access.needs_key(), request.remote)
+    except Refused:
+        if signed:
+            raise Refused("forbidden", NAMED_BY_KEY) from None
+        if authorization is None:
+            count_stranger(request)
+        raise Refused("unauthorized", NOT_TAKEN) from None
+
+
+def count_stranger(request: web.Request) -> NoReturn:
+    """Count a webhook that may not be sent. Raises `Refused` (`unauthorized`), and `RateLimited`."""
+    services_of(request).limits.count_wrong_key(request.remote)
+    raise Refused("unauthorized", NOT_TAKEN)
 
 
 class HookSecret(Struct, frozen=True):

@@ -262,6 +262,7 @@ async def search_memories(request: web.Request) -> web.Response:
     ExtractionState,
     codes="no_extraction llm_not_configured session_set_aside",
     status=202,
+    keys_only=True,
 )
 async def extract_memories(request: web.Request) -> web.Response:
     """Make memories of what was heard in a session since the last time, without waiting for a pause or its end.

@@ -35,8 +35,6 @@ def validated_update(event: events.SessionUpdate, payload: bytes) -> ConfigUpdat
     return ConfigUpdate(event, ENCODER.encode(values), patch)
 
 
-RESERVED_PRODUCERS = frozenset({"agora.rest", "api", "gateway"})
-"""Names under which the service itself journals what arrives otherwise than as events; their events have no seq."""
 DEFAULT_END_REASON = "ended"
 """The reason of a `session.end` that gives none."""
 MAX_OPEN = 256

@@ -4,7 +4,6 @@ Another stack's frames are first reduced to what their dialect keeps.
 """
 
 import asyncio
-import hmac
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -29,7 +28,6 @@ from voicemem.security.access import SETS_NOTHING
 from voicemem.security.audit import audit
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.recording.batches import (
-    RESERVED_PRODUCERS,
     ConfigUpdate,
     EventBatch,
     Openings,
@@ -40,6 +38,7 @@ from voicemem.sessions.recording.batches import (
 from voicemem.sessions.recording.commits import NO_UNIX_MS, Commits, is_no_unix_ms, log_session
 from voicemem.sessions.recording.redaction import Redaction
 from voicemem.sessions.schema_worker import SCHEMA_WORKER
+from voicemem.store.admission import check_producer
 from voicemem.store.journal import Journal
 from voicemem.store.records import OpenResult
 from voicemem.store.streams import Stream
@@ -51,17 +50,14 @@ MAX_NAMED = 1_000
 """Types of frames that the log has named; further ones are only counted."""
 MAX_NAME = 64
 """Characters of a type's name in the log."""
-ID_DIGITS = 32
 TOO_LONG = "What is kept of a frame may be at most 1 MiB."
 
 
 class FrameReducer:
     """Reduces frames, and counts what became of them."""
 
-    def __init__(self, metrics: Metrics, secret: bytes) -> None:
+    def __init__(self, metrics: Metrics) -> None:
         self.metrics = metrics
-        self.secret = secret
-        """Keys the ids that are made of what was said."""
         self.named: set[tuple[str, str]] = set()
         """The types of frames that the log has named, by dialect."""
 
@@ -92,8 +88,6 @@ class FrameReducer:
         if frame is None and event.seq is None:
             self.count(event.dialect, result)
             return None
-        if frame is not None and frame.id is not None and dialect.ids_say_texts:
-            frame = frame._replace(id=self.keyed_id(frame.id.encode()))
         kept = kept_event(event, frame)
         if kept.seq is None and kept.id is not None and is_known is not None and is_known(kept):
             self.count(event.dialect, "repeated")
@@ -105,10 +99,6 @@ class FrameReducer:
             return self.refuse(event, "An integer must be within ±2^53.")
         self.count(event.dialect, result)
         return ReducedFrame(kept, payload, frame)
-
-    def keyed_id(self, said: bytes) -> str:
-        """An id that a repeat has too, and from which nothing that was said can be computed without the store."""
-        return hmac.digest(self.secret, b"frame " + said, "sha256").hex()[:ID_DIGITS]
 
     def refuse(self, event: FrameEvent, detail: str) -> RejectedEvent:
         self.count(event.dialect, "malformed")
@@ -222,18 +212,25 @@ class Recorder:
         self.metrics, self.tracer = telemetry
         self.commits = Commits(journal, read_models, self.clock, telemetry, redaction)
         self.feed, self.refusals = self.commits.feed, self.commits.refusals
-        self.frames = FrameReducer(self.metrics, journal.database.identity["cursor_secret"])
+        self.frames = FrameReducer(self.metrics)
 
     async def open_producer(
-        self, project: str, session_id: str, frame: SessionOpen, may_call_out: bool, key_id: str | None = None
+        self,
+        project: str,
+        session_id: str,
+        frame: SessionOpen,
+        may_call_out: bool,
+        key_id: str | None = None,
+        own_name: str | None = None,
     ) -> OpenedProducer:
-        """Open a producer's next epoch on a session.
+        """Open a producer's next epoch on a session; `own_name` is that of a producer of the service's own.
 
         The frame's configuration is for a new session, and is ignored for one that exists. Raises `Refused`,
         `StoreUnavailable`.
         """
         try:
-            opened = await self.acquire_lease(project, session_id, frame, may_call_out, key_id)
+            producer = own_name or check_producer(frame.producer or DEFAULT_PRODUCER)
+            opened = await self.acquire_lease(project, session_id, producer, frame, may_call_out, key_id)
         except VoicememError:
             self.metrics.resume.labels("refused").inc()
             raise
@@ -244,11 +241,15 @@ class Recorder:
         return opened
 
     async def acquire_lease(
-        self, project: str, session_id: str, frame: SessionOpen, may_call_out: bool, key_id: str | None
+        self,
+        project: str,
+        session_id: str,
+        producer: str,
+        frame: SessionOpen,
+        may_call_out: bool,
+        key_id: str | None,
     ) -> OpenedProducer:
         existing = await self.journal.find_session(project, session_id)
-        producer = frame.producer or DEFAULT_PRODUCER
-        await self.check_producer(existing, producer)
         given = {} if existing is not None else frame.session or {}
         check_may_call_out(given, may_call_out)
         session_patch = validate_config(given)
@@ -268,11 +269,6 @@ class Recorder:
             next_turn = opened.stream.position + 1
         about_times = (NO_UNIX_MS,) if any(map(is_no_unix_ms, times)) else ()
         return OpenedProducer(opened, next_turn, warnings_about(opened.stream.config) + about_times)
-
-    async def check_producer(self, stream: Stream | None, name: str) -> None:
-        """Refuse the service's own producer names, except to a producer that has sent seqs under that name before."""
-        if name in RESERVED_PRODUCERS and (stream is None or not await self.journal.has_seqs(stream.key, name)):
-            raise Refused("invalid_field", f"The producer name {name} is reserved for the service; use another one.")
 
     async def record(
         self,

@@ -6,6 +6,7 @@ import { within } from "../waiting.js";
 import { BackgroundSession, warn } from "./background.js";
 import { CLOCK, FrameQueue, unwaited } from "./frames.js";
 import { PhoneQueue } from "./phone.js";
+import { sessionIdOf } from "./session-id.js";
 
 /** @typedef {import("../client.js").Client} Client */
 /** @typedef {import("../dialects/dialect.js").JsonObject} JsonObject */
@@ -272,14 +273,4 @@ export class CallMemory {
       await this.client.close().catch((/** @type {Error} */ error) => warn(this.client, error.message));
     }
   }
-}
-
-/**
- * The id of a session, from the vendor's.
- *
- * @param {string} said
- * @returns {string}
- */
-function sessionIdOf(said) {
-  return said.replace(/[^A-Za-z0-9._:-]/g, "-").slice(0, 128);
 }
