@@ -73,16 +73,8 @@ def map_case(_: HookContext, case: Case[Any]) -> Case[Any]:
         case.body["memory"] = {"policy": "recent"}
     if isinstance(case.body, dict):
         case.body.pop("cursor", None)
-        write_whole_numbers(case.body)
         in_form(case.path, case.body)
     return case
-
-
-def write_whole_numbers(body: dict[str, Any]) -> None:
-    """To JSON Schema 5.0 is an integer; here integers are written without a fraction."""
-    for name, value in body.items():
-        if isinstance(value, float) and value.is_integer():
-            body[name] = int(value)
 
 
 def in_form(path: str, body: dict[str, Any]) -> None:
@@ -108,15 +100,6 @@ def filter_case(_: HookContext, case: Case[Any]) -> bool:
         llm = body.get("llm", {})
         if "system_messages" in body and llm is None:
             return False  # one takes away what the other sets
-        counts = [body.get("since"), body.get("overlap_seconds")]
-        counts += [llm.get("max_history")] if isinstance(llm, dict) else []
-        for section in (body.get("memory"), body.get("memory_from")):
-            names = ("sessions", "max_messages", "max_tokens", "keep_recent", "context_window")
-            counts += [section.get(name) for name in names] if isinstance(section, dict) else []
-        if any(isinstance(count, float) for count in counts):
-            return False  # in JSON Schema 32.0 is an integer
-        if case.path.endswith("/tokens") and isinstance(body.get("ttl_seconds"), float):
-            return False  # the same
     return not has_large_integer(as_written(body))
 
 

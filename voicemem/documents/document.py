@@ -323,7 +323,7 @@ def parse_update(call: ChatToolCall) -> UpdateArguments:
     arguments = call.function.arguments
     try:
         given = msgspec.json.decode(arguments) if isinstance(arguments, str) else arguments
-        return msgspec.convert(fit(given, UpdateArguments, nulls=False), UpdateArguments)
+        return msgspec.convert(fit(given, UpdateArguments), UpdateArguments)
     except msgspec.ValidationError:
         raise Refused(
             "invalid_field", "The arguments must be `content` and, if needed, `mode`: append or replace."

@@ -460,7 +460,8 @@ class Memories:
 
     async def change(self, memory_id: str, **fields: Any) -> Memory:
         """Change the fields that are given; None takes a value away. Returns the memory."""
-        return await self.long_term.edit(self.project, check_id(memory_id), converted(plain_json(fields), MemoryPatch))
+        patch = converted(plain_json(fields), MemoryPatch, nulls=True)
+        return await self.long_term.edit(self.project, check_id(memory_id), patch)
 
     async def remove(self, memory_id: str) -> None:
         """Remove a memory, and its text with it."""

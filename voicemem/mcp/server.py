@@ -75,7 +75,7 @@ class MemoryServer:
             return failed(f"There is no tool with this name for you; there are {known}.")
         kind = tool.kind_for(caller)
         try:
-            arguments = fit(params.arguments or {}, kind, nulls=False)
+            arguments = fit(params.arguments or {}, kind)
             answer = await tool.run(caller, msgspec.convert(arguments, kind))
         except msgspec.ValidationError as error:
             return failed(f"The arguments do not fit. {describe_error(error, kind)}. Correct them and call again.")

@@ -6,7 +6,7 @@ erased.
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -237,6 +237,8 @@ def require_field(entry: Added, name: str) -> Any:
 
 class ForgetRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """One of these, or an empty object for everything. Null is refused, since forgetting cannot be undone."""
+
+    NEVER_NULL: ClassVar = ("through_turn", "keep_last", "everything")
 
     through_turn: Natural | UnsetType = UNSET
     keep_last: Natural | UnsetType = UNSET

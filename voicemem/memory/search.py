@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -63,6 +63,7 @@ class MemorySearch(Struct, frozen=True, forbid_unknown_fields=True):
     vectors.
     """
 
+    NEVER_NULL: ClassVar = ("user_id", "session_id", "namespace")
     query: Annotated[str, Meta(min_length=1, max_length=MAX_QUERY)]
     user_id: Name | UnsetType = UNSET
     session_id: SessionId | UnsetType = UNSET

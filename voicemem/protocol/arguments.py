@@ -1,19 +1,52 @@
 """Arguments as programs and LLMs write them: null for what is left out, and 5.0 for 5."""
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
-from msgspec import inspect
+from msgspec import Struct, inspect
 
-OWNERS = frozenset(("user_id", "session_id", "namespace"))
-"""Without them a request reaches more: null is not taken for their absence."""
 type_of = cache(inspect.type_info)
 ARRAYS = (inspect.ListType, inspect.VarTupleType)
+WITH_NULL = (inspect.NoneType, inspect.AnyType, inspect.RawType)
 
 
-def fit(value: Any, kind: Any, *, nulls: bool) -> Any:
+class Field(NamedTuple):
+    """A field of a struct: the types of its values, and if null stands for its absence."""
+
+    types: tuple[inspect.Type, ...]
+    may_be_null: bool
+
+
+@cache
+def fields_of_struct(struct: type[Struct]) -> dict[str, Field]:
+    """The fields by their names in JSON.
+
+    Null is absence where a field is optional and has no null of its own. A struct names in `NEVER_NULL` the fields
+    without which more would be found or removed: for them null is refused.
+    """
+    kind = type_of(struct)
+    assert isinstance(kind, inspect.StructType)
+    never_null, fields = getattr(struct, "NEVER_NULL", ()), {}
+    for field in kind.fields:
+        types = alternatives(field.type)
+        is_open = field.required or field.name in never_null or any(isinstance(one, WITH_NULL) for one in types)
+        fields[field.encode_name] = Field(types, not is_open)
+    return fields
+
+
+def alternatives(kind: inspect.Type) -> tuple[inspect.Type, ...]:
+    if isinstance(kind, inspect.Metadata):
+        return alternatives(kind.type)
+    return (
+        tuple(one for each in kind.types for one in alternatives(each))
+        if isinstance(kind, inspect.UnionType)
+        else (kind,)
+    )
+
+
+def fit(value: Any, kind: Any, *, nulls: bool = False) -> Any:
     """A decoded value, to be converted to this kind: with whole numbers as integers and, unless `nulls` mean something,
-    without null for optional fields.
+    without null for what may be left out.
     """
     return fit_to(value, alternatives(type_of(kind)), nulls)
 
@@ -25,22 +58,12 @@ def fit_to(value: Any, types: tuple[inspect.Type, ...], nulls: bool) -> Any:
     if isinstance(value, list):
         item = next((one.item_type for one in types if isinstance(one, ARRAYS)), None)
         return value if item is None else [fit_to(one, alternatives(item), nulls) for one in value]
-    struct = next((one for one in types if isinstance(one, inspect.StructType)), None)
+    struct = next((one.cls for one in types if isinstance(one, inspect.StructType)), None)
     if struct is None or not isinstance(value, dict):
         return value
-    fields = {field.encode_name: field for field in struct.fields}
+    fields = fields_of_struct(struct)
     return {
-        name: fit_to(one, alternatives(fields[name].type), nulls) if name in fields else one
+        name: fit_to(one, fields[name].types, nulls) if name in fields else one
         for name, one in value.items()
-        if one is not None or nulls or name in OWNERS or name not in fields or fields[name].required
+        if one is not None or nulls or name not in fields or not fields[name].may_be_null
     }
-
-
-def alternatives(kind: inspect.Type) -> tuple[inspect.Type, ...]:
-    if isinstance(kind, inspect.Metadata):
-        return alternatives(kind.type)
-    return (
-        tuple(one for each in kind.types for one in alternatives(each))
-        if isinstance(kind, inspect.UnionType)
-        else (kind,)
-    )

@@ -40,8 +40,8 @@ def did_you_mean(name: str, known: Iterable[str], close: float = CLOSE) -> str:
     return f" (did you mean `{names[near[0]]}`?)" if near else ""
 
 
-def converted(value: Any, kind: type[T], *, nulls: bool = True) -> T:
-    """A decoded value as a typed one; without `nulls`, null is as if left out. Raises `Refused` (`invalid_field`)."""
+def converted(value: Any, kind: type[T], *, nulls: bool = False) -> T:
+    """A decoded value as a typed one, as `fit` makes it fit. Raises `Refused` (`invalid_field`)."""
     try:
         return msgspec.convert(fit(value, kind, nulls=nulls), kind)
     except msgspec.ValidationError as error:
@@ -96,7 +96,7 @@ def is_literal(kind: Any) -> bool:
     return get_origin(kind) is Literal
 
 
-TYPE_MISMATCH = re.compile(r"Expected `(\w+(?: \| \w+)*)`(?:, got `\w+`)?")
+TYPE_MISMATCH = re.compile(r"Expected `(\w+(?: \| \w+)*)`(?:, got `(\w+)`)?")
 TYPE_WORDS = {
     "array": "a list",
     "bool": "true or false",
@@ -119,7 +119,8 @@ def expected_types(mismatch: re.Match[str]) -> str:
     names = [name for name in mismatch[1].split(" | ") if name != "null"] or ["null"]
     if "float" in names and "int" in names:
         names.remove("int")
-    return "Expected " + " or ".join(TYPE_WORDS.get(name, f"`{name}`") for name in names)
+    sent = ", not null" if mismatch[2] == "null" else ""
+    return "Expected " + " or ".join(TYPE_WORDS.get(name, f"`{name}`") for name in names) + sent
 
 
 def unknown_field(name: str, known: Sequence[str], path: str) -> str:

@@ -1,7 +1,7 @@
 """Long-term memory as agent-memory-server's clients know it, over memories of ours, and policies of forgetting."""
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct, structs
 
@@ -31,6 +31,7 @@ class Policy(Struct, frozen=True, forbid_unknown_fields=True):
     `hard_age_multiplier`. `budget`: how many of the rest are kept, those that are the most recent.
     """
 
+    NEVER_NULL: ClassVar = ("hard_age_multiplier",)
     max_age_days: Days | None = None
     max_inactive_days: Days | None = None
     budget: Natural | None = None

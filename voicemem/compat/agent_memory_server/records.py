@@ -393,4 +393,4 @@ def patch_of(given: RecordPatch, memory: Memory, session_id: str | UnsetType | N
     if kept != kept_of(memory):
         others = {name: value for name, value in (memory.metadata or {}).items() if name != KEPT}
         changed["metadata"] = others | {KEPT: to_builtins(kept)}
-    return converted(changed, MemoryPatch)
+    return converted(changed, MemoryPatch, nulls=True)

@@ -192,7 +192,7 @@ async def search_long_term_memory(request: web.Request, _: OptimizeQuery) -> web
     service, project = called(request)
     body = await read_object(request)
     check_filters(body)
-    return json_response(await service.finder.search(project, converted(body, RecordSearch, nulls=False)))
+    return json_response(await service.finder.search(project, converted(body, RecordSearch)))
 
 
 @ROUTES.add(f"POST {LONG_TERM_PATH}/", "ingest", Ack, long_term.GivenRecords, f"{WRITE_CODES} quota_exceeded")
@@ -236,7 +236,9 @@ async def delete_long_term_memories(request: web.Request, query: IdsQuery) -> we
 async def forget_long_term_memories(request: web.Request, query: long_term.ForgetQuery) -> web.Response:
     """Delete what a policy forgets, or say what it would. What the query does not say, the body may."""
     service, project = called(request)
-    body = await read_struct(request, long_term.RecordsToForget)
+    given = await read_object(request)
+    check_filters(given)
+    body = converted(given, long_term.RecordsToForget)
     asked = {name: value for name, value in structs.asdict(query).items() if value is not None}
     return json_response(await service.records.forget(project, structs.replace(body, **asked)))
 
@@ -255,9 +257,7 @@ async def make_memory_prompt(request: web.Request, _: OptimizeQuery) -> web.Resp
     service, project = called(request)
     body = await read_object(request)
     check_filters(body.get("long_term_search"))
-    return json_response(
-        await make_prompt(service.working, service.finder, project, converted(body, PromptRequest, nulls=False))
-    )
+    return json_response(await make_prompt(service.working, service.finder, project, converted(body, PromptRequest)))
 
 
 class PartitionsQuery(long_term.CompactQuery, frozen=True):

@@ -10,7 +10,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
@@ -62,8 +62,13 @@ class ForgetMemories(Struct, frozen=True, forbid_unknown_fields=True):
 
     A `query` names those that have all of its words; `before` those that were noted before, in Unix ms. The limits
     `max_age_days`, `max_inactive_days` and `budget` (how many to keep) leave pinned ones. With `dry_run` nothing is
-    forgotten.
+    forgotten. Null is refused, since without a condition more is forgotten.
     """
+
+    NEVER_NULL: ClassVar = (
+        *("query", "kinds", "topics", "before", "namespace"),
+        *("max_age_days", "max_inactive_days", "budget", "everything", "dry_run"),
+    )
 
     query: Annotated[str, Meta(min_length=1, max_length=MAX_QUERY)] | UnsetType = UNSET
     kinds: Annotated[tuple[GivenKind, ...], Meta(min_length=1)] | UnsetType = UNSET

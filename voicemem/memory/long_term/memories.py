@@ -324,7 +324,7 @@ class LongTermMemory:
 
     async def edit(self, project: str, id: str, patch: records.MemoryPatch) -> records.Memory:
         """Change a memory; the memory after that. Raises `Refused` (`unknown_memory`, and as `add`)."""
-        fields, now = records.prepare_fields(fields_given(patch), self.rules), self.clock()
+        fields, now = records.prepare_fields(patch.fields, self.rules), self.clock()
         if fields.get("expires_at") is not None:
             check_expiry(fields["expires_at"], now)
         for _ in range(MAX_APPEND_ATTEMPTS):

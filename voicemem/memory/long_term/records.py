@@ -16,7 +16,7 @@ from voicemem.errors import Refused
 from voicemem.protocol import memories
 from voicemem.protocol.codec import check_integers, check_memory_text, check_time
 from voicemem.protocol.events import MemoryAdded, MemoryEdited
-from voicemem.protocol.types import Integer, JsonObject, Name, Natural, SessionId
+from voicemem.protocol.types import Integer, JsonObject, Name, Natural, SessionId, fields_given
 from voicemem.redaction.texts import Rules, redact_value
 from voicemem.store.memories import MemoryRow
 from voicemem.transcript.messages import Role
@@ -220,15 +220,21 @@ class MemoryPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     user_id: Name | UnsetType | None = UNSET
     namespace: Namespace | UnsetType | None = UNSET
     session_id: SessionId | UnsetType | None = UNSET
-    topics: memories.Topics | UnsetType = UNSET
-    entities: memories.Topics | UnsetType = UNSET
+    topics: memories.Topics | UnsetType | None = UNSET
+    entities: memories.Topics | UnsetType | None = UNSET
     event_at: memories.EventTime | UnsetType | None = UNSET
     said_at: Integer | UnsetType = UNSET
     expires_at: Natural | UnsetType | None = UNSET
     confidence: memories.Confidence | UnsetType = UNSET
     pinned: bool | UnsetType = UNSET
-    supersedes: memories.MemoryIds | UnsetType = UNSET
+    supersedes: memories.MemoryIds | UnsetType | None = UNSET
     metadata: JsonObject | UnsetType | None = UNSET
+
+    @property
+    def fields(self) -> JsonObject:
+        """What it changes; a list from which null takes everything is empty."""
+        given = fields_given(self)
+        return given | {name: () for name in ("topics", "entities", "supersedes") if given.get(name, ()) is None}
 
 
 def draft_of(given: GivenMemory) -> MemoryDraft:

@@ -9,7 +9,7 @@ import inspect
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from http import HTTPStatus
 from itertools import pairwise
@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from voicemem.config.session import SessionConfig, SystemMessage
 from voicemem.errors import CODES
+from voicemem.protocol.arguments import fields_of_struct
 from voicemem.protocol.codec import RestoredMetadata
 from voicemem.protocol.events import JournaledEvent, ProducedEvent
 from voicemem.protocol.types import JsonObject
@@ -53,8 +54,10 @@ REFINEMENTS: dict[tuple[str, str], JsonObject] = {
 class Schemas:
     """Makes schemas of types, and collects the components; a struct becomes one under its own name."""
 
-    def __init__(self, unions: Mapping[str, Any] = NAMED_UNIONS) -> None:
+    def __init__(self, unions: Mapping[str, Any] = NAMED_UNIONS, bodies: Iterable[Any] = ()) -> None:
+        """`bodies` are types of bodies in which null stands for what may be left out."""
         self.components: JsonObject = {}
+        self.lenient = {struct.__name__: struct for body in bodies for struct in structs_in(body)}
         for name, union in unions.items():
             self.components[name] = self.register(union)
         for kind in (Metadata, SystemMessage, SessionConfig):
@@ -72,9 +75,13 @@ class Schemas:
 
     def register(self, kind: Any) -> JsonObject:
         schema, components = components_of(kind)
-        for component in components.values():
+        for name, component in components.items():
             if "properties" in component:
-                component["properties"] = {name: in_words(field) for name, field in component["properties"].items()}
+                fields = fields_of_struct(self.lenient[name]) if name in self.lenient else {}
+                component["properties"] = {
+                    name: nullable(in_words(field)) if name in fields and fields[name].may_be_null else in_words(field)
+                    for name, field in component["properties"].items()
+                }
         self.components |= components
         return schema
 
@@ -170,8 +177,8 @@ def in_words(field: JsonObject) -> JsonObject:
     return described | {"description": text.strip()}
 
 
-def nullable(value: JsonObject, names: set[str]) -> JsonObject:
-    """Turn the schema of a field into that of a patch: null removes the field, and there is no default.
+def nullable(value: JsonObject, names: Collection[str] = ()) -> JsonObject:
+    """Turn the schema of a field into one that also takes null, and has no default.
 
     `names` are references to structs that become patches too.
     """
@@ -202,8 +209,7 @@ ABOUT = """The memory of voice agents. Times are Unix ms. A read shows everythin
 
 Callers need a key with the scope that an operation names, or for the paths of one session a session token; a service
 without keys is open to loopback. Besides what the schemas say: a body may be at most 1 MiB and nested at most 32 deep,
-a text at most 256 KiB of UTF-8, integers are within ±2^53 and written without a fraction, and a query parameter may be
-given only once."""
+a text at most 256 KiB of UTF-8, integers are within ±2^53, and a query parameter may be given only once."""
 TEXT, DIGITS = {"type": "string"}, {"type": "string", "pattern": "^[0-9]+$"}
 FAILED = "The reply's `item`; left out when only the failure message was spoken."
 SECONDS = "With `rate_limited` and `quota_exceeded`: seconds to wait, where that is known."
@@ -224,7 +230,8 @@ IF_MATCH = ("If-Match", "ETags of versions; the request only succeeds if the doc
 def openapi_json(routes: Iterable[Route[Any]]) -> bytes:
     routes = list(routes)
     tags = dict.fromkeys(map(tag_of, routes))
-    schemas = Schemas()
+    lenient = (route.body for route in routes if route.body is not None and route.method != "PATCH")
+    schemas = Schemas(bodies=[kind for body in lenient for kind in body.contents.values()])
     paths: defaultdict[str, JsonObject] = defaultdict(dict)
     for route in routes:
         below = [other for other in routes if other.path.startswith(f"{route.path}/{{")]

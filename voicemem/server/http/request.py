@@ -193,10 +193,12 @@ def parse_query(request: web.Request, kind: type[T]) -> T:
         query = msgspec.convert(values | repeated, kind, strict=False)
     except msgspec.ValidationError as error:
         raise Refused("invalid_query", describe_error(error, kind)) from None
-    if any(getattr(query, name) is None for name in values):  # msgspec takes the text "null" for a null
-        raise Refused("invalid_query", "A query parameter cannot be null.")
-    if any(type(getattr(query, name)) is int and str(getattr(query, name)) != text for name, text in values.items()):
-        raise Refused("invalid_query", "A number must be written in plain digits.")  # msgspec takes 1e1 for ten
+    for name, text in values.items():
+        value = getattr(query, name)
+        if value is None:  # msgspec takes the text "null" for a null
+            raise Refused("invalid_query", f"A query has no null: leave `{name}` out.")
+        if type(value) is int and str(value) != text:  # msgspec takes 1e1 for ten
+            raise Refused("invalid_query", "A number must be written in plain digits.")
     return query
 
 
@@ -273,8 +275,8 @@ async def read_object(request: web.Request) -> JsonObject:
 
 
 async def read_struct(request: web.Request, kind: type[T]) -> T:
-    """Read the body as a struct. Raises as `read_object`, and `Refused` (`invalid_field`)."""
-    return converted(await read_object(request), kind)
+    """Read the body as a struct; null removes something in a patch only. Raises as `read_object`, and `Refused`."""
+    return converted(await read_object(request), kind, nulls=request.method == "PATCH")
 
 
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:

@@ -154,14 +154,14 @@ async def keep_memories(request: web.Request) -> web.Response:
 def given_in(body: JsonObject) -> list[GivenMemory]:
     """The memories of a body. Raises `Refused`, and says which of them it is about."""
     if "memories" not in body:
-        return [converted(body, GivenMemory, nulls=False)]
+        return [converted(body, GivenMemory)]
     try:
-        return converted(body, GivenMemories, nulls=False).memories
+        return converted(body, GivenMemories).memories
     except Refused as refused:
         place = 0
         with suppress(Refused, TypeError):
             for one in body["memories"]:
-                converted(one, GivenMemory, nulls=False)
+                converted(one, GivenMemory)
                 place += 1
         raise Refused(refused.code, refused.detail.replace("memories[...]", f"memories[{place}]")) from None
 

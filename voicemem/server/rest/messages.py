@@ -67,7 +67,7 @@ async def read_messages(request: web.Request) -> list[Added]:
     items = value if isinstance(value, list) else [value]
     if not all(isinstance(item, dict) for item in items):
         raise InvalidFrame("not_events", "The body must be a message or a list of messages, each a JSON object.")
-    return converted(items, list[Added], nulls=False)
+    return converted(items, list[Added])
 
 
 @ROUTES.add("GET /v1/sessions/{id}/stats", "read", Statistics, codes="session_set_aside")

@@ -43,7 +43,7 @@ class WebhookChange(Struct, frozen=True, forbid_unknown_fields=True):
     """The settings to change; the others stay."""
 
     url: Url | UnsetType = UNSET
-    description: Description | UnsetType = UNSET
+    description: Description | UnsetType | None = UNSET
     event_types: EventTypes | UnsetType = UNSET
     contents: Contents | UnsetType = UNSET
     enabled: bool | UnsetType = UNSET
@@ -157,6 +157,8 @@ def checked_fields(body: Struct) -> JsonObject:
     values = fields_given(body)
     check_text(values.get("description"))
     check_webhook_secret(values.get("secret"))
+    if values.get("description", "") is None:
+        values["description"] = ""
     if "event_types" in values:
         values["event_types"] = tuple(sorted(set(values["event_types"])))
     return values

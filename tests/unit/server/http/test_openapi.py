@@ -99,6 +99,19 @@ def test_secrets_are_only_ever_written() -> None:
             assert True is marked.get("writeOnly", marked.get("anyOf", [{}])[0].get("writeOnly"))
 
 
+def test_null_is_documented_where_it_is_taken() -> None:
+    """In bodies of POST and PUT: where a field may be left out, and nothing wider happens without it."""
+
+    def refusing_null(name: str) -> set[str]:
+        properties = openapi_document()["components"]["schemas"][name]["properties"]
+        return {field for field, value in properties.items() if {"type": "null"} not in value.get("anyOf", ())}
+
+    assert set() == refusing_null("NewKey")
+    assert {"arguments", "result"} == refusing_null("Added")  # of any type
+    assert {"query", "user_id", "session_id", "namespace"} == refusing_null("MemorySearch")
+    assert {"through_turn", "keep_last", "everything"} == refusing_null("ForgetRequest")
+
+
 def arrays(schema: Any) -> Iterator[JsonObject]:
     """Every array in a schema, however deep."""
     if isinstance(schema, dict) and schema.get("type") == "array":
