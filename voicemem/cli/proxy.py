@@ -22,7 +22,7 @@ LOG = logging.getLogger("voicemem.proxy")
 DEFAULTS = Settings(upstreams={})
 SAME = (
     *("ingest_url", "key", "insecure", "tls_cert", "tls_key"),
-    *("connect_timeout", "drain_timeout", "buffer_bytes", "max_calls"),
+    *("connect_timeout", "drain_timeout", "buffer_bytes", "max_calls", "key_grace"),
 )
 """Options that are settings as they are."""
 
@@ -70,6 +70,11 @@ def setting(flag: str, text: str, variable: str = "", **kind: Any) -> Callable[[
 @setting("--connect-timeout", "How long the upstream may take to answer a handshake, in seconds.", type=float)
 @setting(
     "--drain-timeout", "How long calls may go on after SIGTERM, in seconds. Default: as long as they last.", type=float
+)
+@setting(
+    "--key-grace",
+    "While the memory is away: how long a key makes calls after the memory last knew it, in seconds.",
+    type=float,
 )
 @setting("--buffer-bytes", "How much all calls together may keep for a memory that is away.", type=int)
 @setting("--max-calls", "How many calls may be under way; more are refused with 503.", type=int)

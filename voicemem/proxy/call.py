@@ -19,7 +19,7 @@ from typing import Any, cast
 from voicemem.errors import CODES
 from voicemem.proxy.memories import Memories
 from voicemem.proxy.recording import Direction, ReadQueue, Recording
-from voicemem.proxy.requests import END, MAX_HEAD_BYTES, CallRequest, refusal, status_of
+from voicemem.proxy.requests import END, MAX_HEAD_BYTES, CallRequest, confirming, refusal, status_of
 
 LOG = logging.getLogger("voicemem.proxy")
 TLS_CLOSE_S = 5.0
@@ -197,7 +197,7 @@ class Call:
         elif not self.over.done():
             self.status = status
             self.answered.set()
-            self.caller.transport.write(head)
+            self.caller.transport.write(confirming(head, self.request.confirmed if status == SWITCHING else None))
             if status == SWITCHING:
                 try:
                     memory = self.memories.begin(self.dialect, self.request.session_id, self.key)

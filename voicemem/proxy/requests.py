@@ -7,6 +7,7 @@ their letters. Everything is Latin-1, in which every byte is a character.
 import re
 from collections.abc import Iterable
 from http import HTTPStatus
+from itertools import pairwise
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -34,11 +35,24 @@ Headers = list[tuple[str, str]]
 PREFIX = "/v1/proxy/"
 KEY_HEADER, SESSION_HEADER = "x-voicemem-key", "x-voicemem-session"
 SESSION_PARAMETER = "voicemem_session"
-CREDENTIALS = ("authorization", "api-key", "x-api-key", "x-goog-api-key", "xi-api-key", "cookie")
-"""Headers in which a caller may show a key to a vendor."""
-CREDENTIAL_PARAMETERS = ("key", "api_key", "api-key", "access_token", "token")
-CREDENTIAL_PROTOCOLS = "openai-insecure-api-key."
-"""Subprotocols that begin like this are keys: browsers cannot send headers."""
+SHOWN_IN = ("authorization", "api-key", "x-api-key", "x-goog-api-key", "xi-api-key")
+"""Headers in which a caller's SDK shows a key."""
+CREDENTIAL_WORDS = frozenset(
+    (
+        *("accesstoken", "apikey", "auth", "authkey", "authorization", "authtoken", "bearer", "cookie", "credential"),
+        *("credentials", "jwt", "key", "passphrase", "passwd", "password", "pwd", "secret", "sig", "signature"),
+        *("subscriptionkey", "ticket", "token"),
+    )
+)
+"""Words in the names of headers and parameters that hold what is to be kept secret."""
+WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+KEY_PROTOCOL = "openai-insecure-api-key."
+KEY_SCHEMES = ("token", "bearer", "key", "api_key", "apikey", "access_token", "authorization")
+"""Subprotocols before a key, such as Deepgram's `token, KEY`: browsers cannot send headers."""
+PUBLIC_PROTOCOL = re.compile(
+    r"realtime|convai|openai-beta\.[a-z0-9.=-]{1,40}|openai-(?:organization|project)\.[\w-]{1,64}"
+)
+"""Subprotocols that are no keys."""
 
 
 class Request(NamedTuple):
@@ -89,6 +103,13 @@ def status_of(head: bytes) -> int | None:
     return None if start is None else int(start[1])
 
 
+def confirming(head: bytes, protocol: str | None) -> bytes:
+    """The upstream's head, with a subprotocol that the proxy has kept from it: browsers need one that they offered."""
+    if protocol is None or b"\r\nsec-websocket-protocol:" in head.lower():
+        return head
+    return head.removesuffix(END) + f"\r\nSec-WebSocket-Protocol: {protocol}".encode("latin-1") + END
+
+
 def answer(status: int, media_type: str, body: bytes, headers: Headers | None = None) -> bytes:
     lines = [
         f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
@@ -125,7 +146,10 @@ class CallRequest(NamedTuple):
     session_id: str | None
     key: str | None
     """The caller's key of the memory, or a session token."""
-    is_token: bool
+    expires_s: float | None
+    """When a session token expires, Unix seconds; None for a key."""
+    confirmed: str | None = None
+    """The subprotocol that the proxy confirms in place of the upstream, which does not see it."""
 
 
 def read_request(request: Request, settings: Settings) -> CallRequest:
@@ -143,16 +167,19 @@ def read_request(request: Request, settings: Settings) -> CallRequest:
     check_handshake(request, rest, settings)
     session_id, query = split_query(query, request.value(SESSION_HEADER))
     key = request.value(KEY_HEADER)
-    left_out, added = [KEY_HEADER, SESSION_HEADER], Headers()
+    left_out, added, confirmed = [KEY_HEADER, SESSION_HEADER], Headers(), None
     if upstream.key is not None:
-        key = key or shown_key(request)
-        left_out += [*CREDENTIALS, upstream.key.header.lower(), "sec-websocket-protocol"]
+        shown = shown_credentials(request, query)
+        key = key or shown.key
+        query, more = shown.public_query(query), shown.headers(request)
+        if shown.has_credential(unquote_all(slash + rest)):
+            raise Refused("invalid_http", "The path would show a key to the vendor; send it in X-Voicemem-Key.")
+        left_out += [*more, upstream.key.header.lower(), "sec-websocket-protocol"]
         added = [(upstream.key.header, upstream.key.value)]
-        public = [name for name in protocols_of(request) if not name.startswith(CREDENTIAL_PROTOCOLS)]
-        if public:
-            added.append(("Sec-WebSocket-Protocol", ", ".join(public)))
-        names = ((part, unquote(part.partition("=")[0]).lower()) for part in query.split("&"))
-        query = "&".join(part for part, name in names if name not in CREDENTIAL_PARAMETERS)
+        if shown.protocols:
+            added.append(("Sec-WebSocket-Protocol", ", ".join(shown.protocols)))
+        elif shown.scheme is not None:
+            confirmed = shown.scheme
     if key is not None and not (key.isascii() and key.isprintable()):
         raise Refused("unauthorized", "A key is printable ASCII.")
     claims = None if key is None else shown_claims(key)
@@ -161,7 +188,7 @@ def read_request(request: Request, settings: Settings) -> CallRequest:
             raise Refused("forbidden", "A session token opens its own session alone.")
         session_id = claims.sub
     head = handshake_head(upstream.target(slash + rest, query), upstream.authority, request, left_out, added)
-    return CallRequest(upstream, head, session_id, key, claims is not None)
+    return CallRequest(upstream, head, session_id, key, None if claims is None else claims.exp, confirmed)
 
 
 def check_handshake(request: Request, rest: str, settings: Settings) -> None:
@@ -196,17 +223,83 @@ def split_query(query: str, session_id: str | None) -> tuple[str | None, str]:
     return session_id, "&".join(kept)
 
 
-# Where the operator keeps the vendor's key, callers show one of the memory in its place.
+# Where the operator keeps the vendor's key, callers show one of the memory in its place. The vendor sees neither that
+# nor anything else that may be a caller's credential.
 
 
-def shown_key(request: Request) -> str | None:
-    """Return the key that a caller's SDK sends in place of the vendor's."""
-    for name in CREDENTIALS[:-1]:
+class Shown(NamedTuple):
+    """What a caller shows as credentials."""
+
+    key: str | None
+    """The first of them that may be a key of the memory."""
+    texts: frozenset[str]
+    """All of them, which are not forwarded, wherever else they stand."""
+    protocols: tuple[str, ...]
+    """The subprotocols that are none."""
+    scheme: str | None
+    """The subprotocol before a key."""
+
+    def has_credential(self, text: str) -> bool:
+        return any(one in text for one in self.texts) or KEY_OF_OURS.search(text) is not None
+
+    def headers(self, request: Request) -> list[str]:
+        """The names of headers that are not forwarded, in lower case."""
+        return [
+            name.lower()
+            for name, value in request.headers
+            if name.lower() not in HANDSHAKE and (is_credential(name) or self.has_credential(unquote_all(value)))
+        ]
+
+    def public_query(self, query: str) -> str:
+        parts = [(part, unquote_all(part.partition("=")[0])) for part in query.split("&")]
+        return "&".join(
+            part for part, name in parts if not (is_credential(name) or self.has_credential(unquote_all(part)))
+        )
+
+
+HANDSHAKE = ("sec-websocket-key", "sec-websocket-version", "host", "upgrade", "connection")
+KEY_OF_OURS = re.compile(r"vm_[0-9a-z]{12}_[0-9A-Za-z]{40}")
+MIN_CREDENTIAL = 6
+"""Characters; what is shorter may stand anywhere by chance."""
+
+
+def shown_credentials(request: Request, query: str) -> Shown:
+    keys: list[str] = []
+    for name in SHOWN_IN:
         value = request.value(name)
         if value is not None:
-            return value.partition(" ")[2].strip() if name == "authorization" else value
-    keys = [name for name in protocols_of(request) if name.startswith(CREDENTIAL_PROTOCOLS)]
-    return keys[0].removeprefix(CREDENTIAL_PROTOCOLS) if keys else None
+            keys.append(value.partition(" ")[2].strip() if name == "authorization" else value)
+    public, protocols, scheme = list[str](), protocols_of(request), None
+    for before, name in zip(["", *protocols], protocols, strict=False):
+        if name.startswith(KEY_PROTOCOL):
+            keys.append(name.removeprefix(KEY_PROTOCOL))
+        elif before.lower() in KEY_SCHEMES:
+            keys.append(name)
+            scheme = before
+        elif PUBLIC_PROTOCOL.fullmatch(name):
+            public.append(name)
+    texts = {one for one in (request.value(KEY_HEADER), *keys) if one}
+    texts |= {value for name, value in request.headers if is_credential(name) and name.lower() not in HANDSHAKE}
+    texts |= {unquote_all(part.partition("=")[2]) for part in query.split("&") if is_credential(part.partition("=")[0])}
+    hidden = frozenset(one for one in texts if len(one) >= MIN_CREDENTIAL)
+    protocols = [name for name in public if not any(one in name for one in hidden)]
+    return Shown(keys[0] if keys else None, hidden, tuple(protocols), scheme)
+
+
+def is_credential(name: str) -> bool:
+    """Return whether a header or a parameter holds something secret, by its name."""
+    words = [word.lower() for word in WORD.findall(unquote_all(name))]
+    return not CREDENTIAL_WORDS.isdisjoint({*words, *map("".join, pairwise(words))})
+
+
+def unquote_all(text: str) -> str:
+    """Return a text without percent-encoding, also where it was encoded more than once."""
+    for _ in range(4):
+        plain = unquote(text)
+        if plain == text:
+            break
+        text = plain
+    return text
 
 
 def protocols_of(request: Request) -> list[str]:

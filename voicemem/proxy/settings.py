@@ -74,6 +74,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     buffer_bytes: int = 64 * 1024 * 1024
     """The most bytes that all calls together may keep for a memory that is away."""
     max_calls: int = 1_000
+    key_grace: float = 600.0
+    """How long a key makes calls after the memory last knew it, while the memory is away, seconds."""
 
     @property
     def needs_callers_key(self) -> bool:
@@ -140,6 +142,8 @@ def check_settings(settings: Settings) -> None:
         raise CannotStart("--tls-cert and --tls-key go together: the chain of certificates, and its key, as PEM files.")
     if settings.connect_timeout <= 0 or (settings.drain_timeout or 0) < 0:
         raise CannotStart("--connect-timeout must be above 0 seconds, and --drain-timeout not below.")
+    if settings.key_grace < 0:
+        raise CannotStart("--key-grace must not be below 0 seconds.")
     if settings.buffer_bytes < 1 or settings.max_calls < 1:
         raise CannotStart("--buffer-bytes and --max-calls must be at least 1.")
     try:

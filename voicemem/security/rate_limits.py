@@ -54,6 +54,7 @@ class Share:
 
 
 WHOLE = Share()
+TOO_MANY_WRONG_KEYS = "Too many wrong keys were sent from this address."
 
 
 class Bucket:
@@ -200,4 +201,4 @@ class RateLimits:
         """Count one wrong key. Raises `RateLimited` for an address that has sent too many."""
         wait_s = self.wrong_keys.take(address, 1, self.clock())
         if wait_s:
-            raise RateLimited(wait_s, "Too many wrong keys were sent from this address.")
+            raise RateLimited(wait_s, TOO_MANY_WRONG_KEYS)

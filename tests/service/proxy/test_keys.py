@@ -3,9 +3,13 @@
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
+from contextlib import suppress
 from typing import Any
 
+import jwt
 import pytest
 from openai import AsyncOpenAI
 from websockets.asyncio.client import connect
@@ -14,12 +18,12 @@ from websockets.exceptions import InvalidStatus
 from tests.support.callers.rest import RestClient, client_with_key, make_key
 from tests.support.callers.tees import vendor_at
 from tests.support.servers.network_proxy import NetworkProxy
-from tests.support.servers.voice_proxy import proxy_to
+from tests.support.servers.voice_proxy import RunningProxy, proxy_to
 from tests.support.services import Serve
 from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.config.service import Address
-from voicemem.errors import CannotStart
+from voicemem.errors import CannotStart, RateLimited
 from voicemem.proxy.memories import FRESH_S
 from voicemem.proxy.settings import UpstreamKey, parse_upstream_keys, parse_upstreams
 
@@ -168,38 +172,89 @@ async def test_beyond_loopback_a_memory_needs_keys(serve: Serve) -> None:
 
 
 async def test_keys_while_the_memory_is_away(app: App) -> None:
-    """A key that was good is good; a new one will do unless the vendor's key is the operator's."""
+    """One that was good is good until its grace is over; a new one will do where the caller has the vendor's key."""
     known, new = await make_key(app, "ingest"), await make_key(app, "ingest")
     for keeps, expected in ((True, 503), (False, 101)):
         async with NetworkProxy(app.rest_address) as network, vendor_at() as (url, vendor):
             rest = f"http://{network.address}"
             async with proxy_to(app, {DIALECT: url}, KEPT if keeps else {}, rest_url=rest) as proxy:
-                assert 101 == await status(proxy.url(DIALECT), additional_headers={"X-Voicemem-Key": known})
+
+                async def answered(key: str) -> int:
+                    vendor.connected = vendor.connected.get_loop().create_future()
+                    return await status(proxy.url(DIALECT), additional_headers={"X-Voicemem-Key": key})
+
+                assert 101 == await answered(known)
                 await network.down()
-                proxy.server.keys.known[next(iter(proxy.server.keys.known))] -= FRESH_S + 1
-                vendor.connected = vendor.connected.get_loop().create_future()
-                assert 101 == await status(proxy.url(DIALECT), additional_headers={"X-Voicemem-Key": known})
-                vendor.connected = vendor.connected.get_loop().create_future()
-                assert expected == await status(proxy.url(DIALECT), additional_headers={"X-Voicemem-Key": new})
+                for seconds, status_then in ((0, 101), (FRESH_S + 1, 101), (590, 101), (601, expected)):
+                    age(proxy, seconds)
+                    assert status_then == await answered(known)
+                assert expected == await answered(new)
 
 
-async def test_a_revoked_key(app: App) -> None:
-    """Once it has been checked again, it is refused."""
+def age(proxy: RunningProxy, seconds: float) -> None:
+    """As if the memory had last known each key, and been away, so long before."""
+    keys = proxy.server.keys
+    keys.away_s = -FRESH_S
+    for digest in keys.known:
+        keys.known[digest] = time.monotonic() - seconds
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+async def test_a_revoked_key(app: App, keeps: bool) -> None:
+    """It makes no call after five seconds; the calls that it has made go on."""
     admin = await client_with_key(app, "admin")
     made = (await admin.post("/v1/keys", {"name": "worker", "scopes": ["ingest"]})).json
-    async with vendor_at() as (url, vendor), proxy_to(app, {DIALECT: url}) as proxy:
+    async with vendor_at() as (url, vendor), proxy_to(app, {DIALECT: url}, KEPT if keeps else {}) as proxy:
+        shown = {"X-Voicemem-Key": made["key"]}
+        async with connect(proxy.url(DIALECT), additional_headers=shown) as caller:
+            assert 2 == (await admin.delete(f"/v1/keys/{made['id']}")).status // 100
+            until = time.monotonic() + 5
+
+            async def again() -> int:
+                return await status(proxy.url(DIALECT), additional_headers=shown)
+
+            upstream = await vendor.connected
+            vendor.connected = vendor.connected.get_loop().create_future()
+            await eventually(401, again)
+            assert time.monotonic() < until
+            await upstream.send(FRAME)
+            assert FRAME == await caller.recv()
+
+
+async def test_a_revoked_key_is_known_behind_a_flood_of_wrong_ones(app: App) -> None:
+    """The memory then says that too many wrong keys came from the proxy, which is no reason to let one in."""
+    admin = await client_with_key(app, "admin")
+    made = (await admin.post("/v1/keys", {"name": "worker", "scopes": ["ingest"]})).json
+    async with vendor_at() as (url, _), proxy_to(app, {DIALECT: url}, KEPT) as proxy:
         shown = {"X-Voicemem-Key": made["key"]}
         assert 101 == await status(proxy.url(DIALECT), additional_headers=shown)
-        assert 2 == (await admin.delete(f"/v1/keys/{made['id']}")).status // 100
-        (digest,) = proxy.server.keys.known
+        await admin.delete(f"/v1/keys/{made['id']}")
+        with suppress(RateLimited):
+            while True:
+                app.services.limits.count_wrong_key("127.0.0.1")
+        age(proxy, FRESH_S + 1)
+        assert 401 == await status(proxy.url(DIALECT), additional_headers=shown)
 
-        async def again() -> int:
-            vendor.connected = vendor.connected.get_loop().create_future()
-            if digest in proxy.server.keys.known:
-                proxy.server.keys.known[digest] -= FRESH_S + 1
-            return await status(proxy.url(DIALECT), additional_headers=shown)
 
-        await eventually(401, again)
+async def test_a_token_that_expires(app: App) -> None:
+    """It is refused from that moment, without a question, also while the memory is away."""
+    admin = await client_with_key(app, "admin")
+    await admin.create("call")
+    token = (await admin.post("/v1/sessions/call/tokens", {"ttl_seconds": 2})).json["token"]
+    shown = {"X-Voicemem-Key": token}
+    async with (
+        NetworkProxy(app.rest_address) as network,
+        vendor_at() as (url, vendor),
+        proxy_to(app, {DIALECT: url}, KEPT, rest_url=f"http://{network.address}") as proxy,
+    ):
+        assert 101 == await status(proxy.url(DIALECT), additional_headers=shown)
+        await network.down()
+        expires_s = jwt.decode(token, options={"verify_signature": False})["exp"]
+        await asyncio.sleep(max(0.0, expires_s - time.time()))
+        vendor.connected = vendor.connected.get_loop().create_future()
+        assert 401 == await status(proxy.url(DIALECT), additional_headers=shown)
+        assert 'code="token_expired"} 1' in proxy.server.metrics()
+        assert not vendor.connected.done()
 
 
 async def test_nothing_of_keys_is_logged(app: App, caplog: pytest.LogCaptureFixture) -> None:

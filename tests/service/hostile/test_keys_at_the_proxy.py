@@ -1,0 +1,133 @@
+"""What callers of the proxy show as credentials, wherever their stack puts it: the vendor sees none of it."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from tests.support.callers.rest import make_key
+from tests.support.callers.tees import vendor_at
+from tests.support.rows import every_row
+from tests.support.servers.voice_proxy import RunningProxy, proxy_to
+from tests.support.services import Serve
+from voicemem.proxy.requests import Request, is_credential, read_request
+from voicemem.proxy.settings import Settings, Upstream, UpstreamKey
+
+KEY = "vm_0123456789ab_" + "K" * 40
+OTHER = "sk-callers-own-0123456789"
+JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJzIn0.c2lnbmF0dXJl"
+KEPT = UpstreamKey("Authorization", "Bearer sk-operator")
+SETTINGS = Settings(
+    upstreams={
+        name: Upstream(name, True, "vendor.example", 443, "/base", key=KEPT)
+        for name in ("deepgram-agent", "elevenlabs-agents", "gemini-live", "openai-realtime")
+    }
+)
+HEADERS = (
+    *("Authorization: Bearer {}", "Authorization: Token {}", "Authorization: Basic {}", "api-key: {}", "x-api-key: {}"),
+    *("X-Goog-Api-Key: {}", "xi-api-key: {}", "Cookie: session={}", "X-Auth-Token: {}", "X-Amz-Security-Token: {}"),
+    *("Ocp-Apim-Subscription-Key: {}", "X-Access-Token: {}", "cf-access-client-secret: {}", "X-Twilio-Signature: {}"),
+    *(
+        "Sec-WebSocket-Protocol: token, {}",
+        "Sec-WebSocket-Protocol: bearer, {}",
+        "Sec-WebSocket-Protocol: {}, realtime",
+    ),
+    *("Sec-WebSocket-Protocol: realtime, openai-insecure-api-key.{}", "Sec-WebSocket-Protocol: auth.{}"),
+    *("X-Unknown: {}", "Referer: https://app.example.com/?k={}", "X-Forwarded-Uri: /v1?token={}"),
+)
+QUERIES = (
+    *("key={}", "api_key={}", "api-key={}", "apiKey={}", "access_token={}", "token={}", "auth[token]={}", "%6bey={}"),
+    *("%256Bey={}", "xi_api_key={}", "signature={}", "authorization=Bearer%20{}", "client_secret={}", "KEY={}"),
+    *("conversation_signature={}", "jwt={}", "x={}", "subscription-key={}", "a=1;key={}"),
+)
+
+
+def head_for(dialect: str, query: str, *headers: str, path: str = "") -> str:
+    """The head that the vendor would get."""
+    lines = ("Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==", *headers)
+    named = [(name, value.strip()) for name, _, value in (line.partition(":") for line in lines)]
+    target = f"/v1/proxy/{dialect}{path}?{query}" if query else f"/v1/proxy/{dialect}{path}"
+    return read_request(Request("GET", target, named), SETTINGS).head.decode("latin-1")
+
+
+@every_row("header", HEADERS)
+def test_headers_and_subprotocols(header: str) -> None:
+    """Neither a key of the memory nor another goes on, by the name of the header or by what it holds."""
+    for dialect in SETTINGS.upstreams:
+        for shown in (KEY, JWT):
+            head = head_for(dialect, "model=m&tier=1", header.format(shown), f"X-Voicemem-Key: {shown}")
+            assert shown not in head
+            assert "Authorization: Bearer sk-operator" in head
+            assert head.startswith("GET /base?model=m&tier=1 ")
+    if "Unknown" not in header and "Referer" not in header and "Uri" not in header:
+        assert OTHER not in head_for("openai-realtime", "", header.format(OTHER), f"X-Voicemem-Key: {KEY}")
+
+
+@every_row("query", QUERIES)
+def test_queries(query: str) -> None:
+    """Nor in the URL, however the name is written; the rest of it goes on."""
+    for shown in (KEY, quote(KEY, safe=""), "".join(f"%{ord(one):02x}" for one in KEY)):
+        head = head_for("gemini-live", f"model=m&{query.format(shown)}&keyterm=a", f"X-Voicemem-Key: {KEY}")
+        assert shown not in head
+        assert head.startswith("GET /base?model=m&keyterm=a ")
+
+
+def test_what_is_no_credential_goes_on() -> None:
+    """Names that only look a little like one are those of settings."""
+    for name in (
+        "keyterm",
+        "keywords",
+        "max_tokens",
+        "author",
+        "model",
+        "OpenAI-Beta",
+        "User-Agent",
+        "monkey",
+        "design",
+    ):
+        assert not is_credential(name)
+    kept = ("OpenAI-Beta: realtime=v1", "User-Agent: mine", "OpenAI-Safety-Identifier: ann", "X-Request-Id: 7")
+    head = head_for("openai-realtime", "keyterm=a&max_tokens=5", *kept, f"Authorization: Bearer {KEY}")
+    assert [] == [line for line in kept if line not in head]
+    protocols = "Sec-WebSocket-Protocol: realtime, openai-beta.realtime-v1"
+    assert protocols in head_for("openai-realtime", "", protocols, f"X-Voicemem-Key: {KEY}")
+
+
+def test_a_path_with_a_key_is_refused() -> None:
+    """It cannot be left out of a path."""
+    with pytest.raises(Exception, match="path would show a key"):
+        head_for("openai-realtime", "", f"X-Voicemem-Key: {OTHER}", path=f"/calls/{quote(OTHER)}")
+
+
+@pytest.mark.parametrize("scheme", ["token", "bearer"])
+async def test_a_browser_that_shows_its_key_in_two_subprotocols(serve: Serve, scheme: str) -> None:
+    """It calls with a key of the memory, and is answered with the protocol that it offered; the vendor sees neither."""
+    app = await serve()
+    key = await make_key(app, "ingest")
+    offered: Any = [scheme, key]
+    kept = {"deepgram-agent": UpstreamKey("Authorization", "Token sk-operator")}
+    async with (
+        vendor_at() as (url, vendor),
+        proxy_to(app, {"deepgram-agent": url}, kept) as proxy,
+        connect(proxy.url("deepgram-agent"), subprotocols=offered) as caller,
+    ):
+        assert scheme == caller.subprotocol
+        request = (await vendor.connected).request
+        assert request is not None
+        assert "Token sk-operator" == request.headers["Authorization"]
+        assert "Sec-WebSocket-Protocol" not in request.headers
+        assert key not in str([*request.headers.raw_items(), request.path])
+        assert 401 == await status(proxy, [scheme, "vm_guessed"])
+
+
+async def status(proxy: RunningProxy, offered: Any) -> int:
+    try:
+        async with connect(proxy.url("deepgram-agent"), subprotocols=offered):
+            return 101
+    except InvalidStatus as refused:
+        return refused.response.status_code
