@@ -32,6 +32,7 @@ from voicemem.documents import document as documents
 from voicemem.errors import Refused, SessionQuarantined
 from voicemem.llm.tokens import TokenCounter
 from voicemem.protocol.events import CarriedSession, MemoryCarried
+from voicemem.protocol.quoting import quoted
 from voicemem.protocol.types import JsonObject, Natural
 from voicemem.sessions.derived import append_derived
 from voicemem.sessions.read_models.cache import ReadModelCache
@@ -457,7 +458,7 @@ def session_text(read_model: ReadModel, memory_from: MemoryFrom) -> str:
     shown = take_newest(rest, len(rest))
     left_out = len(rest) - len(shown)
     note = f"(… {left_out} message{'s' * (left_out > 1)} left out)" if left_out else ""
-    return "\n".join(filter(None, (summary.text, note, render_messages(shown))))
+    return "\n".join(filter(None, (f"Summary of what was said: {quoted(summary.text)}", note, render_messages(shown))))
 
 
 def take_newest(messages: list[Message], count: int) -> list[Message]:

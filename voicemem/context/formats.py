@@ -20,6 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from voicemem.errors import Refused
+from voicemem.protocol.quoting import on_one_line, quoted
 from voicemem.transcript.messages import Message, Role, ToolUse
 
 CUSTOM = "custom"
@@ -120,7 +121,7 @@ def timestamps(messages: Sequence[Message]) -> list[Message]:
 def users(messages: Sequence[Message]) -> list[Message]:
     """Put `NAME: ` before what the user said, if the speaker is known."""
     names = (message.metadata.get("user") for message in messages)
-    prefixes = (f"{name}: " if isinstance(name, str) and name.strip() else "" for name in names)
+    prefixes = (f"{on_one_line(name)}: " if isinstance(name, str) and name.strip() else "" for name in names)
     return list(map(prefixed, messages, prefixes))
 
 
@@ -166,7 +167,7 @@ def unheard_note(message: Message) -> str:
     unheard = original[len(message.content) :] if begun else original
     if not unheard.strip():
         return ""
-    return f'(The assistant was cut off. The user did not hear{"" if begun else " all of"}: "{unheard}")\n'
+    return f"(The assistant was cut off. The user did not hear{'' if begun else ' all of'}: {quoted(unheard)})\n"
 
 
 # Runs of one role, with tool calls between the messages

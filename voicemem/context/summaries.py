@@ -32,6 +32,7 @@ from voicemem.errors import Refused, SessionQuarantined, StoreUnavailable, Voice
 from voicemem.llm.background import BackgroundLlm, ConcurrencyLimiter, LlmText
 from voicemem.llm.tokens import UNKNOWN_WINDOW
 from voicemem.protocol.events import MemorySummary
+from voicemem.protocol.quoting import quoted
 from voicemem.protocol.types import MAX_TEXT_BYTES
 from voicemem.runtime import NodeToken, Runtime
 from voicemem.sessions.derived import append_derived
@@ -176,7 +177,7 @@ class Summaries:
             if not await self.store.claims.claim(SUMMARY_WORK, job.stream.key, node, self.clock(), CLAIM_MS):
                 job.not_before = now_s() + ELSEWHERE_S
                 return
-            previous = NO_SUMMARY_YET if due.previous is None else due.previous.text
+            previous = NO_SUMMARY_YET if due.previous is None else quoted(due.previous.text)
             said = render_messages(due.messages, due.tools)
             prompt = fill_prompt(selection.memory_config.prompt or PROMPT, previous, said)
             messages = [{"role": "user", "content": prompt}]

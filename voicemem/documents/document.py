@@ -15,6 +15,7 @@ from msgspec import Meta, Struct, field
 from voicemem.documents.json_schema import check_schema
 from voicemem.errors import Refused
 from voicemem.protocol.arguments import fit
+from voicemem.protocol.quoting import quoted, without_speakers
 from voicemem.protocol.types import JsonObject
 
 if TYPE_CHECKING:
@@ -217,7 +218,7 @@ CLOSING_TAG = re.compile(r"<(\s*)/(?=\s*working_memory)", re.IGNORECASE)
 def render_document(content: Any, form: Form, scope: Scope, tools: bool) -> str:
     """The system message that shows a document to an LLM."""
     use = f"{USE_HINT} {UPDATE_HINT}" if tools else USE_HINT
-    text = CLOSING_TAG.sub(r"<\1\\/", render_content(content, form))
+    text = CLOSING_TAG.sub(r"<\1\\/", without_speakers(render_content(content, form)))
     return f"Your working memory: {SCOPE_PHRASES[scope]}. {use}\n<working_memory>\n{text}\n</working_memory>"
 
 
@@ -226,17 +227,13 @@ def render_content(content: Any, form: Form) -> str:
     if content is None or content == "":
         if form.template is not None:
             return form.template
-        schema = "" if form.schema is None else f"; its JSON Schema: {to_json(form.schema)}"
+        schema = "" if form.schema is None else f"; its JSON Schema: {quoted(form.schema)}"
         return f"(nothing yet{schema})"
-    return content if isinstance(content, str) else to_json(content)
-
-
-def to_json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
+    return content if isinstance(content, str) else quoted(content)
 
 
 def render_data(data: JsonObject) -> str:
-    return f"Data of this session:\n{to_json(data)}"
+    return f"Data of this session:\n{quoted(data)}"
 
 
 # Tools with which an agent's LLM reads and changes its working memory, in OpenAI's shapes

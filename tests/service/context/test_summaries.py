@@ -23,7 +23,7 @@ from voicemem.store.sqlite import SqliteStore
 
 WORD = "word "
 SMALL = {"policy": "summary", "max_tokens": 200, "keep_recent": 2}
-HEAD = "Summary of the first {} messages of this call:\n{}"
+HEAD = 'Summary of the first {} messages of this call:\n"{}"'
 
 
 @pytest.fixture(autouse=True)

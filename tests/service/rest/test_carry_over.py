@@ -104,7 +104,7 @@ async def test_a_summary_is_carried_with_what_it_does_not_stand_for(serve: Serve
     await api.end("one")
     await api.create("two", user_id="ann", memory_from={})
     await api.create("three", user_id="ann", memory_from={"what": "messages", "max_messages": 2})
-    assert ["They greeted.\nuser: Q3\nassistant: A3"] == await known(api, "two")
+    assert ['Summary of what was said: "They greeted."\nuser: Q3\nassistant: A3'] == await known(api, "two")
     assert ["user: Q3\nassistant: A3"] == await known(api, "three")
 
 
@@ -198,9 +198,12 @@ async def test_behind_a_summary_there_is_no_silent_gap(serve: Serve) -> None:
         await api.end(session_id)
         await api.create(f"after-{session_id}", user_id=session_id, memory_from={"max_messages": 3})
     (text,) = await known(api, "after-short")
-    assert ["They greeted.", *(f"user: {n:02}xxxxxxxx" for n in range(3, 17))] == text.split("\n")
+    assert [
+        'Summary of what was said: "They greeted."',
+        *(f"user: {n:02}xxxxxxxx" for n in range(3, 17)),
+    ] == text.split("\n")
     (text,) = await known(api, "after-long")
-    assert ["They greeted.", "(… 4 messages left out)"] == text.split("\n")[:2]
+    assert ['Summary of what was said: "They greeted."', "(… 4 messages left out)"] == text.split("\n")[:2]
     assert [f"user: {n:02}" for n in range(7, 17)] == [line[:8] for line in text.split("\n")[2:]]
 
 

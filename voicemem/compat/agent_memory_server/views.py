@@ -16,6 +16,7 @@ from voicemem.compat.agent_memory_server.records import RecordView, format_ms, v
 from voicemem.errors import Refused
 from voicemem.memory.long_term.plans import NO_USER
 from voicemem.memory.working_memory import DocumentChange, DocumentOwner, DocumentView, WorkingMemory
+from voicemem.protocol.quoting import on_one_line
 from voicemem.protocol.types import JsonObject
 
 FIELDS = ("user_id", "namespace", "session_id", "memory_type")
@@ -178,7 +179,7 @@ class SummaryViews:
             length += len(record.text) + 3
             if length > 8_000:  # characters
                 break
-            lines.append(f"- {record.text}")
+            lines.append(f"- {on_one_line(record.text)}")
         return Partition(view.id, group, "\n".join(lines), len(records), format_ms(self.clock()))
 
 

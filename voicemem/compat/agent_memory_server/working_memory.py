@@ -41,6 +41,7 @@ from voicemem.memory.add import API_PRODUCER
 from voicemem.protocol.codec import DecodedEvent, check_text, decode_event
 from voicemem.protocol.events import Event, ServerEvent, SessionUpdate
 from voicemem.protocol.memories import normalised
+from voicemem.protocol.quoting import on_one_line, quoted
 from voicemem.protocol.types import JsonObject, matching
 from voicemem.redaction.runs import START
 from voicemem.redaction.texts import redact_text, redact_value
@@ -371,7 +372,7 @@ async def make_prompt(working: WorkingMemories, records: RecordFinder, project: 
             view = await working.read(
                 project, owner, window_of(session.model_name, None if size is None else int(size))
             )
-            messages += [message("system", SUMMARY + view.context)] if view.context else []
+            messages += [message("system", SUMMARY + quoted(view.context))] if view.context else []
             messages += [message("user" if one.role == "user" else "assistant", one.content) for one in view.messages]
         except Refused as refused:
             if refused.code != "unknown_session":
@@ -382,7 +383,7 @@ async def make_prompt(working: WorkingMemories, records: RecordFinder, project: 
         for one in (await records.search(project, search_of(request))).memories:
             said.setdefault(normalised(one.text), one)
         found = list(said.values())
-        lines = "\n".join(f"- {one.text} (ID: {one.id})" for one in found)
+        lines = "\n".join(f"- {on_one_line(one.text)} (ID: {on_one_line(one.id)})" for one in found)
         messages.append(message("system", MEMORIES + (lines or "No relevant long-term memories found.")))
     messages.append(message("user", request.query))
     return Prompt(messages, found or None)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from voicemem.config.context import DEFAULT_STRATEGY, MESSAGES, NOW, ExtractConfig
 from voicemem.memory.extraction.said import gives_orders
 from voicemem.protocol.memories import GivenKind
+from voicemem.protocol.quoting import short_name
 from voicemem.protocol.types import JsonObject
 from voicemem.search.passages import DAY_MS, LOOK_BACK, day_words, is_heard, is_passage
 from voicemem.transcript.history import MessageEntry, begun_positions, turn_entries
@@ -22,9 +23,7 @@ EARLIER_TURNS, MAX_EARLIER_TOKENS = 4, 1_000
 """Earlier lines that are shown, so that "yes" can be understood."""
 MAX_LINE = 20_000
 """Characters of a line; a longer one is cut off."""
-MAX_NAME = 40
 JOINERS = "\u200c\u200d"
-NOT_IN_NAMES = frozenset("[](){}<>:\"'`")
 CUT_OFF = " (cut off by the caller)"
 ESTIMATED_METHODS = frozenset({"estimated", "unmatched"})
 CountTokens = Callable[[str], int]
@@ -207,9 +206,8 @@ def speaker(message: Message) -> str:
     """Who said it; a name that a producer gave cannot look like the beginning of another line."""
     if message.role != "user":
         return "agent"
-    user = message.metadata.get("user")
-    name = "".join(char for char in one_line(user) if char not in NOT_IN_NAMES)[:MAX_NAME] if type(user) is str else ""
-    return f"caller ({name})" if name.strip() else "caller"
+    name = short_name(message.metadata.get("user"))
+    return f"caller ({name})" if name else "caller"
 
 
 def one_line(text: str) -> str:

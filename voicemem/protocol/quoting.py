@@ -1,0 +1,46 @@
+"""What people, tools and LLMs said, as data in a text for an LLM: on one line, so that no part looks like another line.
+
+Breaks of every kind are escaped as in JSON; what must be distinct from the text around it is a JSON string.
+"""
+
+import re
+
+import msgspec
+
+BREAKS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+"""All at which anything divides lines, and other control characters."""
+SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+MAX_NAME = 40
+"""Characters of a speaker's name."""
+NOT_IN_NAMES = frozenset("[](){}<>:\"'`")
+LINE_BREAKS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
+SPEAKERS = "system|developer|assistant|agent|user|caller|tool|function"
+MARKS = rf"(?:[^\w{LINE_BREAKS}]|_)*"
+SPEAKERS_LINE = re.compile(
+    rf"(\A|[{LINE_BREAKS}])(?={MARKS}(?:{SPEAKERS})(?:\ *\([^(){LINE_BREAKS}]*\))?[^\w{LINE_BREAKS}]*[:：])",
+    re.IGNORECASE,
+)
+"""The beginning of a line that looks as if one of them said it: `assistant:`, `**User (ann)**:`."""
+
+
+def on_one_line(text: str) -> str:
+    """A text with its breaks escaped."""
+    return BREAKS.sub(lambda found: SHORT.get(found[0]) or f"\\u{ord(found[0]):04x}", text)
+
+
+def quoted(value: object) -> str:
+    """A text as a JSON string, or any other JSON, on one line."""
+    return on_one_line(msgspec.json.encode(value).decode())
+
+
+def short_name(name: object) -> str:
+    """A speaker's name without signs that could end it; empty for what is not one."""
+    if not isinstance(name, str):
+        return ""
+    line = " ".join("".join(char if char.isprintable() else " " for char in name).split())
+    return "".join(char for char in line if char not in NOT_IN_NAMES)[:MAX_NAME].strip()
+
+
+def without_speakers(text: str) -> str:
+    """A text of several lines, in which each that could be taken for a speaker's own is marked as quoted."""
+    return SPEAKERS_LINE.sub(r"\1> ", text)
