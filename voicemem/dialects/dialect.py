@@ -140,3 +140,5 @@ class Dialect(Struct, frozen=True, kw_only=True):
     parts: Parts | None = None
     split: Callable[[JsonObject], Iterable[JsonObject]] | None = None
     """The frames of one message that may say many things. A message without a number is taken apart before `reduce`."""
+    ids_say_texts: bool = False
+    """True if ids of frames are made of what they say: from those, what is redacted could be computed."""

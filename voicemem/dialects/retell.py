@@ -575,4 +575,5 @@ RETELL = Dialect(
     texts=texts,
     hook=Hook(verify=verify, frames=split),
     split=split,
+    ids_say_texts=True,
 )

@@ -89,8 +89,8 @@ FILLERS = in_all_spellings("""
     sim depois hífen traço espaço ponto
 """)
 """Words that people say between the digits of one number."""
-CHINESE_FILLERS = frozenset("嗯啊呃哦噢喔好的对對是然后後接着再和跟加杠点點空格横橫十百千")
-"""The same in Chinese, character by character, since no spaces are between them; and the words for tens and more."""
+CHINESE_FILLERS = frozenset("嗯啊呃哦噢喔好的对對是然后後接着再和跟加杠点點空格横橫")
+"""The same in Chinese, character by character, since no spaces are between them."""
 GERMAN = ("ein", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun")
 DUTCH = ("een", "twee", "drie", "vier", "vijf", "zes", "zeven", "acht", "negen")
 ITALIAN = ("uno", "due", "tre", "quattro", "cinque", "sei", "sette", "otto", "nove")
@@ -155,6 +155,44 @@ def find_number(word: str) -> Number | None:
     if first is None or last is None:
         return None
     return Number(max(1, first.digits) + 3, 0 if after else 3)
+
+
+# Characters that are numbers by themselves
+
+
+NUMERIC = "\ud800"
+"""Stands for each of them where a text is taken apart; no text has it."""
+MULTIPLIERS = frozenset([10, 100, 1_000, 10_000, 10**8, 10**12])
+"""The values of the Chinese characters that multiply what stands before them."""
+
+
+class NumericCharacters(dict[int, int | str]):
+    """A table for `str.translate` that puts `NUMERIC` for each character that is a number otherwise than as a digit.
+
+    Such are ②, ⑵, ⒉, Ⅱ, 〢, 贰, ½: all with a numeric value, or with a part that has one where they are taken apart.
+    """
+
+    def __missing__(self, code: int) -> int | str:
+        char = chr(code)
+        is_numeric = not char.isdecimal() and any(map(str.isnumeric, (char, *unicodedata.normalize("NFKC", char))))
+        self[code] = NUMERIC if is_numeric else code
+        return self[code]
+
+
+NUMERIC_CHARACTERS = NumericCharacters()
+
+
+@cache
+def number_of_character(char: str) -> Number | None:
+    """The digits that such a character stands for; None for one that multiplies."""
+    plain = unicodedata.normalize("NFKC", char)
+    if digits := sum(map(str.isdecimal, plain)):
+        return Number(digits)
+    values = (unicodedata.numeric(one, None) for one in (*plain, char))
+    value = next((value for value in values if value is not None), 0)
+    if value in MULTIPLIERS and any(unicodedata.category(one) == "Lo" for one in plain):
+        return None
+    return Number(len(str(int(abs(value)))), int(value in range(20, 100, 10)))
 
 
 def is_filler(word: str) -> bool:

@@ -13,31 +13,31 @@ from voicemem.redaction.number_words import (
     CODE_WORDS,
     HUNDRED,
     LONGEST,
+    NUMERIC,
+    NUMERIC_CHARACTERS,
     THOUSAND,
     Number,
     announces_code,
     find_number,
     is_filler,
     may_become_number,
+    number_of_character,
     numbers,
 )
 
-NUMERALS = r"\d⁰¹²³⁴-⁹₀-₉①-⑨⓪"
-CHINESE = "零〇一二三四五六七八九幺两兩壹贰叁肆伍陆柒捌玖"
 ACCENTS = "\u0300-\u036f"
 """They come after their letters where a text is decomposed."""
-LETTER = rf"[^\W_{NUMERALS}{CHINESE}]"
+LETTER = r"[^\W_\d]"
 WORD_PATTERN = rf"{LETTER}(?:[{ACCENTS}]|{LETTER})*"
-TOKEN = re.compile(rf"([{NUMERALS}]+)|([{CHINESE}])|({HIDDEN}+)|({WORD_PATTERN})")
-"""Numerals, one character that is a digit, what was hidden before, a word."""
+TOKEN = re.compile(rf"(\d+)|({NUMERIC})|({HIDDEN}+)|({WORD_PATTERN})")
+"""Numerals, one character that is a number, what was hidden before, a word."""
 AFTER_LETTERS = re.compile(rf"{TOKEN.pattern[:-1]}|\A(?:[{ACCENTS}]|{LETTER})+)")
 """The same where a word may continue."""
 DIGITS, CHARACTER, _, WORD = range(1, 5)
 """The groups of a token."""
-DIGIT = re.compile(rf"[{NUMERALS}{CHINESE}{HIDDEN}]")
-LETTERS = re.compile(rf"[^\W\d_](?:[{ACCENTS}]|[^\W\d_])*")
-LAST_LETTERS = re.compile(rf"{LETTERS.pattern}\Z")
-ONE = Number(1)
+DIGIT = re.compile(rf"[\d{NUMERIC}{HIDDEN}]")
+LETTERS = re.compile(WORD_PATTERN)
+LAST_LETTERS = re.compile(rf"{WORD_PATTERN}\Z")
 TOO_LONG = "?"
 """Stands for the beginning of a word that is too long for a number."""
 DATE = re.compile(
@@ -83,13 +83,14 @@ def redact_run(text: str, run: Run, limit: Limit, complete: bool = False) -> tup
 
     If it is not `complete`, letters at its end may be the beginning of a number.
     """
-    if not (run.digits or run.words_to_code or run.is_tail_hidden) and not may_count(run.tail + text, limit):
+    plain = text if text.isascii() else text.translate(NUMERIC_CHARACTERS)
+    if not (run.digits or run.words_to_code or run.is_tail_hidden) and not may_count(run.tail + plain, limit):
         letters = run.tail + text
         last = None if complete else LAST_LETTERS.search(letters, max(0, len(letters) - LONGEST - 1))
         # More letters may follow the last ones.
         return text, START if last is None else Run(tail=last[0] if len(last[0]) <= LONGEST else TOO_LONG)
     reader = Reader(run, limit)
-    return reader.read(text, complete), reader.run()
+    return reader.read(text, plain, complete), reader.run()
 
 
 def close(run: Run, limit: Limit) -> Run:
@@ -126,10 +127,11 @@ class Reader:
         run = self.digits, self.room, self.room_before, self.tail, self.is_tail_hidden
         return Run(*run, self.date, self.keeps_none, self.words_to_code)
 
-    def read(self, text: str, complete: bool) -> str:
+    def read(self, text: str, plain: str, complete: bool) -> str:
+        """What may be kept of a text; in `plain`, each character that is a number is `NUMERIC`."""
         found: list[str] = []
         at, length = 0, len(text)
-        for token in (AFTER_LETTERS if self.tail else TOKEN).finditer(text):
+        for token in (AFTER_LETTERS if self.tail else TOKEN).finditer(plain):
             start, end = token.span()
             kind = token.lastindex
             if self.tail and (start > 0 or kind != WORD):
@@ -144,7 +146,7 @@ class Reader:
             elif kind == DIGITS:
                 found.append(self.numerals(token[0]))
             elif kind == CHARACTER:
-                found.append(self.number(token[0], HIDDEN, ONE))
+                found.append(self.character(text[start]))
             else:
                 found.append(token[0])
                 self.begin()
@@ -180,6 +182,13 @@ class Reader:
         self.digits += len(digits)
         self.room = self.room_before = 0
         return digits
+
+    def character(self, char: str) -> str:
+        """A character that is a number by itself. One that multiplies (四十九) is a digit only behind none."""
+        number = number_of_character(char)
+        if number is not None or not self.digits:
+            return self.number(char, HIDDEN, number or Number(1))
+        return HIDDEN if self.keeps_none or self.digits >= self.keep else char
 
     def word(self, letters: str, at_end: bool) -> str:
         """A word, or the letters that continue one which an earlier piece began."""

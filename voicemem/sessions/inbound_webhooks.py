@@ -1,6 +1,5 @@
 """Webhooks of other stacks: verified, split into frames, and journaled in the session that they name."""
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
@@ -22,7 +21,6 @@ OVER = ("session_ended", "session_erased")
 that fail."""
 MAX_HOOK_BYTES, MAX_HOOK_VALUES = 8 * 1024 * 1024, 4 * MAX_VALUES
 """More than other bodies may have: after a call of hours all words come at once, with times, more than once."""
-ID_DIGITS = 32
 OTHER_CALL = "This URL is of another call: the webhooks that it has got name a different one."
 
 
@@ -83,7 +81,7 @@ class InboundWebhooks:
             raise Refused("malformed_frame", str(malformed)) from None
         except Exception:  # a fault of ours in a dialect
             raise Refused("malformed_frame") from None
-        digest = hashlib.sha256(raw).hexdigest()[:ID_DIGITS]
+        digest = self.recorder.frames.keyed_id(raw)
         reduced: list[ReducedFrame] = []
         for frame in frames:
             arrival = self.recorder.frames.reduce(FrameEvent(dialect=dialect.name, frame=frame))
@@ -150,7 +148,7 @@ class InboundWebhooks:
         suffix = f"{dialect.name}.hooks"
         if not address.binds or said is None:
             return suffix
-        own = f"{hashlib.sha256(said.encode(errors='replace')).hexdigest()[:ID_DIGITS]}.{suffix}"
+        own = f"{self.recorder.frames.keyed_id(said.encode(errors='replace'))}.{suffix}"
         names = await self.sessions.store.journal.list_producers(stream.key)
         if any(name.endswith(f".{suffix}") and name != own for name in names):
             raise Refused("forbidden", OTHER_CALL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from itertools import pairwise
 
 from hypothesis import given
@@ -86,7 +87,17 @@ def cut_texts(draw: st.DrawFn, texts: st.SearchStrategy[str]) -> list[str]:
         ("duzentos e um trezentos e vinte três um", "duzentos e um trezentos e vinte três ████"),
         ("two fours three nines zero one five", "two fours three nines zero one ████"),
         ("四九，嗯，二九，然后一二，三四", "四九，嗯，二九，然后一二，██"),
-        ("四十九二十九一十二三十四", "四十九二十九一十二█十█"),
+        ("四十九二十九一十二三十四", "四十九二十九一十二███"),
+        ("⑴⑵⑶⑷⑸⑹⑺⑻", "⑴⑵⑶⑷⑸⑹██"),
+        ("⒈ ⒉ ⒊ ⒋ ⒌ ⒍ ⒎", "⒈ ⒉ ⒊ ⒋ ⒌ ⒍ █"),
+        ("〡〢〣〤〥〦〧", "〡〢〣〤〥〦█"),
+        ("壹貳叁肆伍陸柒捌", "壹貳叁肆伍陸██"),
+        ("壹拾贰佰叁肆伍陆柒", "壹拾贰佰叁肆伍陆█"),
+        ("❶❷❸❹❺❻❼", "❶❷❸❹❺❻█"),
+        ("㈠㈡㈢㈣㈤㈥㈦", "㈠㈡㈢㈣㈤㈥█"),
+        ("⑫ ⑬ ⑭ ⑮", "⑫ ⑬ ⑭ █"),
+        ("1️⃣2️⃣3️⃣4️⃣5️⃣6️⃣7️⃣", "1️⃣2️⃣3️⃣4️⃣5️⃣6️⃣█️⃣"),
+        ("Ⅳ Ⅸ Ⅱ Ⅸ Ⅰ Ⅱ Ⅲ", "Ⅳ Ⅸ Ⅱ Ⅸ Ⅰ Ⅱ █"),
         ("4\u0301929 1234", "4\u0301929 12██"),
         ("two hundred thousand four hundred five", "two hundred thousand four hundred five"),
         ("on 2026-11-23 and 23.11.2026 we met", "on 2026-11-23 and ██.██.████ we met"),
@@ -170,3 +181,14 @@ def test_a_number_cut_into_letters_is_no_number_of_its_own() -> None:
     """Where six digits were kept, letters that may become a number are not; those of other words are."""
     assert in_pieces(["1 2 3 4 5 6 th", "ree", " th", "ank you"]) == ["1 2 3 4 5 6 ████", "█", " ████", "█ you"]
     assert in_pieces(["1 2 fo", "ur ", "thanks 1"]) == ["1 2 fo", "ur ", "thanks 1"]
+
+
+def test_every_character_that_is_a_number_counts() -> None:
+    """Whatever has a numeric value, or a part that has one once it is taken apart, is hidden as a digit is."""
+    codes = [code for code in range(0x80, 0x30000) if not 0xD800 <= code < 0xE000]
+    numeric = [
+        char for char in map(chr, codes) if any(map(str.isnumeric, (char, *unicodedata.normalize("NFKC", char))))
+    ]
+    assert len(numeric) > 1_500
+    assert [char for char in numeric if char in shown(f"the code is {char}", OTP)] == []
+    assert [char for char in numeric if char in shown(f"56{char}78", OTP)] == []

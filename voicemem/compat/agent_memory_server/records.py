@@ -229,7 +229,6 @@ class KeptRecord(Struct, frozen=True, omit_defaults=True):
     created_at: str | None = None
     """To the microsecond."""
     last_accessed: str | None = None
-    memory_hash: str | None = None
     extracted_from: tuple[str, ...] | None = None
     extraction_strategy: str | None = None
     extraction_strategy_config: JsonObject | None = None
@@ -278,7 +277,6 @@ def draft_of(record: GivenRecord, session_id: str | None, kind: MemoryType = "se
         session_id=record.session_id if record.session_id != session_id else None,
         created_at=exact,
         last_accessed=iso(record.last_accessed, "last_accessed"),
-        memory_hash=record.memory_hash,
         extracted_from=record.extracted_from,
         extraction_strategy=record.extraction_strategy,
         extraction_strategy_config=record.extraction_strategy_config or None,
@@ -355,7 +353,7 @@ def view_of(memory: Memory, score: float | None = None) -> RecordView:
         access_count=memory.access_count,
         topics=topics or None,
         entities=memory.entities or None,
-        memory_hash=kept.memory_hash or sha256("\0".join(part or "" for part in parts).encode()).hexdigest(),
+        memory_hash=sha256("\0".join(part or "" for part in parts).encode()).hexdigest(),
         memory_type=type_of(memory),
         persisted_at=format_ms(memory.updated_at),
         extracted_from=kept.extracted_from or heard_in or None,

@@ -525,4 +525,5 @@ VAPI = Dialect(
     texts=frames.texts,
     hook=Hook(verify=frames.verify, frames=frames.split),
     split=frames.split,
+    ids_say_texts=True,
 )

@@ -4,6 +4,7 @@ Another stack's frames are first reduced to what their dialect keeps.
 """
 
 import asyncio
+import hmac
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -50,14 +51,17 @@ MAX_NAMED = 1_000
 """Types of frames that the log has named; further ones are only counted."""
 MAX_NAME = 64
 """Characters of a type's name in the log."""
+ID_DIGITS = 32
 TOO_LONG = "What is kept of a frame may be at most 1 MiB."
 
 
 class FrameReducer:
     """Reduces frames, and counts what became of them."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, secret: bytes) -> None:
         self.metrics = metrics
+        self.secret = secret
+        """Keys the ids that are made of what was said."""
         self.named: set[tuple[str, str]] = set()
         """The types of frames that the log has named, by dialect."""
 
@@ -88,6 +92,8 @@ class FrameReducer:
         if frame is None and event.seq is None:
             self.count(event.dialect, result)
             return None
+        if frame is not None and frame.id is not None and dialect.ids_say_texts:
+            frame = frame._replace(id=self.keyed_id(frame.id.encode()))
         kept = kept_event(event, frame)
         if kept.seq is None and kept.id is not None and is_known is not None and is_known(kept):
             self.count(event.dialect, "repeated")
@@ -99,6 +105,10 @@ class FrameReducer:
             return self.refuse(event, "An integer must be within ±2^53.")
         self.count(event.dialect, result)
         return ReducedFrame(kept, payload, frame)
+
+    def keyed_id(self, said: bytes) -> str:
+        """An id that a repeat has too, and from which nothing that was said can be computed without the store."""
+        return hmac.digest(self.secret, b"frame " + said, "sha256").hex()[:ID_DIGITS]
 
     def refuse(self, event: FrameEvent, detail: str) -> RejectedEvent:
         self.count(event.dialect, "malformed")
@@ -212,7 +222,7 @@ class Recorder:
         self.metrics, self.tracer = telemetry
         self.commits = Commits(journal, read_models, self.clock, telemetry, redaction)
         self.feed, self.refusals = self.commits.feed, self.commits.refusals
-        self.frames = FrameReducer(self.metrics)
+        self.frames = FrameReducer(self.metrics, journal.database.identity["cursor_secret"])
 
     async def open_producer(
         self,
