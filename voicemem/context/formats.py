@@ -308,8 +308,9 @@ def openai_conversation(runs: Sequence[RoleRun], system_messages: Sequence[dict[
 def openai_call(use: ToolUse) -> dict[str, Any]:
     # Servers that render a prompt from the arguments iterate over them, so none become an empty object.
     arguments = json_text({} if use.arguments is None else use.arguments)
-    function = {"name": use.name, "arguments": arguments}
-    return {**fields_wanted_back(use, "call"), "id": use.call_id, "type": "function", "function": function}
+    wanted = fields_wanted_back(use, "call")
+    function = {**(wanted.get("function") or {}), "name": use.name, "arguments": arguments}
+    return {**wanted, "id": use.call_id, "type": "function", "function": function}
 
 
 def join_instructions(messages: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:

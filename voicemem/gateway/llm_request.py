@@ -187,7 +187,7 @@ class LlmRequest:
         self.item = item
         """The item of the reply, once the LLM has begun to answer."""
         self.writer = ReplyWriter(deps.recorder, turn.lease, self.begin_reply)
-        self.answer = LlmAnswer(lambda: f"call_{deps.recorder.runtime.new_id()}")
+        self.answer = LlmAnswer(lambda: f"call_{deps.recorder.runtime.new_id()}", turn.read_model.state.tool_calls)
         self.started_s = time.monotonic()
         self.result = "cancelled"
         """For the metrics; stays when neither `finish` nor a failure is reached: the caller has hung up."""

@@ -10,7 +10,7 @@ from voicemem.context.formats import INSTRUCTION_ROLES
 from voicemem.errors import Refused
 from voicemem.gateway.alignment import Meeting, Spoken, find_meeting, text_key
 from voicemem.gateway.chat_request import AskedMessage
-from voicemem.llm.completions import content_text
+from voicemem.llm.completions import content_text, further_call_fields
 from voicemem.protocol.events import LlmCancel, MessageEvent, ProducedEvent, ToolCall, ToolResult
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.transcript.messages import WANTED_BACK, Forgotten
@@ -258,8 +258,8 @@ def calls_of(message: AskedMessage) -> list[dict[str, Any]]:
     for call in message.tool_calls if isinstance(message.tool_calls, list) else ():
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict) and isinstance(call.get("id"), str) and isinstance(function.get("name"), str):
-            extra = call.get("extra_content")
-            wanted = {} if extra is None else {"call": {"extra_content": extra}}
+            extra = further_call_fields(call)
+            wanted = {"call": extra} if extra else {}
             arguments = function.get("arguments")
             found.append({"id": call["id"], "name": function["name"], "arguments": arguments, "wanted_back": wanted})
     return found

@@ -4,7 +4,7 @@ What servers add to the format is passed through unread.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import msgspec
@@ -38,26 +38,28 @@ class FunctionPart(Struct, frozen=True):
 class ToolCallPart(Struct, frozen=True):
     """A tool call, or a fragment of one; the fragments of one call have the same index."""
 
-    index: int | None = None
+    index: int | float | str | None = None
     id: str | int | None = None
     function: FunctionPart | None = None
-    extra_content: Any = None
-    """The thought signature of Gemini's, which must come back with the call."""
 
 
 class ChoiceMessage(Struct, frozen=True):
     """The message of a choice, or what a chunk adds to it."""
 
     content: Any = None
-    tool_calls: list[ToolCallPart] | None = None
+    tool_calls: list[JsonObject] | None = None
     refusal: Any = None
     audio: Any = None
     function_call: Any = None
 
 
 MESSAGE_FIELDS = frozenset(("role", *ChoiceMessage.__struct_fields__))
+CALL_FIELDS = frozenset(("type", *ToolCallPart.__struct_fields__))
+FUNCTION_FIELDS = frozenset(FunctionPart.__struct_fields__)
 MAX_EXTRA_BYTES = 64 * 1024
 """Of the further fields of a message, which are kept only with its tool calls."""
+TEXTS_OF_BLOCKS = ("text", "thinking", "summary", "content")
+"""Fields of a block of thinking that are streamed in fragments."""
 
 
 class CompletionChoice(Struct, frozen=True):
@@ -111,17 +113,64 @@ def join_halves(text: str) -> tuple[str, str]:
     return whole, half
 
 
+def further_fields(fields: JsonObject, known: Container[str]) -> JsonObject:
+    """The fields that say something, apart from the known ones."""
+    return {name: value for name, value in fields.items() if name not in known and value not in (None, "", [], {})}
+
+
+def further_call_fields(call: JsonObject) -> JsonObject:
+    """The fields of a tool call and its function that OpenAI's do not have, such as the signature of a thought."""
+    function = call.get("function")
+    extra = further_fields(function, FUNCTION_FIELDS) if isinstance(function, dict) else {}
+    return further_fields(call, CALL_FIELDS) | ({"function": extra} if extra else {})
+
+
+def join_blocks(blocks: Sequence[Any], added: Sequence[Any]) -> list[Any]:
+    """Blocks of thinking, with those of a chunk: a fragment of the last one is joined to it."""
+    joined = list(blocks)
+    for block in added:
+        last = joined[-1] if joined else None
+        if isinstance(block, dict) and isinstance(last, dict) and continues_block(last, block):
+            said = {name: last[name] + block[name] for name in TEXTS_OF_BLOCKS if both_text(last, block, name)}
+            joined[-1] = last | further_fields(block, ()) | said
+        else:
+            joined.append(block)
+    return joined
+
+
+def continues_block(last: JsonObject, block: JsonObject) -> bool:
+    """True for fragments of one block: of one type and index, if they have them; a signature ends a block."""
+    is_same = all(last.get(name) == block.get(name, last.get(name)) for name in ("type", "index"))
+    has_texts = any(name in block or name in last for name in TEXTS_OF_BLOCKS)
+    return is_same and has_texts and not ("index" not in block and last.get("signature"))
+
+
+def both_text(one: JsonObject, other: JsonObject, name: str) -> bool:
+    return isinstance(one.get(name), str) and isinstance(other.get(name), str)
+
+
+def is_whole(arguments: str) -> bool:
+    """True for arguments to which nothing can be added."""
+    try:
+        return isinstance(msgspec.json.decode(arguments), dict)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return False
+
+
 class PartialToolCall:
     """A tool call, as far as it has arrived."""
 
-    def __init__(self, place: int) -> None:
+    def __init__(self, place: int, id: str) -> None:
         self.place = place
         """Among the calls of the answer."""
-        self.id = ""
+        self.id = id
+        self.given_id = ""
+        """Its id as the LLM has it, which may stand for several calls."""
         self.name = ""
         self.fragments: list[str] = []
         """Of the arguments."""
-        self.extra_content: Any = None
+        self.extra: JsonObject = {}
+        """Further fields, as `further_call_fields` has them."""
 
     @property
     def arguments(self) -> str:
@@ -131,15 +180,16 @@ class PartialToolCall:
 class LlmAnswer:
     """The answer of an LLM so far: the text and the tool calls of the first choice."""
 
-    def __init__(self, new_id: Callable[[], str] = str) -> None:
-        """`new_id` makes the ids of tool calls that come without one."""
+    def __init__(self, new_id: Callable[[], str] = str, known_ids: Container[str] = ()) -> None:
+        """`new_id` makes the ids of tool calls that come without one, or with one of `known_ids`."""
         self.new_id = new_id
+        self.known_ids = known_ids
         self.id: str | None = None
         """From the first chunk that has one."""
         self.text: list[str] = []
         self.size = 0
         self.tool_calls: list[PartialToolCall] = []
-        self.by_index: dict[int, PartialToolCall] = {}
+        self.by_index: dict[float | str, PartialToolCall] = {}
         """The newest of each index."""
         self.fragments: list[JsonObject] = []
         """The fragments of tool calls in the newest chunk, as a well-formed one has them."""
@@ -204,68 +254,95 @@ class LlmAnswer:
             self.has_other_content = True
         for part in message.tool_calls or ():
             self.add_tool_call_part(part)
+        self.is_malformed = self.is_malformed or isinstance(message.content, list)
         is_empty = not (text or message.tool_calls or message.refusal)
         self.only_finishes = choice.finish_reason is not None and is_empty
         return text
 
-    def add_tool_call_part(self, part: ToolCallPart) -> None:
-        """Add a fragment to its tool call. Without an index it continues the last one, unless its id is another."""
+    def add_tool_call_part(self, fields: JsonObject) -> None:
+        """Add a fragment to its tool call. Raises `LlmFailed`."""
+        try:
+            part = msgspec.convert(fields, ToolCallPart)
+        except msgspec.ValidationError:
+            raise LlmFailed("invalid_answer") from None
         id = "" if part.id is None else str(part.id)
-        tool_call = self.tool_calls[-1] if self.tool_calls else None
-        if part.index is not None:
-            tool_call = self.by_index.get(part.index)
-        if tool_call is None or (id and tool_call.id and id != tool_call.id):
-            if len(self.tool_calls) == MAX_TOOL_CALLS:
-                raise LlmFailed("too_long")
-            tool_call = PartialToolCall(len(self.tool_calls))
-            self.tool_calls.append(tool_call)
-            if part.index is not None:
-                self.by_index[part.index] = tool_call
-        is_first = not (tool_call.id or tool_call.name or tool_call.fragments)
-        tool_call.id = tool_call.id or id or (self.new_id() if is_first else "")
-        name = "" if part.function is None else part.function.name or ""
+        function = part.function or FunctionPart()
+        name, arguments = function.name or "", function.arguments or ""
+        text = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
+        tool_call = self.find_call(part.index, id, name, text)
+        is_first = tool_call is None
+        if tool_call is None:
+            tool_call = self.begin_call(part.index, id)
+        tool_call.given_id = tool_call.given_id or id
         if name == tool_call.name:  # some servers repeat it in each fragment
+            text = "" if id and name and is_whole(tool_call.arguments) else text  # or the whole call at the end
             name = ""
         tool_call.name += name
         if len(tool_call.id) + len(tool_call.name) > MAX_NAME_CHARACTERS:
             raise LlmFailed("too_long")
-        if part.extra_content is not None:
-            tool_call.extra_content = part.extra_content
-            self.count_extra(part.extra_content)
-        arguments = None if part.function is None else part.function.arguments
-        if arguments:
-            text = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
+        extra = further_call_fields(fields)
+        if extra:
+            tool_call.extra |= extra
+            self.count_extra(extra)
+        if text:
             tool_call.fragments.append(text)
             self.add_size(text)
-        self.note_part(part, tool_call, name, is_first)
+        self.note_part(part, tool_call, {"arguments": text} | ({"name": name} if name else {}), extra, is_first)
 
-    def note_part(self, part: ToolCallPart, tool_call: PartialToolCall, name: str, is_first: bool) -> None:
+    def find_call(self, index: float | str | None, id: str, name: str, arguments: str) -> PartialToolCall | None:
+        """The call that a fragment continues: that of its index, of its id, or the last one. None if it begins one.
+
+        Another id begins another call, and so does a name after whole arguments, or beside another call in a chunk.
+        """
+        last = self.tool_calls[-1] if self.tool_calls else None
+        if index is not None:
+            call = self.by_index.get(index)
+        elif id:
+            call = next((one for one in reversed(self.tool_calls) if one.given_id == id), last)
+        else:
+            call = None if name and self.fragments else last
+        if call is None or (id and call.given_id and id != call.given_id):
+            return None
+        is_other = name != call.name or (arguments and not id)
+        return None if name and call.name and is_other and is_whole(call.arguments) else call
+
+    def begin_call(self, index: float | str | None, id: str) -> PartialToolCall:
+        """A new call, whose id is like no other of the session's. Raises `LlmFailed` for too many."""
+        if len(self.tool_calls) == MAX_TOOL_CALLS:
+            raise LlmFailed("too_long")
+        is_taken = id in self.known_ids or any(call.id == id for call in self.tool_calls)
+        call = PartialToolCall(len(self.tool_calls), self.new_id() if is_taken or not id else id)
+        self.tool_calls.append(call)
+        if index is not None:
+            self.by_index[index] = call
+        return call
+
+    def note_part(
+        self, part: ToolCallPart, tool_call: PartialToolCall, function: JsonObject, extra: JsonObject, is_first: bool
+    ) -> None:
         """Note a fragment as OpenAI's clients join it: by an index of its call's own, with id and name once."""
-        arguments = part.function.arguments if part.function is not None else None
-        text = tool_call.fragments[-1] if arguments else ""
-        function = {"arguments": text} | ({"name": name} if name else {})
-        fragment: JsonObject = {"index": tool_call.place, "function": function}
+        sent = part.function or FunctionPart()
+        function = extra.get("function", {}) | function
+        fragment = {**extra, "index": tool_call.place, "function": function}
         if is_first:
             fragment |= {"id": tool_call.id, "type": "function"}
-        if part.extra_content is not None:
-            fragment["extra_content"] = part.extra_content
         self.fragments.append(fragment)
-        odd_id = part.id != tool_call.id if is_first else bool(part.id)
-        odd_name = bool(part.function and part.function.name) != bool(name)
-        odd_arguments = bool(arguments) and not isinstance(arguments, str)
-        odd_index = part.index != tool_call.place
-        self.is_malformed = self.is_malformed or odd_index or odd_id or odd_name or odd_arguments
+        is_odd = part.index != tool_call.place or (part.id != tool_call.id if is_first else bool(part.id))
+        is_odd = (
+            is_odd or (sent.name or None) != function.get("name") or (sent.arguments or "") != function["arguments"]
+        )
+        self.is_malformed = self.is_malformed or is_odd
 
     def add_extra(self, fields: JsonObject) -> None:
         """Keep the fields of a message that an LLM may want back with its tool calls."""
         if fields.keys() <= MESSAGE_FIELDS or self.extra_size > MAX_EXTRA_BYTES:
             return
-        for name, value in fields.items():
-            if name in MESSAGE_FIELDS or value is None:
-                continue
+        for name, value in further_fields(fields, MESSAGE_FIELDS).items():
             before = self.extra.get(name)
-            joins = isinstance(value, str | list) and type(before) is type(value)
-            self.extra[name] = before + value if joins else value
+            if isinstance(before, list) and isinstance(value, list):
+                self.extra[name] = join_blocks(before, value)
+            else:
+                self.extra[name] = before + value if both_text(self.extra, {name: value}, name) else value
             self.count_extra(value)
 
     def count_extra(self, value: Any) -> None:
@@ -275,8 +352,7 @@ class LlmAnswer:
         """The fields that came with a tool call and its message, for the requests that show it again."""
         if self.extra_size > MAX_EXTRA_BYTES:
             return {}
-        call = {} if tool_call.extra_content is None else {"extra_content": tool_call.extra_content}
-        return {name: value for name, value in (("message", self.extra), ("call", call)) if value}
+        return {name: value for name, value in (("message", self.extra), ("call", tool_call.extra)) if value}
 
     def well_formed(self, data: bytes) -> bytes:
         """The newest chunk, as OpenAI's clients can read it."""
@@ -287,6 +363,8 @@ class LlmAnswer:
             message = choice.get("delta") or choice.get("message") or {}
             if not choice.get("index") and message.get("tool_calls"):
                 message["tool_calls"] = self.fragments
+            if isinstance(message.get("content"), list):
+                message["content"] = content_text(message["content"])
         return json.dumps(payload).encode()
 
     def add_size(self, added: str) -> None:

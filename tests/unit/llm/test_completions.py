@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from openai.lib.streaming.chat._completions import ChatCompletionStreamState
+from openai.types.chat import ChatCompletionChunk
 
 from tests.support.rows import every_row
 from voicemem.errors import LlmFailed, Refused
@@ -259,23 +261,64 @@ def fragment(id: Any = None, name: str | None = None, arguments: Any = None, **m
         [[fragment("a", "weather", {"city": "Bonn"}, index=1)], [fragment("b", "clock", B, index=7)]],
         [[fragment(None, "weather", A, index=0)], [fragment(None, "clock", B, index=1)]],
         [[fragment(5, "weather", A, index=None), fragment(6, "clock", B, index=None)]],
+        [[fragment(None, "weather", A), fragment(None, "clock", B)]],
+        [[fragment(None, "weather", A)], [fragment(None, "clock", B[:4])], [fragment(None, None, B[4:])]],
+        [
+            [fragment("", "weather", A[:4], index=0), fragment("", "clock", "", index=1)],
+            [fragment(None, None, A[4:], index=0), fragment("", "", B, index=1)],
+        ],
+        [[fragment("c", "weather", A, index=0)], [fragment("c", "clock", B, index=0)]],
+        [[fragment("c", "weather", A, index=0)], [fragment("c", "clock", B, index=1)]],
+        [[fragment("known", "weather", A, index=0), fragment("b", "clock", B, index=1)]],
+        [
+            [fragment("a", "weather", "")],
+            [fragment("b", "clock", "")],
+            [fragment("a", None, A)],
+            [fragment("b", None, B)],
+        ],
+        [
+            [fragment("a", "wea", None, index="0")],
+            [fragment(None, "ther", A, index="0")],
+            [fragment("b", "clock", B, index="1")],
+        ],
+        [
+            [fragment("a", "weather", A, index=0.0), fragment("b", "clock", B, index=1.0)],
+            [fragment("b", "clock", B, index=1)],
+        ],
+        [
+            [{"index": 0, "id": None, "type": None, "function": None}],
+            [fragment("a", "weather", A, index=0)],
+            [fragment("b", "clock", B, index=1)],
+        ],
     ],
 )
 def test_tool_calls_of_many_servers(chunks: list[Any]) -> None:
     """Each call is one, whatever index, id and name its fragments have; a client gets them as OpenAI sends them."""
     names = iter(("x", "y"))
-    answer, calls = LlmAnswer(lambda: next(names)), dict[int, list[str]]()
+    answer, calls = LlmAnswer(lambda: next(names), {"known"}), dict[int, list[str]]()
+    stream = ChatCompletionStreamState()
     for parts in chunks:
         data = json.dumps({"id": 7, "choices": [{"index": None, "delta": {"tool_calls": parts}}]}).encode()
         answer.add_chunk(data)
-        for one in json.loads(answer.well_formed(data))["choices"][0]["delta"]["tool_calls"]:
+        shown = json.loads(answer.well_formed(data))
+        shown["choices"][0]["index"] = 0
+        list(
+            stream.handle_chunk(
+                ChatCompletionChunk.model_validate(
+                    {"object": "chat.completion.chunk", "created": 1, "model": "m", **shown, "id": "c"}
+                )
+            )
+        )
+        for one in shown["choices"][0]["delta"]["tool_calls"]:
             call = calls.setdefault(one["index"], ["", "", ""])
             call[0] += one.get("id") or ""
             call[1] += one["function"].get("name") or ""
             call[2] += one["function"].get("arguments") or ""
     assert [("weather", A), ("clock", B)] == [(call.name, call.arguments) for call in answer.tool_calls]
     assert [[call.id, call.name, call.arguments] for call in answer.tool_calls] == list(calls.values())
-    assert 2 == len({call.id for call in answer.tool_calls} - {""})
+    assert 2 == len({call.id for call in answer.tool_calls} - {"", "known"})
+    joined = stream.current_completion_snapshot.choices[0].message.tool_calls or ()
+    assert [[call.id, call.function.name, call.function.arguments] for call in joined] == list(calls.values())
 
 
 def test_a_character_in_two_chunks_is_one() -> None:
@@ -299,6 +342,88 @@ def test_what_came_with_a_tool_call_is_kept() -> None:
     } == answer.wanted_back(answer.tool_calls[0])
     answer.add_chunk(json.dumps({"choices": [{"delta": {"reasoning_content": "x" * 70_000}}]}).encode())
     assert {} == answer.wanted_back(answer.tool_calls[0])
+
+
+THOUGHTS: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
+    "OpenRouter": (
+        [
+            {"reasoning": "I ", "reasoning_details": [{"type": "reasoning.text", "text": "I ", "index": 0}]},
+            {"reasoning": "see", "reasoning_details": [{"type": "reasoning.text", "text": "see", "index": 0}]},
+            {"reasoning_details": [{"type": "reasoning.text", "signature": "s", "index": 0, "format": "a"}]},
+            {"reasoning_details": [{"type": "reasoning.encrypted", "data": "x", "id": "r", "index": 1}]},
+        ],
+        {
+            "reasoning": "I see",
+            "reasoning_details": [
+                {"type": "reasoning.text", "text": "I see", "index": 0, "signature": "s", "format": "a"},
+                {"type": "reasoning.encrypted", "data": "x", "id": "r", "index": 1},
+            ],
+        },
+    ),
+    "blocks of Claude's": (
+        [
+            {"thinking_blocks": [{"type": "thinking", "thinking": "I ", "signature": ""}]},
+            {"thinking_blocks": [{"type": "thinking", "thinking": "see", "signature": None}]},
+            {"thinking_blocks": [{"type": "thinking", "thinking": "", "signature": "s"}]},
+            {"thinking_blocks": [{"type": "thinking", "thinking": "Two"}, {"type": "redacted_thinking", "data": "x"}]},
+        ],
+        {
+            "thinking_blocks": [
+                {"type": "thinking", "thinking": "I see", "signature": "s"},
+                {"type": "thinking", "thinking": "Two"},
+                {"type": "redacted_thinking", "data": "x"},
+            ]
+        },
+    ),
+    "DeepSeek, Kimi, Qwen": (
+        [
+            {"role": "assistant", "content": None, "reasoning_content": ""},
+            {"content": None, "reasoning_content": "I "},
+            {"content": "", "reasoning_content": "see"},
+            {"content": "Yes.", "reasoning_content": None},
+        ],
+        {"reasoning_content": "I see"},
+    ),
+    "nothing": ([{"content": "", "refusal": None, "annotations": [], "audio": None, "reasoning": ""}], {}),
+}
+
+
+@every_row(("deltas", "kept"), THOUGHTS.values(), ids=THOUGHTS)
+def test_thoughts_are_kept_as_if_they_had_come_whole(deltas: list[Any], kept: dict[str, Any]) -> None:
+    """Fragments of a text or of a block are joined; a signature ends a block."""
+    answer = LlmAnswer()
+    for delta in (*deltas, {"tool_calls": [fragment("a", "weather", A, index=0)]}):
+        answer.add_chunk(chunk(delta))
+    assert kept == answer.wanted_back(answer.tool_calls[0]).get("message", {})
+
+
+@every_row(
+    "extra",
+    [
+        {"extra_content": {"google": {"thought_signature": "s"}}},
+        {"thought_signature": "s"},
+        {"provider_specific_fields": {"thought_signature": "s"}, "function": {"thought_signature": "t"}},
+    ],
+)
+def test_further_fields_of_a_call_are_kept_and_passed_on(extra: dict[str, Any]) -> None:
+    """Whichever they are, beside the call or in its function, also where its fragments have to be mended."""
+    for index in (0, None):
+        answer, call = LlmAnswer(), fragment("a", "weather", A[:4], index=index)
+        data = chunk({"tool_calls": [extra | call | {"function": extra.get("function", {}) | call["function"]}]})
+        answer.add_chunk(data)
+        shown = json.loads(answer.well_formed(data))["choices"][0]["delta"]["tool_calls"][0]
+        assert extra.get("function", {}).items() <= shown["function"].items()
+        assert {name: value for name, value in extra.items() if name != "function"}.items() <= shown.items()
+        answer.add_chunk(chunk({"tool_calls": [fragment(None, None, A[4:], index=index)]}))
+        assert {"call": extra} == answer.wanted_back(answer.tool_calls[0])
+
+
+def test_parts_of_a_content_are_shown_as_text() -> None:
+    """OpenAI's clients join texts; a part that thinks is none."""
+    parts = [{"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}, {"type": "text", "text": "Hi."}]
+    answer, data = LlmAnswer(), chunk({"content": parts})
+    assert "Hi." == answer.add_chunk(data)
+    assert "Hi." == json.loads(answer.well_formed(data))["choices"][0]["delta"]["content"]
 
 
 @every_row(
