@@ -5,6 +5,7 @@
 | text `MESSAGE_ID|PART|PARTS|BASE64` (RTC data stream) | the object in it, once all parts are there |
 | `user.transcription` | `asr` of the item `uTURN` |
 | `assistant.transcription` | `llm.delta` of `aTURN`, `tts` with new words; status 1 `llm.done`, 2 `interrupt` |
+| … another text after status 1 | the same of `aTURN/2`, and so on: the answer after a tool |
 | `message.interrupt` | `interrupt` at `start_ms`, which counts on the clock of the words |
 | `message.metrics` | `metric` |
 | TEN's `transcribe`, of the user | `asr` of `~uN`; `interrupt` of a reply that is not final |
@@ -16,8 +17,8 @@ there, so parts are kept as they are.
 TEN's message collector sends texts without turns, numbers or interruptions (`Collected`): the text of a reply is all of
 it so far. TEN stops generating as soon as the user says something, so a reply that is not final then was interrupted.
 
-Notes: `p:ID` (the parts of a message that is not whole yet), `t:ITEM` (the `Times` of a reply), `users` and `agents`
-(how many texts of each the collector has sent).
+Notes: `p:ID` (the parts of a message that is not whole yet), `t:ITEM` (the `Times` of a reply), `n:TURN` (how many
+replies a turn has, if several), `users` and `agents` (how many texts of each the collector has sent).
 """
 
 import base64
@@ -220,13 +221,17 @@ def times_of(item: str, known: Known) -> Times:
 
 def agent_text(frame: JsonObject, ts: int, known: Known) -> Made:
     """More of a reply: its text, the times of its new words, and its end."""
-    item, turn, status = f"a{frame['turn_id']}", frame["turn_id"], frame.get("turn_status")
-    times, number = times_of(item, known), frame.get("turn_seq_id")
+    turn, status, number = frame["turn_id"], frame.get("turn_status"), frame.get("turn_seq_id")
+    count = known.notes.get(f"n:{turn}", 1)
+    item = item_of(turn, count)
+    times, reply = times_of(item, known), known.reply(item)
     outdated = number is not None and times.number is not None and number < times.number
     words = frame.get("words") or ()
     newest_ms = -(2**63) if times.newest_ms is None else times.newest_ms
     new = sorted((word for word in words if word["start_ms"] > newest_ms), key=itemgetter("start_ms"))
-    reply = known.reply(item)
+    if reply is not None and not outdated and is_another(frame["text"], words, new, reply):
+        item, times, reply = item_of(turn, count + 1), Times(newest_ms=times.newest_ms), None
+        note_newest(f"n:{turn}", count + 1, MAX_OPEN, known)
     text, whole = grown_text(frame["text"], words, new, reply) if words else (frame["text"], True)
     if text and not outdated and (whole or reply is None or not reply.complete):
         yield LlmDelta(item=item, text=text, whole=whole, turn_id=turn)
@@ -244,12 +249,29 @@ def agent_text(frame: JsonObject, ts: int, known: Known) -> Made:
         yield Interrupt(item=item, turn_id=turn, audio_end_ms=position_ms, estimated=position_ms is not None)
 
 
+def item_of(turn: int, number: int) -> str:
+    """A reply of a turn, which may have another after a tool."""
+    return f"a{turn}" if number == 1 else f"a{turn}/{number}"
+
+
+def is_another(stated: str, words: Sequence[JsonObject], new: Sequence[JsonObject], reply: KnownReply) -> bool:
+    """Return whether an update is of another reply in the turn: the one before was complete without it."""
+    if not reply.complete or reply.cut != "no" or not stated.strip() or (words and not new):
+        return False
+    return not begins_tightly(stated, reply.text) and not begins_tightly(reply.text, stated)
+
+
+def begins_tightly(text: str, beginning: str) -> bool:
+    """Return whether a text begins so; white space does not count."""
+    return text.startswith(beginning) or "".join(text.split()).startswith("".join(beginning.split()))
+
+
 def grown_text(
     stated: str, words: Sequence[JsonObject], new: Sequence[JsonObject], reply: KnownReply | None
 ) -> tuple[str, bool]:
     """The text of an update, and whether it is the whole reply's: some say all of it, some only the new words."""
     before = "" if reply is None else reply.text
-    if stated.startswith(before) or "".join(stated.split()).startswith("".join(before.split())):
+    if begins_tightly(stated, before) and (before or len(new) == len(words)):
         return stated, True
     return (stated if len(new) == len(words) else "".join(word["word"] for word in new)), False
 
@@ -268,10 +290,14 @@ def noted(
 
 
 def interrupted(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The user cut a reply short. Without words nothing says where on the media clock the reply began."""
-    item = f"a{frame['turn_id']}"
-    position_ms = None if times_of(item, known).begin_ms is None else max(0, frame["start_ms"])
-    yield Interrupt(item=item, turn_id=frame["turn_id"], audio_end_ms=position_ms)
+    """The user cut a turn short. Without words nothing says where on the media clock its replies began."""
+    turn, start_ms = frame["turn_id"], max(0, frame["start_ms"])
+    for number in range(known.notes.get(f"n:{turn}", 1), 0, -1):
+        item = item_of(turn, number)
+        begin_ms = times_of(item, known).begin_ms
+        yield Interrupt(item=item, turn_id=turn, audio_end_ms=None if begin_ms is None else start_ms)
+        if begin_ms is None or begin_ms <= start_ms:
+            return
 
 
 def metric(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -372,7 +398,7 @@ KINDS: dict[str, Kind] = {
 }
 AGORA_TEN = Dialect(
     name="agora-ten",
-    version=3,
+    version=4,
     reduce=reduce,
     translate=translate,
     closed=closed,
