@@ -8,6 +8,7 @@
 | `user_input_transcribed` | `asr` of an item `~pN`, one a final: what the user says until their item comes |
 | `conversation_item_added`, role user | withdraws those; `asr` final of the item, in their turn |
 | `conversation_item_added`, role assistant | `llm.done` in the turn of the utterance that began last before it |
+| … whose utterance comes after it | `llm.cancel`, and the same of `~ID` in that turn |
 | … `interrupted` | `interrupt`, with all of its text heard: LiveKit keeps no other |
 | an item of the history (`message`, `function_call`, `function_call_output`) | the same |
 | … `metrics` | a `metric` for each latency |
@@ -35,7 +36,7 @@ from voicemem.dialects.kinds import Kind, Record, keep, kept, many, optional, re
 from voicemem.dialects.known import Known, Made
 from voicemem.dialects.reading import names_someone
 from voicemem.dialects.translating import end_with, latencies, tool_call, tool_result, turn_of_answer, utterance_turn
-from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, Resume, ToolResult
+from voicemem.protocol.events import Asr, Interrupt, LlmCancel, LlmDelta, LlmDone, Resume, ToolResult
 from voicemem.protocol.types import JsonObject
 
 NEWEST_S = 100_000_000_000
@@ -282,7 +283,7 @@ def add_item(frame: JsonObject, ts: int, known: Known) -> Made:
 
 def finish_utterance(item: JsonObject, text: str, at: int, known: Known) -> Made:
     pending: list[int] | None = known.notes.get("pending")
-    turn = known.turn_of(item["id"])
+    turn, answered = known.turn_of(item["id"]), False
     if turn is None:
         began = ms(item.get("metrics", {}).get("started_speaking_at"))
         begin = at if began is None else min(at, began)
@@ -292,6 +293,7 @@ def finish_utterance(item: JsonObject, text: str, at: int, known: Known) -> Made
         turn = known.next_turn if pending is None else pending[0]
         if pending is None and turns and begin < turns[-1][0]:  # what comes after a later utterance stands before it
             turn = turn_at(begin, known) or turn
+        answered = pending is None and turn == known.next_turn
         note_turn(turn, begin, known)
     if pending is not None:
         for number in range(pending[1], pending[2] + 1):
@@ -300,6 +302,20 @@ def finish_utterance(item: JsonObject, text: str, at: int, known: Known) -> Made
     yield Asr(item=item["id"], text=text, final=True, turn_id=turn, ts=at, user=known.notes.get("speaker"))
     known.note("speaker", None)
     yield from latencies(item.get("metrics", {}), LATENCIES, turn, at, 1_000)
+    if answered:
+        yield from move_answer(turn, known)
+
+
+def move_answer(turn: int, known: Known) -> Made:
+    """The newest reply answers an utterance that came after it, and had begun before it: it goes to that turn."""
+    last = known.notes.get("last")
+    reply = None if last is None else known.reply(last)
+    if reply is None or turn_at(reply.begun, known) != turn:
+        return
+    yield LlmCancel(item=last)
+    stopped = {} if reply.ended is None else {"stopped_speaking_at": reply.ended / 1_000}
+    moved = {"id": f"~{last}", "interrupted": reply.cut != "no", "metrics": stopped}
+    yield from finish_reply(moved, reply.text, reply.begun, reply.begun, known)
 
 
 def finish_reply(item: JsonObject, text: str, at: int, added: int, known: Known) -> Made:
@@ -410,4 +426,4 @@ KINDS: dict[str, Kind] = {
         """,
     ),
 }
-LIVEKIT_AGENTS = Dialect(name="livekit-agents", version=3, reduce=reduce, translate=translate, texts=texts)
+LIVEKIT_AGENTS = Dialect(name="livekit-agents", version=4, reduce=reduce, translate=translate, texts=texts)
