@@ -375,6 +375,7 @@ def user_item(frame: JsonObject, text: str, known: Known) -> Iterator[MadeEvent]
         segment = known.segment(live)
         if segment is not None and (segment.text != text or not segment.final):
             yield Asr(item=live, text=text, final=True)
+        yield from measure(frame, known.turn_of(live), None)
         return
     item = item_of("~p", frame["index"], known, frame["conversation_id"])
     if known.turn_of(item) is not None or (typed and known.notes.get("said")):
@@ -384,6 +385,7 @@ def user_item(frame: JsonObject, text: str, known: Known) -> Iterator[MadeEvent]
         yield MessageEvent(item=item, role="user", text=text, source="message", turn_id=turn)
     else:
         yield Asr(item=item, text=text, final=True, turn_id=turn)
+    yield from measure(frame, turn, None)
 
 
 def agent_item(frame: JsonObject, text: str, known: Known) -> Iterator[MadeEvent]:
@@ -391,17 +393,24 @@ def agent_item(frame: JsonObject, text: str, known: Known) -> Iterator[MadeEvent
     live = live_item(frame, "a", [original, text], known)
     item = item_of("~p", frame["index"], known, frame["conversation_id"]) if live is None else live
     reply = known.reply(item)
-    if reply is None:
-        yield LlmDone(item=item, text=original, turn_id=turn_of_answer(item, known))
+    agent = frame.get("agent_metadata", {}).get("agent_id")
+    if reply is None or agent is not None:
+        text_now = original if reply is None else reply.text
+        metadata = None if agent is None else {"agent": agent}
+        yield LlmDone(item=item, text=text_now, turn_id=turn_of_answer(item, known), metadata=metadata)
     heard = without_ellipsis(text, original)
     if frame.get("interrupted") and heard != original:
         ended = None if reply is None else reply.ended
         # `more`: by the clock it may have been over, and the vendor knows better.
         yield Interrupt(item=item, heard_text=heard, more=True, ts=frame.get("until") if ended is None else ended)
-    measured = frame.get("conversation_turn_metrics", {}).get("metrics", {})
-    seconds = {name: one.get("elapsed_time") for name, one in measured.items()}
-    turn = known.here if reply is None else reply.turn
-    yield from latencies(seconds, LATENCIES, turn, frame.get("ts") if reply is None else reply.begun, 1_000)
+    yield from measure(frame, known.here if reply is None else reply.turn, None if reply is None else reply.begun)
+
+
+def measure(frame: JsonObject, turn: int | None, begun: int | None) -> Iterator[MadeEvent]:
+    """The latencies of an item's turn, which older webhooks have without `metrics`."""
+    holder = frame.get("conversation_turn_metrics", {})
+    seconds = {name: one.get("elapsed_time") for name, one in holder.get("metrics", holder).items()}
+    return latencies(seconds, LATENCIES, turn, frame.get("ts") if begun is None else begun, 1_000)
 
 
 def live_item(frame: JsonObject, letter: str, texts: list[str], known: Known) -> str | None:
@@ -492,6 +501,7 @@ LATENCIES = {
     "convai_llm_service_ttf_sentence": "llm_ttfs",
     "convai_tts_service_ttfb": "tts_ttfb",
     "convai_asr_trailing_service_latency": "asr_ttlw",
+    "convai_ttf_audio_since_silence": "e2e",
 }
 """ElevenLabs' names of latencies, in seconds, and ours."""
 STATED: dict[str, Any] = dict.fromkeys(LATENCIES, optional(record(elapsed_time=optional(float))))
@@ -510,7 +520,8 @@ Item = typed(
     source_event_id=optional(int),
     tool_calls=optional(many(record("request_id tool_name params_as_json?"))),
     tool_results=optional(many(record("request_id tool_name?", result_value=ANYTHING))),
-    conversation_turn_metrics=optional(record(metrics=optional(Measured))),
+    conversation_turn_metrics=optional(record("", Measured, metrics=optional(Measured))),
+    agent_metadata=optional(record("agent_id?")),
 )
 """An item of the transcript after the call; `ts` and `until` are when it and the next began, Unix ms."""
 KINDS: dict[str, Kind] = {
@@ -568,7 +579,7 @@ KINDS: dict[str, Kind] = {
 }
 ELEVENLABS_AGENTS = Dialect(
     name="elevenlabs-agents",
-    version=4,
+    version=5,
     reduce=reduce,
     translate=translation(KINDS),
     closed=closed,

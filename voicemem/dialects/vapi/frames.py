@@ -91,7 +91,9 @@ def in_one_form(raw: JsonObject) -> Iterator[JsonObject]:
         return
     text = first_of(raw, ("message", "content"))
     if role in SPOKEN_ROLES and isinstance(text, str) and text.strip():
-        yield message | {"message": text.strip()}
+        agent = raw.get("assistantName")
+        named = {"assistantName": agent} if role == "bot" and isinstance(agent, str) and agent else {}
+        yield message | {"message": text.strip()} | named
     calls = raw.get("toolCalls", raw.get("tool_calls"))
     if isinstance(calls, list) and calls:
         yield message | {"role": "tool_calls", "toolCalls": [*tool_calls(calls)]}

@@ -341,7 +341,9 @@ def bot_message(message: JsonObject, stamp: int | None, flow: Flow) -> list[Made
         full = completed(text, reply.text) if len(reply.text) > len(full) else full
     now = message_note(item, message, stamp) | {"spoken": len(text)}
     if reply is None or reply.text != full:
-        events.append(LlmDone(item=item, text=full, turn_id=turn, ts=message.get("time")))
+        agent = message.get("assistantName")
+        metadata = None if agent is None else {"agent": agent}
+        events.append(LlmDone(item=item, text=full, turn_id=turn, ts=message.get("time"), metadata=metadata))
     keep_message("bots", now, known)
     events += heard(now, before, full, reply is not None and reply.cut != "no", known)
     return [*events, *swallowed("bots", message, known)]
@@ -471,6 +473,7 @@ Message = record(
     "role",
     place=int,  # system messages are not counted
     message=optional(str),
+    assistantName=optional(str),
     time=optional(int),
     endTime=optional(int),
     toolCalls=optional(many(ToolCall)),
