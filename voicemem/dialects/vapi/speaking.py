@@ -46,13 +46,14 @@ def keep_voices(voices: list[Voice], known: Known) -> None:
     known.note("voices", newest_noted(voices, MAX_VOICES) or None)
 
 
-def voice_for(voices: list[Voice], field: str, name: Any, ts: int | None) -> Voice:
+def voice_for(voices: list[Voice], field: str, name: Any, ts: int | None, text: str) -> Voice:
     """The reply that a live message is about: that of its turn, else the newest that is not over, else a new one."""
-    if name is not None:
-        for voice in reversed(voices):
-            if voice.get(field) == name:
-                return voice
+    named = None if name is None else next((one for one in reversed(voices) if one.get(field) == name), None)
+    if named is not None and not is_after_tool(named, field, ts, text):
+        return named
     newest = voices[-1] if voices else {"over": True}
+    if is_after_tool(newest, field, ts, text):
+        newest = {"over": True}
     goes_on = not newest.get("over") or (name is None and is_late(newest, ts))
     goes_on = goes_on or (newest.get(field) is None and is_late(newest, ts, 0))
     last = newest.get("last")
@@ -61,6 +62,46 @@ def voice_for(voices: list[Voice], field: str, name: Any, ts: int | None) -> Voi
         return newest
     voices.append({})
     return voices[-1]
+
+
+def is_after_tool(voice: Voice, field: str, ts: int | None, text: str) -> bool:
+    """Return whether a text is of another reply than this one, which a tool has parted from what comes next."""
+    parted = voice.get("parted")
+    if parted is None or (ts is not None and ts <= parted):
+        return False
+    if field == "llm":
+        return True
+    if field == "turn":
+        return not begins(text, full_text(voice)) and not begins(full_text(voice), text)
+    rest = plain(generated(voice)).removeprefix(joined(voice.get("spoken", []), " "))
+    partial = voice.get("partial")
+    return plain(text) not in rest and not (partial and begins(text, partial))
+
+
+def part_voices(known: Known, ts: int) -> None:
+    """A tool is called or has answered: what the agent says after what it has said is another reply."""
+    voices = voices_of(known)
+    newest = voices[-1] if voices else None
+    if newest is not None and not newest.get("over") and full_text(newest):
+        newest["parted"] = ts
+        keep_voices(voices, known)
+
+
+def part_at(known: Known, ts: int | None) -> None:
+    """The user has spoken at a time: what was said after that is another reply, also if it came before."""
+    voices = voices_of(known)
+    newest = voices[-1] if voices else None
+    if ts is None or newest is None or newest.get("over") or "turn" in newest or not began_before(newest, ts):
+        return
+    later = {name: [one for one in newest.get(name, ()) if one[0] > ts] for name in ("spoken", "tokens")}
+    if not later["spoken"] or newest["first"] > ts:
+        return
+    for name in later:
+        newest[name] = [one for one in newest.get(name, ()) if one[0] <= ts]
+    partial, last = newest.pop("partial", ""), newest["last"]
+    newest["last"] = ts
+    voices.append({**later, "partial": partial, "first": later["spoken"][0][0], "last": last})
+    keep_voices(voices, known)
 
 
 def is_late(voice: Voice, ts: int | None, settle_ms: int = SETTLE_MS) -> bool:
@@ -92,7 +133,7 @@ def hear(voice: Voice, ts: int | None) -> None:
 
 def note_speech(frame: JsonObject, known: Known) -> None:
     voices, ts = voices_of(known), frame.get("timestamp")
-    voice = voice_for(voices, "turn", frame.get("turn"), ts)
+    voice = voice_for(voices, "turn", frame.get("turn"), ts, frame["text"])
     hear(voice, ts)
     if "turn" in frame:
         voice["turn"] = frame["turn"]
@@ -107,7 +148,7 @@ def note_speech(frame: JsonObject, known: Known) -> None:
 
 def note_output(frame: JsonObject, known: Known) -> None:
     voices = voices_of(known)
-    voice = voice_for(voices, "llm", frame.get("turnId"), frame.get("timestamp"))
+    voice = voice_for(voices, "llm", frame.get("turnId"), frame.get("timestamp"), frame["output"])
     hear(voice, frame.get("timestamp"))
     if "turnId" in frame:
         voice["llm"] = frame["turnId"]
@@ -141,7 +182,7 @@ def note_transcript(frame: JsonObject, known: Known) -> None:
         return
     if is_of_past(text, ts, voices, known):
         return
-    voice = voice_for(voices, "", None, ts)
+    voice = voice_for(voices, "", None, ts, text)
     hear(voice, ts)
     is_final = frame.get("transcriptType", "final") == "final"
     voice["partial"] = "" if is_final else bounded(text, MAX_TEXT)

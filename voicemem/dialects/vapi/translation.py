@@ -13,11 +13,13 @@ A webhook is taken apart: one frame for each message of its history, so that eac
 
 What is remembered is the history: each message of it is one item, `ROLE:TIME`, or `ROLE#PLACE` where it has no time.
 Until it has come, live messages stand in for it: what the user says is `~uTURN`, withdrawn when the history has it;
-what the agent says waits in the notes (`speaking`) until the user speaks or the call ends, and is `~aTURN` then.
+what the agent says waits in the notes (`speaking`) until the user speaks or the call ends, and is `~aTURN` then; what
+it says after a tool is `~aTURN/2`, and so on.
 
 Notes: `bots` and `users`, the newest messages of each (item, time, end, the time of its frame and, of a reply, how many
 characters of its text were spoken); `live` (turn, finals and newest time of what the user says); `final` (the report
-has come); those of `speaking`.
+has come); `+TURN` and `-TURN`, how many live replies of a turn have been said and how many the history has replaced;
+`=ITEM`, the live reply that a message of the history is; those of `speaking`.
 """
 
 from collections.abc import Iterator
@@ -106,13 +108,13 @@ def withdraw_live(known: Known) -> Made:
     """Take back what live messages said, but for replies of which nothing was heard: no history has these."""
     taken_over = {item for key, item in known.notes.items() if key.startswith("=")}
     for turn in range(max(0, known.next_turn - MAX_LIVE), known.next_turn):
-        item = f"~a{turn}"
-        reply = known.reply(item)
         if live_text(turn, known):
             yield Asr(item=f"~u{turn}", text="", final=True)
-        is_recorded = item in taken_over or known.notes.get(f"-{turn}")
-        if reply is not None and reply.cut != "exact" and not is_recorded:
-            yield LlmCancel(item=item)
+        for number in range(known.notes.get(f"-{turn}", 0) + 1, live_number(turn, known) + 1):
+            item = live_item(turn, number)
+            reply = known.reply(item)
+            if reply is not None and reply.cut != "exact" and item not in taken_over:
+                yield LlmCancel(item=item)
 
 
 def measure(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -130,8 +132,10 @@ def hear_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
     if frame["role"] != "user":
         speaking.note_transcript(frame, known)
         speaking.attach_late(known)
+        yield from say_parted(known)
         return
     at = frame.get("timestamp")
+    speaking.part_at(known, at)
     speaking.end_voices(known, at)
     said = say_voices(known, at)
     yield from said
@@ -166,7 +170,7 @@ def is_in_history(kind: str, frame: JsonObject, known: Known) -> bool:
 def hear_agent(frame: JsonObject, ts: int, known: Known) -> Made:
     (speaking.note_output if "output" in frame else speaking.note_speech)(frame, known)
     speaking.attach_late(known)
-    return complete_newest_reply(known)
+    return [*say_parted(known), *complete_newest_reply(known)]
 
 
 def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -198,6 +202,25 @@ def cut_live(cut: speaking.Cut, known: Known) -> list[MadeEvent]:
 # What the history does not have yet
 
 
+def live_item(turn: int, number: int) -> str:
+    """A live reply of a turn, which may have another after a tool."""
+    return f"~a{turn}" if number == 1 else f"~a{turn}/{number}"
+
+
+def live_number(turn: int, known: Known) -> int:
+    """The number of a turn's newest live reply."""
+    number: int = known.notes.get(f"+{turn}", 1)
+    return number
+
+
+def say_parted(known: Known) -> list[MadeEvent]:
+    """Return what the agent had said before a tool, once it says something else."""
+    voices = speaking.voices_of(known)
+    parted = (one for one in voices[:-1] if "parted" in one and not one.get("recorded") and not one.get("over"))
+    voice = next(parted, None)
+    return [] if voice is None else say([voice], known.here, voices, known)
+
+
 def say_voices(known: Known, ts: int | None = None) -> list[MadeEvent]:
     """Return what the agent has said, as one reply, now that the user answers, or has at a time."""
     voices = speaking.voices_of(known)
@@ -216,7 +239,8 @@ def stop_voices(known: Known, ts: int) -> Made:
     heard = speaking.heard_text(newest)
     yield from say_voices(known)
     if heard is not None and "cut" not in newest and not speaking.is_spoken_out(newest):
-        yield Interrupt(item=f"~a{known.here}", heard_text=heard, estimated=True, ts=ts)
+        item = speaking.voices_of(known)[-1]["item"]
+        yield Interrupt(item=item, heard_text=heard, estimated=True, ts=ts)
 
 
 def stop_last(known: Known, ts: int) -> Made:
@@ -238,6 +262,7 @@ def stop_last(known: Known, ts: int) -> Made:
 
 
 def use_tools(frame: JsonObject, ts: int, known: Known) -> Made:
+    speaking.part_voices(known, frame.get("timestamp", ts))
     return tools(frame, known.here, frame.get("timestamp"))
 
 
@@ -377,12 +402,19 @@ def say_unheard(message: JsonObject, turn: int, known: Known) -> list[MadeEvent]
         one for one in voices if not one.get("recorded") and speaking.generated(one) and one.get("cut") is not None
     )
     cut = [one for one in waiting if one["by"] not in found and end is not None and one["cut"] <= end]
-    return say(cut[-1:], turn, voices, known) if cut and known.reply(f"~a{turn}") is None else []
+    return (
+        say(cut[-1:], turn, voices, known)
+        if cut and known.reply(live_item(turn, live_number(turn, known))) is None
+        else []
+    )
 
 
 def say(waiting: list[speaking.Voice], turn: int, voices: list[speaking.Voice], known: Known) -> list[MadeEvent]:
     """Return what the agent has said by live messages, as one reply of a turn; the last of them may have been cut."""
-    item, last = f"~a{turn}", waiting[-1]
+    number, last = live_number(turn, known), waiting[-1]
+    item = live_item(turn, number)
+    if "parted" in last:
+        known.note(f"+{turn}", number + 1)
     for one in waiting:
         one |= {"recorded": True, "over": True, "item": item}
     speaking.keep_voices(voices, known)
@@ -398,14 +430,16 @@ def say(waiting: list[speaking.Voice], turn: int, voices: list[speaking.Voice], 
 
 def take_over(item: str, turn: int, known: Known) -> tuple[str, list[MadeEvent]]:
     """The item of a reply. What live messages said of it is taken back, unless they know where it was cut."""
-    live = known.reply(f"~a{turn}")
-    if live is None or known.notes.get(f"-{turn}"):
+    number = known.notes.get(f"-{turn}", 0) + 1
+    taken = live_item(turn, number)
+    live = known.reply(taken)
+    if live is None:
         return item, []
+    known.note(f"-{turn}", number)
     if live.cut == "no":
-        known.note(f"-{turn}", True)
-        return item, [LlmCancel(item=f"~a{turn}")]
-    known.note(f"={item}", f"~a{turn}")
-    return f"~a{turn}", []
+        return item, [LlmCancel(item=taken)]
+    known.note(f"={item}", taken)
+    return taken, []
 
 
 def heard(
@@ -521,7 +555,7 @@ KINDS: dict[str, Kind] = {
 }
 VAPI = Dialect(
     name="vapi",
-    version=4,
+    version=5,
     reduce=reduce,
     translate=translation(KINDS),
     closed=closed,
