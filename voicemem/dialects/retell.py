@@ -457,7 +457,7 @@ def agent_element(element: JsonObject, reported: bool, flow: Flow) -> list[MadeE
     turn = flow.reply(item)
     if turn is None:
         return None
-    events = [*goes_on(item, text, responses, known)] if response is None and reply is None else []
+    events = [*goes_on(item, text, response, responses, last, known)] if reply is None and text else []
     full = text if response is None else completed(text, response["text"])
     if reply is not None and len(reply.text) > len(full) and begins(reply.text, text):
         full = completed(text, reply.text)
@@ -484,18 +484,28 @@ def response_for(element: JsonObject, item: str, text: str, responses: list[Resp
     return None
 
 
-def goes_on(item: str, text: str, responses: list[Response], known: Known) -> Iterator[MadeEvent]:
+def goes_on(
+    item: str, text: str, response: Response | None, responses: list[Response], last: JsonObject, known: Known
+) -> Iterator[MadeEvent]:
     """A reply that continues after something that the caller said was not cut there: what it had said is whole."""
-    for response in responses:
-        before = response.get("item")
-        rest = response["text"].strip()[response.get("spoken", 0) :].strip()
+    for one in responses if response is None else ():
+        before, rest = one.get("item"), one["text"].strip()[one.get("spoken", 0) :].strip()
         reply = None if before is None else known.reply(before)
-        if text and rest and reply is not None and before != item and begins(rest, text):
-            yield Resume(item=before)
-            yield LlmDone(item=before, text=reply.text[: response["spoken"]])
-            response |= {"item": item, "text": rest, "spoken": len(text)}
+        if rest and reply is not None and before != item and begins(rest, text):
+            yield from heard_whole(reply, one["spoken"])
+            one |= {"item": item, "text": rest, "spoken": len(text)}
             keep_responses(responses, known)
             return
+    reply = known.reply(last.get("item", ""))  # its transcript said this too, before the caller's words had come
+    rest = "" if reply is None else reply.text[last["spoken"] :].strip()
+    if reply is not None and rest and begins(rest, text):
+        yield from heard_whole(reply, last["spoken"])
+
+
+def heard_whole(reply: KnownReply, spoken: int) -> Iterator[MadeEvent]:
+    """All of a reply is what was spoken of it."""
+    yield Resume(item=reply.item)
+    yield LlmDone(item=reply.item, text=reply.text[:spoken])
 
 
 def generated(
@@ -568,7 +578,7 @@ FIELDS = {"interaction_type": VENDOR, "response_type": APP, "event": WEBHOOKS}
 """The field with the type of a frame, by table."""
 RETELL = Dialect(
     name="retell",
-    version=2,
+    version=3,
     reduce=reduce,
     translate=translate,
     closed=closed,

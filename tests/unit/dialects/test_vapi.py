@@ -112,10 +112,12 @@ def test_late_and_older_histories_change_nothing() -> None:
         assert said(*sent) == expected
 
 
+LIVE = "second_answer_in_live_messages", "transcript_that_was_overtaken"
+"""Calls without a history."""
 HOOKS = [
     one
     for one in CALLS.values()
-    if one.name not in ("webhook_alone", "shapes_of_the_documentation", "transcripts_alone")
+    if one.name not in ("webhook_alone", "shapes_of_the_documentation", "transcripts_alone", *LIVE)
 ]
 """Calls whose webhooks have times, and in which a history is not far behind what is said."""
 MAX_DELAY_MS = 1500
@@ -134,6 +136,27 @@ def test_webhooks_that_overtake_one_another_change_nothing(call: Recording, dela
 
 def essence(message: Any) -> tuple[str, int, str, str | None]:
     return message["role"], message["turn_id"], message["content"], message["metadata"].get("original")
+
+
+def test_report_replaces_two_live_replies_of_one_turn() -> None:
+    """Of a turn with a tool in it, live messages said both replies; the report says them again, with who spoke."""
+    tool = message("tool-calls", 6000, toolCallList=[{"id": "c1", "function": {"name": "find", "arguments": "{}"}}])
+    asked, thanked = user("Is Dr Lee in?", 3000, 3900), user("Thanks.", 11000, 11900)
+    first = bot("I am checking.", 5000, 5900) | {"assistantName": "Desk"}
+    second = bot("Yes, until four.", 7500, 8400) | {"assistantName": "Nurse"}
+    live = (
+        transcript(4000, "user", "Is Dr Lee in?"),
+        transcript(5900, "assistant", "I am checking."),
+        tool,
+        transcript(8400, "assistant", "Yes, until four."),
+        transcript(12000, "user", "Thanks."),
+    )
+    right = ["Is Dr Lee in?", "I am checking.", "Yes, until four.", "Thanks."]
+    assert [text for _, text in said(*live)] == right
+    report = message("end-of-call-report", 13000, artifact={"messages": [asked, first, second, thanked]})
+    found = memory(*live, report)
+    assert [one["content"] for one in found] == right
+    assert [one["metadata"].get("agent") for one in found] == [None, "Desk", "Nurse", None]
 
 
 def test_interruption_after_the_history_has_it() -> None:
