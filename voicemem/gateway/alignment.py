@@ -1,25 +1,44 @@
 """The alignment of a request's conversation with the memory: which messages are new. Pure, and linear in its size.
 
 Clients send one message, a few, or the whole conversation each time. Their texts may differ from the memory's: other
-transcripts, replies cut where they were heard, fillers and greetings that only they know. So the last message that the
-memory knows is found by content and order, from the end of both; everything after it is new.
+transcripts, replies cut where they were heard, fillers and greetings that only they know. So the ends of both are laid
+side by side in the way that explains them best: messages that both have count for it, and those that one of them lacks
+against it. Everything in the request after the last message that both have is new.
 """
 
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from operator import attrgetter
 from typing import NamedTuple
 
 from msgspec import Struct
 
+from voicemem.search.words import words_of
 from voicemem.transcript.messages import Message
 
-LOOK_BACK = 64
-"""How many messages are compared before two places count as the same."""
-MAX_PLACES = 8
-"""How many messages of the memory, the newest first, are looked for in the request."""
+ASKED_BACK = 48
+"""How many messages of the request are compared with each of the memory's; of the older ones, only the texts."""
+KNOWN_BACK = 80
+"""How many messages of the memory, the newest ones."""
+CERTAIN = 12
+"""So many equal messages in a row at both ends need no comparison."""
 UNSPOKEN = re.compile(r"[\W_]+")
+
+# Messages that both have count 1, or less where their texts differ.
+BEGINNING = 0.9
+"""A reply in the request that is the beginning of the memory's."""
+TRANSCRIPT, OTHER_WORDS = 0.6, -0.1
+"""Speech in other words, most of which both have, or in words of its own."""
+# What a message costs that only one of them has.
+LACKED_WORDS, LACKED_SPEECH, LACKED_REPLY = 1.0, 0.5, 0.2
+"""Between messages that both have: the memory's."""
+UNKNOWN_WORDS, UNKNOWN_REPLY = 1.0, 0.3
+"""The request's, which can no longer be taken."""
+EARLIER_WORDS, EARLIER_REPLY, EARLIER = 0.5, 0.1, 0.6
+"""Before the memory begins: each, and at most."""
+NEWER_WORDS, NEWER_SPEECH, NEWER_REPLY, NEWER = 0.8, 0.2, 0.02, 0.8
+"""After the last message that both have: each of the memory's, and at most."""
+ASKED_AGAIN, ASKED_AGAIN_IN_PART = 0.6, 1.5
+"""That an answered request is sent again, by a client that sends the whole conversation, or the end of it."""
 
 
 class Spoken(Struct, frozen=True):
@@ -30,6 +49,10 @@ class Spoken(Struct, frozen=True):
     text: str
     after_turn: int = -1
     """The newest turn with a tool call that the memory knows and that stands before it in the request."""
+    after_ms: int = -1
+    """Unix ms of the newest such call in a message before: a reply behind it began later."""
+    before_ms: int | None = None
+    """Unix ms of the tool calls of the same message, which the memory knows; the reply began before them."""
 
 
 class Meeting(Struct, frozen=True):
@@ -46,113 +69,241 @@ def text_key(text: str) -> str:
     return UNSPOKEN.sub("", text.casefold()) or text.strip()
 
 
-def find_meeting(known: Sequence[Message], spoken: Sequence[Spoken], may_repeat: bool) -> Meeting:
-    """The newest message that the memory and a request share.
-
-    `may_repeat` says that a request's last words may be the memory's newest ones, sent again.
-    """
-    compared = Comparison(known, spoken)
-    last_user = next((place for place in reversed(range(len(known))) if known[place].role == "user"), -1)
-
-    def is_possible(walk: Walk) -> bool:
-        one, message = spoken[walk.place], known[walk.other]
-        is_last = walk.place == len(spoken) - 1
-        if one.role == "user":
-            again = not is_last or (walk.other == last_user and (may_repeat or walk.other == len(known) - 1))
-            return one.after_turn < message.turn_id and again
-        return not is_last or walk.place == 0 or walk.length > 1
-
-    walks = (compared.walk(*pair) for pair in compared.candidates())
-    best = max(filter(is_possible, walks), key=attrgetter("rank"), default=None)
-    if best is None:
-        return Meeting()
-    return Meeting(best.place, best.other, tuple(compared.unknown_before(best.place, best.other)))
+def may_be_same_speech(one: str, other: str) -> bool:
+    """Return whether two texts may be transcripts of the same words: half of those of the shorter are in both."""
+    fewer, more = sorted((words_of(one), words_of(other)), key=len)
+    known = set(more)
+    return bool(fewer) and 2 * sum(word in known for word in fewer) >= len(fewer)
 
 
-class Walk(NamedTuple):
-    """Two conversations compared backwards from a place in each."""
+class Hints(NamedTuple):
+    """What else is known about a request."""
 
-    place: int
-    """Among the request's messages."""
-    other: int
-    """Among the memory's."""
-    length: int
-    rank: tuple[int, bool, int, int, int]
-    """How likely it is that the places are the same; the greatest is."""
+    may_repeat: bool
+    """Its last words may be the memory's newest ones."""
+    is_unanswered: bool
+    """The answer to these failed, or was left."""
+    ends_with_words: bool
+    """Nothing but instructions stands behind the last message with text."""
+    has_replies: bool
+    """It has messages of the agent's."""
+
+
+def find_meeting(known: Sequence[Message], spoken: Sequence[Spoken], hints: Hints) -> Meeting:
+    """The newest message that the memory and a request share."""
+    return Comparison(known, spoken, hints).meeting() if known and spoken else Meeting()
+
+
+class Place(NamedTuple):
+    """Where two conversations end that are compared: how many messages of the request, and of the memory."""
+
+    asked: int
+    known: int
 
 
 class Comparison:
     """A request's messages beside the memory's newest, as many as it may mean."""
 
-    def __init__(self, known: Sequence[Message], spoken: Sequence[Spoken]) -> None:
-        self.known = known
-        self.spoken = spoken
-        self.first = max(0, len(known) - 2 * len(spoken) - LOOK_BACK)
+    def __init__(self, known: Sequence[Message], spoken: Sequence[Spoken], hints: Hints) -> None:
+        self.first = max(0, len(known) - 2 * len(spoken) - KNOWN_BACK)
         """The first message of the memory that is compared."""
+        self.known = known[self.first :]
+        self.spoken = spoken
         self.keys = [(one.role, text_key(one.text)) for one in spoken]
-        self.known_keys = [known_keys(message) for message in known[self.first :]]
-        self.places = defaultdict[tuple[str, str], list[int]](list)
-        for place, key in enumerate(self.keys):
-            self.places[key].append(place)
+        self.known_keys = [known_keys(message) for message in self.known]
         self.all_known = {key for keys in self.known_keys for key in keys}
-        self.cut = [
-            place for place, key in enumerate(self.keys) if key[0] == "assistant" and key not in self.all_known
-        ][-LOOK_BACK:]
-        """The agent's messages that the memory does not have like this; they may be the beginnings of its replies."""
+        self.last_user = next((at for at in reversed(range(len(self.known))) if self.known[at].role == "user"), -1)
+        replies = (at for at in reversed(range(len(self.known))) if self.known[at].role == "assistant")
+        self.last_heard = next((at for at in replies if self.known[at].content), -1)
+        """The place of the last reply of which anything was heard."""
+        self.newest_words = len(spoken) - 1 if hints.ends_with_words and spoken[-1].role == "user" else -1
+        """The place of the words that the request ends with: they are new, unless they are the memory's newest."""
+        self.may_repeat = hints.may_repeat
+        self.is_unanswered = hints.is_unanswered
+        self.is_words_alone = not hints.has_replies
 
-    def candidates(self) -> Iterator[tuple[int, int]]:
-        """Pairs of places at which both have the same message."""
-        found = 0
-        for other in reversed(range(self.first, len(self.known))):
-            keys = self.known_keys[other - self.first]
-            places = {place for key in keys for place in self.places.get(key, ())[-LOOK_BACK:]}
-            if other >= len(self.known) - LOOK_BACK:
-                places.update(place for place in self.cut if begins(self.keys[place], keys))
-            yield from ((place, other) for place in places)
-            found += bool(places)
-            if found == MAX_PLACES:
+    def meeting(self) -> Meeting:
+        ends = self.equal_ends()
+        if ends is not None:
+            return self.meeting_at(ends, [])
+        window = Window(self, Place(len(self.spoken), len(self.known)))
+        if not window.has_same:  # its newest messages are all new: look for the last one that is not
+            asked = next((at for at in reversed(range(len(self.keys))) if self.keys[at] in self.all_known), -1)
+            if asked < 0:
+                return Meeting()
+            other = next(at for at in reversed(range(len(self.known))) if self.keys[asked] in self.known_keys[at])
+            window = Window(self, Place(asked + 1, other + 1))
+        end = window.best_end()
+        return Meeting() if end is None else self.meeting_at(end, window.steps_back(end))
+
+    def equal_ends(self) -> Place | None:
+        """The ends, if all before the request's last words is the memory's end, as far as it must be compared."""
+        end = len(self.spoken) - (self.newest_words >= 0)
+        count = min(CERTAIN, len(self.known))
+        is_sent_again = self.newest_words >= 0 and self.keys[-1] in self.known_keys[self.last_user]
+        if count > end or self.known[-1].role == "user" or is_sent_again:
+            return None
+        pairs = zip(self.keys[end - count : end], self.known_keys[-count:], strict=True)
+        return Place(end, len(self.known)) if all(key in keys for key, keys in pairs) else None
+
+    def meeting_at(self, end: Place, steps: list[tuple[Place, Place]]) -> Meeting:
+        """The meeting, with what of the request before it is not in the memory; `steps` are those of the comparison."""
+        unknown = [before.asked for place, before in steps if before == (place.asked - 1, place.known)]
+        begin = steps[-1][1] if steps else end
+        unknown += self.unknown_before(begin)
+        indexes = sorted(self.spoken[place].index for place in unknown)
+        return Meeting(end.asked - 1, self.first + end.known - 1, tuple(indexes))
+
+    def unknown_before(self, end: Place) -> Iterator[int]:
+        """The places of messages before those compared that have no counterpart in the memory."""
+        asked, known = end
+        everywhere = set(self.keys[:asked])
+        while asked and known:
+            key, keys = self.keys[asked - 1], self.known_keys[known - 1]
+            is_new = key not in self.all_known
+            is_left_out = everywhere.isdisjoint(keys)
+            if key in keys or begins(key, keys) or (is_new and is_left_out and key[0] == keys[0][0]):
+                asked, known = asked - 1, known - 1
+            elif is_new:
+                yield asked - 1
+                asked -= 1
+            elif is_left_out:
+                known -= 1
+            else:
                 return
+        yield from (() if self.first else range(asked))
 
-    def is_same(self, place: int, other: int) -> bool:
-        key, keys = self.keys[place], self.known_keys[other - self.first]
-        return key in keys or begins(key, keys)
+    def is_possible(self, asked: int, known: int) -> bool:
+        """Return whether a message of the user's may be this one of the memory's, by their places."""
+        if self.spoken[asked].after_turn >= self.known[known].turn_id:
+            return False
+        return asked != self.newest_words or (self.may_repeat and known == self.last_user)
 
-    def walk(self, begin: int, end: int) -> Walk:
-        place, other, length, contradicts = begin, end, 0, False
-        while place >= 0 and other >= self.first and length < LOOK_BACK and begin - place < 2 * LOOK_BACK:
-            steps = self.step(place, other)
-            if steps is None:
-                contradicts = True
-                break
-            length += steps == (1, 1) and self.is_same(place, other)
-            place, other = place - steps[0], other - steps[1]
-        at_start = other < 0 and not contradicts
-        whole = 2 if (begin == end or (at_start and place < 0)) and not contradicts else int(at_start)
-        if whole == 1 and begin == len(self.spoken) - 1 and self.known[end].role == "user":
-            whole = 0  # that the last words are sent again needs better evidence
-        rank = (whole, not contradicts, length, end, begin) if contradicts or whole else (0, True, end, length, begin)
-        return Walk(begin, end, length, rank)
+    def sameness(self, asked: int, known: int) -> float | None:
+        """How much it counts that two messages are the same; None if they cannot be."""
+        key, keys = self.keys[asked], self.known_keys[known]
+        if key[0] != keys[0][0]:
+            return None
+        if key[0] == "assistant":
+            one, begin = self.spoken[asked], self.known[known].timestamp
+            if begin < one.after_ms or (one.before_ms is not None and begin > one.before_ms):
+                return None
+            return 1.0 if key in keys else BEGINNING if begins(key, keys) else None
+        if not self.is_possible(asked, known):
+            return None
+        if key in keys:
+            return 1.0
+        if self.known[known].metadata.get("source") != "asr":
+            return None
+        is_newest = known == len(self.known) - 1
+        has_answer = self.is_words_alone and known < self.last_heard
+        if not self.is_unanswered and (asked == self.newest_words if is_newest else has_answer):
+            return None  # no one has answered it yet, or the request has nothing else by which to tell
+        return TRANSCRIPT if may_be_same_speech(self.spoken[asked].text, self.known[known].content) else OTHER_WORDS
 
-    def step(self, place: int, other: int) -> tuple[int, int] | None:
-        """How far to go back in each; None where they contradict each other."""
-        if self.is_same(place, other):
-            return 1, 1
-        is_new = self.keys[place] not in self.all_known
-        is_left_out = not any(key in self.places for key in self.known_keys[other - self.first])
-        if is_new and is_left_out and self.keys[place][0] == self.known[other].role == "user":
-            return 1, 1  # another transcript
-        if is_new:
-            return 1, 0
-        return (0, 1) if is_left_out else None
 
-    def unknown_before(self, place: int, other: int) -> Iterator[int]:
-        """The indexes of messages before a place that have no counterpart in the memory."""
-        while place >= 0 and other >= self.first:
-            steps = self.step(place, other) or (1, 1)
-            if steps == (1, 0):
-                yield self.spoken[place].index
-            place, other = place - steps[0], other - steps[1]
-        yield from (self.spoken[one].index for one in range(place + 1) if other < 0)
+class Window:
+    """The best alignments of all beginnings of a request's messages before an end with those of the memory's."""
+
+    def __init__(self, compared: Comparison, end: Place) -> None:
+        self.compared = compared
+        self.end = end
+        self.begin = Place(max(0, end.asked - ASKED_BACK), max(0, end.known - KNOWN_BACK))
+        self.is_whole = self.begin.known == compared.first == 0
+        """True if it begins where the memory does."""
+        self.has_same = False
+        known = compared.known[self.begin.known : end.known]
+        self.lacked = [cost_of_lacked(message) for message in known]
+        self.origins: dict[Place, Place] = {}
+        """The place before each place on its best way."""
+        self.ends: dict[Place, tuple[float, Place]] = {}
+        """What counts for the ways that end with a message that both have, and the place before it."""
+        self.fill()
+
+    def fill(self) -> None:
+        begin, compared = self.begin, self.compared
+        above, row = list[float](), [0.0] * (self.end.known - begin.known + 1)
+        for asked in range(begin.asked, self.end.asked):
+            is_words = compared.keys[asked][0] == "user"
+            unknown = UNKNOWN_WORDS if is_words else UNKNOWN_REPLY
+            earlier = EARLIER_WORDS if is_words else EARLIER_REPLY
+            before, above = above, row
+            row = [max(-EARLIER, above[0] - earlier) if self.is_whole else 0.0]
+            self.origins[Place(asked + 1, begin.known)] = Place(asked, begin.known)
+            for at, lacked in enumerate(self.lacked):
+                known = begin.known + at
+                place = Place(asked + 1, known + 1)
+                best, origin = row[at] - lacked, Place(asked + 1, known)
+                if above[at + 1] - unknown >= best:
+                    best, origin = above[at + 1] - unknown, Place(asked, known + 1)
+                for count, from_ in self.joins(asked, known, before, above):
+                    if place not in self.ends or count > self.ends[place][0]:
+                        self.ends[place] = count, from_
+                    if count >= best:
+                        best, origin = count, from_
+                row.append(best)
+                self.origins[place] = origin
+
+    def joins(self, asked: int, known: int, before: list[float], above: list[float]) -> Iterator[tuple[float, Place]]:
+        """The ways that end with a message that both have: one of each, or one that is two of the other's."""
+        compared, at = self.compared, known - self.begin.known
+        same = compared.sameness(asked, known)
+        if same is not None:
+            self.has_same = self.has_same or same > 0
+            yield above[at] + same, Place(asked, known)
+        key, keys = compared.keys[asked], compared.known_keys[known]
+        if not key[0] == keys[0][0] == "user" or key in keys or not compared.is_possible(asked, known):
+            return
+        if at and is_joined(key, compared.known_keys[known - 1][0], keys[0]):
+            yield above[at - 1] + 1, Place(asked, known - 1)
+        if before and is_joined(keys[0], compared.keys[asked - 1], key):
+            yield before[at] + 1, Place(asked - 1, known)
+
+    def best_end(self) -> Place | None:
+        """The last message that both have, in the alignment that explains most; None if it explains too little."""
+        compared, newer = self.compared, 0.0
+        best: tuple[float, Place] | None = None
+        for known in range(len(compared.known), self.begin.known, -1):
+            if known <= self.end.known:
+                for asked in range(self.end.asked, self.begin.asked, -1):
+                    place = Place(asked, known)
+                    count = self.ends[place][0] - newer if place in self.ends else 0.0
+                    if count > 0 and (best is None or count > best[0]):
+                        count -= self.cost_of_repeating(place)
+                        best = (count, place) if count > 0 and (best is None or count > best[0]) else best
+            newer = min(NEWER, newer + cost_of_newer(compared.known[known - 1]))
+        return None if best is None else best[1]
+
+    def cost_of_repeating(self, end: Place) -> float:
+        """The cost of an alignment by which the request's words were answered before, though it lacks the answer."""
+        compared = self.compared
+        if end.known == len(compared.known) or compared.is_unanswered or compared.keys[end.asked - 1][0] != "user":
+            return 0.0
+        begin = self.steps_back(end)[-1][1]
+        if self.is_whole if begin.known == self.begin.known else begin.asked == self.begin.asked > 0:
+            return ASKED_AGAIN if end.asked - 1 == compared.newest_words else 0.0
+        return ASKED_AGAIN_IN_PART
+
+    def steps_back(self, end: Place) -> list[tuple[Place, Place]]:
+        """The steps of an alignment from its end: each place, and the one before it."""
+        steps = [(end, self.ends[end][1])]
+        while (place := steps[-1][1]) in self.origins and place.known > self.begin.known:
+            steps.append((place, self.origins[place]))
+        return steps
+
+
+def cost_of_lacked(message: Message) -> float:
+    """The cost of a message of the memory that a request leaves out."""
+    if message.role == "user":
+        return LACKED_SPEECH if message.metadata.get("source") == "asr" else LACKED_WORDS
+    return LACKED_REPLY if message.content else 0.0
+
+
+def cost_of_newer(message: Message) -> float:
+    """The cost of a message of the memory behind all that a request has of it."""
+    if message.role == "user":
+        return NEWER_SPEECH if message.metadata.get("source") == "asr" else NEWER_WORDS
+    return NEWER_REPLY
 
 
 def known_keys(message: Message) -> tuple[tuple[str, str], ...]:
@@ -164,3 +315,8 @@ def known_keys(message: Message) -> tuple[tuple[str, str], ...]:
 def begins(key: tuple[str, str], keys: Sequence[tuple[str, str]]) -> bool:
     """True if a reply of the request is the beginning of one that the memory has whole."""
     return key[0] == "assistant" and any(role == "assistant" and text.startswith(key[1]) for role, text in keys)
+
+
+def is_joined(whole: tuple[str, str], one: tuple[str, str], other: tuple[str, str]) -> bool:
+    """True if a message says what two others say, one after the other."""
+    return one[0] == whole[0] and whole[1] == one[1] + other[1]

@@ -1,21 +1,22 @@
 """The events that a request adds to the memory: words, tool calls and their results, and replies that are withdrawn."""
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from msgspec import Struct, structs
 
 from voicemem.context.formats import INSTRUCTION_ROLES
 from voicemem.errors import Refused
-from voicemem.gateway.alignment import Meeting, Spoken, find_meeting, text_key
+from voicemem.gateway.alignment import Hints, Meeting, Spoken, find_meeting, may_be_same_speech, text_key
 from voicemem.gateway.chat_request import AskedMessage
 from voicemem.llm.completions import content_text, further_call_fields
 from voicemem.protocol.events import LlmCancel, MessageEvent, ProducedEvent, ToolCall, ToolResult
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.transcript.messages import WANTED_BACK, Forgotten
 from voicemem.transcript.replies.playing import settle, standing_replies
-from voicemem.transcript.state import Reply, State, Turn
+from voicemem.transcript.state import Reply, Turn
 
 GATEWAY_PRODUCER = "gateway"
 """The producer of the gateway's events. They have no seq, so no other producer may use the name
@@ -73,41 +74,54 @@ class InputReader:
     def read(self) -> NewInput:
         """Read the new input. Raises `Refused` (`invalid_field`) for the result of an unknown tool call."""
         settle(self.state)
-        meeting = find_meeting(self.known, self.spoken, self.may_repeat())
+        meeting = find_meeting(self.known, self.spoken, self.hints())
         begin = self.spoken[meeting.spoken].index + 1 if meeting.spoken >= 0 else 0
         turn = self.known[meeting.known].turn_id if meeting.known >= 0 else self.state.utterance_turn
         self.ignored += meeting.ignored
         new = self.spoken[meeting.spoken + 1 :]
-        self.withdraw_replies(meeting, turn)
+        self.withdraw_replies(meeting)
         self.grown = self.grown_words(meeting, new)
-        turn = self.take(begin, turn, self.waiting_words(new))
+        turn = self.take(begin, turn, self.waiting_words(meeting, new))
         # Of equal times the order of arrival would decide, but not between tool calls and messages.
         count = len(self.events)
         events = [
             structs.replace(event, ts=self.now - count + place) if event.ts is None else event
             for place, event in enumerate(self.events, 1)
         ]
-        return NewInput(turn, events, self.pending_text, tuple(self.ignored))
+        return NewInput(self.turn_of_reply(turn), events, self.pending_text, tuple(self.ignored))
+
+    def turn_of_reply(self, number: int) -> int:
+        """The turn of a reply to what is in a turn: a later one, if the agent has spoken there already."""
+        later = self.state.turn_numbers[bisect_right(self.state.turn_numbers, number) :]
+        answered = (one for one in reversed(later) if standing_replies(self.state, self.state.turns[one]))
+        return next(answered, number)
 
     def spoken_messages(self) -> Iterator[Spoken]:
         """The messages with text, each with the newest turn of the tool calls before it."""
-        after_turn = -1
+        after_turn, after_ms = -1, -1
         for index in self.conversation:
-            message = self.messages[index]
-            after_turn = max((after_turn, *(turn for turn, _ in self.known_calls(index))))
+            message, places = self.messages[index], list(self.known_calls(index))
+            called = [self.state.tool_record(place).ts for place in places]
+            after_turn = max((after_turn, *(turn for turn, _ in places)))
             text = content_text(message.content)
             if message.role in ("user", "assistant") and text.strip():
-                yield Spoken(index, message.role, text, after_turn)
+                yield Spoken(index, message.role, text, after_turn, after_ms, min(called, default=None))
+            after_ms = max((after_ms, *called))
 
-    def may_repeat(self) -> bool:
-        """True if the request may repeat the memory's newest words although they had a reply.
+    def hints(self) -> Hints:
+        newest = next((message.turn_id for message in reversed(self.known) if message.role == "user"), -1)
+        turn = self.state.turns.get(newest)
+        is_unanswered = turn is not None and self.is_unanswered(turn)
+        waits = turn is not None and not (turn.tool_calls or standing_replies(self.state, turn))
+        return Hints(
+            may_repeat=len(self.conversation) > 1 or is_unanswered or waits,
+            is_unanswered=is_unanswered,
+            ends_with_words=bool(self.spoken) and self.spoken[-1].index == self.conversation[-1],
+            has_replies=self.has_replies,
+        )
 
-        A client that sends the whole conversation shows that it never got the reply; of any other, only a reply that
-        failed or was left by its client is asked for again.
-        """
-        turn = self.state.turns.get(self.state.utterance_turn)
-        if len(self.conversation) > 1 or turn is None:
-            return True
+    def is_unanswered(self, turn: Turn) -> bool:
+        """True if the reply to a turn was left by its client, or failed without a word."""
         replies = standing_replies(self.state, turn)
         if any(reply.is_failure for reply in replies):
             return False  # the failure was spoken: what the user says after it is new
@@ -115,28 +129,40 @@ class InputReader:
         if newest is not None and self.was_left(newest):
             return True
         failed = turn.failures[-1].ts if turn.failures else None
-        return failed is not None and (newest is None or newest.begin <= failed)
+        begun = [*([newest.begin] if newest is not None else ()), *(call.ts for call in turn.tool_calls or ())]
+        return failed is not None and max(begun, default=failed) <= failed
 
-    def withdraw_replies(self, meeting: Meeting, turn_id: int) -> None:
-        """Cancel the replies to the newest words that the client's conversation lacks, unless any of it was played."""
-        rest = self.known[meeting.known + 1 :]
-        turn = self.state.turns.get(turn_id)
-        if meeting.known < 0 or turn is None or any(message.role == "user" for message in rest):
+    def withdraw_replies(self, meeting: Meeting) -> None:
+        """Cancel the replies that the client's conversation lacks, to the words or results that it ends with."""
+        met = self.known[meeting.known].turn_id if meeting.known >= 0 else -1
+        places = [place for index in self.conversation for place in self.known_calls(index)]
+        number = self.turn_of_reply(max((met, *(turn for turn, _ in places))))
+        turn = self.state.turns.get(number)
+        rest = [message for message in self.known[meeting.known + 1 :] if message.role == "user"]
+        if turn is None or any(message.turn_id >= number + (number != met) for message in rest):
             return
-        repeats = meeting.spoken == len(self.spoken) - 1
         kept = Counter(
             text_key(str(message.metadata.get("original", message.content)))
             for message in self.known[: meeting.known + 1]
-            if message.turn_id == turn_id and message.role == "assistant"
+            if message.turn_id == number and message.role == "assistant"
         )
-        places = (place for index in self.conversation for place in self.known_calls(index) if place[0] == turn_id)
-        called = max((self.state.tool_record(place).order for place in places), default=-1)
+        records = [self.state.tool_record(place) for place in places]
+        called = max((record.order for record in records), default=-1)
+        answered_ms = max((record.answered_ts or 0 for record in records), default=0)
+        repeats = meeting.spoken == len(self.spoken) - 1 and all(record.answered for record in records)
         for reply in standing_replies(self.state, turn):
             key = text_key(reply.generation.text())
             if kept[key]:
                 kept[key] -= 1
-            elif reply.order > called and (self.is_thrown_away(reply) or (repeats and is_withdrawable(reply))):
-                self.events.append(LlmCancel(turn_id=turn_id, item=reply.item))
+                continue
+            is_lacked = self.is_thrown_away(reply) or (repeats and is_withdrawable(reply))
+            if is_lacked and reply.order > called and reply.begin >= answered_ms:
+                self.withdraw([reply])
+
+    def withdraw(self, replies: Iterable[Reply]) -> None:
+        """Cancel replies, each once."""
+        withdrawn = {event.item for event in self.events}
+        self.events += (LlmCancel(turn_id=one.turn, item=one.item) for one in replies if one.item not in withdrawn)
 
     def is_thrown_away(self, reply: Reply) -> bool:
         """True for a reply that the client's conversation lacks, if that says that it was never played."""
@@ -150,13 +176,15 @@ class InputReader:
         turn = self.state.turns.get(self.state.utterance_turn)
         if not new or new[-1].role != "user" or turn is None or not turn.typed or place <= meeting.known:
             return None
+        if new[-1].after_turn >= turn.number:
+            return None
         begin, text = self.known[place].content.rstrip(MARKS), new[-1].text
         rest = text[len(begin) :].lstrip(MARKS)
         continues = text[: len(begin)].casefold() == begin.casefold() and not text[len(begin) :][:1].isalnum()
         replies = standing_replies(self.state, turn)
         if not (begin and rest and continues and all(map(self.is_thrown_away, replies))):
             return None
-        self.events += (LlmCancel(turn_id=turn.number, item=reply.item) for reply in replies)
+        self.withdraw(replies)
         return rest
 
     def was_left(self, reply: Reply) -> bool:
@@ -170,21 +198,38 @@ class InputReader:
             if place is not None:
                 yield place
 
-    def waiting_words(self, new: Sequence[Spoken]) -> set[int]:
+    def waiting_words(self, meeting: Meeting, new: Sequence[Spoken]) -> set[int]:
         """The indexes of words that the newest turn has as speech, in the recogniser's words, and has no reply to."""
         turn = self.state.turns.get(self.state.newest_turn)
-        if turn is None or not new or new[-1].role != "user" or not is_waiting_speech(self.state, turn):
+        if turn is None or not (turn.segments and new and new[-1].role == "user"):
+            return set()
+        known = self.known[: meeting.known + 1]
+        replies, is_shown = standing_replies(self.state, turn), bool(turn.finals or turn.typed)
+        if is_shown or (known and known[-1].turn_id == turn.number):
+            if replies or turn.failures or turn.tool_calls:
+                return set()
+        elif turn.tool_calls or not all(map(self.is_thrown_away, replies)):
             return set()
         heard = "".join(message.content for message in self.known if message.turn_id == turn.number)
+        if is_shown and self.is_late(heard, turn) and not may_be_same_speech(new[-1].text, heard):
+            return set()
+        if not is_shown:
+            self.pending_text = new[-1].text
+            self.withdraw(replies)
         run: list[Spoken] = []
         for one in reversed(new):
             if one.role != "user":
                 break
             run.append(one)
         whole = text_key(heard) == text_key("".join(one.text for one in reversed(run)))
-        if not turn.finals and not turn.typed:
-            self.pending_text = new[-1].text
         return {one.index for one in (run if whole else run[:1])}
+
+    def is_late(self, heard: str, turn: Turn) -> bool:
+        """True for the transcript of words that an earlier request brought, and that were answered since."""
+        before = (one for one in reversed(self.known) if one.role == "user" and one.turn_id < turn.number)
+        words = next(before, None)
+        is_typed = words is not None and words.metadata.get("source") == "message"
+        return words is not None and is_typed and text_key(words.content) == text_key(heard)
 
     def take(self, begin: int, turn: int, waiting: set[int]) -> int:
         """Make the events of what is new, from an index on; the turn of the reply."""
@@ -206,8 +251,8 @@ class InputReader:
                 self.events.append(event)
             elif message.role == "assistant" and index >= begin:
                 if index in said:
-                    text = said[index]
-                    self.events.append(MessageEvent(role="assistant", text=text, source="command", turn_id=turn))
+                    event = MessageEvent(role="assistant", text=said[index], source="command")
+                    self.events.append(structs.replace(event, turn_id=self.turn_of_reply(turn)))
                 self.take_calls(index, turn, made)
             elif message.role == "function" and index >= begin:
                 self.ignored.append(index)
@@ -269,8 +314,3 @@ def is_withdrawable(reply: Reply) -> bool:
     """True if a reply of the gateway's may never have been played: nothing was reported of it."""
     ours = reply.producer == GATEWAY_PRODUCER and reply.source == "llm" and reply.item is not None
     return ours and not (reply.is_failure or reply.progress or reply.cut_ts is not None)
-
-
-def is_waiting_speech(state: State, turn: Turn) -> bool:
-    """True if a turn has speech of the recogniser's, and waits for its reply."""
-    return bool(turn.segments) and not (standing_replies(state, turn) or turn.failures)
