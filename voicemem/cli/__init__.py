@@ -10,6 +10,7 @@ from voicemem.cli.mcp import mcp
 from voicemem.cli.memories import memories, reindex, search
 from voicemem.cli.proxy import proxy
 from voicemem.cli.quickstart import quickstart
+from voicemem.cli.scoring import truth
 from voicemem.cli.service import check_config, serve, ui
 from voicemem.cli.sessions import end, erase, sessions, tail
 from voicemem.cli.stores import hooks, keys, migrate, nodes, restored
@@ -40,6 +41,6 @@ keys.add_command(agora)
 for command in (
     *(demo, quickstart, serve, check_config, ui, replay, history, search, memories, sessions, export, export_user),
     *(end, erase, mcp, proxy, tail, receive, keys, hooks, backup, restore, copy, reindex, migrate, nodes, restored),
-    import_ams,
+    *(truth, import_ams),
 ):
     main.add_command(command)

@@ -46,7 +46,7 @@ def demo(fast: bool) -> None:
     type=click.FloatRange(min=0.01),
     help="Speed: 1 is that of the call, 2 twice as fast. Without it, as fast as the server takes it.",
 )
-@click.option("--truth", is_flag=True, help="FILE is a true call (fixtures/truth/calls); its speed is 1 by default.")
+@click.option("--truth", is_flag=True, help="FILE is a true call (`voicemem truth export`); its speed is 1 by default.")
 @click.option(
     "--evidence",
     type=click.Choice(list(KINDS)),
@@ -83,12 +83,12 @@ def replay(
     Examples:
       voicemem replay --session recorded-1 --pace 1
       voicemem replay fixtures/voicemem/seed_call.jsonl
-      voicemem replay --truth fixtures/truth/calls/taxi.json --evidence position --session recorded-2
+      voicemem replay --truth calls/taxi.json --evidence position --session recorded-2
     """
     if evidence is not None and not truth:
         raise click.UsageError("--evidence is for true calls; add --truth.")
     if truth and file is None:
-        raise click.UsageError("--truth needs the FILE of a true call, such as those in fixtures/truth/calls.")
+        raise click.UsageError("--truth needs the FILE of a true call, as `voicemem truth export` writes them.")
     cut_replies: list[TrueReply] = []
     longest_pause_s: float | None = None
     if truth and file is not None:

@@ -399,9 +399,13 @@ LONGEST_PAUSE_S = 3600.0
 def read_true_call(file: Path) -> TrueCall:
     """Raises `CommandFailed` for any other file."""
     try:
-        return load_call(file)
+        call = load_call(file)
     except msgspec.DecodeError as error:
-        raise CommandFailed(f"{file} is not a true call, as in fixtures/truth/calls: {error}.") from None
+        raise CommandFailed(f"{file} is not a true call, as `voicemem truth export` writes them: {error}.") from None
+    for reply in call.replies:
+        if not (reply.deltas and reply.synthesised and reply.played):
+            raise CommandFailed(f"{file}: reply {reply.item} needs deltas, synthesised and played, each with an entry.")
+    return call
 
 
 async def stage(
