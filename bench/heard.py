@@ -12,17 +12,22 @@ ends between the last word that had ended and the last that had begun. In script
 `generated` is the baseline: what a memory keeps that takes everything generated for heard. The conditions change what
 arrives: reports that are late and positions that are off, another rate of speech, clocks that differ between the host
 of the LLM and the one that plays.
+
+Without --kind and --condition, the calls are also made frames of other stacks, where only the clock knows what was
+played, and bridged to a simulated phone, whose media stream says it.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from bench.harness.report import Goal, Measured, at_most, machine, number, show, table
+from bench.harness.stack_calls import StackExactness, stacks_measured
 from bench.harness.truth import CONDITIONS, Condition, Score, load_calls, scores
 from voicemem.cli.truth import KINDS, Kind, TrueCall
 
@@ -41,6 +46,8 @@ GOALS = {
     "clock_text": 2.5,
 }
 """Words wrong on average, as it happened."""
+BY_CLOCK, WITH_PHONE = 1.5, 0.6
+"""The same of stacks."""
 
 
 class Exactness(NamedTuple):
@@ -94,6 +101,31 @@ def goal_of(one: Exactness) -> Goal | None:
     return None if limit is None else at_most(one.mean, limit)
 
 
+def stack_figures(stacks: Sequence[StackExactness]) -> list[Measured]:
+    kinds = (("clock", "by the clock", BY_CLOCK), ("phone", "with a phone's stream", WITH_PHONE))
+    return [
+        Measured(f"{one.stack}_{kind}", f"{one.stack} {says}", mean(wrong), "words", None, at_most(mean(wrong), limit))
+        for one in stacks
+        for (kind, says, limit), wrong in zip(kinds, (one.by_clock, one.with_phone), strict=True)
+        if wrong
+    ]
+
+
+def mean(wrong: Sequence[int]) -> float:
+    return sum(wrong) / max(1, len(wrong))
+
+
+def stack_rows(stacks: Sequence[StackExactness]) -> list[tuple[str, ...]]:
+    return [
+        (
+            one.stack,
+            str(len(one.by_clock)),
+            *(fixed(mean(wrong)) if wrong else "" for wrong in (one.by_clock, one.with_phone)),
+        )
+        for one in stacks
+    ]
+
+
 def exactness_rows(plain: Sequence[Exactness]) -> list[tuple[str, ...]]:
     return [
         (
@@ -115,15 +147,20 @@ def fixed(value: float) -> str:
 
 
 EXACTNESS = ("kind", "what is sent", "cut replies", "words wrong", "without spaces", "worst", "right")
+STACK = ("stack", "cut replies", "by the clock", "with a phone's stream")
 
 
-def print_tables(found: Sequence[Exactness], conditions: Sequence[Condition], markdown: bool) -> None:
-    """First as it happened, then the means under each condition."""
+def print_tables(
+    found: Sequence[Exactness], conditions: Sequence[Condition], stacks: Sequence[StackExactness], markdown: bool
+) -> None:
+    """First as it happened, then the means under each condition, then those of stacks."""
     plain = [one for one in found if one.condition is conditions[0]]
     show_table = markdown_table if markdown else table
     heading = ("words wrong", *(condition.name for condition in conditions))
     print(show_table(EXACTNESS, exactness_rows(plain)), end="\n\n")
     print(show_table(heading, condition_rows(found, conditions)), end="\n\n")
+    if stacks:
+        print(show_table(STACK, stack_rows(stacks)), end="\n\n")
 
 
 def markdown_table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -166,7 +203,8 @@ def main(arguments: Sequence[str]) -> int:
     conditions = [one for one in CONDITIONS if not given.condition or one.name in given.condition]
     kinds = [kind for name, kind in KINDS.items() if not given.kind or name in given.kind]
     found = [measure(calls, kind, condition) for kind in kinds for condition in conditions]
-    print_tables(found, conditions, given.markdown)
+    stacks = [] if given.kind or given.condition else asyncio.run(stacks_measured(calls))
+    print_tables(found, conditions, stacks, given.markdown)
     print_worst(found, given.worst)
     if given.markdown:
         return 0
@@ -178,7 +216,14 @@ def main(arguments: Sequence[str]) -> int:
     means = {
         kind.name: {one.condition.name: float(number(one.mean)) for one in found if one.kind is kind} for kind in kinds
     }
-    show("heard", machine(), figures(plain), words_wrong=means, damaged=damaged, calls=len(calls))
+    show(
+        "heard",
+        machine(),
+        [*figures(plain), *stack_figures(stacks)],
+        words_wrong=means,
+        damaged=damaged,
+        calls=len(calls),
+    )
     return 0
 
 

@@ -168,10 +168,18 @@ class Phone:
         return ms
 
 
+class Journal(Protocol):
+    """What takes the events of a tee, at the time of a clock."""
+
+    clock: Clock
+
+    def keep(self, dialect: str, event: FrameEvent) -> None: ...
+
+
 class Teed:
     """What a tee of the product puts into the journal."""
 
-    def __init__(self, call: Call, dialect: str) -> None:
+    def __init__(self, call: Journal, dialect: str) -> None:
         self.call, self.dialect = call, dialect
         kind = PhoneQueue if dialect == "twilio-media-streams" else FrameQueue
         self.queue = kind(DIALECTS[dialect], True, self.forward)

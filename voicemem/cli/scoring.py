@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from voicemem.cli.common import CommandFailed, json_shown, plain_errors
-from voicemem.cli.truth import TrueCall, TrueReply, load_call, read_true_call
+from voicemem.cli.truth import TrueCall, TrueReply, read_true_call
 from voicemem.protocol.explanations import did_you_mean
 from voicemem.protocol.types import SPACELESS
 
@@ -61,13 +61,15 @@ def words_wrong(reply: TrueReply, heard: str) -> int:
     return min(costs[least:])
 
 
-def true_calls(folder: Path | None) -> dict[str, TrueCall]:
-    """The calls of a folder by name, or those of the package. Raises `CommandFailed`."""
-    if folder is None:
-        with resources.as_file(resources.files("voicemem.cli") / "true_calls") as own:
-            calls = [load_call(path) for path in sorted(own.glob("*.json"))]
-    else:
-        calls = [read_true_call(path) for path in sorted(folder.glob("*.json"))]
+def packed_calls() -> dict[str, TrueCall]:
+    """The true calls of the package by name."""
+    lines = (resources.files("voicemem.cli") / "true_calls.jsonl").read_bytes().splitlines()
+    return {call.name: call for call in (msgspec.json.decode(line, type=TrueCall) for line in lines)}
+
+
+def calls_of(folder: Path) -> dict[str, TrueCall]:
+    """The true calls of a folder by name. Raises `CommandFailed`."""
+    calls = [read_true_call(path) for path in sorted(folder.glob("*.json"))]
     if not calls:
         raise CommandFailed(f"{folder} has no true calls (*.json).")
     return {call.name: call for call in calls}
@@ -155,11 +157,10 @@ def export(folder: Path) -> None:
     """
     with plain_errors():
         folder.mkdir(parents=True, exist_ok=True)
-        with resources.as_file(resources.files("voicemem.cli") / "true_calls") as own:
-            files = sorted(own.glob("*.json"))
-            for file in files:
-                (folder / file.name).write_bytes(file.read_bytes())
-    click.echo(f"{folder} has {len(files)} true calls")
+        calls = packed_calls()
+        for name, call in calls.items():
+            (folder / f"{name}.json").write_bytes(msgspec.json.encode(call) + b"\n")
+    click.echo(f"{folder} has {len(calls)} true calls")
 
 
 @truth.command(short_help="Count the words that a transcript has wrong.")
@@ -191,7 +192,7 @@ def score(file: Path, folder: Path | None, worst: int, as_json: bool) -> None:
       voicemem truth score transcript.jsonl --json | jq .words_wrong
     """
     with plain_errors():
-        calls = true_calls(folder)
+        calls = packed_calls() if folder is None else calls_of(folder)
         found = list(scores(calls, read_transcript(file, calls)))
     whole = total("all", found)
     if as_json:

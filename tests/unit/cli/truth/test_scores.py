@@ -15,7 +15,7 @@ from tests.support.paths import TRUTH
 from tests.support.rows import every_row
 from tests.support.samples.true_calls import call, reply
 from voicemem.cli import main
-from voicemem.cli.scoring import true_calls, words_of, words_wrong
+from voicemem.cli.scoring import packed_calls, words_of, words_wrong
 from voicemem.cli.truth import KINDS, TrueCall
 
 TALKED = "One two, three four? Five six"
@@ -79,8 +79,8 @@ def test_the_score_of_a_memory_is_that_of_the_bench(true: TrueCall) -> None:
 
 
 def test_the_calls_are_part_of_the_package(tmp_path: Path) -> None:
-    """Whoever installs it can write them into a folder, and they are those of `fixtures/truth`."""
-    assert true_calls(None) == {true.name: true for true in CALLS}
+    """Anyone who installs it can write them into a folder, and they are those of `fixtures/truth`."""
+    assert packed_calls() == {true.name: true for true in CALLS}
     done = truth("export", tmp_path / "new" / "calls")
     assert done.exit_code == 0, done.output
     assert load_calls(tmp_path / "new" / "calls") == CALLS
@@ -88,14 +88,14 @@ def test_the_calls_are_part_of_the_package(tmp_path: Path) -> None:
 
 def test_a_transcript_is_scored(tmp_path: Path) -> None:
     """Each call, and all of them; what a call's transcript lacks was not heard, and other calls are left out."""
-    heard = [{"call": "taxi", "item": one.item, "heard": one.heard()} for one in true_calls(None)["taxi"].replies]
+    heard = [{"call": "taxi", "item": one.item, "heard": one.heard()} for one in packed_calls()["taxi"].replies]
     done = truth("score", transcript(tmp_path, *heard[:-1], b"", {**LINE, "call": "museum", "heard": ""}), "--json")
     found = json.loads(done.output)
     taxi = [one["wrong"] for one in found["replies"] if one["call"] == "taxi"]
     assert taxi[:-1] == [0] * (len(heard) - 1)
     assert taxi[-1] > 0
     assert {one["call"] for one in found["replies"]} == {"taxi", "museum"}
-    assert found["missing"] == 1 + len(true_calls(None)["museum"].replies) - 1
+    assert found["missing"] == 1 + len(packed_calls()["museum"].replies) - 1
     table = truth("score", transcript(tmp_path, *heard), "--worst", "1")
     assert "all                                3         0.00   100%" in table.output
 
