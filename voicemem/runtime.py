@@ -1,10 +1,13 @@
-"""Sources of what is not pure, passed in: clock, randomness, ids, secrets, and the RAM that caches share."""
+"""Sources of what is not pure, passed in: clock, randomness, ids, secrets; and RAM and slots that many share."""
 
+import asyncio
 import random
 import secrets
 import string
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 LETTERS = string.ascii_letters + string.digits
@@ -78,3 +81,60 @@ class MemoryBudget:
     def room_for_memories(self) -> int:
         """The bytes left by the rows and the tails."""
         return max(0, self.limit - min(self.rows, self.room_for_rows) - self.followed)
+
+
+class FairQueue:
+    """A few slots for the work of many owners: of those who wait, one of each owner after the other, the oldest first.
+
+    An owner is a project, or None where it is unknown.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self.free = slots
+        self.waiting: dict[str | None, deque[asyncio.Future[None]]] = {}
+        """By owner; the owner that is next comes first."""
+
+    async def enter(self, owner: str | None, is_resumed: bool = False) -> None:
+        """Return once there is a slot; work that `is_resumed` comes before what else its owner waits for."""
+        if self.free and not self.waiting:
+            self.free -= 1
+            return
+        admitted = asyncio.get_running_loop().create_future()
+        line = self.waiting.setdefault(owner, deque())
+        (line.appendleft if is_resumed else line.append)(admitted)
+        try:
+            await admitted
+        except asyncio.CancelledError:
+            if admitted.done() and not admitted.cancelled():
+                self.leave()
+            raise
+
+    @asynccontextmanager
+    async def slot(self, owner: str | None) -> AsyncIterator[None]:
+        await self.enter(owner)
+        try:
+            yield
+        finally:
+            self.leave()
+
+    async def enter_for_round(self, owner: str | None) -> None:
+        """Return once there is a slot, and keep it until the next round of the event loop."""
+        await self.enter(owner)
+        asyncio.get_running_loop().call_soon(self.leave)
+
+    def leave(self) -> None:
+        """Free a slot, and give it to who is next."""
+        self.free += 1
+        while self.free and self.waiting:
+            owner = next(iter(self.waiting))
+            line = self.waiting.pop(owner)
+            admitted = line.popleft()
+            if line:
+                self.waiting[owner] = line
+            if not admitted.done():  # it may have been cancelled
+                admitted.set_result(None)
+                self.free -= 1
+
+    def has_others(self, owner: str | None) -> bool:
+        """Tell whether any other owner waits."""
+        return len(self.waiting) > (owner in self.waiting)

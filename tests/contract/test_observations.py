@@ -24,7 +24,7 @@ async def test_an_observation_is_kept(store: Store) -> None:
     one, other = await observed(store, "a"), await observed(store, "b", "call Ü")
     assert None is await store.observations.find_observation(one.key)
     for observation in (one, other):
-        assert observation == await store.observations.begin_observation(observation, 10)
+        assert observation == await store.observations.begin_observation(observation, "default", 10)
 
     assert [one, other] == [await store.observations.find_observation(key) for key in (one.key, other.key)]
     assert [(one, "a", "running"), (other, "b", "running")] == [
@@ -38,11 +38,11 @@ async def test_one_call_is_observed_for_a_session(store: Store) -> None:
     """A second one is not begun while the first goes on; after that it takes its place."""
     one = await observed(store, "a")
     other = replace(one, call="rtc_2", started_ms=NOW + 5)
-    await store.observations.begin_observation(one, 10)
+    await store.observations.begin_observation(one, "default", 10)
 
-    assert one == await store.observations.begin_observation(other, 10)
+    assert one == await store.observations.begin_observation(other, "default", 10)
     await store.observations.change_observation(one.key, None, "failed", "refused", 401, NOW + 1)
-    assert other == await store.observations.begin_observation(other, 10)
+    assert other == await store.observations.begin_observation(other, "default", 10)
     assert other == await store.observations.find_observation(one.key)
 
 
@@ -50,7 +50,10 @@ async def test_as_many_as_are_allowed(two_handles: tuple[Store, Store]) -> None:
     """Of two that begin at once where there is room for one, one does; nothing is kept of the other."""
     observations = [await observed(two_handles[0], name) for name in ("a", "b")]
     begun = await asyncio.gather(
-        *(store.observations.begin_observation(one, 1) for store, one in zip(two_handles, observations, strict=True))
+        *(
+            store.observations.begin_observation(one, "default", 1)
+            for store, one in zip(two_handles, observations, strict=True)
+        )
     )
     assert 1 == len([one for one in begun if one is not None])
     assert 1 == len(await two_handles[0].observations.list_observations())
@@ -59,7 +62,7 @@ async def test_as_many_as_are_allowed(two_handles: tuple[Store, Store]) -> None:
 async def test_an_observation_belongs_to_one_node(store: Store) -> None:
     """Who claims it first has it until it is retired; only that node says how it stands."""
     one = await observed(store, "a")
-    await store.observations.begin_observation(one, 10)
+    await store.observations.begin_observation(one, "default", 10)
     for token in ("n1", "n2"):
         await begin_node(store, token)
 
@@ -78,7 +81,7 @@ async def test_an_observation_belongs_to_one_node(store: Store) -> None:
 async def test_what_is_over_goes_on_no_more(store: Store) -> None:
     """It has no node, and is neither claimed nor changed."""
     one = await observed(store, "a")
-    await store.observations.begin_observation(one, 10)
+    await store.observations.begin_observation(one, "default", 10)
     await begin_node(store, "n1")
     await store.observations.claim_observations([one.key], "n1")
 
@@ -92,14 +95,14 @@ async def test_what_is_over_goes_on_no_more(store: Store) -> None:
 async def test_an_erased_session_is_not_observed(store: Store) -> None:
     """None begins for it; one that goes on says so, and is deleted with its content."""
     one, other = await observed(store, "a"), await observed(store, "b")
-    await store.observations.begin_observation(one, 10)
+    await store.observations.begin_observation(one, "default", 10)
     for observation in (one, other):
         await store.retention.erase(observation.key, NOW)
 
     assert [(one.key, "erased")] == [
         (row.observation.key, row.state) for row in await store.observations.list_observations()
     ]
-    assert None is await store.observations.begin_observation(other, 10)
+    assert None is await store.observations.begin_observation(other, "default", 10)
     while await store.retention.delete_erased([one.key]):
         pass
     assert (None, []) == (

@@ -186,7 +186,7 @@ def first_request(state: State, number: int) -> int:
 
 async def load_earlier(read_models: ReadModelCache, stream: Stream, position: int, counter: TokenCounter) -> ReadModel:
     """The memory of an earlier position, with its messages made and counted, on a thread if it is large."""
-    read_model = await read_models.load_as_of(stream.key, position)
+    read_model = await read_models.load_as_of(stream.key, position, owner=stream.project)
 
     def count_tokens() -> None:
         count = read_model.token_counter(counter)

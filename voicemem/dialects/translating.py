@@ -6,6 +6,7 @@ nothing was heard, where the one before it had some. What follows is marked as a
 more (docs/dialects.md).
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -298,19 +299,38 @@ class Flow:
         return turn
 
 
+WORDS, NOT_SPACE = re.compile(r"\S+"), re.compile(r"\S")
+
+
 def plain(text: str) -> str:
     """A text with single spaces."""
     return " ".join(text.split())
 
 
+def end_of_beginning(text: str, beginning: str) -> int | None:
+    """Return where a text continues after its beginning; None where it begins otherwise. White space counts as runs.
+
+    It costs what the shorter of the two does: small frames come again and again about a long text.
+    """
+    if text.startswith(beginning):
+        return len(beginning)
+    place, least = 0, 0
+    for word in WORDS.finditer(beginning):
+        next_word = NOT_SPACE.search(text, place)
+        if next_word is None or next_word.start() < place + least or not text.startswith(word[0], next_word.start()):
+            return None
+        place, least = next_word.start() + len(word[0]), 1
+    return place
+
+
 def begins(text: str, beginning: str) -> bool:
-    """Return whether a text begins so; white space counts as runs."""
-    return plain(text).startswith(plain(beginning))
+    return end_of_beginning(text, beginning) is not None
 
 
 def completed(heard: str, full: str) -> str:
     """A text as it was heard, and what of the full text comes after it; only the first, where the full one is other."""
-    return heard + plain(full)[len(plain(heard)) :] if begins(full, heard) else heard
+    end = end_of_beginning(full, heard)
+    return heard if end is None else heard + full[end:].rstrip()
 
 
 def bounded(text: str, max_bytes: int) -> str:

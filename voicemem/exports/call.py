@@ -38,8 +38,12 @@ class Utterance(Struct, frozen=True):
     start_ms: int
     end_ms: int | None
     """None where nothing tells."""
-    unheard: str
-    """Text that was generated and not heard."""
+
+    @property
+    def unheard(self) -> str:
+        """The text that was generated and not heard: all of it where it does not begin with the heard text."""
+        original = self.message.metadata.get("original") if self.is_cut else None
+        return original.removeprefix(self.message.content) if isinstance(original, str) else ""
 
     @property
     def heard(self) -> str:
@@ -86,20 +90,18 @@ def call_of(facts: CallFacts, timed: Iterable[tuple[Message, SpeechTimes]], stat
 
 
 def utterance_of(message: Message, times: SpeechTimes) -> Utterance:
-    start, unheard = near(times.get("speech_start_ms"), message.timestamp), ""
+    start = near(times.get("speech_start_ms"), message.timestamp)
     start_ms = message.timestamp if start is None else start
     end_ms = near(times.get("speech_end_ms"), start_ms)
     if message.metadata.get("interrupted") is True:
         cut_ms = near(message.metadata.get("interrupt_timestamp"), start_ms)
         end_ms = end_ms if cut_ms is None else cut_ms
-        original = message.metadata.get("original")  # all of it is unheard where it does not begin with the heard text
-        unheard = original.removeprefix(message.content) if isinstance(original, str) else ""
     if end_ms is not None and end_ms <= start_ms:
         end_ms = None
     user = message.metadata.get("user")
     speaker = user if isinstance(user, str) and user.strip() else CALLER
     speaker = AGENT if message.role == "assistant" else speaker
-    return Utterance(message, speaker, start_ms, end_ms, unheard)
+    return Utterance(message, speaker, start_ms, end_ms)
 
 
 def near(value: Any, ms: int) -> int | None:

@@ -1,6 +1,6 @@
 """The formats that a call can be exported in, by their names."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple, get_args
 
 from voicemem.exports.call import Call
@@ -17,7 +17,8 @@ FORMAT_NAMES: tuple[FormatName, ...] = get_args(FormatName)
 class ExportFormat(NamedTuple):
     """How a call is written, and what the result is called."""
 
-    write: Callable[[Call], str]
+    write: Callable[[Call], Iterator[str]]
+    """Yields the document in parts, so that no more of a long call than one utterance is written at a time."""
     media_type: str
     suffix: str
     head: str = ""

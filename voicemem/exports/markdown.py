@@ -15,18 +15,30 @@ LINE_START = re.compile(r"([-+=]|\d{1,9}(?=[.)]))")
 LEGEND = "*Struck out: the agent had it, and nobody heard it.*"
 
 
-def markdown(call: Call) -> str:
+def markdown(call: Call) -> Iterator[str]:
     """A heading, the facts, and a paragraph for each utterance."""
-    blocks = [f"# {escaped(call.facts.name or call.facts.session_id)}", "\n".join(facts(call)), "---"]
+    yield f"# {escaped(call.facts.name or call.facts.session_id)}"
+    for block in blocks(call):
+        if block:
+            yield f"\n\n{block}"
+    yield "\n"
+
+
+def blocks(call: Call) -> Iterator[str]:
+    zero, is_struck_out = call.start_ms, False
+    yield from ("\n".join(facts(call)), "---")
     if call.summary is not None:
-        blocks += [f"**Summary of the first {call.summary.messages} messages**", escaped(call.summary.text)]
+        yield from (f"**Summary of the first {call.summary.messages} messages**", escaped(call.summary.text))
     for one in call.in_order():
-        blocks += [tool_block(one)] if isinstance(one, ToolUse) else utterance_blocks(call, one)
+        if isinstance(one, ToolUse):
+            yield tool_block(one)
+        else:
+            yield from utterance_blocks(one, zero)
+            is_struck_out = is_struck_out or bool(one.unheard.strip())
     if not call.utterances:
-        blocks.append("*Nothing was said.*")
-    if any(one.unheard.strip() for one in call.utterances):
-        blocks += ["---", LEGEND]
-    return "\n\n".join(block for block in blocks if block) + "\n"
+        yield "*Nothing was said.*"
+    if is_struck_out:
+        yield from ("---", LEGEND)
 
 
 def facts(call: Call) -> Iterator[str]:
@@ -44,9 +56,9 @@ def facts(call: Call) -> Iterator[str]:
         yield f"- **Labels** {labels}"
 
 
-def utterance_blocks(call: Call, one: Utterance) -> list[str]:
-    """Who spoke and when, then what was heard and what was not."""
-    head = f"**{escaped(one.speaker)}** · {length(one.start_ms - call.start_ms)}"
+def utterance_blocks(one: Utterance, zero: int) -> list[str]:
+    """Who spoke and when since `zero`, then what was heard and what was not."""
+    head = f"**{escaped(one.speaker)}** · {length(one.start_ms - zero)}"
     if one.is_cut:
         after = "" if one.end_ms is None else f" after {(one.end_ms - one.start_ms) / 1000:.1f} s"
         head += f" · *interrupted{after}*"

@@ -1,6 +1,7 @@
 """CSV (RFC 4180), a row for each message, for spreadsheets; and JSON lines, the call and its messages as they are."""
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -18,13 +19,16 @@ FORMULA = re.compile(r"\s*[=+\-@\uff0b\uff0d\uff1d\uff20]|[\t\r\n]")
 """Text that a spreadsheet takes for a formula, also in full width, and after the spaces that some skip."""
 
 
-def csv(call: Call) -> str:
-    return HEAD + "".join(row(call, one) for one in call.utterances)
+def csv(call: Call) -> Iterator[str]:
+    yield HEAD
+    zero = call.start_ms
+    for one in call.utterances:
+        yield row(call, one, zero)
 
 
-def row(call: Call, one: Utterance) -> str:
-    """A row with the fields of `COLUMNS`; `start_ms` and `end_ms` count from the first that was heard."""
-    message, metadata, zero = one.message, one.message.metadata, call.start_ms
+def row(call: Call, one: Utterance, zero: int) -> str:
+    """A row with the fields of `COLUMNS`; `start_ms` and `end_ms` count from `zero`, the first that was heard."""
+    message, metadata = one.message, one.message.metadata
     cut_at = metadata.get("interrupt_timestamp") if one.is_cut else None
     heard_by = str(metadata.get("heard", "exact")) if one.is_cut else ""
     numbers = [str(one.start_ms - zero), "" if one.end_ms is None else str(one.end_ms - zero)]
@@ -47,7 +51,7 @@ def field(text: str) -> str:
     return text
 
 
-def jsonl(call: Call) -> str:
+def jsonl(call: Call) -> Iterator[str]:
     """A line of the type `call`, then one for each message and tool call."""
     facts = call.facts
     head = {
@@ -63,8 +67,9 @@ def jsonl(call: Call) -> str:
         "labels": facts.labels,
         "summary": None if call.summary is None else call.summary.text,
     }
-    lines = [head, *(line_of(call, one) for one in call.in_order())]
-    return "".join(msgspec.json.encode(line).decode() + "\n" for line in lines)
+    yield msgspec.json.encode(head).decode() + "\n"
+    for one in call.in_order():
+        yield msgspec.json.encode(line_of(call, one)).decode() + "\n"
 
 
 def line_of(call: Call, one: Utterance | ToolUse) -> dict[str, Any]:

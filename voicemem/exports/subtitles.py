@@ -3,6 +3,7 @@
 SRT has no comments, so what was not heard is only in WebVTT.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from voicemem.exports.call import Call, Utterance, cue_time, date_time, one_line
@@ -35,9 +36,9 @@ def cues_of(call: Call) -> list[Cue]:
     return cues[::-1]
 
 
-def webvtt(call: Call) -> str:
+def webvtt(call: Call) -> Iterator[str]:
     """A file of cues whose times count from the first that was heard."""
-    blocks = [f"NOTE session {escaped(call.facts.session_id)}, 00:00:00.000 is {date_time(call.start_ms)}\n"]
+    yield f"{HEAD}NOTE session {escaped(call.facts.session_id)}, 00:00:00.000 is {date_time(call.start_ms)}\n"
     number = 0
     for cue in cues_of(call):
         one, start, end = cue.utterance, cue_time(cue.start, "."), cue_time(cue.end, ".")
@@ -45,10 +46,9 @@ def webvtt(call: Call) -> str:
             number += 1
             name = escaped(one.speaker)
             name = f"{name[:-1]}&#45;" if name.endswith("-") else name  # with the tag's end it would make an arrow
-            blocks.append(f"{number}\n{start} --> {end}\n<v {name}>{escaped(one.heard)}\n")
+            yield f"\n{number}\n{start} --> {end}\n<v {name}>{escaped(one.heard)}\n"
         if one.is_cut:
-            blocks.append(f"NOTE interrupted at {end}, unheard: {escaped(one.unheard) or '(nothing)'}\n")
-    return HEAD + "\n".join(blocks)
+            yield f"\nNOTE interrupted at {end}, unheard: {escaped(one.unheard) or '(nothing)'}\n"
 
 
 def escaped(text: str) -> str:
@@ -56,14 +56,16 @@ def escaped(text: str) -> str:
     return one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def srt(call: Call) -> str:
+def srt(call: Call) -> Iterator[str]:
     """Numbered cues whose times count from the first that was heard."""
-    heard = [cue for cue in cues_of(call) if one_line(cue.utterance.heard)]
-    return "\n".join(
-        f"{number}\n{cue_time(cue.start, ',')} --> {cue_time(cue.end, ',')}\n"
-        f"{shown(cue.utterance.speaker)}: {shown(cue.utterance.heard)}\n"
-        for number, cue in enumerate(heard, 1)
-    )
+    number = 0
+    for cue in cues_of(call):
+        said = shown(cue.utterance.heard)
+        if said:
+            between = "\n" if number else ""
+            number += 1
+            times = f"{cue_time(cue.start, ',')} --> {cue_time(cue.end, ',')}"
+            yield f"{between}{number}\n{times}\n{shown(cue.utterance.speaker)}: {said}\n"
 
 
 def shown(text: str) -> str:

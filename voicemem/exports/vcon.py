@@ -5,12 +5,11 @@ Nothing of the core has another meaning here and no extension is used, so every 
 
 from collections.abc import Iterator
 from hashlib import blake2b
+from itertools import chain
 from typing import Any
 
-import msgspec
-
 from voicemem.exports.call import AGENT, CALLER, Call, CallFacts, Utterance, date_time
-from voicemem.transcript.messages import ToolUse
+from voicemem.protocol.codec import object_parts
 from voicemem.version import __version__
 
 SYNTAX = "0.4.0"
@@ -19,13 +18,15 @@ VENDOR = "voicemem"
 MAKER = {"vendor": VENDOR, "product": f"{VENDOR} {__version__}"}
 
 
-def vcon(call: Call) -> str:
+def vcon(call: Call) -> Iterator[str]:
     """One JSON object on one line."""
-    return msgspec.json.encode(vcon_object(call)).decode() + "\n"
+    for part in object_parts(vcon_object(call)):
+        yield part.decode()
+    yield "\n"
 
 
 def vcon_object(call: Call) -> dict[str, Any]:
-    """A vCon of a call: the same call always gives the same one."""
+    """A vCon of a call, with iterators for its long lists: the same call always gives the same one."""
     facts, places = call.facts, {AGENT: 0}
     callers = [one.speaker for one in call.utterances if one.message.role == "user"] or [CALLER]
     for speaker in callers:
@@ -38,8 +39,8 @@ def vcon_object(call: Call) -> dict[str, Any]:
         "updated_at": date_time(facts.ended_ms or max(facts.started_ms, call.end_ms)),
         **subject,
         "parties": [party(name, place, facts) for name, place in places.items()],
-        "dialog": [dialog(one, places) for one in call.utterances],
-        "analysis": [*interruptions(call), *(tool_analysis(call, tool) for tool in call.tools), *about(call)],
+        "dialog": (dialog(one, places) for one in call.utterances),
+        "analysis": chain(interruptions(call), tool_analyses(call), about(call)),
     }
 
 
@@ -88,17 +89,22 @@ def interruptions(call: Call) -> Iterator[dict[str, Any]]:
             yield analysis("interruption", index, body)
 
 
-def tool_analysis(call: Call, tool: ToolUse) -> dict[str, Any]:
-    places = [place for place, one in enumerate(call.utterances) if one.message.turn_id == tool.turn_id]
-    body = {
-        "turn_id": tool.turn_id,
-        "called_at": date_time(tool.timestamp),
-        "call_id": tool.call_id,
-        "name": tool.name,
-        "arguments": tool.arguments,
-        "result": tool.result,
-    }
-    return analysis("tool_call", places, body)
+def tool_analyses(call: Call) -> Iterator[dict[str, Any]]:
+    """Return the tool calls, each with the dialog of its turn."""
+    places: dict[int, list[int]] = {tool.turn_id: [] for tool in call.tools}
+    for place, one in enumerate(call.utterances):
+        if one.message.turn_id in places:
+            places[one.message.turn_id].append(place)
+    for tool in call.tools:
+        body = {
+            "turn_id": tool.turn_id,
+            "called_at": date_time(tool.timestamp),
+            "call_id": tool.call_id,
+            "name": tool.name,
+            "arguments": tool.arguments,
+            "result": tool.result,
+        }
+        yield analysis("tool_call", places[tool.turn_id], body)
 
 
 def about(call: Call) -> Iterator[dict[str, Any]]:

@@ -271,7 +271,9 @@ class LibrarySession:
     async def export(self, format: str = "vcon") -> str:
         """The call as a document (docs/exports.md): `vcon`, `webvtt`, `srt`, `markdown`, `csv` or `jsonl`."""
         name, stream = export_format(format), await self._stream()
-        return await self.library.read_models.read(stream, lambda read_model: write_call(name, stream, read_model))
+        return await self.library.read_models.read(
+            stream, lambda read_model: "".join(write_call(name, stream, read_model))
+        )
 
     async def turns(self, marks: bool = False) -> list[JsonObject]:
         """Each turn's start, end, cause, latencies and false alarms; with `marks`, when its parts were."""

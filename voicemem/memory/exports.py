@@ -7,7 +7,7 @@ its largest session.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -78,7 +78,8 @@ class CallsEnd(Struct, frozen=True, tag="end"):
 CallsLine = CallsBegin | ExportedCall | UnreadableCall | CallsEnd
 
 
-def write_call(name: FormatName, stream: Stream, read_model: ReadModel) -> str:
+def write_call(name: FormatName, stream: Stream, read_model: ReadModel) -> Iterator[str]:
+    """The parts of a call's document, as the call is now: they are written when they are asked for."""
     config = parse_config(stream.config)
     facts = CallFacts(session_id=stream.id, **fields_of(CallFacts, stream), **fields_of(CallFacts, config))
     return FORMATS[name].write(call_of(facts, read_model.timed_messages(), read_model.state))
@@ -95,27 +96,40 @@ async def export_calls(
     calls = unreadable = 0
     async for page in store.journal.list_pages(structs.replace(filter, limit=SESSIONS_AT_ONCE, after=None)):
         for stream in page:
-            line = await call_line(read_models, stream, name)
-            if line is not None:
-                calls, unreadable = calls + 1, unreadable + isinstance(line, UnreadableCall)
-                yield line_of(line)
-    yield line_of(CallsEnd(calls - unreadable, unreadable))
+            try:
+                read_model = await load_in_background(read_models, stream)
+                if read_model.position < stream.position:
+                    continue  # it was erased meanwhile
+                make = partial(write_call, name, stream, read_model)
+                parts = await read_models.perform(stream.key, read_model, make, read_model.is_large, background=True)
+            except (SessionQuarantined, DamagedEntry):
+                unreadable += 1
+                yield line_of(UnreadableCall(stream.id))
+                continue
+            calls += 1
+            line = call_line(stream, name, parts)
+            async for piece in read_models.off_loop.pieces(line, stream.project, background=True):
+                yield piece
+    yield line_of(CallsEnd(calls, unreadable))
 
 
-async def call_line(
-    read_models: ReadModelCache, stream: Stream, name: FormatName
-) -> ExportedCall | UnreadableCall | None:
-    """Return the line of a call; None if it was erased meanwhile."""
-    try:
-        read_model = await read_models.load_as_of(stream.key, stream.position, background=True)
-        if read_model.position < stream.position:
-            return None
-        make = partial(write_call, name, stream, read_model)
-        document = await read_models.perform(stream.key, read_model, make, read_model.is_large, background=True)
-    except (SessionQuarantined, DamagedEntry):
-        return UnreadableCall(stream.id)
-    json = document.strip().encode() if FORMATS[name].is_json else msgspec.json.encode(document)
-    return ExportedCall(stream.id, file_name(stream.id, name), Raw(json))
+def call_line(stream: Stream, name: FormatName, parts: Iterator[str]) -> Iterator[bytes]:
+    """The parts of the line of a call, an `ExportedCall`."""
+    head = line_of(ExportedCall(stream.id, file_name(stream.id, name), Raw(b"0")))
+    yield head.removesuffix(b"0}\n")
+    if FORMATS[name].is_json:
+        for part in parts:
+            yield part.strip("\n").encode()
+    else:
+        yield b'"'
+        for part in parts:
+            yield msgspec.json.encode(part)[1:-1]
+        yield b'"'
+    yield b"}\n"
+
+
+async def load_in_background(read_models: ReadModelCache, stream: Stream) -> ReadModel:
+    return await read_models.load_as_of(stream.key, stream.position, background=True, owner=stream.project)
 
 
 def line_of(line: CallsLine) -> bytes:
@@ -148,7 +162,7 @@ class Exporting(Struct):
         if stream is None:
             return
         try:
-            read_model = await self.read_models.load_as_of(stream.key, stream.position, background=True)
+            read_model = await load_in_background(self.read_models, stream)
             async for piece in self.documents(stream, None, read_model.state.document):
                 yield piece
         except (SessionQuarantined, DamagedEntry):
@@ -166,7 +180,7 @@ class Exporting(Struct):
         )
         read_model = None
         with suppress(SessionQuarantined, DamagedEntry):
-            read_model = await self.read_models.load_as_of(stream.key, stream.position, background=True)
+            read_model = await load_in_background(self.read_models, stream)
             if read_model.position < stream.position:
                 return
         yield self.encode([head])

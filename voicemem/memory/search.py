@@ -22,6 +22,7 @@ from voicemem.memory.transcript_index import TranscriptIndexer
 from voicemem.memory.vectors import QueryVectors, VectorMaker
 from voicemem.protocol.memories import Evidence, MemorySource, Topics
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, Name, SessionId, fields_of, format_place, parse_place
+from voicemem.runtime import FairQueue
 from voicemem.search.words import query_words
 from voicemem.store.memories import AnyOf, Between, MemoryFilter, MemoryRow, Tags
 from voicemem.store.port import Store
@@ -43,6 +44,8 @@ OTHER_SEARCH = "The cursor must be the next_cursor of a page of this same search
 MAX_CALLS = 1_000
 """Calls that are found by words, and as many by their names: those in which the words were heard last."""
 MAX_QUERY = 4_000
+SEARCHES = 2
+"""Searches that look into the index at a time."""
 MAX_PAGE = 100
 MAX_PAGE_BYTES = 1024 * 1024
 """A page ends with the text that brings it to this size."""
@@ -165,6 +168,8 @@ class MemoryFinder:
         self.indexer = indexer
         self.long_term = long_term
         self.vectors = vectors
+        self.queue = FairQueue(SEARCHES)
+        """Projects take turns at the index: a search of many words takes a while."""
 
     async def search(self, project: str, request: MemorySearch) -> FoundMemories:
         """A page of what was found. Raises `Refused` (`invalid_cursor`, `invalid_field`), `StoreUnavailable`.
@@ -188,9 +193,10 @@ class MemoryFinder:
             is_complete = self.indexer.is_complete
         vector = None if wait_for_vector is None else await wait_for_vector()
         messages, best_message = list[FoundMemory | None](), place.best_message or 0.0
-        if with_messages:
-            messages, best_message = await self.messages(scope, request, place, vector)
-        statements, best = await self.statements(project, request, place, vector)
+        async with self.queue.slot(project):
+            if with_messages:
+                messages, best_message = await self.messages(scope, request, place, vector)
+            statements, best = await self.statements(project, request, place, vector)
         shown, message_count, count = merged_page(messages, statements, request.limit)
         self.long_term.count_use(project, [one.id for one in statements[:count]])
         after = CursorPlace(place.messages + message_count, best_message, place.statements + count, best)
@@ -255,9 +261,10 @@ class MemoryFinder:
 
         All words must be in one message. Raises `StoreUnavailable`.
         """
-        scope = Scope(project, user_id=user_id)
+        scope, words = Scope(project, user_id=user_id), query_words(text, in_all_forms=False)
         await self.indexer.index_first(lambda stream: is_within(stream, scope))
-        heard = await self.store.transcript_index.find_sessions(scope, query_words(text, in_all_forms=False), MAX_CALLS)
+        async with self.queue.slot(project):
+            heard = await self.store.transcript_index.find_sessions(scope, words, MAX_CALLS)
         named = await self.store.overviews.find_named(project, text.strip(), MAX_CALLS)
         return tuple(dict.fromkeys((*heard, *named)))
 

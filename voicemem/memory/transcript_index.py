@@ -129,7 +129,7 @@ class TranscriptIndexer:
             with suppress(SessionQuarantined):
                 make = partial(heard_messages, stream, self.known.get(stream.key))
                 update, after[stream.key] = await self.read_models.compute_as_of(
-                    stream.key, stream.position, make, background=True, or_later=True
+                    stream.key, stream.position, make, background=True, or_later=True, owner=stream.project
                 )
                 updates.append(update)
         if not updates:

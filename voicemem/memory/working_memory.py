@@ -127,7 +127,9 @@ class WorkingMemory:
         if stream is None or document is None or version > document.version:
             raise Refused("unknown_version")
         position = document.positions[version - 1]
-        return await self.read_models.compute_as_of(stream.key, position, lambda at: view_of(owner, at.state.document))
+        return await self.read_models.compute_as_of(
+            stream.key, position, lambda at: view_of(owner, at.state.document), owner=stream.project
+        )
 
     async def versions(self, owner: DocumentOwner, before: int | None, limit: int) -> list[DocumentVersion]:
         """The changes that made the versions before `before`, newest first. Raises `Refused` (`unknown_session`)."""

@@ -220,7 +220,7 @@ class Observers:
             raise Refused("session_erased" if stream.state == "erased" else "session_ended")
         now = self.clock()
         new = Observation(key=stream.key, dialect=dialect, call=call, started_ms=now, changed_ms=now)
-        kept = await self.observations.begin_observation(new, self.settings.limit)
+        kept = await self.observations.begin_observation(new, stream.project, self.settings.limit)
         if kept is None:
             raise Refused("too_many_observations")
         if (kept.dialect, kept.call) != (dialect, call):

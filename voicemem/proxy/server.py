@@ -46,7 +46,8 @@ class ProxyServer:
         self.keys = KeyCheck(settings)
         self.reads = ReadQueue()
         self.calls: dict[asyncio.Task[None], Call] = {}
-        self.waiting: set[Connection] = set()
+        self.waiting: dict[Connection, str] = {}
+        """The address of each, the oldest first."""
         self.draining = False
         self.listening: asyncio.Server | None = None
         self.over: Counter[tuple[str, str]] = Counter()
@@ -82,11 +83,25 @@ class ProxyServer:
 
     def await_head(self, caller: Connection) -> None:
         """Give a connection that was made a while to send its request."""
-        self.waiting.add(caller)
-        caller.on_lost = lambda: self.waiting.discard(caller)
+        self.waiting[caller] = str(caller.transport.get_extra_info("peername")[0])
+        caller.on_lost = lambda: self.forget(caller)
         asyncio.get_running_loop().call_later(self.head_s, self.give_up, caller)
         if len(self.waiting) > self.max_waiting:
-            self.refuse(caller, Refused("too_many_connections"))
+            self.make_room()
+
+    def make_room(self) -> None:
+        """Refuse the oldest connection without a request, of the address that has the most that are waiting.
+
+        So a stranger who opens many keeps no one else from a call, nor from health checks.
+        """
+        crowd, _ = Counter(self.waiting.values()).most_common(1)[0]
+        silent = [caller for caller in self.waiting if not caller.has_head]  # the newest at least
+        caller = next((one for one in silent if self.waiting[one] == crowd), silent[0])
+        del self.waiting[caller]
+        self.refuse(caller, Refused("too_many_connections"))
+
+    def forget(self, caller: Connection) -> None:
+        self.waiting.pop(caller, None)
 
     def give_up(self, caller: Connection) -> None:
         if caller in self.waiting and not caller.has_head:
@@ -129,7 +144,7 @@ class ProxyServer:
     async def run(self, caller: Connection, call: Call) -> None:
         try:
             call.key = await self.keys.key_for(call.request)
-            self.waiting.discard(caller)
+            self.forget(caller)
             await call.run(self.settings.connect_timeout)
         except VoicememError as refused:
             self.refuse(caller, refused)

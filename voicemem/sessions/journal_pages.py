@@ -11,8 +11,9 @@ from msgspec import Struct
 from voicemem.errors import SessionQuarantined
 from voicemem.protocol.codec import ENCODER, MALFORMED, decode_stored
 from voicemem.protocol.events import Event, FrameEvent, JournaledEvent
+from voicemem.sessions.off_loop import PIECE_BYTES, BudgetExhausted, check_budget
 from voicemem.sessions.read_models.cache import ReadModelCache
-from voicemem.sessions.read_models.read_model import BudgetExhausted, check_budget, decode_rows
+from voicemem.sessions.read_models.read_model import decode_rows
 from voicemem.store.journal import Journal
 from voicemem.store.records import JournalRow
 from voicemem.store.streams import Stream
@@ -149,7 +150,7 @@ EVERYTHING = JournalFilter()
 async def native_rows(
     read_models: ReadModelCache, stream: Stream, after: int
 ) -> AsyncGenerator[list[JournalRow], None]:
-    """The rows above a position, a page at a time, in which events stand for frames, at the positions of these.
+    """The rows above a position, some at a time, in which events stand for frames, at the positions of these.
 
     What a frame means depends on all before it, so the whole journal is folded again. Raises `SessionQuarantined`,
     `StoreUnavailable`.
@@ -157,21 +158,33 @@ async def native_rows(
     state, position = State(), 0
     while rows := await read_models.store.journal.read_rows(stream.key, position, PAGE):
         position = rows[-1].position
-        try:
-            page = await read_models.off_loop.run(partial(translated, state, rows))
-        except BudgetExhausted:
-            raise SessionQuarantined from None
-        yield [row for row in page if row.position > after]
+        while rows:
+            try:
+                work = partial(translated, state, rows, after)
+                found, rows = await read_models.off_loop.run(work, owner=stream.project)
+            except BudgetExhausted:
+                raise SessionQuarantined from None
+            yield found
 
 
-def translated(state: State, rows: Sequence[JournalRow]) -> list[JournalRow]:
+def translated(state: State, rows: list[JournalRow], after: int) -> tuple[list[JournalRow], list[JournalRow]]:
+    """Fold rows; return what those above a position mean, until it is large, and the rows that are left.
+
+    A frame of a few bytes may mean an event with all of a long text.
+    """
     found: list[JournalRow] = []
-    for row, entry in zip(rows, decode_rows(rows), strict=True):
+    size = 0
+    for place, row in enumerate(rows):
+        if size >= PIECE_BYTES:
+            return found, rows[place:]
         check_budget()
+        (entry,) = decode_rows((row,))
         made: list[Event] = []
         state.memo.made = made
         fold_event(state, *entry)
-        found += [row._replace(payload=ENCODER.encode(one)) for one in made]
-        if not isinstance(entry.event, FrameEvent):
-            found.append(row)
-    return found
+        if row.position > after:
+            meant = [row._replace(payload=ENCODER.encode(one)) for one in made]
+            meant += () if isinstance(entry.event, FrameEvent) else (row,)
+            size += sum(len(one.payload) for one in meant)
+            found += meant
+    return found, []

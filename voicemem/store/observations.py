@@ -43,7 +43,11 @@ class ObservedSession(NamedTuple):
 FIELDS = Observation.__struct_fields__
 NAMES = ("stream", *FIELDS[1:])
 SELECT = f"select {columns(NAMES)} from observations where stream = :key"
-COUNT = "select count(*) from observations where ended_ms is null"
+COUNT = """
+    select count(*), count(case when s.project = :project then 1 end),
+    (select count(*) from keys where project <> :project and revoked_ms is null)
+    from observations o join streams s on s.key = o.stream where o.ended_ms is null
+"""
 SAVE = f"""
     insert into observations ({columns(NAMES)}) select {columns(FIELDS, ":")}
     where exists (select 1 from streams where key = :key and state <> 'erased')
@@ -69,16 +73,20 @@ class Observations(Port):
     """Calls that are observed, at most one for a session. A node holds what it observes until it is retired."""
 
     @writes
-    def begin_observation(self, connection: Connection, observation: Observation, limit: int) -> Observation | None:
+    def begin_observation(
+        self, connection: Connection, observation: Observation, project: str, limit: int
+    ) -> Observation | None:
         """Keep a new observation, in place of one that is over; the one that has not ended, if there is one.
 
-        None if `limit` of them have not ended, or the session is erased.
+        None if `limit` of them have not ended, or the session is erased; and, where other projects have keys, if its
+        project has as many as are left for all.
         """
         connection.lock("observations")  # two nodes that begin one at once must not both see room for it
         row = connection.row(SELECT, key=observation.key)
         if row is not None and (known := Observation(*row)).ended_ms is None:
             return known
-        if connection.one(COUNT) >= (limit,):
+        taken, own, others = connection.one(COUNT, project=project)
+        if taken >= limit or (others and own >= limit - taken):
             return None
         return observation if connection.execute(SAVE, **asdict(observation)) else None
 

@@ -196,36 +196,46 @@ class TimedText(NamedTuple):
     text: str
 
 
-class TextTimeline(Struct, array_like=True, gc=False):
-    """Texts by time. Most extend the one before, so lengths of the longest are stored in place of copies."""
+class Beginnings(Struct, array_like=True, gc=False):
+    """Texts of which most are beginnings of one: their lengths stand for them, so that a long one is there once."""
 
-    lengths: Timeline
     longest: str = ""
     others: list[str] = []
-    """Texts that are not a prefix of the longest; the entry of the one at index i is -1 - i."""
-    other_times: dict[str, list[int]] = {}
-    """The times of these, by the texts with single spaces."""
+    """Texts that are not a prefix of the longest; what stands for the one at index i is -1 - i."""
 
-    def add(self, ts: int, order: int, text: str) -> None:
+    def add(self, text: str) -> int:
+        """Return what stands for a text from now on."""
         if text.startswith(self.longest):
             self.longest = text
-            self.lengths.add(ts, order, len(text))
-        elif self.longest.startswith(text):
-            self.lengths.add(ts, order, len(text))
-        else:
+        elif not self.longest.startswith(text):
             self.others.append(text)
+            return -len(self.others)
+        return len(text)
+
+    def text(self, length: int) -> str:
+        return self.longest[:length] if length >= 0 else self.others[-1 - length]
+
+
+class TextTimeline(Struct, array_like=True, gc=False):
+    """Texts by time, most of which extend the one before."""
+
+    lengths: Timeline
+    texts: Beginnings = field(default_factory=Beginnings)
+    other_times: dict[str, list[int]] = {}
+    """The times of those that extend no other, by the texts with single spaces."""
+
+    def add(self, ts: int, order: int, text: str) -> None:
+        length = self.texts.add(text)
+        if length < 0:
             insort(self.other_times.setdefault(" ".join(text.split()), []), ts)
-            self.lengths.add(ts, order, -len(self.others))
+        self.lengths.add(ts, order, length)
 
     def last(self, until: int = AFTER_ALL, since: int = BEFORE_ALL) -> TimedText | None:
         """The newest text from `since` to before `until`."""
         entry = self.lengths.last(until, since)
-        return None if entry is None else TimedText(entry.ts, entry.order, self.text(entry.value))
+        return None if entry is None else TimedText(entry.ts, entry.order, self.texts.text(entry.value))
 
     def backwards(self, until: int = AFTER_ALL, since: int = BEFORE_ALL) -> Iterator[TimedText]:
         """The texts from `since` to before `until`, the newest first."""
         for entry in self.lengths.backwards(until, since):
-            yield TimedText(entry.ts, entry.order, self.text(entry.value))
-
-    def text(self, length: int) -> str:
-        return self.longest[:length] if length >= 0 else self.others[-1 - length]
+            yield TimedText(entry.ts, entry.order, self.texts.text(entry.value))

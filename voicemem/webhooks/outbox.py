@@ -25,6 +25,7 @@ from voicemem.config.session import Contents
 from voicemem.errors import SessionQuarantined, StoreUnavailable
 from voicemem.exports.call import CallFacts, call_of
 from voicemem.exports.vcon import vcon_object
+from voicemem.protocol.codec import object_parts
 from voicemem.runtime import NodeToken, Runtime
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
@@ -361,7 +362,8 @@ class OutboxWorker:
             if delivery.event_type == config.HISTORY_EVENT and contents == "vcon":
                 facts = CallFacts(state="ended", ended_ms=header.stopped_ms, **about_call)
                 call = call_of(facts, read_model.timed_messages(), read_model.state)
-                return orjson.dumps({**session, "stop_ts": header.stopped_ms // 1000, "vcon": vcon_object(call)})
+                document = orjson.Fragment(b"".join(object_parts(vcon_object(call))))
+                return orjson.dumps({**session, "stop_ts": header.stopped_ms // 1000, "vcon": document})
             if delivery.event_type == config.HISTORY_EVENT:
                 return history_payload(session, header.stopped_ms, read_model.current_messages(), contents)
             if delivery.event_type == config.METRICS_EVENT:

@@ -39,7 +39,7 @@ def main() -> int:
         python = str(folder / "env" / "bin" / "python")
         hostile = [final(turn, text, START + turn) for turn, text in enumerate(HOSTILE, 1)]
         for number, call in enumerate((call_after(*EVENTS, user_id="ann", name="front desk"), call_after(*hostile))):
-            (folder / f"{number}.vcon.json").write_text(vcon(call))
+            (folder / f"{number}.vcon.json").write_text("".join(vcon(call)))
         pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
         commands = (
             (*pip, "--no-deps", "--ignore-requires-python", PACKAGE),

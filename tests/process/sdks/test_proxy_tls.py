@@ -124,7 +124,7 @@ async def test_connections_without_tls(app: App, tmp_path: Path, caplog: pytest.
             waiting.close()
             async with connect(proxy.url(DIALECT), ssl=ssl.create_default_context(cafile=str(cert))) as caller:
                 assert "session.created" == json.loads(await caller.recv())["type"]
-            assert set() == proxy.server.waiting
+            assert {} == proxy.server.waiting
     assert [] == [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 

@@ -73,5 +73,5 @@ def test_every_call_can_be_exported_in_every_format(journal: list[JournaledEvent
     call = call_from(fold_all(State(), entries(journal)))
     assert all(isinstance(one, Utterance) for one in call.utterances)
     for form in FORMATS.values():
-        document = form.write(call)
+        document = "".join(form.write(call))
         assert document.encode().decode().startswith(form.head)

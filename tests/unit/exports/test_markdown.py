@@ -39,7 +39,9 @@ def struck(text: str) -> list[str]:
 
 def test_it_reads_well() -> None:
     """A heading, the facts, then who said what and when; what nobody heard is struck out."""
-    text = markdown(call_after(*EVENTS, name="Front desk", user_id="ann", reason="hung up", labels={"line": "shop"}))
+    text = "".join(
+        markdown(call_after(*EVENTS, name="Front desk", user_id="ann", reason="hung up", labels={"line": "shop"}))
+    )
     assert (
         f"""# Front desk
 
@@ -77,8 +79,8 @@ Stop.
 def test_a_call_in_which_nothing_was_said_says_so() -> None:
     """And a tool call without a result does."""
     call = call_after(event("tool.call", turn_id=1, ts=START, call_id="c", name="find", arguments={}))
-    assert "*Nothing was said.*" in markdown(call)
-    assert "*no result*" in markdown(call)
+    assert "*Nothing was said.*" in "".join(markdown(call))
+    assert "*no result*" in "".join(markdown(call))
 
 
 @given(TEXTS)
@@ -104,13 +106,13 @@ def test_code_is_shown_as_it_is(text: str) -> None:
 )
 def test_what_was_not_heard_is_struck_out(heard: str, unheard: str) -> None:
     """Also where it begins with a mark, or inside a word."""
-    assert [unheard.strip()] == struck(markdown(said("Hi.", heard, unheard)))
+    assert [unheard.strip()] == struck("".join(markdown(said("Hi.", heard, unheard))))
 
 
 @given(TEXTS, TEXTS)
 def test_no_text_reaches_beyond_its_utterance(heard: str, unheard: str) -> None:
     """There is one heading and no HTML, and the legend is the last paragraph."""
-    tokens = READER.parse(markdown(said("Hi.", heard, unheard)))
+    tokens = READER.parse("".join(markdown(said("Hi.", heard, unheard))))
     assert 1 == sum(token.type == "heading_open" for token in tokens)
     children = [child.type for token in tokens for child in token.children or ()]
     assert not {"html_block", "html_inline", "image", "link_open"} & {*children, *(token.type for token in tokens)}

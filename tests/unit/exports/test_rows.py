@@ -22,7 +22,7 @@ def rows(text: str) -> list[dict[str, str]]:
 
 def test_each_message_is_a_row() -> None:
     """With what was heard, what was not, and when."""
-    _, reply, last = rows(csv(call_after(*EVENTS)))
+    _, reply, last = rows("".join(csv(call_after(*EVENTS))))
     assert {
         "session_id": "call-1", "turn_id": "2", "role": "assistant", "speaker": "Agent",
         "began_at": "2026-09-21T14:13:22.000Z", "start_ms": "2000", "end_ms": "5000",
@@ -38,7 +38,7 @@ def test_each_message_is_a_row() -> None:
 def test_no_text_is_a_formula_or_another_field(text: str, heard: str, unheard: str) -> None:
     """What a spreadsheet would take for a formula has an apostrophe in front; quotes and line breaks stay."""
     call = said(text, heard, unheard)
-    read = rows(csv(call))
+    read = rows("".join(csv(call)))
     assert [set(COLUMNS)] * len(call.utterances) == [set(row) for row in read]
     for row, one in zip(read, call.utterances, strict=True):
         assert without_hidden(one.heard) == row["text"].removeprefix("'") or one.heard.startswith("'")
@@ -48,8 +48,8 @@ def test_no_text_is_a_formula_or_another_field(text: str, heard: str, unheard: s
 def test_spaces_do_not_hide_a_formula() -> None:
     """Some spreadsheets skip white space at the beginning of a field, so it counts for none here."""
     for hidden in (" =1+1", "\u00a0@SUM(1)", "\u3000\uff1d1", "\t =1"):
-        assert "'" + hidden == rows(csv(said(hidden)))[0]["text"]
-    assert " plain -1" == rows(csv(said(" plain -1")))[0]["text"]
+        assert "'" + hidden == rows("".join(csv(said(hidden))))[0]["text"]
+    assert " plain -1" == rows("".join(csv(said(" plain -1"))))[0]["text"]
 
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
@@ -57,7 +57,7 @@ def test_spaces_do_not_hide_a_formula() -> None:
 
 def test_the_call_comes_first_and_then_all_that_happened_in_order() -> None:
     """Messages are those of the history, with the time in which they could be heard."""
-    lines = [json.loads(line) for line in jsonl(call_after(*EVENTS, user_id="ann", name="desk")).splitlines()]
+    lines = [json.loads(line) for line in "".join(jsonl(call_after(*EVENTS, user_id="ann", name="desk"))).splitlines()]
     assert ["call", "message", "message", "tool_call", "message"] == [line["type"] for line in lines]
     assert {"session_id": "call-1", "user_id": "ann", "name": "desk", "summary": None}.items() <= lines[0].items()
     messages = [line for line in lines if line["type"] == "message"]
@@ -70,5 +70,5 @@ def test_the_call_comes_first_and_then_all_that_happened_in_order() -> None:
 def test_texts_are_as_they_were_said(text: str) -> None:
     """Nothing is taken out or changed."""
     call = said(text)
-    lines = jsonl(call).split("\n")
+    lines = "".join(jsonl(call)).split("\n")
     assert [one.heard for one in call.utterances] == [json.loads(line)["content"] for line in lines[1:-1]]

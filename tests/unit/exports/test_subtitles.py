@@ -48,7 +48,7 @@ def test_cues_are_in_order_and_end_after_they_begin(journal: list[JournaledEvent
 
 def test_each_heard_utterance_is_a_cue_and_what_was_not_heard_is_a_comment() -> None:
     """With who spoke, and when; the comment is that of its cue."""
-    read = reader.from_string(webvtt(call_after(*EVENTS)))
+    read = reader.from_string("".join(webvtt(call_after(*EVENTS))))
     assert [
         ("1", "00:00:00.000", "00:00:01.000", "Caller", "Tell me a joke."),
         ("2", "00:00:02.000", "00:00:05.000", "Agent", "Why did the scarecrow"),
@@ -61,21 +61,21 @@ def test_each_heard_utterance_is_a_cue_and_what_was_not_heard_is_a_comment() -> 
 
 def test_a_reply_that_nobody_heard_has_no_cue() -> None:
     """Its text is a comment."""
-    text = webvtt(said("Hi.", "", "Never heard."))
+    text = "".join(webvtt(said("Hi.", "", "Never heard.")))
     assert ["Hi."] == [one.text for one in reader.from_string(text).captions]
     assert "unheard: Never heard." in text
 
 
 def test_a_call_in_which_nothing_was_said_is_a_file_without_cues() -> None:
     """It is valid all the same."""
-    assert [] == reader.from_string(webvtt(call_after())).captions
+    assert [] == reader.from_string("".join(webvtt(call_after()))).captions
 
 
 @given(TEXTS, TEXTS, TEXTS, TEXTS.map(lambda name: name.replace("\0", "")))
 def test_no_text_breaks_out_of_its_cue(text: str, heard: str, unheard: str, name: str) -> None:
     """Arrows, blank lines, tags and comments are text, of speakers and in comments too."""
     call = said(text, heard, unheard, **({"user": name} if name.strip() else {}))
-    written = webvtt(call)
+    written = "".join(webvtt(call))
     read = reader.from_string(written)
     expected = [one_line(one.heard) for one in call.utterances if one_line(one.heard)]
     texts = [html.unescape(re.sub("<[^>]*>", "", one.raw_text)) for one in read.captions]
@@ -89,7 +89,7 @@ def test_no_text_breaks_out_of_its_cue(text: str, heard: str, unheard: str, name
 
 def test_each_heard_utterance_is_a_cue() -> None:
     """With who spoke in front of it, since the format has no place for that."""
-    read = reader.from_buffer(io.StringIO(srt(call_after(*EVENTS))), "srt").captions
+    read = reader.from_buffer(io.StringIO("".join(srt(call_after(*EVENTS)))), "srt").captions
     assert [
         ("00:00:00.000", "00:00:01.000", "Caller: Tell me a joke."),
         ("00:00:02.000", "00:00:05.000", "Agent: Why did the scarecrow"),
@@ -99,14 +99,14 @@ def test_each_heard_utterance_is_a_cue() -> None:
 
 def test_a_call_in_which_nothing_was_said_is_an_empty_file() -> None:
     """SubRip has no head."""
-    assert "" == srt(call_after())
+    assert "" == "".join(srt(call_after()))
 
 
 @given(TEXTS, TEXTS)
 def test_no_text_breaks_out_of_its_cue_in_srt(text: str, heard: str) -> None:
     """Arrows, blank lines and tags do nothing."""
     call = said(text, heard, "rest")
-    written = srt(call)
+    written = "".join(srt(call))
     count = sum(bool(one_line(one.heard)) for one in call.utterances)
     blocks = written.split("\n\n") if written else []
     assert [3] * count == [len(block.strip("\n").split("\n")) for block in blocks]

@@ -25,7 +25,7 @@ from voicemem.transcript.state import State
 
 def written(call: Call) -> dict[str, Any]:
     """The vCon of a call, which holds to the draft."""
-    text = vcon(call)
+    text = "".join(vcon(call))
     assert 1 == text.count("\n")
     one: dict[str, Any] = json.loads(text)
     check_vcon(one)
@@ -87,7 +87,7 @@ def test_a_call_in_which_nothing_was_said_is_a_vcon() -> None:
 
 def test_the_same_call_is_the_same_vcon_and_another_is_not() -> None:
     """So receivers can tell whether they have it."""
-    one, again = (vcon(call_after(*EVENTS)) for _ in range(2))
+    one, again = ("".join(vcon(call_after(*EVENTS))) for _ in range(2))
     assert one == again
     others = {written(call_after(**facts))["uuid"] for facts in ({}, {"session_id": "x"}, {"started_ms": START + 1})}
     assert 3 == len(others)

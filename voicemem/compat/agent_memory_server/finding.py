@@ -15,6 +15,7 @@ from voicemem.memory.long_term.memories import LongTermMemory
 from voicemem.memory.long_term.records import Memory, to_memory
 from voicemem.memory.search import MAX_QUERY, Vectors, find_memories_by_meaning
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
+from voicemem.runtime import FairQueue
 from voicemem.store.memories import AnyOf, Between, Condition, MemoryFilter, NoneOf, StartsWith, Tags
 from voicemem.store.records import SessionFilter
 
@@ -309,7 +310,9 @@ class FoundRecords(Struct, frozen=True):
 class RecordFinder:
     """Searches the memories of all projects. `vectors` is None where there is no embedder: then by words alone."""
 
-    def __init__(self, long_term: LongTermMemory, vectors: Vectors | None) -> None:
+    def __init__(self, long_term: LongTermMemory, vectors: Vectors | None, queue: FairQueue) -> None:
+        """`queue` is that of all searches."""
+        self.queue = queue
         self.long_term = long_term
         self.store = long_term.store
         self.clock = long_term.clock
@@ -325,7 +328,8 @@ class RecordFinder:
         end = wanted.offset + wanted.limit
         if end > MOST_RESULTS:
             raise Refused("invalid_field", f"A search shows at most {MOST_RESULTS:,} memories: `offset`")
-        found = await self.find(project, wanted, end + 1)
+        async with self.queue.slot(project):
+            found = await self.find(project, wanted, end + 1)
         page, now_ms = found[wanted.offset : end], self.clock()
         if wanted.recency_boost is not False and wanted.text:
             page = rerank(page, wanted.recency, now_ms)

@@ -48,11 +48,11 @@ class AgentMemory:
     """The use cases of these routes, over those of the service."""
 
     def __init__(self, services: Services) -> None:
-        self.finder = RecordFinder(services.long_term, services.vectors)
+        self.finder = RecordFinder(services.long_term, services.vectors, services.finder.queue)
         self.owned = OwnedSessions(services)
         self.records = long_term.LongTermRecords(services.long_term, self.owned, self.finder)
         self.working = WorkingMemories(services, self.records)
-        self.views = views.SummaryViews(services.working_memory, self.finder)
+        self.views = views.SummaryViews(services.working_memory, self.finder, services.read_models.off_loop)
 
 
 AGENT_MEMORY = web.AppKey("agent_memory", AgentMemory)

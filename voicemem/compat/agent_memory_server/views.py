@@ -6,6 +6,7 @@ never out of date, and there is nothing to run in the background.
 
 from collections import defaultdict
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -15,10 +16,13 @@ from voicemem.compat.agent_memory_server import finding
 from voicemem.compat.agent_memory_server.records import RecordView, format_ms, view_of
 from voicemem.errors import Refused
 from voicemem.memory.long_term.plans import NO_USER
+from voicemem.memory.long_term.records import Memory
 from voicemem.memory.working_memory import DocumentChange, DocumentOwner, DocumentView, WorkingMemory
 from voicemem.protocol.quoting import on_one_line
 from voicemem.protocol.types import JsonObject
+from voicemem.sessions.off_loop import OffLoop, check_budget
 
+MAX_GROUPS = 1_000
 FIELDS = ("user_id", "namespace", "session_id", "memory_type")
 
 
@@ -87,8 +91,9 @@ class ViewTask(Struct, frozen=True):
 class SummaryViews:
     """The views of all projects."""
 
-    def __init__(self, documents: WorkingMemory, records: finding.RecordFinder) -> None:
+    def __init__(self, documents: WorkingMemory, records: finding.RecordFinder, off_loop: OffLoop) -> None:
         self.documents = documents
+        self.off_loop = off_loop
         self.records = records
         self.clock = records.clock
 
@@ -133,23 +138,15 @@ class SummaryViews:
         view = await self.get(project, id)
         if set(group) != set(view.group_by):
             raise Refused("invalid_field", "The keys of `group` must be exactly those of the view's `group_by`.")
-        return self.summarised(view, dict(group), await self.read(project, view, group))
+        (found,) = await self.grouped(project, view, group) or [self.summarised(view, dict(group), [])]
+        return found
 
     async def partitions(self, project: str, id: str, given: Mapping[str, str]) -> list[Partition]:
         """All groups of a view in which there is anything; those with these values. Raises `Refused` (`not_found`).
 
         One that is named in full is there also if nothing is in it.
         """
-        view = await self.get(project, id)
-        groups: defaultdict[tuple[str, ...], list[RecordView]] = defaultdict(list)
-        if view.group_by and given.keys() >= {*view.group_by}:
-            groups[tuple(given[name] for name in view.group_by)] = []
-        for record in await self.read(project, view, given):
-            values = tuple(getattr(record, name) for name in view.group_by)
-            if all(value is not None for value in values):
-                groups[values].append(record)
-        several = sorted(groups)[:1_000]
-        return [self.summarised(view, dict(zip(view.group_by, one, strict=True)), groups[one]) for one in several]
+        return await self.grouped(project, await self.get(project, id), given)
 
     async def run(self, project: str, id: str) -> ViewTask:
         """A task for a view, which is done. Raises `Refused` (`not_found`)."""
@@ -162,15 +159,30 @@ class SummaryViews:
             raise Refused("not_found", "There is no such task.")
         return task_of((await self.get(project, view_id)).id, int(ms))
 
-    async def read(self, project: str, view: SummaryView, group: Mapping[str, str]) -> list[RecordView]:
-        """The memories of a view, the newest first: those of a group."""
+    async def grouped(self, project: str, view: SummaryView, given: Mapping[str, str]) -> list[Partition]:
+        """The groups of a view that have these values, each with its memories, the newest first."""
         merged: dict[str, Any] = {name: text_filter(one) for name, one in view.filters.items()}
         if view.time_window_days is not None:
             since_ms = self.clock() - view.time_window_days * finding.DAY_MS
             merged["created_at"] = finding.TimeFilter(gte=since_ms / 1000)
-        conditions = await self.records.conditions(project, finding.Filters(**merged))
-        several = [view_of(one) for one in await self.records.newest(project, conditions, finding.MOST_RESULTS)]
-        return [one for one in several if all(getattr(one, name) == value for name, value in group.items())]
+        async with self.records.queue.slot(project):
+            conditions = await self.records.conditions(project, finding.Filters(**merged))
+            memories = await self.records.newest(project, conditions, finding.MOST_RESULTS)
+            return await self.off_loop.run(partial(self.in_groups, view, given, memories), owner=project)
+
+    def in_groups(self, view: SummaryView, given: Mapping[str, str], memories: list[Memory]) -> list[Partition]:
+        groups: defaultdict[tuple[str, ...], list[RecordView]] = defaultdict(list)
+        if view.group_by and given.keys() >= {*view.group_by}:
+            groups[tuple(given[name] for name in view.group_by)] = []
+        for memory in memories:
+            check_budget()
+            record = view_of(memory)
+            values = tuple(getattr(record, name) for name in view.group_by)
+            fits = all(getattr(record, name) == value for name, value in given.items())
+            if fits and all(value is not None for value in values):
+                groups[values].append(record)
+        several = sorted(groups)[:MAX_GROUPS]
+        return [self.summarised(view, dict(zip(view.group_by, one, strict=True)), groups[one]) for one in several]
 
     def summarised(self, view: SummaryView, group: dict[str, str], records: list[RecordView]) -> Partition:
         """A group, with one line for each memory, as many as there is room for."""

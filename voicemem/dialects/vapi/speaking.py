@@ -11,6 +11,7 @@ does not say which message of the history it is about, nor what of it was heard.
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from voicemem.dialects.known import Known, MadeEvent
@@ -29,7 +30,7 @@ LIKE = 0.5
 """The share of the words of the shorter text that the other has too."""
 MAX_VOICES = 3
 MAX_TEXT = 3_500
-"""Bytes of a reply that are looked at: notes are small."""
+"""Bytes of a reply, and characters of what the user says, that are looked at: notes are small, and so are frames."""
 SETTLE_MS = 1_500
 """The longest delay of a report on the agent's speech after it was interrupted, or ended."""
 MAX_WAITING = 8
@@ -333,8 +334,8 @@ def mark_cut(cut: Cut, noted: NotedMessage, full: str, known: Known) -> Iterator
 
 def first_words(text: str, count: int) -> str:
     """The beginning of a text that has so many words."""
-    ends = [match.end() for match in re.finditer(r"\S+", text)]
-    return text[: ends[count - 1]] if 0 < count <= len(ends) else text if count else ""
+    last = next(islice(re.finditer(r"\S+", text), count - 1, None), None) if count > 0 else None
+    return text[: last.end()] if last is not None else text if count else ""
 
 
 def word_count(text: str) -> int:
@@ -343,7 +344,7 @@ def word_count(text: str) -> int:
 
 def is_similar(one: str, other: str) -> bool:
     """Return whether two texts may be the same speech, heard twice."""
-    first, second = (WORD.findall(text.casefold()) for text in (one, other))
+    first, second = (WORD.findall(text[:MAX_TEXT].casefold()) for text in (one, other))
     if not first or not second:
         return plain(one) == plain(other)
     if len(first) > len(second):

@@ -57,6 +57,8 @@ MAX_NEWEST = 6
 """Messages of each speaker of which an older version is recognised."""
 MAX_LIVE = 40
 """Turns of live transcripts that are looked through for one that a message of the history repeats."""
+MAX_LOOKED = 16_000
+"""Characters at the end of a message in which a late transcript is looked for."""
 MAX_CALLS = 60
 """Calls of tools that one message may report."""
 
@@ -164,7 +166,8 @@ def is_in_history(kind: str, frame: JsonObject, known: Known) -> bool:
         return False
     segment, reply = known.segment(newest["item"]), known.reply(newest["item"])
     text = segment.text if segment is not None else reply.text if reply is not None else ""
-    return plain(frame["transcript"]) in plain(text)
+    transcript = plain(frame["transcript"])
+    return transcript in plain(text[-len(frame["transcript"]) - MAX_LOOKED :])
 
 
 def hear_agent(frame: JsonObject, ts: int, known: Known) -> Made:

@@ -5,8 +5,7 @@ import logging
 import re
 import time
 import zlib
-from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from functools import partial
@@ -17,16 +16,18 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable, VoicememError
+from voicemem.errors import CODES, InvalidFrame, Refused, SessionQuarantined, StoreUnavailable, VoicememError
 from voicemem.protocol.codec import decode_body
 from voicemem.protocol.explanations import converted, describe_error
 from voicemem.protocol.types import MAX_FRAME_BYTES, SESSION_ID_PATTERN, JsonObject, Name, fields_of, matching
+from voicemem.runtime import FairQueue
 from voicemem.security.access import Gate, Grant
 from voicemem.server.http.connections import authenticated
 from voicemem.server.http.problems import SERVER, Handler, headers_of, problem_response
 from voicemem.server.http.routes import NoQuery, Route
 from voicemem.services import Services
 from voicemem.sessions.gauges import STORE_S, Gauges
+from voicemem.sessions.off_loop import BudgetExhausted
 from voicemem.store.records import SessionFilter
 from voicemem.store.streams import Stream
 from voicemem.telemetry import Telemetry
@@ -57,21 +58,23 @@ class Decoding:
 
     def __init__(self) -> None:
         self.pool = ThreadPoolExecutor(DECODING_THREADS, "decoding")  # makes its threads when they are needed
+        self.queue = FairQueue(DECODING_THREADS)
         self.resuming = asyncio.Lock()
 
-    async def decode(self, size: int, decode: Callable[[], T]) -> T:
-        """Return what `decode` returns or raises, for something of this size in bytes."""
+    async def decode(self, size: int, decode: Callable[[], T], owner: str | None) -> T:
+        """Return what `decode` returns or raises, for something of this size in bytes, which a project has sent."""
         if size <= LARGE_BYTES:
             return decode()
-        return await self.run(decode)
+        return await self.run(decode, owner)
 
-    async def run(self, work: Callable[[], T]) -> T:
-        """Return what `work` returns or raises, in a thread.
+    async def run(self, work: Callable[[], T], owner: str | None) -> T:
+        """Return what `work` returns or raises, in a thread; projects take turns.
 
         Callers continue one at a time, each in a round of the event loop of its own: what they do with so much next may
         take some milliseconds, and dozens of them in one round would hold up everybody for their sum.
         """
-        done = await asyncio.get_running_loop().run_in_executor(self.pool, work)
+        async with self.queue.slot(owner):
+            done = await asyncio.get_running_loop().run_in_executor(self.pool, work)
         async with self.resuming:
             await asyncio.sleep(0)
         return done
@@ -79,52 +82,6 @@ class Decoding:
     def close(self) -> None:
         """Let the threads end, without waiting for what is being decoded."""
         self.pool.shutdown(wait=False, cancel_futures=True)
-
-
-class FairQueue:
-    """Starts a few requests in each round of the event loop: one of each project after the other, the oldest first.
-
-    So a flood of one project's requests is spread over many rounds.
-    """
-
-    def __init__(self, per_round: int = STARTED_PER_ROUND) -> None:
-        self.per_round = per_round
-        self.left = per_round
-        self.waiting: dict[str, deque[asyncio.Future[None]]] = {}
-        """By project; the project that is next comes first."""
-        self.scheduled = False
-
-    async def wait(self, project: str) -> None:
-        """Return when a request may start: at once, unless many have started in this round."""
-        loop = asyncio.get_running_loop()
-        if self.left and not self.waiting:
-            self.left -= 1
-            self.schedule(loop)
-            return
-        start = loop.create_future()
-        self.waiting.setdefault(project, deque()).append(start)
-        self.schedule(loop)
-        await start
-
-    def schedule(self, loop: asyncio.AbstractEventLoop) -> None:
-        if not self.scheduled:
-            self.scheduled = True
-            loop.call_soon(self.next_round)
-
-    def next_round(self) -> None:
-        self.scheduled = False
-        self.left = self.per_round
-        while self.left and self.waiting:
-            project = next(iter(self.waiting))
-            line = self.waiting.pop(project)
-            start = line.popleft()
-            if line:
-                self.waiting[project] = line
-            if not start.done():  # its caller may have hung up
-                start.set_result(None)
-                self.left -= 1
-        if self.left < self.per_round:
-            self.schedule(asyncio.get_running_loop())
 
 
 SERVICES = web.AppKey("services", Services)
@@ -142,6 +99,12 @@ OPENAPI_DOCUMENT: web.AppKey[Callable[[], bytes]] = web.AppKey("document")
 
 def services_of(request: web.Request) -> Services:
     return request.app[SERVICES]
+
+
+def project_of(request: web.Request) -> str | None:
+    """Return the project of the caller; None before a key was shown."""
+    grant = request.get(GRANT)
+    return None if grant is None else grant.project
 
 
 def check_session_id(value: Any) -> str:
@@ -210,7 +173,7 @@ async def read_body(request: web.Request, most: int = MAX_FRAME_BYTES) -> bytes:
     body = await receive_body(request, most, BODY_TIMEOUT_S)
     encoding = request.headers.get("Content-Encoding", "")
     unpack = partial(decompress, body, encoding, most)
-    unpacked = await request.app[DECODING].run(unpack) if encoding else unpack()
+    unpacked = await request.app[DECODING].run(unpack, project_of(request)) if encoding else unpack()
     request[BODY] = unpacked
     return unpacked
 
@@ -220,9 +183,7 @@ async def receive_body(request: web.Request, most: int, timeout_s: float) -> byt
 
     A large body waits, within the same time, while its project is sending many others.
     """
-    grant = request.get(GRANT)
-    project = None if grant is None else grant.project
-    slots = request.app[BODIES].setdefault(project, asyncio.Semaphore(LARGE_BODIES))
+    slots = request.app[BODIES].setdefault(project_of(request), asyncio.Semaphore(LARGE_BODIES))
     body, holds_slot = bytearray(), False
     try:
         async with asyncio.timeout(timeout_s):
@@ -263,7 +224,8 @@ def decompress(body: bytes, encoding: str, most: int = MAX_FRAME_BYTES) -> bytes
 async def read_json(request: web.Request, empty: bytes = b"") -> Any:
     """Read the body as JSON, which an empty body stands for. Raises as `read_body`, and `Refused`."""
     body = await read_body(request)
-    return await request.app[DECODING].decode(len(body), lambda: decode_body(body if body.strip() else empty))
+    decode = partial(decode_body, body if body.strip() else empty)
+    return await request.app[DECODING].decode(len(body), decode, project_of(request))
 
 
 async def read_object(request: web.Request) -> JsonObject:
@@ -285,13 +247,21 @@ def json_response(value: Any, status: int = 200, headers: dict[str, str] | None 
     )
 
 
+async def answer_in_parts(
+    request: web.Request, headers: Mapping[str, str], parts: Iterator[bytes]
+) -> web.StreamResponse:
+    """Answer with what may be large: the next of its parts are made once the reader has taken the ones before."""
+    off_loop = services_of(request).read_models.off_loop
+    return await stream_body(request, headers, off_loop.pieces(parts, project_of(request)))
+
+
 async def stream_body(
     request: web.Request, headers: Mapping[str, str], pieces: AsyncGenerator[bytes, None]
 ) -> web.StreamResponse:
-    """Answer with pieces as they come, until they end or the reader has hung up.
+    """Answer with pieces as they come, until they end or the reader has hung up; others have their turn in between.
 
-    `StoreUnavailable` aborts the connection: once the head is sent, only an answer that is cut short can show that it
-    is incomplete.
+    An error aborts the connection: once the head is sent, only an answer that is cut short can show that it is
+    incomplete.
     """
     response = web.StreamResponse(headers=headers)
     await response.prepare(request)
@@ -299,8 +269,9 @@ async def stream_body(
         async with aclosing(pieces):
             async for piece in pieces:
                 await response.write(piece)
+                await asyncio.sleep(0)
         await response.write_eof()
-    except StoreUnavailable:
+    except (StoreUnavailable, SessionQuarantined, BudgetExhausted):
         if request.transport is not None:
             request.transport.abort()
     except ConnectionResetError:
@@ -389,7 +360,7 @@ async def answer_as(grant: Grant, request: web.Request, route: Route[Any]) -> we
     """Answer a caller who may do this, when the project's turn comes."""
     authenticated(request)
     request[GRANT] = grant
-    await request.app[FAIR_QUEUE].wait(grant.project)
+    await request.app[FAIR_QUEUE].enter_for_round(grant.project)
     return await call_handler(request, route)
 
 

@@ -27,6 +27,7 @@ from voicemem.server.http.request import LARGE_BYTES
 from voicemem.server.ingest.connection import CLEAN_CLOSES, WINDOW_BYTES, Connection, IngestHost, OpenLease
 from voicemem.server.ingest.websocket import EventSocket
 from voicemem.sessions.recording.batches import Openings, ReducedFrame
+from voicemem.sessions.recording.recorder import YIELD_EVERY
 
 MAX_WAITING, MAX_WAITING_BYTES, MAX_WAIT_S = 64, 1024 * 1024, 10.0
 """Frames that wait for the one that says the vendor's id of the session, and for how long."""
@@ -162,8 +163,25 @@ class BareConnection(Connection):
         if self.grant is not None and self.open_lease is None and self.session_id is not None:
             await self.open_session(self.session_id)
         if first is not None:
-            work = partial(self.decode, first)
-            self.take(first, await self.host.decoding.decode(len(first.message), work))
+            decode, size, owner = self.host.decoding.decode, len(first.message), self.project
+            frame = await decode(size, partial(self.decode, first), owner)
+            if size <= LARGE_BYTES or not isinstance(frame, FrameEvent):
+                self.take(first, frame)
+                return
+            parts = await decode(size, partial(split_frame, self.with_time(frame, first)), owner)
+            self.throttle.count(len(parts))
+            await self.take_parts(parts, size)
+
+    async def take_parts(self, parts: list[FrameEvent], size: int) -> None:
+        """Take the frames of a large message, some at a time: each lot is stored before the next is looked at."""
+        for first in range(0, len(parts), YIELD_EVERY):
+            reduce = partial(self.reduce_all, parts[first : first + YIELD_EVERY])
+            reduced = await self.host.decoding.decode(size, reduce, self.project)
+            if self.open_lease is None:
+                await self.open_for(reduced)
+            await self.flush()
+            for arrival in reduced:
+                self.forward(arrival, size // len(parts))
 
     def decode(self, received: Received) -> FrameEvent | RejectedEvent | MalformedFrame:
         try:
@@ -181,13 +199,17 @@ class BareConnection(Connection):
             frames.count(self.target.dialect, "malformed")
             self.forward(frame, size)
             return
-        if frame.ts is None and frame.seq is None:  # one with a seq must stay as it was sent
-            frame = msgspec.structs.replace(frame, ts=received.ts)
-        for part in split_frame(frame):
-            arrival = self.reduce(part)
-            if arrival is not None:
-                self.forward(arrival, size)
-                size = 0
+        for arrival in self.reduce_all(split_frame(self.with_time(frame, received))):
+            self.forward(arrival, size)
+            size = 0
+
+    def with_time(self, frame: FrameEvent, received: Received) -> FrameEvent:
+        """The frame with the time at which it came, unless it has one, or a seq: it must stay as it was sent then."""
+        is_dated = frame.ts is not None or frame.seq is not None
+        return frame if is_dated else msgspec.structs.replace(frame, ts=received.ts)
+
+    def reduce_all(self, frames: list[FrameEvent]) -> list[ReducedFrame | RejectedEvent]:
+        return [arrival for frame in frames if (arrival := self.reduce(frame)) is not None]
 
     def forward(self, arrival: ReducedFrame | RejectedEvent, size: int) -> None:
         if self.open_lease is not None:
@@ -226,6 +248,13 @@ class BareConnection(Connection):
             self.resume_session(session_id_of(said))
         elif len(self.waiting) >= MAX_WAITING or is_full:
             self.stop_waiting()
+
+    async def open_for(self, arrivals: list[ReducedFrame | RejectedEvent]) -> None:
+        """Open the session that frames name; one under an id of ours where they are more than may wait."""
+        reduced = (one.reduced for one in arrivals if isinstance(one, ReducedFrame) and one.reduced is not None)
+        said = next((one.session_id for one in reduced if one.session_id), None)
+        if said is not None or len(self.waiting) + len(arrivals) >= MAX_WAITING:
+            await self.open_session(None if said is None else session_id_of(said))
 
     def stop_waiting(self) -> None:
         if self.open_lease is None and not self.reading_stopped:

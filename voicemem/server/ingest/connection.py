@@ -157,6 +157,11 @@ class Connection:
         if too_big and not self.reading_stopped:  # the library finds this, before any message was complete
             self.count_rejected("too_big")
 
+    @property
+    def project(self) -> str | None:
+        """The project of the key; None before it was shown."""
+        return None if self.grant is None else self.grant.project
+
     def stop_reading(self) -> None:
         self.reading_stopped = True
         self.throttle.metered = False  # nothing more is taken
@@ -248,8 +253,8 @@ class Connection:
 
     async def process_large(self, message: bytes) -> None:
         """Take a message that may be large: it is decoded where no one waits for it, some events at a time."""
-        decode = self.host.decoding.decode
-        pieces = await decode(len(message), partial(split_frame, message))
+        decode, owner = self.host.decoding.decode, self.project
+        pieces = await decode(len(message), partial(split_frame, message), owner)
         if not pieces:
             self.count_unstored()
         size = len(message) // max(1, len(pieces))
@@ -258,7 +263,7 @@ class Connection:
             part = pieces[first : first + YIELD_EVERY]
             decode_one = decode_enveloped if self.leases.takes_envelopes else decode_event
             decoded = partial(list[DecodedEvent | RejectedEvent], map(decode_one, map(bytes, part)))
-            arrivals = await decode(len(part) * size, decoded)
+            arrivals = await decode(len(part) * size, decoded, owner)
             await self.process_events(iter(arrivals), size)
 
     async def process_events(self, arrivals: Iterator[DecodedEvent | RejectedEvent], size: int) -> None:

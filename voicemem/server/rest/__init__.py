@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 from aiohttp import web
 
 from voicemem.protocol.types import MAX_FRAME_BYTES
+from voicemem.runtime import FairQueue
 from voicemem.security.access import Gate
 from voicemem.server.http.connections import answer_expect
 from voicemem.server.http.openapi import openapi_json
@@ -18,7 +19,7 @@ from voicemem.server.http.request import (
     FAIR_QUEUE,
     OPENAPI_DOCUMENT,
     SERVICES,
-    FairQueue,
+    STARTED_PER_ROUND,
     guard_route,
     name_server,
     observe_requests,
@@ -59,7 +60,7 @@ def application(services: Services, gate: Gate) -> web.Application:
     app[SERVICES] = services
     documented: list[Route[Any]] = []
     openapi: Callable[[], bytes] = cache(partial(openapi_json, documented))
-    app[BODIES], app[FAIR_QUEUE] = WeakValueDictionary[str | None, asyncio.Semaphore](), FairQueue()
+    app[BODIES], app[FAIR_QUEUE] = WeakValueDictionary[str | None, asyncio.Semaphore](), FairQueue(STARTED_PER_ROUND)
     app[DOCUMENTED], app[OPENAPI_DOCUMENT] = documented, openapi
     add_routes(app, gate, ROUTES)
     return app

@@ -11,12 +11,15 @@ from voicemem.context.builder import ContextOptions, Usage, render_body, select_
 from voicemem.context.formats import ENRICHERS
 from voicemem.context.summaries import settled_state
 from voicemem.errors import Refused
+from voicemem.protocol.codec import object_parts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, fields_of, matching
-from voicemem.server.http.request import GRANT, get_stream, json_response, services_of
-from voicemem.server.http.routes import Routes
+from voicemem.server.http.request import GRANT, answer_in_parts, get_stream, json_response, services_of
+from voicemem.server.http.routes import JSON, Routes
 
 ROUTES = Routes()
 
+LARGE_CHARACTERS = 256 * 1024
+"""Characters of messages from which on a context is made and sent in pieces."""
 ENRICHER_NAMES = rf"^(?:{'|'.join(ENRICHERS)})?(?:,(?:{'|'.join(ENRICHERS)})?)*\Z"
 ENRICHER_RULE = f"Enrichers must be names separated by commas, of {', '.join(ENRICHERS)}"
 Enrich = Annotated[str, matching(ENRICHER_NAMES, ENRICHER_RULE)]
@@ -96,7 +99,7 @@ class PeekedContext(Struct, frozen=True):
     OpenAiContext | AnthropicContext | GeminiContext | AccountedContext | PeekedContext,
     codes="session_set_aside unknown_turn",
 )
-async def read_context(request: web.Request, query: ContextQuery) -> web.Response:
+async def read_context(request: web.Request, query: ContextQuery) -> web.StreamResponse:
     """Read the whole body of the next LLM request, in the style that the query names, or else in the session's."""
     stream = await get_stream(request)
     services = services_of(request)
@@ -115,7 +118,10 @@ async def read_context(request: web.Request, query: ContextQuery) -> web.Respons
         else:
             summary = services.summaries.summary_state(stream, selection, query.peek)
         body |= msgspec.to_builtins(usage_of(selection, summary))
-    return json_response(body)
+    if sum(len(message.content) for message in selection.messages) <= LARGE_CHARACTERS:
+        return json_response(body)
+    fields = {name: iter(value) if isinstance(value, list) else value for name, value in body.items()}
+    return await answer_in_parts(request, {"Content-Type": JSON}, object_parts(fields))
 
 
 def memory_from_query(query: ContextQuery) -> context.ContextConfig | None:

@@ -29,6 +29,7 @@ from voicemem.server.http.request import (
 from voicemem.server.http.routes import JSON, JSON_LINES, ResponseSpec, Routes
 from voicemem.server.rest import tails
 from voicemem.sessions.journal_pages import JournalFilter, native_rows, pages_after, pages_before, parts_of
+from voicemem.sessions.off_loop import next_piece
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import DEFAULT_PRODUCER, FLOOD_LIMIT, YIELD_EVERY
@@ -132,14 +133,14 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.Respons
     lease = ProducerLease(stream, producer, query.epoch, grant.allows("admin"), grant.session_id is None, grant.key_id)
     body = await read_body(request)
     decoding = request.app[DECODING]
-    pieces = await decoding.decode(len(body), lambda: split_lines(body))
+    pieces = await decoding.decode(len(body), lambda: split_lines(body), grant.project)
     services.limits.count_events(grant.caller, len(pieces), len(body))
     errors: list[EventError] = []
     taken = ended = False
     for first in range(0, max(1, len(pieces)), YIELD_EVERY):
         part = pieces[first : first + YIELD_EVERY]
         decode = decode_events if query.dialect is None else partial(decode_frames, query.dialect)
-        arrivals = await decoding.decode(sum(map(len, part)), partial(decode, part))
+        arrivals = await decoding.decode(sum(map(len, part)), partial(decode, part), grant.project)
         # A producer that numbers its events has a buffer, which may hold more.
         until = services.runtime.clock() + AWAITED_MS
         for place in range(0, max(1, len(arrivals)), YIELD_EVERY):  # messages of other stacks may have many frames
@@ -227,8 +228,8 @@ async def journal_lines(
         bounds = query.after, min(query.before, stream.position + 1)
         pages = pages_before(journal, stream.key, bounds, wanted, limit)
     async for rows in pages:
-        if rows:
-            yield b"".join(journal_line(row) for row in rows)
+        for piece in iter(partial(next_piece, map(journal_line, rows)), b""):
+            yield piece
 
 
 async def native_lines(
@@ -239,8 +240,8 @@ async def native_lines(
     async with aclosing(native_rows(read_models, stream, query.after)) as pages:
         async for page in pages:
             rows = wanted.wanted(page)[:left]
-            if rows:
-                yield b"".join(journal_line(row) for row in rows)
+            for piece in iter(partial(next_piece, map(journal_line, rows)), b""):
+                yield piece
             left -= len(rows)
             if not left:
                 return

@@ -3,23 +3,25 @@
 import hashlib
 from collections.abc import Callable
 from functools import partial
-from operator import attrgetter
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec.structs import asdict
 
 from voicemem.config.session import parse_config
 from voicemem.exports.formats import FORMATS, FormatName, file_name
 from voicemem.memory.exports import CallsLine, export_calls, write_call
 from voicemem.memory.search import Millis
 from voicemem.memory.statistics import MemoryAccount
+from voicemem.protocol.codec import object_parts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId
 from voicemem.security.audit import audit
 from voicemem.server.http.request import (
     GRANT,
     Label,
+    answer_in_parts,
     get_stream,
     json_response,
     services_of,
@@ -150,7 +152,7 @@ class Turns(Struct, frozen=True):
     {200: ResponseSpec({JSON: History | StandardHistory}, headers=("ETag",)), 304: ResponseSpec(headers=("ETag",))},
     codes="session_set_aside",
 )
-async def read_history(request: web.Request, query: HistoryQuery) -> web.Response:
+async def read_history(request: web.Request, query: HistoryQuery) -> web.StreamResponse:
     """Read the memory, during the phone call and after it: all of it, unless the query says otherwise."""
     stream = await get_stream(request)
     services = services_of(request)
@@ -161,13 +163,14 @@ async def read_history(request: web.Request, query: HistoryQuery) -> web.Respons
     tags = {tag.strip().removeprefix("W/") for tag in request.headers.get("If-None-Match", "").split(",")}
     if not tags.isdisjoint({etag, "*"}):
         return web.Response(status=304, headers={"ETag": etag})
-    encode: Callable[[ReadModel], bytes] = ReadModel.encode_messages
-    is_large: Callable[[ReadModel], bool] = attrgetter("has_large_encoding")
-    if query != HistoryQuery():
-        encode, is_large = partial(encode_selected, query), partial(has_large_selection, query)
-    stream, encoded = await read_at_once(request, stream, encode, is_large)
+    stream, made = await read_at_once(
+        request, stream, partial(make_contents, query), partial(has_large_contents, query)
+    )
     head = stream.id, stream.state, stream.started_ms, stream.ended_ms, stream.position
-    return json_response(EncodedHistory(*head, Raw(encoded)), headers={"ETag": etag})
+    if isinstance(made, bytes):
+        return json_response(EncodedHistory(*head, Raw(made)), headers={"ETag": etag})
+    history = asdict(SessionMemory(*head)) | {"contents": iter(made)}
+    return await answer_in_parts(request, {"Content-Type": JSON, "ETag": etag}, object_parts(history))
 
 
 async def read_at_once(
@@ -184,18 +187,22 @@ async def read_at_once(
     return stream, made
 
 
-def encode_selected(query: HistoryQuery, read_model: ReadModel) -> bytes:
+def make_contents(query: HistoryQuery, read_model: ReadModel) -> bytes | list[Message] | list[Spoken]:
+    """The messages that a query selects, as JSON if they are not large."""
+    if query == HistoryQuery():
+        return read_model.messages() if read_model.has_large_answer else read_model.encode_messages()
     messages = read_model.messages(unfinished=True) if query.open else read_model.current_messages()
     if query.after_turn is not None:
         messages = [message for message in messages if message.turn_id > query.after_turn]
     if query.limit is not None:
         messages = messages[-query.limit :]
-    if query.fields == "full":
-        return msgspec.json.encode(messages)
-    return msgspec.json.encode([Spoken(message.role, message.content) for message in messages])
+    shown = messages if query.fields == "full" else [Spoken(message.role, message.content) for message in messages]
+    return shown if read_model.has_large_answer else msgspec.json.encode(shown)
 
 
-def has_large_selection(query: HistoryQuery, read_model: ReadModel) -> bool:
+def has_large_contents(query: HistoryQuery, read_model: ReadModel) -> bool:
+    if query == HistoryQuery():
+        return read_model.has_large_encoding and not read_model.has_large_answer
     if query.open or query.after_turn is not None or query.limit is None or query.limit > LARGE_ROWS:
         return read_model.is_large
     return read_model.has_large_messages
@@ -242,10 +249,10 @@ class CallsExportQuery(CallExportQuery, frozen=True, forbid_unknown_fields=True)
 
 
 @ROUTES.add("GET /v1/sessions/{id}/export", "read", DOCUMENTS, codes="session_set_aside", tag=EXPORTS)
-async def export_call(request: web.Request, query: CallExportQuery) -> web.Response:
+async def export_call(request: web.Request, query: CallExportQuery) -> web.StreamResponse:
     """Export a call as a document, during the call or after it."""
     stream = await get_stream(request)
-    stream, document = await read_at_once(
+    stream, parts = await read_at_once(
         request, stream, partial(write_call, query.format, stream), lambda read_model: read_model.is_large
     )
     headers = {
@@ -253,7 +260,7 @@ async def export_call(request: web.Request, query: CallExportQuery) -> web.Respo
         "Content-Disposition": f'attachment; filename="{file_name(stream.id, query.format)}"',
         "X-Content-Type-Options": "nosniff",
     }
-    return web.Response(body=document.encode(), headers=headers)
+    return await answer_in_parts(request, headers, map(str.encode, parts))
 
 
 @ROUTES.add("GET /v1/exports", "read", {JSON_LINES: list[CallsLine]}, tag=EXPORTS)

@@ -1,5 +1,6 @@
 """Calls at other stacks: their platforms' webhooks, with their signing secrets, and calls that the service observes."""
 
+from functools import partial
 from typing import Annotated, NoReturn
 
 from aiohttp import web
@@ -75,7 +76,8 @@ async def take_hook(request: web.Request, query: HookQuery) -> web.Response:
     dialect = find_hooked(request.match_info["dialect"])
     body = await read_body(request, MAX_HOOK_BYTES)
     address = await address_of(request, query, dialect, body)
-    reduced = await request.app[DECODING].decode(len(body), lambda: services.inbound_webhooks.read(dialect, body))
+    read = partial(services.inbound_webhooks.read, dialect, body)
+    reduced = await request.app[DECODING].decode(len(body), read, address.project)
     taken = await services.inbound_webhooks.record(dialect, reduced, address)
     refused = UNSET if taken.refused is None else taken.refused
     return json_response(HookTaken(taken.session_id, taken.stored, refused))

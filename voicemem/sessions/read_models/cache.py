@@ -21,13 +21,12 @@ from voicemem.errors import DamagedEntry, SessionQuarantined, StoreUnavailable, 
 from voicemem.protocol.codec import MALFORMED
 from voicemem.protocol.events import FrameEvent, IncomingEvent, JournaledEvent
 from voicemem.runtime import Clock, MemoryBudget, now_ms
+from voicemem.sessions.off_loop import BUDGET_S, OffLoop
 from voicemem.sessions.read_models.quarantine import QuarantinedSessions
 from voicemem.sessions.read_models.read_model import (
-    BUDGET_S,
     LARGE_BYTES,
     LARGE_ROWS,
     SLOW_S,
-    OffLoop,
     ReadModel,
     decompress_state,
     took_long,
@@ -140,7 +139,13 @@ class ReadModelCache:
                     return await self.perform(stream.key, read_model, partial(make, read_model), off_loop=True)
 
     async def compute_as_of(
-        self, key: int, position: int, make: Callable[[ReadModel], T], background: bool = False, or_later: bool = False
+        self,
+        key: int,
+        position: int,
+        make: Callable[[ReadModel], T],
+        background: bool = False,
+        or_later: bool = False,
+        owner: str | None = None,
     ) -> T:
         """The same for a session's read model as it was at a position, `or_later` where the cached one is."""
         read_model = self.cached.get(key)
@@ -152,18 +157,20 @@ class ReadModelCache:
                         return await self.perform(
                             key, read_model, partial(make, read_model), read_model.is_large, background
                         )
-        read_model = await self.load_as_of(key, position, background)
+        read_model = await self.load_as_of(key, position, background, owner)
         return await self.perform(key, read_model, partial(make, read_model), read_model.is_large, background)
 
-    async def load_as_of(self, key: int, position: int, background: bool = False) -> ReadModel:
+    async def load_as_of(
+        self, key: int, position: int, background: bool = False, owner: str | None = None
+    ) -> ReadModel:
         """A read model as of a position, which belongs to the caller. Raises as `get`."""
-        read_model = ReadModel(State(), loaded=False)
+        read_model = ReadModel(State(), loaded=False, owner=owner)
         await self.prepare(key, read_model, position, background)
         return read_model
 
     async def refold(self, stream: Stream) -> None:
         """Make a session's memory from its whole journal, and put it back if it was quarantined. Raises as `get`."""
-        read_model = ReadModel(State())
+        read_model = ReadModel(State(), owner=stream.project)
         await self.catch_up(stream.key, read_model, stream.position)
         await self.perform(stream.key, read_model, read_model.refresh, off_loop=True)
         await self.save_snapshot_if_due(stream.key, read_model, every=1)
@@ -174,7 +181,7 @@ class ReadModelCache:
         """The cached read model of a session, made ready for a caller that does not wait before it reads."""
         key, position, is_kept = stream.key, stream.position, False
         while True:
-            read_model = self.keep(key)
+            read_model = self.keep(key, stream.project)
             if not is_ready(read_model, position, with_messages):
                 async with read_model.lock:
                     if self.cached.get(key) is not read_model:
@@ -319,7 +326,8 @@ class ReadModelCache:
         Whatever stops the work half-way, the read model is dropped, and never shown. Raises `SessionQuarantined`.
         """
         try:
-            return await self.off_loop.run(work, background) if off_loop else work()
+            owner = None if read_model is None else read_model.owner
+            return await self.off_loop.run(work, background, owner) if off_loop else work()
         except Exception as error:
             if isinstance(error, VoicememError) and not isinstance(error, DamagedEntry):
                 raise
@@ -349,18 +357,18 @@ class ReadModelCache:
             if read_model.folded_bytes <= LARGE_BYTES:
                 return None if read_model.lock.locked() else work()
             async with read_model.lock:
-                return await self.off_loop.run(work)
+                return await self.off_loop.run(work, owner=read_model.owner)
         except Exception as error:
             LOG.warning("A snapshot could not be made: %s", type(error).__name__)
             return None
 
     # Which read models are kept
 
-    def keep(self, key: int) -> ReadModel:
+    def keep(self, key: int, owner: str) -> ReadModel:
         """The read model of a session, as the one that was used last; a new one is still to be loaded."""
         read_model = self.cached.get(key)
         if read_model is None:
-            read_model = self.cached[key] = ReadModel(State(), loaded=False)
+            read_model = self.cached[key] = ReadModel(State(), loaded=False, owner=owner)
             read_model.ratio = self.typical_ratio
         self.cached.move_to_end(key)
         read_model.last_round = self.rounds

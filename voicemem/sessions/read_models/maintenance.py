@@ -20,6 +20,9 @@ PACK_SLICE = 10
 """Read models packed before other tasks get their turn."""
 IDLE_ROUNDS, PRESSURE_ROUNDS = 10, 2
 """Rounds without use after which a read model is packed: usually, and while those in use take half the budget."""
+PACKED_UP_TO = 16 * 1024 * 1024
+"""Bytes of a journal whose read model is packed: of a larger one the snapshot alone would take as much again, and it is
+read from the journal when it is needed."""
 WEIGHING_S = 0.01
 """CPU time of a round in which read models are weighed. Those that were not are taken to be like the others."""
 CATCH_UP_SLICE = 50
@@ -60,14 +63,16 @@ async def catch_up_lagging(read_models: ReadModelCache) -> None:
 
 async def pack_idle(read_models: ReadModelCache) -> None:
     """Pack the read models that were not used for a while, a few at a time so that other tasks get their turn."""
-    used = [read_model for read_model in read_models.cached.values() if read_model.unpacked is not None]
+    used = [(key, read_model) for key, read_model in read_models.cached.items() if read_model.unpacked is not None]
     budget = read_models.budget
     rounds = PRESSURE_ROUNDS if budget.memories_in_use > budget.room_for_memories // 2 else IDLE_ROUNDS
-    idle = [read_model for read_model in used if read_models.rounds - read_model.last_round >= rounds]
-    for count, read_model in enumerate(idle, 1):
+    idle = [(key, read_model) for key, read_model in used if read_models.rounds - read_model.last_round >= rounds]
+    for count, (key, read_model) in enumerate(idle, 1):
         state = read_model.unpacked
         is_idle = read_models.rounds - read_model.last_round >= rounds
-        if state is not None and is_idle and not read_model.lock.locked():
+        if is_idle and read_model.folded_bytes > PACKED_UP_TO and not read_model.lock.locked():
+            read_models.drop(key, read_model)
+        elif state is not None and is_idle and not read_model.lock.locked():
             position = state.position
             packed = await read_models.encode(read_model, partial(compress_state, state))
             if packed is not None and read_model.unpacked is state and state.position == position:

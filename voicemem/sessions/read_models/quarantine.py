@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from voicemem.errors import DamagedEntry, SessionQuarantined, StoreUnavailable
-from voicemem.sessions.read_models.read_model import BudgetExhausted
+from voicemem.sessions.off_loop import BudgetExhausted
 from voicemem.store.quarantine import Quarantine, QuarantineEntry, QuarantineReason
 from voicemem.store.streams import SESSION_KIND, Stream
 from voicemem.transcript.state import SNAPSHOT_VERSION

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from voicemem.protocol.events import Interrupt, Tts
 from voicemem.transcript.messages import MergedMetadata, merge_metadata
-from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, Column, Entry, TextTimeline, Timeline
+from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, Beginnings, Column, Entry, TextTimeline, Timeline
 
 # The text as the LLM generated it
 
@@ -160,7 +160,8 @@ class Interruption(Struct, array_like=True, frozen=True, gc=False):
     ts: int
     order: int
     """Position in the journal; of two with the same `ts`, the later one is the newer."""
-    heard_text: str | None = None
+    heard_text: int | None = None
+    """What stands for it in the `Evidence.heard_texts`."""
     heard_chars: int | None = None
     audio_end_ms: int | None = None
     estimated: bool = False
@@ -298,13 +299,19 @@ class Evidence(Struct, array_like=True, gc=False):
     """Those interruptions that state something, by what that is (`kinds_of`), sorted likewise."""
     heard: dict[str, list[int]] | None = None
     """The times of their heard texts, by these with single spaces."""
+    heard_texts: Beginnings | None = None
+    """Likewise, of all interruptions."""
     has_more: bool = False
     """True if an interruption marks its reply whatever playback says."""
     word_count: int = 0
 
     def interrupt(self, event: Interrupt, ts: int, order: int) -> None:
         self.interruptions = self.interruptions or []
-        stated = event.heard_text, event.heard_chars, event.audio_end_ms, event.estimated, event.more
+        heard = None
+        if event.heard_text is not None:
+            self.heard_texts = self.heard_texts or Beginnings()
+            heard = self.heard_texts.add(event.heard_text)
+        stated = heard, event.heard_chars, event.audio_end_ms, event.estimated, event.more
         interruption = Interruption(ts, order, *stated, cause=event.cause, metadata=event.metadata)
         insort(self.interruptions, interruption, key=BY_TIME)
         for kind in kinds_of(interruption):
@@ -362,6 +369,11 @@ class Source(NamedTuple):
             if known[place].marks(heard_ts):
                 return known[place]
         return None
+
+    def heard_text(self, cut: Interruption) -> str:
+        """The text that an interruption of this evidence states."""
+        texts = self.evidence.heard_texts
+        return "" if texts is None or cut.heard_text is None else texts.text(cut.heard_text)
 
     def first_heard(self, text: str) -> int | None:
         """Return when an interruption first stated this heard text, given with single spaces."""

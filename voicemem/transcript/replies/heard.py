@@ -72,13 +72,14 @@ class Cut:
         self.original = reply.generation.text()
         self.generated = self.original if first.closing else reply.generation.text_until(self.ts)
 
-    def newest(self, kind: str) -> Interruption | None:
-        """The newest interruption that marks and states something of a kind."""
+    def newest(self, kind: str) -> tuple[Interruption, Source] | tuple[None, None]:
+        """The newest interruption that marks and states something of a kind, and its source."""
         if self.first.closing:
-            return None
+            return None, None
         since, heard_ts = self.resumed_ts + 1, self.reply.heard_ts
-        found = (source.newest(kind, since, heard_ts) for source in self.sources)
-        return max((one for one in found if one is not None), key=BY_TIME, default=None)
+        found = ((source.newest(kind, since, heard_ts), source) for source in self.sources)
+        known = ((cut, source) for cut, source in found if cut is not None)
+        return max(known, key=lambda pair: BY_TIME(pair[0]), default=(None, None))
 
     def metadata(self) -> list[Interruption]:
         """The interruptions that mark and have metadata."""
@@ -107,10 +108,10 @@ class Cut:
     def as_stated(self, estimated: bool) -> Iterator[HeardText]:
         """The kinds a to d: texts, counts, and positions against words."""
         prefix, method = (ESTIMATED, "estimated") if estimated else ("", "aligned")
-        cut = self.newest(prefix + "heard_text")
-        if cut is not None:
-            yield self.exact(cut.heard_text or "", estimated)
-        cut = self.newest(prefix + "heard_chars")
+        cut, source = self.newest(prefix + "heard_text")
+        if cut is not None and source is not None:
+            yield self.exact(source.heard_text(cut), estimated)
+        cut, _ = self.newest(prefix + "heard_chars")
         if cut is not None:
             count = cut.heard_chars or 0
             fits = count <= len(self.generated)
@@ -145,7 +146,7 @@ class Cut:
 
     def position(self, estimated: bool) -> Position | None:
         """The position in the audio: what the newest interruption states, else the last that playback reported."""
-        cut = self.newest((ESTIMATED if estimated else "") + "audio_end_ms")
+        cut, _ = self.newest((ESTIMATED if estimated else "") + "audio_end_ms")
         stated = [] if cut is None else [Position(cut.ts, cut.order, cut.audio_end_ms or 0)]
         if stated and not estimated:
             return stated[-1]

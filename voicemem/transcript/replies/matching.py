@@ -338,10 +338,10 @@ class WholeText:
         """Return when a heard text was first equal to this one, from `since` to before `until`."""
         times = series.other_times.get(self.joined(), []) if series.other_times else []
         found = first_between(times, until, since)
-        if len(series.longest) < self.letters:
+        if len(series.texts.longest) < self.letters:
             return found
         prefixes = self.known.setdefault(id(series), Prefixes())
-        if not prefixes.find(series.longest, self.words):
+        if not prefixes.find(series.texts.longest, self.words):
             return found
         for block, _, _ in series.lengths.slices(until, since):
             if block.highest >= prefixes.at:

@@ -21,8 +21,8 @@ async def decoding() -> AsyncIterator[Decoding]:
 async def test_a_large_body_is_decoded_in_a_thread(decoding: Decoding) -> None:
     """Up to 16 KiB it is decoded at once; more than that is decoded where the event loop is not held up."""
     loop = threading.get_ident()
-    assert await decoding.decode(LARGE_BYTES, threading.get_ident) == loop
-    assert await decoding.decode(LARGE_BYTES + 1, threading.get_ident) != loop
+    assert await decoding.decode(LARGE_BYTES, threading.get_ident, None) == loop
+    assert await decoding.decode(LARGE_BYTES + 1, threading.get_ident, None) != loop
 
 
 async def test_what_decoding_raises_is_raised(decoding: Decoding) -> None:
@@ -32,7 +32,7 @@ async def test_what_decoding_raises_is_raised(decoding: Decoding) -> None:
         raise ValueError("refused")
 
     with pytest.raises(ValueError, match="refused"):
-        await decoding.decode(LARGE_BYTES + 1, refuse)
+        await decoding.decode(LARGE_BYTES + 1, refuse, None)
 
 
 async def test_large_bodies_go_on_one_at_a_time(decoding: Decoding) -> None:
@@ -46,7 +46,7 @@ async def test_large_bodies_go_on_one_at_a_time(decoding: Decoding) -> None:
         loop.call_soon(count_round)
 
     async def take() -> None:
-        await decoding.decode(LARGE_BYTES + 1, threading.get_ident)
+        await decoding.decode(LARGE_BYTES + 1, threading.get_ident, None)
         seen.append(rounds)
 
     count_round()

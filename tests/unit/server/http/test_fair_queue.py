@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
-from voicemem.server.http.request import FairQueue
+from voicemem.runtime import FairQueue
 
 
 async def begin(queue: FairQueue, project: str, began: list[str]) -> None:
-    await queue.wait(project)
+    await queue.enter_for_round(project)
     began.append(project)
 
 
 async def test_a_flood_lets_others_in_between() -> None:
     """The request of another project begins in the next round, however many came before it."""
-    queue = FairQueue(per_round=2)
+    queue = FairQueue(slots=2)
     began: list[str] = []
     flood = [asyncio.ensure_future(begin(queue, "flood", began)) for _ in range(50)]
     await asyncio.sleep(0)
@@ -26,10 +26,10 @@ async def test_a_flood_lets_others_in_between() -> None:
 
 async def test_few_requests_begin_at_once() -> None:
     """Nobody waits for a round of the event loop when there is no crowd."""
-    queue = FairQueue(per_round=2)
+    queue = FairQueue(slots=2)
     for _ in range(3):
         for _ in range(2):
-            turn = queue.wait("p")
+            turn = queue.enter_for_round("p")
             try:
                 turn.send(None)
             except StopIteration:
@@ -40,7 +40,7 @@ async def test_few_requests_begin_at_once() -> None:
 
 async def test_who_hangs_up_costs_nobody_a_turn() -> None:
     """A request that was cancelled while it waited is passed over."""
-    queue = FairQueue(per_round=1)
+    queue = FairQueue(slots=1)
     began: list[str] = []
     waiting = [asyncio.ensure_future(begin(queue, f"p{n}", began)) for n in range(3)]
     await asyncio.sleep(0)

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from voicemem.sessions.read_models.read_model import BACKGROUND_THREADS, THREADS, BudgetExhausted, OffLoop, check_budget
+from voicemem.sessions.off_loop import BACKGROUND_THREADS, THREADS, BudgetExhausted, OffLoop, check_budget
 
 SOON_S = 0.02
 """A budget that endless work uses up at once."""

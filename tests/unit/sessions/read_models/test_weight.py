@@ -126,7 +126,7 @@ def test_the_weight_of_packed_memories_is_near_what_python_takes(has_figures: bo
     gc.collect()
     tracemalloc.start()
     for key in range(1_000, 1_500):
-        read_model = kept.keep(key)
+        read_model = kept.keep(key, "default")
         fold_all(read_model.state, [DecodedRow(n, NOW + n, event, "main") for n, event in rows])
         if has_figures:
             made_figures(1, read_model)

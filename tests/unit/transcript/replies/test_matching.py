@@ -47,7 +47,7 @@ def test_a_heard_text_is_found_as_by_a_search(steps: list[tuple[str, ...]]) -> N
             assert whole.first_equal(series, until, since) == min(equal, default=None)
             assert whole.joined() == " ".join(text.split())
         else:
-            one = str(values[1]) if kind == "heard" else series.longest + str(values[1])
+            one = str(values[1]) if kind == "heard" else series.texts.longest + str(values[1])
             heard.append((int(values[0]), one))
             series.add(int(values[0]), number, one)
 
