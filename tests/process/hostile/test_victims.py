@@ -1,0 +1,266 @@
+"""What one project does keeps no other waiting, and takes little of the memory of a real process.
+
+Each case has a victim beside it: another project, which sends single events and reads its own calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+import pytest
+
+from tests.support.processes.measured_process import MIB, MeasuredProcess, measured_process
+
+LONG = ("words " * 50_000)[: 250 * 1024]
+BEGAN = 1_700_000_000_000
+MOST_MIB = 200
+ACK_S, READ_S = 0.25, 1.0
+PATIENCE = 8
+"""How often the worst answer of an idle service may be waited for besides: other tests run at the same time."""
+
+
+class Scene(NamedTuple):
+    """A service, and clients of two projects."""
+
+    service: MeasuredProcess
+    attacker: aiohttp.ClientSession
+    victim: aiohttp.ClientSession
+
+    async def posted(self, path: str, body: Any) -> None:
+        async with self.attacker.post(path, data=json.dumps(body)) as answer:
+            assert answer.status < 300, await answer.text()
+
+    async def read(self, path: str) -> int:
+        """Read an answer as it comes; how many bytes it had."""
+        async with self.attacker.get(path) as answer:
+            assert answer.status == 200, await answer.text()
+            return sum([len(piece) async for piece in answer.content.iter_any()])
+
+    async def read_slowly(self, path: str) -> None:
+        """Read an answer at 2 KB/s, for a while."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(5), self.attacker.get(path) as answer:
+                async for _ in answer.content.iter_chunked(400):
+                    await asyncio.sleep(0.2)
+
+    async def send_bare(self, dialect: str, session_id: str, *frames: Any) -> None:
+        url = f"http://{self.service.ingest_address}/v1/ingest/{dialect}?session_id={session_id}"
+        async with self.attacker.ws_connect(url) as connection:
+            for frame in frames:
+                await connection.send_str(json.dumps(frame, separators=(",", ":")))
+
+
+@asynccontextmanager
+async def scene(folder: Path) -> AsyncIterator[Scene]:
+    store = f"sqlite:{folder}/calls.db"
+    headers = [{"Authorization": f"Bearer {key_of(store, project)}"} for project in ("attacker", "victim")]
+    async with measured_process(store, VOICEMEM_REQUEST_RATE="0") as service:
+        clients = [
+            aiohttp.ClientSession(service.url, headers=one, connector=aiohttp.TCPConnector(limit=0)) for one in headers
+        ]
+        async with clients[0] as attacker, clients[1] as victim:
+            yield Scene(service, attacker, victim)
+
+
+def key_of(store: str, project: str) -> str:
+    """A key of a project, as the command makes it."""
+    command = [sys.executable, "-m", "voicemem", "keys", "create", "--store", store, "--project", project]
+    made = subprocess.run([*command, "--scope", "admin"], capture_output=True, text=True, check=True)
+    return next(word for word in made.stdout.split() if word.startswith("vm_"))
+
+
+class Waits(NamedTuple):
+    """How long a victim waited, in seconds, for each ack and each answer."""
+
+    acks: list[float]
+    answers: list[float]
+
+
+@asynccontextmanager
+async def victim_beside(scene: Scene) -> AsyncIterator[Waits]:
+    """A victim that sends an event every 30 ms, and reads in between."""
+    waits = Waits([], [])
+    running = [asyncio.create_task(one(scene, waits)) for one in (send_events, read_calls)]
+    try:
+        await asyncio.sleep(1)
+        yield waits
+    finally:
+        for one in running:
+            one.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+async def send_events(scene: Scene, waits: Waits) -> None:
+    url = f"http://{scene.service.ingest_address}/v1/ingest"
+    async with scene.victim.ws_connect(url, protocols=["voicemem.v1"]) as connection:
+        await connection.send_json({"type": "session.open", "session_id": "victim"})
+        await connection.receive_json()
+        seq = 0
+        while True:
+            seq += 1
+            began = time.monotonic()
+            await connection.send_json({"type": "asr", "text": "hello", "turn_id": 1 + seq // 10, "seq": seq})
+            assert (await connection.receive_json())["type"] == "ack"
+            waits.acks.append(time.monotonic() - began)
+            await asyncio.sleep(0.03)
+
+
+async def read_calls(scene: Scene, waits: Waits) -> None:
+    while True:
+        for path in ("/v1/sessions/victim/history", "/v1/sessions/victim/context", "/v1/sessions?stats=true", "/livez"):
+            began = time.monotonic()
+            async with scene.victim.get(path) as answer:
+                await answer.read()
+            waits.answers.append(time.monotonic() - began)
+            await asyncio.sleep(0.05)
+
+
+Attack = Callable[[Scene], Awaitable[object]]
+
+
+class Case(NamedTuple):
+    """What an attacker stores beforehand, and what it does beside the victim."""
+
+    name: str
+    store: Attack
+    act: Attack
+
+
+async def nothing(scene: Scene) -> None:
+    """Stores nothing beforehand."""
+
+
+async def send_pieces(scene: Scene) -> None:
+    """One transcript of 250 KiB, and 900 pieces of one letter, each of which means all of it."""
+    delta = {"type": "conversation.item.input_audio_transcription.delta", "item_id": "i", "content_index": 0}
+    frames = [{**delta, "event_id": f"e{n}", "delta": "a" if n else LONG} for n in range(901)]
+    await scene.posted("/v1/sessions", {"session_id": "pieces"})
+    await scene.posted("/v1/sessions/pieces/events?dialect=openai-realtime", frames)
+
+
+async def read_native(scene: Scene) -> None:
+    path = "/v1/sessions/pieces/events?native=true"
+    first = await asyncio.gather(*(scene.read(f"{path}&limit=1") for _ in range(6)))
+    assert max(first) < 2 * len(LONG)
+    whole = await asyncio.gather(*(scene.read(path) for _ in range(3)))
+    assert min(whole) > 900 * len(LONG)
+
+
+def spoken(**more: Any) -> dict[str, Any]:
+    """A history of Vapi's with one long reply."""
+    message = {"role": "bot", "message": LONG, "time": BEGAN, "endTime": BEGAN + 60_000}
+    return {"message": {"type": "conversation-update", "timestamp": BEGAN, "messages": [message], **more}}
+
+
+async def send_long_replies(scene: Scene) -> None:
+    for number in range(4):
+        await scene.posted("/v1/sessions", {"session_id": f"long{number}"})
+        await scene.posted(f"/v1/sessions/long{number}/events?dialect=vapi", [spoken()])
+
+
+async def interrupt_again_and_again(scene: Scene) -> None:
+    """Each interruption is about the whole reply, and says so in 100 bytes."""
+    for first in range(0, 2_500, 500):
+        numbers = range(first, first + 500)
+        frames = [{"type": "user-interrupted", "timestamp": BEGAN + 60_000 + n, "turnId": f"{n}"} for n in numbers]
+        await scene.posted("/v1/sessions/long0/events?dialect=vapi", frames)
+    await scene.read("/v1/sessions/long0/history?limit=1")
+
+
+async def fold_small_frames(scene: Scene) -> None:
+    """Frames of 140 bytes about a long reply, in four calls, which are read at once."""
+    pieces = [{"type": "model-output", "timestamp": BEGAN + 50_000 + n, "output": "and so"} for n in range(500)]
+    partials = [
+        {"type": "transcript", "role": "assistant", "timestamp": BEGAN + 50_000 + n, "transcript": f"so {n}"}
+        for n in range(500)
+    ]
+    await asyncio.gather(*(fold(scene, f"long{number}", [*pieces, *partials]) for number in range(4)))
+
+
+async def fold(scene: Scene, session_id: str, frames: list[Any]) -> None:
+    await scene.posted(f"/v1/sessions/{session_id}/events?dialect=vapi", frames)
+    await scene.read(f"/v1/sessions/{session_id}/history?limit=1")
+    await scene.read(f"/v1/sessions/{session_id}/events?native=true")
+
+
+async def send_large_texts(scene: Scene) -> None:
+    """160 texts of 240 KiB, 38 MiB of them."""
+    await scene.posted("/v1/sessions", {"session_id": "large"})
+    for first in range(1, 161, 4):
+        some = [
+            {"type": "asr", "text": LONG[: 240 * 1024], "final": True, "turn_id": n} for n in range(first, first + 4)
+        ]
+        await scene.posted("/v1/sessions/large/events", some)
+
+
+PATHS = [f"/v1/sessions/large/{end}" for end in ("history", "export", "context", "export?format=csv", "events")]
+
+
+async def read_large(scene: Scene) -> None:
+    for path in PATHS:
+        sizes = await asyncio.gather(*(scene.read(path) for _ in range(8)))
+        assert len({*sizes}) == 1
+
+
+async def read_large_slowly(scene: Scene) -> None:
+    await asyncio.gather(*(scene.read_slowly(PATHS[number % len(PATHS)]) for number in range(20)))
+
+
+async def send_long_histories(scene: Scene) -> None:
+    """Messages of 1.6 MB that are 32,000 frames each, over four connections."""
+    messages = [{"role": ("bot", "user")[n % 2], "message": "hi", "time": BEGAN + n} for n in range(32_000)]
+    frame = {"message": {"type": "conversation-update", "timestamp": BEGAN, "messages": messages}}
+    await asyncio.gather(*(scene.send_bare("vapi", f"histories{number}", frame) for number in range(4)))
+
+
+async def keep_memories(scene: Scene) -> None:
+    for first in range(0, 8_000, 100):
+        several = [{"text": f"Ann likes {n}.", "user_id": "ann"} for n in range(first, first + 100)]
+        await scene.posted("/v1/memories", {"memories": several})
+
+
+async def search_and_summarise(scene: Scene) -> None:
+    """Queries of 4,000 characters, and views of all memories."""
+    view = {"name": "all", "source": "long_term", "group_by": ["user_id"]}
+    async with scene.attacker.post("/v1/summary-views", data=json.dumps(view)) as answer:
+        path = f"/v1/summary-views/{(await answer.json())['id']}/partitions"
+    query = {"query": " ".join(f"ann {n}" for n in range(480))[:4_000]}
+    searches = (scene.posted("/v1/memories/search", query) for _ in range(12))
+    await asyncio.gather(*searches, *(scene.read(path) for _ in range(24)))
+
+
+CASES = [
+    Case("native events", send_pieces, read_native),
+    Case("interruptions of a long reply", send_long_replies, interrupt_again_and_again),
+    Case("small frames about a long reply", send_long_replies, fold_small_frames),
+    Case("large answers", send_large_texts, read_large),
+    Case("large answers to slow readers", send_large_texts, read_large_slowly),
+    Case("long histories in one message", nothing, send_long_histories),
+    Case("searches and summary views", keep_memories, search_and_summarise),
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+async def test_a_victim_waits_for_no_one(case: Case, tmp_path: Path) -> None:
+    """Its acks come within 250 ms and its answers within a second, and the process grows by 200 MiB at most."""
+    async with scene(tmp_path) as on:
+        async with victim_beside(on) as idle:
+            pass
+        before = on.service.memory()
+        await case.store(on)
+        on.service.forget_peak()
+        async with victim_beside(on) as waits:
+            await case.act(on)
+        assert (on.service.peak() - before) / MIB < MOST_MIB
+        assert max(waits.acks) < ACK_S + PATIENCE * max(idle.acks)
+        assert max(waits.answers) < READ_S + PATIENCE * max(idle.answers)
