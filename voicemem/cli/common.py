@@ -26,7 +26,7 @@ from voicemem.errors import VoicememError
 from voicemem.exports.call import HIDDEN, without_hidden
 from voicemem.protocol.explanations import did_you_mean, known_names
 from voicemem.security.audit import LOG as AUDIT
-from voicemem.store.copying import CopyFailed
+from voicemem.store.copying import NO_ROOM, CopyFailed, full_disk
 
 VARIABLE = re.compile(r"VOICEMEM_[A-Z0-9_]{1,100}\Z")
 ALIKE = 0.92
@@ -240,10 +240,18 @@ def written_file(output: Path | None, force: bool) -> Iterator[BinaryIO]:
     try:
         opened = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     except OSError as error:
+        if error.errno in NO_ROOM:
+            raise full_disk(str(output), 0, at_least=True) from None
         raise CommandFailed(f"{output} cannot be written: {error.strerror}.") from None
     try:
         with open(opened, "wb") as file:
             yield file
         part.replace(output)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        needed = part.stat().st_size
+        part.unlink()
+        raise full_disk(str(output), needed, at_least=True) from None
     finally:
         part.unlink(missing_ok=True)

@@ -8,6 +8,9 @@ What stays behind: snapshots, which are made again from journals; nodes, claims,
 since no process serves a store that is copied; and the content of erased sessions that is not deleted yet.
 """
 
+import errno
+import os
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -136,6 +139,22 @@ SELECT_KEYS = "select key from streams where state <> 'erased' order by key"
 
 class CopyFailed(Exception):
     """A copy that cannot be made, or continued; the text says why."""
+
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Errors of a system whose disk, or whose quota on it, is full."""
+
+
+def full_disk(path: str, needed: int, at_least: bool = False, left: str = "Nothing was changed.") -> CopyFailed:
+    """The failure to write a file of `needed` bytes; `left` says what there is now."""
+    folder = os.path.dirname(os.path.abspath(path))
+    size, free = map(shown_bytes, (needed, shutil.disk_usage(folder).free))
+    needs = f"needs {'more than ' if at_least else ''}{size}"
+    return CopyFailed(f"The disk of {folder} is full: {path} {needs}, and {free} are free. {left}")
+
+
+def shown_bytes(count: int) -> str:
+    return f"{count / 2**20:,.1f} MiB" if count >= 2**20 else f"{-(-count // 1024)} KiB"
 
 
 class Differs(CopyFailed):

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager, suppress
 import apsw
 
 from voicemem.errors import CannotStart
-from voicemem.store.copying import MOVED, CopyFailed
+from voicemem.store.copying import MOVED, NO_ROOM, CopyFailed, full_disk
 from voicemem.store.sqlite import files
 from voicemem.store.sqlite.driver import READER_PRAGMAS
 from voicemem.store.sqlite.transcript_file import INDEX_FILES
@@ -17,7 +17,10 @@ from voicemem.store.sqlite.transcript_file import INDEX_FILES
 Progress = Callable[[int, int], None]
 """Called with the number of copied pages, and that of all pages."""
 STEP_PAGES = 1_024
-SIDE_FILES = (files.REDO_SUFFIX, f"{files.REDO_SUFFIX}-journal", "-wal", "-shm", "-journal", *INDEX_FILES)
+SHM_BYTES = 32 * 1024
+"""What SQLite needs beside a database that it reads."""
+LOGS = ("-wal", "-shm", "-journal")
+SIDE_FILES = (files.REDO_SUFFIX, f"{files.REDO_SUFFIX}-journal", *LOGS, *INDEX_FILES)
 SYNC_OFF = "pragma synchronous = off"
 
 
@@ -28,7 +31,7 @@ def back_up(database: str, file: str, force: bool, progress: Progress) -> None:
     read it.
     """
     refuse_existing(file, force)
-    with replacing(file) as partial:
+    with replacing(file, database) as partial:
         with open_backup_source(database) as source:
             copy_database(source, partial, progress)
         verify_backup(partial)
@@ -48,11 +51,12 @@ def restore_backup(file: str, database: str, force: bool, progress: Progress) ->
     try:
         opening.hold(alone=True)
         lock = files.lock_file(database)
-        with replacing(database) as partial:
+        with replacing(database, file) as partial:
             with open_backup_source(file) as source:
                 copy_database(source, partial, progress)
             verify_backup(partial)
             renew_incarnation(partial)
+            sync(partial)
             remove_side_files(database)
     except BaseException:
         if lock is not None:  # and so is the opening held: no one else has these files locked
@@ -71,31 +75,45 @@ def refuse_existing(file: str, force: bool) -> None:
 
 
 @contextmanager
-def replacing(file: str) -> Iterator[str]:
-    """A temporary file in the same folder: renamed to `file` when the block succeeds, and removed when it fails."""
+def replacing(file: str, source: str) -> Iterator[str]:
+    """A temporary file in the same folder: renamed to `file` when the block succeeds, and removed when it fails.
+
+    It is to become as large as `source`.
+    """
     folder = os.path.dirname(os.path.abspath(file))
     try:
         descriptor, partial = tempfile.mkstemp(".partial", f"{os.path.basename(file)}.", folder)  # with mode 0600
+        os.close(descriptor)
     except OSError as error:
+        if error.errno in NO_ROOM:
+            raise full_disk(file, size_of(source)) from None
         raise CopyFailed(f"{folder} cannot be written: {error.strerror}.") from None
     try:
         yield partial
-        os.fsync(descriptor)
+        sync(partial)
         os.replace(partial, file)
-        sync_folder(folder)
+        sync(folder)
     except BaseException as error:
-        with suppress(FileNotFoundError):
-            os.unlink(partial)
+        for suffix in ("", *LOGS):
+            with suppress(FileNotFoundError):
+                os.unlink(partial + suffix)
+        if isinstance(error, apsw.FullError) or (isinstance(error, OSError) and error.errno in NO_ROOM):
+            raise full_disk(file, size_of(source)) from None
         if isinstance(error, OSError):
             raise CopyFailed(f"{file} cannot be written: {error.strerror}.") from None
+        if isinstance(error, apsw.Error):
+            raise CopyFailed(f"{file} cannot be written: {error}.") from None
         raise
-    finally:
-        os.close(descriptor)
 
 
-def sync_folder(folder: str) -> None:
-    """Sync a folder: only then is a new name in it on disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def size_of(database: str) -> int:
+    """The bytes of a database, with what its log may add."""
+    return sum(os.path.getsize(path) for path in (database, f"{database}-wal") if os.path.exists(path))
+
+
+def sync(path: str) -> None:
+    """Sync a file; or a folder, since only then is a new name in it on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -116,6 +134,12 @@ def open_backup_source(file: str) -> Iterator[apsw.Connection]:
         raise CopyFailed(error.detail) from None
     except apsw.CantOpenError:
         raise CopyFailed(f"There is no database {file}, or it cannot be opened.") from None
+    except apsw.FullError:  # the other file's disk
+        raise
+    except apsw.IOError as error:
+        if getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_SHMSIZE:
+            raise full_disk(f"{file}-shm", SHM_BYTES) from None
+        raise CopyFailed(f"{file} cannot be copied: {error}.") from None
     except apsw.Error as error:
         raise CopyFailed(f"{file} cannot be copied: {error}.") from None
 
@@ -172,9 +196,11 @@ def remove_side_files(database: str) -> None:
             connection.pragma("journal_mode", "delete")  # from now on the old file is complete by itself
     except apsw.BusyError:
         raise CannotStart(f"Another process has {database} open.") from None
+    except apsw.FullError:  # its log is still needed
+        raise
     except apsw.Error:
         pass  # it is damaged, which may be the reason for the restore
     for suffix in SIDE_FILES:
         with suppress(FileNotFoundError):
             os.unlink(database + suffix)
-    sync_folder(os.path.dirname(os.path.abspath(database)))
+    sync(os.path.dirname(os.path.abspath(database)))

@@ -8,7 +8,7 @@ from typing import Any
 import apsw
 
 from voicemem.errors import CannotStart
-from voicemem.store.copying import COPYING, CopyEnd, CopyFailed, Volume
+from voicemem.store.copying import COPYING, CopyEnd, CopyFailed, Volume, full_disk
 from voicemem.store.database import Row
 from voicemem.store.sqlite import files
 from voicemem.store.sqlite.connection import SqliteConnection
@@ -16,6 +16,7 @@ from voicemem.store.sqlite.driver import open_connection
 from voicemem.store.sqlite.words import SqliteMemoryWords
 
 BEGIN, BEGIN_ALONE = "begin", "pragma synchronous = full; begin immediate"
+CONTINUES = "The source was not changed; run the same command again to continue."
 IN_USE = "Stop it for the copy, or try the copy with a backup of the file first."
 
 
@@ -42,6 +43,9 @@ class SqliteCopy(CopyEnd):
                 raise CannotStart(f"{error.detail} {IN_USE}") from None
             raw = open_target(path) if is_target and not only_look else open_source_alone(path, only_look)
             self.connection = SqliteConnection(raw)
+        except apsw.FullError:
+            self.close()
+            raise full_disk(path, os.path.getsize(path), at_least=True) from None
         except apsw.Error as error:
             self.close()
             raise CannotStart(f"The database {path} cannot be opened: {error}.") from None
@@ -70,6 +74,8 @@ class SqliteCopy(CopyEnd):
     def guarded(self) -> Iterator[None]:
         try:
             yield
+        except apsw.FullError:
+            raise full_disk(self.path, os.path.getsize(self.path), at_least=True, left=CONTINUES) from None
         except apsw.Error as error:
             raise CopyFailed(
                 f"{self.path} cannot be written: {error}. Run the same command again to continue."
