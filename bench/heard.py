@@ -153,12 +153,13 @@ STACK = ("stack", "cut replies", "by the clock", "with a phone's stream")
 def print_tables(
     found: Sequence[Exactness], conditions: Sequence[Condition], stacks: Sequence[StackExactness], markdown: bool
 ) -> None:
-    """First as it happened, then the means under each condition, then those of stacks."""
+    """First as it happened, then (not for the page) the means under each condition, then those of stacks."""
     plain = [one for one in found if one.condition is conditions[0]]
     show_table = markdown_table if markdown else table
     heading = ("words wrong", *(condition.name for condition in conditions))
     print(show_table(EXACTNESS, exactness_rows(plain)), end="\n\n")
-    print(show_table(heading, condition_rows(found, conditions)), end="\n\n")
+    if not markdown:
+        print(table(heading, condition_rows(found, conditions)), end="\n\n")
     if stacks:
         print(show_table(STACK, stack_rows(stacks)), end="\n\n")
 

@@ -22,7 +22,7 @@ def test_the_tables_are_those_of_the_bench() -> None:
     command = [sys.executable, "-m", "bench.heard", "--markdown"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=True)
     tables = done.stdout.strip().split("\n\n")
-    assert len(tables) == 3
+    assert len(tables) == 2
     for table in tables:
         assert table in PAGE
 

@@ -14,7 +14,7 @@ from tests.support.callers.rest import RestClient
 from tests.support.events import final
 from tests.support.services import Serve
 from tests.support.waiting import eventually
-from voicemem.server.http.connections import PIECE, PIECE_BYTES, ProblemHandler
+from voicemem.server.http.connections import PIECE, READ_BYTES, ProblemHandler
 from voicemem.server.ingest.websocket import EventSocket
 from voicemem.sessions.read_models.read_model import ENCODED_AT_ONCE, ReadModel
 from voicemem.transcript.messages import Message
@@ -28,13 +28,14 @@ class Taken:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, kind: type[ProblemHandler] | type[EventSocket]) -> None:
         self.sizes: list[int] = []
-        take = kind.take
+        name = "take" if kind is EventSocket else "data_received"
+        take = getattr(kind, name)
 
         def noted(connection: ProblemHandler | EventSocket, data: bytes) -> None:
             self.sizes.append(len(data))
-            take(connection, data)  # type: ignore[arg-type]
+            take(connection, data)
 
-        monkeypatch.setattr(kind, "take", noted)
+        monkeypatch.setattr(kind, name, noted)
 
 
 async def said_by(reader: asyncio.StreamReader) -> bytes:
@@ -56,7 +57,7 @@ async def test_a_body_of_tiny_chunks_is_read_in_pieces(serve: Serve, monkeypatch
     assert f'"name":"{name}"'.encode() in await reader.read(4096)
     writer.close()
     assert sum(taken.sizes) > 6 * MANY
-    assert max(taken.sizes) <= PIECE_BYTES
+    assert max(taken.sizes) <= READ_BYTES
 
 
 async def test_pings_of_a_caller_that_has_left_are_read_in_pieces(

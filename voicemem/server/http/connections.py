@@ -6,7 +6,7 @@ with a key are never pushed out by those without.
 
 A connection that sends much at once is read piece by piece, and the others in between: an event loop hands over up to a
 quarter of a MiB at a time. That may be 40,000 pings, or 50,000 chunks of a body: hundreds of milliseconds in which no
-one else is served.
+one else is served. Of HTTP only a piece is read at a time (`InPieces`); what a websocket sent waits in a fair queue.
 
 Requests that are not HTTP get a problem document too, and are not logged: aiohttp answers and logs them before any
 handler sees them, with the bytes that were sent, keys included. Slow peers lose their connection: aiohttp itself waits
@@ -21,7 +21,8 @@ import resource
 import select
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -336,15 +337,25 @@ class Deadlines(NamedTuple):
 
 
 DEADLINES = Deadlines()
-PIECE_BYTES = 16 * 1024
-"""Read at a time of what a connection sends at once; even in chunks of one byte each it is parsed in 5 ms. Of a body
-that is not read yet, two to three pieces are kept."""
+READ_BYTES = 4 * 1024
+"""Read at a time of what a connection sends. Of a body that no handler has taken yet, two to three times as much is
+kept: aiohttp goes through all of it again for every few chunks, which may be of one byte each."""
 
 
 class ProblemHandler(RequestHandler):
     """One HTTP connection, one of `port`."""
 
-    __slots__ = ("address", "deadlines", "last_look", "on_lost", "port", "timers", "unread", "writes_resumed")
+    __slots__ = (
+        "address",
+        "deadlines",
+        "last_look",
+        "on_lost",
+        "port",
+        "requests",
+        "timers",
+        "working",
+        "writes_resumed",
+    )
 
     def __init__(self, server: web.Server, deadlines: Deadlines, port: PortConnections) -> None:
         options: dict[str, Any] = {"access_log": None, "auto_decompress": False}
@@ -353,13 +364,17 @@ class ProblemHandler(RequestHandler):
             loop=asyncio.get_running_loop(),
             keepalive_timeout=deadlines.idle,
             lingering_time=deadlines.linger,
-            read_bufsize=PIECE_BYTES,
+            read_bufsize=READ_BYTES,
             **options,
         )
         self.deadlines = deadlines
         self.port = port
         self.address: str | None = None
         self.timers: dict[str, asyncio.TimerHandle] = {}
+        self.requests = 0
+        """How many have begun to be answered."""
+        self.working = False
+        """True while a request is being answered."""
         self.writes_resumed = 0
         """How often the peer has read so much that writing could go on."""
         self.on_lost: Callable[[], object] | None = None
@@ -370,12 +385,12 @@ class ProblemHandler(RequestHandler):
         connection = cast(asyncio.Transport, transport)
         peer = connection.get_extra_info("peername")
         self.address = str(peer[0]) if peer else None
-        self.unread = Unread(self, connection, self.port.turns, PIECE_BYTES)
         super().connection_made(connection)
         if not self.port.admit(self):
             return
-        self.timers["head"] = self._loop.call_later(self.deadlines.head, self.check_head, connection)
-        self.timers["read"] = self._loop.call_later(self.deadlines.read, self.check_stalled, connection)
+        loop = asyncio.get_running_loop()
+        self.timers["head"] = loop.call_later(self.deadlines.head, self.check_head, connection)
+        self.timers["read"] = loop.call_later(self.deadlines.read, self.check_stalled, connection)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self.port.remove(self)
@@ -386,32 +401,26 @@ class ProblemHandler(RequestHandler):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if not data:  # from aiohttp itself, which goes on with what it has
-            super().data_received(data)
-            return
         self.port.count_received(self, len(data))
-        self.unread.receive(data)
-
-    def take(self, data: bytes) -> None:
         super().data_received(data)
 
-    @property
-    def takes_more(self) -> bool:
-        return not (self._reading_paused or self._buffer_paused)
-
-    def _resume_transport_reading(self) -> None:
-        if self.unread:
-            self.unread.wait_in_line()
-        else:
-            super()._resume_transport_reading()
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        """Answer a request: meanwhile the connection gives way to no other."""
+        self.requests += 1
+        self.working = True
+        try:
+            yield
+        finally:
+            self.working = False
 
     def is_idle(self) -> bool:
-        return self._current_request is None and not self._messages
+        return not self.working
 
     def turn_away(self) -> None:
         """Close; say why, unless the peer has had an answer and may take this for one to its next request."""
         transport = cast(asyncio.Transport, self.transport)
-        if self._request_count == 0:
+        if self.requests == 0:
             transport.write(turned_away())
         transport.close()
         if transport.get_write_buffer_size():
@@ -422,7 +431,7 @@ class ProblemHandler(RequestHandler):
         super().resume_writing()
 
     def check_head(self, connection: asyncio.Transport) -> None:
-        if self._request_count == 0:
+        if self.requests == 0:
             connection.abort()
 
     def check_stalled(self, connection: asyncio.Transport) -> None:
@@ -430,12 +439,13 @@ class ProblemHandler(RequestHandler):
         # Three numbers, since each alone can stay the same while the peer reads: the bytes that wait may be as many
         # again, writing is only resumed after it was paused, and a long answer is one request.
         unsent = connection.get_write_buffer_size()
-        seen = (unsent, self.writes_resumed, self._request_count)
+        seen = (unsent, self.writes_resumed, self.requests)
         if unsent and seen == self.last_look:
             connection.abort()
             return
         self.last_look = seen
-        self.timers["read"] = self._loop.call_later(self.deadlines.read, self.check_stalled, connection)
+        timer = asyncio.get_running_loop().call_later(self.deadlines.read, self.check_stalled, connection)
+        self.timers["read"] = timer
 
     def log_exception(self, *args: Any, **more: Any) -> None:
         """Log faults of the service only: a caller could fill the log with broken bodies that no handler reads."""
@@ -458,6 +468,35 @@ class ProblemHandler(RequestHandler):
         response.headers["Server"] = SERVER
         response.force_close()
         return response
+
+
+class InPieces(asyncio.BufferedProtocol):
+    """Hands what comes to a connection in pieces: only with a buffer can a protocol say how much is read at a time.
+
+    All connections share the buffer, since each piece is copied out of it at once.
+    """
+
+    def __init__(self, connection: asyncio.Protocol, buffer: bytearray) -> None:
+        self.connection = connection
+        self.buffer = buffer
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.connection.data_received(bytes(memoryview(self.buffer)[:nbytes]))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.connection.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.connection.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self.connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.connection.resume_writing()
 
 
 async def answer_expect(request: web.Request) -> web.StreamResponse | None:
@@ -487,8 +526,9 @@ async def listen(
     """Listen with a runner that was set up, or only take the port. Raises `OSError`."""
     server = runner.server
     assert server is not None
+    buffer = bytearray(READ_BYTES)
     return await asyncio.get_running_loop().create_server(
-        lambda: ProblemHandler(server, deadlines, connections),
+        lambda: InPieces(ProblemHandler(server, deadlines, connections), buffer),
         address.host,
         address.port,
         backlog=BACKLOG,

@@ -22,7 +22,7 @@ from voicemem.protocol.explanations import converted, describe_error
 from voicemem.protocol.types import MAX_FRAME_BYTES, SESSION_ID_PATTERN, JsonObject, Name, fields_of, matching
 from voicemem.runtime import FairQueue
 from voicemem.security.access import Gate, Grant
-from voicemem.server.http.connections import authenticated
+from voicemem.server.http.connections import ProblemHandler, authenticated
 from voicemem.server.http.problems import SERVER, Handler, headers_of, problem_response
 from voicemem.server.http.routes import NoQuery, Route
 from voicemem.services import Services
@@ -294,7 +294,10 @@ def observe_requests(telemetry: Telemetry) -> Middleware:
         status = 499  # the caller has hung up, as in nginx
         method = request.method if request.method in METHODS else "other"
         attributes = {"http.request.method": method, "http.route": route}
-        with tracer.span(f"{method} {route}", "server", attributes, [tracer.origin(request.headers)]) as span:
+        connection = request.protocol
+        assert isinstance(connection, ProblemHandler)
+        origins = [tracer.origin(request.headers)]
+        with connection.work(), tracer.span(f"{method} {route}", "server", attributes, origins) as span:
             try:
                 response = await handler(request)
                 status = response.status
