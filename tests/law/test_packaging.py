@@ -218,6 +218,7 @@ def test_a_fault_of_ours_is_not_taken_for_a_missing_extra() -> None:
     ],
     ids=["another project's files", "a link to a checkout of ours"],
 )
+@pytest.mark.long
 def test_another_project_in_the_same_folder_is_reported(tmp_path: Path, record: str, warned: bool) -> None:
     """The command says so in one sentence, and goes on."""
     folder = tmp_path / "voicemem-0.2.3.dist-info"

@@ -44,11 +44,11 @@ async def node_on(store: Store, clock: Clock = now_ms, **settings: Any) -> Async
 
 @pytest.fixture
 async def serve() -> AsyncIterator[Serve]:
-    """Start a service with this clock and these settings (in memory and on free ports unless they say otherwise)."""
+    """Start a service with this clock and these settings; by default in memory, on free ports, without the page."""
     async with AsyncExitStack() as stack:
 
         async def start(clock: Clock | None = None, /, **settings: Any) -> App:
-            chosen = Settings(**{"store": "memory:", "rest": ANY_PORT, "ingest": ANY_PORT, **settings})
+            chosen = Settings(**{"store": "memory:", "rest": ANY_PORT, "ingest": ANY_PORT, "ui": False, **settings})
             return await stack.enter_async_context(running(chosen, clock))
 
         yield start

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from websockets.asyncio.client import connect
 
 from tests.support.callers.producer import connected_producer
@@ -65,6 +66,7 @@ async def test_bare_frames_on_a_path_of_their_own(app: App, api: RestClient, rec
     await eventually(said(expected["contents"]), contents)
 
 
+@pytest.mark.long
 @recorded
 async def test_envelopes_on_the_path_of_a_dialect(app: App, api: RestClient, recording: Recording) -> None:
     """Envelopes with times give the memory exactly."""
@@ -75,6 +77,7 @@ async def test_envelopes_on_the_path_of_a_dialect(app: App, api: RestClient, rec
     assert recording.document("contents")["contents"] == await hang_up(api, app, recording)
 
 
+@pytest.mark.long
 @recorded
 async def test_numbered_envelopes_next_to_events(app: App, api: RestClient, recording: Recording) -> None:
     """A tee opens a session with a dialect, numbers its envelopes, and gets acks; what says nothing takes its seq."""
@@ -90,6 +93,7 @@ async def test_numbered_envelopes_next_to_events(app: App, api: RestClient, reco
     assert {("frame", recording.dialect)} == {(event["type"], event["dialect"]) for event in events}
 
 
+@pytest.mark.long
 @recorded
 async def test_frames_over_http(app: App, api: RestClient, recording: Recording) -> None:
     """A batch of envelopes is a body, and `native=true` shows the events that were made of them."""

@@ -38,6 +38,7 @@ def events_of(call: Path) -> list[JsonObject]:
     return [json.loads(line) for line in call.read_text("utf-8").splitlines()]
 
 
+@pytest.mark.long
 def test_the_document_is_valid() -> None:
     """It is OpenAPI 3.1, and each of its schemas JSON Schema 2020-12."""
     assert [] == list(OpenAPIV31SpecValidator(openapi_document()).iter_errors())

@@ -174,6 +174,7 @@ async def test_a_late_embedder_holds_up_nothing(serve: Serve, embedder: Embeddin
     await eventually("hybrid", mode)
 
 
+@pytest.mark.long
 async def test_many_searches_at_once_ask_a_bounded_number_of_times(serve: Serve, embedder: EmbeddingServer) -> None:
     """For each query once, and not for all that come at once while the embedder hangs."""
     app = await serve(**settings_for(embedder, embeddings_wait_ms=50))

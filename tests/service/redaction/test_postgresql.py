@@ -12,6 +12,7 @@ from secrets import randbelow
 from typing import Any
 
 import psycopg
+import pytest
 from websockets.asyncio.client import connect
 
 from tests.service.redaction.test_redaction import CARD, CARDS, planted
@@ -49,6 +50,7 @@ def files_of(folder: Path) -> Iterator[bytes]:
             yield path.read_bytes()
 
 
+@pytest.mark.long
 async def test_neither_rows_nor_files_have_what_was_cut_off(tmp_path: Path) -> None:
     """Numbers in events, in every text of every recorded call, in documents; of ended and open calls."""
     tail = f"{randbelow(10**10):010}"  # other tests leave numbers of their own in the server's files

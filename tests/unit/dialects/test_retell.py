@@ -124,6 +124,7 @@ def webhooks() -> list[JsonObject]:
     ]
 
 
+@pytest.mark.long
 def test_webhooks_fit_the_types_of_the_sdk() -> None:
     """Each recorded call object is one of retell-sdk's, with every element of its transcripts."""
     from retell.types import WebCallResponse  # takes seconds

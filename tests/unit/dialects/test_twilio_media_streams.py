@@ -29,6 +29,7 @@ NETWORKS = (Network(20), Network(150, 60), Network(300, 100))
 TEXT = "In Oslo it rains until the evening, and tomorrow the sun comes out."
 
 
+@pytest.mark.long
 async def test_words_of_cut_replies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside each stack, at most 0.6 words of a cut reply are wrong, whatever the network and the app are like."""
     for stack in STACKS.values():
@@ -42,6 +43,7 @@ async def test_words_of_cut_replies(monkeypatch: pytest.MonkeyPatch) -> None:
         assert sum(wrong) / len(wrong) <= 0.6, stack.name
 
 
+@pytest.mark.long
 async def test_words_of_a_call_that_is_hung_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the last reply what the phone had played when the caller hung up; nothing before it was sent to the phone."""
     for stack in STACKS.values():

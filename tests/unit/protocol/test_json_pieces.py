@@ -77,6 +77,7 @@ def walk(text: bytes) -> None:
     pieces.end()
 
 
+@pytest.mark.long
 def test_values_are_not_made() -> None:
     """To walk through a million numbers takes no memory for them."""
     text = b"[" + b"[0,0,0,0]," * 200_000 + b"0]"

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -85,6 +86,7 @@ def test_a_reader_goes_on_with_another_server(journal: Any, unfinished: bool, da
     assert exact_json(history_of(keyed.state, unfinished)) == exact_json(reader.shown())
 
 
+@pytest.mark.long
 @every_row("unfinished", [False, True])
 @every_row("recording", RECORDINGS, ids=str)
 def test_a_reader_of_another_stack_s_call_has_the_history(recording: Recording, unfinished: bool) -> None:

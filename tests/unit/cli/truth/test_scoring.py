@@ -120,6 +120,7 @@ def test_a_done_before_needs_a_sentence_that_had_ended() -> None:
     assert list(scores(call(known), KINDS["done_before"], CONDITIONS[0])) == []
 
 
+@pytest.mark.long
 @every_row("true", load_calls(TRUTH / "calls"), ids=lambda true: true.name)
 def test_a_true_call_folds(true: TrueCall) -> None:
     """Whatever the evidence, complete replies stay whole, and word times and texts are exact."""

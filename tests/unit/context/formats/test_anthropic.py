@@ -44,7 +44,7 @@ def blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @given(memories, tool_uses)
 def test_messages_are_anthropics(memory: Sequence[Message], tools: Sequence[ToolUse]) -> None:
     """Anthropic's types take whatever was said and called."""

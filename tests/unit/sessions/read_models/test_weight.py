@@ -84,6 +84,7 @@ def fold_call(texts: list[bytes], is_read: bool) -> ReadModel:
     return read_model
 
 
+@pytest.mark.long
 @every_row("is_read", [False, True], ids=["folded", "read"])
 @every_row("name", CALLS)
 def test_the_weight_is_near_what_python_takes(name: str, is_read: bool) -> None:
@@ -118,6 +119,7 @@ def test_growth_is_assumed_to_go_on_as_before() -> None:
     assert (PACKED_BYTES + len(read_model.packed), False) == (read_model.weight, read_model.has_grown)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("has_figures", [False, True], ids=["alone", "with figures"])
 def test_the_weight_of_packed_memories_is_near_what_python_takes(has_figures: bool) -> None:
     """Many short calls that have ended count for what they take, as they are kept."""

@@ -56,6 +56,7 @@ CONFIGS: list[tuple[str, Callable[[], Any]]] = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make", [make for _, make in CONFIGS], ids=[name for name, _ in CONFIGS])
 def test_the_weight_is_near_what_python_takes(make: Callable[[], Any]) -> None:
     """Rather too much than too little, whatever is in a configuration."""

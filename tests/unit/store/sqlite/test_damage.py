@@ -129,6 +129,7 @@ async def stored(path: str, key: int) -> list[bytes]:
         await store.close_store()
 
 
+@pytest.mark.long
 @pytest.mark.fault(28)
 def test_a_torn_log_at_every_byte(files: Files, tmp_path: Path) -> None:
     """Wherever in its last commit the log ends, exactly the commits before are there; the last needs every byte.
