@@ -211,9 +211,10 @@ class WorkingMemory:
             stream = await self.journal.ensure_user(owner.project, owner.id, now_ms)
         payload = msgspec.json.encode(event)
         try:
-            return await self.journal.append_server_event(stream.key, payload, position, now_ms) is not None
-        except Refused:
-            if owner.scope == "session":
+            adds = event.operation != "clear"
+            return await self.journal.append_server_event(stream.key, payload, position, now_ms, adds) is not None
+        except Refused as refused:
+            if owner.scope == "session" or refused.code != "unknown_session":
                 raise
             return False  # the user was erased meanwhile: the next attempt creates it again
 
@@ -276,7 +277,7 @@ class WorkingMemory:
         """Journal a change of the data; the data after it. Raises `Refused` (`too_big`, `unknown_session`)."""
         async with self.locks.setdefault(("session", stream.project, stream.id), asyncio.Lock()):
             check_data = partial(checked_data, event=event)
-            return (await append_derived(self.read_models, stream, check_data, self.clock))[1].state.data
+            return (await append_derived(self.read_models, stream, check_data, self.clock, True))[1].state.data
 
 
 def prepare_change(before: DocumentView, change: DocumentChange) -> tuple[documents.Form, DocumentChange]:

@@ -19,13 +19,15 @@ async def append_derived(
     stream: Stream,
     make: Callable[[ReadModel], ServerEvent | None],
     now_ms: Callable[[], int],
+    for_caller: bool = False,
 ) -> tuple[Stream, ReadModel]:
     """Journal the event that `make` derives from the read model; return the session and the read model after it.
 
     `make` is pure; when it returns None nothing is journaled. The event may only come right after what it was derived
     from, so the append expects that position, and is tried again when another event came first.
 
-    Raises `Refused` (`unknown_session`, and what `make` raises), `SessionQuarantined`, `StoreUnavailable`.
+    Raises `Refused` (`unknown_session`, and what `make` raises), `SessionQuarantined`, `StoreUnavailable`, and for an
+    event that holds what a caller wants stored (`for_caller`) `QuotaExceeded`.
     """
     for _ in range(MAX_APPEND_ATTEMPTS):
         current = await read_models.store.journal.get_session(stream.project, stream.id)
@@ -34,7 +36,7 @@ async def append_derived(
         if event is None:
             return current, read_model
         appended = await read_models.store.journal.append_server_event(
-            stream.key, msgspec.json.encode(event), read_model.position, now_ms()
+            stream.key, msgspec.json.encode(event), read_model.position, now_ms(), for_caller
         )
         if appended is not None:
             return appended, await read_models.get(appended)

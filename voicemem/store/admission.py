@@ -1,9 +1,15 @@
 """Admission: what callers may begin and store, decided in one place for every way in (docs/limits.md).
 
-Names of producers are decided when a producer is opened or restored, quotas in the transaction of what they bound.
+Names of producers are decided when one is opened or restored. Quotas are decided in the transaction of what they bound,
+so no two callers can both get the last of something, on any node.
 """
 
-from voicemem.errors import Refused
+from collections.abc import Callable
+from typing import Protocol
+
+from voicemem.errors import QuotaExceeded, Refused
+from voicemem.store.database import Connection
+from voicemem.store.records import Quotas
 
 OWN_PRODUCERS = frozenset({"agora.rest", "api", "gateway"})
 OWN_SUFFIXES = (".hooks", ".observer")
@@ -23,3 +29,103 @@ def check_producer(name: str) -> str:
     if is_own_producer(name):
         raise Refused("invalid_field", f"The producer name {name} is reserved for the service; use another one.")
     return name
+
+
+DAY_MS = 86_400_000
+COUNT_OPEN = """
+    select count(*) from (select 1 from streams where {whose} and state = 'running' limit :most) c
+"""
+COUNT_BEGUN = """
+    select count(*) from (
+        select key from (select key from streams where {whose} and started_ms >= :since limit :most) a
+        union select key from (select key from streams where {whose} and restored_ms >= :since limit :most) b
+    ) c
+"""
+"""Each reads indexes only, and no more of them than the quota. What is restored may say that it started long ago."""
+IS_OWN, IS_OF_KEY = "project = :name and kind = 'session'", "key_id = :name and key_id is not null"
+SELECT_QUOTAS_OF_KEY = "select open_sessions, sessions_per_day from keys where id = :id"
+SELECT_KEY_ID = "select key_id from streams where key = :key"
+
+
+class AdmittingRows(Protocol):
+    """The rows of a transaction, as far as admission needs them."""
+
+    connection: Connection
+    quotas: Quotas
+    count_quota_refusal: Callable[[str], None]
+
+    def is_full(self, project: str) -> bool: ...
+
+
+def admit_session(rows: AdmittingRows, project: str, key_id: str | None, now_ms: int) -> bool:
+    """Raise `QuotaExceeded` if the project, or the key, may not begin another session now; a refusal is counted.
+
+    Returns whether the session counts for the key.
+    """
+    admit_bytes(rows, project)
+    try:
+        check_sessions(rows, rows.quotas, "project", project, now_ms)
+        own = own_quotas(rows, key_id)
+        if own is not None:
+            check_sessions(rows, own, "key", str(key_id), now_ms)
+    except QuotaExceeded as exceeded:
+        rows.count_quota_refusal(exceeded.quota)
+        raise
+    return own is not None
+
+
+def admit_bytes(rows: AdmittingRows, project: str) -> None:
+    """Raise `QuotaExceeded` if the project has used up its bytes; a refusal is counted.
+
+    Asked before everything that callers store, but for ends, and for what frees bytes.
+    """
+    if rows.quotas.stored_bytes and rows.is_full(project):
+        rows.count_quota_refusal("stored_bytes")
+        raise QuotaExceeded(
+            "stored_bytes",
+            f"The project may store {rows.quotas.stored_bytes} bytes (stored_bytes); erase sessions, or let them"
+            " expire.",
+        )
+
+
+def may_run_again(rows: AdmittingRows, project: str, key: int) -> bool:
+    """Return whether an ended session may run again beside those that are open; a refusal is counted."""
+    quotas = Quotas(open=rows.quotas.open)
+    try:
+        check_sessions(rows, quotas, "project", project, 0)
+        (key_id,) = rows.connection.one(SELECT_KEY_ID, key=key)
+        own = own_quotas(rows, key_id)
+        if own is not None:
+            check_sessions(rows, Quotas(open=own.open), "key", key_id, 0)
+    except QuotaExceeded as exceeded:
+        rows.count_quota_refusal(exceeded.quota)
+        return False
+    return True
+
+
+def own_quotas(rows: AdmittingRows, key_id: str | None) -> Quotas | None:
+    """The quotas of a key that has any."""
+    own = None if key_id is None else rows.connection.row(SELECT_QUOTAS_OF_KEY, id=key_id)
+    return None if own is None or not any(own) else Quotas(*own)
+
+
+def check_sessions(rows: AdmittingRows, quotas: Quotas, whose: str, name: str, now_ms: int) -> None:
+    """Raise `QuotaExceeded` if a project or a key may not have another session now."""
+    midnight_ms = now_ms - now_ms % DAY_MS
+    is_whose = IS_OWN if whose == "project" else IS_OF_KEY
+
+    def has(query: str, most: int, **values: int) -> bool:
+        return bool(rows.connection.one(query.format(whose=is_whose), name=name, most=most, **values)[0] >= most)
+
+    if quotas.open or quotas.per_day:
+        rows.connection.lock(f"sessions of {whose} {name}")
+    if quotas.open and has(COUNT_OPEN, quotas.open):
+        raise QuotaExceeded(
+            "open_sessions", f"The {whose} may have {quotas.open} open sessions (open_sessions); end one first."
+        )
+    if quotas.per_day and has(COUNT_BEGUN, quotas.per_day, since=midnight_ms):
+        raise QuotaExceeded(
+            "sessions_per_day",
+            f"The {whose} may begin {quotas.per_day} sessions a day (sessions_per_day), from midnight UTC on.",
+            (midnight_ms + DAY_MS - now_ms) / 1000,
+        )

@@ -7,7 +7,8 @@ import msgspec
 
 from voicemem.errors import Refused
 from voicemem.protocol.comparison import is_same_event
-from voicemem.store.stream_changes import StreamRows, apply_session_patch, declare_gap, reopen
+from voicemem.store.admission import may_run_again
+from voicemem.store.stream_changes import StreamRows, append_gap, apply_session_patch, declare_gap, reopen
 from voicemem.store.streams import (
     AppendResult,
     Batch,
@@ -39,6 +40,9 @@ class BatchAppend:
         self.now_ms = now_ms
         self.is_full = full
         """True if the project has used up its bytes: then nothing but ends is taken, so that calls can end."""
+        self.left_out: range | None = None
+        """Seqs in a row that were refused since the bytes are used up: one gap is journaled for all of them."""
+        self.leaves_out = False
         self.open_run: JournalRun | None = None
         self.payloads: list[bytes] = []
         """Of the newest run, which grows while positions and seqs are consecutive."""
@@ -51,7 +55,10 @@ class BatchAppend:
         if self.batch.expected_position not in (None, self.stream.position):
             return AppendResult(self.stream, self.producer.next_seq, None, position_taken=True)
         reopens = (
-            not self.is_full and may_reopen(self.stream, self.now_ms) and any(map(self.would_be_stored, self.offers))
+            not self.is_full
+            and may_reopen(self.stream, self.now_ms)
+            and any(map(self.would_be_stored, self.offers))
+            and may_run_again(self.rows, self.stream.project, self.stream.key)
         )
         if reopens:
             reopen(self.rows, self.stream, self.now_ms)
@@ -62,12 +69,13 @@ class BatchAppend:
         if declared and self.batch.from_seq is not None:
             declare_gap(self.rows, self.stream, self.producer, self.batch.from_seq, self.now_ms)
         outcomes = [self.append_offer(offer) for offer in self.offers]
+        self.note_left_out()
         if self.is_expected_back(outcomes):
             self.producer.expected_until_ms = self.batch.expected_until_ms
-        if declared or self.needs_producer_row():
+        if declared or self.leaves_out or self.needs_producer_row():
             self.rows.save_producer(self.stream.key, self.producer)
         same = self.stream.ending_ms == ending and self.stream.config is config
-        if self.stream.silent_since_ms is not None or declared or not same:
+        if self.stream.silent_since_ms is not None or declared or self.leaves_out or not same:
             self.rows.save_stream(self.stream)
         return AppendResult(self.stream, self.producer.next_seq, None, outcomes, reopens)
 
@@ -114,6 +122,9 @@ class BatchAppend:
         return outcome
 
     def store_offer(self, offer: Offer) -> Outcome:
+        if self.is_full and offer.ending is None:
+            return self.leave_out(offer)
+        self.note_left_out()
         refusal = offer.refusal or self.apply_effect(offer)
         payload = msgspec.json.encode({"type": "refused", "code": refusal}) if refusal else offer.payload
         self.stream.position += 1
@@ -124,6 +135,21 @@ class BatchAppend:
             self.producer.next_seq = offer.seq + 1
             self.stored[offer.seq] = payload
         return Outcome(self.stream.position, refusal)
+
+    def leave_out(self, offer: Offer) -> Outcome:
+        """Refuse an event whose project has used up its bytes. Its seq is used up too, so that the call can go on."""
+        self.rows.count_quota_refusal("stored_bytes")
+        if offer.seq is not None:
+            first = offer.seq if self.left_out is None else self.left_out.start
+            self.left_out = range(first, offer.seq + 1)
+            self.producer.next_seq = offer.seq + 1
+        return Outcome(code=offer.refusal or "quota_exceeded")
+
+    def note_left_out(self) -> None:
+        """Journal one gap for all that was left out so far."""
+        if self.left_out is not None:
+            append_gap(self.rows, self.stream, self.producer.name, self.left_out, self.now_ms)
+            self.left_out, self.leaves_out, self.open_run = None, True, None
 
     def add_to_run(self, offer: Offer, payload: bytes) -> None:
         """Add an event to the newest run, or begin one.
@@ -140,9 +166,6 @@ class BatchAppend:
 
     def apply_effect(self, offer: Offer) -> str | None:
         """Apply an update or an end to the stream. Returns the code of an event that is refused."""
-        if self.is_full and offer.ending is None:
-            self.rows.count_quota_refusal("stored_bytes")
-            return "quota_exceeded"
         if offer.update is not None:
             try:
                 apply_session_patch(self.rows, self.stream, offer.update, self.now_ms)
@@ -169,7 +192,7 @@ class BatchAppend:
                 self.known_seqs.append(known)
         payload = self.stored.get(seq)
         if payload is None:  # in a declared gap: it can no longer be stored, so it must not be acknowledged
-            return Outcome(code="seq_conflict")
+            return Outcome(code="quota_exceeded" if self.is_full else "seq_conflict")
         if payload.startswith(b'{"type":"refused"'):
             return Outcome(code=str(OBJECT_DECODER.decode(payload)["code"]), duplicate=True)
         if offer.refusal is None and is_same_event(payload, offer.payload):

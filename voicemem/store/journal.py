@@ -12,6 +12,7 @@ from voicemem.config.session import SessionPatch, apply_patch
 from voicemem.errors import Refused
 from voicemem.protocol.comparison import SORTED
 from voicemem.store import stream_changes as changes
+from voicemem.store.admission import admit_bytes, may_run_again
 from voicemem.store.database import Connection, Port, reads, writes
 from voicemem.store.records import (
     CLIENT_ID_LABEL,
@@ -30,6 +31,7 @@ from voicemem.store.streams import (
     USER_KIND,
     AppendResult,
     Batch,
+    ProducerState,
     SessionEnding,
     Stream,
     ending_if_due,
@@ -204,10 +206,12 @@ class Journal(Port):
         if stream is None:
             stream = changes.create_session(rows, project, session_id, session_patch, now_ms, key_id)
         changes.refuse_erased(stream)
-        reopened = may_reopen(stream, now_ms)
+        reopened = may_reopen(stream, now_ms) and may_run_again(rows, project, stream.key)
         if reopened:
             changes.reopen(rows, stream, now_ms)
         lease = rows.producer(stream.key, producer)
+        if not created and lease == ProducerState(producer):  # a new one
+            admit_bytes(rows, project)
         lease.epoch += 1
         lease.node, lease.expected_until_ms = node, None
         if from_seq is not None and from_seq > lease.next_seq and stream.state == "running":
@@ -258,6 +262,7 @@ class Journal(Port):
         stream = changes.find(rows, key)
         if stream.state == "ended":
             raise Refused("session_ended")
+        admit_bytes(rows, stream.project)
         changes.apply_session_patch(rows, stream, session_patch, now_ms)
         rows.append_server_event(stream, now_ms, payload)
         rows.save_stream(stream)
@@ -265,16 +270,25 @@ class Journal(Port):
 
     @writes
     def append_server_event(
-        self, connection: Connection, key: int, payload: bytes, expected: int, now_ms: int
+        self,
+        connection: Connection,
+        key: int,
+        payload: bytes,
+        expected: int,
+        now_ms: int,
+        for_caller: bool = False,
     ) -> Stream | None:
         """Journal an event of the server's own at position `expected` + 1; None when that position is taken.
 
-        Also on a session that has ended, and on a user's stream. Raises `Refused` (`unknown_session`).
+        Also on a session that has ended, and on a user's stream. Raises `Refused` (`unknown_session`), and
+        `QuotaExceeded` if it holds what a caller wants stored (`for_caller`).
         """
         rows: StreamRows = connection.streams
         stream = changes.find(rows, key)
         if stream.position != expected:
             return None
+        if for_caller:
+            admit_bytes(rows, stream.project)
         rows.append_server_event(stream, now_ms, payload)
         rows.save_stream(stream)
         return stream
@@ -445,6 +459,7 @@ class Journal(Port):
         rows: StreamRows = connection.streams
         stream = rows.find_by_name(project, USER_KIND, user_id)
         if stream is None:
+            admit_bytes(rows, project)
             stream = changes.new_stream(project, USER_KIND, user_id, {}, now_ms)
             rows.add_stream(stream)
         return stream

@@ -13,6 +13,7 @@ from voicemem.errors import Refused
 from voicemem.protocol.memories import time_ms
 from voicemem.search.passages import MemoryWords, memory_words
 from voicemem.search.words import QueryWord
+from voicemem.store.admission import admit_bytes
 from voicemem.store.database import Connection, Database, columns, scans, writes
 from voicemem.store.scopes import FIRST_MS, LAST_MS, Scope
 from voicemem.store.stream_changes import find, new_stream
@@ -415,6 +416,8 @@ class Memories:
         stream = find(changes, key)
         if stream.position != expected or not all(is_there(connection, row.key, row) for row, _ in replaced):
             return None
+        if payloads and any(row.removed_ms is None for row in rows):
+            admit_bytes(changes, stream.project)
         left_over = refuse_taken_ids(connection, stream.project, key, rows, replaced)
         for row, payload in replaced:
             before = find(changes, row.key)

@@ -115,9 +115,9 @@ class Store(ABC):
         """Bound the sessions and bytes of each project; to be called before anything else.
 
         What begins a session too many, or one in a project whose bytes are used up, raises `QuotaExceeded`. Events of
-        such a project, but for ends, are journaled as refused (`quota_exceeded`). `count_refusal` is
-        called with the name of the quota for each of them, on any thread. Raises `CannotStart`.
-        The limits of the key that begins one (`key_id`) hold as well, and always.
+        such a project, but for ends, are refused, and leave one gap; nothing else is stored for its callers
+        (`store.admission`). `count_refusal` is called with the name of the quota for each of them, on any thread.
+        Raises `CannotStart`. The limits of the key that begins one (`key_id`) hold as well, and always.
         """
 
     async def read_clock(self) -> int | None:

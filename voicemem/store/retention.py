@@ -14,7 +14,7 @@ from voicemem.errors import DamagedEntry
 from voicemem.store.database import Connection, Database, Port, writes
 from voicemem.store.memories import Memories
 from voicemem.store.runs import RUN_COLUMNS, RunRow, compress_runs, to_run
-from voicemem.store.stream_changes import StreamRows
+from voicemem.store.stream_changes import StreamRows, config_bytes
 from voicemem.store.streams import ERASED_USER_KIND, USER_KIND, Stream, mark_erased
 from voicemem.store.transcript_index import TranscriptIndex
 from voicemem.store.upkeep import Portion
@@ -199,6 +199,7 @@ def erase(rows: StreamRows, stream: Stream, now_ms: int) -> None:
     if stream.state == "erased":
         return
     key, connection = stream.key, rows.connection
+    rows.count_stored(key, -config_bytes(stream.config))
     mark_erased(stream, now_ms)
     rows.save_stream(stream)
     rows.save_overview(stream)

@@ -13,8 +13,9 @@ from typing import Any
 import msgspec
 
 from voicemem.config.session import SessionPatch, apply_patch
-from voicemem.errors import QuotaExceeded, Refused, StoreUnavailable
+from voicemem.errors import Refused, StoreUnavailable
 from voicemem.protocol.types import JsonObject
+from voicemem.store.admission import admit_session
 from voicemem.store.database import Connection, Row
 from voicemem.store.outbox import enqueue_close, enqueue_start, save_session_endpoint
 from voicemem.store.records import Quotas, RestoredSession
@@ -114,7 +115,7 @@ class StreamRows(ABC):
         """Return whether a project has used up its bytes, where they are bounded."""
 
     def count_stored(self, key: int, size: int) -> None:
-        """Count bytes that were added to the archives of a stream, or below zero, deleted."""
+        """Count bytes that were added to the archives or configuration of a stream, or below zero, deleted."""
         return
 
     # Streams
@@ -137,6 +138,7 @@ class StreamRows(ABC):
         stream.key = self.new_stream_key()
         if not self.connection.execute(INSERT_STREAM, **stream_values(stream)):
             raise Conflict
+        self.count_stored(stream.key, config_bytes(stream.config))
         if stream.kind == SESSION_KIND and not IN_OVERVIEW.isdisjoint(stream.config):
             self.save_overview(stream)
 
@@ -198,19 +200,20 @@ def to_stream(row: Row) -> Stream:
     return Stream(*values)
 
 
+def config_bytes(config: JsonObject) -> int:
+    """What a configuration counts for the quota of bytes; an empty one counts nothing."""
+    return len(msgspec.json.encode(config)) - len("{}") if config else 0
+
+
 def label_digest(name: str, value: str) -> bytes:
     """Return a digest that finds the sessions with a label, in place of both, which are too long for an index."""
     return sha256(msgspec.json.encode([name, value])).digest()
 
 
-DAY_MS = 86_400_000
 SELECT_PRODUCER_NAMES = "select name from producers where stream = :stream"
 SELECT_PRODUCERS_NOT_ENDED = f"{SELECT_PRODUCER_NAMES} and not ended"
-COUNT_SESSIONS = "select count(*) from ( select 1 from streams where {whose} and {which} limit :most ) c"
-"""Reads an index only, and no more of it than the quota."""
-IS_OWN, IS_OF_KEY = "project = :name and kind = 'session'", "key_id = :name and key_id is not null"
-SELECT_QUOTAS_OF_KEY = "select open_sessions, sessions_per_day from keys where id = :id"
 SAVE_KEY_ID = "update streams set key_id = :key_id where key = :key"
+SAVE_RESTORED = "update streams set restored_ms = :now_ms where key = :key"
 SELECT_IS_NAME_TAKEN = f"""
     select 1 from streams where project = :project and md5(name) = md5(:name) and state = 'running'
     and name is not null and kind = '{SESSION_KIND}' limit 1
@@ -245,7 +248,7 @@ def create_session(
     stream = new_stream(project, SESSION_KIND, session_id, apply_patch({}, session_patch.public), now_ms)
     if takes_name:
         refuse_taken_name(rows, stream)
-    is_counted = check_quotas(rows, project, key_id, now_ms)
+    is_counted = admit_session(rows, project, key_id, now_ms)
     rows.add_stream(stream)
     if is_counted:
         rows.connection.execute(SAVE_KEY_ID, key_id=key_id, key=stream.key)
@@ -278,7 +281,7 @@ def restore_session(
     is written.
     """
     source = None if restored.secrets_of is None else find(rows, restored.secrets_of)
-    is_counted = check_quotas(rows, project, key_id, now_ms)
+    is_counted = admit_session(rows, project, key_id, now_ms)
     stream = new_stream(project, SESSION_KIND, session_id, apply_patch({}, session_patch.public), now_ms)
     stream.started_ms, stream.position = restored.started_ms, len(restored.rows)
     if restored.ended_ms is not None:
@@ -292,6 +295,7 @@ def restore_session(
     if source is not None:
         rows.connection.execute(COPY_SECRETS, key=stream.key, source=source.key)
     save_secrets(rows, stream, session_patch, now_ms)
+    rows.connection.execute(SAVE_RESTORED, key=stream.key, now_ms=now_ms)
     for run in group_runs(stream.key, restored.rows):
         rows.add_run(run)
     for producer in restored.producers:
@@ -301,53 +305,6 @@ def restore_session(
     else:
         enqueue_start(rows.connection, stream, now_ms)
     return stream
-
-
-def check_quotas(rows: StreamRows, project: str, key_id: str | None, now_ms: int) -> bool:
-    """Raise `QuotaExceeded` if the project, or the key, may not begin another session now; a refusal is counted.
-
-    Checked in the transaction of what they bound: two callers cannot both get the last. Returns whether the session
-    counts for the key.
-    """
-    quotas = rows.quotas
-    try:
-        if quotas.stored_bytes and rows.is_full(project):
-            raise QuotaExceeded(
-                "stored_bytes",
-                f"The project may store {quotas.stored_bytes} bytes (stored_bytes); erase sessions, or let them"
-                " expire.",
-            )
-        check_sessions(rows, quotas, "project", project, now_ms)
-        own = None if key_id is None else rows.connection.row(SELECT_QUOTAS_OF_KEY, id=key_id)
-        if own is None or not any(own):
-            return False
-        check_sessions(rows, Quotas(*own), "key", str(key_id), now_ms)
-    except QuotaExceeded as exceeded:
-        rows.count_quota_refusal(exceeded.quota)
-        raise
-    return True
-
-
-def check_sessions(rows: StreamRows, quotas: Quotas, whose: str, name: str, now_ms: int) -> None:
-    """Raise `QuotaExceeded` if a project or a key may not begin another session now."""
-    midnight_ms = now_ms - now_ms % DAY_MS
-
-    def has(which: str, most: int) -> bool:
-        query = COUNT_SESSIONS.format(whose=IS_OWN if whose == "project" else IS_OF_KEY, which=which)
-        return bool(rows.connection.one(query, name=name, most=most, since=midnight_ms)[0] >= most)
-
-    if quotas.open or quotas.per_day:
-        rows.connection.lock(f"sessions of {whose} {name}")
-    if quotas.open and has("state = 'running'", quotas.open):
-        raise QuotaExceeded(
-            "open_sessions", f"The {whose} may have {quotas.open} open sessions (open_sessions); end one first."
-        )
-    if quotas.per_day and has("started_ms >= :since", quotas.per_day):
-        raise QuotaExceeded(
-            "sessions_per_day",
-            f"The {whose} may begin {quotas.per_day} sessions a day (sessions_per_day), from midnight UTC on.",
-            (midnight_ms + DAY_MS - now_ms) / 1000,
-        )
 
 
 def save_secrets(rows: StreamRows, stream: Stream, session_patch: SessionPatch, now_ms: int) -> None:
@@ -384,7 +341,9 @@ def find(rows: StreamRows, key: int) -> Stream:
 
 def apply_session_patch(rows: StreamRows, stream: Stream, session_patch: SessionPatch, now_ms: int) -> None:
     """Merge a patch into the configuration. Raises `Refused`, before anything is written."""
+    before = config_bytes(stream.config)
     stream.config = apply_patch(stream.config, session_patch.public)
+    rows.count_stored(stream.key, config_bytes(stream.config) - before)
     if not IN_OVERVIEW.isdisjoint(session_patch.public):
         rows.save_overview(stream)
     save_secrets(rows, stream, session_patch, now_ms)
@@ -392,9 +351,14 @@ def apply_session_patch(rows: StreamRows, stream: Stream, session_patch: Session
 
 def declare_gap(rows: StreamRows, stream: Stream, producer: ProducerState, from_seq: int, now_ms: int) -> None:
     """Journal which seqs a producer can no longer send. The caller saves both rows."""
-    gap = {"type": "session.gap", "producer": producer.name, "from_seq": producer.next_seq, "to_seq": from_seq - 1}
-    rows.append_server_event(stream, now_ms, gap)
+    append_gap(rows, stream, producer.name, range(producer.next_seq, from_seq), now_ms)
     producer.next_seq = from_seq
+
+
+def append_gap(rows: StreamRows, stream: Stream, producer: str, seqs: range, now_ms: int) -> None:
+    """Journal that these seqs of a producer are not there."""
+    gap = {"type": "session.gap", "producer": producer, "from_seq": seqs.start, "to_seq": seqs.stop - 1}
+    rows.append_server_event(stream, now_ms, gap)
 
 
 def reopen(rows: StreamRows, stream: Stream, now_ms: int) -> None:

@@ -4,6 +4,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Awaitable
+
+import pytest
 
 from tests.support.stores.contract import (
     NOW,
@@ -19,12 +23,15 @@ from tests.support.stores.contract import (
 )
 from voicemem.config.session import validate_config
 from voicemem.errors import QuotaExceeded
+from voicemem.protocol.types import JsonObject
 from voicemem.store.directory import ApiKey, KeyLimits
+from voicemem.store.memories import MemoryRow, tombstone
 from voicemem.store.port import Store
-from voicemem.store.records import Quotas, SessionFilter
+from voicemem.store.records import Quotas, RestoredSession, SessionFilter
 from voicemem.store.streams import Outcome
 
 EMPTY = validate_config({})
+FULL = Outcome(code="quota_exceeded")
 
 
 async def begin(store: Store, session_id: str, project: str = "p", key_id: str | None = None) -> str:
@@ -69,17 +76,22 @@ async def test_no_two_get_the_last_session_of_a_key(two_handles: tuple[Store, St
 
 
 async def test_a_project_whose_bytes_are_used_up_takes_ends_only(store: Store) -> None:
-    """Its events are journaled as refused, it begins no session, and reopens none; other projects are not concerned."""
+    """Its events are refused, and one gap stands for them; it begins no session, and reopens none; others may go on."""
     refused: list[str] = []
     store.set_quotas(Quotas(stored_bytes=3_000), refused.append)
     await begin_node(store, "a")
     key, left = await open_key(store), await open_key(store, "left")
     await close_idle(store, left, "idle")
     assert stored_at(1) == await append_offers(store, key, offer(1, text="x" * 3_000))
-    assert [Outcome(2, "quota_exceeded")] == await append_offers(store, key, offer(2))
+    assert [FULL] * 500 == await append_offers(store, key, *offers(2, 501))
+    assert [FULL] == await append_offers(store, key, offer(7, text="again"))
     assert ("stored_bytes", "created") == (await begin(store, "more"), await begin(store, "more", "q"))
     assert [Outcome(code="session_ended")] == await append_offers(store, left, offer(1))
-    assert stored_at(3) == await append_offers(store, key, end_offer(3))
+    assert [FULL, FULL, *stored_at(4)] == await append_offers(store, key, *offers(502, 503), end_offer(504))
+    rows = await store.journal.read_rows(key, 1, 10)
+    gaps = [json.loads(row.payload) for row in rows[:2]]
+    assert [(2, 501), (502, 503)] == [(gap["from_seq"], gap["to_seq"]) for gap in gaps]
+    assert [None, None, 504] == [row.seq for row in rows]
     assert {"stored_bytes"} == set(refused)
 
 
@@ -97,10 +109,94 @@ async def test_all_nodes_count_the_bytes(two_handles: tuple[Store, Store]) -> No
     await one.nodes.renew_node("a", NOW + 1)
     await other.nodes.renew_node("b", NOW + 1)
     assert "stored_bytes" == await begin(other, "more")
-    assert [Outcome(2, "quota_exceeded")] == await append_offers(other, keys["b"], offer(2))
+    assert [FULL] == await append_offers(other, keys["b"], offer(2))
     await other.retention.erase(keys["a"], NOW)
     while await other.retention.delete_erased([keys["a"]]):
         pass
     await other.nodes.renew_node("b", NOW + 2)
     assert "created" == await begin(one, "more")
     assert stored_at(3) == await append_offers(other, keys["b"], offer(3))
+
+
+async def refused_by(attempt: Awaitable[object]) -> str | None:
+    """The quota that refuses an attempt; None where it is taken."""
+    try:
+        await attempt
+    except QuotaExceeded as exceeded:
+        return exceeded.quota
+    return None
+
+
+async def test_a_project_whose_bytes_are_used_up_stores_nothing_for_its_callers(store: Store) -> None:
+    """Neither in sessions nor in streams of users; what the service notes itself, and what frees, is taken."""
+    store.set_quotas(Quotas(stored_bytes=3_000))
+    await begin_node(store, "a")
+    journal, key = store.journal, await open_key(store)
+    user = await journal.ensure_user("p", "ann", NOW)
+    await append_offers(store, key, offer(1, text="x" * 3_000))
+    memory = MemoryRow(key=user.key, position=1, id="m", project="p", kind="fact", text="x", created_ms=1, updated_ms=1)
+    for attempt in (
+        journal.change_config(key, validate_config({"name": "x"}), b"{}", NOW),
+        journal.append_server_event(key, b"{}", 1, NOW, for_caller=True),
+        journal.append_server_event(user.key, b"{}", 0, NOW, for_caller=True),
+        journal.ensure_user("p", "bob", NOW),
+        journal.open_producer("p", "s", "another", EMPTY, None, NOW, None, "a"),
+        store.memories.write_memories(user.key, [b"{}"], 0, [memory], NOW),
+    ):
+        assert "stored_bytes" == await refused_by(attempt)
+    assert await store.memories.write_memories(user.key, [b"{}"], 0, [tombstone(memory, 1, NOW)], NOW)
+    assert await journal.append_server_event(key, b"{}", 1, NOW)
+    assert await journal.ensure_user("q", "bob", NOW)
+
+
+@pytest.mark.parametrize("given", [{"labels": {"a": "x" * 900, "b": "x" * 900}}, {"name": "x" * 128}])
+async def test_configurations_count_as_bytes(store: Store, given: JsonObject) -> None:
+    """Those that sessions begin with, and what a patch adds; not those of sessions that were erased."""
+    await begin_node(store, "a")
+    patch = validate_config(given)
+    size = len(json.dumps(given, separators=(",", ":"))) - 2
+    store.set_quotas(Quotas(stored_bytes=3 * size))
+    streams = [(await store.journal.create_session("p", f"s{n}", patch, NOW))[0] for n in range(2)]
+    await store.nodes.renew_node("a", NOW + 1)
+    assert "created" == await begin(store, "empty")
+    empty = await store.journal.get_session("p", "empty")
+    await store.journal.change_config(empty.key, patch, b"{}", NOW)
+    await store.nodes.renew_node("a", NOW + 2)
+    assert "stored_bytes" == await begin(store, "more")
+    await store.retention.erase(streams[0].key, NOW)
+    await store.nodes.renew_node("a", NOW + 3)
+    assert "created" == await begin(store, "more")
+
+
+async def test_sessions_that_are_restored_count_today(store: Store) -> None:
+    """Whatever they say about when they started, for the project and for the key."""
+    limits = KeyLimits(sessions_per_day=2)
+    await store.directory.add_key(ApiKey("k", "q", "k", b"k", ("ingest",), NOW, limits=limits))
+    store.set_quotas(Quotas(per_day=3))
+    old = RestoredSession(rows=(), started_ms=NOW - 40 * 86_400_000)
+    for project, key_id, most in (("p", None, 3), ("q", "k", 2)):
+        for number in range(most):
+            assert await store.journal.restore_session(project, f"r{number}", EMPTY, old, NOW, key_id)
+        refused = store.journal.restore_session(project, "more", EMPTY, old, NOW, key_id)
+        assert "sessions_per_day" == await refused_by(refused)
+        assert "sessions_per_day" == await begin(store, "more", project, key_id)
+
+
+async def test_an_ended_session_runs_again_only_beside_as_many_as_may_be_open(store: Store) -> None:
+    """Of the project's and of the key's that began it; until then its producer is told that it has ended."""
+    limits = KeyLimits(open_sessions=1)
+    await store.directory.add_key(ApiKey("k", "q", "k", b"k", ("ingest",), NOW, limits=limits))
+    await begin_node(store, "a")
+    store.set_quotas(Quotas(open=2))
+    for project, key_id, others in (("p", None, ("a", "b")), ("q", "k", ("a",))):
+        await begin(store, "left", project, key_id)
+        left = await store.journal.get_session(project, "left")
+        await close_idle(store, left.key, "idle")
+        for name in others:
+            assert "created" == await begin(store, name, project, key_id)
+        assert [Outcome(code="session_ended")] == await append_offers(store, left.key, offer(1))
+        opened = await store.journal.open_producer(project, "left", "main", EMPTY, None, NOW, key_id, "a")
+        assert (False, "ended") == (opened.reopened, opened.stream.state)
+        await close(store, (await store.journal.get_session(project, others[0])).key)
+        opened = await store.journal.open_producer(project, "left", "main", EMPTY, None, NOW, key_id, "a")
+        assert (True, "running") == (opened.reopened, opened.stream.state)

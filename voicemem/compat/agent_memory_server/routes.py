@@ -183,7 +183,7 @@ class IdsQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 LONG_TERM_PATH = "/v1/long-term-memory"
 MEMORY_PATH = f"{LONG_TERM_PATH}/{{memory_id}}"
-WRITE_CODES = "invalid_field text_too_long memory_exists session_set_aside"
+WRITE_CODES = "invalid_field text_too_long memory_exists session_set_aside quota_exceeded"
 
 
 @ROUTES.add(f"POST {LONG_TERM_PATH}/search", "read", FoundRecords, optional(RecordSearch), "invalid_field")
@@ -195,7 +195,7 @@ async def search_long_term_memory(request: web.Request, _: OptimizeQuery) -> web
     return json_response(await service.finder.search(project, converted(body, RecordSearch)))
 
 
-@ROUTES.add(f"POST {LONG_TERM_PATH}/", "ingest", Ack, long_term.GivenRecords, f"{WRITE_CODES} quota_exceeded")
+@ROUTES.add(f"POST {LONG_TERM_PATH}/", "ingest", Ack, long_term.GivenRecords, WRITE_CODES)
 async def create_long_term_memory(request: web.Request, query: NamespaceQuery) -> web.Response:
     """Keep memories; the answer comes when they are on disk and can be found. Those that name no namespace get it."""
     service, project = called(request)
@@ -271,7 +271,7 @@ VIEWS_PATH = "/v1/summary-views"
 VIEW_PATH = f"{VIEWS_PATH}/{{view_id}}"
 
 
-@ROUTES.add(f"POST {VIEWS_PATH}", "ingest", views.SummaryView, views.GivenView, "invalid_field")
+@ROUTES.add(f"POST {VIEWS_PATH}", "ingest", views.SummaryView, views.GivenView, "invalid_field quota_exceeded")
 async def create_summary_view(request: web.Request) -> web.Response:
     """Keep a view: which memories, and by what they are grouped."""
     service, project = called(request)
@@ -293,7 +293,7 @@ async def get_summary_view(request: web.Request) -> web.Response:
     return json_response(await service.views.get(project, request.match_info["view_id"]))
 
 
-@ROUTES.add(f"DELETE {VIEW_PATH}", "ingest", Ack)
+@ROUTES.add(f"DELETE {VIEW_PATH}", "ingest", Ack, codes="quota_exceeded")
 async def delete_summary_view(request: web.Request) -> web.Response:
     """Drop a view; the memories stay."""
     service, project = called(request)

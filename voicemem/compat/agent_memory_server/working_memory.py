@@ -39,7 +39,7 @@ from voicemem.errors import Refused, StoreUnavailable
 from voicemem.llm.tokens import UNKNOWN_WINDOW, TokenCounter, context_window_of, counter, encoding_of, estimate_tokens
 from voicemem.memory.add import API_PRODUCER
 from voicemem.protocol.codec import DecodedEvent, check_text, decode_event
-from voicemem.protocol.events import Event, ServerEvent, SessionUpdate
+from voicemem.protocol.events import Event, MemoryForgotten, ServerEvent, SessionUpdate
 from voicemem.protocol.memories import normalised
 from voicemem.protocol.quoting import on_one_line, quoted
 from voicemem.protocol.types import JsonObject, matching
@@ -263,7 +263,7 @@ class WorkingMemories:
             if event is not None:
                 payload = msgspec.json.encode(event)
                 after = await self.store.journal.append_server_event(
-                    stream.key, payload, read_model.position, self.clock()
+                    stream.key, payload, read_model.position, self.clock(), not isinstance(event, MemoryForgotten)
                 )
                 if after is None:
                     return None

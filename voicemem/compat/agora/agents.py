@@ -165,7 +165,13 @@ async def read_agent(request: web.Request) -> web.Response:
     )
 
 
-@ROUTES.add(f"POST {AGENT}/update", "ingest", Started, requests.Update, "unknown_session missing_field invalid_field")
+@ROUTES.add(
+    f"POST {AGENT}/update",
+    "ingest",
+    Started,
+    requests.Update,
+    "unknown_session missing_field invalid_field quota_exceeded",
+)
 async def update_agent(request: web.Request) -> web.Response:
     """Replace system messages and LLM parameters while the agent runs."""
     stream = await requests.running_agent_of(request)

@@ -236,7 +236,7 @@ class LongTermMemory:
         try:
             return await self.write(plan) is not None
         except Refused as refused:
-            if refused.code == "memory_exists" or session is None:
+            if refused.code == "memory_exists" or (session is None and refused.code == "unknown_session"):
                 return False  # another node was quicker, or the user was erased meanwhile
             raise
 

@@ -63,7 +63,8 @@ class HookTaken(Struct, frozen=True):
     None,
     HookTaken,
     JsonObject,
-    "unauthorized token_expired forbidden rate_limited unknown_dialect malformed_frame missing_field seq_required",
+    "unauthorized token_expired forbidden rate_limited unknown_dialect malformed_frame missing_field seq_required "
+    "quota_exceeded",
     tag=HOOKS,
 )
 async def take_hook(request: web.Request, query: HookQuery) -> web.Response:

@@ -33,7 +33,7 @@ from voicemem.store.scopes import scope_of
 
 ROUTES = Routes()
 PATH = "/v1/memories/{memory_id}"
-GIVEN_CODES = "invalid_field text_too_long too_big"
+GIVEN_CODES = "invalid_field text_too_long too_big quota_exceeded"
 OTHERS = "The session token reaches only what was said on its own session."
 
 

@@ -435,7 +435,7 @@ async def read_session(request: web.Request) -> web.Response:
     "ingest",
     SessionInfo,
     optional(MergePatch(GivenConfig)),
-    f"{CONFIG_CODES} session_ended",
+    f"{CONFIG_CODES} session_ended quota_exceeded",
     keys_only=True,
 )
 async def change_session(request: web.Request) -> web.Response:

@@ -37,7 +37,7 @@ ROUTES = Routes()
 PATH = "/v1/sessions/{id}/working-memory"
 DATA_PATH = "/v1/sessions/{id}/data"
 READ_CODES = "no_user session_set_aside"
-WRITE_CODES = f"{READ_CODES} precondition_failed"
+WRITE_CODES = f"{READ_CODES} precondition_failed quota_exceeded"
 
 ETAG = re.compile(r'\s*(?:W/)?("?)(0|[1-9][0-9]{0,14})\1\s*')
 """A version as an ETag, with or without quotes."""
@@ -219,13 +219,13 @@ async def read_data(request: web.Request) -> web.Response:
     return json_response(await services_of(request).working_memory.data(await get_stream(request)))
 
 
-@ROUTES.add(f"PUT {DATA_PATH}", "ingest", JsonObject, optional(JsonObject), "session_set_aside")
+@ROUTES.add(f"PUT {DATA_PATH}", "ingest", JsonObject, optional(JsonObject), "session_set_aside quota_exceeded")
 async def replace_data(request: web.Request) -> web.Response:
     """Replace the session's data with an object."""
     return await apply_to_data(request, MemoryData(operation="replace", content=await read_object(request)))
 
 
-@ROUTES.add(f"PATCH {DATA_PATH}", "ingest", JsonObject, optional(JsonObject), "session_set_aside")
+@ROUTES.add(f"PATCH {DATA_PATH}", "ingest", JsonObject, optional(JsonObject), "session_set_aside quota_exceeded")
 async def change_data(request: web.Request) -> web.Response:
     """Change the session's data with a merge patch (RFC 7396); null removes a field."""
     return await apply_to_data(request, MemoryData(operation="patch", content=await read_object(request)))

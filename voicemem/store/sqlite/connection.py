@@ -131,9 +131,25 @@ COUNT_ROWS = """
 """
 COUNTED = (("journal", "payload"), ("archives", "runs"))
 CHANGES = (("insert", "new", "+"), ("delete", "old", "-"))
+COUNT_CONFIGS = (
+    """
+    create temp trigger if not exists count_streams_insert after insert on main.streams begin
+        insert into stored_bytes select new.project, 0 where new.project not in (select project from stored_bytes);
+        update stored_bytes set bytes = bytes + length(new.config) - 2 where project = new.project;
+    end
+    """,
+    """
+    create temp trigger if not exists count_streams_update after update of config on main.streams
+    when length(new.config) <> length(old.config) begin
+        update stored_bytes set bytes = bytes + length(new.config) - length(old.config) where project = new.project;
+    end
+    """,
+)
+"""An empty configuration, `{}`, counts nothing."""
 COUNT_ALL = """
     insert into stored_bytes select project, sum(size) from (
         select stream, length(payload) as size from journal union all select stream, length(runs) from archives
+        union all select key, length(config) - 2 from streams
     ) join streams on key = stream group by project
 """
 SELECT_IS_FULL = "select 1 from stored_bytes where project = ? and bytes >= ?"
@@ -156,6 +172,8 @@ def count_bytes(connection: apsw.Connection, counts: bool) -> None:
             for table, column in COUNTED:
                 for when, row, sign in CHANGES:
                     connection.execute(COUNT_ROWS.format(table=table, column=column, when=when, row=row, sign=sign))
+            for trigger in COUNT_CONFIGS:
+                connection.execute(trigger)
     except apsw.Error as error:
         what = "The stored bytes cannot be counted" if counts else "The counts of stored bytes cannot be dropped"
         raise CannotStart(f"{what}: {error}.") from None

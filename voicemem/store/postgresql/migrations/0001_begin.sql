@@ -84,6 +84,7 @@ create table streams (
     user_id text collate "C",
     channel text collate "C",
     key_id text collate "C",
+    restored_ms bigint,
     interruptions bigint,
     slowest_ms bigint,
     primary key (key),
@@ -98,6 +99,9 @@ create index streams_by_key on streams (project, kind, key);
 create index streams_by_user on streams (project, user_id, started_ms, key) where user_id is not null;
 create index streams_open_by_key_id on streams (key_id) where key_id is not null and state = 'running';
 create index streams_by_key_id on streams (key_id, started_ms) where key_id is not null;
+create index streams_restored on streams (project, kind, restored_ms, key) where restored_ms is not null;
+create index streams_restored_by_key_id on streams (key_id, restored_ms, key)
+where restored_ms is not null and key_id is not null;
 
 -- By the digest of the name, which may be too long for an index.
 create index streams_by_name on streams (project, md5(name)) where state = 'running' and name is not null;

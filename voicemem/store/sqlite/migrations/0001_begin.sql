@@ -9,7 +9,7 @@ create table meta (
 
 -- A stream is a session (or a user's own). `position` is that of the last time the row was saved: an ordinary append
 -- writes the journal only. `config` is JSON without secrets; `name`, `user_id` and `channel` are repeated from it. `key_id` is the key that
--- began the session, of keys that have a quota of sessions. `interruptions` (replies that were interrupted) and `slowest_ms`
+-- began the session, of keys that have a quota of sessions. `restored_ms` is when one was made that says itself when it started. `interruptions` (replies that were interrupted) and `slowest_ms`
 -- (the longest end-to-end latency) are what lists are filtered by, as of when the figures of the memory were last saved.
 create table streams (
     key integer primary key,
@@ -30,6 +30,7 @@ create table streams (
     due_ms integer,
     name text,
     key_id text,
+    restored_ms integer,
     user_id text,
     channel text,
     interruptions integer,
@@ -42,6 +43,9 @@ create index streams_by_state on streams (project, kind, state, started_ms, key)
 create index streams_by_user on streams (project, kind, user_id, started_ms, key) where user_id is not null;
 create index streams_open_by_key_id on streams (key_id) where key_id is not null and state = 'running';
 create index streams_by_key_id on streams (key_id, started_ms) where key_id is not null;
+create index streams_restored on streams (project, kind, restored_ms, key) where restored_ms is not null;
+create index streams_restored_by_key_id on streams (key_id, restored_ms, key)
+where restored_ms is not null and key_id is not null;
 -- Sessions by the ids that clients of agent-memory-server's have for them; lists of these are in order. A configuration
 -- that is damaged has none, and stops nobody.
 create index streams_by_client_id on streams (
