@@ -14,7 +14,9 @@ from voicemem.gateway.chat_request import AskedMessage
 from voicemem.llm.completions import content_text, further_call_fields
 from voicemem.protocol.events import LlmCancel, MessageEvent, ProducedEvent, ToolCall, ToolResult
 from voicemem.sessions.read_models.read_model import ReadModel
+from voicemem.transcript.cutting import units_of
 from voicemem.transcript.messages import WANTED_BACK, Forgotten
+from voicemem.transcript.replies.heard import rate_before
 from voicemem.transcript.replies.playing import settle, standing_replies
 from voicemem.transcript.state import Reply, Turn
 
@@ -25,6 +27,8 @@ MAX_ID_CHARACTERS = 128
 """Of a name or an id in an event."""
 MARKS = " \n\t.,;:!?…。、，！？"
 """Between what was said first and what was said next."""
+PAUSE_MS = 2_000
+"""Between the end of a reply and the next words, at least."""
 UNKNOWN_TOOL_CALL = "The session has no tool call with this id"
 
 
@@ -182,10 +186,22 @@ class InputReader:
         rest = text[len(begin) :].lstrip(MARKS)
         continues = text[: len(begin)].casefold() == begin.casefold() and not text[len(begin) :][:1].isalnum()
         replies = standing_replies(self.state, turn)
-        if not (begin and rest and continues and all(map(self.is_thrown_away, replies))):
+        if not (begin and rest and continues):
+            return None
+        if not all(self.is_thrown_away(reply) or self.is_first_made_ahead(reply) for reply in replies):
             return None
         self.withdraw(replies)
         return rest
+
+    def is_first_made_ahead(self, reply: Reply) -> bool:
+        """True for the first reply of a session, if the client may send the whole conversation, which has none yet.
+
+        Such a client sends its instructions too; one that sends a message at a time asks after the reply was heard.
+        """
+        is_first = not any(one.role == "assistant" and one.turn_id < reply.turn for one in self.known)
+        sends_all = len(self.conversation) == 1 < len(self.messages)
+        heard_ms = units_of(reply.generation.text()) / rate_before(self.state, reply)
+        return is_first and sends_all and is_withdrawable(reply) and self.now - reply.begin < heard_ms + PAUSE_MS
 
     def was_left(self, reply: Reply) -> bool:
         """True if the client left in the middle of a reply."""

@@ -24,7 +24,10 @@ TESTS = {
         "tests/process/sdks/test_pipecat_edges.py",
         "tests/unit/integrations/pipecat",
     ),
-    "openai-agents": ("tests/process/sdks/test_openai_agents.py",),
+    "openai-agents": (
+        "tests/process/sdks/test_openai_agents.py",
+        "tests/process/sdks/test_gateway_frameworks.py",
+    ),
     "google-adk": ("tests/process/sdks/test_google_adk.py",),
     "langchain": ("tests/process/sdks/test_langgraph.py", "tests/unit/integrations/test_runs.py"),
 }

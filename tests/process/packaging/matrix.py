@@ -45,7 +45,11 @@ FRAMEWORKS = {
 }
 """Distributions whose agents the client serves, and what they are imported as."""
 FRAMEWORK_TESTS = {
-    "openai-agents": ("tests/process/sdks/test_openai_agents.py", "tests/process/docs/test_openai_agents_example.py"),
+    "openai-agents": (
+        "tests/process/sdks/test_openai_agents.py",
+        "tests/process/sdks/test_gateway_frameworks.py",
+        "tests/process/docs/test_openai_agents_example.py",
+    ),
     "google-adk": ("tests/process/sdks/test_google_adk.py", "tests/process/docs/test_google_adk_example.py"),
 }
 """Tests of integrations whose frameworks cannot be installed with what the other tests need."""

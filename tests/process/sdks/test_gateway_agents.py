@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 import pytest
-from aiohttp import web
 
 from tests.support.callers.gateway import role_and_text
 from tests.support.callers.rest import RestClient
 from tests.support.needs import needs_module
-from tests.support.servers.llm_server import LlmServer, Script, running_llm
+from tests.support.servers.booking_llm import BookingLlm
+from tests.support.servers.llm_server import running_llm
 from tests.support.services import Serve
 from voicemem.protocol.types import JsonObject
 
@@ -28,29 +28,12 @@ with warnings.catch_warnings():
     from bench.harness.livekit.stage import PLAIN, Stage
 
 
-class BookingLlm(LlmServer):
-    """Books until it sees that a table is booked, tells jokes and stories, and repeats what it was told."""
-
-    async def handle(self, request: web.Request) -> web.StreamResponse:
-        messages = (await request.json())["messages"]
-        said = [str(one.get("content")) for one in messages if one["role"] == "user"]
-        results = " ".join(str(one.get("content")) for one in messages if one["role"] == "tool")
-        if any("Book" in one for one in said) and "77" not in results:
-            call = {"id": f"call_{len(self.requests)}", "name": "book_table", "arguments": "{}"}
-            self.scripts = [Script(tools=[call])]
-        elif "story" in said[-1]:
-            self.scripts = [Script([STORY])]
-        else:
-            self.scripts = [Script([JOKE if "joke" in said[-1] else f"You said: {said[-1]}"])]
-        return await super().handle(request)
-
-
 class Waiter(Agent):
     """Has a tool that takes a while, during which it may say something."""
 
     def __init__(self, llm: Any, tool_s: float = 0.0, filler: str = "") -> None:
         super().__init__(instructions="You are a waiter.", llm=llm)
-        self.tool_s, self.filler, self.booked = tool_s, filler, 0
+        self.tool_s, self.filler, self.booked, self.called = tool_s, filler, 0, 0
 
     @function_tool
     async def book_table(self, context: RunContext[None]) -> str:
@@ -58,16 +41,23 @@ class Waiter(Agent):
         self.booked += 1
         if not self.filler:
             await asyncio.sleep(self.tool_s)
-            return "booked, number 77"
+            return "book_table: 77"
         async with context.with_filler(self.filler, delay=0.05):
             await asyncio.sleep(self.tool_s)
-        return "booked, number 77"
+        return "book_table: 77"
+
+    @function_tool
+    async def call_taxi(self) -> str:
+        """Call a taxi."""
+        self.called += 1
+        return "call_taxi: 12"
 
 
 class Outcome(NamedTuple):
     """What a call came to."""
 
     booked: int
+    called: int
     said: list[tuple[str, str]]
     """Of the framework's own memory."""
 
@@ -85,12 +75,12 @@ async def call(url: str, act: Act, **more: Any) -> Outcome:
     await session.aclose()
     await model.aclose()
     said = [(str(one.role), one.text_content or "") for one in session.history.messages() if one.role != "system"]
-    return Outcome(waiter.booked, said)
+    return Outcome(waiter.booked, waiter.called, said)
 
 
 async def both(serve: Serve, act: Act, **more: Any) -> tuple[Outcome, Outcome, list[JsonObject]]:
     """The same call without the gateway and through it, and the memory of the latter."""
-    async with running_llm(BookingLlm()) as llm:
+    async with running_llm(BookingLlm(JOKE, STORY)) as llm:
         direct = await call(llm.url, act, **more)
         app = await serve(llm_url=llm.url)
         api = RestClient(app)
@@ -106,6 +96,11 @@ async def plain(session: AgentSession[None]) -> None:
     await session.generate_reply(instructions="Say goodbye.")
 
 
+async def both_tools(session: AgentSession[None]) -> None:
+    await session.generate_reply(user_input="Book a table and a taxi.")
+    await session.generate_reply(user_input="Thanks.")
+
+
 async def spoken_meanwhile(session: AgentSession[None]) -> None:
     """The caller speaks while a tool runs."""
     session.generate_reply(user_input="Book a table.")
@@ -118,8 +113,14 @@ async def spoken_meanwhile(session: AgentSession[None]) -> None:
 
 @pytest.mark.parametrize(
     ("act", "settings"),
-    [(plain, {}), (plain, {"filler": "One moment.", "tool_s": 0.4}), (spoken_meanwhile, {"tool_s": 0.8})],
-    ids=["plain", "filler", "spoken meanwhile"],
+    [
+        (plain, {}),
+        (plain, {"filler": "One moment.", "tool_s": 0.4}),
+        (both_tools, {"tool_s": 0.1}),
+        (both_tools, {"filler": "One moment.", "tool_s": 0.4}),
+        (spoken_meanwhile, {"tool_s": 0.8}),
+    ],
+    ids=["plain", "filler", "two tools", "two tools and a filler", "spoken meanwhile"],
 )
 async def test_an_agent_does_the_same_through_the_gateway(serve: Serve, act: Act, settings: dict[str, Any]) -> None:
     """The same tool calls and the same answers, and the memory has each word once."""
@@ -131,7 +132,7 @@ async def test_an_agent_does_the_same_through_the_gateway(serve: Serve, act: Act
 
 async def test_a_reply_made_ahead_and_thrown_away_is_withdrawn(serve: Serve) -> None:
     """The caller continues after a first final: LiveKit asks again where it has asked, and no one heard that reply."""
-    async with running_llm(BookingLlm()) as llm:
+    async with running_llm(BookingLlm(JOKE, STORY)) as llm:
         app = await serve(llm_url=llm.url)
         api = RestClient(app)
         await api.create()

@@ -220,6 +220,25 @@ def test_words_that_go_on_stand_once() -> None:
     assert 3 == call.ask(says(USER, "Go on, please.")).turn_id
 
 
+@every_row("way", ["whole", "a message at a time", "later", "played"])
+def test_the_first_reply_made_ahead_is_withdrawn_if_no_one_can_have_heard_it(way: str) -> None:
+    """Streamed whole and thrown away, of a client whose conversation has no reply yet."""
+    call = Call()
+    instructions = [] if way == "a message at a time" else [says("system", "Be brief.")]
+    item = call.answer(call.ask(*instructions, says(USER, "Tell me a joke.")), "Why did the scarecrow win an award?")
+    if way == "played":
+        call.fold(Tts(item=item, audio_ms=500), producer="tts")
+    if way == "later":
+        call.read_model.fold([DecodedRow(60, 60_000, MemoryForgotten(through_turn=0), "app")])
+    new = call.ask(*instructions, says(USER, "Tell me a joke, no, a story."))
+    said = [(USER, "Tell me a joke."), (ASSISTANT, "Why did the scarecrow win an award?")]
+    if way == "whole":
+        assert [(USER, "Tell me a joke."), (USER, "no, a story.")] == call.said
+    else:
+        assert [*said, (USER, "Tell me a joke, no, a story.")] == [*call.said]
+    assert new.turn_id == (1 if way == "whole" else 2)
+
+
 def test_results_are_taken_wherever_they_stand() -> None:
     """Behind words, before them, and before an instruction; each once, in the turn of its call."""
     call = Call()
