@@ -306,11 +306,16 @@ def fold_metric(state: State, event: events.Metric, ts: int) -> Turn | None:
 
 
 def turn_number(state: State, event: events.ToolCall | events.ToolResult | events.Metric) -> int:
-    """The turn of a trace: that of its item, its own, else that of the newest reply."""
+    """The turn of a trace: that of its item, its own, else that of the newest reply.
+
+    A tool that is called after what the user has said since is of that turn.
+    """
     number = event.turn_id if event.item is None else state.items.get(event.item, event.turn_id)
     if number is None:
-        keys = standing_keys(state)
+        keys, spoken = standing_keys(state), state.turns.get(state.utterance_turn)
         number = keys[-1][0] if keys else state.utterance_turn
+        if spoken is not None and (spoken.finals or spoken.typed) and not isinstance(event, events.Metric):
+            number = max(number, spoken.number)
     if event.item is not None and not isinstance(event, events.Metric):
         state.items.setdefault(event.item, number)
     state.newest_turn = max(state.newest_turn, number)

@@ -194,11 +194,11 @@ def is_open(segment: Segment) -> bool:
 
 
 def flowing_turn(state: State) -> int:
-    """The turn of an utterance that names none: a new one once the utterance before it has a final and a reply."""
+    """The turn of an utterance that names none: a new one once that before it has a final, and a reply or a tool."""
     turn = state.turns.get(state.utterance_turn)
     if turn is None or not (turn.segments or turn.typed):
         return state.newest_turn + 1
-    is_over = (turn.finals or turn.typed) and turn.standing
+    is_over = (turn.finals or turn.typed) and (turn.standing or turn.tool_calls)
     return state.newest_turn + 1 if is_over else turn.number
 
 

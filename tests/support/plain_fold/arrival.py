@@ -43,7 +43,7 @@ def turn_of(event: Event, before: Sequence[Event]) -> int | None:
     if event.type == "message" and event.fields["role"] == "user":
         return next_turn(before)
     if event.type in TRACES:
-        return turn_of_newest_reply(before)
+        return turn_of_trace(event, before)
     if event.type in GENERATION or event.type == "message":
         return turn_of_reply(event, before)
     return newest_utterance(before) or 0 if makes_a_message(event) else None
@@ -74,13 +74,26 @@ def utterance_after(event: Event, before: Sequence[Event]) -> int | None:
 
 
 def turn_of_speech(event: Event, before: Sequence[Event]) -> int:
-    """Events: an utterance is new once the one before it has a final and its turn a reply."""
+    """Events: an utterance is new once the one before it has a final and its turn a reply or a tool call."""
     turn = newest_utterance(before)
     if turn is None:
         return next_turn(before)
     if key_of(event) is None and is_late_partial(segments_of(before, turn), event):
         return turn
-    return next_turn(before) if has_final(before, turn) and has_reply(before, turn) else turn
+    is_over = has_final(before, turn) and (has_reply(before, turn) or has_tool_call(before, turn))
+    return next_turn(before) if is_over else turn
+
+
+def has_tool_call(before: Sequence[Event], turn: int) -> bool:
+    """Events: whether a tool was called in a turn, or answered there before its call came."""
+    called: set[object] = set()
+    for one in before:
+        id = one.fields.get("call_id")
+        if one.type == "tool.call":
+            called.add(id)
+        if one.turn == turn and (one.type == "tool.call" or (one.type == "tool.result" and id not in called)):
+            return True
+    return False
 
 
 def has_reply(before: Sequence[Event], turn: int) -> bool:
@@ -90,10 +103,11 @@ def has_reply(before: Sequence[Event], turn: int) -> bool:
     return began or any(one.turn == turn for one in call.replies)
 
 
-def turn_of_newest_reply(before: Sequence[Event]) -> int:
-    """Events: a tool call or metric takes the turn of the newest reply."""
-    replies = Call(before).replies
-    return replies[-1].turn if replies else newest_utterance(before) or 0
+def turn_of_trace(event: Event, before: Sequence[Event]) -> int:
+    """Events: a trace takes the turn of the newest reply, a tool call that of a later utterance with a final."""
+    replies, spoken = Call(before).replies, newest_utterance(before) or 0
+    turn = replies[-1].turn if replies else spoken
+    return max(turn, spoken) if event.type != "metric" and has_final(before, spoken) else turn
 
 
 def turn_of_reply(event: Event, before: Sequence[Event]) -> int:

@@ -101,6 +101,26 @@ def test_tool_result_may_overtake_its_call() -> None:
     assert [(one.timestamp, one.result) for one in tool_uses(folded(result, call))] == [(10, "sunny")]
 
 
+def test_tool_between_utterances_without_turn_numbers() -> None:
+    """A tool that is called after an utterance is of its turn, and what the user says next is another one."""
+    state = folded(
+        event("asr", None, 10, text="สวัสดี", final=True),
+        event("llm.done", None, 20, text="ค่ะ"),
+        event("asr", None, 30, text="มีห้องไหม", final=True),
+        event("tool.call", None, 40, call_id="c", name="rooms", arguments="{}"),
+        event("tool.result", None, 50, call_id="c", result="1"),
+        event("asr", None, 60, text="ว่าไง", final=True),
+        closed(100),
+    )
+    assert [(one["turn_id"], one["content"]) for one in message_dicts(state)] == [
+        (1, "สวัสดี"),
+        (1, "ค่ะ"),
+        (2, "มีห้องไหม"),
+        (3, "ว่าไง"),
+    ]
+    assert [one.turn_id for one in tool_uses(state)] == [2]
+
+
 def test_tool_result_that_waits_in_another_turn_is_found() -> None:
     """The call takes along the result that came before it, whatever turn that named."""
     call = event("tool.call", 1, 10, call_id="c", name="weather", arguments={})
