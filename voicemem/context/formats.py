@@ -79,7 +79,7 @@ def request_body(messages: Sequence[Message], tools: Sequence[ToolUse], format: 
     if style.alternates or format.alternate:
         shown = alternate_roles(shown)
     if format.alternate and not style.alternates:
-        shown = words_before_calls(shown)
+        shown = with_readable_arguments(words_before_calls(shown))
     is_one = format.system == "one" and not is_custom
     body = style.conversation(shown, join_instructions(format.system_messages) if is_one else format.system_messages)
     if is_custom:
@@ -284,6 +284,18 @@ def words_before_calls(runs: Sequence[RoleRun]) -> list[RoleRun]:
     return moved
 
 
+def with_readable_arguments(runs: Sequence[RoleRun]) -> list[RoleRun]:
+    """The runs, with an object as the arguments of each call, also where they are a text that was cut off.
+
+    Servers of strict models read them to render a prompt.
+    """
+
+    def readable(use: ToolUse) -> ToolUse:
+        return replace(use, arguments=arguments_object(use.arguments))
+
+    return [replace(run, calls=tuple(map(readable, run.calls))) if run.calls else run for run in runs]
+
+
 # OpenAI's Chat Completions: https://platform.openai.com/docs/api-reference/chat/create
 
 
@@ -314,17 +326,17 @@ def openai_call(use: ToolUse) -> dict[str, Any]:
 
 
 def join_instructions(messages: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-    """The system messages as one, in front of those of other roles."""
+    """The system messages as one, in front of those of other roles. Most LLMs do not know the role `developer`."""
     own = [message for message in messages if message.get("role") in INSTRUCTION_ROLES]
     others = [message for message in messages if message.get("role") not in INSTRUCTION_ROLES]
     if len(own) < 2:
-        return [*own, *others]
+        return [*({**message, "role": "system"} for message in own), *others]
     contents = [one for message in own if (one := message.get("content")) and isinstance(one, str | list)]
     content: str | list[Any] = system_text(own)
     if any(isinstance(one, list) for one in contents):  # parts may say more than their text, such as what to cache
         lists = (one if isinstance(one, list) else [{"type": "text", "text": one}] for one in contents)
         content = [part for parts in lists for part in parts]
-    return [{"role": own[0]["role"], "content": content}, *others]
+    return [{"role": "system", "content": content}, *others]
 
 
 def fields_wanted_back(use: ToolUse, of: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from msgspec import structs
 
 from voicemem.config.session import parse_config
 from voicemem.context.builder import ContextOptions, ContextSelection, render_body, select_context
-from voicemem.context.formats import CUSTOM
+from voicemem.context.formats import CALL_STARTED, CUSTOM
 from voicemem.context.policies import Policies
 from voicemem.context.recall import Recall
 from voicemem.documents.document import TOOL_NAMES
@@ -184,6 +184,8 @@ class Gateway:
         chat_turn, text, said = prepared.chat_turn, prepared.pending_text, None
         if text is not None:  # it has just been said, and stands at the end
             said = Message("user", text, prepared.turn_id, self.clock(), {"source": "asr"})
+        elif alternate and not (selection.messages or selection.tools):  # the agent speaks first
+            said = Message("user", CALL_STARTED, prepared.turn_id, self.clock(), {})
         options = structs.replace(options, alternate=alternate)
         body = with_images(render_body(selection, options, chat_turn.instructions, said), chat_turn.messages)
         is_custom = selection.session_config.llm.vendor == CUSTOM

@@ -52,6 +52,14 @@ async def test_one_system_message_says_it_all(serve: Serve) -> None:
         assert ["system", "developer", "system", "system"] == roles(llm.last)[:4]
 
 
+async def test_an_agent_that_speaks_first_is_answered(serve: Serve) -> None:
+    """By a model that needs a user's message too: it is told that the call has started."""
+    async with service_with_llm(serve, REFUSAL, Script(["Hello!"])) as (_, client, llm):
+        greet: Any = [{"role": "developer", "content": "Greet the caller."}]
+        assert "Hello!" == (await ask_and_collect(client, greet, stream=False)).text
+        assert [["system"], ["system", "user"]] == [roles(request.body) for request in llm.requests]
+
+
 @pytest.mark.parametrize("stream", [True, False])
 async def test_an_llm_that_refuses_is_asked_alternately_from_then_on(serve: Serve, stream: bool) -> None:
     """Once more in this request, and at once in later ones; the client sees one answer."""

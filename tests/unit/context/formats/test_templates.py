@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import given
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from tests.support.rows import every_row
 from tests.support.samples.formats import SEED_CALL, memories, message_of, tool_use_of, tool_uses
 from voicemem.context.formats import RequestFormat, request_body
 from voicemem.transcript.messages import Message, ToolUse
@@ -73,6 +75,17 @@ def apply(template: str, messages: Sequence[dict[str, Any]]) -> None:
     environment.from_string(template).render(messages=messages)
 
 
+def parsed(message: dict[str, Any]) -> dict[str, Any]:
+    """A message as servers hand it to a template: with the object that its arguments are. Raises `ValueError`."""
+    calls = [
+        {**call, "function": call["function"] | {"arguments": json.loads(call["function"]["arguments"])}}
+        for call in message.get("tool_calls", ())
+    ]
+    if not all(isinstance(call["function"]["arguments"], dict) for call in calls):
+        raise ValueError("arguments are an object")
+    return message | ({"tool_calls": calls} if calls else {})
+
+
 def made(memory: Sequence[Message], tools: Sequence[ToolUse], **options: Any) -> list[dict[str, Any]]:
     format = RequestFormat(system_messages=SYSTEM, tools=True, **options)
     messages: list[dict[str, Any]] = request_body(memory, tools, format)["messages"]
@@ -97,6 +110,22 @@ def test_roles_alternate_also_around_tools(memory: Sequence[Message], tools: Seq
 def test_roles_alternate_without_tools(memory: Sequence[Message]) -> None:
     """For models that take none."""
     apply(GEMMA, made([*memory, message_of("user", "So?", 9)], (), alternate=True))
+
+
+@every_row("arguments", ["", " ", "{", '{"city":', None, {}, "[1]", 5, '{"a": 1}'], ids=repr)
+def test_arguments_can_be_read(arguments: Any) -> None:
+    """Also those of a call that was cut off."""
+    memory = [message_of("user", "Rain?", 1), message_of("user", "So?", 2)]
+    for template in (QWEN, MISTRAL, LLAMA):
+        messages = made(memory, [tool_use_of(arguments, "no", turn_id=1)], alternate=True)
+        apply(template, [parsed(message) for message in messages])
+
+
+def test_a_developer_is_a_system() -> None:
+    """Alone too: few prompts know the role."""
+    for template in (QWEN, MISTRAL, GEMMA, LLAMA):
+        format = RequestFormat(system_messages=({"role": "developer", "content": "Rhyme."},))
+        apply(template, request_body([message_of("user", "Hi.", 1)], (), format)["messages"])
 
 
 def test_the_templates_refuse_what_is_not_made_for_them() -> None:
