@@ -45,6 +45,15 @@ class Scene(NamedTuple):
             assert answer.status == 200, await answer.text()
             return sum([len(piece) async for piece in answer.content.iter_any()])
 
+    async def stored(self, session_id: str, position: int) -> bool:
+        """Wait until the journal of a session has come to a position."""
+        async with asyncio.timeout(60):
+            while True:
+                async with self.attacker.get(f"/v1/sessions/{session_id}") as answer:
+                    if (await answer.json())["position"] >= position:
+                        return True
+                await asyncio.sleep(0.2)
+
     async def read_slowly(self, path: str) -> None:
         """Read an answer at 2 KB/s, for a while."""
         with suppress(TimeoutError):
@@ -216,15 +225,18 @@ async def read_large_slowly(scene: Scene) -> None:
 
 
 async def send_long_histories(scene: Scene) -> None:
-    """Messages of 1.6 MB that are 32,000 frames each, over four connections."""
-    messages = [{"role": ("bot", "user")[n % 2], "message": "hi", "time": BEGAN + n} for n in range(32_000)]
+    """Messages of 0.8 MB that are 16,000 frames each, over four connections."""
+    messages = [{"role": ("bot", "user")[n % 2], "message": "hi", "time": BEGAN + n} for n in range(16_000)]
     frame = {"message": {"type": "conversation-update", "timestamp": BEGAN, "messages": messages}}
-    await asyncio.gather(*(scene.send_bare("vapi", f"histories{number}", frame) for number in range(4)))
+    names = [f"histories{number}" for number in range(4)]
+    await asyncio.gather(*(scene.send_bare("vapi", name, frame) for name in names))
+    for name in names:
+        assert await scene.stored(name, len(messages))
 
 
 async def keep_memories(scene: Scene) -> None:
-    for first in range(0, 8_000, 100):
-        several = [{"text": f"Ann likes {n}.", "user_id": "ann"} for n in range(first, first + 100)]
+    for first in range(0, 3_000, 100):
+        several = [{"text": f"Ann likes {n}.", "user_id": f"ann{first}"} for n in range(first, first + 100)]
         await scene.posted("/v1/memories", {"memories": several})
 
 

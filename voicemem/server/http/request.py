@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
-from aiohttp import ClientConnectionError, web
+from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from voicemem.errors import CODES, InvalidFrame, Refused, SessionQuarantined, StoreUnavailable, VoicememError
@@ -274,7 +274,7 @@ async def stream_body(
     except (StoreUnavailable, SessionQuarantined, BudgetExhausted):
         if request.transport is not None:
             request.transport.abort()
-    except (ConnectionResetError, ClientConnectionError):
+    except ConnectionError:
         pass  # the reader has hung up, or was cut off because it did not read
     return response
 

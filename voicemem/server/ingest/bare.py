@@ -162,15 +162,21 @@ class BareConnection(Connection):
             first = first if key is None else None
         if self.grant is not None and self.open_lease is None and self.session_id is not None:
             await self.open_session(self.session_id)
-        if first is not None:
-            decode, size, owner = self.host.decoding.decode, len(first.message), self.project
-            frame = await decode(size, partial(self.decode, first), owner)
-            if size <= LARGE_BYTES or not isinstance(frame, FrameEvent):
-                self.take(first, frame)
-                return
-            parts = await decode(size, partial(split_frame, self.with_time(frame, first)), owner)
-            self.throttle.count(len(parts))
-            await self.take_parts(parts, size)
+        if first is not None and len(first.message) <= LARGE_BYTES:
+            self.take(first, self.decode(first))
+        elif first is not None:
+            async with self.host.large_messages.slot(self.project):
+                await self.take_large(first)
+
+    async def take_large(self, received: Received) -> None:
+        decode, size, owner = self.host.decoding.decode, len(received.message), self.project
+        frame = await decode(size, partial(self.decode, received), owner)
+        if not isinstance(frame, FrameEvent):
+            self.take(received, frame)
+            return
+        parts = await decode(size, partial(split_frame, self.with_time(frame, received)), owner)
+        self.throttle.count(len(parts))
+        await self.take_parts(parts, size)
 
     async def take_parts(self, parts: list[FrameEvent], size: int) -> None:
         """Take the frames of a large message, some at a time: each lot is stored before the next is looked at."""

@@ -19,6 +19,7 @@ from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable, Voic
 from voicemem.protocol.codec import JSON_DECODER, DecodedEvent, RejectedEvent, decode_event, decode_fast, split_frame
 from voicemem.protocol.events import Auth, FrameEvent, IncomingEvent, SessionOpen, SessionUpdate
 from voicemem.protocol.frames import GOAWAY, AckFrame, Error, Ready
+from voicemem.runtime import FairQueue
 from voicemem.security.access import Gate, Grant
 from voicemem.server.http.request import LARGE_BYTES, Decoding
 from voicemem.server.ingest.websocket import MAX_BYTES_BEFORE_KEY, EventSocket, Throttle
@@ -105,6 +106,8 @@ NEEDS_VALIDATION = SessionUpdate, FrameEvent
 OF_THE_LEASE = "-"
 """Stands for the dialect that the `session.open` of an envelope's session has named."""
 AUTH_TIMEOUT_S = 10.0
+LARGE_MESSAGES = 2
+"""Large messages of other stacks that are taken apart at a time, in all connections."""
 BEFORE_KEY = "Before a key a frame may be at most 16 KiB; send the key first, in the header or an auth frame."
 OVER_RATE = "The key is over its rate; nothing is lost, and events are taken at the key's rate."
 
@@ -594,6 +597,8 @@ class IngestHost:
         self.gate = gate
         self.decoding = decoding
         self.holders: dict[tuple[int, str], LeaseHolder] = {}
+        self.large_messages = FairQueue(LARGE_MESSAGES)
+        """Large messages of other stacks that are taken apart: each may be a hundred times its size for a while."""
         self.waiting_frame_bytes = 0
         """Of frames whose session is not known yet, in all connections."""
 

@@ -150,7 +150,7 @@ async def answer_streamed(request: web.Request, llm_request: LlmRequest | ToolLo
         if response is None or not services_of(request).gateway.draining:
             raise
         await write_quietly(response, sse.encode(error_chunk("draining", CODES["draining"].sentence, "draining")))
-    except ConnectionResetError:
+    except ConnectionError:
         if response is None:
             raise asyncio.CancelledError from None
         return response  # the caller has hung up, or was cut off because it did not read
@@ -160,7 +160,7 @@ async def answer_streamed(request: web.Request, llm_request: LlmRequest | ToolLo
 
 async def write_quietly(response: web.StreamResponse, data: bytes) -> None:
     """Write data, or the end if it is empty; a caller that has hung up is ignored."""
-    with suppress(ConnectionResetError):
+    with suppress(ConnectionError):
         await (response.write(data) if data else response.write_eof())
 
 
