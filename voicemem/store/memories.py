@@ -345,6 +345,13 @@ MOVES = (("memories", "id"), ("superseded", "by_id"), ("memory_vectors", "id"))
 SELECT_IS_EXPIRED = "select 1 from retention where stream = :key and expires_ms <= :now_ms"
 
 
+class MemorySearch(NamedTuple):
+    """The words that memories are searched for, and the scope that is part of the look-up in the index."""
+
+    scope: Scope
+    words: Sequence[QueryWord]
+
+
 class MemoryFullText(ABC):
     """The full-text search of an engine over memories: words are in their rows, or apart from them."""
 
@@ -367,10 +374,12 @@ class MemoryFullText(ABC):
         return
 
     @abstractmethod
-    def query(self, scope: Scope, words: Sequence[QueryWord], conditions: str) -> tuple[str, dict[str, Any]]:
-        """A query for the score and the columns of the memories with words, best first, and values of its own.
+    def find(
+        self, connection: Connection, search: MemorySearch, conditions: str, values: dict[str, Any], limit: int
+    ) -> list[tuple[Any, ...]]:
+        """The score and the columns of the memories `m` with any of the words for which conditions hold, best first.
 
-        Of all the conditions, the scope is part of the look-up in the index. It has a parameter `:limit`.
+        `values` are those of the conditions. How rare words are counts in the scope alone.
         """
 
 
@@ -467,11 +476,10 @@ class Memories:
         if not words:
             return []
         conditions = Conditions(query)
-        sql, values = self.words.query(single_scope(query), words, conditions.sql)
-        values = {**conditions.values, **values, "limit": limit}
+        search = MemorySearch(single_scope(query), words)
 
         def job(connection: Connection) -> list[tuple[MemoryRow, float]]:
-            found = connection.rows(sql, **values)
+            found = self.words.find(connection, search, conditions.sql, conditions.values, limit)
             rows = [row_of_values(row[1:]) for row in found]
             if query.with_superseded:
                 rows = with_newer(connection, query.project, rows, query.as_of_ms)

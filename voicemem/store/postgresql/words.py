@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from voicemem.search.passages import ABOUT_WEIGHT, BEFORE_WEIGHT, Passage, day_words, indexed_words
 from voicemem.search.words import QueryWord
 from voicemem.store.database import Connection, Database, Row
-from voicemem.store.memories import COLUMNS, NEWEST_FIRST, MemoryFullText, MemoryRow, row_of_values
+from voicemem.store.memories import COLUMNS, NEWEST_FIRST, MemoryFullText, MemoryRow, MemorySearch, row_of_values
 from voicemem.store.scopes import Scope, query_terms, scope_terms
 from voicemem.store.transcript_index import MAX_LOOKS, IndexedSession, MessageFullText, TranscriptQuery
 
@@ -97,11 +97,14 @@ class PostgresqlMemoryWords(MemoryFullText):
         said, about = row.words
         return words_of(said.split(), about.split(), row.scope, self.secret)
 
-    def query(self, scope: Scope, words: Sequence[QueryWord], conditions: str) -> tuple[str, dict[str, Any]]:
-        given = {f"scope_{name}": part for name, part in scope._asdict().items() if part is not None}
+    def find(
+        self, connection: Connection, search: MemorySearch, conditions: str, values: dict[str, Any], limit: int
+    ) -> list[Row]:
+        given = {f"scope_{name}": part for name, part in search.scope.given.items()}
         totals = " and ".join((TOTALS, *(f"{name.removeprefix('scope_')} = :{name}" for name in given)))
         query = FIND_MEMORIES.format(ranked=ranked("memories", "stream, id", ABOUT_WEIGHT, totals, conditions))
-        return query, given | ranked_values(query_terms(scope, self.secret), words)
+        found_by = ranked_values(query_terms(search.scope, self.secret), search.words)
+        return connection.rows(query, **values, **given, **found_by, limit=limit)
 
     def make_words(self, connection: Connection) -> None:
         """Make the words of all memories, which a copy inserted without any."""

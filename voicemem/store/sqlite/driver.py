@@ -19,6 +19,7 @@ from voicemem.runtime import MemoryBudget
 from voicemem.store.database import CLOSED, Database, GroupCommit, KeySource, Troubles
 from voicemem.store.sqlite import files
 from voicemem.store.sqlite.connection import BEGIN, COMMIT, ROLLBACK, RowCache, SqliteConnection
+from voicemem.store.sqlite.words import FREQUENCIES, frequencies
 from voicemem.store.streams import AppendResult, Batch, Stream
 from voicemem.store.upkeep import no_store
 
@@ -272,6 +273,7 @@ class SqliteDatabase(Database):
 def open_connection(path: str, read_only: bool = False) -> apsw.Connection:
     """Open a connection with the settings that every promise rests on. Raises `CannotStart` and `apsw.Error`."""
     connection = apsw.Connection(path)
+    connection.register_fts5_function(FREQUENCIES, frequencies)
     connection.set_busy_timeout(files.BUSY_TIMEOUT_MS)
     if read_only:
         connection.execute(READER_PRAGMAS).fetchall()

@@ -19,7 +19,7 @@ from voicemem.store.database import CLOSED
 from voicemem.store.sqlite.connection import SqliteConnection, transaction
 from voicemem.store.sqlite.driver import IN_MEMORY, SqliteDatabase, open_connection
 from voicemem.store.sqlite.files import BUSY_TIMEOUT_MS, make_private
-from voicemem.store.sqlite.words import INDEX_VERSION, SCHEMA
+from voicemem.store.sqlite.words import FREQUENCIES, INDEX_VERSION, SCHEMA, frequencies
 
 LOG = logging.getLogger("voicemem")
 T = TypeVar("T")
@@ -146,6 +146,7 @@ class IndexFile:
         if not self.in_memory:
             make_private(self.path)
         connection = apsw.Connection(self.path)
+        connection.register_fts5_function(FREQUENCIES, frequencies)
         connection.set_busy_timeout(BUSY_TIMEOUT_MS)
         try:
             connection.execute(WRITER_PRAGMAS).fetchall()

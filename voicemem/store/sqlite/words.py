@@ -5,24 +5,83 @@ They keep no texts (`content=''`), so what is taken out must be given again exac
 the row, from how words are made of a text, and from a secret of the store. Where one of the last two has changed,
 `make_words` makes those of memories again; the index is another one then. SQLite's option `contentless_delete`, which
 needs no text, would leave the words of what was deleted in the file.
+
+FTS5's own `bm25` counts how rare a word is over the whole table, so that scores would say what other projects have. The
+search takes how often each row has each word (`frequencies`), and ranks among the texts of the scope alone.
 """
 
+from array import array
 from collections.abc import Sequence
-from typing import Any
+from math import log1p
+from typing import Any, NamedTuple
+
+import apsw
 
 from voicemem.search.passages import ABOUT_WEIGHT, BEFORE_WEIGHT, Passage, day_words, indexed_words
 from voicemem.search.words import WORDS_VERSION, QueryWord
 from voicemem.store.database import Connection, Database, Row
-from voicemem.store.memories import COLUMNS, NEWEST_FIRST, MemoryFullText, MemoryRow, row_of_values
+from voicemem.store.memories import COLUMNS, MemoryFullText, MemoryRow, MemorySearch, row_of_values
 from voicemem.store.scopes import Scope, query_terms, scope_terms
 from voicemem.store.transcript_index import MAX_LOOKS, PASSAGE_COLUMNS, IndexedSession, MessageFullText, TranscriptQuery
 
+K1, B = 1.2, 0.75
+"""The parameters of BM25, as PostgreSQL's has them too."""
+FREQUENCIES = "frequencies"
+
+
+def frequencies(row: apsw.FTS5ExtensionApi, *given: Any) -> bytes:
+    """How many words a row has, then the weighted count of each phrase of the query.
+
+    `given` are how many phrases come first that are of the scope, and the weights of the columns behind that of it.
+    """
+    first, weights = int(given[0]), given[1:]
+    counts = array("d", [row.column_size(-1) - row.column_size(0)])
+    for phrase in range(first, row.phrase_count):
+        columns = row.phrase_columns(phrase)
+        if not columns:
+            counts.append(0.0)
+        elif len(columns) == 1:
+            (column,) = columns
+            counts.append(weights[column - 1] * len(row.phrase_column_offsets(phrase, column)))
+        else:
+            found = row.phrase_locations(phrase)
+            counts.append(sum(weights[column - 1] * len(found[column]) for column in columns))
+    return counts.tobytes()
+
+
+class Hit(NamedTuple):
+    """A row that a query found; of equal scores the one with the larger `order` comes first."""
+
+    score: float
+    order: Row
+    number: int
+
+
+def ranked(rows: Sequence[Row], texts: int) -> list[Hit]:
+    """The hits by BM25, the best first, among `texts` texts; each row is a number, what orders it, and frequencies."""
+    counted = [array("d", row[-1]) for row in rows]
+    if not counted:
+        return []
+    mean = max(sum(counts[0] for counts in counted) / len(counted), 1.0)
+    having = [sum(map(bool, column)) for column in zip(*(counts[1:] for counts in counted), strict=True)]
+    rarities = [log1p((max(texts, count) - count + 0.5) / (count + 0.5)) for count in having]
+    hits = []
+    for row, (length, *frequency) in zip(rows, counted, strict=True):
+        damping = K1 * (1 - B + B * length / mean)
+        terms = zip(rarities, frequency, strict=True)
+        score = sum(rarity * often * (K1 + 1) / (often + damping) for rarity, often in terms if often)
+        hits.append(Hit(score, row[1:-1], row[0]))
+    return sorted(hits, reverse=True)
+
+
 FIND_MEMORIES = f"""
-    select -bm25(memory_words, 0.0, 1.0, {ABOUT_WEIGHT}) as score, {COLUMNS}
+    select m.number, m.created_ms, m.id, {FREQUENCIES}(memory_words, {{scope}}, 1.0, {ABOUT_WEIGHT})
     from memory_words cross join memories m on m.number = memory_words.rowid
-    where memory_words match :match and {{conditions}} order by score desc, {NEWEST_FIRST} limit :limit
+    where memory_words match :match and {{conditions}}
 """
 """A cross join, so that SQLite looks at the words first whatever the conditions are."""
+COUNT_MEMORIES = "select count(*) from memories where removed_ms is null"
+SELECT_MEMORIES = f"select number, {COLUMNS} from memories m where number in :numbers"
 SELECT_NUMBER = "select number from memories where stream = :stream and id = :id"
 INSERT_WORDS = "insert into memory_words (rowid, scope, said, about) values (:number, :scope, :said, :about)"
 DELETE_WORDS = """
@@ -57,8 +116,21 @@ class SqliteMemoryWords(MemoryFullText):
             connection.execute(DELETE_WORDS, number=number, **self.words_of(row))
 
     def query(self, scope: Scope, words: Sequence[QueryWord], conditions: str) -> tuple[str, dict[str, Any]]:
-        match = match_expression(query_terms(scope, self.secret), "{said about}", words, " OR ")
-        return FIND_MEMORIES.format(conditions=conditions), {"match": match}
+        """The query for all memories with any of the words, with how often they have each."""
+        terms = query_terms(scope, self.secret)
+        match = match_expression(terms, "{said about}", words, " OR ")
+        return FIND_MEMORIES.format(conditions=conditions, scope=len(terms)), {"match": match}
+
+    def find(
+        self, connection: Connection, search: MemorySearch, conditions: str, values: dict[str, Any], limit: int
+    ) -> list[Row]:
+        sql, match = self.query(search.scope, search.words, conditions)
+        rows = connection.rows(sql, **values, **match)
+        whose = search.scope._replace(namespace=None).given
+        (texts,) = connection.one(" and ".join((COUNT_MEMORIES, *(f"{name} = :{name}" for name in whose))), **whose)
+        hits = ranked(rows, texts)[:limit]
+        found = {number: row for number, *row in connection.rows(SELECT_MEMORIES, numbers=[hit.number for hit in hits])}
+        return [(hit.score, *found[hit.number]) for hit in hits]
 
     def words_of(self, row: MemoryRow) -> dict[str, str]:
         said, about = row.words
@@ -116,10 +188,13 @@ REMOVE = """
 """
 CLEAR = "insert into words (words) values ('delete-all')"
 FIND = f"""
-    select stream, turn, number, position, role, said_ms, text, -bm25(words, 0.0, 1.0, {BEFORE_WEIGHT}, 1.0) as score
+    select id, said_ms, id, {FREQUENCIES}(words, {{scope}}, 1.0, {BEFORE_WEIGHT}, 1.0)
     from words join transcript_messages on id = words.rowid
     where words match :match and said_ms >= :since_ms and said_ms < :until_ms
-    order by score desc, said_ms desc, id desc limit :limit offset :offset
+"""
+COUNT_MESSAGES = "select coalesce(sum(messages), 0) from transcript_sessions where "
+SELECT_FOUND = """
+    select id, stream, turn, number, position, role, said_ms, text from transcript_messages where id in :ids
 """
 FIND_SESSIONS = """
     select stream from words join transcript_messages on id = words.rowid where words match :match
@@ -160,7 +235,13 @@ class SqliteMessageWords(MessageFullText):
     def find(self, connection: Connection, query: TranscriptQuery) -> list[Row]:
         terms = query_terms(query.scope, self.secret)
         match = match_expression(terms, "{said before day}", query.words, " OR ")
-        return connection.rows(FIND, match=match, **query.values)
+        page, whose = query.values, query.scope.given
+        limit, offset = page.pop("limit"), page.pop("offset")
+        rows = connection.rows(FIND.format(scope=len(terms)), match=match, **page)
+        (texts,) = connection.one(COUNT_MESSAGES + " and ".join(f"{name} = :{name}" for name in whose), **whose)
+        hits = ranked(rows, texts)[offset : offset + limit]
+        found = {id: row for id, *row in connection.rows(SELECT_FOUND, ids=[hit.number for hit in hits])}
+        return [(*found[hit.number], hit.score) for hit in hits]
 
     def find_sessions(self, connection: Connection, scope: Scope, words: Sequence[QueryWord], limit: int) -> list[int]:
         match = match_expression(query_terms(scope, self.secret), "said", words, " AND ")
