@@ -53,7 +53,7 @@ CONTENT_TABLES = (
     ContentTable("extracted", "stream", "0"),
     ContentTable("observations", "stream", "octet_length(call)"),
     ContentTable("quarantined", "stream", "0"),
-    ContentTable("secrets", "name", "octet_length(value)"),
+    ContentTable("secrets", "name", "octet_length(value)", is_counted=True),
     ContentTable("replies", "item", "octet_length(item)"),
     ContentTable("endpoints", "key", "octet_length(url)"),
     ContentTable("producers", "name", "octet_length(name)"),

@@ -115,7 +115,7 @@ class StreamRows(ABC):
         """Return whether a project has used up its bytes, where they are bounded."""
 
     def count_stored(self, key: int, size: int) -> None:
-        """Count bytes that were added to the archives or configuration of a stream, or below zero, deleted."""
+        """Count bytes that were added to archives, configuration or secrets of a stream, or below zero, deleted."""
         return
 
     # Streams
@@ -220,6 +220,10 @@ SELECT_IS_NAME_TAKEN = f"""
 """
 COPY_SECRETS = "insert into secrets select cast(:key as bigint), name, value from secrets where stream = :source"
 DELETE_FROM_SECRETS = "delete from secrets where stream = :stream and name = :name"
+SUM_SECRETS = """
+    select coalesce(sum(octet_length(value)), 0) from secrets
+    where stream = :stream and name = coalesce(cast(:name as text), name)
+"""
 INSERT_INTO_SECRETS = "insert into secrets (stream, name, value) values (:stream, :name, :value)"
 PLAN_RETENTION = """
     insert into retention (stream, compact_ms, expires_ms) values (:stream, :compact_ms, :expires_ms)
@@ -294,6 +298,7 @@ def restore_session(
         rows.connection.execute(SAVE_KEY_ID, key_id=key_id, key=stream.key)
     if source is not None:
         rows.connection.execute(COPY_SECRETS, key=stream.key, source=source.key)
+        rows.count_stored(stream.key, rows.connection.one(SUM_SECRETS, stream=stream.key, name=None)[0])
     save_secrets(rows, stream, session_patch, now_ms)
     rows.connection.execute(SAVE_RESTORED, key=stream.key, now_ms=now_ms)
     for run in group_runs(stream.key, restored.rows):
@@ -310,6 +315,8 @@ def restore_session(
 def save_secrets(rows: StreamRows, stream: Stream, session_patch: SessionPatch, now_ms: int) -> None:
     """Store the secrets of a patch, and bring the session's own endpoint in line with its configuration."""
     for name, value in session_patch.secrets.items():
+        (before,) = rows.connection.one(SUM_SECRETS, stream=stream.key, name=name)
+        rows.count_stored(stream.key, len((value or "").encode()) - before)
         rows.connection.execute(DELETE_FROM_SECRETS, stream=stream.key, name=name)
         if value is not None:
             rows.connection.execute(INSERT_INTO_SECRETS, stream=stream.key, name=name, value=value)

@@ -149,12 +149,21 @@ async def test_a_project_whose_bytes_are_used_up_stores_nothing_for_its_callers(
     assert await journal.ensure_user("q", "bob", NOW)
 
 
-@pytest.mark.parametrize("given", [{"labels": {"a": "x" * 900, "b": "x" * 900}}, {"name": "x" * 128}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"labels": {"a": "x" * 900, "b": "x" * 900}},
+        {"name": "x" * 128},
+        {"llm": {"api_key": "é" * 1_000}},
+        {"llm": {"url": "https://llm.example", "headers": {"X-Team": "x" * 500}}},
+    ],
+)
 async def test_configurations_count_as_bytes(store: Store, given: JsonObject) -> None:
-    """Those that sessions begin with, and what a patch adds; not those of sessions that were erased."""
+    """Those that sessions begin with, and what a patch adds, secrets too; not those of sessions that were erased."""
     await begin_node(store, "a")
     patch = validate_config(given)
-    size = len(json.dumps(given, separators=(",", ":"))) - 2
+    size = len(json.dumps(patch.public, separators=(",", ":"))) - 2
+    size += sum(len(str(secret).encode()) for secret in patch.secrets.values())
     store.set_quotas(Quotas(stored_bytes=3 * size))
     streams = [(await store.journal.create_session("p", f"s{n}", patch, NOW))[0] for n in range(2)]
     await store.nodes.renew_node("a", NOW + 1)
@@ -164,6 +173,8 @@ async def test_configurations_count_as_bytes(store: Store, given: JsonObject) ->
     await store.nodes.renew_node("a", NOW + 2)
     assert "stored_bytes" == await begin(store, "more")
     await store.retention.erase(streams[0].key, NOW)
+    while await store.retention.delete_erased([streams[0].key]):
+        pass
     await store.nodes.renew_node("a", NOW + 3)
     assert "created" == await begin(store, "more")
 

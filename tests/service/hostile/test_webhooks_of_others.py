@@ -77,6 +77,19 @@ async def test_a_key_and_a_signed_url_name_the_session(app: App, dialect: str) -
 
 
 @every_row("dialect", BODIES)
+async def test_a_session_token_sends_no_webhook(serve: Serve, dialect: str) -> None:
+    """Not even one about its session, where no secret is set and a key would do."""
+    app = await serve()
+    admin = await client_with_key(app, "admin")
+    await admin.create("mine")
+    token = (await admin.post("/v1/sessions/mine/tokens")).json["token"]
+    for query in ("", "?session_id=mine"):
+        answered = await send_hook(RestClient(app, token), dialect, body_of(dialect, "mine"), {}, query)
+        assert (403, "forbidden") == answered.problem
+    assert [] == await admin.journal("mine")
+
+
+@every_row("dialect", BODIES)
 async def test_without_keys_this_machine_may_name_the_session(serve: Serve, dialect: str) -> None:
     """There a caller could do everything else too."""
     app = await serve(hook_secrets=SIGNED)

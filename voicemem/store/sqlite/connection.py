@@ -125,11 +125,11 @@ COUNT_ROWS = """
     create temp trigger if not exists count_{table}_{when} after {when} on main.{table} begin
         insert into stored_bytes select project, 0 from streams
         where key = {row}.stream and project not in (select project from stored_bytes);
-        update stored_bytes set bytes = bytes {sign} length({row}.{column})
+        update stored_bytes set bytes = bytes {sign} octet_length({row}.{column})
         where project = (select project from streams where key = {row}.stream);
     end
 """
-COUNTED = (("journal", "payload"), ("archives", "runs"))
+COUNTED = (("journal", "payload"), ("archives", "runs"), ("secrets", "value"))
 CHANGES = (("insert", "new", "+"), ("delete", "old", "-"))
 COUNT_CONFIGS = (
     """
@@ -149,6 +149,7 @@ COUNT_CONFIGS = (
 COUNT_ALL = """
     insert into stored_bytes select project, sum(size) from (
         select stream, length(payload) as size from journal union all select stream, length(runs) from archives
+        union all select stream, octet_length(value) from secrets
         union all select key, length(config) - 2 from streams
     ) join streams on key = stream group by project
 """

@@ -10,7 +10,7 @@ from voicemem.store.sqlite.connection import SqliteConnection
 
 TRUTH = """
     select ifnull((select sum(length(payload)) from journal), 0) + ifnull((select sum(length(runs)) from archives), 0)
-        + (select sum(length(config) - 2) from streams)
+        + (select sum(length(config) - 2) from streams) + ifnull((select sum(length(value)) from secrets), 0)
 """
 
 
