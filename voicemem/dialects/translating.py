@@ -30,7 +30,9 @@ MAX_QUEUE = 20
 """Replies that may wait for each other to be played."""
 
 UNITS_A_SECOND = 15
-"""How fast a voice speaks, as in the fold: a character of a script without spaces counts three."""
+"""How fast a voice speaks where nothing says so, as measured (fixtures/truth/README.md).
+
+A character of a script without spaces counts three."""
 
 
 class Playing(NamedTuple):

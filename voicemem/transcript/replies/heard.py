@@ -9,6 +9,7 @@ from fractions import Fraction
 from itertools import chain
 from typing import NamedTuple
 
+from voicemem.dialects.translating import UNITS_A_SECOND
 from voicemem.transcript.cutting import after_closing_marks, prefix_of_units, units_of, whole_word_prefix
 from voicemem.transcript.replies.evidence import BY_TIME, ESTIMATED, Interruption, Source
 from voicemem.transcript.replies.interruptions import (
@@ -34,7 +35,7 @@ from voicemem.transcript.replies.playing import (
 from voicemem.transcript.state import Reply, State
 from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, TimedText
 
-USUAL = Fraction(15, 1000)
+USUAL = Fraction(UNITS_A_SECOND, 1000)
 """Units a millisecond, where no reply before shows it."""
 
 NO_TEXT = TimedText(BEFORE_ALL, 0, "")

@@ -15,6 +15,7 @@ from tests.support.samples.true_calls import reply
 from voicemem.cli.truth import FalseAlarm, PlayedPart, TrueCall, TrueWord, load_call
 
 CALLS = load_calls(TRUTH / "calls")
+NATURAL = load_calls(TRUTH / "natural")
 TALKED = "one two three four five six"
 
 
@@ -25,7 +26,7 @@ def check_words(words: list[TrueWord], text: str) -> None:
     assert not words or words[-1].end <= len(text)
 
 
-@every_row("call", CALLS, ids=lambda call: call.name)
+@every_row("call", [*CALLS, *NATURAL], ids=lambda call: f"{call.agent.voice} {call.name}")
 def test_a_true_call_is_sound(call: TrueCall) -> None:
     """Words follow each other, a reply is generated before it is played, and it is played once, from its start."""
     for utterance in call.utterances:

@@ -121,6 +121,27 @@ def test_a_done_before_needs_a_sentence_that_had_ended() -> None:
 
 
 @pytest.mark.long
+@every_row("true", load_calls(TRUTH / "natural"), ids=lambda true: true.name)
+def test_a_voice_made_of_recordings_folds(true: TrueCall) -> None:
+    """At its own rate, with the silence before its first word; complete replies stay whole."""
+    for kind in KINDS.values():
+        for one in scores(true, kind, CONDITIONS[0]):
+            assert one.is_cut or one.wrong == 0, (kind.name, one)
+
+
+def test_the_usual_rate_of_speech_fits_voices_made_of_recordings() -> None:
+    """At most 1.5 words are wrong of a cut reply where a position is all that is known, as of espeak's."""
+    found = [
+        abs(one.wrong)
+        for true in load_calls(TRUTH / "natural")
+        for one in scores(true, KINDS["position"], CONDITIONS[0])
+        if one.is_cut
+    ]
+    assert len(found) == 49
+    assert sum(found) / len(found) <= 1.5
+
+
+@pytest.mark.long
 @every_row("true", load_calls(TRUTH / "calls"), ids=lambda true: true.name)
 def test_a_true_call_folds(true: TrueCall) -> None:
     """Whatever the evidence, complete replies stay whole, and word times and texts are exact."""
