@@ -20,10 +20,14 @@ REFUSES_FORMAT = (400, 404, 415, 422)
 """Statuses of servers that do not know it."""
 UNFINISHED = {"length": "cut_off", "content_filter": "filtered"}
 """Reasons for the end of an answer that is not whole, and the words for them."""
-TAG = "(?:think|thinking|thought|thoughts|reasoning)"
-BEGIN_OF_THINKING, END_OF_THINKING = re.compile(rf"<{TAG}>", re.IGNORECASE), re.compile(rf"</{TAG}>", re.IGNORECASE)
-THINKING = re.compile(rf"\s*<{TAG}>.*?(?:</{TAG}>|\Z)", re.IGNORECASE | re.DOTALL)
+TAG = r"(?:\w+:)?(?:think|thinking|thoughts?|reason|reasoning|reflection|analysis|scratchpad)"
+BEGIN, END = rf"[<\[◁]{TAG}(?:\s[^<>]{{0,100}})?[>\]▷]", rf"[<\[◁]/{TAG}\s?[>\]▷]"
+"""As models write them: `<think>`, `[THINK]`, `◁think▷`, `<seed:think>`."""
+BEGIN_OF_THINKING, END_OF_THINKING = re.compile(BEGIN, re.IGNORECASE), re.compile(END, re.IGNORECASE)
+THINKING = re.compile(rf"\s*{BEGIN}.*?(?:{END}|\Z)", re.IGNORECASE | re.DOTALL)
 """At the beginning of an answer; an answer may end within it."""
+CHANNEL, END_OF_CHANNEL = re.compile(r"<\|channel\|>(\w+)[^<]*<\|message\|>"), re.compile(r"<\|(?:end|return|start)\|>")
+"""Of gpt-oss, where a server leaves them in the text: the answer is in `final`."""
 Complete = Callable[[LlmEndpoint, JsonObject], Awaitable[bytes]]
 """Sends a body to an LLM and gives the whole answer, unchanged. Raises `LlmFailed`."""
 
@@ -107,6 +111,10 @@ def read_completion(data: bytes) -> LlmText:
 
 def without_thinking(text: str) -> str:
     """An answer without what its LLM thought before, where the server leaves that in the text."""
+    channels = list(CHANNEL.finditer(text))
+    if channels and text.lstrip().startswith("<|"):
+        answers = (END_OF_CHANNEL.split(text[one.end() :], 1)[0] for one in channels[-1:] if one[1] == "final")
+        return next(answers, "").strip()
     begin = 0
     while found := THINKING.match(text, begin):
         begin = found.end()

@@ -23,6 +23,7 @@ from voicemem.memory.extraction.said import (
     stems_of,
     tells_secret,
 )
+from voicemem.protocol.arguments import fit
 from voicemem.protocol.codec import has_too_many_values
 from voicemem.protocol.memories import MAX_MEMORY_BYTES, MAX_TOPICS, TIME_PATTERN, TOPIC_PATTERN, GivenKind, time_ms
 from voicemem.redaction.texts import Rules, redact_value
@@ -30,7 +31,8 @@ from voicemem.redaction.texts import Rules, redact_value
 UNUSABLE = "unusable_answer"
 BEGINS = re.compile(r'\{\s*"memories"')
 """Where the answer begins within prose or a fence."""
-FENCE = re.compile(r"\A\s*```(?:json)?\s*\n|\n?\s*```\s*\Z")
+FENCED = re.compile(r"```(?:json\w*)?[ \t]*\n(.*?)(?:```|\Z)", re.IGNORECASE | re.DOTALL)
+TRAILING_COMMA = re.compile(r'("(?:[^"\\]|\\.)*+")|,(?=\s*[}\]])', re.DOTALL)
 MAX_TRIES = 8
 MAX_ANSWER = 256 * 1024
 Refusal = Literal[
@@ -88,7 +90,7 @@ def read_answer(text: str) -> list[DraftedMemory | None]:
     drafts: list[DraftedMemory | None] = []
     for one in answer.memories:
         try:
-            drafts.append(msgspec.convert(one, DraftedMemory))
+            drafts.append(msgspec.convert(fit(one, DraftedMemory), DraftedMemory))
         except msgspec.ValidationError:
             drafts.append(None)
     return drafts
@@ -99,12 +101,20 @@ def find_answer(text: str) -> Answer | None:
     decoder, found = json.JSONDecoder(), None
     for begin in [match.start() for match in BEGINS.finditer(text)][-MAX_TRIES:]:
         with suppress(ValueError, RecursionError):
-            found = msgspec.json.decode(text[begin : decoder.raw_decode(text, begin)[1]], type=Answer)
-    if found is None:
+            rest = without_trailing_commas(text[begin:])
+            found = msgspec.json.decode(rest[: decoder.raw_decode(rest)[1]], type=Answer)
+    if found is not None:
+        return found
+    for block in (text, text[text.find("[") : text.rfind("]") + 1], *FENCED.findall(text)[-MAX_TRIES:]):
         with suppress(ValueError, RecursionError):
-            memories = msgspec.json.decode(FENCE.sub("", text), type=list[Any])
-            found = Answer(memories) if memories else None
+            value = msgspec.json.decode(without_trailing_commas(block), type=Answer | list[dict[str, Any]])
+            found = value if isinstance(value, Answer) else Answer([*value]) if value else found
     return found
+
+
+def without_trailing_commas(text: str) -> str:
+    """JSON without the commas that stand before a closing bracket; its strings stay."""
+    return TRAILING_COMMA.sub(lambda match: match[1] or "", text)
 
 
 class ExtractedMemory(NamedTuple):

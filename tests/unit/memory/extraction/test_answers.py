@@ -21,7 +21,28 @@ AROUND = [
     "Here they are:\n```json\n{}\n```\nI left out greetings.",
     'Sure! A draft: {"memories": [{"text": "no"}]}. Better: {}',
     'Not {"memories": [ but {}',
+    "A draft:\n```json\n[]\n```\nBetter:\n```JSON\n{}\n```",
 ]
+
+
+@every_row(
+    "text",
+    [
+        '{"memories": [ONE,],}',
+        '{"memories": [ONE , ] }\n',
+        '{"note": "first, [this]", "memories": [ONE]}',
+        '```json\n{"note": "first", "memories": [ONE,],}\n```\nThat is all.',
+        "Here they are: [ONE, ] Done.",
+        "```json\n[ONE]",
+        '{"memories": [{"text": "Ann, she said [sic,] so.", "kind": "fact", "from": [1.0], "topics": null}]}',
+    ],
+)
+def test_what_people_would_read_is_read(text: str) -> None:
+    """Commas at the end of a list, a list alone, other fields first, null and 1.0: an answer is not lost for them."""
+    (memory,) = read_answer(text.replace("ONE", json.dumps(GOOD)))
+    assert memory is not None
+    assert memory.text in ("Ann is allergic to walnuts.", "Ann, she said [sic,] so.")
+    assert memory.lines == [1]
 
 
 @every_row("around", AROUND)
@@ -43,6 +64,8 @@ def test_memories_are_read(around: str) -> None:
         '{"memories": {}}',
         '{"memory": []}',
         "[]",
+        "[1, 2]",
+        "As [1] says.",
         "null",
         '{"memories": [{"text": "x", "kind": "fact", "from": [1], "confidence": NaN}]}',
         '{"memories": [' + "[" * 2_000 + "]" * 2_000 + "]}",
@@ -50,7 +73,7 @@ def test_memories_are_read(around: str) -> None:
         '{"memories": [' + "1," * 140_000 + "1]}",
         "x" * 300_000,
     ],
-    ids=range(13),
+    ids=range(15),
 )
 def test_anything_else_is_unusable(text: str) -> None:
     """Prose, broken JSON, other JSON, too much."""
