@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
+from urllib.parse import quote
 
 import jsonschema_rs
 
@@ -16,6 +17,8 @@ from voicemem.protocol.types import JsonObject
 from voicemem.server.http.openapi import openapi_json
 from voicemem.server.rest import ROUTES
 
+DOCUMENT = "urn:voicemem:openapi"
+
 
 @cache
 def openapi_document() -> JsonObject:
@@ -24,12 +27,16 @@ def openapi_document() -> JsonObject:
 
 
 @cache
+def registry() -> jsonschema_rs.Registry:
+    """The document at an address, so that a schema of it is made without all the others."""
+    return jsonschema_rs.Registry([(DOCUMENT, openapi_document())], draft=jsonschema_rs.Draft202012)
+
+
+@cache
 def schema(*path: str) -> jsonschema_rs.Draft202012Validator:
     """A validator of the schema at this place of the document, formats included."""
-    found = openapi_document()
-    for step in path:
-        found = found[step]
-    return jsonschema_rs.Draft202012Validator({**found, "components": openapi_document()["components"]})
+    pointer = "/".join(quote(step.replace("~", "~0").replace("/", "~1")) for step in path)
+    return jsonschema_rs.Draft202012Validator({"$ref": f"{DOCUMENT}#/{pointer}"}, registry=registry())
 
 
 def component(name: str) -> jsonschema_rs.Draft202012Validator:
