@@ -11,7 +11,8 @@ import aiohttp
 
 from tests.support.callers.gateway import role_and_text
 from tests.support.callers.rest import RestClient
-from tests.support.processes.doc_programs import END_S, printed_programs, running_program, save_programs
+from tests.support.paths import ROOT
+from tests.support.processes.doc_programs import END_S, printed_programs, running_program
 from tests.support.processes.ports import free_ports
 from tests.support.servers.llm_server import Script, llm_server
 from tests.support.services import Serve
@@ -30,10 +31,14 @@ async def test_the_custom_llm_shows_what_arrives(serve: Serve, tmp_path: Path) -
         "ws://127.0.0.1:8765": f"ws://{app.ingest_address}",
         "http://127.0.0.1:8080": f"http://{app.rest_address}",
     }
-    save_programs(GATEWAY_PAGE, tmp_path, changes)
+    for program in ("custom_llm.py", "gateway_engine.py"):
+        text = (ROOT / "examples" / program).read_text()
+        for old, new in changes.items():
+            text = text.replace(old, new)
+        (tmp_path / program).write_text(text)
     async with running_program(tmp_path, "custom_llm.py") as llm:
         await listening(port)
-        async with running_program(tmp_path, "engine.py") as engine:
+        async with running_program(tmp_path, "gateway_engine.py") as engine:
             assert 0 == await engine.end(), engine.errors
         await llm.says("Sorry, go on.\n")
     assert SEEN == re.sub(r"\d+ s ago", "0 s ago", llm.out)  # a busy machine takes a second or two
