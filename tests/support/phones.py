@@ -111,8 +111,8 @@ class Played(NamedTuple):
 class Phone:
     """Plays what is queued in real time, sends marks back once they are reached, and all that a `clear` discards."""
 
-    def __init__(self, clock: Clock, answer: Callable[[JsonObject], object]) -> None:
-        self.clock, self.answer = clock, answer
+    def __init__(self, clock: Clock, answer: Callable[[JsonObject], object], speed: float) -> None:
+        self.clock, self.answer, self.speed = clock, answer, speed
         self.queue: list[Played] = []
         self.begun = 0
         """When the first in the queue began to play."""
@@ -139,7 +139,11 @@ class Phone:
         self.playing = None
         if self.queue:
             self.begun = self.clock.now
-            self.playing = self.clock.at(self.clock.now + self.queue[0].length_ms, self.finish)
+            self.playing = self.clock.at(self.clock.now + round(self.queue[0].length_ms / self.speed), self.finish)
+
+    def played_ms(self) -> int:
+        """How much of the first in the queue was played."""
+        return round((self.clock.now - self.begun) * self.speed)
 
     def finish(self) -> None:
         played = self.queue.pop(0)
@@ -155,7 +159,7 @@ class Phone:
         if self.playing is not None:
             self.playing.cancel()
             self.playing = None
-            self.hear(queue[0], self.clock.now - self.begun)
+            self.hear(queue[0], self.played_ms())
         for played in queue:
             if played.mark is not None and not self.is_gone:
                 self.answer({"event": "mark", "streamSid": "MZ1", "mark": {"name": played.mark}})
@@ -164,7 +168,7 @@ class Phone:
         """How much of a reply was played by now."""
         ms = self.heard_ms.get(item, 0)
         if self.playing is not None and self.queue[0].item == item:
-            ms = max(ms, self.queue[0].position_ms + self.clock.now - self.begun)
+            ms = max(ms, self.queue[0].position_ms + self.played_ms())
         return ms
 
 
@@ -336,6 +340,7 @@ class Call:
         early_ms: int = 0,
         marks: bool = True,
         hang_up_ms: int | None = None,
+        speed: float = 1.0,
     ) -> None:
         """The app sends audio on `late_ms` after it has come, and clears `early_ms` before the vendor hears the caller.
 
@@ -348,7 +353,7 @@ class Call:
         self.rows: list[tuple[int, str, FrameEvent]] = []
         self.model, self.tee = Teed(self, stack.name), Teed(self, "twilio-media-streams")
         self.to_app = Way(self.clock, network, self.dice, self.frame)
-        self.phone = Phone(self.clock, self.to_app.send)
+        self.phone = Phone(self.clock, self.to_app.send, speed)
         self.to_phone = Way(self.clock, network, self.dice, self.phone.receive)
         self.truncates, self.marks, self.late_ms, self.early_ms = truncates, marks, late_ms, early_ms
         self.hang_up_ms = hang_up_ms

@@ -44,6 +44,18 @@ async def test_words_of_cut_replies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long
+@every_row("speed", [0.97, 1.03])
+async def test_phone_that_plays_slower_or_faster(speed: float) -> None:
+    """Its clock is off, with marks and without them."""
+    with pytest.MonkeyPatch.context() as patched:
+        wrong: list[int] = []
+        for number, call in enumerate(CALLS[::4]):
+            called = Call(call, STACKS["openai-realtime"], NETWORKS[1], patched, speed=speed, marks=number % 2 == 0)
+            called.run()
+            wrong += called.wrong()
+    assert sum(wrong) / len(wrong) <= 0.6
+
+
 async def test_words_of_a_call_that_is_hung_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the last reply what the phone had played when the caller hung up; nothing before it was sent to the phone."""
     for stack in STACKS.values():
