@@ -69,7 +69,7 @@ soak: .venv/installed-tests
 	$(BIN)/python -m bench.snapshots --minutes 10
 	$(BIN)/python -m bench.powercut --rounds $(ROUNDS)0 --seed $(SEED)
 	TORN_LOG_STEP=1 $(PYTEST) -n 2 --hypothesis-profile=thorough tests/unit tests/contract tests/service/ingest tests/service/tails
-	$(PYTEST) -n 2 --hypothesis-profile=thorough tests/process/model
+	$(PYTEST) -n 2 --hypothesis-profile=thorough tests/process/model tests/service/security/test_non_interference.py
 	$(MAKE) schemathesis fuzz
 
 packaging: .venv/installed-tests

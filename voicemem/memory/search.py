@@ -326,7 +326,7 @@ def fitting(found: FoundMessages) -> FoundMessages:
 def found_message(message: FoundMessage, stream: Stream, best: float, by: tuple[FoundBy, ...]) -> FoundMemory:
     scope = scope_of(stream)
     return FoundMemory(
-        id=memory_id(message),
+        id=memory_id(scope, message),
         kind=MESSAGE,
         text=message.text,
         role=message.role,
@@ -340,9 +340,9 @@ def found_message(message: FoundMessage, stream: Stream, best: float, by: tuple[
     )
 
 
-def memory_id(message: FoundMessage) -> str:
+def memory_id(scope: Scope, message: FoundMessage) -> str:
     """The same for the same message, as long as its words are the same."""
-    name = f"{message.key}/{message.position}/{message.text}".encode()
+    name = f"{scope.project}/{scope.session_id}/{message.position}/{message.text}".encode()
     digest = base64.b32encode(blake2b(name, digest_size=16).digest()).decode().lower()
     return f"mem_{digest[:26]}"
 

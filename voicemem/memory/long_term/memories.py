@@ -288,7 +288,7 @@ class LongTermMemory:
     ) -> MemoryRow:
         """Plan to keep a memory under an id of its own, which follows from its text."""
         for count in range(MAX_CHAIN):
-            id = records.memory_id(plan.stream.key, owner.key, normalised(draft.text), count)
+            id = records.memory_id(plan.stream.kind, plan.stream.id, owner.key, normalised(draft.text), count)
             known = plan.rows.get(id) or await self.find_row(owner.project, id)
             cycle = known is None and [
                 old for old in draft.supersedes if await plans.reaches(self.store.memories, plan, old, id)

@@ -332,7 +332,7 @@ async def test_a_prompt_has_what_is_known(known: MemoryAPIClient) -> None:
     await known.put_working_memory("s", memory)
     prompt = await known.memory_prompt("Which tea?", session_id="s", user_id="ann", long_term_search={"limit": 1})
     assert [
-        ("system", "## A summary of the conversation so far:\nThey have met."),
+        ("system", '## A summary of the conversation so far:\n"They have met."'),
         ("user", "Hi."),
         ("assistant", "Hello!"),
         ("assistant", "{}"),
