@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.support.documentation import TEXTS, code_blocks
+from tests.support.paths import ROOT
 from tests.support.processes.ports import free_ports
 from tests.support.processes.service_process import ServiceProcess, running_process
 
@@ -41,7 +41,7 @@ class Agent:
 
 
 async def agent_of(rest: int, ingest: int) -> Agent:
-    (program,) = code_blocks(TEXTS["when-the-memory-is-away.md"], "python")
+    program = (ROOT / "examples" / "agent_without_memory.py").read_text()
     program = program.replace("127.0.0.1:8765", f"127.0.0.1:{ingest}").replace("127.0.0.1:8080", f"127.0.0.1:{rest}")
     pipe = asyncio.subprocess.PIPE
     return Agent(
