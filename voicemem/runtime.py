@@ -119,7 +119,10 @@ class FairQueue:
 
     async def enter_for_round(self, owner: str | None) -> None:
         """Return once there is a slot, and keep it until the next round of the event loop."""
-        await self.enter(owner)
+        if self.free and not self.waiting:
+            self.free -= 1
+        else:
+            await self.enter(owner)
         asyncio.get_running_loop().call_soon(self.leave)
 
     def leave(self) -> None:

@@ -99,3 +99,22 @@ async def test_cancelled_work_is_stopped() -> None:
     with pytest.raises(asyncio.CancelledError):
         await running
     assert await asyncio.to_thread(ended.wait, 10)
+
+
+async def test_projects_take_turns() -> None:
+    """Long work of one project gives its thread to another that waits, and continues behind it."""
+    off_loop, ended = OffLoop(), list[str]()
+
+    def work(name: str, seconds: float) -> None:
+        while time.thread_time() < seconds:
+            check_budget()
+        ended.append(name)
+
+    crowd = [asyncio.create_task(off_loop.run(partial(work, "crowd", 1.0), owner="crowd")) for _ in range(2 * THREADS)]
+    await asyncio.sleep(0)
+    await off_loop.run(partial(work, "other", 0.01), owner="other")
+    assert ended == ["other"]
+    for one in crowd:
+        one.cancel()
+    await asyncio.gather(*crowd, return_exceptions=True)
+    assert "free" == await off_loop.run(lambda: "free")
