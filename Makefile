@@ -76,6 +76,7 @@ packaging: .venv/installed-tests
 	$(BIN)/python tests/process/packaging/matrix.py
 	$(BIN)/python -m tests.process.packaging.generators
 	$(BIN)/python -m tests.process.packaging.readers
+	$(BIN)/python -m tests.process.packaging.vendor_types
 	$(BIN)/python -m tests.process.packaging.image
 
 # The package is build/voicemem-VERSION.tgz; its types are made from the comments of its source.

@@ -18,6 +18,7 @@ from voicemem.dialects import (
     pipecat_rtvi,
     retell,
 )
+from voicemem.dialects.elevenlabs_agents import translation as elevenlabs_agents
 
 
 def members(kind: Any) -> Iterator[Any]:
@@ -47,6 +48,23 @@ def openai_realtime_types() -> Types:
     sides = realtime.RealtimeServerEvent, realtime.RealtimeClientEvent
     translation = realtime.RealtimeTranslationServerEvent, realtime.RealtimeTranslationClientEvent
     return names([*sides, *translation]), {*openai_realtime.KINDS, *openai_realtime.RENAMED}
+
+
+def azure_types() -> Types:
+    from azure.ai.voicelive.models import ClientEventType, ServerEventType
+
+    return {one.value for one in (*ServerEventType, *ClientEventType)}, {
+        *openai_realtime.KINDS,
+        *openai_realtime.RENAMED,
+    }
+
+
+def elevenlabs_types() -> Types:
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # it was written for pydantic 1
+        from elevenlabs.types.client_event import ClientEvent
+
+    inner = (typing.get_args(one) for one in typing.get_args(ClientEvent))
+    return {name for names in inner for name in names}, {*elevenlabs_agents.KINDS}
 
 
 def openai_live_types() -> Types:
@@ -101,6 +119,8 @@ def retell_types() -> Types:
     ("types_of", "expected"),
     [
         (openai_realtime_types, set()),
+        (azure_types, set()),
+        (elevenlabs_types, set()),
         (openai_live_types, set()),
         (gemini_types, {"groundingMetadata", "turnCompleteReason", "urlContextMetadata", "waitingForInput"}),
         (deepgram_types, set()),

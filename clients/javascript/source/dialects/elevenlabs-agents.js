@@ -25,9 +25,10 @@ const KINDS = new Map([
       agent_tool_response_full_payload:
         "agent_tool_response_full_payload{tool_call_id tool_name full_tool_result*}",
     },
-    `agent_reasoning_response_part agent_tool_response agent_typing asr_initiation_metadata context_usage error
-     external_agent_connected external_agent_disconnected guardrail_triggered internal_tentative_agent_response
-     internal_turn_probability mcp_connection_status mcp_tool_call ping rich_content vad_score`,
+    `agent_reasoning_response_part agent_response_complete agent_response_metadata agent_tool_response agent_typing
+     asr_initiation_metadata client_error context_usage dtmf_request error external_agent_connected
+     external_agent_disconnected guardrail_triggered internal_tentative_agent_response internal_turn_probability
+     mcp_connection_status mcp_tool_call ping rich_content vad_score`,
     "type",
   ),
   ...kindsOf(

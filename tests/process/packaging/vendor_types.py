@@ -1,0 +1,40 @@
+"""Names the types of frames of vendors' SDKs that no dialect knows, where the SDK does not go with the tests' packages.
+
+    python -m tests.process.packaging.vendor_types
+
+Each SDK has an environment of its own. It needs a package index, so it is not one of the tests, and exits with 1 when a
+type is not known. `tests/unit/dialects/test_vendor_types.py` has those of the other SDKs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.process.packaging.matrix import Environment, pythons
+from voicemem.dialects.vapi.translation import KINDS
+
+VAPI = """
+import json, typing, vapi
+kinds = [getattr(vapi, name) for name in dir(vapi) if name.startswith("ServerMessage") and name.endswith("Type")]
+inner = [one for kind in kinds for one in typing.get_args(kind)]
+names = {name for one in inner for name in (one, *typing.get_args(one)) if isinstance(name, str)}
+print(json.dumps(sorted(names)))
+"""
+
+
+def main() -> int:
+    python, _ = pythons()
+    with tempfile.TemporaryDirectory(prefix="voicemem-vendors-") as folder:
+        environment = Environment(Path(folder) / "vapi", python)
+        environment.install("vapi_server_sdk>=3")
+        stated = json.loads(environment.run("-c", VAPI))
+    unknown = sorted({name.partition("[")[0] for name in stated} - KINDS.keys() - {"final", "partial"})
+    sys.stdout.write(f"vapi: {len(stated)} types, of which {unknown or 'none'} are unknown\n")
+    return 1 if unknown or len(stated) <= 5 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
