@@ -84,7 +84,7 @@ Item = record(
     name=optional(str),
     arguments=optional(str),
     output=ANYTHING,
-    error=ANYTHING,
+    error=optional(str | record("type? message?", code=optional(int | str))),
     queries=optional(many(str)),
     results=ANYTHING,
 )

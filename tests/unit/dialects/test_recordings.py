@@ -86,7 +86,7 @@ def test_times_with_a_fraction_are_rounded(recording: Recording) -> None:
     dialect = DIALECTS[recording.dialect]
     for envelope, frame in reduced(recording):
         fractions = with_fractions(envelope["frame"])
-        if fractions != envelope["frame"] and "latency_ms" not in envelope["frame"]:
+        if fractions != envelope["frame"] and "latency_ms" not in json.dumps(envelope["frame"]):
             again = dialect.reduce(fractions, envelope.get("from"))
             assert again is not None
             assert again.content == frame.content
