@@ -39,12 +39,13 @@ SHOWN_IN = ("authorization", "api-key", "x-api-key", "x-goog-api-key", "xi-api-k
 """Headers in which a caller's SDK shows a key."""
 CREDENTIAL_WORDS = frozenset(
     (
-        *("accesstoken", "apikey", "auth", "authkey", "authorization", "authtoken", "bearer", "cookie", "credential"),
-        *("credentials", "jwt", "key", "passphrase", "passwd", "password", "pwd", "secret", "sig", "signature"),
-        *("subscriptionkey", "ticket", "token"),
+        *("accesskey", "assertion", "auth", "authenticate", "authentication", "authkey", "authn", "authz", "bearer"),
+        *("credential", "credentials", "creds", "csrf", "hmac", "jwt", "key", "oauth", "passcode", "passphrase"),
+        *("privatekey", "pwd", "secretkey", "sig", "subscriptionkey", "ticket", "userkey", "xsrf"),
     )
 )
-"""Words in the names of headers and parameters that hold what is to be kept secret."""
+CREDENTIAL_ENDS = ("apikey", "authorization", "cookie", "passwd", "password", "secret", "signature", "token")
+"""Words, and ends of words, in the names of headers and parameters that hold what is to be kept secret."""
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 KEY_PROTOCOL = "openai-insecure-api-key."
 KEY_SCHEMES = ("token", "bearer", "key", "api_key", "apikey", "access_token", "authorization")
@@ -240,7 +241,7 @@ class Shown(NamedTuple):
     """The subprotocol before a key."""
 
     def has_credential(self, text: str) -> bool:
-        return any(one in text for one in self.texts) or KEY_OF_OURS.search(text) is not None
+        return any(one in text for one in self.texts) or OUR_CREDENTIAL.search(text) is not None
 
     def headers(self, request: Request) -> list[str]:
         """The names of headers that are not forwarded, in lower case."""
@@ -258,7 +259,8 @@ class Shown(NamedTuple):
 
 
 HANDSHAKE = ("sec-websocket-key", "sec-websocket-version", "host", "upgrade", "connection")
-KEY_OF_OURS = re.compile(r"vm_[0-9a-z]{12}_[0-9A-Za-z]{40}")
+OUR_CREDENTIAL = re.compile(r"vm_[0-9a-z]{12}_[0-9A-Za-z]{40}|eyJ[\w-]{6,}\.[\w-]{6,}\.[\w-]{6,}")
+"""A key of the memory, or a session token."""
 MIN_CREDENTIAL = 6
 """Characters; what is shorter may stand anywhere by chance."""
 
@@ -289,7 +291,8 @@ def shown_credentials(request: Request, query: str) -> Shown:
 def is_credential(name: str) -> bool:
     """Return whether a header or a parameter holds something secret, by its name."""
     words = [word.lower() for word in WORD.findall(unquote_all(name))]
-    return not CREDENTIAL_WORDS.isdisjoint({*words, *map("".join, pairwise(words))})
+    names = [*words, *map("".join, pairwise(words))]
+    return any(one in CREDENTIAL_WORDS or one.endswith(CREDENTIAL_ENDS) for one in names)
 
 
 def unquote_all(text: str) -> str:

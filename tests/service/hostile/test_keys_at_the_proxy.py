@@ -60,7 +60,7 @@ def test_headers_and_subprotocols(header: str) -> None:
     """Neither a key of the memory nor another goes on, by the name of the header or by what it holds."""
     for dialect in SETTINGS.upstreams:
         for shown in (KEY, JWT):
-            head = head_for(dialect, "model=m&tier=1", header.format(shown), f"X-Voicemem-Key: {shown}")
+            head = head_for(dialect, "model=m&tier=1", header.format(shown))
             assert shown not in head
             assert "Authorization: Bearer sk-operator" in head
             assert head.startswith("GET /base?model=m&tier=1 ")
@@ -75,6 +75,19 @@ def test_queries(query: str) -> None:
         head = head_for("gemini-live", f"model=m&{query.format(shown)}&keyterm=a", f"X-Voicemem-Key: {KEY}")
         assert shown not in head
         assert head.startswith("GET /base?model=m&keyterm=a ")
+
+
+@every_row(
+    "name",
+    (
+        *("X-ELEVENLABS-KEY", "OcpApimSubscriptionKey", "sessiontoken", "refreshToken", "oauth_verifier", "xApiKey"),
+        *("clientSecret", "Authentication", "X-Authz", "client_assertion", "APIKEY", "x-goog-iam-authorization-token"),
+        *("x-hub-signature-256", "secretKey", "user%5Bpassword%5D", "PRIVATE_KEY", "X-CSRF"),
+    ),
+)
+def test_names_of_credentials(name: str) -> None:
+    """However they are written."""
+    assert is_credential(name)
 
 
 def test_what_is_no_credential_goes_on() -> None:
