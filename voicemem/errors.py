@@ -107,7 +107,9 @@ CODES: dict[str, ErrorSpec] = {
         409, None, "The service has no key for the vendor; set VOICEMEM_OBSERVE_KEY where it is started."
     ),
     "already_observed": ErrorSpec(409, None, "Another call is observed for this session; stop that first."),
-    "too_many_observations": ErrorSpec(409, None, "As many calls are observed as the service may; try again later."),
+    "too_many_observations": ErrorSpec(
+        409, None, "As many calls are observed as the service, or one project of several, may; try again later."
+    ),
     # Live tails
     "not_acceptable": ErrorSpec(406, None, "This is served as text/event-stream only; ask for that in Accept."),
     "invalid_position": ErrorSpec(400, None, "Last-Event-ID must be a position that this tail has issued."),

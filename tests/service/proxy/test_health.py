@@ -3,6 +3,7 @@
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any
 
@@ -49,6 +50,20 @@ async def test_health(app: App) -> None:
             assert (503, "draining") == (status, problem["reason"])
             assert 200 == (await ask(proxy, "/livez"))[0]
             assert 405 == (await ask(proxy, "/healthz", "POST"))[0]
+
+
+async def test_idle_connections_of_a_stranger_keep_no_one_out(app: App) -> None:
+    """The oldest of them gives way; health checks and calls are answered beside as many as there may be."""
+    async with vendor_at() as (url, _), proxy_to(app, {DIALECT: url}, limits={"max_waiting": 5}) as proxy:
+        at = "127.0.0.1", proxy.port
+        idle = [await asyncio.open_connection(*at, local_addr=("127.0.0.2", 0)) for _ in range(12)]
+        assert 200 == (await ask(proxy, "/livez"))[0]
+        async with connect(proxy.url(DIALECT)):
+            pass
+        assert b"503" in await idle[0][0].readline()
+        assert len(proxy.server.waiting) <= 5
+        for _, writer in idle:
+            writer.transport.abort()
 
 
 async def test_metrics(app: App) -> None:
