@@ -162,7 +162,7 @@ class Comparison:
             key, keys = self.keys[asked - 1], self.known_keys[known - 1]
             is_new = key not in self.all_known
             is_left_out = everywhere.isdisjoint(keys)
-            if key in keys or begins(key, keys) or (is_new and is_left_out and key[0] == keys[0][0]):
+            if key in keys or begins(key, keys) or (is_left_out and self.is_other_transcript(asked - 1, known - 1)):
                 asked, known = asked - 1, known - 1
             elif is_new:
                 yield asked - 1
@@ -172,6 +172,13 @@ class Comparison:
             else:
                 return
         yield from (() if self.first else range(asked))
+
+    def is_other_transcript(self, asked: int, known: int) -> bool:
+        """True for words of the request that the recogniser may have heard otherwise."""
+        message = self.known[known]
+        if not self.keys[asked][0] == message.role == "user" or message.metadata.get("source") != "asr":
+            return False
+        return self.keys[asked] not in self.all_known or may_be_same_speech(self.spoken[asked].text, message.content)
 
     def is_possible(self, asked: int, known: int) -> bool:
         """Return whether a message of the user's may be this one of the memory's, by their places."""

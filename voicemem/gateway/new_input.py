@@ -221,7 +221,9 @@ class InputReader:
             return set()
         known = self.known[: meeting.known + 1]
         replies, is_shown = standing_replies(self.state, turn), bool(turn.finals or turn.typed)
-        if is_shown or (known and known[-1].turn_id == turn.number):
+        if known and known[-1].turn_id == turn.number:
+            return set()  # the request has that speech, and these words after it
+        if is_shown:
             if replies or turn.failures or turn.tool_calls:
                 return set()
         elif turn.tool_calls or not all(map(self.is_thrown_away, replies)):

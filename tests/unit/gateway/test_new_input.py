@@ -4,21 +4,18 @@
 from __future__ import annotations
 
 import time
-from itertools import count
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.random_calls.gateway import ASSISTANT, USER, Call, calls, result, says
 from tests.support.rows import every_row
 from voicemem.errors import Refused
-from voicemem.gateway.chat_request import AskedMessage
-from voicemem.gateway.new_input import GATEWAY_PRODUCER, InputReader, NewInput, disconnect_id
+from voicemem.gateway.new_input import NewInput, disconnect_id
 from voicemem.protocol.events import (
     Asr,
-    Event,
     LlmDelta,
     LlmDone,
     LlmError,
@@ -27,62 +24,7 @@ from voicemem.protocol.events import (
     ToolCall,
     Tts,
 )
-from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.transcript.fold import DecodedRow
-from voicemem.transcript.state import State
-
-USER, ASSISTANT = "user", "assistant"
-
-
-class Call:
-    """A memory, and requests about it."""
-
-    def __init__(self) -> None:
-        self.read_model = ReadModel(State())
-        self.names = count(1)
-
-    def fold(self, *events: Event, producer: str = GATEWAY_PRODUCER) -> None:
-        for event in events:
-            position = self.read_model.state.position + 1
-            self.read_model.fold([DecodedRow(position, position * 1000, event, producer)])  # type: ignore[arg-type]
-
-    def ask(self, *messages: dict[str, Any]) -> NewInput:
-        """What a request adds, which is in the memory then."""
-        asked = msgspec.convert(messages, list[AskedMessage])
-        clock = (self.read_model.state.position + 1) * 1000
-        new = InputReader(self.read_model, asked, lambda: clock, lambda: f"item-{next(self.names)}").read()
-        self.fold(*new.events)
-        return new
-
-    def answer(self, new: NewInput, text: str) -> str:
-        """The reply to a request; its item."""
-        item = f"reply-{next(self.names)}"
-        self.fold(
-            LlmDelta(text=text, turn_id=new.turn_id, item=item, ts=self.now()),
-            LlmDone(turn_id=new.turn_id, item=item, ts=self.now() + 1),
-        )
-        return item
-
-    def now(self) -> int:
-        return (self.read_model.state.position + 1) * 1000
-
-    @property
-    def said(self) -> list[tuple[str, str]]:
-        return [(message.role, message.content) for message in self.read_model.current_messages()]
-
-
-def says(role: str, text: str) -> dict[str, Any]:
-    return {"role": role, "content": text}
-
-
-def calls(id: str, text: str | None = None) -> dict[str, Any]:
-    function = {"name": "book", "arguments": "{}"}
-    return {"role": ASSISTANT, "content": text, "tool_calls": [{"id": id, "type": "function", "function": function}]}
-
-
-def result(id: str, text: str = "done") -> dict[str, Any]:
-    return {"role": "tool", "tool_call_id": id, "content": text}
-
 
 WORDS = st.sampled_from(["Yes.", "No.", "Okay.", "Hello?", "A table for two.", "はい。", "Yes, a table."])
 TURNS = st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=12)
