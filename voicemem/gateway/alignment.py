@@ -21,6 +21,8 @@ KNOWN_BACK = 80
 """How many messages of the memory, the newest ones."""
 CERTAIN = 12
 """So many equal messages in a row at both ends need no comparison."""
+MANY = 8
+"""So many known messages in a request are not said again by chance."""
 UNSPOKEN = re.compile(r"[\W_]+")
 
 # Messages that both have count 1, or less where their texts differ.
@@ -134,7 +136,15 @@ class Comparison:
             other = next(at for at in reversed(range(len(self.known))) if self.keys[asked] in self.known_keys[at])
             window = Window(self, Place(asked + 1, other + 1))
         end = window.best_end()
-        return Meeting() if end is None else self.meeting_at(end, window.steps_back(end))
+        return self.last_resort() if end is None else self.meeting_at(end, window.steps_back(end))
+
+    def last_resort(self) -> Meeting:
+        """The meeting where the request contradicts the memory, but has mostly what is known, in whatever order."""
+        places = [at for at, key in enumerate(self.keys) if key in self.all_known and at != self.newest_words]
+        if len(places) < max(MANY, len(self.keys) // 2):
+            return Meeting()
+        other = next(at for at in reversed(range(len(self.known))) if self.keys[places[-1]] in self.known_keys[at])
+        return Meeting(places[-1], self.first + other)
 
     def equal_ends(self) -> Place | None:
         """The ends, if all before the request's last words is the memory's end, as far as it must be compared."""

@@ -14,9 +14,9 @@ from msgspec import Struct, field, structs
 from voicemem.config.session import parse_config
 from voicemem.errors import LlmFailed, Refused, StoreUnavailable, VoicememError
 from voicemem.gateway.chat_request import ChatTurn, has_other_parts, text_chunks, text_completion
-from voicemem.gateway.new_input import MAX_ID_CHARACTERS, disconnect_id
+from voicemem.gateway.new_input import disconnect_id
 from voicemem.llm.client import LlmClient
-from voicemem.llm.completions import LlmAnswer
+from voicemem.llm.completions import MAX_ID_CHARACTERS, LlmAnswer
 from voicemem.llm.endpoints import LlmEndpoint
 from voicemem.protocol.codec import decode_event
 from voicemem.protocol.events import LlmCancel, LlmDelta, LlmDone, LlmError, ProducedEvent, ToolCall

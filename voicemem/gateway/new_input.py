@@ -11,7 +11,7 @@ from voicemem.context.formats import INSTRUCTION_ROLES
 from voicemem.errors import Refused
 from voicemem.gateway.alignment import Hints, Meeting, Spoken, find_meeting, may_be_same_speech, text_key
 from voicemem.gateway.chat_request import AskedMessage
-from voicemem.llm.completions import content_text, further_call_fields
+from voicemem.llm.completions import MAX_ID_CHARACTERS, content_text, further_call_fields
 from voicemem.protocol.events import LlmCancel, MessageEvent, ProducedEvent, ToolCall, ToolResult
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.transcript.cutting import units_of
@@ -23,8 +23,6 @@ from voicemem.transcript.state import Reply, Turn
 GATEWAY_PRODUCER = "gateway"
 """The producer of the gateway's events. They have no seq, so no other producer may use the name
 (`batches.OWN_PRODUCERS`)."""
-MAX_ID_CHARACTERS = 128
-"""Of a name or an id in an event."""
 MARKS = " \n\t.,;:!?…。、，！？"
 """Between what was said first and what was said next."""
 PAUSE_MS = 2_000
@@ -140,7 +138,7 @@ class InputReader:
         """Cancel the replies that the client's conversation lacks, to the words or results that it ends with."""
         met = self.known[meeting.known].turn_id if meeting.known >= 0 else -1
         places = [place for index in self.conversation for place in self.known_calls(index)]
-        number = self.turn_of_reply(max((met, *(turn for turn, _ in places))))
+        number = max((met, *(self.turn_of_reply(turn) for turn in {turn for turn, _ in places})))
         turn = self.state.turns.get(number)
         rest = [message for message in self.known[meeting.known + 1 :] if message.role == "user"]
         if turn is None or any(message.turn_id >= number + (number != met) for message in rest):

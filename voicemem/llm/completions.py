@@ -16,6 +16,8 @@ from voicemem.protocol.types import MAX_TEXT_BYTES, MAX_VALUES, JsonObject
 
 MAX_TOOL_CALLS = 128
 """Of one answer: as many as OpenAI's requests may have tools."""
+MAX_ID_CHARACTERS = 128
+"""Of a name or an id in an event."""
 MAX_NAME_CHARACTERS = 1_024
 """Of the name and the id of a tool call together."""
 
@@ -311,7 +313,8 @@ class LlmAnswer:
         if len(self.tool_calls) == MAX_TOOL_CALLS:
             raise LlmFailed("too_long")
         is_taken = id in self.known_ids or any(call.id == id for call in self.tool_calls)
-        call = PartialToolCall(len(self.tool_calls), self.new_id() if is_taken or not id else id)
+        is_usable = 0 < len(id) <= MAX_ID_CHARACTERS and not is_taken
+        call = PartialToolCall(len(self.tool_calls), id if is_usable else self.new_id())
         self.tool_calls.append(call)
         if index is not None:
             self.by_index[index] = call

@@ -76,7 +76,6 @@ TOO_LONG: dict[str, list[bytes]] = {
         chunk({"tool_calls": [{"id": "one more"}]}),
     ],
     "a name that grows": [part(0, name="x" * 500), part(0, name="x" * (MAX_NAME_CHARACTERS - 500))],
-    "an id": [chunk({"tool_calls": [{"index": 0, "id": "x" * (MAX_NAME_CHARACTERS + 1)}]})],
     "arguments": [part(0, arguments="x" * 200_000), part(1, arguments="x" * 100_000)],
     "text and arguments": [chunk({"content": "x" * 200_000}), part(1, arguments="x" * 100_000)],
     "values": [b'{"choices":[' + b"{}," * 70_000 + b"{}]}"],
