@@ -115,9 +115,8 @@ class Comparison:
         self.known_keys = [known_keys(message) for message in self.known]
         self.all_known = {key for keys in self.known_keys for key in keys}
         self.last_user = next((at for at in reversed(range(len(self.known))) if self.known[at].role == "user"), -1)
-        replies = (at for at in reversed(range(len(self.known))) if self.known[at].role == "assistant")
-        self.last_heard = next((at for at in replies if self.known[at].content), -1)
-        """The place of the last reply of which anything was heard."""
+        self.answered = {one.turn_id for one in self.known if one.role == "assistant" and one.content}
+        """The turns of which a reply was heard."""
         self.newest_words = len(spoken) - 1 if hints.ends_with_words and spoken[-1].role == "user" else -1
         """The place of the words that the request ends with: they are new, unless they are the memory's newest."""
         self.may_repeat = hints.may_repeat
@@ -213,7 +212,7 @@ class Comparison:
         if self.known[known].metadata.get("source") != "asr":
             return None
         is_newest = known == len(self.known) - 1
-        has_answer = self.is_words_alone and known < self.last_heard
+        has_answer = self.is_words_alone and self.known[known].turn_id in self.answered
         if not self.is_unanswered and (asked == self.newest_words if is_newest else has_answer):
             return None  # no one has answered it yet, or the request has nothing else by which to tell
         return TRANSCRIPT if may_be_same_speech(self.spoken[asked].text, self.known[known].content) else OTHER_WORDS
