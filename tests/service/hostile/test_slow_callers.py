@@ -31,7 +31,7 @@ from voicemem.server.http.connections import (
 )
 
 SOON = 0.2
-LONG = Deadlines(30, 30, 30, 30)
+LONG = Deadlines(30, 30, 30, 30, 30)
 """Longer than any of these tests waits."""
 TIMEOUT_S = 10.0
 NO_SESSION = b"GET /v1/sessions/none HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -167,35 +167,29 @@ async def test_a_used_connection_stays(port: Port) -> None:
     [b"Content-Length: 1000\r\n\r\n[", b"Transfer-Encoding: chunked\r\n\r\n3e8\r\n["],
     ids=["length", "chunked"],
 )
-async def test_80_a_dripping_body_is_given_up(
-    app: App, port: Port, monkeypatch: pytest.MonkeyPatch, framing: bytes
-) -> None:
+async def test_80_a_dripping_body_is_given_up(app: App, port: Port, framing: bytes) -> None:
     """The deadline is for the whole body; who drips is told so, and nothing is stored."""
-    monkeypatch.setattr("voicemem.server.http.request.BODY_TIMEOUT_S", SOON)
-    async with connected(await port(linger=SOON)) as peer:
+    async with connected(await port(linger=SOON, body=SOON)) as peer:
         peer.writer.write(POST + framing)
         said = await peer.drip(b" ")
     assert said.startswith(b"HTTP/1.1 408")
+    assert b"Connection: close" in said
     assert "timeout" == json.loads(said.partition(b"\r\n\r\n")[2])["reason"]
     assert [] == await RestClient(app).journal()
 
 
 @pytest.mark.parametrize("drops", [b"1\r\nx\r\n", b"1;x=y\r\n \r\n"], ids=["chunks", "chunk extensions"])
-async def test_80_dripping_chunks_are_given_up(
-    app: App, port: Port, monkeypatch: pytest.MonkeyPatch, drops: bytes
-) -> None:
+async def test_80_dripping_chunks_are_given_up(app: App, port: Port, drops: bytes) -> None:
     """A body without an announced length has the same deadline."""
-    monkeypatch.setattr("voicemem.server.http.request.BODY_TIMEOUT_S", SOON)
-    async with connected(await port(linger=SOON)) as peer:
+    async with connected(await port(linger=SOON, body=SOON)) as peer:
         peer.writer.write(POST + b"Transfer-Encoding: chunked\r\n\r\n")
         assert (await peer.drip(drops, SOON / 20)).startswith(b"HTTP/1.1 408")
     assert [] == await RestClient(app).journal()
 
 
-async def test_80_dripping_trailers_are_given_up(app: App, port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_80_dripping_trailers_are_given_up(app: App, port: Port) -> None:
     """A body is whole when its trailers are."""
-    monkeypatch.setattr("voicemem.server.http.request.BODY_TIMEOUT_S", SOON)
-    async with connected(await port(linger=SOON)) as peer:
+    async with connected(await port(linger=SOON, body=SOON)) as peer:
         peer.writer.write(POST + b"Transfer-Encoding: chunked\r\n\r\n2\r\n[]\r\n0\r\n")
         assert (await peer.drip(b"X-Drip: drop\r\n")).startswith(b"HTTP/1.1 4")
     assert [] == await RestClient(app).journal()
@@ -256,7 +250,7 @@ async def test_a_slow_reader_gets_its_answer(app: App, port: Port) -> None:
         for _ in range(10):
             await asyncio.sleep(SOON)
             assert await peer.reader.readexactly(900_000)
-        assert (await peer.end()).endswith(b"]}")
+        assert (await peer.end()).endswith(b"]}\r\n0\r\n\r\n")  # the last chunk
 
 
 async def gone(app: App) -> None:
@@ -340,7 +334,7 @@ async def test_a_connection_without_a_key_gives_way_to_a_newer_one(port: Port) -
 
 
 def test_the_default_deadlines_are_the_documented_ones() -> None:
-    """10 s for a head, 75 s idle, 5 s for the rest of an unwanted body, 30 s for a reader; shares of the files."""
-    assert (10.0, 75.0, 5.0, 30.0) == DEADLINES
+    """10 s for a head, 75 s idle, 5 s for the rest of an unwanted body, 30 s for a reader and for a body."""
+    assert (10.0, 75.0, 5.0, 30.0, 30.0) == DEADLINES
     both = (ingest_limits(), rest_limits())
     assert [max_files() // 2, max_files() // 4] == [one.authenticated + one.unauthenticated for one in both]

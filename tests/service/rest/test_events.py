@@ -12,14 +12,12 @@ import pytest
 from websockets.asyncio.client import connect
 
 from tests.support.callers.producer import open_over_websocket
-from tests.support.callers.raw_http import raw_exchange
 from tests.support.callers.rest import RestClient, client_with_key, fresh_id
 from tests.support.events import final, message
 from tests.support.rows import every_row
 from tests.support.services import Serve
 from tests.support.waiting import eventually
 from voicemem.protocol.types import JsonObject
-from voicemem.server.http import request
 
 EVENTS = "/v1/sessions/s/events"
 MIB = 1024 * 1024
@@ -371,19 +369,6 @@ async def test_a_body_that_cannot_be_unpacked_is_a_400(api: RestClient, encoding
     """Broken compression is the sender's mistake, no fault of the service."""
     answered = await api.call("POST", EVENTS, {"Content-Encoding": encoding}, data=b"no such thing")
     assert 400 == answered.problem[0]
-
-
-async def test_a_dripping_body_is_given_up(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A body that does not come in time is a 408, and its connection is closed."""
-    monkeypatch.setattr(request, "BODY_TIMEOUT_S", 0.1)
-    app = await serve()
-    await RestClient(app).create()
-    head = b"POST /v1/sessions/s/events HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n"
-    answer = await raw_exchange(app, head + b"[", until=b"}")
-    assert answer.startswith(b"HTTP/1.1 408")
-    assert b"Connection: close" in answer
-    assert b'"reason":"timeout"' in answer
-    assert 0 == (await RestClient(app).session())["position"]
 
 
 async def test_an_aborted_body_stores_nothing_and_is_no_fault(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:

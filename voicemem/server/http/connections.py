@@ -324,7 +324,7 @@ class Unread:
 
 
 class Deadlines(NamedTuple):
-    """How long a connection waits for its peer, in seconds. The deadline of a body is `request.BODY_TIMEOUT_S`."""
+    """How long a connection waits for its peer, in seconds."""
 
     head: float = 10.0
     """From connecting to the end of the first request's head."""
@@ -334,6 +334,8 @@ class Deadlines(NamedTuple):
     """After an answer, for the rest of a body that the handler did not read."""
     read: float = 30.0
     """Without taking a byte of an answer; noticed after one to two times this long."""
+    body: float = 30.0
+    """For a whole body, other than that of a restored checkpoint; aiohttp itself sets no limit."""
 
 
 DEADLINES = Deadlines()
@@ -508,10 +510,16 @@ async def answer_expect(request: web.Request) -> web.StreamResponse | None:
     return None
 
 
+def connection_of(request: web.Request) -> ProblemHandler:
+    connection = request.protocol
+    assert isinstance(connection, ProblemHandler)
+    return connection
+
+
 def authenticated(request: web.Request) -> None:
     """Note that the caller of a request has shown a key, or needs none. Raises `Refused` (`too_many_connections`)."""
-    connection = request.protocol
-    if isinstance(connection, ProblemHandler) and not connection.port.authenticate(connection):
+    connection = connection_of(request)
+    if not connection.port.authenticate(connection):
         raise Refused("too_many_connections")
 
 

@@ -22,7 +22,7 @@ from voicemem.protocol.explanations import converted, describe_error
 from voicemem.protocol.types import MAX_FRAME_BYTES, SESSION_ID_PATTERN, JsonObject, Name, fields_of, matching
 from voicemem.runtime import FairQueue
 from voicemem.security.access import Gate, Grant
-from voicemem.server.http.connections import ProblemHandler, authenticated
+from voicemem.server.http.connections import authenticated, connection_of
 from voicemem.server.http.problems import SERVER, Handler, headers_of, problem_response
 from voicemem.server.http.routes import NoQuery, Route
 from voicemem.services import Services
@@ -37,8 +37,6 @@ T = TypeVar("T")
 SESSION_ID = re.compile(SESSION_ID_PATTERN)
 Label = Annotated[str, matching("^[^:=]+[:=]", "A label to filter by must be KEY:VALUE")]
 """In the query of a list."""
-BODY_TIMEOUT_S = 30.0
-"""aiohttp itself sets no limit."""
 LARGE_BYTES = 16 * 1024
 """Anything up to this size is decoded at once: within a millisecond or two, and mostly within a tenth of one."""
 DECODING_THREADS = 2
@@ -170,7 +168,7 @@ async def read_body(request: web.Request, most: int = MAX_FRAME_BYTES) -> bytes:
     known: bytes | None = request.get(BODY)
     if known is not None:
         return known
-    body = await receive_body(request, most, BODY_TIMEOUT_S)
+    body = await receive_body(request, most, connection_of(request).deadlines.body)
     encoding = request.headers.get("Content-Encoding", "")
     unpack = partial(decompress, body, encoding, most)
     unpacked = await request.app[DECODING].run(unpack, project_of(request)) if encoding else unpack()
@@ -294,10 +292,8 @@ def observe_requests(telemetry: Telemetry) -> Middleware:
         status = 499  # the caller has hung up, as in nginx
         method = request.method if request.method in METHODS else "other"
         attributes = {"http.request.method": method, "http.route": route}
-        connection = request.protocol
-        assert isinstance(connection, ProblemHandler)
         origins = [tracer.origin(request.headers)]
-        with connection.work(), tracer.span(f"{method} {route}", "server", attributes, origins) as span:
+        with connection_of(request).work(), tracer.span(f"{method} {route}", "server", attributes, origins) as span:
             try:
                 response = await handler(request)
                 status = response.status

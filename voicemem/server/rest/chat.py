@@ -15,7 +15,7 @@ from voicemem.gateway.tool_loop import ToolLoop
 from voicemem.protocol import sse
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import JsonObject, Reason
-from voicemem.server.http.connections import ProblemHandler
+from voicemem.server.http.connections import connection_of
 from voicemem.server.http.problems import Handler, Problem
 from voicemem.server.http.request import GRANT, get_stream, problems, read_object, services_of
 from voicemem.server.http.routes import JSON, PROBLEMS, Routes
@@ -111,8 +111,7 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
 
 
 async def cancel_on_hangup(request: web.Request, task: asyncio.Task[web.StreamResponse]) -> web.StreamResponse:
-    protocol = request.protocol
-    assert isinstance(protocol, ProblemHandler)
+    protocol = connection_of(request)
     protocol.on_lost = task.cancel
     try:
         if request.transport is None or request.transport.is_closing():
