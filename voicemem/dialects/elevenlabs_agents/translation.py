@@ -393,11 +393,10 @@ def agent_item(frame: JsonObject, text: str, known: Known) -> Iterator[MadeEvent
     live = live_item(frame, "a", [original, text], known)
     item = item_of("~p", frame["index"], known, frame["conversation_id"]) if live is None else live
     reply = known.reply(item)
-    agent = frame.get("agent_metadata", {}).get("agent_id")
-    if reply is None or agent is not None:
-        text_now = original if reply is None else reply.text
+    if reply is None:  # of a live one the webhook's times are too coarse to say anything again
+        agent = frame.get("agent_metadata", {}).get("agent_id")
         metadata = None if agent is None else {"agent": agent}
-        yield LlmDone(item=item, text=text_now, turn_id=turn_of_answer(item, known), metadata=metadata)
+        yield LlmDone(item=item, text=original, turn_id=turn_of_answer(item, known), metadata=metadata)
     heard = without_ellipsis(text, original)
     if frame.get("interrupted") and heard != original:
         ended = None if reply is None else reply.ended
