@@ -52,3 +52,12 @@ async def serve() -> AsyncIterator[Serve]:
             return await stack.enter_async_context(running(chosen, clock))
 
         yield start
+
+
+def with_page(serve: Serve) -> Serve:
+    """Start services with the page, unless their settings say otherwise."""
+
+    async def start(clock: Clock | None = None, /, **settings: Any) -> App:
+        return await serve(clock, **{"ui": True, **settings})
+
+    return start

@@ -1,4 +1,4 @@
-"""A browser for the tests of the page."""
+"""A browser for the tests of the page, and services that have it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.callers.browser import Page, browser_page
+from tests.support.services import Serve, with_page
+
+
+@pytest.fixture
+def serve(serve: Serve) -> Serve:
+    return with_page(serve)
 
 
 @pytest.fixture

@@ -79,16 +79,23 @@ class Page:
                 await asyncio.sleep(0.05)
 
     async def click(self, selector: str) -> None:
-        """Click on the middle of an element, as a mouse does."""
-        box = await self.evaluate(f"""(() => {{
+        """Click on the middle of an element, as a mouse does, once it no longer moves."""
+        before, box = None, await self.middle_of(selector)
+        while box != before:
+            await asyncio.sleep(0.05)
+            before, box = box, await self.middle_of(selector)
+        where = {"x": box[0], "y": box[1], "button": "left", "clickCount": 1}
+        for step in ("mousePressed", "mouseReleased"):
+            await self.ask("Input.dispatchMouseEvent", type=step, **where)
+
+    async def middle_of(self, selector: str) -> Any:
+        """Scroll to an element; where its middle is then."""
+        return await self.evaluate(f"""(() => {{
             const element = document.querySelector({json.dumps(selector)});
             element.scrollIntoView({{ block: "center", behavior: "instant" }});
             const {{ x, y, width, height }} = element.getBoundingClientRect();
             return [x + width / 2, y + height / 2];
         }})()""")
-        where = {"x": box[0], "y": box[1], "button": "left", "clickCount": 1}
-        for step in ("mousePressed", "mouseReleased"):
-            await self.ask("Input.dispatchMouseEvent", type=step, **where)
 
     async def press(self, key: str, times: int = 1) -> None:
         """Press a key such as `Tab` or `Enter`, as a keyboard does."""
