@@ -175,7 +175,9 @@ def item_texts(item: JsonObject) -> Iterator[Text]:
         for key in ("text", "transcript"):
             if part.get(key):
                 yield Text(part, key, "whole", speaker(item.get("role")), item.get("id"))
-    yield from values(item, "arguments", "output", "error", "queries", "results")
+    yield from values(item, "arguments", "output", "queries", "results")
+    error = item.get("error")
+    yield from values(error, "message") if isinstance(error, dict) else values(item, "error")
 
 
 # What it means

@@ -240,7 +240,8 @@ class LibrarySession:
         if not all(isinstance(event, Mapping) for event in events):
             raise Refused("invalid_field", "An event must be a dict.")
         stream = await self._stream()
-        lease, recorder = self._lease(stream, check_producer(producer)), self.library.recorder
+        lease, recorder = self._lease(stream, producer), self.library.recorder
+        check_producer(producer)
         arrivals = []
         for event in events:
             decoded = decode_event(json_bytes(event))

@@ -17,7 +17,7 @@ from voicemem.store.journal import Journal
 from voicemem.store.records import JournalRow, RestoredSession
 from voicemem.store.streams import Stream
 from voicemem.transcript.history import begun_items, restored_interruptions, turn_entries
-from voicemem.transcript.messages import Forgotten, Message, Summary
+from voicemem.transcript.messages import WANTED_BACK, Forgotten, Message, Summary
 from voicemem.transcript.state import State, Turn
 
 
@@ -131,12 +131,12 @@ def turn_events(state: State, turn: Turn) -> Iterator[tuple[events.Event, int]]:
     for tool_call in turn.tool_calls or ():
         if tool_call.name is not None:
             named = {"call_id": tool_call.call_id, "name": tool_call.name, "arguments": tool_call.arguments}
-            yield events.ToolCall(turn_id=turn.number, ts=tool_call.ts, **named), tool_call.order
+            metadata = tool_call.wanted_back and {WANTED_BACK: tool_call.wanted_back}
+            call = events.ToolCall(turn_id=turn.number, ts=tool_call.ts, metadata=metadata, **named)
+            yield call, tool_call.order
         if tool_call.answered:
-            yield (
-                events.ToolResult(turn_id=turn.number, call_id=tool_call.call_id, result=tool_call.result),
-                tool_call.order,
-            )
+            answer = {"ts": tool_call.answered_ts, "call_id": tool_call.call_id, "result": tool_call.result}
+            yield events.ToolResult(turn_id=turn.number, **answer), tool_call.order
     for latency in turn.latencies or ():
         yield events.Metric(turn_id=turn.number, ts=latency.ts, name=latency.name, latency_ms=latency.latency_ms), 0
 

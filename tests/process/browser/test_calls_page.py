@@ -145,7 +145,9 @@ async def test_calls_are_found_by_how_they_or_their_users_begin(serve: Serve, pa
         await page.until("document.querySelector('.found h2') !== null")
         assert await page.evaluate(found) == expected, query
     await page.open(f"http://{app.rest_address}/ui/calls/billing-1")
-    await page.until("document.querySelector('.facts a') !== null && document.querySelector('.talk-list .msg') !== null")
+    await page.until(
+        "document.querySelector('.facts a') !== null && document.querySelector('.talk-list .msg') !== null"
+    )
     await page.click(".facts a")
     await page.until(f"{CALLS}.join() === 'billing-1'")
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.needs("nginx", "chromium")
 async def test_the_page_behind_nginx(serve: Serve, tmp_path: Path) -> None:
     """It opens at the operator's name, the cookie is for https only, and eight tails leave room for more."""
     origin = f"https://{NAME}"
-    app = await serve(admin_key=ADMIN_KEY, ui_origin=origin)
+    app = await serve(admin_key=ADMIN_KEY, ui_origin=origin, ui=True)
     await RestClient(app, ADMIN_KEY).create("s")
     signing_in = {"method": "POST", "headers": {"Content-Type": "application/json"}}
     signing_in["body"] = json.dumps({"key": ADMIN_KEY})

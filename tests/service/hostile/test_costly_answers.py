@@ -36,7 +36,9 @@ ANSWERS = [
     Costly("142 calls in one chunk", chunk({"tool_calls": [{"index": n} for n in range(16_000)]}), "too_long"),
     Costly("142 calls in many chunks", b"".join(chunk({"tool_calls": [{"index": n}]}) for n in range(500)), "too_long"),
     Costly("143 values", b'data: {"choices":[' + b"{}," * 300_000 + b"{}]}\n\n", "too_long"),
-    Costly("144 a name without end", chunk({"tool_calls": [{"index": 0, "id": "a" * 500_000}]}), "too_long"),
+    Costly(
+        "144 a name without end", chunk({"tool_calls": [{"index": 0, "function": {"name": "a" * 500_000}}]}), "too_long"
+    ),
 ]
 
 

@@ -27,6 +27,7 @@ from tests.support.services import Serve
 from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.client import Client, Closed
+from voicemem.dialects.dialect import session_id_of
 from voicemem.integrations.tee.memory import Times
 from voicemem.protocol.types import JsonObject
 
@@ -248,7 +249,7 @@ async def test_a_wrong_key_is_said_once(serve: Serve, caplog: pytest.LogCaptureF
 
 
 async def test_the_vendor_says_the_session(app: App, client: Client) -> None:
-    """Without an id the vendor's own is taken, with `-` for what an id may not have; before, it is not known."""
+    """Without an id the vendor's own is taken, made into one that a session may have; before, it is not known."""
     async with call() as (connection, vendor):
         voicemem.tee(connection, client, dialect="conversation-relay")
         remembered = voicemem.memory_of(connection)
@@ -257,8 +258,8 @@ async def test_the_vendor_says_the_session(app: App, client: Client) -> None:
         await pass_on({"type": "setup", "callSid": "CA/1"}, vendor, connection)
         await pass_on({"type": "prompt", "voicePrompt": "Hello?"}, vendor, connection)
         await remembered.aclose()
-    assert "CA-1" == remembered.session_id
-    assert ["Hello?"] == await texts(app, "CA-1")
+    assert session_id_of("CA/1") == remembered.session_id
+    assert ["Hello?"] == await texts(app, session_id_of("CA/1"))
 
 
 async def test_a_vendor_that_says_no_session(app: App, client: Client) -> None:

@@ -88,7 +88,6 @@ BAD: list[Any] = [
     {"url": "https://example.com/", "secret": "with spaces in it"},
     {"url": "https://example.com/", "secret": "whsec_notbase64"},
     {"url": "https://example.com/", "description": "x" * 1001},
-    {"url": "https://example.com/", "description": None},
     {"url": "https://example.com/", "enabled": "yes"},
     {"url": "https://example.com/", "id": "mine"},
     {"url": None},

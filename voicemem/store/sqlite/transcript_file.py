@@ -146,10 +146,10 @@ class IndexFile:
         if not self.in_memory:
             make_private(self.path)
         connection = apsw.Connection(self.path)
-        connection.register_fts5_function(FREQUENCIES, frequencies)
         connection.set_busy_timeout(BUSY_TIMEOUT_MS)
         try:
             connection.execute(WRITER_PRAGMAS).fetchall()
+            connection.register_fts5_function(FREQUENCIES, frequencies)  # after what shows damage
             if not connection.pragma("user_version"):
                 connection.execute(SCHEMA)
                 connection.execute(SAVE_STORE, (self.incarnation,))

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.support.strategies import ANY_JOURNALS
-from tests.support.transcripts import folded, message_dicts
+from tests.support.transcripts import folded, journaled, message_dicts
 from voicemem.memory.fork import fork_events
 from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.events import JournaledEvent
@@ -51,3 +51,14 @@ def test_a_fork_is_the_original_up_to_its_turn(journal: list[JournaledEvent], da
     if state.document is not None:
         assert fork.document is not None
         assert (fork.document.content, fork.document.form) == (state.document.content, state.document.form)
+
+
+def test_a_fork_has_what_came_with_a_tool_call() -> None:
+    """The LLM gets its own fields back in the fork too, and the result has its time."""
+    call = {"type": "tool.call", "turn_id": 1, "call_id": "c", "name": "rooms", "arguments": {}, "ts": 10}
+    state = folded(
+        journaled({**call, "metadata": {"llm": {"call": {"extra_content": {"signature": "s"}}}}}),
+        journaled({"type": "tool.result", "turn_id": 1, "call_id": "c", "result": "1", "ts": 20}),
+    )
+    (use,) = tool_uses(forked(state, 1))
+    assert (use.answered_ms, use.wanted_back) == (20, {"call": {"extra_content": {"signature": "s"}}})
