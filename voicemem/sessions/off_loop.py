@@ -85,8 +85,11 @@ class OffLoop:
         self, parts: Iterator[bytes], owner: str | None, background: bool = False
     ) -> AsyncGenerator[bytes, None]:
         """Join the parts of a large text to pieces, each made on a thread when it is asked for. Raises as `run`."""
-        while piece := await self.run(partial(next_piece, parts), background, owner):
-            yield piece
+        piece = None
+        while piece is None or len(piece) >= PIECE_BYTES:  # a shorter one is the last
+            piece = await self.run(partial(next_piece, parts), background, owner)
+            if piece:
+                yield piece
 
 
 def next_piece(parts: Iterator[bytes]) -> bytes:
