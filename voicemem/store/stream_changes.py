@@ -118,6 +118,9 @@ class StreamRows(ABC):
         """Count bytes that were added to archives, configuration or secrets of a stream, or below zero, deleted."""
         return
 
+    counts_stored = False
+    """True if `count_stored` counts; where triggers of the engine do, it is not worked out how many bytes there are."""
+
     # Streams
 
     def session_of(self, project: str, session_id: str) -> Stream | None:
@@ -138,7 +141,8 @@ class StreamRows(ABC):
         stream.key = self.new_stream_key()
         if not self.connection.execute(INSERT_STREAM, **stream_values(stream)):
             raise Conflict
-        self.count_stored(stream.key, config_bytes(stream.config))
+        if self.counts_stored:
+            self.count_stored(stream.key, config_bytes(stream.config))
         if stream.kind == SESSION_KIND and not IN_OVERVIEW.isdisjoint(stream.config):
             self.save_overview(stream)
 
@@ -298,7 +302,8 @@ def restore_session(
         rows.connection.execute(SAVE_KEY_ID, key_id=key_id, key=stream.key)
     if source is not None:
         rows.connection.execute(COPY_SECRETS, key=stream.key, source=source.key)
-        rows.count_stored(stream.key, rows.connection.one(SUM_SECRETS, stream=stream.key, name=None)[0])
+        if rows.counts_stored:
+            rows.count_stored(stream.key, rows.connection.one(SUM_SECRETS, stream=stream.key, name=None)[0])
     save_secrets(rows, stream, session_patch, now_ms)
     rows.connection.execute(SAVE_RESTORED, key=stream.key, now_ms=now_ms)
     for run in group_runs(stream.key, restored.rows):
@@ -315,8 +320,9 @@ def restore_session(
 def save_secrets(rows: StreamRows, stream: Stream, session_patch: SessionPatch, now_ms: int) -> None:
     """Store the secrets of a patch, and bring the session's own endpoint in line with its configuration."""
     for name, value in session_patch.secrets.items():
-        (before,) = rows.connection.one(SUM_SECRETS, stream=stream.key, name=name)
-        rows.count_stored(stream.key, len((value or "").encode()) - before)
+        if rows.counts_stored:
+            (before,) = rows.connection.one(SUM_SECRETS, stream=stream.key, name=name)
+            rows.count_stored(stream.key, len((value or "").encode()) - before)
         rows.connection.execute(DELETE_FROM_SECRETS, stream=stream.key, name=name)
         if value is not None:
             rows.connection.execute(INSERT_INTO_SECRETS, stream=stream.key, name=name, value=value)
@@ -348,9 +354,9 @@ def find(rows: StreamRows, key: int) -> Stream:
 
 def apply_session_patch(rows: StreamRows, stream: Stream, session_patch: SessionPatch, now_ms: int) -> None:
     """Merge a patch into the configuration. Raises `Refused`, before anything is written."""
-    before = config_bytes(stream.config)
-    stream.config = apply_patch(stream.config, session_patch.public)
-    rows.count_stored(stream.key, config_bytes(stream.config) - before)
+    before, stream.config = stream.config, apply_patch(stream.config, session_patch.public)
+    if rows.counts_stored:
+        rows.count_stored(stream.key, config_bytes(stream.config) - config_bytes(before))
     if not IN_OVERVIEW.isdisjoint(session_patch.public):
         rows.save_overview(stream)
     save_secrets(rows, stream, session_patch, now_ms)

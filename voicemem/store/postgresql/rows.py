@@ -225,6 +225,8 @@ class Rows(StreamRows):
         stored_bytes.known[project] = 0 if row is None else row[0]
         return stored_bytes.is_full(project, quota)
 
+    counts_stored = True
+
     def count_stored(self, key: int, size: int) -> None:
         self.stored[key] += size
 
