@@ -131,8 +131,9 @@ def memory_from_query(query: ContextQuery) -> context.ContextConfig | None:
         context.check_context(memory)
     except Refused as refused:
         raise Refused("invalid_query", refused.detail) from None
-    names = None if query.memories_kinds is None else tuple(dict.fromkeys(query.memories_kinds.split(",")))
-    kinds = msgspec.convert(names, context.RecalledKinds | None)
+    kinds: context.RecalledKinds | None = None
+    if query.memories_kinds is not None:
+        kinds = msgspec.convert(tuple(dict.fromkeys(query.memories_kinds.split(","))), context.RecalledKinds)
     memories = context.RecallConfig(query.memories_max_tokens, kinds, query.memories_from)
     if memories != context.RecallConfig():
         return context.ContextConfig(**memory, memories=memories)
