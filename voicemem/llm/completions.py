@@ -151,14 +151,6 @@ def both_text(one: JsonObject, other: JsonObject, name: str) -> bool:
     return isinstance(one.get(name), str) and isinstance(other.get(name), str)
 
 
-def is_whole(arguments: str) -> bool:
-    """True for arguments to which nothing can be added."""
-    try:
-        return isinstance(msgspec.json.decode(arguments), dict)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return False
-
-
 class PartialToolCall:
     """A tool call, as far as it has arrived."""
 
@@ -177,6 +169,17 @@ class PartialToolCall:
     @property
     def arguments(self) -> str:
         return "".join(self.fragments)
+
+    @property
+    def is_whole(self) -> bool:
+        """True for arguments to which nothing can be added. They are only read where they may end."""
+        end = self.fragments[-1].rstrip() if self.fragments else ""
+        if end and not end.endswith("}"):
+            return False
+        try:
+            return isinstance(msgspec.json.decode(self.arguments), dict)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            return False
 
 
 class LlmAnswer:
@@ -277,7 +280,7 @@ class LlmAnswer:
             tool_call = self.begin_call(part.index, id)
         tool_call.given_id = tool_call.given_id or id
         if name == tool_call.name:  # some servers repeat it in each fragment
-            text = "" if id and name and is_whole(tool_call.arguments) else text  # or the whole call at the end
+            text = "" if id and name and tool_call.is_whole else text  # or the whole call at the end
             name = ""
         tool_call.name += name
         if len(tool_call.id) + len(tool_call.name) > MAX_NAME_CHARACTERS:
@@ -306,7 +309,7 @@ class LlmAnswer:
         if call is None or (id and call.given_id and id != call.given_id):
             return None
         is_other = name != call.name or (arguments and not id)
-        return None if name and call.name and is_other and is_whole(call.arguments) else call
+        return None if name and call.name and is_other and call.is_whole else call
 
     def begin_call(self, index: float | str | None, id: str) -> PartialToolCall:
         """A new call, whose id is like no other of the session's. Raises `LlmFailed` for too many."""
