@@ -204,9 +204,9 @@ class MovedMark(Struct, frozen=True, kw_only=True):
 class CopyEnd(ABC):
     """A store as one end of a copy. Both ends are used by one thread.
 
-    Nobody serves them meanwhile: a source is locked, and refused while a node lives; a target has a mark from its first
-    row to its last, with which it is not served. The mark moves in the transactions that add the rows, so a copy that
-    was cut off continues behind its last commit.
+    No service runs on them meanwhile: a source is locked, and refused while a node lives; a target has a mark from its
+    first row to its last, with which it is not served. The mark moves in the transactions that add the rows, so a copy
+    that was cut off continues behind its last commit.
     """
 
     connection: Connection | None = None

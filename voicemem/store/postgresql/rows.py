@@ -1,7 +1,7 @@
 """The rows of one transaction on PostgreSQL: locked streams, the runs that it adds, and what is known of both.
 
-Whoever changes anything else of a stream than its journal holds the stream's lock, and raises its `version`: then no
-append that was decided by older rows comes in.
+A transaction that changes a stream otherwise than by its journal holds the stream's lock, and raises its `version`:
+then no append that was decided by older rows comes in.
 
 A cached version is what this process last saw of a stream, exact as of one moment. The position moves with every entry
 of the journal, and `version` with everything else that decides about an append; so if both still hold at the append,

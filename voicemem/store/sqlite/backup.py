@@ -40,8 +40,8 @@ def back_up(database: str, file: str, force: bool, progress: Progress) -> None:
 def restore_backup(file: str, database: str, force: bool, progress: Progress) -> None:
     """Make a database from a backup, under a new incarnation.
 
-    Raises `CopyFailed`, and `CannotStart` while a server holds the database. Nobody opens it meanwhile: a log of the
-    old database must not come beside the new one. A restore that fails leaves no file behind.
+    Raises `CopyFailed`, and `CannotStart` while a server holds the database. No process opens it meanwhile: a log of
+    the old database must not come beside the new one. A restore that fails leaves no file behind.
     """
     refuse_existing(database, force)
     refuse_other_file(database)
