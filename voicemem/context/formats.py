@@ -221,19 +221,25 @@ def runs(
     Blank messages may be left out.
     """
     single: list[RoleRun] = []
-    append = single.append
-    for _, group in groupby(parts, key=type):
-        uses: list[ToolUse] = []
-        for part in group:
-            if isinstance(part, ToolUse):
-                uses.append(part)
-                continue
-            text = part.content
-            if keeps_blank or (text and not text.isspace()):
-                append(RoleRun(part.role, text, message_fields(part)) if message_fields else RoleRun(part.role, text))
+    uses: list[ToolUse] = []
+
+    def end_uses() -> None:
         for _, made in groupby(uses, key=llm_message):
             together = tuple(made)
-            single += RoleRun("assistant", calls=together), RoleRun("user", results=together)
+            single.extend((RoleRun("assistant", calls=together), RoleRun("user", results=together)))
+        uses.clear()
+
+    append = single.append
+    for part in parts:
+        if not isinstance(part, Message):  # asked of the commoner type, since an exact match costs a tenth
+            uses.append(part)
+            continue
+        if uses:
+            end_uses()
+        text = part.content
+        if keeps_blank or (text and not text.isspace()):
+            append(RoleRun(part.role, text, message_fields(part)) if message_fields else RoleRun(part.role, text))
+    end_uses()
     return single
 
 
