@@ -33,6 +33,7 @@ from voicemem.redaction.texts import Rules
 from voicemem.runtime import MemoryBudget, Runtime
 from voicemem.security.access import DEFAULT_PROJECT, KEY_CACHE_MS, Access
 from voicemem.security.address_guard import allowed_networks, check_url
+from voicemem.security.callers import Callers, parse_identify
 from voicemem.security.hook_secrets import HookSecrets, parse_hook_secrets
 from voicemem.security.rate_limits import RateLimits
 from voicemem.sessions.inbound_webhooks import InboundWebhooks
@@ -40,6 +41,7 @@ from voicemem.sessions.lifecycle import SWEEP_S, Presence, Sessions
 from voicemem.sessions.node_lease import NodeClock, NodeLease, Watcher, beat_forever, watch_journals_forever
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.maintenance import ROUND_S, catch_up_lagging, maintain, relieve_forever, save_all
+from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import Recorder
 from voicemem.sessions.recording.redaction import Redaction
 from voicemem.sessions.retention import IDLE_PAUSE_S, RetentionWorker
@@ -128,6 +130,7 @@ class Services:
         )
         given = parse_hook_secrets(settings.hook_secrets, DEFAULT_PROJECT)
         self.hook_secrets = HookSecrets(store.directory, given, clock)
+        self.callers = Callers(store, clock, settings.phone_region, parse_identify(settings.identify))
         self.limits = RateLimits(clock, settings.request_rate, settings.event_rate, settings.byte_rate)
 
     def add_sessions(self) -> None:
@@ -141,7 +144,7 @@ class Services:
         self.recorder = Recorder(
             store.journal, self.read_models, self.runtime, self.check_patch, self.telemetry, node, redaction
         )
-        self.inbound_webhooks = InboundWebhooks(self.recorder, self.sessions, self.presence)
+        self.inbound_webhooks = InboundWebhooks(self.recorder, self.sessions, self.presence, self.callers)
         self.overviews = Overviews(store, self.read_models)
         settings, urls = self.settings, parse_observe_urls(self.settings.observe_urls)
         self.observers = Observers(
@@ -209,8 +212,17 @@ class Services:
         extractor = Extractor(store, models, memory, background_llm, policies, metrics, budget, self.rules)
         self.extractions = ExtractionWorker(extractor, policies, limiter, runtime, node)
 
+    async def identify_caller(self, lease: ProducerLease) -> None:
+        """Name the user of a session by what its frames have said of the caller."""
+        caller = lease.sender.caller
+        user = None if caller is None else await self.callers.user_of(lease.project, lease.sender.dialect, caller)
+        stream = None if user is None else await self.store.journal.find_session(lease.project, lease.session_id)
+        if stream is not None and user is not None:
+            await self.sessions.name_user(stream, user)
+
     def connect(self) -> None:
         """Connect listeners to what they listen to; each list is called in its order."""
+        self.recorder.identify_caller = self.identify_caller
         self.node.count_listeners.append(self.limits.divide)
         self.node.displaced_listeners.append(self.read_models.discard_all)
         self.sessions.close_collectors.append(self.indexer.changed)

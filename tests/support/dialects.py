@@ -22,7 +22,7 @@ from voicemem.dialects.registry import DIALECTS
 from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt
 from voicemem.protocol.types import JsonObject
-from voicemem.sessions.recording.batches import Openings
+from voicemem.sessions.recording.batches import SenderState
 from voicemem.transcript.fold import CLOSED, DecodedRow, fold_event
 from voicemem.transcript.history import messages
 from voicemem.transcript.state import State, decode_state, encode_state
@@ -68,10 +68,10 @@ RECORDINGS = [
 
 def reduced(recording: Recording) -> Iterator[tuple[JsonObject, Frame]]:
     """The envelopes of which something is kept, with that."""
-    dialect, openings = DIALECTS[recording.dialect], Openings()
+    dialect, sender = DIALECTS[recording.dialect], SenderState()
     for envelope in recording.envelopes():
         frame = dialect.reduce(envelope["frame"], envelope.get("from"))
-        if frame is not None and openings.admits(frame):
+        if frame is not None and sender.admits(frame):
             yield envelope, frame
 
 

@@ -14,6 +14,7 @@ from voicemem.cli.scoring import truth
 from voicemem.cli.service import check_config, serve, ui
 from voicemem.cli.sessions import end, erase, sessions, tail
 from voicemem.cli.stores import hooks, keys, migrate, nodes, restored
+from voicemem.cli.users import users
 from voicemem.compat.agent_memory_server.commands import import_ams
 from voicemem.compat.agora.commands import agora
 from voicemem.version import __version__
@@ -40,7 +41,24 @@ def main() -> None:
 keys.add_command(agora)
 for command in (
     *(demo, quickstart, serve, check_config, ui, replay, history, search, memories, sessions, export, export_user),
-    *(end, erase, mcp, proxy, tail, receive, keys, hooks, backup, restore, copy, reindex, migrate, nodes, restored),
+    *(
+        end,
+        erase,
+        mcp,
+        proxy,
+        tail,
+        receive,
+        keys,
+        hooks,
+        users,
+        backup,
+        restore,
+        copy,
+        reindex,
+        migrate,
+        nodes,
+        restored,
+    ),
     *(truth, import_ams),
 ):
     main.add_command(command)

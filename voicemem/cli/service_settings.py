@@ -19,6 +19,7 @@ from voicemem.context.policies import load_policies
 from voicemem.observer.vendors import parse_observe_urls
 from voicemem.protocol.explanations import did_you_mean, known_names
 from voicemem.security.address_guard import allowed_networks
+from voicemem.security.callers import check_callers
 from voicemem.sessions.recording.redaction import load_rules
 from voicemem.store.sqlite.files import check_store_path
 
@@ -30,6 +31,7 @@ REPEATED = {
     "model_windows": "model_window",
     "hook_secrets": "hook_secret",
     "observe_urls": "observe_url",
+    "identify": "identify",
 }
 """Settings whose option, which may be repeated, has the name of one."""
 ON_OFF = ["on", "off"]
@@ -126,7 +128,10 @@ def flag_value(path: Path, key: str, option: click.Parameter, value: Any) -> Any
     elif option.name == "memory" and isinstance(value, dict):
         return json.dumps(value, default=str)
     elif option.multiple or option.name in LISTS:
-        words = [f"{name}={one}" for name, one in value.items()] if isinstance(value, dict) else value
+        words = value
+        if isinstance(value, dict):
+            joined = {name: ",".join(map(str, one)) if isinstance(one, list) else one for name, one in value.items()}
+            words = [f"{name}={one}" for name, one in joined.items()]
         if isinstance(words, list) and all(isinstance(one, str) for one in words):
             return list(words) if option.multiple else ",".join(words)
         wanted, fits = "a list of texts, or a table", option.name in LISTS and isinstance(value, str)
@@ -223,8 +228,8 @@ SERVE_OPTIONS = (
         name="memory_budget",
         type=int,
     ),
-    *(file_setting(name) for name in ("webhook-contents", "agora-contents", "observe-key")),
-    *(file_setting(name, multiple=True) for name in ("hook-secret", "observe-url", "model-window")),
+    *(file_setting(name) for name in ("webhook-contents", "agora-contents", "observe-key", "phone-region")),
+    *(file_setting(name, multiple=True) for name in ("hook-secret", "identify", "observe-url", "model-window")),
     *(
         file_setting(name, type=float)
         for name in (
@@ -262,6 +267,7 @@ def to_settings(options: dict[str, Any]) -> Settings:
         check_store_path(settings.store.removeprefix(SQLITE_PREFIX))
     allowed_networks(settings.allow_addresses)
     parse_observe_urls(settings.observe_urls)
+    check_callers(settings)
     load_policies(settings)
     load_rules(settings)
     return settings

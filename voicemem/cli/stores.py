@@ -17,6 +17,7 @@ from voicemem.protocol.types import MAX_INTEGER
 from voicemem.runtime import now_ms
 from voicemem.security.access import ASK_AGAIN_MS, DEFAULT_PROJECT, SCOPES, Access, check_project
 from voicemem.security.audit import COMMAND_LINE, Act, audit
+from voicemem.security.callers import parse_facts
 from voicemem.security.hook_secrets import (
     MAX_OVERLAP_S,
     OVERLAP_S,
@@ -227,8 +228,13 @@ def secrets_in(store: Store) -> HookSecrets:
     show_default=True,
     help="For how many seconds the secret before it verifies too.",
 )
+@click.option(
+    "--identify",
+    type=click.Choice(["user", "number", "user,number", "off"]),
+    help="What may say who calls: the vendor's user id, the number as a keyed hash, or both in that order.",
+)
 @click.argument("dialect")
-def set_secret(store: str, project: str, generate: bool, overlap: int, dialect: str) -> None:
+def set_secret(store: str, project: str, generate: bool, overlap: int, identify: str | None, dialect: str) -> None:
     """Set the secret that signs the webhooks of DIALECT. It is asked for, or read from standard input.
 
     The secret before it verifies too until the overlap is over.
@@ -241,7 +247,8 @@ def set_secret(store: str, project: str, generate: bool, overlap: int, dialect: 
     secret = new_hook_secret() if generate else read_secret("Secret")
     check_project(project)
     check_hook_secret(secret)
-    in_store(store, lambda opened: secrets_in(opened).set(project, dialect, secret, overlap), make=True)
+    facts = None if identify is None else parse_facts(identify)
+    in_store(store, lambda opened: secrets_in(opened).set(project, dialect, secret, overlap, facts), make=True)
     audit("hook_secret_set", COMMAND_LINE, project, dialect=dialect)
     click.echo(f"webhooks of {dialect} in the project {project} are signed with the new secret", err=generate)
     if generate:
@@ -262,7 +269,8 @@ def list_secrets(store: str, project: str) -> None:
     """
     for one in in_store(store, lambda opened: secrets_in(opened).list(project)):
         old = "" if one.old_until_ms is None else f"  the one before verifies until {shown_time(one.old_until_ms)}"
-        click.echo(f"{one.dialect}  set {shown_time(one.set_ms or 0)}{old}")
+        facts = "" if one.identify is None else f"  identify {','.join(one.identify) or 'off'}"
+        click.echo(f"{one.dialect}  set {shown_time(one.set_ms or 0)}{old}{facts}")
 
 
 @hooks.command("remove", short_help="Remove a secret.")

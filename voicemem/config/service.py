@@ -115,6 +115,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The sizes of models' contexts, as MODEL=TOKENS."""
     hook_secrets: tuple[str, ...] = ()
     """Signing secrets of inbound webhooks, as DIALECT=SECRET or PROJECT/DIALECT=SECRET."""
+    identify: tuple[str, ...] = ()
+    """What frames of dialects may say about who calls, as DIALECT=user,number or PROJECT/DIALECT=number."""
+    phone_region: str | None = None
+    """The country of telephone numbers that are written without one, such as DE; None: they identify no one."""
     observe_key: str | None = None
     """The key for vendors whose calls the service observes; without it it observes none."""
     observe_urls: tuple[str, ...] = ()

@@ -17,6 +17,7 @@ from voicemem.errors import Refused
 from voicemem.protocol.arguments import fit
 from voicemem.protocol.codec import drop_nulls, merge_patch
 from voicemem.protocol.explanations import FIELD_NAME, describe_error, unknown_field
+from voicemem.protocol.telephone import is_number
 from voicemem.protocol.types import MAX_TEXT_BYTES, JsonObject, Name, matching
 
 SECRETS = (("llm", "api_key"), ("webhook", "secret"), ("llm", "headers"))
@@ -299,10 +300,17 @@ def check_names(values: Any, known: Iterable[str], section: str = "") -> None:
         raise Refused("invalid_field", f"In the configuration: {unknown_field(name, names, section)}")
 
 
+NUMBER_IN_CLEAR = (
+    "`user_id` looks like a telephone number in clear, and ids stand in logs: `voicemem users id --number` makes an id"
+    " of a number."
+)
+
+
 def warnings_about(config: JsonObject) -> tuple[str, ...]:
     """Return a warning for each part of a configuration without effect: settings about a user, while none is named.
 
-    It is not refused, since a call with an unknown caller must be recorded, and `user_id` may be set later.
+    It is not refused, since a call with an unknown caller must be recorded, and `user_id` may be set later. A user
+    whose id is a telephone number in clear is warned of too.
     """
     of_user = {
         "memory_from": config.get("memory_from") is not None,
@@ -310,7 +318,7 @@ def warnings_about(config: JsonObject) -> tuple[str, ...]:
         "working_memory.scope": (config.get("working_memory") or {}).get("scope") == "user",
     }
     if config.get("user_id") is not None:
-        return ()
+        return (NUMBER_IN_CLEAR,) if is_number(config["user_id"]) else ()
     return tuple(
         f"`{name}` has no effect until the session has a `user_id`." for name, given in of_user.items() if given
     )

@@ -26,6 +26,7 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, MalformedFrame, Parts, RawFrame, Side, Text, UnknownFrame
 from voicemem.dialects.kinds import Kind, Record, keep, kept, many, optional, record, silent
 from voicemem.dialects.known import Known, KnownReply, Made
@@ -415,6 +416,9 @@ AGORA_TEN = Dialect(
     reduce=reduce,
     translate=translate,
     closed=closed,
+    caller=CallerFields(
+        user="user_id", parties="user_id", names_user=lambda frame: frame.get("object") == "user.transcription"
+    ),
     texts=texts,
     parts=Parts(part=part_of, join=joined),
 )

@@ -33,6 +33,7 @@ from typing import Any
 
 import msgspec
 
+from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, RawFrame, Side, Text, Texts
 from voicemem.dialects.kinds import Kind, Typed, keep, optional, silent, translation, typed
 from voicemem.dialects.known import Known, KnownReply, Made
@@ -474,5 +475,17 @@ KINDS: dict[str, Kind] = {
 translate_new = translation(KINDS)
 """Translates a frame that does not come again."""
 CONVERSATION_RELAY = Dialect(
-    name="conversation-relay", version=2, reduce=reduce, translate=translate, closed=closed, texts=texts
+    name="conversation-relay",
+    version=2,
+    reduce=reduce,
+    translate=translate,
+    closed=closed,
+    caller=CallerFields(
+        user="customParameters/user_id",
+        number="from",
+        called="to",
+        direction="direction",
+        parties="from to forwardedFrom customParameters",
+    ),
+    texts=texts,
 )

@@ -33,6 +33,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, MalformedFrame, RawFrame, Side, Text
 from voicemem.dialects.kinds import ANYTHING, Kind, Typed, keep, many, named_by, optional, record, silent, typed
 from voicemem.dialects.known import Known, KnownReply, Made
@@ -408,5 +409,11 @@ KINDS: dict[str, Kind] = {
     ),
 }
 DEEPGRAM_AGENT = Dialect(
-    name="deepgram-agent", version=3, reduce=reduce, translate=translate, closed=closed, texts=texts
+    name="deepgram-agent",
+    version=3,
+    reduce=reduce,
+    translate=translate,
+    closed=closed,
+    caller=CallerFields(user="metadata/user_id", number="metadata/from metadata/caller_id", parties="metadata"),
+    texts=texts,
 )

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
+from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.known import Known, Made, Translate
 from voicemem.protocol.types import SESSION_ID_PATTERN, JsonObject
 
@@ -20,7 +21,8 @@ RawFrame = JsonObject | str | bytes
 NOT_IN_IDS = re.compile(r"[^A-Za-z0-9._:-]")
 DIGEST_DIGITS = 32
 DIGESTED = re.compile(rf"\.\.[0-9a-f]{{{DIGEST_DIGITS}}}\Z")
-SHOWN_OF_ID = 128 - len("..") - DIGEST_DIGITS
+MAX_ID = 128
+SHOWN_OF_ID = MAX_ID - len("..") - DIGEST_DIGITS
 AUDIO_BYTES = "audio_bytes"
 """The field of a reduced frame that says how much audio there was in it."""
 MERGED_MS = 250
@@ -59,8 +61,18 @@ def session_id_of(said: str) -> str:
     """
     if re.match(SESSION_ID_PATTERN, said) and not DIGESTED.search(said):
         return said
-    digest = hashlib.sha256(said.encode(errors="replace")).hexdigest()[:DIGEST_DIGITS]
-    return f"{NOT_IN_IDS.sub('-', said)[:SHOWN_OF_ID]}..{digest}"
+    return with_digest(NOT_IN_IDS.sub("-", said[:SHOWN_OF_ID]), said)
+
+
+def user_id_of(said: str) -> str:
+    """The id of a user, from the vendor's, likewise."""
+    if len(said) <= MAX_ID and said.isprintable() and not DIGESTED.search(said):
+        return said
+    return with_digest("".join(filter(str.isprintable, said[:SHOWN_OF_ID])), said)
+
+
+def with_digest(shown: str, said: str) -> str:
+    return f"{shown}..{hashlib.sha256(said.encode(errors='replace')).hexdigest()[:DIGEST_DIGITS]}"
 
 
 class MalformedFrame(ValueError):
@@ -135,6 +147,8 @@ class Dialect(Struct, frozen=True, kw_only=True):
     translate: Translate
     closed: Callable[[int, Known], Made] = lambda ts, known: ()
     hook: Hook | None = None
+    caller: CallerFields = CallerFields()
+    """Where frames say who calls."""
     texts: Callable[[JsonObject], Texts]
     """All texts in a reduced frame, in the order in which they were said. The service may replace them."""
     parts: Parts | None = None

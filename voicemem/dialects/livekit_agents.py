@@ -31,6 +31,7 @@ Notes: `pending` (turn, first and last number of the items `~pN` that no item ha
 from collections.abc import Iterator
 from typing import Any
 
+from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, MalformedFrame, RawFrame, Side, Text
 from voicemem.dialects.kinds import Kind, Record, keep, kept, many, optional, record, require_object, silent, typed
 from voicemem.dialects.known import Known, Made
@@ -178,10 +179,14 @@ def reduced_text(raw: JsonObject) -> JsonObject:
         attributes = raw.get("attributes")
         if not isinstance(attributes, dict) or not isinstance(raw.get("identity"), str):
             raise MalformedFrame("A text of lk.transcription has the sender's identity, and the stream's attributes.")
-        role = "agent" if raw["identity"].startswith("agent") else "user"
+        role = "agent" if is_agent(raw["identity"]) else "user"
         final = attributes.get("lk.transcription_final") in ("true", True)
         raw = raw | {"role": role, "segment": attributes.get("lk.segment_id"), "final": final}
     return kept(StreamText, raw)
+
+
+def is_agent(identity: Any) -> bool:
+    return isinstance(identity, str) and identity.startswith("agent")
 
 
 def id_of(name: str, content: JsonObject) -> str | None:
@@ -426,4 +431,16 @@ KINDS: dict[str, Kind] = {
         """,
     ),
 }
-LIVEKIT_AGENTS = Dialect(name="livekit-agents", version=4, reduce=reduce, translate=translate, texts=texts)
+LIVEKIT_AGENTS = Dialect(
+    name="livekit-agents",
+    version=4,
+    reduce=reduce,
+    translate=translate,
+    caller=CallerFields(
+        user="identity speaker_id participant/identity",
+        number="attributes/sip.phoneNumber participant/attributes/sip.phoneNumber",
+        parties="identity speaker_id attributes participant",
+        names_user=lambda frame: not is_agent(frame.get("identity")),
+    ),
+    texts=texts,
+)

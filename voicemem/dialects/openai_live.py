@@ -31,6 +31,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, MalformedFrame, RawFrame, Side, Text
 from voicemem.dialects.kinds import ANYTHING, Kind, event, event_id, keep, many, optional, record, silent, translation
 from voicemem.dialects.known import Known, Made, MadeEvent
@@ -388,5 +389,11 @@ KINDS: dict[str, Kind] = {
     **silent(None, "session.input_audio.append transport.dtmf.send"),
 }
 OPENAI_LIVE = Dialect(
-    name="openai-live", version=3, reduce=reduce, translate=translation(KINDS), closed=closed, texts=texts
+    name="openai-live",
+    version=3,
+    reduce=reduce,
+    translate=translation(KINDS),
+    closed=closed,
+    caller=CallerFields(user="session/metadata/user_id session/safety_identifier", parties="session/metadata"),
+    texts=texts,
 )

@@ -19,6 +19,7 @@ from typing import Literal
 
 from msgspec import UNSET, UnsetType
 
+from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, RawFrame, Side, Speaker, Text, Texts
 from voicemem.dialects.kinds import ANYTHING, Kind, event, event_id, keep, many, optional, record, silent, typed
 from voicemem.dialects.known import Known, KnownReply, Made
@@ -605,5 +606,11 @@ KINDS: dict[str, Kind] = {
     ),
 }
 OPENAI_REALTIME = Dialect(
-    name="openai-realtime", version=4, reduce=reduce, translate=translate, closed=closed, texts=texts
+    name="openai-realtime",
+    version=4,
+    reduce=reduce,
+    translate=translate,
+    closed=closed,
+    caller=CallerFields(user="session/metadata/user_id session/safety_identifier", parties="session/metadata"),
+    texts=texts,
 )

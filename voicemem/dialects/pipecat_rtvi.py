@@ -27,6 +27,7 @@ newest reply that were heard, where no segment says so), `utterance` (number of 
 from collections.abc import Iterator
 from hashlib import blake2b
 
+from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, MalformedFrame, RawFrame, Side, Text
 from voicemem.dialects.kinds import (
     ANYTHING,
@@ -398,5 +399,11 @@ KINDS: dict[str, Kind] = {
     ),
 }
 PIPECAT_RTVI = Dialect(
-    name="pipecat-rtvi", version=3, reduce=reduce, translate=translation(KINDS), closed=closed, texts=texts
+    name="pipecat-rtvi",
+    version=3,
+    reduce=reduce,
+    translate=translation(KINDS),
+    closed=closed,
+    caller=CallerFields(user="data/user_id", parties="data/user_id"),
+    texts=texts,
 )

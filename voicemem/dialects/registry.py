@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from voicemem.dialects.agora_ten import AGORA_TEN
+from voicemem.dialects.callers import carry
 from voicemem.dialects.conversation_relay import CONVERSATION_RELAY
 from voicemem.dialects.deepgram_agent import DEEPGRAM_AGENT
 from voicemem.dialects.dialect import Dialect, MalformedFrame
@@ -100,11 +101,17 @@ def is_envelope(value: Any) -> bool:
 def split_frame(event: FrameEvent) -> list[FrameEvent]:
     """The frames of a message, each of which becomes a row. One with a number or an id stays whole."""
     dialect = DIALECTS.get(event.dialect)
-    split = None if dialect is None else dialect.split
-    if split is None or event.seq is not None or event.id is not None or not isinstance(event.frame, dict):
+    if (
+        dialect is None
+        or dialect.split is None
+        or event.seq is not None
+        or event.id is not None
+        or not isinstance(event.frame, dict)
+    ):
         return [event]
     try:
-        frames = [*split(event.frame)]
+        frames = [*dialect.split(event.frame)]
     except Exception:  # what is malformed is refused when it is reduced
         return [event]
-    return [msgspec.structs.replace(event, frame=frame) for frame in frames]
+    carrying = carry(dialect.caller.pick(event.frame), frames)
+    return [msgspec.structs.replace(event, frame=frame) for frame in carrying]

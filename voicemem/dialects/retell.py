@@ -26,6 +26,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
+from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, Hook, MalformedFrame, RawFrame, Side, Speaker, Text, Texts
 from voicemem.dialects.kinds import ANYTHING, Kind, keep, many, optional, record, require_object, silent
 from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent
@@ -574,6 +575,13 @@ WEBHOOKS: dict[str, Kind] = {
         """,
     ),
 }
+
+
+def of_call(fields: str) -> str:
+    """Fields of a call, as webhooks have it, and older ones."""
+    return " ".join(f"call/{name} data/{name}" for name in fields.split())
+
+
 FIELDS = {"interaction_type": VENDOR, "response_type": APP, "event": WEBHOOKS}
 """The field with the type of a frame, by table."""
 RETELL = Dialect(
@@ -584,6 +592,16 @@ RETELL = Dialect(
     closed=closed,
     texts=texts,
     hook=Hook(verify=verify, frames=split),
+    caller=CallerFields(
+        user=of_call("metadata/user_id contact_id contact/id contact/contact_id"),
+        number=of_call("from_number"),
+        called=of_call("to_number"),
+        direction=of_call("direction"),
+        parties=of_call(
+            "from_number to_number metadata retell_llm_dynamic_variables collected_dynamic_variables custom_sip_headers"
+            " transfer_destination contact"
+        ),
+    ),
     split=split,
     ids_say_texts=True,
 )

@@ -26,6 +26,7 @@ from typing import Any
 
 import msgspec
 
+from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, RawFrame, Side, Text
 from voicemem.dialects.kinds import Kind, Record, keep, many, optional, record, silent, translation
 from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent
@@ -443,5 +444,15 @@ TWILIO_MEDIA_STREAMS = Dialect(
     reduce=reduce,
     translate=translation(KINDS, "event"),
     closed=closed,
+    caller=CallerFields(
+        user="user_id start/customParameters/user_id start/custom_parameters/user_id",
+        number="""
+            from caller start/from start/customParameters/from start/customParameters/caller
+            start/custom_parameters/from
+        """,
+        called="to start/to start/customParameters/to start/custom_parameters/to",
+        direction="direction start/direction start/customParameters/direction",
+        parties="from to caller start",
+    ),
     texts=texts,
 )

@@ -29,6 +29,7 @@ that Ultravox may repeat), `texts` (the ordinals of typed texts).
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
+from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, Hook, MalformedFrame, RawFrame, Side, Text
 from voicemem.dialects.kinds import (
     ANYTHING,
@@ -377,4 +378,12 @@ ULTRAVOX = Dialect(
     closed=closed,
     texts=texts,
     hook=Hook(verify=verify, frames=frames),
+    caller=CallerFields(
+        user="call/metadata/user_id",
+        number="""
+            call/metadata/ultravox.sip.caller_id call/metadata/caller_id call/metadata/from call/medium/sip/outgoing/to
+            call/medium/twilio/outgoing/to call/medium/telnyx/outgoing/to call/medium/plivo/outgoing/to
+        """,
+        parties="call/metadata call/medium call/sipDetails",
+    ),
 )

@@ -168,7 +168,7 @@ class Memories:
         """Numbers of the frames of the calls that are over, by result."""
         self.tasks: set[asyncio.Task[None]] = set()
 
-    def begin(self, dialect: str, session_id: str | None, key: str | None) -> CallMemory:
+    def begin(self, dialect: str, session_id: str | None, user_id: str | None, key: str | None) -> CallMemory:
         """The memory of a new call. Raises `ValueError` for a key that cannot be one."""
         shared = self.clients.get(key)
         if shared is None or shared.client.error is not None:  # one that was refused may be welcome again
@@ -181,6 +181,7 @@ class Memories:
             session_id,
             side="vendor" if dialect in VENDOR_CALLS else "app",
             producer=dialect,
+            config=None if user_id is None else {"user_id": user_id},
             times=Times(linger_s=86_400.0),  # a memory may be away for a day
         )
         memory.on_left = partial(self.release, memory, shared)

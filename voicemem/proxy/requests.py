@@ -33,8 +33,9 @@ UNCOMPRESSED = "sec-websocket-extensions"
 """Not forwarded, so that nothing is compressed: the frames are read as they are."""
 Headers = list[tuple[str, str]]
 PREFIX = "/v1/proxy/"
-KEY_HEADER, SESSION_HEADER = "x-voicemem-key", "x-voicemem-session"
-SESSION_PARAMETER = "voicemem_session"
+KEY_HEADER, SESSION_HEADER, USER_HEADER = "x-voicemem-key", "x-voicemem-session", "x-voicemem-user"
+OUR_HEADERS = KEY_HEADER, SESSION_HEADER, USER_HEADER
+SESSION_PARAMETER, USER_PARAMETER = "voicemem_session", "voicemem_user"
 SHOWN_IN = ("authorization", "api-key", "x-api-key", "x-goog-api-key", "xi-api-key")
 """Headers in which a caller's SDK shows a key."""
 CREDENTIAL_WORDS = frozenset(
@@ -145,6 +146,7 @@ class CallRequest(NamedTuple):
     head: bytes
     """The head of the handshake for the upstream."""
     session_id: str | None
+    user_id: str | None
     key: str | None
     """The caller's key of the memory, or a session token."""
     expires_s: float | None
@@ -166,9 +168,9 @@ def read_request(request: Request, settings: Settings) -> CallRequest:
             raise Refused("unknown_dialect", f"No upstream is set for this dialect (--upstream), but for {known}.")
         raise Refused("unknown_dialect", no_such_dialect(dialect))
     check_handshake(request, rest, settings)
-    session_id, query = split_query(query, request.value(SESSION_HEADER))
+    session_id, user_id, query = split_query(query, request.value(SESSION_HEADER), request.value(USER_HEADER))
     key = request.value(KEY_HEADER)
-    left_out, added, confirmed = [KEY_HEADER, SESSION_HEADER], Headers(), None
+    left_out, added, confirmed = [*OUR_HEADERS], Headers(), None
     if upstream.key is not None:
         shown = shown_credentials(request, query)
         key = key or shown.key
@@ -189,7 +191,7 @@ def read_request(request: Request, settings: Settings) -> CallRequest:
             raise Refused("forbidden", "A session token opens its own session alone.")
         session_id = claims.sub
     head = handshake_head(upstream.target(slash + rest, query), upstream.authority, request, left_out, added)
-    return CallRequest(upstream, head, session_id, key, None if claims is None else claims.exp, confirmed)
+    return CallRequest(upstream, head, session_id, user_id, key, None if claims is None else claims.exp, confirmed)
 
 
 def check_handshake(request: Request, rest: str, settings: Settings) -> None:
@@ -204,24 +206,29 @@ def check_handshake(request: Request, rest: str, settings: Settings) -> None:
     if origin is not None and origin not in settings.allow_origins:
         raise Refused("foreign_origin", "Pages of this origin may not use the proxy; --allow-origin lets them in.")
     ours = {name.lower() for name, _ in request.headers if name.lower().startswith("x-voicemem-")}
-    if not ours <= {KEY_HEADER, SESSION_HEADER}:  # such as a header that names an upstream
-        raise Refused("invalid_http", "Of the headers X-Voicemem-…, the proxy takes -Key and -Session.")
+    if not ours <= {*OUR_HEADERS}:  # such as a header that names an upstream
+        raise Refused("invalid_http", "Of the headers X-Voicemem-…, the proxy takes -Key, -Session and -User.")
 
 
-def split_query(query: str, session_id: str | None) -> tuple[str | None, str]:
-    """The id of the session, and what of the query goes to the upstream. Raises `Refused`."""
-    kept = []
+def split_query(query: str, session_id: str | None, user_id: str | None) -> tuple[str | None, str | None, str]:
+    """The ids of the session and its user, and what of the query goes to the upstream. Raises `Refused`."""
+    ours, kept = {SESSION_PARAMETER: session_id, USER_PARAMETER: user_id}, []
     for part in query.split("&") if query else []:
         name, _, value = part.partition("=")
-        if not unquote(name).lower().startswith("voicemem_"):
+        name, value = unquote(name), unquote(value)
+        if not name.lower().startswith("voicemem_"):
             kept.append(part)
-        elif unquote(name) == SESSION_PARAMETER and session_id in (None, unquote(value)):
-            session_id = unquote(value)
+        elif name in ours and ours[name] in (None, value):
+            ours[name] = value
         else:
-            raise Refused("invalid_query", f"Of the parameters voicemem_…, the proxy takes one {SESSION_PARAMETER}.")
+            known = " and ".join(ours)
+            raise Refused("invalid_query", f"Of the parameters voicemem_…, the proxy takes {known}, each once.")
+    session_id, user_id = ours.values()
     if session_id is not None and not re.match(SESSION_ID_PATTERN, session_id):
         raise Refused("invalid_query", "A session id must be 1 to 128 characters of A-Za-z0-9._:-")
-    return session_id, "&".join(kept)
+    if user_id is not None and not (1 <= len(user_id) <= 128 and user_id.isprintable()):
+        raise Refused("invalid_query", "A user's id must be 1 to 128 printable characters.")
+    return session_id, user_id, "&".join(kept)
 
 
 # Where the operator keeps the vendor's key, callers show one of the memory in its place. The vendor sees neither that

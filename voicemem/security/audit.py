@@ -23,7 +23,9 @@ UserAct = Literal["user_exported", "user_erased", "memories_forgotten"]
 WebhookAct = Literal[
     "webhook_created", "webhook_changed", "webhook_deleted", "webhook_secret_rotated", "webhook_tested"
 ]
-SendingAct = Literal["hook_secret_set", "hook_secret_removed", "delivery_resent", "deliveries_recovered"]
+SendingAct = Literal[
+    "hook_secret_set", "hook_secret_removed", "caller_secret_rotated", "delivery_resent", "deliveries_recovered"
+]
 StoreAct = Literal["backup", "restore", "copy"]
 Act = Literal[KeyAct, AgoraAct, SessionAct, ObserverAct, UserAct, WebhookAct, SendingAct, StoreAct]
 

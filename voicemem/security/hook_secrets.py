@@ -19,6 +19,7 @@ from voicemem.dialects.registry import DIALECTS, WITH_WEBHOOKS
 from voicemem.errors import Refused
 from voicemem.protocol.types import Name, SessionId, join_cursor, split_cursor
 from voicemem.runtime import Clock
+from voicemem.security.callers import ALLOWED, OFF, Fact, Facts, parse_facts
 from voicemem.store.directory import Directory, InboundSecret
 
 HOOK_SECRET = re.compile(r"(?:([A-Za-z0-9._:-]{1,128})/)?([a-z0-9-]{1,64})=(.+)", re.DOTALL)
@@ -37,6 +38,8 @@ class ShownHookSecret(NamedTuple):
     old_until_ms: int | None
     """Until when the one before verifies, if it still does."""
     in_settings: bool
+    identify: tuple[Fact, ...] | None = None
+    """What says who calls; None: what the settings say."""
 
 
 class HookSecrets:
@@ -60,23 +63,34 @@ class HookSecrets:
         given = {dialect for of, dialect in self.given if of == project}
         return [self.shown(project, name, kept.get(name)) for name in sorted({*kept, *given})]
 
-    async def set(self, project: str, dialect: str, secret: str, overlap_s: int) -> ShownHookSecret:
+    async def set(
+        self, project: str, dialect: str, secret: str, overlap_s: int, identify: Facts | None = None
+    ) -> ShownHookSecret:
         """Set what signs from now on; the one before verifies as well for `overlap_s` seconds.
+
+        `identify` is what says who calls, from now on; None changes nothing about that.
 
         The same again changes nothing but the end of the overlap. Raises `Refused` (`unknown_dialect`).
         """
         find_hooked(dialect)
-        now = self.clock()
+        now, facts = self.clock(), None if identify is None else ",".join(sorted(identify, reverse=True)) or OFF
 
         def change(known: InboundSecret | None) -> InboundSecret:
             if known is None:
-                return InboundSecret(project, dialect, secret, now)
+                return InboundSecret(project, dialect, secret, now, identify=facts)
             is_new = known.secret != secret
             before = known.secret if is_new else known.old_secret if self.old_until(known) is not None else None
             until = now + 1000 * overlap_s if before is not None and overlap_s else None
             set_ms = now if is_new else known.set_ms
             old = None if until is None else before
-            return replace(known, secret=secret, set_ms=set_ms, old_secret=old, old_secret_until_ms=until)
+            return replace(
+                known,
+                secret=secret,
+                set_ms=set_ms,
+                old_secret=old,
+                old_secret_until_ms=until,
+                identify=known.identify if facts is None else facts,
+            )
 
         return self.shown(project, dialect, await self.directory.change_inbound_secret(project, dialect, change))
 
@@ -88,7 +102,9 @@ class HookSecrets:
     def shown(self, project: str, dialect: str, kept: InboundSecret | None) -> ShownHookSecret:
         set_ms = None if kept is None else kept.set_ms
         until_ms = None if kept is None else self.old_until(kept)
-        return ShownHookSecret(dialect, set_ms, until_ms, (project, dialect) in self.given)
+        facts = None if kept is None or kept.identify is None else parse_facts(kept.identify)
+        identify = None if facts is None else tuple(one for one in ALLOWED if one in facts)
+        return ShownHookSecret(dialect, set_ms, until_ms, (project, dialect) in self.given, identify)
 
     def old_until(self, kept: InboundSecret) -> int | None:
         """Until when the secret before verifies; None when it does not any more."""

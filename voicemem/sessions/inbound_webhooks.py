@@ -6,13 +6,15 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from voicemem.dialects.callers import Caller, carry
 from voicemem.dialects.dialect import Dialect, MalformedFrame, session_id_of
 from voicemem.errors import Refused
 from voicemem.protocol.codec import ENCODER, RejectedEvent, decode_body
 from voicemem.protocol.events import FrameEvent
 from voicemem.protocol.types import MAX_VALUES
+from voicemem.security.callers import Callers
 from voicemem.sessions.lifecycle import Presence, Sessions
-from voicemem.sessions.recording.batches import ProducerLease, ReducedFrame
+from voicemem.sessions.recording.batches import ProducerLease, ReducedFrame, SenderState
 from voicemem.sessions.recording.recorder import YIELD_EVERY, Recorder
 from voicemem.store.streams import Stream
 
@@ -41,7 +43,7 @@ class HookAddress(NamedTuple):
     session_id: str | None = None
     """In place of what the webhook says."""
     user_id: str | None = None
-    """For a session that it begins."""
+    """For a session that has none."""
     key_id: str | None = None
     """The key that it came with, whose quotas hold."""
     binds: bool = False
@@ -51,8 +53,9 @@ class HookAddress(NamedTuple):
 class InboundWebhooks:
     """Takes the webhooks of other stacks."""
 
-    def __init__(self, recorder: Recorder, sessions: Sessions, presence: Presence) -> None:
+    def __init__(self, recorder: Recorder, sessions: Sessions, presence: Presence, callers: Callers) -> None:
         self.recorder = recorder
+        self.callers = callers
         self.sessions = sessions
         self.presence = presence
 
@@ -66,8 +69,8 @@ class InboundWebhooks:
                     return True
         return False
 
-    def read(self, dialect: Dialect, raw: bytes) -> list[ReducedFrame]:
-        """Return the kept parts of a webhook's frames; a long one takes a while, and may run on a thread.
+    def read(self, dialect: Dialect, raw: bytes) -> tuple[list[ReducedFrame], Caller | None]:
+        """Return the kept parts of a webhook's frames, and who calls. A long one takes a while, maybe on a thread.
 
         Raises `Refused` (`malformed_frame`, and as `decode_body`).
         """
@@ -76,15 +79,16 @@ class InboundWebhooks:
             raise Refused("malformed_frame", "A webhook must be a JSON object.")
         assert dialect.hook is not None
         try:
-            frames = [*dialect.hook.frames(body)]
+            frames = [*carry(dialect.caller.pick(body), dialect.hook.frames(body))]
         except MalformedFrame as malformed:
             raise Refused("malformed_frame", str(malformed)) from None
         except Exception:  # a fault of ours in a dialect
             raise Refused("malformed_frame") from None
         digest = self.recorder.frames.keyed_id(raw)
         reduced: list[ReducedFrame] = []
+        sender = SenderState()
         for frame in frames:
-            arrival = self.recorder.frames.reduce(FrameEvent(dialect=dialect.name, frame=frame))
+            arrival = self.recorder.frames.reduce(FrameEvent(dialect=dialect.name, frame=frame), sender=sender)
             if isinstance(arrival, RejectedEvent):
                 raise Refused(arrival.code, arrival.detail)
             if arrival is not None and arrival.event.id is None:
@@ -93,9 +97,11 @@ class InboundWebhooks:
                 arrival = ReducedFrame(event, ENCODER.encode(event), arrival.reduced)
             if arrival is not None:
                 reduced.append(arrival)
-        return reduced
+        return reduced, sender.caller
 
-    async def record(self, dialect: Dialect, reduced: list[ReducedFrame], address: HookAddress) -> InboundWebhookResult:
+    async def record(
+        self, dialect: Dialect, reduced: list[ReducedFrame], address: HookAddress, caller: Caller | None = None
+    ) -> InboundWebhookResult:
         """Journal the frames of a webhook; it returns after the commit. Raises `Refused`, `StoreUnavailable`."""
         if not reduced:
             return InboundWebhookResult(address.session_id, 0)
@@ -103,6 +109,8 @@ class InboundWebhooks:
         if address.session_id is None and said is None:
             raise Refused("missing_field", "The webhook does not say which session it is about.")
         name = address.session_id or session_id_of(said or "")
+        if address.user_id is None and caller is not None:
+            address = address._replace(user_id=await self.callers.user_of(address.project, dialect.name, caller))
         try:
             stream = await self.find_or_create(name, address)
             producer = await self.producer_of(stream, dialect, said, address)
@@ -130,7 +138,7 @@ class InboundWebhooks:
         journal, user = self.sessions.store.journal, address.user_id
         stream = await journal.find_session(address.project, name)
         if stream is not None:
-            return stream
+            return stream if user is None else await self.sessions.name_user(stream, user)
         config = {} if user is None else {"user_id": user}
         try:
             return (await self.sessions.create(address.project, name, config, address.key_id))[0]

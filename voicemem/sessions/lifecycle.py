@@ -7,6 +7,7 @@ anywhere, and who is expected back, is in the store, which decides what that mea
 import asyncio
 import builtins
 import hmac
+import logging
 from collections import Counter
 from collections.abc import Callable
 from typing import Annotated, NamedTuple
@@ -29,6 +30,7 @@ from voicemem.store.records import RestoredSession, SessionFilter, SessionOvervi
 from voicemem.store.streams import AWAITED_MS, SessionEnding, Stream
 from voicemem.transcript.fold import CLOSED
 
+LOG = logging.getLogger("voicemem")
 CLOSED_BY_REQUEST = "api"
 """The reason of a close over REST that gives none."""
 OWN_REASONS = frozenset({CLOSED_BY_REQUEST, "api_leave", DEFAULT_END_REASON, "idle", "max_duration", CLOSED})
@@ -173,6 +175,16 @@ class Sessions:
         changed = await self.store.journal.change_config(stream.key, session_patch, payload, self.clock())
         self.on_changed(changed)
         return changed
+
+    async def name_user(self, stream: Stream, user_id: str) -> Stream:
+        """Set the user of a session that has none; a session that takes no change stays as it is."""
+        if stream.config.get("user_id") is not None:
+            return stream
+        try:
+            return await self.change(stream, {"user_id": user_id})
+        except Refused as refused:  # what is said on the call counts more than who says it
+            LOG.warning("A session's user was not set: %s", refused.detail, extra={"project": stream.project})
+            return stream
 
     def on_changed(self, stream: Stream) -> None:
         """Report that the service has journaled something in a session itself, other than its close."""

@@ -1,4 +1,5 @@
-"""The directory: API keys, secrets of inbound webhooks, the operator's endpoint, and the identity of the store."""
+"""The directory: API keys, secrets of inbound webhooks and of callers' ids, the operator's endpoint, and the identity
+of the store."""
 
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
@@ -59,6 +60,8 @@ class InboundSecret(Struct, frozen=True):
     old_secret: str | None = None
     """Verifies too, until `old_secret_until_ms`."""
     old_secret_until_ms: int | None = None
+    identify: str | None = None
+    """What says who calls, as in the settings; None: what the settings say."""
 
 
 KEY_FIELDS = (*ApiKey.__struct_fields__[:-1], *KeyLimits._fields)
@@ -85,6 +88,8 @@ CHANGE_INBOUND = f"""
     update inbound_secrets set {assign(INBOUND_FIELDS[2:])} where project = :project and dialect = :dialect
 """
 REMOVE_INBOUND = "delete from inbound_secrets where project = :project and dialect = :dialect"
+SELECT_CALLER_SECRETS = "select version, secret from caller_secrets where project = :project order by version desc"
+ADD_CALLER_SECRET = f"{insert('caller_secrets', ['project', 'version', 'secret', 'made_ms'])} on conflict do nothing"
 IS_OPERATORS = "stream is null and project is null"
 SAVE_OPERATOR_ENDPOINT = f"""
     update endpoints set
@@ -217,6 +222,26 @@ class Directory(Port):
     async def remove_inbound_secret(self, project: str, dialect: str) -> bool:
         """Delete a secret, the old one too; False where there is none."""
         return bool(await self.database.execute(REMOVE_INBOUND, project=project, dialect=dialect))
+
+    # Secrets of callers' ids
+
+    async def list_caller_secrets(self, project: str) -> list[bytes]:
+        """The secrets that make ids of a project's callers, the newest first. Asked for every identified caller."""
+        rows = await self.database.rows(SELECT_CALLER_SECRETS, project=project)
+        return [secret for _, secret in rows]
+
+    @writes
+    def add_caller_secret(
+        self, connection: Connection, project: str, secret: bytes, now_ms: int, is_first: bool = False
+    ) -> None:
+        """Store a secret that makes ids from now on; one that `is_first` only where there is none."""
+        while True:  # until no other node adds one in between
+            newest = connection.row(SELECT_CALLER_SECRETS, project=project)
+            if newest is not None and is_first:
+                return
+            values = {"version": 1 if newest is None else newest[0] + 1, "secret": secret, "made_ms": now_ms}
+            if connection.execute(ADD_CALLER_SECRET, project=project, **values):
+                return
 
     # The operator's endpoint
 

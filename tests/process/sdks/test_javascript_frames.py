@@ -15,6 +15,7 @@ import pytest
 from tests.support.dialects import RECORDINGS
 from tests.support.needs import needs
 from tests.support.paths import ROOT
+from tests.support.samples.callers import SAMPLES
 from voicemem.dialects import agora_ten as agora
 from voicemem.dialects import conversation_relay as relay
 from voicemem.dialects import deepgram_agent as deepgram
@@ -23,6 +24,7 @@ from voicemem.dialects import openai_live as live
 from voicemem.dialects import openai_realtime as realtime
 from voicemem.dialects import pipecat_rtvi as pipecat
 from voicemem.dialects import twilio_media_streams as phone
+from voicemem.dialects.callers import Fields
 from voicemem.dialects.dialect import Frame, MalformedFrame, Side, UnknownFrame, session_id_of
 from voicemem.dialects.elevenlabs_agents import translation as elevenlabs
 from voicemem.dialects.elevenlabs_agents.frames import Alignment
@@ -274,3 +276,27 @@ def test_session_ids_from_those_of_vendors() -> None:
     command = [needs("node"), "--input-type=module", "-e", script, json.dumps(said)]
     answer = subprocess.run(command, capture_output=True, check=True, text=True).stdout
     assert [session_id_of(one) for one in said] == json.loads(answer)
+
+
+def test_who_calls() -> None:
+    """Both languages let frames carry the same of it."""
+    module = (ROOT / "clients/javascript/source/dialects/callers.js").as_uri()
+    script = f"""
+        import {{ callerIn }} from "{module}";
+        const picked = JSON.parse(process.argv[1]).map(([name, frame]) => callerIn({{ name }}, frame) ?? {{}});
+        console.log(JSON.stringify(picked));
+    """
+    known = [one for one in SAMPLES if one.dialect in MADE and one.dialect != "agora-ten"]  # whose frames keep the user
+    frames = [(one.dialect, frame) for one in known for frame in one.frames]
+    frames += [(name, whole_object(DIALECTS[name].caller.fields)) for name in MADE if name != "agora-ten"]
+    command = [needs("node"), "--input-type=module", "-e", script, json.dumps(frames)]
+    answer = subprocess.run(command, capture_output=True, check=True, text=True).stdout
+    assert [DIALECTS[name].caller.pick(frame) for name, frame in frames] == json.loads(answer)
+    assert any(json.loads(answer))
+
+
+def whole_object(fields: Fields) -> JsonObject:
+    """An object in which every field is, and one that is not."""
+    return {name: whole_object(field) or "x" for name, field in fields.inner.items()} | (
+        {"other": SECRET} if fields.inner else {}
+    )

@@ -78,6 +78,7 @@ async def test_a_secret_that_is_set_verifies(app: App, admin: RestClient, caplog
     assert 401 == (await send(app, "the-secret")).status
     answered = await admin.call("PUT", SECRET, json={"secret": "the-secret"})
     shown = {"dialect": "platform", "set_at": answered.json["set_at"], "old_secret_until": None, "in_settings": False}
+    shown["identify"] = None
     assert (200, shown) == (answered.status, answered.json)
     assert {"hooks": [shown]} == (await admin.get("/v1/hooks")).json
     assert (200, 1) == ((first := await send(app, "the-secret")).status, first.json["stored"])
@@ -140,6 +141,7 @@ async def test_secrets_of_the_settings_verify_beside_it(serve: Serve) -> None:
     app = await serve(hook_secrets=("shop/platform=of-the-operator",), admin_key=ADMIN_KEY)
     admin = RestClient(app, await make_key(app, "admin", project="shop"))
     given = {"dialect": "platform", "set_at": None, "old_secret_until": None, "in_settings": True}
+    given["identify"] = None
     assert {"hooks": [given]} == (await admin.get("/v1/hooks")).json
     await admin.call("PUT", SECRET, json={"secret": "of-the-shop"})
     assert [200, 200] == [(await send(app, secret)).status for secret in ("of-the-operator", "of-the-shop")]

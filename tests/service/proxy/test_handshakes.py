@@ -60,11 +60,12 @@ async def test_headers_pass_untouched() -> None:
             "OpenAI-Beta": "realtime=v1",
             "Cookie": "a=b; c=d",
             "X-Voicemem-Session": "call",
+            "X-Voicemem-User": "ann",
             "Keep-Alive": "timeout=5",
             "Proxy-Authorization": "Basic x",
         }
         async with connect(
-            f"{proxy.url(DIALECT)}/realtime/%C3%A9?model=a%20b&x=&voicemem_session=call",
+            f"{proxy.url(DIALECT)}/realtime/%C3%A9?model=a%20b&x=&voicemem_session=call&voicemem_user=ann",
             additional_headers=sent,
             user_agent_header="Agent/1",
         ):
@@ -74,7 +75,7 @@ async def test_headers_pass_untouched() -> None:
     names = ["Authorization", "OpenAI-Beta", "Cookie", "User-Agent"]
     assert ["Bearer sk-secret", "realtime=v1", "a=b; c=d", "Agent/1"] == [request.headers[name] for name in names]
     assert url.removeprefix("ws://") == request.headers["Host"]
-    gone = ("Keep-Alive", "Proxy-Authorization", "Sec-WebSocket-Extensions", "X-Voicemem-Session")
+    gone = ("Keep-Alive", "Proxy-Authorization", "Sec-WebSocket-Extensions", "X-Voicemem-Session", "X-Voicemem-User")
     assert [] == [name for name in gone if name in request.headers]
 
 
@@ -230,6 +231,10 @@ async def test_an_upstream_that_nobody_reaches() -> None:
         ("/v1/proxy/openai-realtime?voicemem_upstream=wss://evil.example", "", 400),
         ("/v1/proxy/openai-realtime?Voicemem%5Fsession=a%20b", "", 400),
         ("/v1/proxy/openai-realtime?voicemem_session=a&voicemem_session=b", "", 400),
+        ("/v1/proxy/openai-realtime?voicemem_user=a&voicemem_user=b", "", 400),
+        ("/v1/proxy/openai-realtime?voicemem_user=" + "x" * 129, "", 400),
+        ("/v1/proxy/openai-realtime?voicemem_user=", "", 400),
+        ("/v1/proxy/openai-realtime?voicemem_user=a%0Ab", "", 400),
         ("/v1/proxy/openai-realtime", "X-Voicemem-Upstream: wss://evil.example\r\n", 400),
         ("/v1/proxy/openai-realtime/../../admin", "", 400),
         ("/v1/proxy/openai-realtime/%2e%2e/admin", "", 400),

@@ -200,6 +200,7 @@ class FullStore:
             await self.store.directory.remove_agora_app(f"a{self.now}")
         secret = InboundSecret("p", f"d{choice}", "secret", self.now, "old" if amount % 3 else None, self.now)
         await self.store.directory.change_inbound_secret("p", secret.dialect, lambda known: secret)
+        await self.store.directory.add_caller_secret("p", bytes([choice]) * 32, self.now, is_first=amount % 2 == 0)
 
     async def add_receiver(self, choice: int, amount: int) -> None:
         given = endpoint_of(f"e{self.now}", 101, 102, 103, project=PROJECTS[choice % 3], description="ours\x01")
@@ -277,6 +278,7 @@ async def answers(full: FullStore, store: Store) -> dict[str, Any]:
         [await store.directory.find_agora_app(f"a{NOW + n}") for n in range(100)],
     )
     found["hooks"] = await store.directory.list_inbound_secrets("p")
+    found["callers"] = await store.directory.list_caller_secrets("p")
     found["operator"] = await store.endpoints.find_operator_endpoint()
     found["due"] = sorted(await store.journal.find_due(LATER, 1000)), await store.outbox.next_delivery_ms()
     for version in ("v0", "v1"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from voicemem.dialects.dialect import Frame
-from voicemem.sessions.recording.batches import MAX_OPEN, Openings
+from voicemem.sessions.recording.batches import MAX_OPEN, SenderState
 
 OPENING = Frame({}, id="a", opens=True)
 PART = Frame({}, within="a")
@@ -11,18 +11,18 @@ PART = Frame({}, within="a")
 
 def test_part_is_kept_after_its_opening() -> None:
     """Before that nobody knows what it is a part of; a frame of the same id that opens nothing does not help."""
-    openings = Openings()
-    assert openings.admits(Frame({}, id="a"))
-    assert not openings.admits(PART)
-    assert openings.admits(OPENING)
-    assert openings.admits(PART)
+    sender = SenderState()
+    assert sender.admits(Frame({}, id="a"))
+    assert not sender.admits(PART)
+    assert sender.admits(OPENING)
+    assert sender.admits(PART)
 
 
 def test_opening_that_is_a_part_itself_opens_nothing_when_it_is_not_kept() -> None:
     """A content before any audio is not kept, and neither is its text."""
-    openings = Openings()
-    assert not openings.admits(Frame({}, id="b", opens=True, within="a"))
-    assert not openings.admits(Frame({}, within="b"))
+    sender = SenderState()
+    assert not sender.admits(Frame({}, id="b", opens=True, within="a"))
+    assert not sender.admits(Frame({}, within="b"))
 
 
 def test_opening_over_another_connection_is_asked_for() -> None:
@@ -33,15 +33,15 @@ def test_opening_over_another_connection_is_asked_for() -> None:
         asked.append(id)
         return True
 
-    assert Openings().admits(PART, is_known)
+    assert SenderState().admits(PART, is_known)
     assert asked == ["a"]
 
 
 def test_very_many_openings_are_bounded() -> None:
     """The oldest are forgotten."""
-    openings = Openings()
-    openings.admits(OPENING)
+    sender = SenderState()
+    sender.admits(OPENING)
     for number in range(MAX_OPEN):
-        openings.admits(Frame({}, id=str(number), opens=True))
-    assert len(openings.ids) == MAX_OPEN
-    assert not openings.admits(PART)
+        sender.admits(Frame({}, id=str(number), opens=True))
+    assert len(sender.openings) == MAX_OPEN
+    assert not sender.admits(PART)

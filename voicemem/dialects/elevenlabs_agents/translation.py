@@ -27,6 +27,7 @@ from collections.abc import Generator, Iterable, Iterator
 from itertools import islice, takewhile
 from typing import Any
 
+from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, Hook, MalformedFrame, RawFrame, Side
 from voicemem.dialects.elevenlabs_agents.frames import ENDED, ITEM, begins_word, counted, frames, texts, verify
 from voicemem.dialects.kinds import (
@@ -523,6 +524,8 @@ Item = typed(
     agent_metadata=optional(record("agent_id?")),
 )
 """An item of the transcript after the call; `ts` and `until` are when it and the next began, Unix ms."""
+STARTED = "data/conversation_initiation_client_data"
+"""What the app said of the call at its start, as the webhook has it."""
 KINDS: dict[str, Kind] = {
     "conversation_initiation_metadata": Kind(
         "vendor",
@@ -585,4 +588,20 @@ ELEVENLABS_AGENTS = Dialect(
     closed=closed,
     texts=texts,
     hook=Hook(verify=verify, frames=frames),
+    caller=CallerFields(
+        user=f"user_id data/user_id {STARTED}/user_id",
+        number=f"""
+            data/metadata/phone_call/external_number dynamic_variables/system__caller_id
+            {STARTED}/dynamic_variables/system__caller_id data/metadata/whatsapp/whatsapp_user_id
+        """,
+        called=f"""
+            data/metadata/phone_call/external_number dynamic_variables/system__called_number
+            {STARTED}/dynamic_variables/system__called_number data/metadata/whatsapp/whatsapp_user_id
+        """,
+        direction="data/metadata/phone_call/direction",
+        parties=f"""
+            dynamic_variables custom_llm_extra_body {STARTED}/dynamic_variables {STARTED}/custom_llm_extra_body
+            data/metadata/phone_call data/metadata/whatsapp
+        """,
+    ),
 )

@@ -35,6 +35,7 @@ LATENCIES = {
     "endpointingLatency": "endpointing",
 }
 """Vapi's names of them, in ms, and ours."""
+OF_CALLER = "customer", "phoneNumber"
 HISTORIES = (HISTORY, "status-update", REPORT)
 """Messages whose history is looked at."""
 MAX_MESSAGES = 12
@@ -188,13 +189,18 @@ def split(body: JsonObject) -> Iterator[JsonObject]:
     if not messages:
         yield message
         return
-    reported = message["type"] == REPORT
+    reported, place = message["type"] == REPORT, place_of(message)
     for item in messages:
-        place = {name: message.get(name) for name in ("call", "timestamp")}
         yield {"type": MESSAGE, "item": item, "reported": reported} | place
     if reported:
         yield from latency_frames(message, messages)
-        yield {name: value for name, value in message.items() if name not in ("messages", "artifact")}
+        yield {name: value for name, value in message.items() if name not in (*OF_CALLER, "messages", "artifact")}
+
+
+def place_of(message: JsonObject) -> JsonObject:
+    """The call and time of a message, for each of its parts."""
+    call = message.get("call")
+    return {"call": {"id": call.get("id")} if isinstance(call, dict) else call, "timestamp": message.get("timestamp")}
 
 
 def latency_frames(message: JsonObject, messages: list[JsonObject]) -> Iterator[JsonObject]:
@@ -208,10 +214,9 @@ def latency_frames(message: JsonObject, messages: list[JsonObject]) -> Iterator[
     pairs = pairwise(spoken)
     answers = [one for before, one in pairs if before["role"] == "user" and one["role"] == "bot"]
     for reply, measured in zip(answers, turns if isinstance(turns, list) else (), strict=False):
-        place = {name: message.get(name) for name in ("call", "timestamp")}
         latencies = measured if isinstance(measured, dict) else {}
         stated = {name: whole(latencies.get(name)) for name in LATENCIES}
-        yield {"type": LATENCY, "reply": item_of(reply)} | stated | place
+        yield {"type": LATENCY, "reply": item_of(reply)} | stated | place_of(message)
 
 
 def texts(frame: JsonObject) -> Texts:

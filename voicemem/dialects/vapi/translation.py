@@ -25,6 +25,7 @@ has come); `+TURN` and `-TURN`, how many live replies of a turn have been said a
 from collections.abc import Iterator
 from typing import Any
 
+from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, Hook, RawFrame, Side
 from voicemem.dialects.kinds import (
     ANYTHING,
@@ -564,6 +565,16 @@ VAPI = Dialect(
     closed=closed,
     texts=frames.texts,
     hook=Hook(verify=frames.verify, frames=frames.split),
+    caller=CallerFields(
+        within="message",
+        user="customer/externalId call/customer/externalId",
+        number="customer/number call/customer/number customer/sipUri call/customer/sipUri",
+        parties="""
+            customer phoneNumber call/customer call/customers call/phoneNumber call/destination destination
+            call/phoneCallProviderDetails call/assistantOverrides/variableValues assistantOverrides/variableValues
+            artifact/variables artifact/variableValues
+        """,
+    ),
     split=frames.split,
     ids_say_texts=True,
 )

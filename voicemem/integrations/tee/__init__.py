@@ -36,6 +36,7 @@ def tee(
     side: Side = "app",
     api_key: str | None = None,
     rest_url: str | None = None,
+    user_id: str | None = None,
     config: Mapping[str, Any] | None = None,
     producer: str | None = None,
     keep_typed: bool = True,
@@ -46,7 +47,8 @@ def tee(
     `client` is one for all calls, or the URL of the ingest, with `api_key` and `rest_url`. Without `session_id` the
     vendor's own is taken. `dialect` may be missing for openai's realtime connection only. `side` is who this program
     is: `app` receives what the vendor sends, also where it is the vendor who connects. `config` is that of a new
-    session. Without `keep_typed` texts that the app adds are left out. With `end` the session ends with the connection.
+    session, and `user_id` its user. Without `keep_typed` texts that the app adds are left out. With `end` the session
+    ends with the connection.
 
     Afterwards nothing raises into the call, or holds it up. Raises `TypeError` for what is not such a connection,
     `ValueError` for a dialect, id, name, URL or key that cannot be, and `RuntimeError` outside of an event loop.
@@ -73,7 +75,7 @@ def tee(
         session_id,
         side=side,
         producer=name,
-        config=config,
+        config=config if user_id is None else {**(config or {}), "user_id": user_id},
         keep_typed=keep_typed,
         ends=end,
         queue_kind=PhoneQueue if chosen is TWILIO_MEDIA_STREAMS else FrameQueue,

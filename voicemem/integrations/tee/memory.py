@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from voicemem.client import Client, ClientError, ProducerSession
+from voicemem.dialects.callers import CALLER
 from voicemem.dialects.dialect import (
     AUDIO_BYTES,
     MERGED_MS,
@@ -28,6 +29,7 @@ from voicemem.dialects.dialect import (
 from voicemem.dialects.registry import MAX_DIALECT_FRAME_BYTES
 from voicemem.integrations.background_session import BackgroundSession
 from voicemem.protocol.codec import JSON_DECODER, MALFORMED
+from voicemem.protocol.telephone import INTERNATIONAL
 from voicemem.protocol.types import JsonObject
 
 LOG = logging.getLogger("voicemem.integrations")
@@ -77,6 +79,9 @@ class FrameQueue:
         self.is_scheduled = False
         self.audio: ReducedCrossing | None = None
         """A count of audio that may still grow."""
+        self.caller: JsonObject = {}
+        """What was said of who calls, until a frame carries it."""
+        self.carried: JsonObject = {}
         self.loop = asyncio.get_running_loop()
 
     def put(self, data: RawMessage, side: Side, is_text: bool = False, ts: int | None = None) -> None:
@@ -134,11 +139,25 @@ class FrameQueue:
             self.reject(error)
             return
         if frame is not None:
-            self.forward_in_order(ReducedCrossing(frame, crossing.side, crossing.ts))
+            self.forward_in_order(ReducedCrossing(self.with_caller(frame), crossing.side, crossing.ts))
 
     def reduce(self, crossing: Crossing) -> Frame | None:
         """Return the part of a message that is kept. Raises `MalformedFrame`, `UnknownFrame`."""
-        return self.dialect.reduce(raw_frame(crossing), crossing.side)
+        raw = raw_frame(crossing)
+        self.note_caller(raw)
+        return self.dialect.reduce(raw, crossing.side)
+
+    def note_caller(self, raw: RawFrame) -> None:
+        picked = self.dialect.caller.pick(raw)
+        if picked and picked != self.carried:
+            self.caller = self.carried = picked
+
+    def with_caller(self, frame: Frame) -> Frame:
+        """A frame that carries who calls to the service, which decides whether that names the session's user."""
+        if not self.caller or frame.counts_audio:
+            return frame
+        caller, self.caller = self.caller, {}
+        return frame._replace(content=frame.content | {CALLER: caller})
 
     def reject(self, error: Exception) -> None:
         """Count a message that says nothing to the dialect; the log says the reason of the first."""
@@ -339,7 +358,8 @@ class CallMemory:
         """Send a frame, to the session that it may be the first to name."""
         frame = crossing.frame
         if self.background is None and frame.session_id:
-            self.begin(session_id_of(frame.session_id))
+            is_private = INTERNATIONAL.search(frame.session_id) is not None  # it has someone's number in it
+            self.begin(None if is_private else session_id_of(frame.session_id))
         event = {"type": "frame", "dialect": self.dialect.name, "from": crossing.side, "ts": crossing.ts}
         self.forward({**event, "frame": frame.content}, frame.end is not None)
 

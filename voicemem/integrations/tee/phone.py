@@ -244,7 +244,9 @@ class PhoneQueue(memory.FrameQueue):
         """When that is."""
 
     def reduce(self, crossing: memory.Crossing) -> Frame | None:
-        raw = self.meter.take(memory.raw_frame(crossing), crossing.side, crossing.ts)
+        came = memory.raw_frame(crossing)
+        self.note_caller(came)
+        raw = self.meter.take(came, crossing.side, crossing.ts)
         due = self.meter.due(crossing.ts)
         if due is not None and (due <= crossing.ts or raw is not None):
             self.report(crossing.ts)

@@ -26,7 +26,7 @@ from voicemem.security.session_tokens import looks_like_token
 from voicemem.server.http.request import LARGE_BYTES
 from voicemem.server.ingest.connection import CLEAN_CLOSES, WINDOW_BYTES, Connection, IngestHost, OpenLease
 from voicemem.server.ingest.websocket import EventSocket
-from voicemem.sessions.recording.batches import Openings, ReducedFrame
+from voicemem.sessions.recording.batches import ProducerLease, ReducedFrame, SenderState
 from voicemem.sessions.recording.recorder import YIELD_EVERY
 
 MAX_WAITING, MAX_WAITING_BYTES, MAX_WAIT_S = 64, 1024 * 1024, 10.0
@@ -35,7 +35,7 @@ MAX_WAITING_IN_ALL = 32 * 1024 * 1024
 """Bytes of such frames of all connections; one that would add to more waits no longer."""
 LEFT_CLOSES = (*CLEAN_CLOSES, 1005)
 """Close codes after which a sender is not expected back."""
-QUERY = ("session_id", "producer", "token", "typed")
+QUERY = ("session_id", "user_id", "producer", "token", "typed")
 AUTH_DECODER = msgspec.json.Decoder(Auth)
 
 
@@ -48,6 +48,8 @@ class NativeTarget(NamedTuple):
     token: str | None = None
     """A session token; nothing logs it."""
     keep_typed: bool = True
+    user_id: str | None = None
+    """The user of a session that has none."""
 
 
 def parse_target(path: str) -> NativeTarget | None:
@@ -66,16 +68,19 @@ def parse_target(path: str) -> NativeTarget | None:
     query = dict(pairs)
     if len(query) < len(pairs) or not query.keys() <= set(QUERY):
         raise Refused("invalid_query", f"The query may have {', '.join(QUERY)}, each once.")
-    session_id, producer, token = query.get("session_id"), query.get("producer"), query.get("token")
+    session_id, user_id = query.get("session_id"), query.get("user_id")
+    producer, token = query.get("producer"), query.get("token")
     if session_id is not None and not re.match(SESSION_ID_PATTERN, session_id):
         raise Refused("invalid_query", "A session id is 1 to 128 characters of A-Za-z0-9._:-")
+    if user_id is not None and not (1 <= len(user_id) <= 128 and user_id.isprintable()):
+        raise Refused("invalid_query", "A user's id is 1 to 128 printable characters.")
     if producer is not None and not 1 <= len(producer) <= 128:
         raise Refused("invalid_query", "A producer's name is 1 to 128 characters.")
     if token is not None and not looks_like_token(token):
         raise Refused("invalid_query", "Only a session token may stand in the query; send a key in a header.")
     if query.get("typed", "keep") not in ("keep", "ignore"):
         raise Refused("invalid_query", "typed must be keep or ignore.")
-    return NativeTarget(name, session_id, producer or name, token, query.get("typed") != "ignore")
+    return NativeTarget(name, session_id, producer or name, token, query.get("typed") != "ignore", user_id)
 
 
 class Received(NamedTuple):
@@ -99,8 +104,8 @@ class BareConnection(Connection):
         """Frames that wait for the one that says which session it is."""
         self.waiting_bytes = 0
         self.open_lease: OpenLease | None = None
-        self.openings = Openings()
-        """Openings by its frames, also before the session is known."""
+        self.sender = SenderState()
+        """What its frames have said, also before the session is known."""
         websocket.silent = websocket.subprotocol != PROTOCOL
         super().__init__(websocket, host, grant, origin)
 
@@ -226,8 +231,8 @@ class BareConnection(Connection):
     def reduce(self, frame: FrameEvent) -> ReducedFrame | RejectedEvent | None:
         recorder, keep_typed = self.host.recorder, self.target.keep_typed
         if self.open_lease is None:
-            return recorder.frames.reduce(frame, keep_typed, openings=self.openings)
-        self.open_lease.lease.openings = self.openings
+            return recorder.frames.reduce(frame, keep_typed, sender=self.sender)
+        self.open_lease.lease.sender = self.sender
         return recorder.reduce_frame(self.open_lease.lease, frame, keep_typed)
 
     def resume(self) -> None:
@@ -273,11 +278,24 @@ class BareConnection(Connection):
 
     async def open_session(self, session_id: str | None) -> None:
         """Open the session, and take what waited for that. Raises `Refused` if it cannot be opened."""
-        await self.open(SessionOpen(session_id=session_id, producer=self.target.producer))
+        user = self.target.user_id
+        config = None if user is None else {"user_id": user}
+        await self.open(SessionOpen(session_id=session_id, producer=self.target.producer, session=config))
         self.open_lease = self.leases.only
+        if self.open_lease is not None:
+            self.open_lease.lease.sender = self.sender
+            if user is not None:
+                await self.name_user(self.open_lease.lease, user)
         for frame in self.end_waiting():
             if self.open_lease is not None:
                 self.enqueue(frame, len(frame.payload))
+
+    async def name_user(self, lease: ProducerLease, user: str) -> None:
+        """Set the user of a session that was there and has none, if this sender may."""
+        sessions = self.host.presence.sessions
+        stream = await sessions.store.journal.find_session(lease.project, lease.session_id)
+        if stream is not None and lease.may_set:
+            await sessions.name_user(stream, user)
 
     def end_waiting(self) -> list[ReducedFrame]:
         self.host.waiting_frame_bytes -= self.waiting_bytes

@@ -329,10 +329,17 @@ class Connection:
             if event is not arrival.event:
                 arrival = DecodedEvent(event, arrival.payload)
             validated = self.host.recorder.validate(open_lease.lease, arrival)
+            if open_lease.lease.sender.is_unidentified:
+                self.run_in_background(self.identify(open_lease.lease))
             if validated is None:
                 return
             arrival = validated
         self.add_to_batch(open_lease, arrival, size)
+
+    async def identify(self, lease: ProducerLease) -> None:
+        """Name the session's user; while the store is away, the next frame tries again."""
+        with suppress(StoreUnavailable):
+            await self.host.recorder.identify(lease)
 
     def add_to_batch(self, open_lease: OpenLease, arrival: DecodedEvent | RejectedEvent, size: int) -> None:
         if open_lease.dead:

@@ -100,6 +100,7 @@ TARGET_QUERY = {
     "session_id": "The session; without it, the stack's own id of the call.",
     "producer": "The name of the producer; the dialect's, when missing.",
     "token": "A session token, for senders that can set nothing but a URL; never a key.",
+    "user_id": "The user of a session that has none.",
     "typed": "Whether texts that were typed and not spoken count; they do unless it is `ignore`.",
 }
 ENVELOPE_FIELDS = ("frame", "ts", "from", "seq", "id", "session_id", "producer")

@@ -12,6 +12,7 @@ from voicemem.observer.vendors import find_vendor
 from voicemem.protocol.types import JsonObject, Name, Reason, SessionId, matching
 from voicemem.security.access import DEFAULT_PROJECT, Gate, Grant
 from voicemem.security.audit import Act, audit
+from voicemem.security.callers import Fact
 from voicemem.security.hook_secrets import find_hooked, new_hook_secret, read_target
 from voicemem.server.http.request import DECODING, GRANT, get_stream, json_response, read_body, read_struct, services_of
 from voicemem.server.http.routes import JSON, ResponseSpec, Routes, Tag, optional
@@ -78,8 +79,8 @@ async def take_hook(request: web.Request, query: HookQuery) -> web.Response:
     body = await read_body(request, MAX_HOOK_BYTES)
     address = await address_of(request, query, dialect, body)
     read = partial(services.inbound_webhooks.read, dialect, body)
-    reduced = await request.app[DECODING].decode(len(body), read, address.project)
-    taken = await services.inbound_webhooks.record(dialect, reduced, address)
+    reduced, caller = await request.app[DECODING].decode(len(body), read, address.project)
+    taken = await services.inbound_webhooks.record(dialect, reduced, address, caller)
     refused = UNSET if taken.refused is None else taken.refused
     return json_response(HookTaken(taken.session_id, taken.stored, refused))
 
@@ -131,6 +132,12 @@ def count_stranger(request: web.Request) -> NoReturn:
     raise Refused("unauthorized", NOT_TAKEN)
 
 
+class NewHookSecret(NewSecret, frozen=True, forbid_unknown_fields=True):
+    """The next secret, likewise; `identify` says what frames may say about who calls (docs/privacy.md)."""
+
+    identify: list[Fact] | UnsetType = UNSET
+
+
 class HookSecret(Struct, frozen=True):
     """That a dialect's webhooks are signed; the secrets themselves are not shown. Times are Unix ms.
 
@@ -142,6 +149,8 @@ class HookSecret(Struct, frozen=True):
     set_at: int | None
     old_secret_until: int | None
     in_settings: bool
+    identify: tuple[Fact, ...] | None
+    """What frames may say about who calls, the first before the second; null: what the settings say."""
 
 
 class HookSecretSet(HookSecret, frozen=True):
@@ -163,16 +172,17 @@ async def list_hook_secrets(request: web.Request) -> web.Response:
     return json_response(HookSecretList([HookSecret(*one) for one in shown]))
 
 
-@ROUTES.add(f"PUT {HOOK}", "admin", HookSecretSet, optional(NewSecret), "invalid_field unknown_dialect", tag=HOOKS)
+@ROUTES.add(f"PUT {HOOK}", "admin", HookSecretSet, optional(NewHookSecret), "invalid_field unknown_dialect", tag=HOOKS)
 async def set_hook_secret(request: web.Request) -> web.Response:
     """Set what signs webhooks of a dialect in the project, or rotate it; for a while the old secret verifies too.
 
     Without a `secret` the service makes one, which the answer shows.
     """
-    body = await read_struct(request, NewSecret)
+    body = await read_struct(request, NewHookSecret)
     secret = new_hook_secret() if body.secret is UNSET else body.secret
     project, dialect = request[GRANT].project, request.match_info["dialect"]
-    shown = await services_of(request).hook_secrets.set(project, dialect, secret, body.overlap_seconds)
+    identify = None if body.identify is UNSET else frozenset(body.identify)
+    shown = await services_of(request).hook_secrets.set(project, dialect, secret, body.overlap_seconds, identify)
     audit("hook_secret_set", request[GRANT], dialect=dialect)
     return json_response(HookSecretSet(*shown, secret=secret if body.secret is UNSET else UNSET))
 

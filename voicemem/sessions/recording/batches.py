@@ -9,11 +9,13 @@ from typing import cast, get_args
 import msgspec
 
 from voicemem.config.session import SECRETS, SessionPatch, validate_config
+from voicemem.dialects.callers import Caller
 from voicemem.dialects.dialect import AUDIO_BYTES, MERGED_MS, Frame
 from voicemem.errors import VoicememError
 from voicemem.protocol import events
 from voicemem.protocol.codec import ENCODER, JSON_DECODER, DecodedEvent, RejectedEvent
 from voicemem.protocol.frames import Error
+from voicemem.protocol.types import JsonObject
 from voicemem.store.streams import AppendResult, Batch, Offer, Outcome, SessionEnding, Stream, outcome_sentence
 
 LOG = logging.getLogger("voicemem")
@@ -37,31 +39,48 @@ def validated_update(event: events.SessionUpdate, payload: bytes) -> ConfigUpdat
 
 DEFAULT_END_REASON = "ended"
 """The reason of a `session.end` that gives none."""
-MAX_OPEN = 256
-"""The most openings of one sender that are remembered."""
+MAX_OPEN, MAX_NUMBERS = 256, 64
+"""The most openings and numbers of parties of one sender that are remembered."""
 PLAIN_KINDS = frozenset(get_args(events.TranscriptEvent))
 
 
-class Openings:
-    """The frames of one sender that opened something: a frame `within` another one is kept only after that.
+class SenderState:
+    """What the frames of one sender have said that later ones need: openings, and who calls.
 
-    A prompt that an app sends may look like a text that a user has typed.
+    A frame `within` another one is kept only after that: a prompt that an app sends may look like a text that a user
+    has typed.
     """
 
     def __init__(self) -> None:
-        self.ids: dict[str, None] = {}
+        self.openings: dict[str, None] = {}
+        self.caller: Caller | None = None
+        self.picked: JsonObject = {}
+        """What a frame has said of that last."""
+        self.dialect = ""
+        """That of the frames that have said who calls."""
+        self.is_unidentified = False
+        """True if who calls was said, and the session's user was not looked for since."""
 
     def admits(self, frame: Frame, is_known: Callable[[str], bool] | None = None) -> bool:
         """True if a frame may be kept; `is_known` tells of openings that came before, over another connection."""
         within = frame.within
-        if within is not None and within not in self.ids and not (is_known is not None and is_known(within)):
+        if within is not None and within not in self.openings and not (is_known is not None and is_known(within)):
             return False
         if frame.opens and frame.id is not None:
-            self.ids.pop(frame.id, None)
-            self.ids[frame.id] = None
-            if len(self.ids) > MAX_OPEN:
-                del self.ids[next(iter(self.ids))]
+            self.openings.pop(frame.id, None)
+            self.openings[frame.id] = None
+            if len(self.openings) > MAX_OPEN:
+                del self.openings[next(iter(self.openings))]
         return True
+
+    def note_caller(self, dialect: str, caller: Caller) -> None:
+        """Add what a frame says of the caller to what is known."""
+        self.dialect = dialect
+        before = self.caller or Caller()
+        numbers = tuple(dict.fromkeys((*before.numbers, *caller.numbers)))[-MAX_NUMBERS:]
+        self.caller = Caller(before.user or caller.user, before.number or caller.number, numbers)
+        if self.caller[:2] != before[:2]:
+            self.is_unidentified = True
 
 
 class ProducerLease:
@@ -87,8 +106,8 @@ class ProducerLease:
         """True if it may send updates at all; the holder of a session token may not."""
         self.key_id = key_id
         """The key that its events came with, for the audit."""
-        self.openings = Openings()
-        """Openings by its frames of other stacks."""
+        self.sender = SenderState()
+        """What its frames of other stacks have said."""
         self.reported_gap: int | None = None
         """The seq that a reported gap waits for; higher ones are ignored without another error."""
 

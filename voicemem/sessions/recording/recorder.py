@@ -6,7 +6,7 @@ Another stack's frames are first reduced to what their dialect keeps.
 import asyncio
 import hmac
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeGuard, cast
@@ -20,7 +20,7 @@ from voicemem.config.session import (
 )
 from voicemem.dialects.dialect import Dialect, Frame, MalformedFrame, RawFrame, UnknownFrame
 from voicemem.dialects.registry import DIALECTS, no_such_dialect
-from voicemem.errors import CODES, Refused, SessionQuarantined, VoicememError
+from voicemem.errors import CODES, Refused, SessionQuarantined, StoreUnavailable, VoicememError
 from voicemem.protocol.codec import ENCODER, DecodedEvent, RejectedEvent, has_large_integer, may_have_large_number
 from voicemem.protocol.events import Auth, FrameEvent, IncomingEvent, SessionOpen, SessionUpdate, update_patch
 from voicemem.protocol.types import MAX_FRAME_BYTES, JsonObject
@@ -31,12 +31,13 @@ from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.recording.batches import (
     ConfigUpdate,
     EventBatch,
-    Openings,
     ProducerLease,
     ReducedFrame,
+    SenderState,
     validated_update,
 )
 from voicemem.sessions.recording.commits import NO_UNIX_MS, Commits, is_no_unix_ms, log_session
+from voicemem.sessions.recording.parties import hide_in_frame, hide_in_text, international_in
 from voicemem.sessions.recording.redaction import Redaction
 from voicemem.sessions.schema_worker import SCHEMA_WORKER
 from voicemem.store.admission import check_producer
@@ -70,18 +71,20 @@ class FrameReducer:
         event: FrameEvent,
         keep_typed: bool = True,
         is_known: Callable[[FrameEvent], bool] | None = None,
-        openings: Openings | None = None,
+        sender: SenderState | None = None,
     ) -> ReducedFrame | RejectedEvent | None:
         """Return what is journaled for a frame; None for one that says nothing, or `is_known` by id, and has no seq.
 
-        Without `keep_typed` a text that the app typed says nothing. `openings` are those of its sender.
+        Without `keep_typed` a text that the app typed says nothing. `sender` has what its sender said before.
         """
         dialect = DIALECTS.get(event.dialect)
         if dialect is None:
             return rejected(event, "unknown_dialect", no_such_dialect(event.dialect))
+        sender = sender or SenderState()
+        note_caller(dialect, event.frame, sender)
         try:
             frame = reduce_frame(dialect, event)
-            if frame is not None and not may_keep(frame, event, keep_typed, is_known, openings):
+            if frame is not None and not may_keep(frame, event, keep_typed, is_known, sender):
                 frame = None
             result = "ignored" if frame is None else "taken"
         except UnknownFrame as unknown:
@@ -92,8 +95,7 @@ class FrameReducer:
         if frame is None and event.seq is None:
             self.count(event.dialect, result)
             return None
-        if frame is not None and frame.id is not None and dialect.ids_say_texts:
-            frame = frame._replace(id=self.keyed_id(frame.id.encode()))
+        frame = None if frame is None else self.nameless(dialect, frame, sender, event.frame)
         kept = kept_event(event, frame)
         if kept.seq is None and kept.id is not None and is_known is not None and is_known(kept):
             self.count(event.dialect, "repeated")
@@ -109,6 +111,33 @@ class FrameReducer:
     def keyed_id(self, said: bytes) -> str:
         """An id that a repeat has too, and from which nothing that was said can be computed without the store."""
         return hmac.digest(self.secret, b"frame " + said, "sha256").hex()[:ID_DIGITS]
+
+    def nameless(self, dialect: Dialect, frame: Frame, sender: SenderState, raw: RawFrame) -> Frame:
+        """A frame without numbers of the call's parties, and with an id from which no text can be computed.
+
+        In ids a number stays one of its own.
+        """
+        if frame.id is not None and dialect.ids_say_texts:
+            frame = frame._replace(id=self.keyed_id(frame.id.encode()))
+        if not isinstance(raw, dict):  # it came as a text
+            note_caller(dialect, frame.content, sender)
+        numbers = () if sender.caller is None else sender.caller.numbers
+        if frame.session_id is not None:
+            numbers = (*numbers, *international_in(frame.session_id))
+        if not numbers:
+            return frame
+
+        def in_id(text: str | None) -> str | None:
+            if text is None or hide_in_text(text, numbers) == text:
+                return text
+            return hide_in_text(text, numbers, self.keyed_id(text.encode(errors="replace")))
+
+        return frame._replace(
+            content=hide_in_frame(dialect, frame.content, numbers),
+            session_id=in_id(frame.session_id),
+            id=in_id(frame.id),
+            end=None if frame.end is None else hide_in_text(frame.end, numbers),
+        )
 
     def refuse(self, event: FrameEvent, detail: str) -> RejectedEvent:
         self.count(event.dialect, "malformed")
@@ -129,7 +158,7 @@ def may_keep(
     event: FrameEvent,
     keep_typed: bool,
     is_known: Callable[[FrameEvent], bool] | None,
-    openings: Openings | None,
+    sender: SenderState,
 ) -> bool:
     """True if a frame says anything here: neither typed, where that is left out, nor a part of what is not kept."""
     if frame.typed and not keep_typed:
@@ -138,7 +167,22 @@ def may_keep(
     def was_opened(id: str) -> bool:
         return is_known is not None and is_known(FrameEvent(dialect=event.dialect, id=id))
 
-    return (openings or Openings()).admits(frame, was_opened)
+    return sender.admits(frame, was_opened)
+
+
+def note_caller(dialect: Dialect, frame: RawFrame, sender: SenderState) -> None:
+    """Note who calls, if a frame says so; a fault of ours in a dialect must not end the call."""
+    try:
+        picked = dialect.caller.pick(frame)
+        if not picked or picked == sender.picked:  # most vendors say it once, and some with every frame
+            return
+        caller = dialect.caller.caller_of(picked)
+    except Exception:
+        LOG.exception("A dialect failed to read a caller", extra={"dialect": dialect.name})
+        return
+    sender.picked = picked
+    if caller is not None:
+        sender.note_caller(dialect.name, caller)
 
 
 def kept_event(event: FrameEvent, frame: Frame | None) -> FrameEvent:
@@ -223,6 +267,8 @@ class Recorder:
         self.commits = Commits(journal, read_models, self.clock, telemetry, redaction)
         self.feed, self.refusals = self.commits.feed, self.commits.refusals
         self.frames = FrameReducer(self.metrics, journal.database.identity["cursor_secret"])
+        self.identify_caller: Callable[[ProducerLease], Awaitable[None]] | None = None
+        """Looks for the user of a session, by what a sender's frames have said of the caller."""
 
     async def open_producer(
         self,
@@ -311,11 +357,23 @@ class Recorder:
             validated = self.validate(lease, arrival)
             if validated is not None:
                 batch.add(validated)
+        await self.identify(lease)
         self.commits.shard_of(lease.key).enqueue(batch)
         error = await answered
         if error is not None:
             raise error
         return batch
+
+    async def identify(self, lease: ProducerLease) -> None:
+        """Name the user of a session, if a frame of its sender has newly said who calls. Raises `StoreUnavailable`."""
+        if not lease.sender.is_unidentified or not lease.may_set or self.identify_caller is None:
+            return
+        lease.sender.is_unidentified = False
+        try:
+            await self.identify_caller(lease)
+        except StoreUnavailable:
+            lease.sender.is_unidentified = True
+            raise
 
     def validate(
         self, lease: ProducerLease, arrival: DecodedEvent | RejectedEvent
@@ -360,7 +418,7 @@ class Recorder:
         self, lease: ProducerLease, event: FrameEvent, keep_typed: bool = True
     ) -> ReducedFrame | RejectedEvent | None:
         is_known = partial(self.read_models.has_frame, lease.key)
-        return self.frames.reduce(event, keep_typed, is_known, lease.openings)
+        return self.frames.reduce(event, keep_typed, is_known, lease.sender)
 
     async def new_frames(self, stream: Stream, frames: list[ReducedFrame]) -> list[ReducedFrame]:
         """The frames that a session does not have yet, as far as that is known."""

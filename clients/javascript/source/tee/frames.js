@@ -4,10 +4,12 @@
  * What is put aside is bounded, and is reduced before anything else waits; so it is short-lived, whatever the memory does.
  */
 
+import { CALLER, callerIn } from "../dialects/callers.js";
 import { Binary, isObject, MalformedFrame, UnknownFrame } from "../dialects/dialect.js";
 
 /** @typedef {import("../dialects/dialect.js").Dialect} Dialect */
 /** @typedef {import("../dialects/dialect.js").Frame} Frame */
+/** @typedef {import("../dialects/dialect.js").JsonObject} JsonObject */
 /** @typedef {import("../dialects/dialect.js").RawFrame} RawFrame */
 /** @typedef {import("../dialects/dialect.js").Side} Side */
 
@@ -61,6 +63,9 @@ export class FrameQueue {
     this.isReading = false;
     /** @type {ReducedCrossing | null} A count of audio that may still grow. */
     this.audio = null;
+    /** @type {JsonObject | null} What was said of who calls, until a frame carries it. */
+    this.caller = null;
+    this.carried = "";
   }
 
   /**
@@ -164,13 +169,15 @@ export class FrameQueue {
       this.asideBytes -= sizeOf(data);
     }
     try {
-      const frame = this.reduce(rawFrame(data), crossing.side, crossing.ts);
+      const raw = rawFrame(data);
+      this.noteCaller(raw);
+      const frame = this.reduce(raw, crossing.side, crossing.ts);
       if (frame === null || (frame.typed && !this.keepTyped)) {
         this.counts.ignored += 1;
         return;
       }
       this.counts.taken += 1;
-      this.forwardInOrder({ frame, side: crossing.side, ts: crossing.ts });
+      this.forwardInOrder({ frame: this.withCaller(frame), side: crossing.side, ts: crossing.ts });
     } catch (error) {
       // whatever crosses the connection, and whatever a dialect makes of it
       if (error instanceof UnknownFrame) {
@@ -192,6 +199,31 @@ export class FrameQueue {
    */
   reduce(raw, side, _ts) {
     return this.dialect.reduce(raw, side);
+  }
+
+  /** @param {RawFrame} raw */
+  noteCaller(raw) {
+    const picked = callerIn(this.dialect, raw);
+    const said = picked === null ? this.carried : JSON.stringify(picked);
+    if (said !== this.carried) {
+      this.caller = picked;
+      this.carried = said;
+    }
+  }
+
+  /**
+   * A frame that carries who calls to the service, which decides whether that names the session's user.
+   *
+   * @param {Frame} frame
+   * @returns {Frame}
+   */
+  withCaller(frame) {
+    if (this.caller === null || frame.countsAudio || !isObject(frame.content)) {
+      return frame;
+    }
+    const content = { ...frame.content, [CALLER]: this.caller };
+    this.caller = null;
+    return { ...frame, content };
   }
 
   /**

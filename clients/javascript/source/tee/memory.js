@@ -8,6 +8,9 @@ import { CLOCK, FrameQueue, unwaited } from "./frames.js";
 import { PhoneQueue } from "./phone.js";
 import { sessionIdOf } from "./session-id.js";
 
+/** A telephone number, which may not stand in an id. */
+const INTERNATIONAL = /\+\d[\d\s().-]{5,}\d/;
+
 /** @typedef {import("../client.js").Client} Client */
 /** @typedef {import("../dialects/dialect.js").JsonObject} JsonObject */
 /** @typedef {import("../dialects/dialect.js").Side} Side */
@@ -200,7 +203,7 @@ export class CallMemory {
   /** @param {ReducedCrossing} crossing is handed on, to the session that it may be the first to name */
   take({ frame, side, ts }) {
     if (this.background === null && frame.sessionId !== undefined) {
-      this.begin(sessionIdOf(frame.sessionId));
+      this.begin(INTERNATIONAL.test(frame.sessionId) ? undefined : sessionIdOf(frame.sessionId));
     }
     this.forward({ frame: frame.content, from: side, ts, ends: frame.ends === true });
   }

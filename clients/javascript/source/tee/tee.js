@@ -26,13 +26,14 @@ export { CallMemory };
  * @property {string} [restUrl] with a URL: the REST API that `context` reads from
  * @property {import("../options.js").SocketConstructor} [WebSocket] with a URL, where the platform has none
  * @property {{[name: string]: any}} [config] the configuration of a new session
+ * @property {string} [userId] its user
  * @property {string} [producer] the name under which the frames are sent; the dialect's without it
  * @property {boolean} [keepTyped] false leaves out texts that the app adds
  * @property {boolean} [end] false leaves the session open when the connection has ended
  */
 
 const SESSION_ID = /^[A-Za-z0-9._:-]{1,128}$/;
-const OPTIONS = ["sessionId", "dialect", "side", "key", "restUrl", "WebSocket", "config", "producer", "keepTyped", "end"];
+const OPTIONS = ["sessionId", "dialect", "side", "key", "restUrl", "WebSocket", "config", "userId", "producer", "keepTyped", "end"];
 const MEMORIES = /** @type {WeakMap<object, CallMemory>} */ (new WeakMap());
 
 /**
@@ -52,7 +53,8 @@ export function tee(connection, client, options = {}) {
   if (unknown !== undefined) {
     throw new TypeError(`there is no option ${unknown}: they are ${OPTIONS.join(", ")}`);
   }
-  const { sessionId, side = "app", key, restUrl, config, keepTyped = true, end = true } = options;
+  const { sessionId, side = "app", key, restUrl, userId, keepTyped = true, end = true } = options;
+  const config = userId === undefined ? options.config : { ...options.config, user_id: userId };
   const dialect = dialectNamed(options.dialect ?? certainDialect(connection));
   const { producer = dialect.name } = options;
   if (sessionId !== undefined && !SESSION_ID.test(sessionId)) {

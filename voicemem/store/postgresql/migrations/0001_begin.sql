@@ -459,7 +459,17 @@ create table inbound_secrets (
     set_ms bigint not null,
     old_secret text,
     old_secret_until_ms bigint,
+    identify text,
     primary key (project, dialect)
+);
+
+-- The keys of a project under which callers' numbers become ids; the newest makes them, and older ones still find.
+create table caller_secrets (
+    project text collate "C" not null,
+    version bigint not null,
+    secret bytea not null,
+    made_ms bigint not null,
+    primary key (project, version)
 );
 
 -- Calls at other stacks whose events the service fetches itself, one for a session, and which node does it.

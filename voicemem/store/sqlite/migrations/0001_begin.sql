@@ -381,7 +381,17 @@ create table inbound_secrets (
     set_ms integer not null,
     old_secret text,
     old_secret_until_ms integer,
+    identify text,
     primary key (project, dialect)
+) strict, without rowid;
+
+-- The keys of a project under which callers' numbers become ids; the newest makes them, and older ones still find.
+create table caller_secrets (
+    project text not null,
+    version integer not null,
+    secret blob not null,
+    made_ms integer not null,
+    primary key (project, version)
 ) strict, without rowid;
 
 -- Calls at other stacks whose events the service fetches itself, one for a session, and which node does it.

@@ -1,0 +1,69 @@
+"""`voicemem users`: the ids of callers, which are made of their numbers."""
+
+import click
+
+from voicemem.cli.common import CommandFailed, read_secret, variable_option
+from voicemem.cli.service_settings import store_option
+from voicemem.cli.stores import in_store, project_option
+from voicemem.runtime import now_ms
+from voicemem.security.access import check_project
+from voicemem.security.audit import COMMAND_LINE, audit
+from voicemem.security.callers import Callers
+from voicemem.store.port import Store
+
+
+@click.group(short_help="Find users by number.")
+def users() -> None:
+    """Find users by their telephone numbers, which no store has: a user's id is made of one with a secret.
+
+    \b
+    Example:
+      echo "+49 171 1234567" | voicemem users id --number --store sqlite:calls.db
+    """
+
+
+@users.command("id", short_help="Print the ids of a number.")
+@store_option
+@project_option("The project in which they call.")
+@variable_option(
+    "--phone-region", "VOICEMEM_PHONE_REGION", "The country of a number that is written without one, such as DE."
+)
+@click.option("--number", is_flag=True, required=True, help="Read a telephone number, from standard input.")
+def user_ids(store: str, project: str, phone_region: str | None, number: bool) -> None:
+    """Print the ids that a caller's number has as a user: the newest, then those of secrets before a rotation.
+
+    So someone can be looked up, exported or erased by number. It is asked for, or read from standard input.
+
+    \b
+    Example:
+      voicemem users id --number --store sqlite:calls.db --project shop
+    """
+    given = read_secret("Number")
+    check_project(project)
+
+    async def find(opened: Store) -> list[str]:
+        return await Callers(opened, now_ms, phone_region).ids(project, given)
+
+    ids = in_store(store, find)
+    if not ids:
+        raise CommandFailed(
+            "That is no telephone number with its country; write +49…, or give the country of national numbers as"
+            " --phone-region."
+        )
+    click.echo("\n".join(ids))
+
+
+@users.command("rotate-secret", short_help="Make ids of new callers with another secret.")
+@store_option
+@project_option("The project whose callers' ids it makes.")
+def rotate_secret(store: str, project: str) -> None:
+    """Make the ids of callers who are new from now on with another secret. Those who are known keep theirs.
+
+    \b
+    Example:
+      voicemem users rotate-secret --store sqlite:calls.db --project shop
+    """
+    check_project(project)
+    in_store(store, lambda opened: Callers(opened, now_ms).add_secret(project))
+    audit("caller_secret_rotated", COMMAND_LINE, project)
+    click.echo(f"new callers of the project {project} have ids made with a new secret")

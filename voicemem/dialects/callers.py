@@ -1,0 +1,142 @@
+"""Who calls, as frames of other stacks say it, and the numbers of a call's parties, none of which is kept.
+
+What `reduce` keeps of a frame names no one. What it says of the caller beside that is read by `CallerFields`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from voicemem.protocol.telephone import MIN_DIGITS, digits_of, is_number
+from voicemem.protocol.types import JsonObject
+
+CALLER = "~caller"
+"""The field in which a frame carries who calls, as the message says it that it was a part of, until it is reduced."""
+PARTY = re.compile(
+    r"phone|caller|callee|mobile|msisdn|whatsapp|(?:customer|external|agent|called|from|to).?number"
+    r"|(?:^|[._-])(?:ani|dnis|tel|from|to|sip)(?:[._-]|$)",
+    re.IGNORECASE,
+)
+"""Names of fields and variables that hold a party's number."""
+MAX_DEPTH = 8
+
+
+class Caller(NamedTuple):
+    """Who calls: the vendor's id of the user, the number, and the digits of all numbers of the call's parties."""
+
+    user: str | None = None
+    number: str | None = None
+    numbers: tuple[str, ...] = ()
+
+
+class Fields:
+    """Fields of an object by name, to any depth; those that are picked have a path."""
+
+    def __init__(self) -> None:
+        self.path: str | None = None
+        self.inner: dict[str, Fields] = {}
+
+    def add(self, path: str) -> None:
+        field = self
+        for name in path.split("/"):
+            field = field.inner.setdefault(name, Fields())
+        field.path = path
+
+    def pick(self, holder: JsonObject, picked: JsonObject) -> None:
+        """Add the values of an object to those that are picked, by their paths."""
+        for name in self.inner.keys() & holder.keys():
+            field, value = self.inner[name], holder[name]
+            if field.path is not None and value is not None:
+                picked[field.path] = value
+            if field.inner and isinstance(value, dict):
+                field.pick(value, picked)
+
+
+class CallerFields:
+    """Where the frames of a dialect say who calls: paths of fields, with slashes between their names.
+
+    `called` is where the number is when the agent has called (`direction` begins with "out"); `parties` are values
+    that may hold numbers anywhere. `within` is a field that may hold the whole frame. `names_user` tells frames whose
+    `user` is a person from those in which it is the agent.
+    """
+
+    def __init__(
+        self,
+        user: str = "",
+        number: str = "",
+        called: str = "",
+        direction: str = "",
+        parties: str = "",
+        within: str = "",
+        names_user: Callable[[JsonObject], bool] = lambda frame: True,
+    ) -> None:
+        self.user, self.number, self.called = user.split(), number.split(), called.split()
+        self.direction, self.parties = direction.split(), parties.split()
+        self.within, self.names_user = within, names_user
+        self.fields = Fields()
+        for path in (*self.user, *self.number, *self.called, *self.direction, *self.parties):
+            self.fields.add(path)
+
+    def read(self, frame: Any) -> Caller | None:
+        """Return who calls, as far as a frame or a whole message says it; None for one that says nothing about that."""
+        return self.caller_of(self.pick(frame))
+
+    def pick(self, frame: Any) -> JsonObject:
+        """The fields of a frame that say who calls, by their paths; those that it carries, if any."""
+        if not isinstance(frame, dict):
+            return {}
+        carried = frame.get(CALLER)
+        if isinstance(carried, dict):
+            return carried
+        inside = frame.get(self.within)
+        frame = inside if isinstance(inside, dict) else frame
+        picked: JsonObject = {}
+        if not self.fields.inner.keys().isdisjoint(frame) and self.names_user(frame):
+            self.fields.pick(frame, picked)
+        return picked
+
+    def caller_of(self, picked: JsonObject) -> Caller | None:
+        user = next(texts_of(picked, self.user), None)
+        is_outbound = any(one.casefold().startswith("out") for one in texts_of(picked, self.direction))
+        number = next(texts_of(picked, self.called if is_outbound else self.number), None)
+        given = texts_of(picked, (*self.number, *self.called))
+        parties = (one for path in self.parties for one in numbers_in(picked.get(path), path.rpartition("/")[2]))
+        numbers = {one for one in map(digits_of, (*given, *parties)) if len(one) >= MIN_DIGITS}
+        if user is not None and is_number(user):
+            number, numbers = number or user, numbers | {digits_of(user)}
+        if user is not None and any(one in re.sub(r"\D", "", user) for one in numbers):
+            user = None
+        return Caller(user, number, tuple(sorted(numbers))) if user or number or numbers else None
+
+
+def texts_of(picked: JsonObject, paths: Iterable[str]) -> Iterator[str]:
+    """The ids and numbers among picked fields."""
+    return filter(None, (text_of(picked.get(path)) for path in paths))
+
+
+def text_of(value: Any) -> str | None:
+    """An id or a number as a text; None for what is neither."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return value.strip() or None if isinstance(value, str) else None
+
+
+def numbers_in(value: Any, name: str = "", depth: int = 0) -> Iterator[str]:
+    """The texts in a value that are telephone numbers, or stand under a name of a party's."""
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else ((name, item) for item in value)
+        for key, item in items if depth < MAX_DEPTH else ():
+            yield from numbers_in(item, key, depth + 1)
+    else:
+        text = text_of(value)
+        if text is not None and (is_number(text) or PARTY.search(name)):
+            yield text
+
+
+def carry(picked: JsonObject, frames: Iterable[JsonObject]) -> Iterator[JsonObject]:
+    """The frames of a message, of which the first carries what the message says of the caller."""
+    for frame in frames:
+        yield frame | {CALLER: picked} if picked else frame
+        picked = {}

@@ -1,0 +1,31 @@
+"""Telephone numbers in any spelling, as far as their characters show it; `security/callers` knows countries."""
+
+import re
+
+MAX_NUMBER = 250
+"""Characters of a number, with all that may stand around it."""
+PARTS = r"\d\s().\-‐-―/·"
+NUMBER = re.compile(
+    rf"(?:[^<>]*<)?\s*(?:(?:sips?|tel|whatsapp|phone)[:_]?)?(?P<number>[\s(]*\+?[{PARTS}]*\d[{PARTS}]*)"
+    r"(?:(?:[;@>]|x|ext).*)?",
+    re.DOTALL | re.IGNORECASE,
+)
+"""A telephone number, perhaps in a SIP or tel URI, with an extension."""
+INTERNATIONAL = re.compile(r"\+\d[\d\s().-]{5,}\d")
+MIN_DIGITS, SURE_DIGITS, MAX_DIGITS = 7, 10, 17
+
+
+def digits_of(text: str) -> str:
+    """The digits of a number in any spelling, without zeros at its begin; none where it is no number."""
+    match = NUMBER.fullmatch(text) if len(text) <= MAX_NUMBER else None
+    return "" if match is None else re.sub(r"\D", "", match["number"]).lstrip("0")
+
+
+def is_number(text: str) -> bool:
+    """Return whether a text is a telephone number in clear: marked as one, or of ten digits or more."""
+    match = NUMBER.fullmatch(text) if len(text) <= MAX_NUMBER else None
+    if match is None:
+        return False
+    digits = re.sub(r"\D", "", match["number"])
+    is_marked = match.start("number") > 0 or "+" in match["number"] or digits.startswith("00")
+    return (MIN_DIGITS if is_marked else SURE_DIGITS) <= len(digits) <= MAX_DIGITS

@@ -1,0 +1,177 @@
+"""Who calls by telephone: numbers in one form (E.164), and the ids that stand for them (docs/privacy.md).
+
+An id is made of a number with a secret of the project, so that no one who reads ids can try all numbers.
+"""
+
+import hmac
+import re
+import secrets
+import unicodedata
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Literal
+
+import phonenumbers
+
+from voicemem.config.service import Settings
+from voicemem.dialects.callers import Caller
+from voicemem.dialects.dialect import user_id_of
+from voicemem.dialects.registry import DIALECTS, no_such_dialect
+from voicemem.errors import CannotStart
+from voicemem.protocol.telephone import MAX_NUMBER, NUMBER
+from voicemem.runtime import Clock
+from voicemem.store.port import Store
+from voicemem.store.records import SessionFilter
+
+CALLER_ID = "tel_"
+SECRET_BYTES = 32
+MIN_DIGITS, MIN_NATIONAL = 7, 6
+"""The shortest numbers with their country, and national ones; shorter ones are extensions of an exchange."""
+KEYPAD = str.maketrans("abcdefghijklmnopqrstuvwxyz", "22233344455566677778889999")
+PLACEHOLDERS = frozenset(
+    word.translate(KEYPAD)
+    for word in ("anonymous", "blocked", "private", "restricted", "unavailable", "unknown", "withheld")
+)
+"""What platforms give in place of a number that they do not know, as one dials the word: 266696687."""
+
+
+def e164(number: str, region: str | None = None) -> str | None:
+    """A telephone number in any spelling as E.164; None for what is not one, or has no country and there is no region.
+
+    `region` is the country of national numbers (`DE`).
+    """
+    if len(number) > MAX_NUMBER:
+        return None
+    text = "".join(one for one in unicodedata.normalize("NFKC", number) if unicodedata.category(one) != "Cf")
+    match = NUMBER.fullmatch(text)
+    if match is None:
+        return None
+    written = match["number"]
+    digits = re.sub(r"\D", "", written)
+    is_international = "+" in written or digits.startswith("00")
+    if is_international:  # in which a zero of national numbers may stand in brackets
+        digits = re.sub(r"\D", "", written.replace("(0)", "")).removeprefix("00")
+    try:
+        parsed = phonenumbers.parse(f"+{digits}" if is_international else digits, region)
+    except phonenumbers.NumberParseException:
+        return None
+    is_short = len(digits) < (MIN_DIGITS if is_international else MIN_NATIONAL)
+    is_placeholder = digits in PLACEHOLDERS or len(set(str(parsed.national_number))) == 1
+    if is_short or is_placeholder or not phonenumbers.is_possible_number(parsed):
+        return None
+    return phonenumbers.format_number(parsed, phonenumbers.PhoneNumberFormat.E164)
+
+
+def caller_id(number: str, secret: bytes) -> str:
+    """The id of a number in E.164."""
+    return f"{CALLER_ID}{hmac.digest(secret, number.encode(), 'sha256').hex()}"
+
+
+IDENTIFY = re.compile(r"(?:([A-Za-z0-9._:-]{1,128})/)?([a-z0-9-]{1,64})=([a-z, ]+)")
+IDENTIFY_RULE = "Who calls is identified as DIALECT=user, DIALECT=number or DIALECT=user,number, or PROJECT/DIALECT=…"
+Facts = frozenset[str]
+"""What says who calls: "user" and "number"; by the first, where both are there."""
+Fact = Literal["user", "number"]
+ALLOWED: tuple[Fact, ...] = ("user", "number")
+OFF = "off"
+
+
+def parse_facts(text: str) -> Facts:
+    """The facts of a text such as `user,number`; "off": none. Raises `ValueError`."""
+    facts = frozenset(one.strip() for one in text.split(",")) - {OFF}
+    if not facts <= set(ALLOWED):
+        raise ValueError(f"What says who calls must be user, number, user,number or off, not {text!r}.")
+    return facts
+
+
+def parse_identify(given: Iterable[str]) -> dict[tuple[str | None, str], Facts]:
+    """What says who calls, by project (None: every one) and dialect. Raises `ValueError`."""
+    found: dict[tuple[str | None, str], Facts] = {}
+    for one in given:
+        match = IDENTIFY.fullmatch(one)
+        if match is None:
+            raise ValueError(IDENTIFY_RULE)
+        if match[2] not in DIALECTS:
+            raise ValueError(no_such_dialect(match[2]))
+        found[match[1], match[2]] = parse_facts(match[3])
+    return found
+
+
+def check_callers(settings: Settings) -> None:
+    """Check what the settings say about callers. Raises `CannotStart`."""
+    region = settings.phone_region
+    if region is not None and region not in phonenumbers.SUPPORTED_REGIONS:
+        raise CannotStart("The region of telephone numbers must be a country's two letters, such as US or DE.")
+    try:
+        parse_identify(settings.identify)
+    except ValueError as error:
+        raise CannotStart(str(error)) from None
+
+
+class Callers:
+    """Who calls, and the ids of callers. `region` is the country of national numbers.
+
+    `given` is what the settings allow to say who calls, by project and dialect.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        region: str | None = None,
+        given: Mapping[tuple[str | None, str], Facts] = MappingProxyType({}),
+    ) -> None:
+        self.store = store
+        self.clock = clock
+        self.region = region
+        self.given = given
+
+    async def user_of(self, project: str, dialect: str, caller: Caller) -> str | None:
+        """The user who calls, as far as the project allows a dialect's frames to say it."""
+        facts = await self.allowed(project, dialect) if caller.user or caller.number else Facts()
+        if "user" in facts and caller.user is not None:
+            return user_id_of(caller.user)
+        if "number" in facts and caller.number is not None:
+            return await self.find(project, caller.number)
+        return None
+
+    async def allowed(self, project: str, dialect: str) -> Facts:
+        """What may say who calls: as the project has set it with the secret of its webhooks, else the settings."""
+        kept = await self.store.directory.find_inbound_secret(project, dialect)
+        if kept is not None and kept.identify is not None:
+            return parse_facts(kept.identify)
+        return self.given.get((project, dialect), self.given.get((None, dialect), Facts()))
+
+    async def ids(self, project: str, number: str) -> list[str]:
+        """All ids of a number in a project: that of the newest secret, then of older ones. Empty for what is no number.
+
+        The first use makes the secret of a project.
+        """
+        written = e164(number, self.region)
+        if written is None:
+            return []
+        known = await self.store.directory.list_caller_secrets(project)
+        if not known:
+            await self.add_secret(project, is_first=True)
+            known = await self.store.directory.list_caller_secrets(project)
+        return [caller_id(written, secret) for secret in known]
+
+    async def find(self, project: str, number: str) -> str | None:
+        """The id under which a caller is known: of an older secret, if they called before it was replaced."""
+        ids = await self.ids(project, number)
+        for id in ids[1:] and ids:
+            if await self.is_known(project, id):
+                return id
+        return ids[0] if ids else None
+
+    async def is_known(self, project: str, user_id: str) -> bool:
+        """Return whether a user has a session, or memories or a document beyond sessions."""
+        journal = self.store.journal
+        if await journal.find_user(project, user_id) is not None:
+            return True
+        return bool(await journal.count_sessions(SessionFilter(project=project, user_id=user_id), 1))
+
+    async def add_secret(self, project: str, is_first: bool = False) -> None:
+        """Make a secret for the callers that are new from now on; `is_first`: only where there is none."""
+        secret = secrets.token_bytes(SECRET_BYTES)
+        await self.store.directory.add_caller_secret(project, secret, self.clock(), is_first)
