@@ -63,6 +63,8 @@ CODES: dict[str, ErrorSpec] = {
     "session_erased": ErrorSpec(410, None, "The session was erased; its id cannot be used again."),
     "session_in_use": ErrorSpec(409, None, "A producer is connected to the session; wait until it is gone."),
     "session_exists": ErrorSpec(409, None, "The session already exists, with a different configuration."),
+    "user_erased": ErrorSpec(409, None, "The user was erased; a call that begins with this id makes a new user of it."),
+    "user_conflict": ErrorSpec(409, None, "The user or the session has another user_id already."),
     "unknown_memory": ErrorSpec(404, None, "There is no such memory."),
     "memory_exists": ErrorSpec(409, None, "Another memory of the project has this id."),
     "invalid_query": ErrorSpec(400, None, "A query parameter is unknown or has an invalid value."),

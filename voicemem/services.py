@@ -227,6 +227,7 @@ class Services:
         self.node.displaced_listeners.append(self.read_models.discard_all)
         self.sessions.close_collectors.append(self.indexer.changed)
         self.sessions.change_listeners += [self.indexer.note, self.extractions.note]
+        self.sessions.user_listeners.append(self.long_term.give_to_user)
         if self.vectors is not None:
             self.indexer.listeners.append(self.vectors.maker.messages.note)
             self.long_term.listeners.append(self.vectors.maker.memories.note)

@@ -54,6 +54,7 @@ class ForgetParams(TypedDict, total=False):
     max_inactive_days: float
     budget: int
     everything: bool
+    linked: bool
     dry_run: bool
 
 
@@ -95,9 +96,21 @@ class Memories:
         """Forget memories of a user for good; returns `ids`. With `dry_run` it only says which."""
         return await self._rest.send("POST", f"{user_path(user_id)}/forget", params)
 
+    async def link(self, user_id: str, same_as: str) -> None:
+        """Make two ids one person's: what is read of either is then of both."""
+        await self._rest.send("PUT", link_path(user_id), {"user_id": same_as})
+
+    async def unlink(self, user_id: str) -> None:
+        """Undo that, from either of the two."""
+        await self._rest.send("DELETE", link_path(user_id))
+
 
 def memory_path(memory_id: str) -> str:
     return f"/v1/memories/{quote(memory_id, safe='')}"
+
+
+def link_path(user_id: str) -> str:
+    return f"/v1/users/{quote(user_id, safe='')}/same-as"
 
 
 def user_path(user_id: str) -> str:

@@ -174,6 +174,8 @@ class SyncMemories(Blocking):
     of_user = blocking(Memories.of_user)
     of_session = blocking(Memories.of_session)
     forget = blocking(Memories.forget)
+    link = blocking(Memories.link)
+    unlink = blocking(Memories.unlink)
 
 
 class SyncClient:

@@ -34,7 +34,7 @@ from voicemem.llm.tokens import TokenCounter
 from voicemem.protocol.events import CarriedSession, MemoryCarried
 from voicemem.protocol.quoting import quoted
 from voicemem.protocol.types import JsonObject, Natural
-from voicemem.sessions.derived import append_derived
+from voicemem.sessions.derived import append_derived, find_documents
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.records import SessionFilter
@@ -140,7 +140,7 @@ async def select_context(
         raise Refused("invalid_query", f"The journal ends at position {stream.position}.")
     peek = options.peek or position is not None
     session_config = parse_config(stream.config)
-    user_document_message = await make_user_document_message(read_models, stream.project, session_config)
+    user_documents = await make_user_documents(read_models, stream.project, session_config)
     if position is None:
         read_model = await read_models.get(stream)
     else:
@@ -161,7 +161,7 @@ async def select_context(
         recalled = await recall.message(stream, recall_settings, said, count, note=not peek)
         if position is None:
             read_model = await read_models.get(stream)  # it may have changed while the store was asked
-    selection = select_from(read_model, policies, session_config, options, user_document_message, stream.id, recalled)
+    selection = select_from(read_model, policies, session_config, options, user_documents, stream.id, recalled)
     return selection._replace(carries_later=True) if carries and peek else selection
 
 
@@ -202,7 +202,7 @@ def select_from(
     policies: Policies,
     session_config: SessionConfig,
     options: ContextOptions,
-    user_document_message: JsonObject | None = None,
+    user_documents: tuple[JsonObject, ...] = (),
     session_id: str = "",
     recalled: RecalledMessage | None = None,
 ) -> ContextSelection:
@@ -241,7 +241,7 @@ def select_from(
         messages=messages,
         tools=chosen_tools(remembered, choice, messages, is_cut, counter),
         counter=counter,
-        document_messages=make_document_messages(read_model.state, session_config, user_document_message, options.data),
+        document_messages=make_document_messages(read_model.state, session_config, user_documents, options.data),
         recalled_message=None if recalled is None else recalled.message,
         tool_uses=answered_uses,
         recalled=() if recalled is None else recalled.ids,
@@ -361,30 +361,34 @@ def render_body(
     return body | {"carried": None} if selection.carries_later else body
 
 
-async def make_user_document_message(
+async def make_user_documents(
     read_models: ReadModelCache, project: str, session_config: SessionConfig
-) -> JsonObject | None:
-    """The system message with the document of the session's user; None if the session does not share one."""
+) -> tuple[JsonObject, ...]:
+    """The system messages with the documents of the session's user; none if the session does not share one.
+
+    There are two where each of two ids of the same person has one.
+    """
     section = session_config.working_memory
     if section is None or section.scope != "user" or session_config.user_id is None:
-        return None
-    stream = await read_models.store.journal.find_user(project, session_config.user_id)
+        return ()
     try:
-        document = None if stream is None else (await read_models.get_state(stream)).document
+        found = await find_documents(read_models, project, session_config.user_id)
     except SessionQuarantined:  # the call continues without what is known of its user
-        return None
-    return document_message(document, section)
+        return ()
+    first = found[0][1] if found else None
+    others = [document for _, document in found[1:] if document is not None and document.content is not None]
+    return tuple(document_message(one, section) for one in (first, *others))
 
 
 def make_document_messages(
-    state: State, session_config: SessionConfig, user_document_message: JsonObject | None, data: bool
+    state: State, session_config: SessionConfig, user_documents: tuple[JsonObject, ...], data: bool
 ) -> tuple[JsonObject, ...]:
     """System messages with the documents and, if asked for, the data of a session.
 
     The session's own document is shown if it is configured, or if it was written.
     """
     section, session_document = session_config.working_memory, state.document
-    messages = [] if user_document_message is None else [user_document_message]
+    messages = [*user_documents]
     if section is not None and section.scope == "session":
         messages.append(document_message(session_document, section))
     elif section is None and session_document is not None and session_document.content is not None:

@@ -17,7 +17,7 @@ from voicemem.protocol.types import JsonObject
 from voicemem.search.words import QueryWord, query_words
 from voicemem.store.memories import AnyOf, MemoryFilter, MemoryRow, NoneOf, event_ms_of
 from voicemem.store.port import Store
-from voicemem.store.scopes import Scope, scope_of
+from voicemem.store.scopes import scope_of
 from voicemem.store.streams import Stream
 from voicemem.store.transcript_index import TranscriptQuery
 
@@ -131,7 +131,7 @@ class Recall:
         own = scope_of(stream)
         if own.user_id is None:
             return []
-        scope = Scope(own.project, own.namespace, own.user_id, None)
+        scope = await self.store.users.query_scope(own._replace(session_id=None))
         found = await self.store.transcript_index.find_messages(
             TranscriptQuery(scope, list(words), None, None, 0, FOUND)
         )

@@ -36,7 +36,7 @@ from voicemem.memory.add import API_PRODUCER, Added, AddedAt, ForgetRequest, For
 from voicemem.memory.checkpoints import parse_checkpoint, restore_checkpoint, write_checkpoint
 from voicemem.memory.exports import export_calls, export_user, write_call
 from voicemem.memory.fork import fork
-from voicemem.memory.long_term.forgetting import ForgetMemories, forget_user, policy_of
+from voicemem.memory.long_term.forgetting import ForgetMemories, erase_person, policy_of
 from voicemem.memory.long_term.forgetting import forget as forget_memories
 from voicemem.memory.long_term.memories import LongTermMemory, MemoriesQuery, MemoryPage, list_filter, memory_page
 from voicemem.memory.long_term.records import GivenMemory, KnownMemory, Memory, MemoryPatch, draft_of
@@ -65,7 +65,6 @@ from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import is_update
 from voicemem.sessions.recording.redaction import load_rules
-from voicemem.sessions.retention import erase_user
 from voicemem.store.admission import check_producer
 from voicemem.store.engines import open_store
 from voicemem.store.memories import AnyOf
@@ -197,12 +196,22 @@ class Library:
             async for line in lines:
                 yield msgspec.json.decode(line)
 
-    async def erase_user(self, user_id: str) -> int:
-        """Erase a user's document and all their sessions in the project; returns the number of sessions."""
-        checked, clock = check_user_id(user_id), self.services.runtime.clock
-        count = await erase_user(self.store, self.read_models, self.project, checked, clock)
-        await forget_user(self.services.long_term, self.project, checked)
-        return count
+    async def erase_user(self, user_id: str, *, linked: bool = False) -> int:
+        """Erase a user's document and all their sessions in the project; returns the number of sessions.
+
+        With `linked` the other id of the same person is erased too.
+        """
+        checked = check_user_id(user_id)
+        return (await erase_person(self.services.long_term, self.project, checked, bool(linked))).sessions
+
+    async def link_users(self, user_id: str, same_as: str) -> None:
+        """Make two ids one person's: what is read of either is then of both (else `user_conflict`)."""
+        checked, other, runtime = check_user_id(user_id), check_user_id(same_as), self.services.runtime
+        await self.store.users.link(self.project, checked, other, runtime.new_id(), runtime.clock())
+
+    async def unlink_user(self, user_id: str) -> None:
+        """Remove the link of an id, from either of the two; an id without one stays as it is."""
+        await self.store.users.unlink(self.project, check_user_id(user_id), self.services.runtime.clock())
 
 
 class LibrarySession:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import Meta, Raw, Struct, field, structs
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field, structs
 
 from voicemem.config.session import parse_config
 from voicemem.documents.document import Document, Form, Operation, apply_operation, form_of
@@ -158,15 +158,13 @@ class Exporting(Struct):
         of_user = MemoryFilter(project=self.project, user_ids=AnyOf((self.user_id,)), with_superseded=True)
         async for piece in self.kept(of_user):
             yield piece
-        stream = await self.store.journal.find_user(self.project, self.user_id)
-        if stream is None:
-            return
-        try:
-            read_model = await load_in_background(self.read_models, stream)
-            async for piece in self.documents(stream, None, read_model.state.document):
-                yield piece
-        except (SessionQuarantined, DamagedEntry):
-            yield self.encode([Unreadable(None, "memory")])
+        for stream in await self.store.journal.find_person(self.project, self.user_id):
+            try:
+                read_model = await load_in_background(self.read_models, stream)
+                async for piece in self.documents(stream, None, read_model.state.document):
+                    yield piece
+            except (SessionQuarantined, DamagedEntry):
+                yield self.encode([Unreadable(None, "memory")])
 
     async def kept(self, filter: MemoryFilter) -> AsyncGenerator[bytes, None]:
         while rows := await self.store.memories.list_memories(filter):
@@ -270,7 +268,8 @@ async def export_user(
     export = Exporting(store, read_models, project, user_id, with_events)
     filter = SessionFilter(project=project, user_id=user_id, limit=SESSIONS_AT_ONCE)
     count = await store.journal.count_sessions(filter, MAX_INTEGER)
-    yield export.encode([ExportBegin(VERSION, user_id, project, clock(), count)])
+    linked = await store.users.find_linked(project, user_id)
+    yield export.encode([ExportBegin(VERSION, user_id, project, clock(), count, UNSET if linked is None else linked)])
     async for piece in export.user():
         yield piece
     async for page in store.journal.list_pages(filter):
@@ -299,13 +298,17 @@ def turn_lines(session_id: str, read_model: ReadModel, numbers: Sequence[int]) -
 
 
 class ExportBegin(Struct, frozen=True, tag="export"):
-    """The first line: the user, the time of the export (Unix ms), and the number of sessions."""
+    """The first line: the user, the time of the export (Unix ms), and the number of sessions.
+
+    `same_as` is the other id of the same person, of which the export has everything too.
+    """
 
     version: Literal[1]
     user_id: str
     project: str
     made_at: int
     sessions: int
+    same_as: str | UnsetType = UNSET
 
 
 class ExportedDocument(Struct, frozen=True, tag="document"):

@@ -26,7 +26,7 @@ from voicemem.runtime import FairQueue
 from voicemem.search.words import query_words
 from voicemem.store.memories import AnyOf, Between, MemoryFilter, MemoryRow, Tags
 from voicemem.store.port import Store
-from voicemem.store.scopes import Scope, scope_of
+from voicemem.store.scopes import QueryScope, Scope, scope_of
 from voicemem.store.streams import Stream
 from voicemem.store.transcript_index import MAX_FOUND, FoundMessage, TranscriptQuery
 from voicemem.store.vectors import MAX_NEAR, MemoryPlace, MessagePlace, Near, VectorQuery
@@ -186,10 +186,11 @@ class MemoryFinder:
         wait_for_vector = None
         if self.vectors is not None and request.mode != "words" and self.vectors.maker.can_compare:
             wait_for_vector = self.vectors.queries.begin(request.query)
-        scope, is_complete = request.scope_in(project), True
+        is_complete = True
         with_messages = request.with_messages and place.messages < MAX_FOUND
         if with_messages:
-            await self.indexer.index_first(lambda stream: is_within(stream, scope))
+            scope = await self.store.users.query_scope(request.scope_in(project))
+            await self.indexer.index_first(lambda stream: scope.includes(scope_of(stream)))
             is_complete = self.indexer.is_complete
         vector = None if wait_for_vector is None else await wait_for_vector()
         messages, best_message = list[FoundMemory | None](), place.best_message or 0.0
@@ -207,7 +208,7 @@ class MemoryFinder:
         return FoundMemories(shown, cursor, is_complete, mode)
 
     async def messages(
-        self, scope: Scope, request: MemorySearch, place: CursorPlace, vector: bytes | None
+        self, scope: QueryScope, request: MemorySearch, place: CursorPlace, vector: bytes | None
     ) -> tuple[list[FoundMemory | None], float]:
         """The next messages, one more than the page has, and the score of the best one of the search.
 
@@ -227,7 +228,7 @@ class MemoryFinder:
             best = 1.0 if alone else max((message.score for message, _ in found), default=0.0)
         keys = sorted({message.key for message, _ in found})
         streams = await self.store.journal.find_sessions(scope.project, keys) if keys else []
-        sessions = {one.key: one for one in streams if one.state != "erased" and is_within(one, scope)}
+        sessions = {one.key: one for one in streams if one.state != "erased" and scope.includes(scope_of(one))}
         messages = [
             found_message(one, sessions[one.key], best, by) if one.key in sessions else None
             for one, by in fitting(found)
@@ -261,8 +262,9 @@ class MemoryFinder:
 
         All words must be in one message. Raises `StoreUnavailable`.
         """
-        scope, words = Scope(project, user_id=user_id), query_words(text, in_all_forms=False)
-        await self.indexer.index_first(lambda stream: is_within(stream, scope))
+        scope = await self.store.users.query_scope(Scope(project, user_id=user_id))
+        words = query_words(text, in_all_forms=False)
+        await self.indexer.index_first(lambda stream: scope.includes(scope_of(stream)))
         async with self.queue.slot(project):
             heard = await self.store.transcript_index.find_sessions(scope, words, MAX_CALLS)
         named = await self.store.overviews.find_named(project, text.strip(), MAX_CALLS)
@@ -306,11 +308,6 @@ def merged_page(
             first += 1
             size += len(message.text)
     return shown, first, second
-
-
-def is_within(stream: Stream, scope: Scope) -> bool:
-    """Return whether what is said in a session is in a scope."""
-    return all(limit is None or own == limit for own, limit in zip(scope_of(stream), scope, strict=True))
 
 
 def fitting(found: FoundMessages) -> FoundMessages:

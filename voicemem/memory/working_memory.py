@@ -21,7 +21,7 @@ from voicemem.protocol.codec import JSON_DECODER, MALFORMED, check_frame, check_
 from voicemem.protocol.events import MemoryData, MemoryDocument
 from voicemem.protocol.types import JsonObject
 from voicemem.redaction.texts import Rules, redact_value
-from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS, append_derived
+from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS, append_derived, find_documents
 from voicemem.sessions.journal_pages import events_at
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
@@ -219,9 +219,10 @@ class WorkingMemory:
             return False  # the user was erased meanwhile: the next attempt creates it again
 
     async def find_stream(self, owner: DocumentOwner) -> Stream | None:
-        """The stream of an owner; None for a user without a document. Raises `Refused` (`unknown_session`)."""
+        """The stream of an owner's document; None for a user without one. Raises `Refused` (`unknown_session`)."""
         if owner.scope == "user":
-            return await self.journal.find_user(owner.project, owner.id)
+            found = await find_documents(self.read_models, owner.project, owner.id)
+            return found[0][0] if found else None
         if owner.stream is not None:
             return owner.stream
         return await self.journal.get_session(owner.project, owner.id)

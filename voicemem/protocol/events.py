@@ -402,6 +402,22 @@ class SessionForked(Event, tag="session.forked", frozen=True):
     """Events that still arrive for these items are ignored."""
 
 
+class UserLinked(Event, tag="user.linked", frozen=True):
+    """From the server: the user's id and another one are one person's.
+
+    Both users' journals have it. Neither names the other id, which must go when that one is erased.
+    """
+
+    link_id: Name
+
+
+class UserUnlinked(Event, tag="user.unlinked", frozen=True):
+    """From the server: that link was removed, by a request or since the other id was erased."""
+
+    link_id: Name
+    reason: Literal["removed", "erased"]
+
+
 class RefusalMarker(Event, tag="refused", frozen=True):
     """Stands in the journal for an event that was refused, whose payload is not kept."""
 
@@ -457,6 +473,8 @@ ServerEvent = (
     | MemoryRemoved
     | MemoriesExtracted
     | SessionForked
+    | UserLinked
+    | UserUnlinked
 )
 """Events that only the server journals; it also journals `session.update`, and copies of other sessions' events."""
 JournaledEvent = ProducedEvent | ServerEvent | RefusalMarker

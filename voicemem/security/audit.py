@@ -19,7 +19,7 @@ KeyAct = Literal["key_created", "key_limits_changed", "key_revoked", "token_crea
 AgoraAct = Literal["agora_app_added", "agora_app_removed", "agora_certificate_rotated", "agora_certificate_retired"]
 SessionAct = Literal["calling_out_changed", "session_ended", "session_erased", "calls_exported"]
 ObserverAct = Literal["observation_started", "observation_stopped"]
-UserAct = Literal["user_exported", "user_erased", "memories_forgotten"]
+UserAct = Literal["user_exported", "user_erased", "users_linked", "users_unlinked", "memories_forgotten"]
 WebhookAct = Literal[
     "webhook_created", "webhook_changed", "webhook_deleted", "webhook_secret_rotated", "webhook_tested"
 ]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from voicemem.documents.document import Document
 from voicemem.errors import StoreUnavailable
 from voicemem.protocol.events import ServerEvent
 from voicemem.sessions.read_models.cache import ReadModelCache
@@ -12,6 +13,18 @@ from voicemem.store.streams import Stream
 
 MAX_APPEND_ATTEMPTS = 100
 """Each failed attempt means that another event was journaled first."""
+
+
+async def find_documents(
+    read_models: ReadModelCache, project: str, user_id: str
+) -> list[tuple[Stream, Document | None]]:
+    """The user's own stream with its document, and that of the other id of the same person, if there is one.
+
+    The first is the one to read and to change: a user without a document shares the other id's.
+    """
+    streams = await read_models.store.journal.find_person(project, user_id)
+    found = [(stream, (await read_models.get_state(stream)).document) for stream in streams]
+    return sorted(found, key=lambda one: one[1] is None)
 
 
 async def append_derived(

@@ -9,7 +9,7 @@ import builtins
 import hmac
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -70,6 +70,8 @@ class Sessions:
         self.note_ended = note_ended
         self.webhooks_due = asyncio.Event()
         """Set at every start and close, when there may be webhook events to send."""
+        self.user_listeners: builtins.list[Callable[[Stream], Awaitable[None]]] = []
+        """Called with each session that was given a user; the change is answered when they are done."""
         self.close_collectors: builtins.list[dict[int, Stream]] = []
         """Each gets every session that was closed, by key; its owner takes them out when it has time."""
         self.change_listeners: builtins.list[Callable[[Stream], None]] = []
@@ -167,13 +169,21 @@ class Sessions:
         return stream
 
     async def change(self, stream: Stream, patch: JsonObject) -> Stream:
-        """Merge a patch into the configuration. Raises `Refused` (`invalid_field`, `session_ended`)."""
+        """Merge a patch into the configuration; memories of a session that gets a user are the user's from then on.
+
+        Raises `Refused` (`invalid_field`, and as `Journal.change_config`).
+        """
         session_patch = validate_config(patch)
         self.check_settings(session_patch)
         await SCHEMA_WORKER.check_config(session_patch.public)
         payload = msgspec.json.encode({"type": "session.update", **session_patch.public})
-        changed = await self.store.journal.change_config(stream.key, session_patch, payload, self.clock())
+        changed = await self.store.journal.change_config(
+            stream.key, session_patch, payload, self.clock(), after_end=stream.state == "ended"
+        )
         self.on_changed(changed)
+        if changed.config.get("user_id") is not None and "user_id" in patch:
+            for listener in self.user_listeners:
+                await listener(changed)
         return changed
 
     async def name_user(self, stream: Stream, user_id: str) -> Stream:

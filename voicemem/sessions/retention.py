@@ -120,7 +120,7 @@ ERASE_PAGE = 20
 async def erase_user(
     store: Store, read_models: ReadModelCache, project: str, user_id: str, clock: Callable[[], int]
 ) -> int:
-    """Erase a user's document and all sessions with this `user_id` in their configuration.
+    """Erase a user's document, link, and all sessions with this `user_id`, and no other, in their configuration.
 
     Returns the number of these sessions, once nothing of them can be read any more. Raises `StoreUnavailable`.
     """
@@ -130,7 +130,8 @@ async def erase_user(
         read_models.discard(key)
 
     count = 0
-    wanted = SessionFilter(project=project, user_id=user_id, limit=ERASE_PAGE)
+    await store.users.mark_erased(project, user_id, clock())
+    wanted = SessionFilter(project=project, user_id=user_id, of_id_alone=True, limit=ERASE_PAGE)
     while sessions := await store.journal.list_sessions(wanted):
         for session in sessions:
             await erase(session.key)

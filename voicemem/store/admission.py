@@ -57,11 +57,8 @@ class AdmittingRows(Protocol):
     def is_full(self, project: str) -> bool: ...
 
 
-def admit_session(rows: AdmittingRows, project: str, key_id: str | None, now_ms: int) -> bool:
-    """Raise `QuotaExceeded` if the project, or the key, may not begin another session now; a refusal is counted.
-
-    Returns whether the session counts for the key.
-    """
+def admit_session(rows: AdmittingRows, project: str, key_id: str | None, now_ms: int) -> None:
+    """Raise `QuotaExceeded` if the project, or the key, may not begin another session now; a refusal is counted."""
     admit_bytes(rows, project)
     try:
         check_sessions(rows, rows.quotas, "project", project, now_ms)
@@ -71,7 +68,6 @@ def admit_session(rows: AdmittingRows, project: str, key_id: str | None, now_ms:
     except QuotaExceeded as exceeded:
         rows.count_quota_refusal(exceeded.quota)
         raise
-    return own is not None
 
 
 def admit_bytes(rows: AdmittingRows, project: str) -> None:

@@ -12,7 +12,7 @@ from voicemem.config.session import SessionPatch, apply_patch
 from voicemem.errors import Refused
 from voicemem.protocol.comparison import SORTED
 from voicemem.store import stream_changes as changes
-from voicemem.store.admission import admit_bytes, may_run_again
+from voicemem.store.admission import SELECT_KEY_ID, admit_bytes, may_run_again
 from voicemem.store.database import Connection, Port, reads, writes
 from voicemem.store.records import (
     CLIENT_ID_LABEL,
@@ -25,6 +25,7 @@ from voicemem.store.records import (
     Snapshot,
 )
 from voicemem.store.runs import IS_READABLE, page_of, runs_after
+from voicemem.store.scopes import is_of_person, list_of_person
 from voicemem.store.stream_changes import STREAM_COLUMNS, StreamRows
 from voicemem.store.streams import (
     SESSION_KIND,
@@ -37,6 +38,7 @@ from voicemem.store.streams import (
     ending_if_due,
     may_reopen,
 )
+from voicemem.store.users import refuse_erased_user
 
 SELECT_IS_CONNECTED = "select 1 from producers where stream = :stream and node is not null limit 1"
 SELECT_STREAM_BY_NAME = f"""
@@ -56,10 +58,10 @@ SELECT_KEYS_AFTER = """
 LIST_STREAMS = f"""
     select {STREAM_COLUMNS} from streams s where {{conditions}} order by s.started_ms desc, s.key desc limit :limit
 """
-LIST_WITHIN_BYTES = f"""
+WITHIN_BYTES = """
     select * from (
         select p.*, sum(octet_length(p.config)) over (order by p.started_ms desc, p.key desc)
-        - octet_length(p.config) as before from ({LIST_STREAMS}) p
+        - octet_length(p.config) as before from ({listed}) p
     ) q where before < :bytes order by started_ms desc, key desc
 """
 """Ends with the session with which the configurations reach the bytes."""
@@ -67,9 +69,11 @@ COUNT_STREAMS = "select count(*) from (select 1 from streams s where {conditions
 IN_PROJECT = "s.project = :project and s.kind = :kind"
 IS_LISTED = f"{IN_PROJECT} and s.state <> 'erased'"
 """The condition of the index by start. Where a state is asked for, the index by state leads to fewer sessions."""
+NEWEST_FIRST = "started_ms desc, key desc"
+OF_USER = ("s.user_id", ":user_id")
 CONDITIONS = {
     "state": "s.state = :state",
-    "user_id": "s.user_id = :user_id",
+    "user_id": is_of_person(*OF_USER),
     "channel": "s.channel = :channel",
     "started_after": "s.started_ms > :started_after",
     "started_before": "s.started_ms < :started_before",
@@ -100,6 +104,9 @@ DELETE_UNREAD_SNAPSHOTS = """
     delete from snapshots where stream = :stream and version <> :version
     and version not in (select snapshot_version from nodes)
 """
+CHANGED_AFTER_END = frozenset({"labels", "user_id"})
+AFTER_END = "The session has ended: of its configuration only labels can change, and `user_id` be set where none was."
+SET_ALREADY = "The session has ended with another `user_id`, which it keeps; link the two ids if they are one person's."
 INLINE_BYTES = 64 * 1024
 """A larger snapshot is compressed on a thread."""
 
@@ -252,21 +259,40 @@ class Journal(Port):
 
     @writes
     def change_config(
-        self, connection: Connection, key: int, session_patch: SessionPatch, payload: bytes, now_ms: int
+        self,
+        connection: Connection,
+        key: int,
+        session_patch: SessionPatch,
+        payload: bytes,
+        now_ms: int,
+        after_end: bool = False,
     ) -> Stream:
         """Merge a patch into the configuration, and journal `payload` as the server's own event.
 
-        Raises `Refused` (`unknown_session`, `session_ended`; `invalid_field` when the result exceeds a limit).
+        A session that has ended takes one only if it is known that it may have (`after_end`), and then only labels, and
+        a user where it has none. Raises `Refused` (`unknown_session`, `session_ended`, `user_conflict`, `user_erased`;
+        `invalid_field` when the result exceeds a limit).
         """
         rows: StreamRows = connection.streams
         stream = changes.find(rows, key)
         if stream.state == "ended":
-            raise Refused("session_ended")
+            if not after_end or not session_patch.public.keys() <= CHANGED_AFTER_END:
+                raise Refused("session_ended", AFTER_END)
+            self.check_user(rows, stream, session_patch.public.get("user_id", stream.config.get("user_id")))
         admit_bytes(rows, stream.project)
         changes.apply_session_patch(rows, stream, session_patch, now_ms)
         rows.append_server_event(stream, now_ms, payload)
         rows.save_stream(stream)
         return stream
+
+    def check_user(self, rows: StreamRows, stream: Stream, user_id: str | None) -> None:
+        """Raise `Refused` if a session that has ended may not have this user from now on."""
+        known = stream.config.get("user_id")
+        if user_id == known:
+            return
+        if known is not None or user_id is None:
+            raise Refused("user_conflict", SET_ALREADY)
+        refuse_erased_user(rows, stream, user_id, self.database.identity)
 
     @writes
     def append_server_event(
@@ -385,6 +411,11 @@ class Journal(Port):
         stream = await self.load_by_name(project, SESSION_KIND, session_id)
         return stream is not None and stream.state == "erased"
 
+    async def find_creator(self, key: int) -> str | None:
+        """The id of the API key that began a session."""
+        row = await self.database.row(SELECT_KEY_ID, key=key)
+        return None if row is None else row[0]
+
     async def load_secrets(self, key: int) -> dict[str, str]:
         """The secrets of a session's configuration, by dotted path (`llm.api_key`); empty for an erased one."""
         return dict(
@@ -411,7 +442,8 @@ class Journal(Port):
         of JSON or more.
         """
         conditions, values = conditions_of(wanted, self.database.engine)
-        query, count = LIST_WITHIN_BYTES.format(conditions=conditions), COUNT_STREAMS.format(conditions=conditions)
+        listed = in_order(LIST_STREAMS.format(conditions=conditions), wanted, "limit")
+        query, count = WITHIN_BYTES.format(listed=listed), COUNT_STREAMS.format(conditions=conditions)
 
         def job(connection: Connection) -> tuple[list[Stream], bool]:
             rows = connection.rows(query, **values, limit=wanted.limit, bytes=max_bytes)
@@ -452,6 +484,13 @@ class Journal(Port):
     async def find_user(self, project: str, user_id: str) -> Stream | None:
         """The row of a user's own stream; None for an unknown or erased user."""
         return await self.find_by_name(project, USER_KIND, user_id)
+
+    async def find_person(self, project: str, user_id: str) -> list[Stream]:
+        """The same, and behind it the row of the other id of the same person, as far as there are any."""
+        user = await self.find_user(project, user_id)
+        linked_id = None if user is None else user.config.get("user_id")
+        linked = None if linked_id is None else await self.find_user(project, linked_id)
+        return [one for one in (user, linked) if one is not None]
 
     @writes
     def ensure_user(self, connection: Connection, project: str, user_id: str, now_ms: int) -> Stream:
@@ -509,6 +548,13 @@ def conditions_of(wanted: SessionFilter, engine: str) -> tuple[str, dict[str, An
     return " and ".join([listed, *clauses]), {"project": wanted.project, "kind": SESSION_KIND, **values}
 
 
+def in_order(query: str, wanted: SessionFilter, limit: str) -> str:
+    """A query that lists sessions: those of a user by an index, whichever of the ids of one person they have."""
+    if wanted.user_id is None or wanted.of_id_alone:
+        return query
+    return list_of_person(query, *OF_USER, NEWEST_FIRST, f":{limit}")
+
+
 def clauses_of(wanted: SessionFilter, engine: str, fields: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     clauses: list[str] = []
     values: dict[str, Any] = {}
@@ -521,7 +567,8 @@ def clauses_of(wanted: SessionFilter, engine: str, fields: Sequence[str]) -> tup
             clauses.append(HAS_CLIENT_ID if by_index else HAS_LABEL[engine])
             values |= {"label": value[0], "value": value[1], "digest": changes.label_digest(*value)}
             continue
-        clauses.append(CONDITIONS[field])
+        alone = field == "user_id" and wanted.of_id_alone
+        clauses.append(" = ".join(OF_USER) if alone else CONDITIONS[field])
         if field == "after":
             values |= {"after_ms": value[0], "after_key": value[1]}
         else:

@@ -15,7 +15,7 @@ from voicemem.search.passages import MemoryWords, memory_words
 from voicemem.search.words import QueryWord
 from voicemem.store.admission import admit_bytes
 from voicemem.store.database import Connection, Database, columns, scans, writes
-from voicemem.store.scopes import FIRST_MS, LAST_MS, Scope
+from voicemem.store.scopes import FIRST_MS, LAST_MS, QueryScope, Scope, find_linked, is_of_person, list_of_person
 from voicemem.store.stream_changes import find, new_stream
 from voicemem.store.streams import USER_KIND, Stream
 
@@ -177,7 +177,10 @@ class Between(NamedTuple):
 
 
 class MemoryFilter(Struct, frozen=True, kw_only=True):
-    """A filter of memories: those of a project for which all conditions hold. Removed ones are never found."""
+    """A filter of memories: those of a project for which all conditions hold. Removed ones are never found.
+
+    An id of a user stands for another id of the same person too, unless it is `of_ids_alone`.
+    """
 
     project: str
     namespaces: Condition | None = None
@@ -201,6 +204,7 @@ class MemoryFilter(Struct, frozen=True, kw_only=True):
     after: tuple[int, str] | None = None
     """The (created_ms, id) of the last memory of the page before."""
     limit: int = 100
+    of_ids_alone: bool = False
 
 
 def single_scope(wanted: MemoryFilter) -> Scope:
@@ -220,15 +224,25 @@ IS_SUPERSEDED = """
 """
 
 
+OF_LINKED = f"""
+    m.user_id in (select u.user_id from streams u where u.project = :project and u.kind = '{USER_KIND}'
+    and u.id in {{ids}} and u.user_id is not null)
+"""
+"""True for a memory of the other id of a person of whom one is among these."""
+
+
 class Conditions:
     """The conditions of a filter as SQL over `memories m`, and the values of its parameters."""
 
     def __init__(self, query: MemoryFilter) -> None:
+        self.of_ids_alone = query.of_ids_alone
+        self.person: str | None = None
+        """The parameter of the one user whose memories are meant, whichever id of the same person they have."""
         self.values: dict[str, Any] = {"project": query.project}
         self.clauses = ["m.project = :project and m.removed_ms is null", IS_THERE]
         fields = (
             ("m.namespace", query.namespaces),
-            ("m.user_id", query.user_ids),
+            (OF_USER, query.user_ids),
             ("m.session_id", query.session_ids),
             ("m.kind", query.kinds),
         )
@@ -263,6 +277,13 @@ class Conditions:
     def sql(self) -> str:
         return " and ".join(self.clauses)
 
+    def listing(self) -> str:
+        """The query for the newest that meet them."""
+        query = LIST.format(conditions=self.sql)
+        if self.person is None:
+            return query
+        return list_of_person(query, OF_USER, self.person, "created_ms desc, id desc", ":limit")
+
     def value(self, value: Any) -> str:
         name = f"v{len(self.values)}"
         self.values[name] = value
@@ -272,6 +293,9 @@ class Conditions:
         match condition:
             case StartsWith(prefix):
                 return f"substr({column}, 1, {len(prefix)}) = {self.value(prefix)}"
+            case AnyOf((str() as value,)) if column == OF_USER and not self.of_ids_alone:
+                self.person = self.value(value)
+                return is_of_person(column, self.person)
             case AnyOf((str() as value,)):
                 return f"{column} = {self.value(value)}"
             case AnyOf(values):
@@ -282,7 +306,10 @@ class Conditions:
                 return f"{column} is not null and {clause}" if None in values else f"({column} is null or {clause})"
 
     def is_among(self, column: str, values: Sequence[str | None]) -> str:
-        return f"{column} in {self.value([value for value in values if value is not None])}"
+        ids = self.value([value for value in values if value is not None])
+        clause = f"{column} in {ids}"
+        is_alone = column != OF_USER or self.of_ids_alone
+        return clause if is_alone else f"({clause} or {OF_LINKED.format(ids=ids)})"
 
     def has_tag(self, column: str, tag: str) -> str:
         return f"strpos({column}, {self.value(f'{TAG_END}{tag}{TAG_END}')}) > 0"
@@ -291,9 +318,10 @@ class Conditions:
 TOUCH_AGAIN_MS = 60_000
 """A memory is noted as accessed at most once in this time."""
 COLUMNS = columns(STORED, "m.")
+OF_USER = "m.user_id"
 NEWEST_FIRST = "m.created_ms desc, m.id desc"
 LIST = f"select {COLUMNS} from memories m where {{conditions}} order by {NEWEST_FIRST} limit :limit"
-IS_AFTER = " and (m.created_ms, m.id) < (:after_ms, :after_id)"
+IS_AFTER = "(m.created_ms, m.id) < (:after_ms, :after_id)"
 FIND_BY_ID = f"select {COLUMNS} from memories m where project = :project and id in :ids and {IS_THERE}"
 FIND_EXPIRED = f"""
     select {COLUMNS} from memories m where expires_ms <= :now_ms and removed_ms is null and {IS_THERE}
@@ -348,7 +376,7 @@ SELECT_IS_EXPIRED = "select 1 from retention where stream = :key and expires_ms 
 class MemorySearch(NamedTuple):
     """The words that memories are searched for, and the scope that is part of the look-up in the index."""
 
-    scope: Scope
+    scope: QueryScope
     words: Sequence[QueryWord]
 
 
@@ -458,11 +486,11 @@ class Memories:
     def list_memories(self, connection: Connection, query: MemoryFilter) -> list[MemoryRow]:
         """Memories by `created_ms` and id, the newest first."""
         conditions = Conditions(query)
-        values, sql = {**conditions.values, "limit": query.limit}, conditions.sql
+        values = {**conditions.values, "limit": query.limit}
         if query.after is not None:
             values["after_ms"], values["after_id"] = query.after
-            sql += IS_AFTER
-        rows = [row_of_values(row) for row in connection.rows(LIST.format(conditions=sql), **values)]
+            conditions.clauses.append(IS_AFTER)
+        rows = [row_of_values(row) for row in connection.rows(conditions.listing(), **values)]
         return with_newer(connection, query.project, rows, query.as_of_ms) if query.with_superseded else rows
 
     async def find_memories_by_words(
@@ -475,10 +503,11 @@ class Memories:
         """
         if not words:
             return []
-        conditions = Conditions(query)
-        search = MemorySearch(single_scope(query), words)
+        conditions, scope = Conditions(query), single_scope(query)
 
         def job(connection: Connection) -> list[tuple[MemoryRow, float]]:
+            linked_id = None if conditions.person is None else find_linked(connection, scope.project, scope.user_id)
+            search = MemorySearch(scope.query(linked_id), words)
             found = self.words.find(connection, search, conditions.sql, conditions.values, limit)
             rows = [row_of_values(row[1:]) for row in found]
             if query.with_superseded:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from voicemem.store.database import Connection, Port, scans, writes
-from voicemem.store.journal import CONDITIONS, IS_LISTED, clauses_of
+from voicemem.store.journal import CONDITIONS, IS_LISTED, clauses_of, in_order
 from voicemem.store.records import CLIENT_ID_LABEL, SLOW_MS, SavedFigures, SessionFilter, SessionOverview
 from voicemem.store.stream_changes import POSITION
 from voicemem.store.streams import MAX_OVERVIEW_TEXT, SESSION_KIND
@@ -88,6 +88,9 @@ class OverviewPage(NamedTuple):
 class Look(NamedTuple):
     """A way to find the sessions of a filter: parts of a query, and its values less the number of sessions."""
 
+    by: str
+    """The field by which an index finds them."""
+
     source: str
     found: str
     """The conditions by which an index finds them."""
@@ -149,7 +152,9 @@ class Overviews(Port):
         place, looked, size = query.after, 0, min(most, FIRST_LOOKS * (query.limit + 1))
         while size > 0:
             look = look_of(replace(query, after=place), self.database.engine)
-            rows = connection.rows(look.text(LOOK), size=size, **look.values)
+            text = look.text(LOOK)
+            text = in_order(text, query, "size") if look.by == "user_id" else text
+            rows = connection.rows(text, size=size, **look.values)
             for key, started_ms, matches in rows:
                 if matches and len(keys) == query.limit:
                     return keys, place
@@ -173,6 +178,7 @@ def look_of(query: SessionFilter, engine: str) -> Look:
     found, values = clauses_of(query, engine, finding)
     checked, more_values = clauses_of(query, engine, [field for field in fields if field not in finding])
     return Look(
+        by,
         SOURCES[engine].get(by, "streams s"),
         " and ".join([IS_LISTED, *found]) + INDEX_CONDITIONS.get(by, ""),
         " and ".join(f"({check})" for check in checked),

@@ -39,6 +39,7 @@ from voicemem.store.quarantine import Quarantine
 from voicemem.store.records import Figures, Quotas
 from voicemem.store.retention import Compaction, Retention, Traces
 from voicemem.store.transcript_index import IndexDatabase, MessageFullText, TranscriptIndex
+from voicemem.store.users import Users
 from voicemem.store.vectors import MemoryVectors, TranscriptVectors, VectorMath
 
 COUNT_RUNNING = "select count(*) from streams where due_ms is not null"
@@ -67,6 +68,7 @@ class Store(ABC):
     ) -> None:
         self.database = database
         self.journal = Journal(database)
+        self.users = Users(database)
         self.compaction = Compaction(database)
         self.overviews = Overviews(database)
         self.nodes = Nodes(database)

@@ -75,6 +75,7 @@ class SessionFilter(Struct, frozen=True, kw_only=True):
     `label` is a name and its value. `after` is the (started_ms, key) of the last session of the page before.
     `interrupted` and `slow_ms` (the longest end-to-end latency is at least that) are those of the figures that were
     saved last. `webhook` means sessions with any delivery in that state. `keys` are those to choose among.
+    With `user_id` those of another id of the same person are meant too, unless it is `of_id_alone`.
     """
 
     project: str
@@ -90,6 +91,7 @@ class SessionFilter(Struct, frozen=True, kw_only=True):
     keys: tuple[int, ...] | None = None
     after: tuple[int, int] | None = None
     limit: int = 100
+    of_id_alone: bool = False
 
 
 class SavedFigures(NamedTuple):

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from voicemem.errors import DamagedEntry
+from voicemem.protocol.events import UserUnlinked
 from voicemem.store.database import Connection, Database, Port, writes
 from voicemem.store.memories import Memories
 from voicemem.store.runs import RUN_COLUMNS, RunRow, compress_runs, to_run
@@ -18,6 +19,7 @@ from voicemem.store.stream_changes import StreamRows, config_bytes
 from voicemem.store.streams import ERASED_USER_KIND, USER_KIND, Stream, mark_erased
 from voicemem.store.transcript_index import TranscriptIndex
 from voicemem.store.upkeep import Portion
+from voicemem.store.users import lock_person, unlink_other
 
 
 class ContentTable(NamedTuple):
@@ -118,9 +120,9 @@ class Retention:
 
         Its row stays without content, in the state `erased`, so that a producer that comes back late cannot create it
         again. The content itself is deleted through `delete_erased`. The row of a user's stream loses the id too, since
-        it identifies a person; a later user of that id gets a new stream.
+        it identifies a person, and its link goes from both rows; a later user of that id gets a new stream.
         """
-        stream = connection.streams.stream(key)
+        stream = lock_person(connection.streams, key)
         if stream is not None:
             erase(connection.streams, stream, now_ms)
 
@@ -199,6 +201,8 @@ def erase(rows: StreamRows, stream: Stream, now_ms: int) -> None:
     if stream.state == "erased":
         return
     key, connection = stream.key, rows.connection
+    if stream.kind == USER_KIND and stream.config:
+        unlink_other(rows, stream, UserUnlinked(link_id=stream.config["link_id"], reason="erased"), now_ms)
     rows.count_stored(key, -config_bytes(stream.config))
     mark_erased(stream, now_ms)
     rows.save_stream(stream)

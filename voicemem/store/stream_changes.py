@@ -53,7 +53,7 @@ CHANGING = (
     *("ending_reason", "provisional", "due_ms", "name", "user_id", "channel"),
 )
 """The columns of a stream that change; the last four are derived from the others."""
-INSERTED = ("key", "project", "kind", "id", *CHANGING)
+INSERTED = ("key", "project", "kind", "id", "key_id", *CHANGING)
 INSERT_STREAM = f"""
     insert into streams ({", ".join(INSERTED)}) values ({", ".join(f":{name}" for name in INSERTED)})
     on conflict do nothing
@@ -136,10 +136,13 @@ class StreamRows(ABC):
         row = self.connection.row(SELECT_STREAM, key=key)
         return None if row is None else to_stream(row)
 
-    def add_stream(self, stream: Stream) -> None:
-        """Insert a new stream, which gets its key. Raises `Conflict` when another has just taken its id."""
+    def add_stream(self, stream: Stream, key_id: str | None = None) -> None:
+        """Insert a new stream, which gets its key; `key_id` is the API key that began it.
+
+        Raises `Conflict` when another has just taken its id.
+        """
         stream.key = self.new_stream_key()
-        if not self.connection.execute(INSERT_STREAM, **stream_values(stream)):
+        if not self.connection.execute(INSERT_STREAM, key_id=key_id, **stream_values(stream)):
             raise Conflict
         if self.counts_stored:
             self.count_stored(stream.key, config_bytes(stream.config))
@@ -187,7 +190,7 @@ class StreamRows(ABC):
 
 
 def stream_values(stream: Stream) -> dict[str, Any]:
-    """The values of `INSERTED`."""
+    """The values of `INSERTED`, but for the key that began it."""
     config, values = stream.config, msgspec.structs.asdict(stream)
     values |= {"config": msgspec.json.encode(config), "due_ms": close_due_ms(stream)}
     return values | {"name": config.get("name"), "user_id": config.get("user_id"), "channel": config.get("channel")}
@@ -216,7 +219,6 @@ def label_digest(name: str, value: str) -> bytes:
 
 SELECT_PRODUCER_NAMES = "select name from producers where stream = :stream"
 SELECT_PRODUCERS_NOT_ENDED = f"{SELECT_PRODUCER_NAMES} and not ended"
-SAVE_KEY_ID = "update streams set key_id = :key_id where key = :key"
 SAVE_RESTORED = "update streams set restored_ms = :now_ms where key = :key"
 SELECT_IS_NAME_TAKEN = f"""
     select 1 from streams where project = :project and md5(name) = md5(:name) and state = 'running'
@@ -256,10 +258,8 @@ def create_session(
     stream = new_stream(project, SESSION_KIND, session_id, apply_patch({}, session_patch.public), now_ms)
     if takes_name:
         refuse_taken_name(rows, stream)
-    is_counted = admit_session(rows, project, key_id, now_ms)
-    rows.add_stream(stream)
-    if is_counted:
-        rows.connection.execute(SAVE_KEY_ID, key_id=key_id, key=stream.key)
+    admit_session(rows, project, key_id, now_ms)
+    rows.add_stream(stream, key_id)
     save_secrets(rows, stream, session_patch, now_ms)
     enqueue_start(rows.connection, stream, now_ms)
     return stream
@@ -289,7 +289,7 @@ def restore_session(
     is written.
     """
     source = None if restored.secrets_of is None else find(rows, restored.secrets_of)
-    is_counted = admit_session(rows, project, key_id, now_ms)
+    admit_session(rows, project, key_id, now_ms)
     stream = new_stream(project, SESSION_KIND, session_id, apply_patch({}, session_patch.public), now_ms)
     stream.started_ms, stream.position = restored.started_ms, len(restored.rows)
     if restored.ended_ms is not None:
@@ -297,9 +297,7 @@ def restore_session(
         stream.ended_ms, stream.reason, stream.provisional = restored.ended_ms, restored.reason, restored.provisional
     elif restored.ending is not None:
         stream.ending_ms, (stream.ending_ts, stream.ending_reason, _) = now_ms, restored.ending
-    rows.add_stream(stream)
-    if is_counted:
-        rows.connection.execute(SAVE_KEY_ID, key_id=key_id, key=stream.key)
+    rows.add_stream(stream, key_id)
     if source is not None:
         rows.connection.execute(COPY_SECRETS, key=stream.key, source=source.key)
         if rows.counts_stored:

@@ -17,7 +17,7 @@ from voicemem.search.passages import Passage
 from voicemem.search.words import QueryWord
 from voicemem.store.database import Check, Connection, Database, checked, columns, upsert
 from voicemem.store.nodes import INDEX_CHECK, Claims
-from voicemem.store.scopes import FIRST_MS, LAST_MS, Scope
+from voicemem.store.scopes import FIRST_MS, LAST_MS, QueryScope, Scope
 from voicemem.store.stream_changes import POSITION, SELECT_READABLE_STREAMS, to_stream
 from voicemem.store.streams import SESSION_KIND, Stream
 from voicemem.transcript.messages import Role
@@ -48,7 +48,7 @@ class TranscriptQuery(Struct, frozen=True):
     `since_ms` and `until_ms` bound when a message was said; the second is the first moment that is too late.
     """
 
-    scope: Scope
+    scope: QueryScope
     words: Sequence[QueryWord]
     since_ms: int | None = None
     until_ms: int | None = None
@@ -167,7 +167,9 @@ class MessageFullText(ABC):
         """The fields of the messages with any of the words, best first, of equal ones the newest first."""
 
     @abstractmethod
-    def find_sessions(self, connection: Connection, scope: Scope, words: Sequence[QueryWord], limit: int) -> list[int]:
+    def find_sessions(
+        self, connection: Connection, scope: QueryScope, words: Sequence[QueryWord], limit: int
+    ) -> list[int]:
         """The keys of sessions in which all words were said in one message."""
 
 
@@ -217,7 +219,7 @@ class TranscriptIndex:
         rows = await self.index.read(lambda connection: self.words.find(connection, query))
         return [FoundMessage(*row) for row in rows]
 
-    async def find_sessions(self, scope: Scope, words: Sequence[QueryWord], limit: int) -> list[int]:
+    async def find_sessions(self, scope: QueryScope, words: Sequence[QueryWord], limit: int) -> list[int]:
         """The keys of sessions in which all of these words were said in one message.
 
         Those whose messages were indexed last are found, from `MAX_LOOKS` messages that have the words.

@@ -17,7 +17,7 @@ from msgspec import Struct
 from voicemem.store import memories
 from voicemem.store.database import Check, Connection, Database, Row, checked, columns, scans
 from voicemem.store.memories import COLUMNS, IS_THERE, NEWEST_FIRST, Conditions, MemoryFilter, MemoryRow
-from voicemem.store.scopes import Scope
+from voicemem.store.scopes import QueryScope
 from voicemem.store.transcript_index import FoundMessage, said_between
 
 T = TypeVar("T")
@@ -91,7 +91,7 @@ class VectorQuery(Struct, frozen=True):
     A vector is little-endian 32-bit floats, of length 1 together. `also` are messages whose nearness is returned too.
     """
 
-    scope: Scope
+    scope: QueryScope
     embedder: str
     vector: bytes
     since_ms: int | None = None
@@ -253,11 +253,11 @@ class TranscriptVectors(Vectors):
 
     async def find_near(self, query: VectorQuery) -> Near[FoundMessage]:
         """The messages whose vectors are the nearest, and how near those of `also` are."""
-        scope = " and ".join(f"s.{name} = :{name}" for name in query.scope.given)
+        clauses, whose = query.scope.conditions("s.")
         compared = {"vector": self.math.value(query.vector), "embedder": embedder_number(query.embedder)}
-        values = query.scope.given | said_between(query.since_ms, query.until_ms) | compared
+        values = whose | said_between(query.since_ms, query.until_ms) | compared
         near: Near[Row] = await self.read(
-            lambda opened: self.compare(opened, query.limit, query.also, values, scope=scope)
+            lambda opened: self.compare(opened, query.limit, query.also, values, scope=" and ".join(clauses))
         )
         return Near([FoundMessage(*row) for row in near.found], near.also, near.is_capped)
 

@@ -46,6 +46,7 @@ import { queryParams, sessionPath } from "./transport/rest.js";
  * @property {number} [max_inactive_days]
  * @property {number} [budget]
  * @property {boolean} [everything]
+ * @property {boolean} [linked]
  * @property {boolean} [dry_run]
  */
 
@@ -136,6 +137,23 @@ export class Memories {
   }
 
   /**
+   * Make two ids one person's: what is read of either is then of both.
+   * @param {string} userId
+   * @param {string} sameAs
+   */
+  async link(userId, sameAs) {
+    await this._send("PUT", linkPath(userId), { user_id: sameAs });
+  }
+
+  /**
+   * Undo that, from either of the two.
+   * @param {string} userId
+   */
+  async unlink(userId) {
+    await this._send("DELETE", linkPath(userId));
+  }
+
+  /**
    * @private
    * @param {string} method
    * @param {string} path
@@ -150,6 +168,11 @@ export class Memories {
 /** @param {string} memoryId */
 function memoryPath(memoryId) {
   return `/v1/memories/${encodeURIComponent(memoryId)}`;
+}
+
+/** @param {string} userId */
+function linkPath(userId) {
+  return `/v1/users/${encodeURIComponent(userId)}/same-as`;
 }
 
 /** @param {string} userId */

@@ -29,6 +29,17 @@ test("it_must_be_said_what_to_forget", async (t) => {
   }
 });
 
+/** What is read of either is then of both, until the link is removed. */
+test("two_ids_of_one_person_are_linked", async (t) => {
+  const { memories } = await clientTo(t, await service());
+  const [number, account] = [`tel/${newId()}`, newId()];
+  await memories.add("Likes tea.", { user_id: number });
+  await memories.link(number, account);
+  assert.equal((await memories.ofUser(account)).memories.length, 1);
+  await memories.unlink(account);
+  assert.equal((await memories.ofUser(account)).memories.length, 0);
+});
+
 /** The document is read, merged, replaced and cleared; a version that has passed is refused. */
 test("working_memory", async (t) => {
   const config = { working_memory: { schema: { type: "object" }, tools: true } };

@@ -162,7 +162,7 @@ async def test_sessions_are_found_by_all_words_of_a_message(store: Store) -> Non
     await index_call(store, "s3", *CALL, project="q")
 
     async def found(query: str, limit: int = 10, **scope: str) -> list[int]:
-        return await store.transcript_index.find_sessions(Scope("p", **scope), query_words(query), limit)
+        return await store.transcript_index.find_sessions(Scope("p", **scope).query(), query_words(query), limit)
 
     assert [second, first] == await found("walnut")
     assert [second] == await found("walnut", limit=1)

@@ -50,7 +50,8 @@ async def near(
     scope = Scope(project, *(more.pop(name, None) for name in ("namespace", "user_id", "session_id")))
     vector = vector_of(text)
     assert vector is not None
-    return await store.transcript_vectors.find_near(VectorQuery(scope, embedder, vector, also=also, **more))
+    whose = await store.users.query_scope(scope)
+    return await store.transcript_vectors.find_near(VectorQuery(whose, embedder, vector, also=also, **more))
 
 
 async def near_texts(store: Store, text: str, **more: Any) -> list[str]:

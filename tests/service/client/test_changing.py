@@ -96,6 +96,18 @@ async def test_a_change_that_gets_no_answer_says_so(app: App) -> None:
             await session.add({"role": "user", "content": "Hi."})
 
 
+async def test_two_ids_of_one_person_are_linked(app: App) -> None:
+    """What is read of either is then of both, until the link is removed."""
+    async with client_to(app) as client:
+        memories = client.memories
+        await memories.add("Likes tea.", user_id="tel/1")
+        await memories.link("tel/1", "ann")
+        linked = await memories.of_user("ann")
+        await memories.unlink("ann")
+        alone = await memories.of_user("ann")
+    assert [len(page["memories"]) for page in (linked, alone)] == [1, 0]
+
+
 async def test_the_same_from_synchronous_code(app: App) -> None:
     """Every method has a synchronous one."""
 

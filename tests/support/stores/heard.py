@@ -55,7 +55,8 @@ async def reindex(
 async def search(store: Store, query: str, project: str = "p", **wanted: Any) -> list[FoundMessage]:
     """What is found, best first."""
     scope = Scope(project, *(wanted.pop(name, None) for name in ("namespace", "user_id", "session_id")))
-    return await store.transcript_index.find_messages(TranscriptQuery(scope, query_words(query), **wanted))
+    whose = await store.users.query_scope(scope)
+    return await store.transcript_index.find_messages(TranscriptQuery(whose, query_words(query), **wanted))
 
 
 async def found_texts(store: Store, query: str, project: str = "p", **wanted: Any) -> list[str]:

@@ -391,8 +391,11 @@ class RecordFinder:
         found.sort(key=lambda one: (one.created_at, one.id), reverse=True)
         return found[:most]
 
-    async def conditions(self, project: str, filters: Filters) -> list[Branch]:
-        """The filters as conditions of the store; a client's id of a session stands for all sessions that have it."""
+    async def conditions(self, project: str, filters: Filters, alone: bool = False) -> list[Branch]:
+        """The filters as conditions of the store; a client's id of a session stands for all sessions that have it.
+
+        With `alone`, users are only those of these ids, and not other ids of the same persons.
+        """
         named, values = filters.session_id, list[str]()
         if named is not None:
             values += [one for one in (named.eq, named.ne, named.not_eq) if one is not None]
@@ -403,4 +406,5 @@ class RecordFinder:
                 SessionFilter(project=project, label=(ID_LABEL, value), limit=MOST_SAME_ID)
             )
             ids[value] = tuple(dict.fromkeys((value, derived_id(Owner(value)), *(one.id for one in labelled))))
-        return branches(project, filters, lambda value: ids.get(value, (value,)))
+        found = branches(project, filters, lambda value: ids.get(value, (value,)))
+        return [one._replace(filter=structs.replace(one.filter, of_ids_alone=alone)) for one in found]

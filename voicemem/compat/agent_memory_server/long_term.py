@@ -186,6 +186,7 @@ class LongTermRecords:
             user_ids=AnyOf((owner.user_id,)),
             session_ids=AnyOf((owner.session_id,)),
             kinds=AnyOf((draft.kind,)),
+            of_ids_alone=True,
         )
         found = await self.long_term.find_by_words(owner.project, wanted, draft.text, SAME_LOOKED_AT)
         return next((one for one, _ in found if normalised(one.text) == normalised(draft.text)), None)
@@ -218,7 +219,7 @@ class LongTermRecords:
     async def forget(self, project: str, given: RecordsToForget) -> Forgotten:
         """Delete what a policy forgets, of the newest memories; with `dry_run` only say which."""
         filters = equal(namespace=given.namespace, user_id=given.user_id, session_id=given.session_id)
-        conditions, dry_run = await self.finder.conditions(project, filters), given.dry_run is not False
+        conditions, dry_run = await self.finder.conditions(project, filters, alone=True), given.dry_run is not False
         scanned = await self.finder.newest(project, conditions, given.limit or 1_000)
         ids = select(scanned, given.policy, self.clock(), frozenset(given.pinned_ids or ()))
         if not dry_run and ids:

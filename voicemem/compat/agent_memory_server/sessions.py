@@ -4,6 +4,7 @@ import base64
 import hashlib
 import re
 import sys
+from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
 from msgspec import Meta, structs
@@ -154,9 +155,18 @@ class OwnedSessions:
             SessionFilter(project=project, label=(ID_LABEL, wanted.session_id), limit=MOST_SAME_ID)
         )
         several = {one.key: one for one in (plain, *labelled) if one is not None}
-        known = [one for one in several.values() if covers(wanted, owner_of(one)) and not is_expired(one, now_ms)]
-        exact = [one for one in known if owner_of(one) == wanted] or known
+        of_anyone = wanted._replace(user_id=None)
+        known = [one for one in several.values() if covers(of_anyone, owner_of(one)) and not is_expired(one, now_ms)]
+        exact = [one for one in known if owner_of(one) == wanted] or await self.of_user(project, wanted, known)
         return exact[0] if len(exact) == 1 else None
+
+    async def of_user(self, project: str, wanted: Owner, found: Sequence[Stream]) -> Sequence[Stream]:
+        """Those sessions that are of the user who is wanted, if one is, whichever id of the same person they have."""
+        own = [one for one in found if covers(wanted, owner_of(one))]
+        if own or not found or wanted.user_id is None:
+            return own
+        linked_id = await self.store.users.find_linked(project, wanted.user_id)
+        return [one for one in found if linked_id is not None and owner_of(one).user_id == linked_id]
 
     async def get(self, project: str, wanted: Owner) -> Stream:
         """The same session. Raises `Refused` (`unknown_session`)."""

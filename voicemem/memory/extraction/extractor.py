@@ -176,7 +176,7 @@ class Extractor:
     ) -> tuple[list[prompts.KnownMemory], Memory | None]:
         """The memories of the same user that are nearest to what he said, and the summary of the session so far."""
         scope = scope_of(stream)
-        mine = MemoryOwner(*scope).filter
+        mine = structs.replace(MemoryOwner(*scope).filter, of_ids_alone=False)
         if config.strategy == "summary":
             filter = structs.replace(mine, session_ids=AnyOf((stream.id,)), kinds=AnyOf(("summary",)), limit=1)
             return [], next(iter(await self.long_term.list_memories(stream.project, filter)), None)

@@ -24,6 +24,7 @@ from voicemem.protocol.memories import GivenKind, Topics
 from voicemem.protocol.types import Integer, Natural, fields_given
 from voicemem.search.words import query_words
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
+from voicemem.sessions.retention import erase_user
 from voicemem.store.memories import MAX_ROWS, AnyOf, Between, MemoryFilter, MemoryRow, Tags
 from voicemem.store.port import Store
 from voicemem.store.streams import Stream
@@ -61,13 +62,14 @@ class ForgetMemories(Struct, frozen=True, forbid_unknown_fields=True):
     """Which memories of a user to forget: those for which all conditions hold that are given, or `everything`.
 
     A `query` names those that have all of its words; `before` those that were noted before, in Unix ms. The limits
-    `max_age_days`, `max_inactive_days` and `budget` (how many to keep) leave pinned ones. With `dry_run` nothing is
-    forgotten. Null is refused, since without a condition more is forgotten.
+    `max_age_days`, `max_inactive_days` and `budget` (how many to keep) leave pinned ones. With `linked` those of the
+    other id of the same person are meant too, with `dry_run` nothing is forgotten. Null is refused, since without a
+    condition more is forgotten.
     """
 
     NEVER_NULL: ClassVar = (
         *("query", "kinds", "topics", "before", "namespace"),
-        *("max_age_days", "max_inactive_days", "budget", "everything", "dry_run"),
+        *("max_age_days", "max_inactive_days", "budget", "everything", "linked", "dry_run"),
     )
 
     query: Annotated[str, Meta(min_length=1, max_length=MAX_QUERY)] | UnsetType = UNSET
@@ -79,13 +81,14 @@ class ForgetMemories(Struct, frozen=True, forbid_unknown_fields=True):
     max_inactive_days: Days | UnsetType = UNSET
     budget: Natural | UnsetType = UNSET
     everything: bool | UnsetType = UNSET
+    linked: bool | UnsetType = UNSET
     dry_run: bool = False
 
 
 def policy_of(body: ForgetMemories, project: str, user_id: str) -> ForgetPolicy:
     """Return what is to be forgotten. Raises `Refused` unless the body says so clearly."""
     given = fields_given(body)
-    narrower = given.keys() - {"namespace", "everything", "dry_run"}
+    narrower = given.keys() - {"namespace", "everything", "linked", "dry_run"}
     if not narrower and not given.get("everything"):
         names = "query, kinds, topics, before, max_age_days, max_inactive_days, budget"
         raise Refused("missing_field", f'The body must have one of {names}; everything is {{"everything": true}}.')
@@ -98,6 +101,7 @@ def policy_of(body: ForgetMemories, project: str, user_id: str) -> ForgetPolicy:
         kinds=AnyOf(given["kinds"]) if "kinds" in given else None,
         topics=Tags(any=given["topics"]) if "topics" in given else None,
         created=Between(None, given["before"]) if "before" in given else None,
+        of_ids_alone=not given.get("linked"),
     )
     limits = {name: given[name] for name in ("query", "max_age_days", "max_inactive_days", "budget") if name in given}
     return ForgetPolicy(among=among, **limits)
@@ -173,10 +177,31 @@ def is_over(one: Candidate, policy: ForgetPolicy, now_ms: int) -> bool:
     return (max_age is not None and age > max_age) or (max_inactive is not None and inactive > max_inactive)
 
 
+class ErasedUser(NamedTuple):
+    """The result of an erasure: the number of sessions, and the other id of the same person where that is left."""
+
+    sessions: int
+    linked: str | None
+
+
+async def erase_person(long_term: LongTermMemory, project: str, user_id: str, linked: bool) -> ErasedUser:
+    """Erase a user, and with `linked` the other id of the same person: documents, memories and sessions.
+
+    The link is the last that goes of the other id, so that an erasure that was cut off can be repeated.
+    """
+    linked_id, sessions = await long_term.store.users.find_linked(project, user_id), 0
+    if linked_id is not None and linked:
+        await forget_user(long_term, project, linked_id)
+        sessions += await erase_user(long_term.store, long_term.read_models, project, linked_id, long_term.clock)
+    sessions += await erase_user(long_term.store, long_term.read_models, project, user_id, long_term.clock)
+    await forget_user(long_term, project, user_id)
+    return ErasedUser(sessions, None if linked else linked_id)
+
+
 async def forget_user(long_term: LongTermMemory, project: str, user_id: str) -> None:
     """Forget what is left of a user whose sessions are erased: a session may have had another user before."""
-    policy = ForgetPolicy(among=MemoryFilter(project=project, user_ids=AnyOf((user_id,))))
-    await forget(long_term, project, policy)
+    among = MemoryFilter(project=project, user_ids=AnyOf((user_id,)), of_ids_alone=True)
+    await forget(long_term, project, ForgetPolicy(among=among))
 
 
 # Those whose time is over

@@ -26,6 +26,7 @@ from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.store.memories import MAX_ROWS, AnyOf, MemoryFilter, MemoryRow, Tags
 from voicemem.store.port import Store
+from voicemem.store.scopes import scope_of
 from voicemem.store.streams import Stream
 
 SAME_LOOKED_AT = 5
@@ -366,6 +367,26 @@ class LongTermMemory:
             return plan, session, plan.edit(before, after)
         plan.replace(before)
         return plan, session, plan.add(structs.replace(after, updated_ms=now))
+
+    async def give_to_user(self, stream: Stream) -> None:
+        """Give the memories of a session that are no one's to its user. Raises `Refused`, `StoreUnavailable`."""
+        after = ""
+        while rows := await self.store.memories.list_memories_of(stream.key, after, MAX_ROWS):
+            after = rows[-1].id
+            ids = [row.id for row in rows if row.user_id is None]
+            if ids:
+                await self.give_some(stream, ids)
+
+    async def give_some(self, stream: Stream, ids: Sequence[str]) -> None:
+        for _ in range(MAX_APPEND_ATTEMPTS):
+            session = await self.store.journal.get_session(stream.project, stream.id)
+            plan, user_id = plans.Plan(session, self.clock()), scope_of(session).user_id
+            for row in await self.store.memories.find_memories(stream.project, ids):
+                if row.key == session.key and row.removed_ms is None and row.user_id is None:
+                    plan.edit(row, structs.replace(row, user_id=user_id))
+            if await self.write_or_refuse(plan, session):
+                return
+        raise StoreUnavailable(TOO_FAST)
 
     async def remove(self, project: str, ids: Sequence[str], reason: RemovalReason = "deleted") -> list[str]:
         """Remove memories with their texts, and those that say the same of the same owner; the ids of all of them."""

@@ -44,6 +44,7 @@ class MemoryOwner(NamedTuple):
             namespaces=AnyOf((namespace,)),
             user_ids=AnyOf((user_id,)),
             session_ids=None if user_id is not None else AnyOf((session_id,)),
+            of_ids_alone=True,
         )
 
 

@@ -84,6 +84,12 @@ class TokenReach(NamedTuple):
     namespace: str | None
     user_id: str | None
     """None for a token that does not reach its user's, or whose session has none."""
+    linked_id: str | None = None
+    """The other id of the same person."""
+
+    @property
+    def user_ids(self) -> tuple[str | None, ...]:
+        return (self.user_id,) if self.linked_id is None else (self.user_id, self.linked_id)
 
     def scope(self, user_id: str | None, session_id: str | None, namespace: str | None) -> dict[str, str | None]:
         """Return the scope of a caller's search. Raises `Refused` (`forbidden`) for what is further away."""
@@ -91,7 +97,7 @@ class TokenReach(NamedTuple):
             if user_id is not None or session_id not in (None, self.session_id):
                 raise Refused("forbidden", OTHERS)
             return {"session_id": self.session_id, "namespace": namespace}
-        if user_id not in (None, self.user_id) or (
+        if user_id not in (None, *self.user_ids) or (
             self.namespace is not None and namespace not in (None, self.namespace)
         ):
             raise Refused("forbidden", "The session token reaches only what is remembered of the user of its session.")
@@ -110,7 +116,7 @@ class TokenReach(NamedTuple):
         """Return whether the token's holder may remove a memory, and what says the same."""
         if self.user_id is None:
             return memory.session_id == self.session_id and memory.same_as is None
-        return memory.user_id == self.user_id and self.namespace in (None, memory.namespace)
+        return memory.user_id in self.user_ids and self.namespace in (None, memory.namespace)
 
 
 async def token_reach(request: web.Request) -> TokenReach | None:
@@ -121,8 +127,12 @@ async def token_reach(request: web.Request) -> TokenReach | None:
     grant = request[GRANT]
     if grant.session_id is None:
         return None
-    scope = scope_of(await services_of(request).store.journal.get_session(grant.project, grant.session_id))
-    return TokenReach(grant.session_id, scope.namespace, scope.user_id if grant.reaches_user else None)
+    store = services_of(request).store
+    scope = scope_of(await store.journal.get_session(grant.project, grant.session_id))
+    if not grant.reaches_user or scope.user_id is None:
+        return TokenReach(grant.session_id, scope.namespace, None)
+    linked_id = await store.users.find_linked(grant.project, scope.user_id)
+    return TokenReach(grant.session_id, scope.namespace, scope.user_id, linked_id)
 
 
 @ROUTES.add(

@@ -56,6 +56,7 @@ WHAT_TOKENS_LIST = (
     "A session token lists sessions only if it reaches the memories of its user: then those of this user and its "
     "namespace, with fields=overview."
 )
+NOT_CREATOR = "After the end, `user_id` is set with the scope admin, or with the key that created the session."
 MAX_QUERY = 500
 R = TypeVar("R")
 PAGE = 50
@@ -415,7 +416,7 @@ async def within_reach(request: web.Request, query: SessionsQuery) -> SessionsQu
     reach = await token_reach(request)
     if reach is None:
         return query
-    if reach.user_id is None or query.fields != "overview" or query.user_id not in (None, reach.user_id):
+    if reach.user_id is None or query.fields != "overview" or query.user_id not in (None, *reach.user_ids):
         raise Refused("forbidden", WHAT_TOKENS_LIST)
     label = query.label if reach.namespace is None else f"{NAMESPACE_LABEL}:{reach.namespace}"
     if query.label not in (None, label):
@@ -435,17 +436,32 @@ async def read_session(request: web.Request) -> web.Response:
     "ingest",
     SessionInfo,
     optional(MergePatch(GivenConfig)),
-    f"{CONFIG_CODES} session_ended quota_exceeded",
+    f"{CONFIG_CODES} session_ended user_conflict user_erased quota_exceeded",
     keys_only=True,
 )
 async def change_session(request: web.Request) -> web.Response:
-    """Change the configuration with a merge patch (RFC 7396); null removes a setting."""
+    """Change the configuration with a merge patch (RFC 7396); null removes a setting.
+
+    After the end only labels can change, and `user_id` be set once where none was: by `admin`, or with the key that
+    created the session.
+    """
     stream = await get_stream(request)
     patch = await read_object(request)
     check_outbound_change(request, patch)
+    if stream.state == "ended" and "user_id" in patch:
+        await require_creator(request, stream)
     changed = await services_of(request).sessions.change(stream, patch)
     note_outbound_change(request, patch, stream)
     return json_response(info_of(changed))
+
+
+async def require_creator(request: web.Request, stream: Stream) -> None:
+    """Raise `Refused` (`forbidden`) unless the caller has `admin`, or the key that created the session."""
+    grant = request[GRANT]
+    if grant.allows("admin") or grant.key_id is None:
+        return
+    if grant.key_id != await services_of(request).store.journal.find_creator(stream.key):
+        raise Refused("forbidden", NOT_CREATOR)
 
 
 @ROUTES.add("POST /v1/sessions/{id}/end", "ingest", SessionInfo, optional(Ending), "text_too_long")

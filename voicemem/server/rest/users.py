@@ -1,4 +1,4 @@
-"""Users: list the sessions of a user, export all that is stored of a user, erase a user."""
+"""Users: list the sessions of a user, export all that is stored of a user, erase a user; link two ids of one person."""
 
 from typing import Annotated, Literal
 
@@ -6,13 +6,21 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from voicemem.memory.exports import ExportLine, export_user
-from voicemem.memory.long_term.forgetting import forget_user
+from voicemem.memory.long_term.forgetting import erase_person
+from voicemem.protocol.types import Name
 from voicemem.security.audit import audit
-from voicemem.server.http.request import GRANT, json_response, name_in_path, services_of, session_filter, stream_body
-from voicemem.server.http.routes import JSON_LINES, Routes
+from voicemem.server.http.request import (
+    GRANT,
+    json_response,
+    name_in_path,
+    read_struct,
+    services_of,
+    session_filter,
+    stream_body,
+)
+from voicemem.server.http.routes import JSON, JSON_LINES, ResponseSpec, Routes
 from voicemem.server.rest.sessions import SessionPage
 from voicemem.sessions.lifecycle import info_of
-from voicemem.sessions.retention import erase_user
 
 ROUTES = Routes()
 
@@ -54,12 +62,61 @@ async def export_user_memory(request: web.Request, query: ExportQuery) -> web.St
     return await stream_body(request, {"Content-Type": JSON_LINES}, lines)
 
 
-@ROUTES.add("DELETE /v1/users/{user_id}", "admin", None)
-async def erase_user_memory(request: web.Request) -> web.Response:
-    """Erase a user: the document, and all sessions with this `user_id`. Nothing of them can be read any more."""
+class EraseQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """With `linked` the other id of the same person is erased too."""
+
+    linked: bool = False
+
+
+class LinkedUser(Struct, frozen=True):
+    """The other id of the same person, which was not erased."""
+
+    linked: str
+
+
+@ROUTES.add("DELETE /v1/users/{user_id}", "admin", {200: ResponseSpec({JSON: LinkedUser}), 204: ResponseSpec()})
+async def erase_user_memory(request: web.Request, query: EraseQuery) -> web.Response:
+    """Erase a user: the document, memories, and all sessions with this `user_id`. Nothing of them can be read any more.
+
+    Where another id of the same person is left, the answer names it.
+    """
     services, grant, user_id = services_of(request), request[GRANT], name_in_path(request, "user_id")
-    clock = services.working_memory.clock
-    sessions = await erase_user(services.store, services.read_models, grant.project, user_id, clock)
-    await forget_user(services.long_term, grant.project, user_id)
-    audit("user_erased", grant, sessions=sessions)
+    erased = await erase_person(services.long_term, grant.project, user_id, query.linked)
+    audit("user_erased", grant, sessions=erased.sessions)
+    return web.Response(status=204) if erased.linked is None else json_response(LinkedUser(erased.linked))
+
+
+class SameAs(Struct, frozen=True, forbid_unknown_fields=True):
+    """The other id of the same person."""
+
+    user_id: Name
+
+
+class Link(Struct, frozen=True):
+    """Two ids of one person."""
+
+    user_id: str
+    same_as: str
+
+
+@ROUTES.add("PUT /v1/users/{user_id}/same-as", "admin", Link, SameAs, "user_conflict quota_exceeded")
+async def link_users(request: web.Request) -> web.Response:
+    """Make two ids one person's: what is read, searched, listed or exported of either is then of both.
+
+    An id has at most one other. What is written stays with the id that it was written for.
+    """
+    services, grant, user_id = services_of(request), request[GRANT], name_in_path(request, "user_id")
+    other_id = (await read_struct(request, SameAs)).user_id
+    link_id, now = services.runtime.new_id(), services.runtime.clock()
+    if await services.store.users.link(grant.project, user_id, other_id, link_id, now):
+        audit("users_linked", grant)
+    return json_response(Link(user_id, other_id))
+
+
+@ROUTES.add("DELETE /v1/users/{user_id}/same-as", "admin", None)
+async def unlink_user(request: web.Request) -> web.Response:
+    """Remove the link of an id, from either of the two; an id without one stays as it is."""
+    services, grant, user_id = services_of(request), request[GRANT], name_in_path(request, "user_id")
+    if await services.store.users.unlink(grant.project, user_id, services.runtime.clock()):
+        audit("users_unlinked", grant)
     return web.Response(status=204)

@@ -21,6 +21,7 @@ from voicemem.sessions.tails.tail import (
     parse_several_cursor,
 )
 from voicemem.store.records import SessionFilter
+from voicemem.store.scopes import QueryScope, Scope, scope_of
 from voicemem.store.streams import AppendResult, Stream
 
 LOOK_BACK = 256
@@ -128,10 +129,13 @@ class TailOfSeveral(Tail):
         view: TailView,
         followed: list[FollowedSession],
         wanted: SessionFilter,
+        scope: QueryScope,
         known: KnownKeys,
     ) -> None:
+        """`scope` is that of the filter."""
         super().__init__(sources, view, followed)
         self.wanted = wanted
+        self.scope = scope
         self.known = known
         self.awaits_end = wanted.state == "ended"
         if not self.store.is_exclusive:  # other nodes begin sessions of which no commit here tells
@@ -154,7 +158,7 @@ class TailOfSeveral(Tail):
         super().notify(streams)
         for key, stream in streams.items():
             room = len(self.followed) + len(self.found) < MAX_FOLLOWED
-            if room and key not in self.followed and stream.state == "running" and matches(stream, self.wanted):
+            if room and key not in self.followed and stream.state == "running" and self.matches(stream):
                 self.found[key] = stream
                 self.notified.set()
 
@@ -204,7 +208,7 @@ class TailOfSeveral(Tail):
     async def examine(self, keys: list[int]) -> bool:
         """Follow those of these new sessions that match; returns False if there is no room for all of them."""
         for stream in await self.store.journal.find_sessions(self.wanted.project, keys):
-            if stream.state != "erased" and matches(stream, self.wanted):
+            if stream.state != "erased" and self.matches(stream):
                 if not self.has_room:
                     return False
                 self.follow(stream)
@@ -221,14 +225,11 @@ class TailOfSeveral(Tail):
         self.followed[stream.key] = FollowedSession(stream)
         self.dirty_keys.add(stream.key)
 
-
-def matches(stream: Stream, wanted: SessionFilter) -> bool:
-    """Return whether a session matches a filter, leaving its `state` aside."""
-    if stream.project != wanted.project:
-        return False
-    if wanted.user_id is not None and stream.config.get("user_id") != wanted.user_id:
-        return False
-    return wanted.label is None or wanted.label in stream.config.get("labels", {}).items()
+    def matches(self, stream: Stream) -> bool:
+        """Return whether a session matches the filter, leaving its `state` aside."""
+        label = self.wanted.label
+        has_label = label is None or label in stream.config.get("labels", {}).items()
+        return has_label and self.scope.includes(scope_of(stream))
 
 
 class TailHub:
@@ -280,7 +281,9 @@ class TailHub:
         From now, it follows the sessions that are running and all that start later. From a place, it also follows the
         sessions that started since. Raises `Refused` (`invalid_position`, `other_incarnation`, `too_many_sessions`).
         """
-        tail = await (self.begin_several(wanted, view) if cursor is None else self.resume_several(wanted, view, cursor))
+        scope = await self.store.users.query_scope(Scope(wanted.project, user_id=wanted.user_id))
+        followed, known = await (self.known_now(wanted) if cursor is None else self.known_then(wanted, cursor))
+        tail = TailOfSeveral(self.sources, view, followed, wanted, scope, known)
         running = 0
         async for page in tail.running_pages():
             running += len(page)
@@ -291,14 +294,17 @@ class TailHub:
         await tail.find_new_sessions()
         return tail
 
-    async def begin_several(self, wanted: SessionFilter, view: TailView) -> TailOfSeveral:
-        """A tail that knows all sessions there are."""
+    async def known_now(self, wanted: SessionFilter) -> tuple[list[FollowedSession], KnownKeys]:
+        """No session to follow, and all that there are as known."""
         keys = await self.store.journal.list_newest_keys(wanted.project, LOOK_BACK + 1)
         known = KnownKeys(keys[LOOK_BACK] if len(keys) > LOOK_BACK else 0, keys[:LOOK_BACK])
-        return TailOfSeveral(self.sources, view, [], wanted, known)
+        return [], known
 
-    async def resume_several(self, wanted: SessionFilter, view: TailView, cursor: str) -> TailOfSeveral:
-        """A tail that continues at a place. Raises `Refused` (`invalid_position`, `other_incarnation`)."""
+    async def known_then(self, wanted: SessionFilter, cursor: str) -> tuple[list[FollowedSession], KnownKeys]:
+        """The sessions to follow, and those known, at a place.
+
+        Raises `Refused` (`invalid_position`, `other_incarnation`).
+        """
         floor, positions, seen = parse_several_cursor(self.store.directory.incarnation, cursor)
         named = {floor, *positions, *seen} - {0}
         streams = {stream.key: stream for stream in await self.store.journal.find_sessions(wanted.project, [*named])}
@@ -307,4 +313,4 @@ class TailHub:
         ):
             raise Refused("invalid_position")
         followed = [FollowedSession(streams[key], position) for key, position in positions.items()]
-        return TailOfSeveral(self.sources, view, followed, wanted, KnownKeys(floor, [*seen, *positions]))
+        return followed, KnownKeys(floor, [*seen, *positions])

@@ -201,8 +201,8 @@ class Rows(StreamRows):
     def new_stream_key(self) -> int:
         return self.shared.keys.draw()
 
-    def add_stream(self, stream: Stream) -> None:
-        super().add_stream(stream)
+    def add_stream(self, stream: Stream, key_id: str | None = None) -> None:
+        super().add_stream(stream, key_id)
         self.connection.execute(INSERT_LOCK, key=stream.key)
         self.streams[stream.key], self.versions[stream.key] = stream, 1
 

@@ -10,7 +10,7 @@ from voicemem.search.passages import ABOUT_WEIGHT, BEFORE_WEIGHT, Passage, day_w
 from voicemem.search.words import QueryWord
 from voicemem.store.database import Connection, Database, Row
 from voicemem.store.memories import COLUMNS, NEWEST_FIRST, MemoryFullText, MemoryRow, MemorySearch, row_of_values
-from voicemem.store.scopes import Scope, query_terms, scope_terms
+from voicemem.store.scopes import QueryScope, Scope, query_terms, scope_terms
 from voicemem.store.transcript_index import MAX_LOOKS, IndexedSession, MessageFullText, TranscriptQuery
 
 T = TypeVar("T")
@@ -53,10 +53,15 @@ with query as materialized (
 """
 
 
-def ranked_values(terms: Sequence[str], words: Sequence[QueryWord]) -> dict[str, str]:
+def tsquery(terms: Sequence[tuple[str, ...]]) -> str:
+    """The terms of a scope, as PostgreSQL looks them up."""
+    return " & ".join(f"({' | '.join(group)})" for group in terms)
+
+
+def ranked_values(terms: Sequence[tuple[str, ...]], words: Sequence[QueryWord]) -> dict[str, str]:
     """The values of such a query: the terms of its scope, the words, and these in full and as beginnings."""
     return {
-        "terms": " & ".join(terms),
+        "terms": tsquery(terms),
         "either": " | ".join(f"'{word.text}'{':*' if word.is_prefix else ''}" for word in words),
         "whole": " ".join(word.text for word in words if not word.is_prefix),
         "beginnings": " ".join(word.text for word in words if word.is_prefix),
@@ -100,8 +105,8 @@ class PostgresqlMemoryWords(MemoryFullText):
     def find(
         self, connection: Connection, search: MemorySearch, conditions: str, values: dict[str, Any], limit: int
     ) -> list[Row]:
-        given = {f"scope_{name}": part for name, part in search.scope.given.items()}
-        totals = " and ".join((TOTALS, *(f"{name.removeprefix('scope_')} = :{name}" for name in given)))
+        clauses, given = search.scope.conditions(prefix="scope_")
+        totals = " and ".join((TOTALS, *clauses))
         query = FIND_MEMORIES.format(ranked=ranked("memories", "stream, id", ABOUT_WEIGHT, totals, conditions))
         found_by = ranked_values(query_terms(search.scope, self.secret), search.words)
         return connection.rows(query, **values, **given, **found_by, limit=limit)
@@ -157,17 +162,19 @@ class PostgresqlMessageWords(MessageFullText):
         return words_of([*said, *day], before, session.scope, self.secret)
 
     def find(self, connection: Connection, query: TranscriptQuery) -> list[Row]:
-        given = query.scope.given
+        clauses, given = query.scope.conditions()
         totals = "select sum(messages), sum(words) from transcript_sessions where "
-        totals += " and ".join(f"{name} = :{name}" for name in given)
+        totals += " and ".join(clauses)
         said = "said_ms >= :since_ms and said_ms < :until_ms"
         start = ranked("transcript_messages", "stream, turn, number", BEFORE_WEIGHT, totals, said)
         values = given | query.values | ranked_values(query_terms(query.scope, self.secret), query.words)
         return connection.rows(FIND_MESSAGES.format(ranked=start), **values)
 
-    def find_sessions(self, connection: Connection, scope: Scope, words: Sequence[QueryWord], limit: int) -> list[int]:
+    def find_sessions(
+        self, connection: Connection, scope: QueryScope, words: Sequence[QueryWord], limit: int
+    ) -> list[int]:
         values = {
-            "terms": " & ".join(query_terms(scope, self.secret)),
+            "terms": tsquery(query_terms(scope, self.secret)),
             "all": " & ".join(f"'{word.text}':{'*' if word.is_prefix else ''}A" for word in words),
         }
         rows = connection.rows(FIND_SESSIONS, looks=MAX_LOOKS, limit=limit, **values)

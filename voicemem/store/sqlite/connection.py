@@ -379,8 +379,8 @@ class RowCache(StreamRows):
     def new_stream_key(self) -> int:
         return int(self.raw.execute(SELECT_NEW_KEY).get)
 
-    def add_stream(self, stream: Stream) -> None:
-        super().add_stream(stream)
+    def add_stream(self, stream: Stream, key_id: str | None = None) -> None:
+        super().add_stream(stream, key_id)
         self.job_streams[stream.key] = stream
 
     def forget_name(self, stream: Stream) -> None:

@@ -21,7 +21,7 @@ from voicemem.search.passages import ABOUT_WEIGHT, BEFORE_WEIGHT, Passage, day_w
 from voicemem.search.words import WORDS_VERSION, QueryWord
 from voicemem.store.database import Connection, Database, Row
 from voicemem.store.memories import COLUMNS, MemoryFullText, MemoryRow, MemorySearch, row_of_values
-from voicemem.store.scopes import Scope, query_terms, scope_terms
+from voicemem.store.scopes import QueryScope, query_terms, scope_terms
 from voicemem.store.transcript_index import MAX_LOOKS, PASSAGE_COLUMNS, IndexedSession, MessageFullText, TranscriptQuery
 
 K1, B = 1.2, 0.75
@@ -115,19 +115,19 @@ class SqliteMemoryWords(MemoryFullText):
             (number,) = connection.one(SELECT_NUMBER, stream=row.key, id=row.id)
             connection.execute(DELETE_WORDS, number=number, **self.words_of(row))
 
-    def query(self, scope: Scope, words: Sequence[QueryWord], conditions: str) -> tuple[str, dict[str, Any]]:
+    def query(self, scope: QueryScope, words: Sequence[QueryWord], conditions: str) -> tuple[str, dict[str, Any]]:
         """The query for all memories with any of the words, with how often they have each."""
         terms = query_terms(scope, self.secret)
         match = match_expression(terms, "{said about}", words, " OR ")
-        return FIND_MEMORIES.format(conditions=conditions, scope=len(terms)), {"match": match}
+        return FIND_MEMORIES.format(conditions=conditions, scope=sum(map(len, terms))), {"match": match}
 
     def find(
         self, connection: Connection, search: MemorySearch, conditions: str, values: dict[str, Any], limit: int
     ) -> list[Row]:
         sql, match = self.query(search.scope, search.words, conditions)
         rows = connection.rows(sql, **values, **match)
-        whose = search.scope._replace(namespace=None).given
-        (texts,) = connection.one(" and ".join((COUNT_MEMORIES, *(f"{name} = :{name}" for name in whose))), **whose)
+        clauses, whose = search.scope._replace(namespace=None).conditions()
+        (texts,) = connection.one(" and ".join((COUNT_MEMORIES, *clauses)), **whose)
         hits = ranked(rows, texts)[:limit]
         found = {number: row for number, *row in connection.rows(SELECT_MEMORIES, numbers=[hit.number for hit in hits])}
         return [(hit.score, *found[hit.number]) for hit in hits]
@@ -235,21 +235,24 @@ class SqliteMessageWords(MessageFullText):
     def find(self, connection: Connection, query: TranscriptQuery) -> list[Row]:
         terms = query_terms(query.scope, self.secret)
         match = match_expression(terms, "{said before day}", query.words, " OR ")
-        page, whose = query.values, query.scope.given
+        page, (clauses, whose) = query.values, query.scope.conditions()
         limit, offset = page.pop("limit"), page.pop("offset")
-        rows = connection.rows(FIND.format(scope=len(terms)), match=match, **page)
-        (texts,) = connection.one(COUNT_MESSAGES + " and ".join(f"{name} = :{name}" for name in whose), **whose)
+        rows = connection.rows(FIND.format(scope=sum(map(len, terms))), match=match, **page)
+        (texts,) = connection.one(COUNT_MESSAGES + " and ".join(clauses), **whose)
         hits = ranked(rows, texts)[offset : offset + limit]
         found = {id: row for id, *row in connection.rows(SELECT_FOUND, ids=[hit.number for hit in hits])}
         return [(*found[hit.number], hit.score) for hit in hits]
 
-    def find_sessions(self, connection: Connection, scope: Scope, words: Sequence[QueryWord], limit: int) -> list[int]:
+    def find_sessions(
+        self, connection: Connection, scope: QueryScope, words: Sequence[QueryWord], limit: int
+    ) -> list[int]:
         match = match_expression(query_terms(scope, self.secret), "said", words, " AND ")
         rows = connection.rows(FIND_SESSIONS, match=match, looks=MAX_LOOKS)
         return list(dict.fromkeys(key for (key,) in rows))[:limit]
 
 
-def match_expression(terms: Sequence[str], columns: str, words: Sequence[QueryWord], operator: str) -> str:
+def match_expression(terms: Sequence[tuple[str, ...]], columns: str, words: Sequence[QueryWord], operator: str) -> str:
     """The expression that FTS5 looks up: the terms of a scope, and words in columns; so no other scope is looked at."""
     found = operator.join(f'"{word.text}"{" *" if word.is_prefix else ""}' for word in words)
-    return " AND ".join([*(f'scope : "{term}"' for term in terms), f"{columns} : ({found})"])
+    whose = (" OR ".join(f'"{term}"' for term in group) for group in terms)
+    return " AND ".join([*(f"scope : ({group})" for group in whose), f"{columns} : ({found})"])

@@ -21,7 +21,7 @@ from tests.support.stores.heard import index_call, passages, reindex
 from tests.support.stores.memories import memory_of, remember, stream_of, write
 from voicemem.llm.embeddings import to_vector
 from voicemem.store.memories import tombstone
-from voicemem.store.scopes import Scope
+from voicemem.store.scopes import QueryScope
 from voicemem.store.sqlite import SqliteStore, vectors
 from voicemem.store.sqlite.connection import SqliteConnection
 from voicemem.store.vectors import MAX_COMPARED, MemoryPlace, TextToEmbed, TranscriptVectors, VectorQuery
@@ -50,7 +50,7 @@ async def embed(store: SqliteStore, *keys: int) -> None:
 
 
 async def nearest(store: SqliteStore, text: str) -> list[tuple[str, float]]:
-    answer = await store.transcript_vectors.find_near(VectorQuery(Scope("p"), EMBEDDER, vector_of(text), limit=3))
+    answer = await store.transcript_vectors.find_near(VectorQuery(QueryScope("p"), EMBEDDER, vector_of(text), limit=3))
     return [(message.text, round(message.score, 4)) for message in answer.found]
 
 

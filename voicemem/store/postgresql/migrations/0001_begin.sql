@@ -61,6 +61,7 @@ create table commit_markers (
 
 -- A stream is a session (or a user's own). `position` is that of the last time the row was saved: an ordinary append
 -- writes the journal only. `config` is JSON without secrets; `name`, `user_id` and `channel` are repeated from it.
+-- That of a user's own stream has at most a link: the other id of the same person as `user_id`.
 -- `interruptions` (replies that were interrupted) and `slowest_ms` (the longest end-to-end latency) are what lists are
 -- filtered by, as of when the figures of the memory were last saved. The indexes by start leave out erased sessions.
 create table streams (

@@ -9,7 +9,7 @@ create table meta (
 
 -- A stream is a session (or a user's own). `position` is that of the last time the row was saved: an ordinary append
 -- writes the journal only. `config` is JSON without secrets; `name`, `user_id` and `channel` are repeated from it. `key_id` is the key that
--- began the session, of keys that have a quota of sessions. `restored_ms` is when one was made that says itself when it started. `interruptions` (replies that were interrupted) and `slowest_ms`
+-- began the session. The config of a user's own stream has at most a link: the other id of the same person as `user_id`. `restored_ms` is when one was made that says itself when it started. `interruptions` (replies that were interrupted) and `slowest_ms`
 -- (the longest end-to-end latency) are what lists are filtered by, as of when the figures of the memory were last saved.
 create table streams (
     key integer primary key,
