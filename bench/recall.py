@@ -127,7 +127,7 @@ def overall(recalls: Recalls, depth: int) -> float:
 
 
 async def search(store: Store, user: str, text: str, limit: int) -> list[tuple[int, int]]:
-    query = TranscriptQuery(Scope("p", user_id=user), query_words(text), limit=limit)
+    query = TranscriptQuery(Scope("p", user_id=user).query(), query_words(text), limit=limit)
     return [(message.key, message.turn_id) for message in await store.transcript_index.find_messages(query)]
 
 
