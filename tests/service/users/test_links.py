@@ -102,6 +102,7 @@ async def test_a_context_knows_what_both_ids_said(api: RestClient, user_id: str)
     other_id = IDS[1 - IDS.index(user_id)]
     shared = {"working_memory": {"scope": "user"}, "memory_from": {"sessions": 2, "what": "messages"}}
     await api.call("PUT", f"/v1/users/{other_id}/working-memory", json={"content": "Sits by the window."})
+    await api.post("/v1/memories/search", {"query": "walnuts", "user_id": user_id})  # which has the calls indexed
     await api.create("now", user_id=user_id, **RECALL, **shared)
     await api.send(final(1, "Is there anything with walnuts or marzipan?", 2_000), session_id="now")
     context = await api.context(session_id="now")
