@@ -7,8 +7,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from voicemem.config.service import Settings, parse_memories_ttl
+from voicemem.config.service import Settings, parse_assistants, parse_memories_ttl, parse_variables
 from voicemem.config.session import SessionPatch, outbound_urls
+from voicemem.context.call_starts import CallStarts
 from voicemem.context.policies import Policies
 from voicemem.context.recall import Recall
 from voicemem.context.summaries import LOOK_INTERVAL_S, Summaries
@@ -166,6 +167,15 @@ class Services:
         self.long_term = LongTermMemory(store, self.read_models, clock, self.rules, ttl_ms)
         self.finder = MemoryFinder(store, self.indexer, self.long_term, self.vectors)
         self.recall = Recall(store, clock)
+        self.call_starts = CallStarts(
+            store,
+            self.recall,
+            self.policies,
+            clock,
+            self.indexer.index_first,
+            parse_variables(self.settings.variables),
+            parse_assistants(self.settings.vapi_assistants),
+        )
         self.working_memory = WorkingMemory(store.journal, self.read_models, clock, self.rules)
         self.accounts = Accounts(store.journal, self.read_models, self.working_memory)
         self.retention = RetentionWorker(store, self.read_models, clock, node, MemoryKeeper(store).keep)

@@ -100,6 +100,7 @@ def package_of(module: str) -> str:
     return f"{first}.{rest.partition('.')[0]}" if first in SHARED else first
 
 
+SIGNED_BY_TELNYX = PACKAGE / "dialects" / "call_starts.py"
 ON_POSTGRESQL = (PACKAGE / "store" / "postgresql", PACKAGE / "cli" / "demo" / "nodes")
 
 
@@ -110,6 +111,8 @@ def extras_of(path: Path) -> tuple[str, ...]:
         return (framework,) if framework in EXTRAS else ()
     engine = ("postgres",) if any(map(path.is_relative_to, ON_POSTGRESQL)) else ()
     own = ("mcp",) if part_of(path) == "mcp" else ()
+    if path == SIGNED_BY_TELNYX:  # when it verifies, which only the service does
+        return ("telnyx",)
     return () if part_of(path) in CLIENT else ("server", "otel", "tokens", *engine, *own)
 
 

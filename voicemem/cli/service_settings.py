@@ -18,11 +18,15 @@ from voicemem.config.service import REDACTIONS, SQLITE_PREFIX, Address, Settings
 from voicemem.context.policies import load_policies
 from voicemem.observer.vendors import parse_observe_urls
 from voicemem.protocol.explanations import did_you_mean, known_names
+from voicemem.security.access import DEFAULT_PROJECT
 from voicemem.security.address_guard import allowed_networks
 from voicemem.security.callers import check_callers
+from voicemem.security.hook_secrets import parse_hook_secrets
 from voicemem.sessions.recording.redaction import load_rules
 from voicemem.store.sqlite.files import check_store_path
 
+TABLES = ("memory", "variables")
+"""Settings that are JSON, and a table in the file."""
 LISTS = ("redact", "memories_ttl")
 """Settings that are words separated by commas."""
 REPEATED = {
@@ -32,6 +36,7 @@ REPEATED = {
     "hook_secrets": "hook_secret",
     "observe_urls": "observe_url",
     "identify": "identify",
+    "vapi_assistants": "vapi_assistant",
 }
 """Settings whose option, which may be repeated, has the name of one."""
 ON_OFF = ["on", "off"]
@@ -125,7 +130,7 @@ def flag_value(path: Path, key: str, option: click.Parameter, value: Any) -> Any
         choices = list(option.type.choices)
         value = choices[not value] if choices == ON_OFF and isinstance(value, bool) else value
         wanted, fits = f"one of {', '.join(choices)}", value in choices
-    elif option.name == "memory" and isinstance(value, dict):
+    elif option.name in TABLES and isinstance(value, dict):
         return json.dumps(value, default=str)
     elif option.multiple or option.name in LISTS:
         words = value
@@ -228,8 +233,14 @@ SERVE_OPTIONS = (
         name="memory_budget",
         type=int,
     ),
-    *(file_setting(name) for name in ("webhook-contents", "agora-contents", "observe-key", "phone-region")),
-    *(file_setting(name, multiple=True) for name in ("hook-secret", "identify", "observe-url", "model-window")),
+    *(
+        file_setting(name)
+        for name in ("webhook-contents", "agora-contents", "observe-key", "phone-region", "variables")
+    ),
+    *(
+        file_setting(name, multiple=True)
+        for name in ("hook-secret", "identify", "observe-url", "model-window", "vapi-assistant")
+    ),
     *(
         file_setting(name, type=float)
         for name in (
@@ -266,6 +277,7 @@ def to_settings(options: dict[str, Any]) -> Settings:
     if settings.store.startswith(SQLITE_PREFIX):
         check_store_path(settings.store.removeprefix(SQLITE_PREFIX))
     allowed_networks(settings.allow_addresses)
+    parse_hook_secrets(settings.hook_secrets, DEFAULT_PROJECT)
     parse_observe_urls(settings.observe_urls)
     check_callers(settings)
     load_policies(settings)

@@ -24,7 +24,7 @@ from voicemem.security.hook_secrets import (
     HookSecrets,
     HookTarget,
     check_hook_secret,
-    find_hooked,
+    check_hooked,
     new_hook_secret,
     sign_target,
 )
@@ -246,7 +246,7 @@ def set_secret(store: str, project: str, generate: bool, overlap: int, identify:
     """
     secret = new_hook_secret() if generate else read_secret("Secret")
     check_project(project)
-    check_hook_secret(secret)
+    check_hook_secret(secret, dialect)
     facts = None if identify is None else parse_facts(identify)
     in_store(store, lambda opened: secrets_in(opened).set(project, dialect, secret, overlap, facts), make=True)
     audit("hook_secret_set", COMMAND_LINE, project, dialect=dialect)
@@ -308,7 +308,7 @@ def print_url(store: str, project: str, base: str, session_id: str | None, user_
       voicemem hooks url --store sqlite:calls.db --base https://calls.example.com vapi
       voicemem hooks url --store sqlite:calls.db --session-id call-1 --user-id ann vapi
     """
-    find_hooked(dialect)
+    check_hooked(dialect)
     check_project(project)
     given = {name: one for name, one in (("session_id", session_id), ("user_id", user_id)) if one is not None}
     target = converted({"project": project, "dialect": dialect} | given, HookTarget)

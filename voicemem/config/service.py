@@ -9,8 +9,9 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 from math import inf
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
+import msgspec
 from msgspec import Struct
 
 from voicemem.config.session import URL_PATTERN, URL_RULE, Contents, check_webhook_secret
@@ -31,6 +32,10 @@ OWN_REDACTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """The operator's own redaction, MODULE:FUNCTION."""
 MAX_MODEL_NAME, MAX_DIMENSIONS, MAX_WEIGHT, MAX_WAIT_MS = 256, 4_096, 100, 10_000
 """Of embeddings."""
+OWN_VARIABLES = ("memory", "last_call", "caller_known")
+"""What platforms get at the start of a call besides the operator's variables."""
+VARIABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+MAX_VARIABLES, MAX_VARIABLE, MAX_SHOWN = 100, 4_000, 40
 ANY_HOST = "0.0.0.0"  # noqa: S104 (recognised here, not bound)
 
 
@@ -119,6 +124,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     """What frames of dialects may say about who calls, as DIALECT=user,number or PROJECT/DIALECT=number."""
     phone_region: str | None = None
     """The country of telephone numbers that are written without one, such as DE; None: they identify no one."""
+    variables: str | None = None
+    """Further variables that platforms get at the start of a call, with their values, as a JSON object."""
+    vapi_assistants: tuple[str, ...] = ()
+    """The assistants that answer calls at Vapi, as ID or PROJECT=ID."""
     observe_key: str | None = None
     """The key for vendors whose calls the service observes; without it it observes none."""
     observe_urls: tuple[str, ...] = ()
@@ -163,6 +172,8 @@ def check_service_settings(settings: Settings) -> None:
     check_observing(settings)
     check_redactions(settings.redact)
     parse_memories_ttl(settings.memories_ttl)
+    parse_variables(settings.variables)
+    parse_assistants(settings.vapi_assistants)
     check_llm(settings)
     check_embeddings(settings)
     if settings.agora_contents not in ("full", "standard"):
@@ -216,6 +227,38 @@ def parse_memories_ttl(given: Sequence[str]) -> dict[str, int]:
                 f"{one!r} is not how long memories are kept; write KIND=90d (or s, m, h), each of {kinds} once."
             )
         found[kind] = int(match[1]) * UNIT_MS[match[2]]
+    return found
+
+
+def parse_variables(given: str | None) -> dict[str, str | int | float | bool]:
+    """The operator's variables by name, from a JSON object. Raises `CannotStart`, which quotes no value."""
+    try:
+        found: Any = {} if given is None else msgspec.json.decode(given)
+    except msgspec.MsgspecError:
+        found = None
+    if not isinstance(found, dict) or len(found) > MAX_VARIABLES:
+        raise CannotStart(f"The variables must be a table, or JSON object, of at most {MAX_VARIABLES} names.")
+    for name, value in found.items():
+        if not VARIABLE.fullmatch(name) or name in OWN_VARIABLES:
+            raise CannotStart(
+                f"{name[:MAX_SHOWN]!r} cannot be a variable: a name is 1 to 64 of A-Za-z0-9_, begins with a letter, and"
+                f" is none of {', '.join(OWN_VARIABLES)}."
+            )
+        if not isinstance(value, str | int | float) or (isinstance(value, str) and len(value) > MAX_VARIABLE):
+            raise CannotStart(
+                f"The variable {name} must be a text of at most {MAX_VARIABLE} characters, a number, or true or false."
+            )
+    return found
+
+
+def parse_assistants(given: Sequence[str]) -> dict[str | None, str]:
+    """Vapi's assistants by project; None stands for all others. Raises `CannotStart`."""
+    found: dict[str | None, str] = {}
+    for one in given:
+        match = re.fullmatch(r"(?:([A-Za-z0-9._:-]{1,128})=)?([A-Za-z0-9_-]{1,128})", one)
+        if match is None or match[1] in found:
+            raise CannotStart("An assistant of Vapi's is its ID, or PROJECT=ID, once for each project.")
+        found[match[1]] = match[2]
     return found
 
 

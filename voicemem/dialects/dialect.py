@@ -119,11 +119,14 @@ class Parts(Struct, frozen=True):
     """The reduced frame that all parts together are, if they are one."""
 
 
+Verify = Callable[[bytes, Mapping[str, str], str, int], bool]
+"""Verifies that a body carries the signature of a secret: body, headers (lower case), secret, now (Unix ms)."""
+
+
 class Hook(Struct, frozen=True):
     """How a dialect's webhooks are taken."""
 
-    verify: Callable[[bytes, Mapping[str, str], str, int], bool]
-    """Verifies that a body carries the signature of a secret: body, headers (lower case), secret, now (Unix ms)."""
+    verify: Verify
     frames: Callable[[JsonObject], Iterable[JsonObject]]
     """The frames of a body, each of which becomes one row. Raises `MalformedFrame`."""
 

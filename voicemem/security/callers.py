@@ -14,6 +14,7 @@ from typing import Literal
 import phonenumbers
 
 from voicemem.config.service import Settings
+from voicemem.dialects.call_starts import CALL_STARTS
 from voicemem.dialects.callers import Caller
 from voicemem.dialects.dialect import user_id_of
 from voicemem.dialects.registry import DIALECTS, no_such_dialect
@@ -91,7 +92,7 @@ def parse_identify(given: Iterable[str]) -> dict[tuple[str | None, str], Facts]:
         match = IDENTIFY.fullmatch(one)
         if match is None:
             raise ValueError(IDENTIFY_RULE)
-        if match[2] not in DIALECTS:
+        if match[2] not in DIALECTS and match[2] not in CALL_STARTS:
             raise ValueError(no_such_dialect(match[2]))
         found[match[1], match[2]] = parse_facts(match[3])
     return found

@@ -7,16 +7,18 @@ from the settings, verify beside them, for as long as they stand there.
 import hmac
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from voicemem.dialects.call_starts import CALL_STARTS
 from voicemem.dialects.dialect import Dialect
 from voicemem.dialects.registry import DIALECTS, WITH_WEBHOOKS
-from voicemem.errors import Refused
+from voicemem.errors import CannotStart, Refused
 from voicemem.protocol.types import Name, SessionId, join_cursor, split_cursor
 from voicemem.runtime import Clock
 from voicemem.security.callers import ALLOWED, OFF, Fact, Facts, parse_facts
@@ -70,9 +72,11 @@ class HookSecrets:
 
         `identify` is what says who calls, from now on; None changes nothing about that.
 
-        The same again changes nothing but the end of the overlap. Raises `Refused` (`unknown_dialect`).
+        The same again changes nothing but the end of the overlap. Raises `Refused` (`unknown_dialect`, and
+        `invalid_field` for what cannot be a secret of the dialect).
         """
-        find_hooked(dialect)
+        check_hooked(dialect)
+        check_hook_secret(secret, dialect)
         now, facts = self.clock(), None if identify is None else ",".join(sorted(identify, reverse=True)) or OFF
 
         def change(known: InboundSecret | None) -> InboundSecret:
@@ -112,18 +116,33 @@ class HookSecrets:
         return until if until is not None and until > self.clock() else None
 
 
-def find_hooked(name: str) -> Dialect:
-    """A dialect that has webhooks. Raises `Refused` (`unknown_dialect`)."""
+def check_hooked(name: str) -> None:
+    """Raise `Refused` (`unknown_dialect`) for a dialect that has no webhooks."""
+    if name not in CALL_STARTS and find_hooked(name) is None:
+        known = dict.fromkeys((*WITH_WEBHOOKS, *CALL_STARTS))
+        raise Refused("unknown_dialect", f"Dialects with webhooks: {', '.join(known)}.")
+
+
+def find_hooked(name: str) -> Dialect | None:
+    """A dialect whose calls webhooks report; None for a platform that only asks at the start of a call."""
     dialect = DIALECTS.get(name)
-    if dialect is None or dialect.hook is None:
-        raise Refused("unknown_dialect", f"Dialects with webhooks: {', '.join(WITH_WEBHOOKS)}.")
-    return dialect
+    return None if dialect is None or dialect.hook is None else dialect
 
 
-def check_hook_secret(secret: str) -> None:
-    """Raise `Refused` (`invalid_field`) for what no platform could be given."""
+def check_hook_secret(secret: str, dialect: str) -> None:
+    """Raise `Refused` (`invalid_field`) for what the platform could not have, or could not be given."""
     if not SECRET.fullmatch(secret):
         raise Refused("invalid_field", "A secret must be 8 to 256 printable ASCII characters without spaces.")
+    check_start_secret(dialect, secret, partial(Refused, "invalid_field"))
+
+
+def check_start_secret(dialect: str, secret: str, error: Callable[[str], Exception]) -> None:
+    """Raise this error for what cannot be the secret of a dialect, or not be used here."""
+    try:
+        if dialect in CALL_STARTS:
+            CALL_STARTS[dialect].check_secret(secret)
+    except ValueError as wrong:
+        raise error(str(wrong)) from None
 
 
 def new_hook_secret() -> str:
@@ -131,12 +150,13 @@ def new_hook_secret() -> str:
 
 
 def parse_hook_secrets(given: tuple[str, ...], default_project: str) -> dict[tuple[str, str], str]:
-    """Secrets of the settings by project and dialect. Raises `ValueError`, which quotes none of them."""
+    """Secrets of the settings by project and dialect. Raises `CannotStart`, which quotes none of them."""
     found: dict[tuple[str, str], str] = {}
     for one in given:
         match = HOOK_SECRET.fullmatch(one)
         if match is None:
-            raise ValueError("A hook secret is PROJECT/DIALECT=SECRET, or DIALECT=SECRET.")
+            raise CannotStart("A hook secret is DIALECT=SECRET, or PROJECT/DIALECT=SECRET.")
+        check_start_secret(match[2], match[3], CannotStart)
         found[match[1] or default_project, match[2]] = match[3]
     return found
 

@@ -102,6 +102,11 @@ PORTION = 20
 SELECT_PORTION = "select turn, number from transcript_messages where stream = :key limit :limit"
 DELETE_SESSION = "delete from transcript_sessions where stream = :key"
 MEASURE_SESSION = "select count(*), coalesce(sum(length), 0) from transcript_messages where stream = :key"
+SELECT_NEWEST = """
+    select stream, turn, number, position, role, said_ms, substr(text, 1, cast(:length as integer)), 0.0
+    from transcript_messages
+    where stream = :key order by turn desc, number desc limit :limit
+"""
 PASSAGE_FIELDS = ("turn", *Passage.__struct_fields__[1:])
 PASSAGE_COLUMNS = columns(PASSAGE_FIELDS)
 SELECT_TURNS = f"select {PASSAGE_COLUMNS} from transcript_messages where stream = :key and turn in :turns"
@@ -218,6 +223,18 @@ class TranscriptIndex:
             return []
         rows = await self.index.read(lambda connection: self.words.find(connection, query))
         return [FoundMessage(*row) for row in rows]
+
+    async def newest_messages(self, keys: Sequence[int], limit: int, length: int) -> list[FoundMessage]:
+        """The messages that were heard last in each of these sessions, at most `limit` of each, the newest first.
+
+        Of each text there are the first `length` characters.
+        """
+
+        def job(connection: Connection) -> list[FoundMessage]:
+            rows = (connection.rows(SELECT_NEWEST, key=key, limit=limit, length=length) for key in keys)
+            return [FoundMessage(*row) for some in rows for row in some]
+
+        return await self.index.read(job) if keys else []
 
     async def find_sessions(self, scope: QueryScope, words: Sequence[QueryWord], limit: int) -> list[int]:
         """The keys of sessions in which all of these words were said in one message.

@@ -83,6 +83,9 @@ class Metrics:
         )
         too_many = "Connections refused or closed because there were too many, by port."
         self.connections_refused = count("connections_refused", too_many, kind=("websocket", "rest"))
+        self.call_starts = count(
+            "call_starts", "Questions of platforms at the start of a call, by what was known.", dialect=(), result=()
+        )
         self.observations = self.gauge("observations", "Calls that this process is observing.")
         self.observer_connections = count(
             "observer_connections", "Connections to vendors of observed calls, by result.", dialect=(), result=()

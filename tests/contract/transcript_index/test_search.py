@@ -170,3 +170,14 @@ async def test_sessions_are_found_by_all_words_of_a_message(store: Store) -> Non
     assert await found("walnut lake") == []
     assert [second] == await found("lake", user_id="bob")
     assert await found("???") == []
+
+
+async def test_the_newest_messages_of_sessions(store: Store) -> None:
+    """Of each session the last ones, the newest first, with as much of their texts as was asked for."""
+    first = await index_call(store, "s", *CALL)
+    second = await index_call(store, "t", "Hello.", "Good-bye.")
+    find = store.transcript_index.newest_messages
+    assert [CALL[3], CALL[2], "Good-bye.", "Hello."] == [one.text for one in await find([first, second], 2, 100)]
+    assert [one.text for one in await find([second], 5, 2)] == ["Go", "He"]
+    assert await find([], 5, 100) == []
+    assert await find([first + second + 1], 5, 100) == []

@@ -60,7 +60,7 @@ PURE_MODULES = frozenset(
     """
     __future__ array base64 binascii bisect collections difflib fractions functools hashlib hmac ipaddress itertools
     json math operator re types typing unicodedata urllib.parse
-    jsonschema_rs msgspec
+    cryptography jsonschema_rs msgspec
     voicemem
 """.split()  # noqa: SIM905 (a list would be a page long)
 )

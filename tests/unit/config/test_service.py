@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from voicemem.config.service import (
     check_service_settings,
     is_loopback,
     parse_address,
+    parse_assistants,
     parse_memories_ttl,
+    parse_variables,
     shown_store,
 )
 from voicemem.errors import CannotStart
@@ -223,3 +226,34 @@ def test_how_long_memories_cannot_be_kept(given: str) -> None:
     """The sentence says what would be right."""
     with pytest.raises(CannotStart, match="write KIND=90d"):
         check_service_settings(Settings(memories_ttl=tuple(given.split(","))))
+
+
+def test_variables_are_texts_numbers_and_booleans() -> None:
+    """By their names; without the setting there are none."""
+    assert parse_variables(None) == {}
+    given = '{"tier": "none", "open": true, "lines": 3, "rate": 0.5}'
+    assert parse_variables(given) == {"tier": "none", "open": True, "lines": 3, "rate": 0.5}
+
+
+LONG = {"a": "x" * 4001}
+
+
+@every_row(
+    "given",
+    [
+        *("", "[]", "none", '"x"', '{"a": NaN}', '{"a": null}', '{"a": []}', '{"a": {}}', '{"": 1}', '{"a-b": 1}'),
+        *('{"1a": 1}', '{"memory": ""}', '{"caller_known": "yes"}', json.dumps(LONG), json.dumps({"x" * 65: 1})),
+    ],
+)
+def test_what_is_no_variable_keeps_the_service_from_starting(given: str) -> None:
+    """The sentence says what would have been right."""
+    with pytest.raises(CannotStart, match=r"ariable"):
+        check_service_settings(Settings(variables=given))
+
+
+def test_an_assistant_is_for_all_projects_or_one() -> None:
+    """ID, or PROJECT=ID."""
+    assert parse_assistants(("asst_1", "shop=asst-2")) == {None: "asst_1", "shop": "asst-2"}
+    for given in (("a b",), ("",), ("shop=",), ("a", "b"), ("shop=a", "shop=b"), ("a/b=c",)):
+        with pytest.raises(CannotStart, match="PROJECT=ID"):
+            parse_assistants(given)

@@ -1,19 +1,24 @@
 """Calls at other stacks: their platforms' webhooks, with their signing secrets, and calls that the service observes."""
 
+import asyncio
+import logging
 from functools import partial
 from typing import Annotated, NoReturn
 
 from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from voicemem.dialects.dialect import Dialect
-from voicemem.errors import Refused
+from voicemem.context.call_starts import LONGEST_S
+from voicemem.dialects.call_starts import CALL_STARTS, CallStart, StartAnswer
+from voicemem.dialects.dialect import Verify
+from voicemem.errors import InvalidFrame, Refused, StoreUnavailable, VoicememError
 from voicemem.observer.vendors import find_vendor
+from voicemem.protocol.codec import decode_body
 from voicemem.protocol.types import JsonObject, Name, Reason, SessionId, matching
 from voicemem.security.access import DEFAULT_PROJECT, Gate, Grant
 from voicemem.security.audit import Act, audit
 from voicemem.security.callers import Fact
-from voicemem.security.hook_secrets import find_hooked, new_hook_secret, read_target
+from voicemem.security.hook_secrets import check_hooked, find_hooked, new_hook_secret, read_target
 from voicemem.server.http.request import DECODING, GRANT, get_stream, json_response, read_body, read_struct, services_of
 from voicemem.server.http.routes import JSON, ResponseSpec, Routes, Tag, optional
 from voicemem.server.rest.webhooks import NewSecret
@@ -21,12 +26,15 @@ from voicemem.sessions.inbound_webhooks import MAX_HOOK_BYTES, HookAddress
 from voicemem.store.observations import Observation, ObservationState
 from voicemem.store.streams import Stream
 
+LOG = logging.getLogger("voicemem.call_starts")
 ROUTES = Routes()
 HOOKS = Tag("hooks", "Inbound webhooks: those of other stacks' platforms, and their signing secrets.")
 HOOK = "/v1/hooks/{dialect}/secret"
+MAX_START_BYTES = 256 * 1024
+"""A longer webhook asks nothing at the start of a call."""
 NOT_TAKEN = (
     "The webhook has no valid signature of its project, or an old one; where no secret is set for its dialect, it needs"
-    " a key of the project with the scope ingest."
+    " a key of the project with the scope ingest, or read at the start of a call."
 )
 NAMED_BY_KEY = (
     "The signature does not cover the URL: session_id and user_id need a key in Authorization, or stand in the token t"
@@ -59,10 +67,28 @@ class HookTaken(Struct, frozen=True):
     refused: Reason | UnsetType = UNSET
 
 
+ANSWERED = {"assistant_id": "assistantId", "assistant_overrides": "assistantOverrides"}
+
+
+class StartAnswered(Struct, frozen=True, rename=ANSWERED):
+    """The answer to a question at the start of a call, as its platform takes it.
+
+    `call_inbound` or `chat_inbound` for Retell, `dynamic_variables` for Telnyx and, with a `type`, ElevenLabs,
+    `assistantId` and `assistantOverrides` for Vapi.
+    """
+
+    call_inbound: JsonObject | UnsetType = UNSET
+    chat_inbound: JsonObject | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+    dynamic_variables: JsonObject | UnsetType = UNSET
+    assistant_id: str | UnsetType = UNSET
+    assistant_overrides: JsonObject | UnsetType = UNSET
+
+
 @ROUTES.add(
     "POST /v1/hooks/{dialect}",
     None,
-    HookTaken,
+    HookTaken | StartAnswered,
     JsonObject,
     "unauthorized token_expired forbidden rate_limited unknown_dialect malformed_frame missing_field seq_required "
     "quota_exceeded",
@@ -72,12 +98,20 @@ async def take_hook(request: web.Request, query: HookQuery) -> web.Response:
     """Take a webhook of another stack's platform; the answer comes once it is on disk.
 
     It must be signed with a secret that the project or the operator has set for this dialect. Without one, a key with
-    the scope `ingest` is needed, in `Authorization`.
+    the scope `ingest` is needed, in `Authorization`. A question at the start of a call is answered within 300 ms with
+    what is known of the caller; a key needs the scope `read` for it.
     """
-    services = services_of(request)
-    dialect = find_hooked(request.match_info["dialect"])
+    services, name = services_of(request), request.match_info["dialect"]
+    check_hooked(name)
     body = await read_body(request, MAX_HOOK_BYTES)
-    address = await address_of(request, query, dialect, body)
+    start = start_in(name, body)
+    if start is not None:
+        return await answer_start(request, query, name, body, start)
+    dialect = find_hooked(name)
+    hook = CALL_STARTS[name] if dialect is None or dialect.hook is None else dialect.hook
+    address = await address_of(request, query, name, body, hook.verify)
+    if dialect is None:
+        return json_response(HookTaken(None, 0))
     read = partial(services.inbound_webhooks.read, dialect, body)
     reduced, caller = await request.app[DECODING].decode(len(body), read, address.project)
     taken = await services.inbound_webhooks.record(dialect, reduced, address, caller)
@@ -85,18 +119,55 @@ async def take_hook(request: web.Request, query: HookQuery) -> web.Response:
     return json_response(HookTaken(taken.session_id, taken.stored, refused))
 
 
-async def address_of(request: web.Request, query: HookQuery, dialect: Dialect, body: bytes) -> HookAddress:
+def start_in(dialect: str, body: bytes) -> CallStart | None:
+    """Return the question in a webhook that asks at the start of a call."""
+    asks = CALL_STARTS.get(dialect)
+    if asks is None or asks.mark not in body or len(body) > MAX_START_BYTES:
+        return None
+    try:
+        value = decode_body(body, MAX_START_BYTES)
+    except (Refused, InvalidFrame):  # which is said to senders that show a credential
+        return None
+    return asks.read(value) if isinstance(value, dict) else None
+
+
+async def answer_start(
+    request: web.Request, query: HookQuery, dialect: str, body: bytes, start: CallStart
+) -> web.Response:
+    """Answer in time, without what is known where the store is slow or away. Raises `Refused`, and `RateLimited`."""
+    services = services_of(request)
+    starts, project, user_id = services.call_starts, query.project or DEFAULT_PROJECT, None
+    variables, result = starts.nothing, "late"
+    try:
+        async with asyncio.timeout(LONGEST_S):
+            address = await address_of(request, query, dialect, body, CALL_STARTS[dialect].verify, "read")
+            project = address.project
+            user_id = address.user_id or await services.callers.user_of(project, dialect, start.caller)
+            variables = starts.nothing if user_id is None else await starts.known(project, user_id, start.call_id)
+            result = "known" if variables["caller_known"] == "yes" else "unknown"
+    except Exception as error:  # whatever it is, the phone is ringing
+        if isinstance(error, VoicememError) and not isinstance(error, StoreUnavailable):
+            raise
+        LOG.warning("A call of %s begins without what is known of its caller: %s", dialect, type(error).__name__)
+    services.telemetry.metrics.call_starts.labels(dialect, result).inc()
+    answer = StartAnswer(variables, user_id, starts.assistant_of(project))
+    return json_response(CALL_STARTS[dialect].answer(start, answer))
+
+
+async def address_of(
+    request: web.Request, query: HookQuery, dialect: str, body: bytes, verify: Verify, scope: str = "ingest"
+) -> HookAddress:
     """Return where a webhook belongs, if its sender may send it. Raises `Refused`, and `RateLimited`.
 
     A sender without a valid signature or key gets one answer, whether the project is there, and has a secret, or not.
     """
     services, names = services_of(request), (query.session_id, query.user_id)
     project = query.project or DEFAULT_PROJECT
-    secrets = await services.hook_secrets.verifying(project, dialect.name)
-    signed = services.inbound_webhooks.is_signed(dialect, body, request.headers, secrets)
+    secrets = await services.hook_secrets.verifying(project, dialect)
+    signed = services.inbound_webhooks.is_signed(verify, body, request.headers, secrets)
     grant = None if signed and names == (None, None) else await key_of(request, signed)
     if grant is not None:
-        grant.require("ingest")
+        grant.require(scope)
         named = project if signed else query.project
         is_free = signed and grant.key_id is None  # without keys, everyone on this machine may name a session
         if not is_free and named not in (None, grant.project):
@@ -107,7 +178,7 @@ async def address_of(request: web.Request, query: HookQuery, dialect: Dialect, b
     key_id = None if grant is None else grant.key_id
     if query.t is None:
         return HookAddress(project, *names, key_id)
-    target = read_target(query.t, project, dialect.name, services.store.directory.cursor_secret)
+    target = read_target(query.t, project, dialect, services.store.directory.cursor_secret)
     session_id, user_id = query.session_id or target.session_id, query.user_id or target.user_id
     return HookAddress(project, session_id, user_id, key_id, binds=grant is None and target.session_id is not None)
 

@@ -1,0 +1,134 @@
+"""What is known of a caller, from memories and earlier calls, as variables for a platform at the start of a call.
+
+The phone is ringing meanwhile, so nothing here waits for long, and nothing is written.
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+
+from voicemem.config.context import DEFAULT_RECALL
+from voicemem.context.policies import Policies
+from voicemem.context.recall import MESSAGE, Recall, RecalledLine, dated, day_of, fitting, render
+from voicemem.dialects.call_starts import Value, Variables
+from voicemem.dialects.dialect import session_id_of
+from voicemem.errors import StoreUnavailable
+from voicemem.protocol.quoting import quoted
+from voicemem.runtime import Clock
+from voicemem.store.memories import AnyOf, MemoryFilter, NoneOf
+from voicemem.store.port import Store
+from voicemem.store.records import SessionFilter
+from voicemem.store.scopes import Scope, scope_of
+from voicemem.store.streams import Stream
+from voicemem.store.transcript_index import FoundMessage
+
+LONGEST_S = 0.2
+"""How long an answer may take; the rest of 300 ms is for the way of the answer itself."""
+INDEXING_S, HEARD_S = 0.1, 0.08
+"""How much of that may go into indexing what was said just now, and into reading what was heard."""
+MAX_TOKENS = 300
+CALLS, MESSAGES = 5, 20
+"""Earlier calls, and messages of each, that are looked at."""
+MEMORIES = 40
+LONGEST_TEXT = 400
+"""Characters of a message that are shown."""
+MINUTE_MS, MINUTES_OF_DAY = 60_000, 1_440
+PLACEHOLDER = re.compile(r"\{(?=[{%#])")
+"""The beginning of what a platform's templates would replace."""
+NOTHING: Variables = {"memory": "", "last_call": "", "caller_known": "no"}
+
+
+class CallStarts:
+    """Finds what is known of a caller.
+
+    `index_first` has the sessions indexed that a look concerns. `defaults` are the operator's further variables,
+    `assistants` Vapi's by project.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        recall: Recall,
+        policies: Policies,
+        clock: Clock,
+        index_first: Callable[[Callable[[Stream], bool]], Awaitable[None]],
+        defaults: Mapping[str, Value],
+        assistants: Mapping[str | None, str],
+    ) -> None:
+        self.store = store
+        self.recall = recall
+        self.count = policies.counter(None).count
+        self.clock = clock
+        self.index_first = index_first
+        self.nothing: Variables = {**defaults, **NOTHING}
+        self.assistants = assistants
+
+    def assistant_of(self, project: str) -> str | None:
+        """The assistant that answers the calls of a project at Vapi."""
+        return self.assistants.get(project, self.assistants.get(None))
+
+    async def known(self, project: str, user_id: str, call_id: str | None) -> Variables:
+        """Return the variables about a user, whose call `call_id` begins. Raises `StoreUnavailable`."""
+        with suppress(TimeoutError, StoreUnavailable):
+            async with asyncio.timeout(INDEXING_S):
+                whose = await self.store.users.query_scope(Scope(project, user_id=user_id))
+                await self.index_first(lambda stream: whose.includes(scope_of(stream)))
+        own = None if call_id is None else session_id_of(call_id)
+        calls, memories = await asyncio.gather(
+            self.earlier_calls(project, user_id, own), self.memory_lines(project, user_id, own)
+        )
+        if not calls and not memories:
+            return self.nothing
+        heard = await self.newest_messages([one.key for one in calls])
+        said = sorted((one for one in heard if one.role == "user"), key=lambda one: one.said_ms, reverse=True)
+        lines = fitting([*memories, *map(line_of, said)], MAX_TOKENS, self.count)
+        last = {"memory": render(lines) if lines else "", "last_call": last_call(calls, heard), "caller_known": "yes"}
+        return {**self.nothing, **{name: PLACEHOLDER.sub("{ ", value) for name, value in last.items()}}
+
+    async def earlier_calls(self, project: str, user_id: str, own: str | None) -> list[Stream]:
+        """The user's newest sessions without a namespace, the newest first."""
+        found = await self.store.journal.list_sessions(SessionFilter(project=project, user_id=user_id, limit=CALLS + 1))
+        return [one for one in found if one.id != own and scope_of(one).namespace is None][:CALLS]
+
+    async def newest_messages(self, keys: Sequence[int]) -> list[FoundMessage]:
+        """What was heard last on these calls; nothing where the index is slow or away, which may be so by itself."""
+        with suppress(TimeoutError, StoreUnavailable):
+            async with asyncio.timeout(HEARD_S):
+                return await self.store.transcript_index.newest_messages(keys, MESSAGES, LONGEST_TEXT)
+        return []
+
+    async def memory_lines(self, project: str, user_id: str, own: str | None) -> list[RecalledLine]:
+        """The user's memories, pinned ones and preferences first, then the newest."""
+        filter = MemoryFilter(
+            project=project,
+            namespaces=AnyOf((None,)),
+            user_ids=AnyOf((user_id,)),
+            session_ids=None if own is None else NoneOf((own,)),
+            kinds=AnyOf(tuple(kind for kind in DEFAULT_RECALL.kinds if kind != MESSAGE)),
+            unexpired_at_ms=self.clock(),
+            limit=MEMORIES,
+        )
+        rows = await self.recall.memories_for(filter, [])
+        return [RecalledLine(f"{day}: {quoted(row.text)}", at, row.id) for row, day, at in dated(rows)]
+
+
+def line_of(message: FoundMessage) -> RecalledLine:
+    return RecalledLine(f"{day_of(message.said_ms)}, {said_by(message)}", message.said_ms)
+
+
+def said_by(message: FoundMessage) -> str:
+    """A message as data: who said it, and the text as a JSON string on one line."""
+    cut = message.text if len(message.text) < LONGEST_TEXT else f"{message.text}…"
+    return f"{message.role}: {quoted(cut)}"
+
+
+def last_call(calls: Sequence[Stream], heard: Sequence[FoundMessage]) -> str:
+    """When the newest call was, and the message that was heard last on it."""
+    if not calls:
+        return ""
+    last = next((message for message in heard if message.key == calls[0].key), None)
+    at = calls[0].started_ms if last is None else last.said_ms
+    hour, minute = divmod(at // MINUTE_MS % MINUTES_OF_DAY, 60)
+    shown = f"{day_of(at)}, {hour:02}:{minute:02} UTC"
+    return shown if last is None else f"{shown}, {said_by(last)}"
