@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from voicemem.context.formats import INSTRUCTION_ROLES
 from voicemem.errors import Refused
-from voicemem.llm.completions import content_text
+from voicemem.llm.completions import MAX_EXTRA_BYTES, MESSAGE_FIELDS, content_text, further_fields
 from voicemem.protocol.explanations import explain
 from voicemem.protocol.types import JsonObject
 
@@ -23,6 +23,9 @@ class AskedMessage(Struct, frozen=True):
     content: str | list[Any] | None = None
     tool_call_id: str | None = None
     tool_calls: Any = None
+
+
+ASKED_FIELDS = MESSAGE_FIELDS.union(AskedMessage.__struct_fields__)
 
 
 class ChatRequest(Struct, frozen=True):
@@ -40,6 +43,8 @@ class ChatTurn(Struct, frozen=True):
     model: str | None
     messages: list[AskedMessage]
     instructions: list[JsonObject]
+    extra: dict[int, JsonObject]
+    """Further fields of the messages with tool calls, by index: their LLM wants them back."""
     fields: JsonObject
     """All but `messages`, `model` and `stream`."""
 
@@ -59,8 +64,15 @@ def read_request(payload: JsonObject) -> ChatTurn:
         model=request.model,
         messages=messages,
         instructions=[message for message in raw if message["role"] in INSTRUCTION_ROLES],
+        extra={index: extra_fields(message) for index, message in enumerate(raw) if message.get("tool_calls")},
         fields={name: value for name, value in payload.items() if name not in ("messages", "model", "stream")},
     )
+
+
+def extra_fields(message: JsonObject) -> JsonObject:
+    """The further fields of a message, as far as the memory keeps those of an LLM's."""
+    extra = further_fields(message, ASKED_FIELDS)
+    return extra if len(msgspec.json.encode(extra)) <= MAX_EXTRA_BYTES else {}
 
 
 def with_images(body: JsonObject, asked: Sequence[AskedMessage]) -> JsonObject:

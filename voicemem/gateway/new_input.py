@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, structs
@@ -13,6 +13,7 @@ from voicemem.gateway.alignment import Hints, Meeting, Spoken, find_meeting, may
 from voicemem.gateway.chat_request import AskedMessage
 from voicemem.llm.completions import MAX_ID_CHARACTERS, content_text, further_call_fields
 from voicemem.protocol.events import LlmCancel, MessageEvent, ProducedEvent, ToolCall, ToolResult
+from voicemem.protocol.types import JsonObject
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.transcript.cutting import units_of
 from voicemem.transcript.messages import WANTED_BACK, Forgotten
@@ -55,7 +56,10 @@ class InputReader:
         messages: Sequence[AskedMessage],
         clock: Callable[[], int],
         new_id: Callable[[], str],
+        extra: Mapping[int, JsonObject] | None = None,
     ) -> None:
+        """`extra` are further fields of messages with tool calls, by index."""
+        self.extra = extra or {}
         self.state = read_model.state
         self.known = read_model.current_messages()
         self.messages = messages
@@ -276,8 +280,8 @@ class InputReader:
 
     def take_calls(self, index: int, turn: int, made: dict[str, int]) -> None:
         """Take tool calls that the memory does not know: they were made before it began, or beside the gateway."""
-        calls = self.calls[index]
-        group = {"group": calls[0]["id"]} if len(calls) > 1 else {}
+        calls, extra = self.calls[index], self.extra.get(index)
+        of_message = ({"group": calls[0]["id"]} if len(calls) > 1 else {}) | ({"message": extra} if extra else {})
         for call in calls:
             if call["id"] in self.state.tool_calls or call["id"] in made:
                 continue
@@ -285,7 +289,7 @@ class InputReader:
                 self.ignored.append(index)
                 continue
             made[call["id"]] = turn
-            wanted = call["wanted_back"] | group
+            wanted = call["wanted_back"] | of_message
             metadata = {WANTED_BACK: wanted} if wanted else None
             event = ToolCall(turn_id=turn, call_id=call["id"], name=call["name"], arguments=call["arguments"])
             self.events.append(structs.replace(event, metadata=metadata))

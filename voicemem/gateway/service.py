@@ -129,7 +129,8 @@ class Gateway:
             for _ in range(MAX_APPEND_ATTEMPTS):
                 stream = await self.close_unfinished_replies(stream, lease)
                 read_model = await self.read_models.get(stream)
-                new_input = InputReader(read_model, chat_turn.messages, self.clock, self.new_id).read()
+                reader = InputReader(read_model, chat_turn.messages, self.clock, self.new_id, chat_turn.extra)
+                new_input = reader.read()
                 if not new_input.events:
                     return stream, new_input
                 after = await record(self.deps.recorder, lease, new_input.events, read_model.position)

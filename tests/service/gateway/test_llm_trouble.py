@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterable
 from pathlib import Path
 from typing import Any
@@ -188,6 +189,34 @@ async def test_how_long_is_waited_can_be_set(serve: Serve, stream: bool) -> None
                 assert "One. Two. Three. Four." == await ask(client, "Hi.")
             error = await failed(client, stream)
         assert (504, "llm_timeout") == (error.status_code, problem(error)["reason"])
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_model_that_answers_for_ten_minutes(serve: Serve, stream: bool) -> None:
+    """It is hung up on at `llm-total-timeout`, with what was said kept; others are answered meanwhile, and the same
+    words afterwards.
+    """
+    endless = Script(["word "] * 12_000, pause_s=0.05 if stream else 600.0)
+    async with llm_server(endless, Script(["Other."]), Script(["Hello."])) as llm:
+        app = await serve(llm_url=llm.url, llm_total_timeout=1.0, llm_timeout=20.0)
+        api = RestClient(app)
+        await api.create()
+        await api.create("other")
+        async with openai_client(app) as client, openai_client(app, session_id="other") as other:
+            began = time.monotonic()
+            asked = asyncio.create_task(ask_and_collect(client, user_message("Hi."), stream))
+            await eventually(1, lambda: asyncio.sleep(0, len(llm.requests)))
+            assert "Other." == await ask(other, "Hi.")
+            assert not asked.done()
+            with pytest.raises(APIError):
+                await asked
+            assert 1.0 <= time.monotonic() - began < 20.0
+            await eventually(1, lambda: asyncio.sleep(0, llm.hung_up))
+            assert "timeout" == (await error_of(api))["code"]
+            said = [text for role, text in role_and_text(await api.contents()) if role == "assistant"]
+            assert [True] * stream == [text.startswith("word word ") for text in said]
+            assert "Hello." == await ask(client, "Hi.")
+        assert 1 == role_and_text(await api.contents()).count(("user", "Hi."))
 
 
 async def test_nobody_there(serve: Serve) -> None:

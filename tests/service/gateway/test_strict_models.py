@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -50,6 +51,26 @@ async def test_one_system_message_says_it_all(serve: Serve) -> None:
         await api.patch("/v1/sessions/s", {"llm": {"system": "separate"}})
         await client.chat.completions.create(model="any", messages=asked)
         assert ["system", "developer", "system", "system"] == roles(llm.last)[:4]
+
+
+async def test_a_request_begins_as_the_one_before(serve: Serve) -> None:
+    """With tools, instructions and a document: what a provider has cached of a request is the next one's beginning."""
+    call = Script(["One moment."], tools=[{"id": "c", "name": "menu", "arguments": "{}"}])
+    memory = {"working_memory": {"template": "- Name:"}, "memory": {"policy": "full"}}
+    asked: Any = [{"role": "system", "content": "Be brief."}]
+    async with service_with_llm(serve, Script(["Hi."]), call, Script(["Soup."]), **memory) as (_, client, llm):
+        for words in ("Hello.", "The menu?", None, "And?", "More?"):
+            asked += user_message(words) if words else [{"role": "tool", "tool_call_id": "c", "content": "Soup"}]
+            message = await ask_and_collect(client, asked, words != "And?", tools=[TOOL])
+            calls = [
+                {"id": id, "type": "function", "function": {"name": name, "arguments": text}}
+                for id, name, text in message.calls
+            ]
+            asked.append({"role": "assistant", "content": message.text} | ({"tool_calls": calls} if calls else {}))
+        bodies = [request.body["messages"] for request in llm.requests]
+        assert 5 == len(bodies)
+        for before, after in pairwise(bodies):
+            assert before == after[: len(before)]
 
 
 async def test_an_agent_that_speaks_first_is_answered(serve: Serve) -> None:

@@ -24,6 +24,8 @@ from voicemem.protocol.types import JsonObject
 UPDATE = {"id": "u1", "name": "update_working_memory", "arguments": ['{"content":', ' {"name": "Ann"}}']}
 GET = {"id": "g1", "name": "get_working_memory", "arguments": "{}"}
 THEIRS = {"id": "t1", "name": "find_room", "arguments": '{"nights": 2}'}
+RAIN = {"role": "assistant", "content": "Rain."}
+ROOM: Any = {"type": "function", "function": {"name": "find_room", "parameters": {"type": "object"}}}
 JSON_MEMORY = {"schema": {"type": "object"}, "tools": True}
 
 
@@ -183,6 +185,48 @@ async def test_what_the_llm_wants_back_with_a_tool_call(serve: Serve) -> None:
             assert ("A tool.", signature) == (sent["reasoning_content"], sent["tool_calls"][0]["extra_content"])
             await ask(client, "And now?")
         assert "A tool." not in json.dumps(await api.contents())
+
+
+async def test_what_an_llm_wants_back_of_calls_that_only_the_client_knows(serve: Serve) -> None:
+    """Of a call before the session began, as of one of its own: also in later requests, which do not have it."""
+    signature = {"google": {"thought_signature": "c2ln"}}
+    function = {"name": "weather", "arguments": "{}"}
+    calls = [{"id": id, "type": "function", "function": function} for id in "cd"]
+    calls[0]["extra_content"] = signature
+    asked: Any = [
+        *user_message("The weather?"),
+        {"role": "assistant", "content": None, "reasoning_content": "A tool.", "name": "bot", "tool_calls": calls},
+        *({"role": "tool", "tool_call_id": id, "content": "rain"} for id in "cd"),
+    ]
+    async with service_with_llm(serve, Script(["Rain."])) as (api, client, llm):
+        await ask_and_collect(client, asked, True)
+        for _ in range(2):
+            assert asked[1:] == [one for one in llm.last["messages"] if one["role"] != "user" and one != RAIN][:3]
+            await ask(client, "And now?")
+        assert "A tool." not in json.dumps(await api.contents())
+
+
+async def test_a_tool_of_the_caller_s_that_is_called_without_end(serve: Serve) -> None:
+    """Each request is one of the LLM's; each call stands once, under an id of its own, and the words stand once."""
+    again = Script(tools=[{"id": "c", "name": "find_room", "arguments": '{"nights": 2}'}])
+    conversation: Any = user_message("A room.")
+    async with service_with_llm(serve, again, memory={"policy": "window", "max_tokens": 300}) as (api, client, llm):
+        for number in range(40):
+            message = await ask_and_collect(client, conversation, number % 2 == 0, tools=[ROOM])
+            ((id, name, arguments),) = message.calls
+            call = {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+            conversation += [
+                {"role": "assistant", "content": None, "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": id, "content": f"none {number}"},
+            ]
+        assert 40 == len(llm.requests) == len({one["tool_call_id"] for one in conversation if one["role"] == "tool"})
+        shown = [one["content"] for one in llm.last["messages"] if one["role"] == "tool"]
+        assert [f"none {number}" for number in range(39)] == shown
+        llm.then(Script(["No room."]))
+        assert "No room." == (await ask_and_collect(client, conversation, True, tools=[ROOM])).text
+        assert [("user", "A room."), ("assistant", "No room.")] == role_and_text(await api.contents())
+        kinds = [row["event"]["type"] for row in await api.journal()]
+        assert 40 == kinds.count("tool.call") == kinds.count("tool.result")
 
 
 @pytest.mark.parametrize("more", [{}, {"tool_choice": "required"}, {"parallel_tool_calls": False}])
