@@ -200,7 +200,7 @@ class Call:
             self.caller.transport.write(confirming(head, self.request.confirmed if status == SWITCHING else None))
             if status == SWITCHING:
                 try:
-                    memory = self.memories.begin(self.dialect, self.request.session_id, self.request.user_id, self.key)
+                    memory = self.memories.begin(self.request, self.key)
                     self.recording = Recording(memory, self.reads)
                 except Exception:  # the call continues
                     LOG.exception("A call is not remembered")

@@ -3,8 +3,10 @@
 import asyncio
 import hashlib
 import logging
+import re
 import time
 from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -15,11 +17,13 @@ from msgspec import Struct, ValidationError, convert
 from voicemem.client import Client, ClientError, Options, RequestRefused
 from voicemem.client.options import Room
 from voicemem.client.transport.rest import RestClient, session_path
+from voicemem.dialects.dialect import Dialect, Frame
 from voicemem.dialects.registry import DIALECTS
 from voicemem.errors import Refused
-from voicemem.integrations.tee.memory import CallMemory, Times
-from voicemem.proxy.requests import CallRequest
+from voicemem.integrations.tee.memory import CallMemory, Crossing, FrameQueue, ReducedCrossing, Times
+from voicemem.proxy.requests import OUR_CREDENTIAL, CallRequest
 from voicemem.proxy.settings import Settings
+from voicemem.redaction.texts import redact_value, rules_of
 from voicemem.security.rate_limits import TOO_MANY_WRONG_KEYS
 
 LOG = logging.getLogger("voicemem.proxy")
@@ -145,6 +149,26 @@ class KeyCheck:
         return "no scope" if me.keys_required and not {"ingest", "admin"} & {*me.scopes} else "good"
 
 
+class DiscreetQueue(FrameQueue):
+    """Takes the messages of a call, and forwards them without what its caller shows as credentials."""
+
+    def __init__(
+        self,
+        credentials: Iterable[str],
+        dialect: Dialect,
+        keep_typed: bool,
+        forward: Callable[[ReducedCrossing], object],
+    ) -> None:
+        super().__init__(dialect, keep_typed, forward)
+        longest_first = sorted(credentials, key=len, reverse=True)
+        secret = re.compile("|".join((*map(re.escape, longest_first), OUR_CREDENTIAL.pattern)))
+        self.rules = rules_of((), [lambda text: (found.span() for found in secret.finditer(text))])
+
+    def reduce(self, crossing: Crossing) -> Frame | None:
+        frame = super().reduce(crossing)
+        return None if frame is None else frame._replace(content=redact_value(frame.content, self.rules))
+
+
 @dataclass
 class SharedClient:
     """A client, and how many calls use it."""
@@ -168,8 +192,9 @@ class Memories:
         """Numbers of the frames of the calls that are over, by result."""
         self.tasks: set[asyncio.Task[None]] = set()
 
-    def begin(self, dialect: str, session_id: str | None, user_id: str | None, key: str | None) -> CallMemory:
+    def begin(self, request: CallRequest, key: str | None) -> CallMemory:
         """The memory of a new call. Raises `ValueError` for a key that cannot be one."""
+        dialect = request.upstream.dialect
         shared = self.clients.get(key)
         if shared is None or shared.client.error is not None:  # one that was refused may be welcome again
             client = Client(self.settings.ingest_url, self.settings.rest_url, key, options=self.options)
@@ -178,10 +203,11 @@ class Memories:
             shared.client,
             False,
             DIALECTS[dialect],
-            session_id,
+            request.session_id,
             side="vendor" if dialect in VENDOR_CALLS else "app",
             producer=dialect,
-            config=None if user_id is None else {"user_id": user_id},
+            config=None if request.user_id is None else {"user_id": request.user_id},
+            queue_kind=partial(DiscreetQueue, request.credentials),
             times=Times(linger_s=86_400.0),  # a memory may be away for a day
         )
         memory.on_left = partial(self.release, memory, shared)

@@ -151,6 +151,8 @@ class CallRequest(NamedTuple):
     """The caller's key of the memory, or a session token."""
     expires_s: float | None
     """When a session token expires, Unix seconds; None for a key."""
+    credentials: frozenset[str]
+    """All that the caller shows as credentials, which is not remembered."""
     confirmed: str | None = None
     """The subprotocol that the proxy confirms in place of the upstream, which does not see it."""
 
@@ -169,12 +171,12 @@ def read_request(request: Request, settings: Settings) -> CallRequest:
         raise Refused("unknown_dialect", no_such_dialect(dialect))
     check_handshake(request, rest, settings)
     session_id, user_id, query = split_query(query, request.value(SESSION_HEADER), request.value(USER_HEADER))
-    key = request.value(KEY_HEADER)
+    key, public_query = request.value(KEY_HEADER), query
     left_out, added, confirmed = [*OUR_HEADERS], Headers(), None
     if upstream.key is not None:
         shown = shown_credentials(request, query)
         key = key or shown.key
-        query, more = shown.public_query(query), shown.headers(request)
+        public_query, more = shown.public_query(query), shown.headers(request)
         if shown.has_credential(unquote_all(slash + rest)):
             raise Refused("invalid_http", "The path would show a key to the vendor; send it in X-Voicemem-Key.")
         left_out += [*more, upstream.key.header.lower(), "sec-websocket-protocol"]
@@ -190,8 +192,9 @@ def read_request(request: Request, settings: Settings) -> CallRequest:
         if session_id not in (None, claims.sub):
             raise Refused("forbidden", "A session token opens its own session alone.")
         session_id = claims.sub
-    head = handshake_head(upstream.target(slash + rest, query), upstream.authority, request, left_out, added)
-    return CallRequest(upstream, head, session_id, user_id, key, None if claims is None else claims.exp, confirmed)
+    head = handshake_head(upstream.target(slash + rest, public_query), upstream.authority, request, left_out, added)
+    expires_s = None if claims is None else claims.exp
+    return CallRequest(upstream, head, session_id, user_id, key, expires_s, credentials_in(request, query), confirmed)
 
 
 def check_handshake(request: Request, rest: str, settings: Settings) -> None:
@@ -280,19 +283,33 @@ def shown_credentials(request: Request, query: str) -> Shown:
             keys.append(value.partition(" ")[2].strip() if name == "authorization" else value)
     public, protocols, scheme = list[str](), protocols_of(request), None
     for before, name in zip(["", *protocols], protocols, strict=False):
-        if name.startswith(KEY_PROTOCOL):
-            keys.append(name.removeprefix(KEY_PROTOCOL))
-        elif before.lower() in KEY_SCHEMES:
-            keys.append(name)
-            scheme = before
+        key = key_in_protocol(before, name)
+        if key is not None:
+            keys.append(key)
+            scheme = before if key == name else scheme
         elif PUBLIC_PROTOCOL.fullmatch(name):
             public.append(name)
-    texts = {one for one in (request.value(KEY_HEADER), *keys) if one}
-    texts |= {value for name, value in request.headers if is_credential(name) and name.lower() not in HANDSHAKE}
-    texts |= {unquote_all(part.partition("=")[2]) for part in query.split("&") if is_credential(part.partition("=")[0])}
-    hidden = frozenset(one for one in texts if len(one) >= MIN_CREDENTIAL)
+    hidden = credentials_in(request, query)
     protocols = [name for name in public if not any(one in name for one in hidden)]
     return Shown(keys[0] if keys else None, hidden, tuple(protocols), scheme)
+
+
+def credentials_in(request: Request, query: str) -> frozenset[str]:
+    """All that a request shows as credentials, long enough that it does not stand elsewhere by chance."""
+    values = [value for name, value in request.headers if is_credential(name) and name.lower() not in HANDSHAKE]
+    parts = (part.partition("=") for part in query.split("&"))
+    texts = {unquote_all(value) for name, _, value in parts if is_credential(name)}
+    protocols = protocols_of(request)
+    keys = map(key_in_protocol, ["", *protocols], protocols)
+    texts.update(values, (value.partition(" ")[2].strip() for value in values), (key for key in keys if key))
+    return frozenset(one for one in texts if len(one) >= MIN_CREDENTIAL)
+
+
+def key_in_protocol(before: str, name: str) -> str | None:
+    """The key in a subprotocol that stands behind another one; None for one without a key."""
+    if name.startswith(KEY_PROTOCOL):
+        return name.removeprefix(KEY_PROTOCOL)
+    return name if before.lower() in KEY_SCHEMES else None
 
 
 def is_credential(name: str) -> bool:

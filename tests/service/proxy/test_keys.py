@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 from contextlib import suppress
@@ -299,3 +300,40 @@ def test_settings_that_cannot_be() -> None:
     deepgram = parse_upstream_keys(["deepgram-agent=K"], {"K": "sk"})["deepgram-agent"]
     assert UpstreamKey("Authorization", "Token sk") == deepgram
     assert UpstreamKey("api-key", "sk") == parse_upstream_keys([f"{DIALECT}=api-key:K"], {"K": "sk"})[DIALECT]
+
+
+async def test_what_a_caller_shows_as_credentials_is_not_remembered(app: App) -> None:
+    """Wherever it stands in a message, in a text or in JSON within one; the messages themselves pass as they are."""
+    key = await make_key(app, "ingest", "read", project="shop")
+    api = RestClient(app, key)
+    others = "sk-vendors-0123456789", "cookie-0123456789", "query-0123456789"
+    texts = [f"I say {one}, twice {one}" for one in (key, *others)]
+    arguments = json.dumps({"header": f"Bearer {key}", "keys": [others[0]]})
+    items: list[dict[str, Any]] = [
+        *({"type": "message", "role": "user", "content": [{"type": "input_text", "text": one}]} for one in texts),
+        {"type": "function_call", "call_id": "c", "name": "fetch", "arguments": arguments},
+    ]
+    async with vendor_at() as (url, vendor), proxy_to(app, {DIALECT: url}) as proxy:
+        headers = {"Authorization": f"Bearer {others[0]}", "Cookie": others[1], "X-Voicemem-Key": key}
+        async with connect(f"{proxy.url(DIALECT)}?api_key={others[2]}", additional_headers=headers) as caller:
+            upstream = await vendor.connected
+            await upstream.send(FRAME)
+            for number, item in enumerate(items):
+                added = {
+                    "type": "conversation.item.added",
+                    "event_id": f"e{number}",
+                    "item": {"id": f"i{number}", **item},
+                }
+                frame = json.dumps(added).replace("sk-vendors", "sk-vend\\u006frs")
+                await upstream.send(frame)
+            frames = [str(await caller.recv()) for _ in range(len(items) + 1)]
+            assert all(one in "".join(frames) for one in (key, *others[1:]))
+            await remembered(api)
+
+            async def found() -> int:
+                return len(await api.journal("sess_1"))
+
+            await eventually(len(items) + 1, found)
+            kept = json.dumps(await api.journal("sess_1"))
+            assert [] == [one for one in (key, *others) if one in kept]
+            assert "I say ████" in kept.encode().decode("unicode_escape")

@@ -54,7 +54,7 @@ CLIENT = ("errors", "version", "backoff", "protocol", "dialects", "client")
 """All that the client imports from; it runs where the server is not installed."""
 INTEGRATIONS = (*CLIENT, "transcript", "integrations")
 """The same for the integrations, which run beside the client; `transcript` is how text is cut."""
-PROXY = (*INTEGRATIONS, "config", "security", "proxy")
+PROXY = (*INTEGRATIONS, "config", "security", "redaction", "proxy")
 """The same for the proxy, which stands beside the client; `security` is how a session token is read."""
 PURE_MODULES = frozenset(
     """

@@ -247,7 +247,7 @@ class CallMemory:
     keep_typed: bool = True
     ends: bool = True
     """True if the end of the connection is that of the session."""
-    queue_kind: type[FrameQueue] = FrameQueue
+    queue_kind: Callable[[Dialect, bool, Callable[[ReducedCrossing], object]], FrameQueue] = FrameQueue
     times: Times = Times()  # noqa: RUF009 (it is a constant)
 
     def __post_init__(self) -> None:
