@@ -89,7 +89,7 @@ FILLERS = in_all_spellings("""
     sim depois hífen traço espaço ponto
 """)
 """Words that people say between the digits of one number."""
-CHINESE_FILLERS = frozenset("嗯啊呃哦噢喔好的对對是然后後接着再和跟加杠点點空格横橫")
+CHINESE_FILLERS = frozenset("嗯啊呃哦噢喔呢吧嘛吗嗎呀啦哈诶欸哎好的对對是然后後接着再和跟加杠点點空格横橫")
 """The same in Chinese, character by character, since no spaces are between them."""
 GERMAN = ("ein", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun")
 DUTCH = ("een", "twee", "drie", "vier", "vijf", "zes", "zeven", "acht", "negen")
@@ -193,6 +193,26 @@ def number_of_character(char: str) -> Number | None:
     if value in MULTIPLIERS and any(unicodedata.category(one) == "Lo" for one in plain):
         return None
     return Number(len(str(int(abs(value)))), int(value in range(20, 100, 10)))
+
+
+MOST_IN_WORD = 4
+"""Numerals in a row that may be a part of a word."""
+
+
+def end_in_word(text: str, start: int) -> int:
+    """Return the end of numerals that are only a part of a word, as in 什么, 一个, 千万别; `start` where they may be
+    a number.
+
+    They say one digit at most, and the word goes on behind them.
+    """
+    end, digits = start, 0
+    while end < min(len(text), start + MOST_IN_WORD) and NUMERIC_CHARACTERS[ord(text[end])] == NUMERIC:
+        digits += number_of_character(text[end]) is not None
+        end += 1
+    word = text[start : end + 1]
+    goes_on = len(word) > end - start and not (word[-1].isnumeric() or is_filler(word[-1]))
+    is_one = goes_on and digits <= 1 and all(unicodedata.category(char) == "Lo" for char in word)
+    return end if is_one else start
 
 
 def is_filler(word: str) -> bool:

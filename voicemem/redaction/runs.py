@@ -18,6 +18,7 @@ from voicemem.redaction.number_words import (
     THOUSAND,
     Number,
     announces_code,
+    end_in_word,
     find_number,
     is_filler,
     may_become_number,
@@ -130,7 +131,7 @@ class Reader:
     def read(self, text: str, plain: str, complete: bool) -> str:
         """What may be kept of a text; in `plain`, each character that is a number is `NUMERIC`."""
         found: list[str] = []
-        at, length = 0, len(text)
+        at, in_word, length = 0, 0, len(text)
         for token in (AFTER_LETTERS if self.tail else TOKEN).finditer(plain):
             start, end = token.span()
             kind = token.lastindex
@@ -146,7 +147,9 @@ class Reader:
             elif kind == DIGITS:
                 found.append(self.numerals(token[0]))
             elif kind == CHARACTER:
-                found.append(self.character(text[start]))
+                if start >= in_word and not self.digits:
+                    in_word = end_in_word(text, start)
+                found.append(text[start] if start < in_word else self.character(text[start]))
             else:
                 found.append(token[0])
                 self.begin()

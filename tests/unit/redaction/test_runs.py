@@ -121,6 +121,13 @@ def test_a_run_is_cut_off_after_six_digits(text: str, kept: str) -> None:
         (OTP, "Ihr Bestätigungscode: 4839", "Ihr Bestätigungscode: ████"),
         (OTP, "您的验证码是四八三九", "您的验证码是████"),
         (OTP, "the code is 4 8 3 9 for 12 people", "the code is █ █ █ █ for ██ people"),
+        (OTP, "验证码是什么？", "验证码是什么？"),
+        (OTP, "密码千万别告诉一个人，万一第三方要", "密码千万别告诉一个人，万一第三方要"),
+        (OTP, "验证码是六位数，四八三九谢谢", "验证码是六位数，████谢谢"),
+        (OTP, "验证码四呢八呢三呢九", "验证码█呢█呢█呢█"),
+        (OTP, "验证码是十八二十四", "验证码是█████"),
+        (OTP, "验证码是②个", "验证码是█个"),
+        (CARDS, "四一一一一一，一谢谢", "四一一一一一，█谢谢"),
     ],
 )
 def test_other_rules_keep_less(limit: Limit, text: str, kept: str) -> None:
@@ -169,6 +176,12 @@ def test_a_word_says_nothing_by_its_length() -> None:
     """All words are replaced by the same, and each numeral by one mark."""
     kept = shown("one one one one one one three six 12")
     assert kept == f"one one one one one one {HIDDEN_WORD} {HIDDEN_WORD} {HIDDEN * 2}"
+
+
+def test_a_numeral_that_may_be_in_a_word_waits_for_the_rest_of_it() -> None:
+    """In pieces it is hidden, as letters are that may become a number; the whole text shows it."""
+    assert in_pieces(["验证码是什", "么"], OTP) == ["验证码是█", "么"]
+    assert in_pieces(["验证码是什么", "四八"], OTP) == ["验证码是什么", "██"]
 
 
 def test_an_accent_in_the_next_piece_belongs_to_its_letter() -> None:
