@@ -1,6 +1,8 @@
 """The append of a batch whose events are admitted one by one, over the rows of any engine (docs/ingest.md)."""
 
+from bisect import bisect_right, insort
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -8,7 +10,7 @@ import msgspec
 from voicemem.errors import Refused
 from voicemem.protocol.comparison import is_same_event
 from voicemem.store.admission import may_run_again
-from voicemem.store.stream_changes import StreamRows, append_gap, apply_session_patch, declare_gap, reopen
+from voicemem.store.stream_changes import StreamRows, apply_session_patch, declare_gap, gap_event, reopen
 from voicemem.store.streams import (
     AppendResult,
     Batch,
@@ -22,6 +24,8 @@ from voicemem.store.streams import (
     must_note_expected,
 )
 
+GAP = b'{"type":"session.gap"'
+BY_START = attrgetter("start")
 OBJECT_DECODER = msgspec.json.Decoder(type=dict[str, Any])
 
 
@@ -49,7 +53,9 @@ class BatchAppend:
         self.stored: dict[int, bytes] = {}
         """Payloads by seq: of this batch, which may repeat itself, and the originals of events that were resent."""
         self.known_seqs: list[range] = []
-        """Of these seqs `stored` has all that are; what it lacks is in a declared gap."""
+        """Of these seqs `stored` has all that are; what it lacks is in a gap."""
+        self.left_out_before: list[range] = []
+        """Those of the gaps among them that a quota has left, in their order."""
 
     def run(self) -> AppendResult:
         if self.batch.expected_position not in (None, self.stream.position):
@@ -146,9 +152,12 @@ class BatchAppend:
         return Outcome(code=offer.refusal or "quota_exceeded")
 
     def note_left_out(self) -> None:
-        """Journal one gap for all that was left out so far."""
+        """Journal one gap for all that was left out so far, under its first seq: by that a resend finds it."""
         if self.left_out is not None:
-            append_gap(self.rows, self.stream, self.producer.name, self.left_out, self.now_ms)
+            self.stream.position += 1
+            name, seq = self.producer.name, self.left_out.start
+            gap = [gap_event(name, self.left_out)]
+            self.rows.add_run(JournalRun(self.stream.key, self.stream.position, name, seq, self.now_ms, gap))
             self.left_out, self.leaves_out, self.open_run = None, True, None
 
     def add_to_run(self, offer: Offer, payload: bytes) -> None:
@@ -188,8 +197,15 @@ class BatchAppend:
             self.open_run = None  # it is written now, and cannot grow any more
             originals, known = self.rows.load_originals(self.stream.key, self.producer, seq)
             self.stored |= originals
+            for original in originals.values():
+                if original.startswith(GAP):
+                    gap = OBJECT_DECODER.decode(original)
+                    insort(self.left_out_before, range(gap["from_seq"], gap["to_seq"] + 1), key=BY_START)
             if known:
                 self.known_seqs.append(known)
+        place = bisect_right(self.left_out_before, seq, key=BY_START) - 1
+        if place >= 0 and seq in self.left_out_before[place]:
+            return Outcome(code=offer.refusal or "quota_exceeded")
         payload = self.stored.get(seq)
         if payload is None:  # in a declared gap: it can no longer be stored, so it must not be acknowledged
             return Outcome(code="quota_exceeded" if self.is_full else "seq_conflict")

@@ -362,14 +362,14 @@ def apply_session_patch(rows: StreamRows, stream: Stream, session_patch: Session
 
 def declare_gap(rows: StreamRows, stream: Stream, producer: ProducerState, from_seq: int, now_ms: int) -> None:
     """Journal which seqs a producer can no longer send. The caller saves both rows."""
-    append_gap(rows, stream, producer.name, range(producer.next_seq, from_seq), now_ms)
+    rows.append_server_event(stream, now_ms, gap_event(producer.name, range(producer.next_seq, from_seq)))
     producer.next_seq = from_seq
 
 
-def append_gap(rows: StreamRows, stream: Stream, producer: str, seqs: range, now_ms: int) -> None:
-    """Journal that these seqs of a producer are not there."""
+def gap_event(producer: str, seqs: range) -> bytes:
+    """The event that says that these seqs of a producer are not there."""
     gap = {"type": "session.gap", "producer": producer, "from_seq": seqs.start, "to_seq": seqs.stop - 1}
-    rows.append_server_event(stream, now_ms, gap)
+    return msgspec.json.encode(gap)
 
 
 def reopen(rows: StreamRows, stream: Stream, now_ms: int) -> None:

@@ -91,8 +91,35 @@ async def test_a_project_whose_bytes_are_used_up_takes_ends_only(store: Store) -
     rows = await store.journal.read_rows(key, 1, 10)
     gaps = [json.loads(row.payload) for row in rows[:2]]
     assert [(2, 501), (502, 503)] == [(gap["from_seq"], gap["to_seq"]) for gap in gaps]
-    assert [None, None, 504] == [row.seq for row in rows]
+    assert [2, 502, 504] == [row.seq for row in rows]
     assert {"stored_bytes"} == set(refused)
+
+
+async def test_an_event_that_a_quota_refused_stays_refused(store: Store) -> None:
+    """Sent again once there is room, it gets the same answer, and never a conflict, which ends a producer; compacted
+    journals know it too.
+    """
+    full, roomy = Quotas(stored_bytes=3_000), Quotas(stored_bytes=1_000_000)
+    store.set_quotas(full)
+    await begin_node(store, "a")
+    key = await open_key(store)
+    assert stored_at(1) == await append_offers(store, key, offer(1, text="x" * 3_000))
+    for first in (2, 12):
+        assert [FULL] * 10 == await append_offers(store, key, *offers(first, first + 9))
+    store.set_quotas(roomy)
+    assert stored_at(4) == await append_offers(store, key, offer(22))
+    store.set_quotas(full)
+    assert [FULL] * 5 == await append_offers(store, key, *offers(23, 27))
+    store.set_quotas(roomy)
+    for is_over in (False, True):
+        again = await append_offers(store, key, *offers(2, 27))
+        assert [FULL] * 20 + [Outcome(duplicate=True)] + [FULL] * 5 == again
+        assert [FULL, FULL] == await append_offers(store, key, offer(25), offer(7, text="other"))
+        if not is_over:
+            assert stored_at(6) == await append_offers(store, key, offer(28))
+            await close(store, key)
+            while await store.compaction.compact(key):
+                pass
 
 
 async def test_all_nodes_count_the_bytes(two_handles: tuple[Store, Store]) -> None:
