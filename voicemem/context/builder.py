@@ -40,7 +40,7 @@ from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.records import SessionFilter
 from voicemem.store.streams import Stream
 from voicemem.transcript.history import begun_positions
-from voicemem.transcript.messages import Message, Role, ToolUse
+from voicemem.transcript.messages import Message, Role, Summary, ToolUse
 from voicemem.transcript.state import State
 
 LOG = logging.getLogger("voicemem.policies")
@@ -318,7 +318,14 @@ def check_choice(choice: Any, remembered: Remembered) -> Choice:
     kept = sorted(set(choice.kept))
     if kept and not 0 <= kept[0] <= kept[-1] < len(remembered.messages):
         raise ValueError("A policy must keep messages that exist.")
-    return choice._replace(kept=kept, reason=str(choice.reason))
+    budget = choice.budget
+    if not (budget is None or (isinstance(budget, int) and budget > 0)):
+        raise ValueError("A policy's budget must be a number of tokens.")
+    if not isinstance(choice.summary, Summary | None):
+        raise ValueError("A policy must show a Summary, or none.")
+    results = remembered.tools[first_current(remembered) :]
+    is_over = budget is not None and sum(map(remembered.tool_tokens, results)) > budget
+    return choice._replace(kept=kept, reason=str(choice.reason), over_budget=bool(choice.over_budget) or is_over)
 
 
 def model_of(session_config: SessionConfig, policies: Policies) -> str | None:

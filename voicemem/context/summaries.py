@@ -112,7 +112,7 @@ class Summaries:
         if self.policies.resolve(parse_config(stream.config).memory).policy != SUMMARY:  # in this context alone
             return settled
         job, due = self.jobs.get(stream.key), policy.find_due(selection.summary_source)
-        if not peek:
+        if not peek and (job is None or job.failures < MAX_FAILURES):
             self.changed.setdefault(stream.key, stream)
         state = settled.state
         if job is not None and job.task is not None:

@@ -174,7 +174,9 @@ async def test_bad_settings(api: RestClient, memory: Any) -> None:
     assert ["Hi.", "There."] == [one["content"] for one in await api.contents()]
 
 
-@pytest.mark.parametrize("how", ["raise", "no choice", "out of range", "no number"])
+@pytest.mark.parametrize(
+    "how", ["raise", "no choice", "out of range", "no number", "no budget", "no room", "no summary"]
+)
 async def test_a_policy_that_fails_does_not_end_the_call(
     serve: Serve, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -185,6 +187,22 @@ async def test_a_policy_that_fails_does_not_end_the_call(
     body = await api.context("?usage=true")
     assert (["Q1", "A1"], "recent") == (shown(body), body["policy"])
     assert "The policy broken failed; session s is shown its newest messages" in caplog.text
+
+
+@every_row(("words", "is_over"), [(5, False), (500, True)])
+async def test_a_policy_of_ones_own_has_a_budget_for_results(serve: Serve, words: int, is_over: bool) -> None:
+    """A larger one is cut in the middle, and never out of sight; what is over the budget is said."""
+    api = RestClient(await serve(policies=("small=tests.support.samples.policy_plugins:Small",)))
+    await api.create(memory={"policy": "small"})
+    await api.send(
+        final(1, "The menu?"),
+        event("tool.call", 1, call_id="c", name="menu", arguments={}),
+        event("tool.result", 1, call_id="c", result=f"Soup, {'fish, ' * words}and bread."),
+    )
+    body = await api.context("?tools=true&usage=true")
+    (seen,) = [one["content"] for one in body["messages"] if one["role"] == "tool"]
+    assert (True, True, is_over) == (seen.startswith("Soup"), seen.endswith("bread."), body["over_budget"])
+    assert is_over == ("characters left out" in seen)
 
 
 async def test_why_a_policy_does_not_take_its_parameters_is_in_the_log(

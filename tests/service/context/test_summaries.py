@@ -16,6 +16,7 @@ from tests.support.services import Serve
 from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.context import summaries
+from voicemem.context.policies import PROMPT
 from voicemem.llm.background import MAX_CONCURRENT_PER_LLM
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions.read_models.cache import ReadModelCache
@@ -271,6 +272,38 @@ async def test_the_summary_is_written_by_the_model_of_the_chat(serve: Serve) -> 
         await summed_up(api)
         await api.post("/v1/sessions/s/chat/completions", {"messages": [{"role": "user", "content": "Hello."}]})
         assert ["the-sessions", "the-sessions"] == [request.body["model"] for request in llm.requests]
+
+
+async def test_an_llm_that_never_answers_is_left_alone(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After twelve failures no context has it asked again, until more is said."""
+    monkeypatch.setattr(summaries, "MIN_RETRY_S", 0.001)
+    monkeypatch.setattr(summaries, "MAX_RETRY_S", 0.001)
+    async with llm_server(Script(status=500)) as llm:
+        api = RestClient(await serve(llm_url=llm.url))
+        await api.create(memory=SMALL)
+        await talk(api, 1, 8)
+        await eventually(summaries.MAX_FAILURES, lambda: asyncio.sleep(0, len(llm.requests)))
+        for _ in range(5):
+            assert "failing" == await state(api)
+            await asyncio.sleep(0.05)
+        assert summaries.MAX_FAILURES == len(llm.requests)
+        llm.then(Script(["They spoke of words."]))
+        await talk(api, 9, 9)
+        assert ["They spoke of words."] == [one["text"] for one in await summed_up(api)]
+
+
+async def test_requests_begin_alike(serve: Serve) -> None:
+    """What a provider has cached of one request is the beginning of the next one, of the chat and of summaries."""
+    async with llm_server(Script(["Summary."])) as llm:
+        api = RestClient(await serve(llm_url=llm.url))
+        await api.create(memory=SMALL)
+        for last in (8, 16):
+            await talk(api, last - 7, last)
+            await summed_up(api, count=last // 8)
+        one, other = (request.body["messages"][0]["content"] for request in llm.requests[:2])
+        head = PROMPT.partition("{prev_summary}")[0]
+        assert one.startswith(head)
+        assert other.startswith(head)
 
 
 async def test_the_pause_is_bounded_after_any_number_of_failures(serve: Serve) -> None:

@@ -24,7 +24,22 @@ class Broken:
     def choose(self, remembered: Remembered) -> Any:
         if self.how == "raise":
             raise RuntimeError("oh")
-        return {"no choice": [0], "out of range": Choice([99]), "no number": Choice(["a"])}[self.how]  # type: ignore[list-item]
+        wrong: dict[str, Any] = {
+            "no choice": [0],
+            "out of range": Choice([99]),
+            "no number": Choice(["a"]),  # type: ignore[list-item]
+            "no budget": Choice([0], budget="5"),  # type: ignore[arg-type]
+            "no room": Choice([0], budget=0),
+            "no summary": Choice([0], summary="They spoke."),  # type: ignore[arg-type]
+        }
+        return wrong[self.how]
+
+
+class Small:
+    """The newest message, and a budget for the results of tools."""
+
+    def choose(self, remembered: Remembered) -> Choice:
+        return Choice([len(remembered.messages) - 1], "older", budget=50)
 
 
 class Backwards:

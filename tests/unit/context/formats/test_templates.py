@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from random import Random
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from tests.support.random_calls.gateway import RandomAgent, Way
 from tests.support.rows import every_row
 from tests.support.samples.formats import SEED_CALL, memories, message_of, tool_use_of, tool_uses
+from voicemem.config.context import ContextConfig
+from voicemem.config.session import LlmConfig, SessionConfig
+from voicemem.context.builder import ContextOptions, render_body, select_from
 from voicemem.context.formats import RequestFormat, request_body
+from voicemem.context.policies import Policies
+from voicemem.gateway.new_input import NewInput
 from voicemem.transcript.messages import Message, ToolUse
 
 SYSTEM = ({"role": "system", "content": "Be brief."}, {"role": "developer", "content": "Rhyme."})
@@ -104,6 +112,40 @@ def test_roles_alternate_also_around_tools(memory: Sequence[Message], tools: Seq
     """What a caller says while a tool runs stands before its call."""
     for template in (QWEN, MISTRAL, LLAMA):
         apply(template, made([*memory, message_of("user", "So?", 9)], tools, alternate=True))
+
+
+POLICIES: tuple[dict[str, Any], ...] = (
+    {},
+    {"policy": "full"},
+    {"max_messages": 3},
+    {"policy": "window", "max_tokens": 12},
+    {"policy": "window", "max_tokens": 80},
+    {"policy": "priority", "max_tokens": 30},
+    {"policy": "summary", "max_tokens": 60},
+)
+
+
+class StrictAgent(RandomAgent):
+    """A random agent whose LLM is behind a strict prompt, whatever the policy of its session is."""
+
+    def request(self, *more: dict[str, Any]) -> NewInput:
+        new = super().request(*more)
+        said = None if new.pending_text is None else message_of("user", new.pending_text, new.turn_id)
+        session = SessionConfig(llm=LlmConfig(system_messages=SYSTEM))
+        for values in POLICIES:
+            options = ContextOptions(tools=True, alternate=True, memory=ContextConfig(**values) if values else None)
+            selection = select_from(self.call.read_model, Policies(), session, options)
+            body = render_body(selection, options, [*self.instructions, *more], said)
+            for template in (QWEN, MISTRAL, LLAMA):
+                apply(template, [parsed(message) for message in body["messages"]])
+        return new
+
+
+@settings(max_examples=20)
+@given(st.sampled_from(["whole", "since the last request", "new messages"]), st.booleans(), st.randoms())
+def test_random_sessions_are_taken(way: Way, few_words: bool, chance: Random) -> None:
+    """With tools, fillers, interruptions, speech under way and everything forgotten, under every policy."""
+    StrictAgent(chance, way, few_words).talk()
 
 
 @given(memories)
