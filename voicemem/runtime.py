@@ -6,10 +6,11 @@ import secrets
 import string
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+T = TypeVar("T")
 LETTERS = string.ascii_letters + string.digits
 Clock = Callable[[], int]
 """Returns Unix ms."""
@@ -49,6 +50,104 @@ class NodeToken:
 DEFAULT_BYTES = 512 * 1024 * 1024
 ROWS_SHARE = 4
 """One part of this many is the most that the store's rows may take: reading one again costs little."""
+READING_SHARE = 8
+"""One part of this many is what readers may hold."""
+
+
+class ReadingRoom:
+    """Bytes that large answers under way hold, bounded over all readers; their owners have equal shares of it.
+
+    The first reader of an owner never waits. What several of an owner's hold together counts once.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.shares: dict[str | None, ReadersShare] = {}
+        """Of the owners that have readers."""
+
+    @property
+    def used(self) -> int:
+        return sum(share.used for share in self.shares.values())
+
+
+class ReadersShare:
+    """The readers of one owner, and the bytes that they hold."""
+
+    def __init__(self) -> None:
+        self.used = 0
+        self.readers: dict[Reader, None] = {}
+        """Those that hold or wait, the oldest first."""
+        self.holders: dict[Hashable, dict[Reader, int]] = {}
+        """By what they hold: the readers, with their bytes."""
+        self.waiting: list[asyncio.Future[None]] = []
+
+    def wake(self) -> None:
+        """Let all who wait look again."""
+        waiting, self.waiting = self.waiting, []
+        for turn in waiting:
+            if not turn.done():
+                turn.set_result(None)
+
+
+class Reader:
+    """One answer under way, and the bytes that it holds until it is closed.
+
+    `what` stands for something that others may hold too.
+    """
+
+    def __init__(self, room: ReadingRoom, owner: str | None, what: Hashable = None) -> None:
+        self.room = room
+        self.owner = owner
+        self.what = self if what is None else what
+        self.share: ReadersShare | None = None
+        """None while it neither holds nor waits."""
+        self.size = 0
+
+    def take(self, size: int) -> bool:
+        """Hold so many bytes from now on; False, and nothing changes, where there is no room for them yet."""
+        if self.share is None:
+            self.share = self.room.shares.setdefault(self.owner, ReadersShare())
+            self.share.readers[self] = None
+        share, holders = self.share, self.share.holders.setdefault(self.what, {})
+        others = max((held for reader, held in holders.items() if reader is not self), default=0)
+        added = max(size, others) - max(self.size, others)
+        most = self.room.limit // len(self.room.shares)
+        if added > 0 and share.used + added > most and next(iter(share.readers)) is not self:
+            return False
+        holders[self] = self.size = size
+        share.used += added
+        if added < 0:
+            share.wake()
+        return True
+
+    async def make(self, make: Callable[[], Awaitable[tuple[T, int]]]) -> T:
+        """Return what `make` makes, and hold its bytes; where there is no room for them yet, it is made again later."""
+        made, size = await make()
+        while (size or self.size) and not self.take(size):
+            del made
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            assert self.share is not None
+            self.share.waiting.append(turn)
+            await turn
+            made, size = await make()
+        return made
+
+    def close(self) -> None:
+        share = self.share
+        if share is None:
+            return
+        self.take(0)
+        self.share = None
+        holders = share.holders[self.what]
+        del share.readers[self], holders[self]
+        if not holders:
+            del share.holders[self.what]
+        if share.readers:
+            share.wake()
+            return
+        del self.room.shares[self.owner]
+        for other in self.room.shares.values():
+            other.wake()
 
 
 class MemoryBudget:
@@ -59,6 +158,7 @@ class MemoryBudget:
 
     def __init__(self, limit: int = DEFAULT_BYTES) -> None:
         self.limit = limit
+        self.reading = ReadingRoom(limit // READING_SHARE)
         self.rows = 0
         """Bytes of sessions' rows that the store keeps at hand, with their configurations."""
         self.memories_in_use = 0
@@ -79,8 +179,8 @@ class MemoryBudget:
 
     @property
     def room_for_memories(self) -> int:
-        """The bytes left by the rows and the tails."""
-        return max(0, self.limit - min(self.rows, self.room_for_rows) - self.followed)
+        """The bytes left by the rows, the tails and the readers."""
+        return max(0, self.limit - min(self.rows, self.room_for_rows) - self.followed - self.reading.used)
 
 
 class FairQueue:

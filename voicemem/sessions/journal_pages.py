@@ -11,6 +11,7 @@ from msgspec import Struct
 from voicemem.errors import SessionQuarantined
 from voicemem.protocol.codec import ENCODER, MALFORMED, decode_stored
 from voicemem.protocol.events import Event, FrameEvent, JournaledEvent
+from voicemem.runtime import Reader
 from voicemem.sessions.off_loop import PIECE_BYTES, BudgetExhausted, check_budget
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import decode_rows
@@ -23,6 +24,8 @@ from voicemem.transcript.state import State
 
 PAGE = 1000
 """Entries read at a time."""
+LARGE_PAGE_BYTES = 1024 * 1024
+"""Bytes of entries that a reader need not wait for."""
 
 
 class EventHead(Struct, frozen=True):
@@ -107,19 +110,35 @@ def matches(type: Any, name: str) -> bool:
     return isinstance(type, str) and (type.startswith(name[:-1]) if name.endswith("*") else type == name)
 
 
+async def read_page(
+    journal: Journal, key: int, after: int, limit: int, reader: Reader, held: int = 0
+) -> list[JournalRow]:
+    """Read a page of rows, which the reader holds from then on if it is large, beside what is `held`."""
+
+    async def read() -> tuple[list[JournalRow], int]:
+        rows = await journal.read_rows(key, after, limit)
+        size = held + sum(len(row.payload) for row in rows)
+        return rows, size if size > LARGE_PAGE_BYTES else 0
+
+    return await reader.make(read)
+
+
 async def pages_after(
-    journal: Journal, key: int, after: int, wanted: JournalFilter, limit: int
+    journal: Journal, key: int, after: int, wanted: JournalFilter, limit: int, reader: Reader
 ) -> AsyncIterator[list[JournalRow]]:
     """The wanted entries above a position, at most `limit`, by pages. Raises `StoreUnavailable`, `DamagedEntry`."""
     left = limit
-    while left and (rows := await journal.read_rows(key, after, PAGE if wanted != EVERYTHING else min(PAGE, left))):
+    while left:
+        rows = await read_page(journal, key, after, PAGE if wanted != EVERYTHING else min(PAGE, left), reader)
+        if not rows:
+            return
         found = wanted.wanted(rows)[:left]
         yield found
         after, left = rows[-1].position, left - len(found)
 
 
 async def pages_before(
-    journal: Journal, key: int, bounds: tuple[int, int], wanted: JournalFilter, limit: int
+    journal: Journal, key: int, bounds: tuple[int, int], wanted: JournalFilter, limit: int, reader: Reader
 ) -> AsyncIterator[list[JournalRow]]:
     """The same between two positions, the newest first.
 
@@ -133,7 +152,7 @@ async def pages_before(
             ranges.append((max(after, before - 1 - PAGE), before - 1))
             before = ranges[-1][0] + 1
         first, last = ranges.pop()
-        rows = await journal.read_rows(key, first, last - first)
+        rows = await read_page(journal, key, first, last - first, reader)
         if not rows:
             return  # the session has been erased
         if rows[-1].position < last:
@@ -148,16 +167,16 @@ EVERYTHING = JournalFilter()
 
 
 async def native_rows(
-    read_models: ReadModelCache, stream: Stream, after: int
+    read_models: ReadModelCache, stream: Stream, after: int, reader: Reader
 ) -> AsyncGenerator[list[JournalRow], None]:
     """The rows above a position, some at a time, in which events stand for frames, at the positions of these.
 
-    What a frame means depends on all before it, so the whole journal is folded again. Raises `SessionQuarantined`,
-    `StoreUnavailable`.
+    What a frame means depends on all before it, so the whole journal is folded again, and held. Raises
+    `SessionQuarantined`, `StoreUnavailable`.
     """
-    state, position = State(), 0
-    while rows := await read_models.store.journal.read_rows(stream.key, position, PAGE):
-        position = rows[-1].position
+    state, position, folded = State(), 0, 0
+    while rows := await read_page(read_models.store.journal, stream.key, position, PAGE, reader, folded):
+        position, folded = rows[-1].position, folded + sum(len(row.payload) for row in rows)
         while rows:
             try:
                 work = partial(translated, state, rows, after)

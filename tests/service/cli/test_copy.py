@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import apsw
@@ -16,8 +18,9 @@ from click.testing import CliRunner
 
 from tests.support.callers.producer import connected_producer, open_producer
 from tests.support.callers.rest import RestClient
-from tests.support.events import final_transcript, session_end
-from tests.support.postgresql import database_of, server
+from tests.support.events import final, final_transcript, session_end
+from tests.support.postgresql import END_CONNECTIONS, database_of, server
+from tests.support.processes.faulty_disks import fill_disk, tmpfs
 from tests.support.rows import every_row
 from tests.support.services import running_service
 from voicemem.cli import main
@@ -151,6 +154,50 @@ async def test_a_target_must_be_empty(file: str, database: str) -> None:
     code, output = await copy_beside(file, database)
     assert (1, True) == (code, "The target is not empty" in output), output
     await fill(file, 4)
+
+
+async def test_a_copy_to_a_full_database_goes_on_once_there_is_room(file: str) -> None:
+    """It says that the disk of PostgreSQL is full, and what to do; the copy is whole then."""
+    async with running_service(store=file) as app:
+        api = RestClient(app)
+        for number in range(3):
+            await api.create(f"s{number}")
+            for turn in range(1, 9):
+                await api.send(*(final(turn, random_text(turn)) for _ in range(4)), session_id=f"s{number}")
+    with tmpfs(server().folder / "small", "48m") as folder, database_on(folder) as (name, url):
+        filler = fill_disk(folder)
+        os.truncate(filler, filler.stat().st_size - 12 * 2**20)
+        code, output = await copy_beside(file, url)
+        assert (1, True) == (code, "full" in output and "Run the same command again" in output), output
+        filler.unlink()  # PostgreSQL itself can do little before that
+        assert 0 < count_rows(name, "journal")
+        with pytest.raises(Exception, match="half of a copy"):
+            await fill(url)
+        code, output = await copy_beside(file, url)
+        assert (0, True) == (code, "3 sessions" in output), output
+    with pytest.raises(Exception, match="was moved to postgresql:"):
+        await fill(file)
+
+
+def random_text(seed: int) -> str:
+    """A text that no compression makes smaller than half."""
+    return Random(seed).randbytes(100_000).hex()
+
+
+@contextmanager
+def database_on(folder: Path) -> Iterator[tuple[str, str]]:
+    """A database in a folder of its own, which the server may write: its name and URL."""
+    if (user := server().user) is not None:
+        shutil.chown(folder, user)
+    server().execute(f"create tablespace small location '{folder}'")
+    server().execute("create database on_small tablespace small")
+    server().execute("create extension vector", "on_small")
+    try:
+        yield "on_small", server().url("on_small")
+    finally:
+        server().execute(END_CONNECTIONS.format("on_small"))
+        server().execute("drop database on_small")
+        server().execute("drop tablespace small")
 
 
 async def test_both_must_be_out_of_service(file: str, database: str, tmp_path: Path) -> None:

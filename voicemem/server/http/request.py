@@ -7,7 +7,7 @@ import time
 import zlib
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 from weakref import WeakValueDictionary
@@ -20,7 +20,7 @@ from voicemem.errors import CODES, InvalidFrame, Refused, SessionQuarantined, St
 from voicemem.protocol.codec import decode_body
 from voicemem.protocol.explanations import converted, describe_error
 from voicemem.protocol.types import MAX_FRAME_BYTES, SESSION_ID_PATTERN, JsonObject, Name, fields_of, matching
-from voicemem.runtime import FairQueue
+from voicemem.runtime import FairQueue, Reader
 from voicemem.security.access import Gate, Grant
 from voicemem.server.http.connections import authenticated, connection_of
 from voicemem.server.http.problems import SERVER, Handler, headers_of, problem_response
@@ -103,6 +103,12 @@ def project_of(request: web.Request) -> str | None:
     """Return the project of the caller; None before a key was shown."""
     grant = request.get(GRANT)
     return None if grant is None else grant.project
+
+
+def reader_of(request: web.Request, stream: Stream | None = None) -> closing[Reader]:
+    """A reader of the caller's, until its answer ends; what others read of the same memory is held once."""
+    what = None if stream is None else (stream.key, stream.position)
+    return closing(Reader(services_of(request).budget.reading, project_of(request), what))
 
 
 def check_session_id(value: Any) -> str:

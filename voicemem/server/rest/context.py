@@ -13,7 +13,14 @@ from voicemem.context.summaries import settled_state
 from voicemem.errors import Refused
 from voicemem.protocol.codec import object_parts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, fields_of, matching
-from voicemem.server.http.request import GRANT, answer_in_parts, get_stream, json_response, services_of
+from voicemem.server.http.request import (
+    GRANT,
+    answer_in_parts,
+    get_stream,
+    json_response,
+    reader_of,
+    services_of,
+)
 from voicemem.server.http.routes import JSON, Routes
 
 ROUTES = Routes()
@@ -110,18 +117,25 @@ async def read_context(request: web.Request, query: ContextQuery) -> web.StreamR
     enrich = tuple(name for name in query.enrich.split(",") if name)
     fields = fields_of(ContextOptions, query) | {"enrich": enrich, "memory": memory}
     options = ContextOptions(**fields)
-    selection = await select_context(services.read_models, services.policies, stream, options, services.recall)
-    body = render_body(selection, options)
-    if query.usage:
-        if query.at is not None or query.at_turn is not None:
-            summary = settled_state(selection)
-        else:
-            summary = services.summaries.summary_state(stream, selection, query.peek)
-        body |= msgspec.to_builtins(usage_of(selection, summary))
-    if sum(len(message.content) for message in selection.messages) <= LARGE_CHARACTERS:
-        return json_response(body)
-    fields = {name: iter(value) if isinstance(value, list) else value for name, value in body.items()}
-    return await answer_in_parts(request, {"Content-Type": JSON}, object_parts(fields))
+
+    async def make() -> tuple[JsonObject, int]:
+        selection = await select_context(services.read_models, services.policies, stream, options, services.recall)
+        body = render_body(selection, options)
+        if query.usage:
+            if query.at is not None or query.at_turn is not None:
+                summary = settled_state(selection)
+            else:
+                summary = services.summaries.summary_state(stream, selection, query.peek)
+            body |= msgspec.to_builtins(usage_of(selection, summary))
+        size = sum(len(message.content) for message in selection.messages)
+        return body, size if size > LARGE_CHARACTERS else 0
+
+    with reader_of(request, stream) as reader:
+        body = await reader.make(make)
+        if not reader.size:
+            return json_response(body)
+        fields = {name: iter(value) if isinstance(value, list) else value for name, value in body.items()}
+        return await answer_in_parts(request, {"Content-Type": JSON}, object_parts(fields))
 
 
 def memory_from_query(query: ContextQuery) -> context.ContextConfig | None:

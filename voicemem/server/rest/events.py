@@ -15,6 +15,7 @@ from voicemem.errors import CODES, InvalidFrame, Refused
 from voicemem.protocol.codec import DecodedEvent, RawJson, RejectedEvent, decode_events, on_one_line, split_lines
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, Name, Reason, SequenceNumber, matching
+from voicemem.runtime import Reader
 from voicemem.server.http.openapi import reference
 from voicemem.server.http.problems import MEDIA_TYPE, Problem, problem_document
 from voicemem.server.http.request import (
@@ -23,6 +24,7 @@ from voicemem.server.http.request import (
     get_stream,
     json_response,
     read_body,
+    reader_of,
     services_of,
     stream_body,
 )
@@ -204,11 +206,12 @@ async def read_journal(request: web.Request, query: JournalQuery) -> web.StreamR
         raise Refused("invalid_query", "What frames mean is read forwards; leave before out.")
     services = services_of(request)
     wanted = await filter_of(services.read_models, stream, query)
-    if query.native:
-        lines = native_lines(services.read_models, stream, query, wanted)
-    else:
-        lines = journal_lines(services.store.journal, stream, query, wanted)
-    return await stream_body(request, {"Content-Type": JSON_LINES}, lines)
+    with reader_of(request) as reader:
+        if query.native:
+            lines = native_lines(services.read_models, stream, query, wanted, reader)
+        else:
+            lines = journal_lines(services.store.journal, stream, query, wanted, reader)
+        return await stream_body(request, {"Content-Type": JSON_LINES}, lines)
 
 
 async def filter_of(read_models: ReadModelCache, stream: Stream, query: JournalQuery) -> JournalFilter:
@@ -218,26 +221,26 @@ async def filter_of(read_models: ReadModelCache, stream: Stream, query: JournalQ
 
 
 async def journal_lines(
-    journal: Journal, stream: Stream, query: JournalQuery, wanted: JournalFilter
+    journal: Journal, stream: Stream, query: JournalQuery, wanted: JournalFilter, reader: Reader
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the lines of a page of entries at a time. Raises `StoreUnavailable`."""
+    """Yield the lines of a page of entries at a time, which the reader holds. Raises `StoreUnavailable`."""
     limit = query.limit or MAX_INTEGER
     if query.before is None:
-        pages = pages_after(journal, stream.key, query.after, wanted, limit)
+        pages = pages_after(journal, stream.key, query.after, wanted, limit, reader)
     else:
         bounds = query.after, min(query.before, stream.position + 1)
-        pages = pages_before(journal, stream.key, bounds, wanted, limit)
+        pages = pages_before(journal, stream.key, bounds, wanted, limit, reader)
     async for rows in pages:
         for piece in iter(partial(next_piece, map(journal_line, rows)), b""):
             yield piece
 
 
 async def native_lines(
-    read_models: ReadModelCache, stream: Stream, query: JournalQuery, wanted: JournalFilter
+    read_models: ReadModelCache, stream: Stream, query: JournalQuery, wanted: JournalFilter, reader: Reader
 ) -> AsyncGenerator[bytes, None]:
     """Yield the same with events in place of frames. Raises `SessionQuarantined`, `StoreUnavailable`."""
     left = query.limit or MAX_INTEGER
-    async with aclosing(native_rows(read_models, stream, query.after)) as pages:
+    async with aclosing(native_rows(read_models, stream, query.after, reader)) as pages:
         async for page in pages:
             rows = wanted.wanted(page)[:left]
             for piece in iter(partial(next_piece, map(journal_line, rows)), b""):

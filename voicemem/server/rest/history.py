@@ -1,9 +1,9 @@
 """Reading a memory: its history, its turns, and what it has besides messages; and the call as a document."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -17,6 +17,7 @@ from voicemem.memory.search import Millis
 from voicemem.memory.statistics import MemoryAccount
 from voicemem.protocol.codec import object_parts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId
+from voicemem.runtime import Reader
 from voicemem.security.audit import audit
 from voicemem.server.http.request import (
     GRANT,
@@ -24,6 +25,7 @@ from voicemem.server.http.request import (
     answer_in_parts,
     get_stream,
     json_response,
+    reader_of,
     services_of,
     session_filter,
     stream_body,
@@ -36,8 +38,6 @@ from voicemem.transcript.messages import Message, Role
 from voicemem.transcript.turns import ToolMarks, TurnMarks
 
 ROUTES = Routes()
-
-T = TypeVar("T")
 
 
 class HistoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -163,41 +163,63 @@ async def read_history(request: web.Request, query: HistoryQuery) -> web.StreamR
     tags = {tag.strip().removeprefix("W/") for tag in request.headers.get("If-None-Match", "").split(",")}
     if not tags.isdisjoint({etag, "*"}):
         return web.Response(status=304, headers={"ETag": etag})
-    stream, made = await read_at_once(
-        request, stream, partial(make_contents, query), partial(has_large_contents, query)
-    )
-    head = stream.id, stream.state, stream.started_ms, stream.ended_ms, stream.position
-    if isinstance(made, bytes):
-        return json_response(EncodedHistory(*head, Raw(made)), headers={"ETag": etag})
-    history = asdict(SessionMemory(*head)) | {"contents": iter(made)}
-    return await answer_in_parts(request, {"Content-Type": JSON, "ETag": etag}, object_parts(history))
+    with reader_of(request, stream) as reader:
+        stream, made = await read_at_once(
+            request, stream, partial(make_contents, query), partial(has_large_contents, query), reader
+        )
+        head = stream.id, stream.state, stream.started_ms, stream.ended_ms, stream.position
+        if isinstance(made, bytes):
+            return json_response(EncodedHistory(*head, Raw(made)), headers={"ETag": etag})
+        history = asdict(SessionMemory(*head)) | {"contents": iter(made.parts)}
+        return await answer_in_parts(request, {"Content-Type": JSON, "ETag": etag}, object_parts(history))
+
+
+class Large(NamedTuple):
+    """What a large answer is made of, and its bytes."""
+
+    parts: Iterable[Any]
+    size: int
+
+
+Made = TypeVar("Made", bound=bytes | Large)
 
 
 async def read_at_once(
-    request: web.Request, stream: Stream, make: Callable[[ReadModel], T], is_large: Callable[[ReadModel], bool]
-) -> tuple[Stream, T]:
+    request: web.Request,
+    stream: Stream,
+    make: Callable[[ReadModel], Made],
+    is_large: Callable[[ReadModel], bool],
+    reader: Reader,
+) -> tuple[Stream, Made]:
     """Return what `make` returns for the read model, and the session's row of the same moment."""
     read_models = services_of(request).read_models
-    position, made = await read_models.read(
-        stream, lambda read_model: (read_model.position, make(read_model)), is_large
-    )
-    if position > stream.position:  # more was committed since
-        stream = await get_stream(request)
-        made = await read_models.read(stream, make, is_large)
-    return stream, made
+
+    async def look() -> tuple[tuple[Stream, Made], int]:
+        row = stream
+        position, made = await read_models.read(
+            row, lambda read_model: (read_model.position, make(read_model)), is_large
+        )
+        if position > row.position:  # more was committed since
+            row = await get_stream(request)
+            made = await read_models.read(row, make, is_large)
+        return (row, made), made.size if isinstance(made, Large) else 0
+
+    return await reader.make(look)
 
 
-def make_contents(query: HistoryQuery, read_model: ReadModel) -> bytes | list[Message] | list[Spoken]:
+def make_contents(query: HistoryQuery, read_model: ReadModel) -> bytes | Large:
     """The messages that a query selects, as JSON if they are not large."""
-    if query == HistoryQuery():
-        return read_model.messages() if read_model.has_large_answer else read_model.encode_messages()
+    if query == HistoryQuery() and not read_model.has_large_answer:
+        return read_model.encode_messages()
     messages = read_model.messages(unfinished=True) if query.open else read_model.current_messages()
     if query.after_turn is not None:
         messages = [message for message in messages if message.turn_id > query.after_turn]
     if query.limit is not None:
         messages = messages[-query.limit :]
     shown = messages if query.fields == "full" else [Spoken(message.role, message.content) for message in messages]
-    return shown if read_model.has_large_answer else msgspec.json.encode(shown)
+    if read_model.has_large_answer:
+        return Large(shown, sum(len(message.content) for message in messages))
+    return msgspec.json.encode(shown)
 
 
 def has_large_contents(query: HistoryQuery, read_model: ReadModel) -> bool:
@@ -209,16 +231,23 @@ def has_large_contents(query: HistoryQuery, read_model: ReadModel) -> bool:
 
 
 @ROUTES.add("GET /v1/sessions/{id}/turns", "read", Turns, codes="session_set_aside")
-async def read_turns(request: web.Request, query: TurnsQuery) -> web.Response:
+async def read_turns(request: web.Request, query: TurnsQuery) -> web.StreamResponse:
     """Read each turn's start, end, cause and latencies, in Agora's form."""
     stream = await get_stream(request)
     channel = parse_config(stream.config).channel or ""
 
-    def encode(read_model: ReadModel) -> bytes:
-        reports = [TurnReport(stream.id, channel, **turn) for turn in read_model.turns(query.marks)]
-        return msgspec.json.encode(Turns(reports))
+    def encode(read_model: ReadModel) -> bytes | Large:
+        reports = (TurnReport(stream.id, channel, **turn) for turn in read_model.turns(query.marks))
+        if read_model.has_large_answer:
+            encoded = [Raw(msgspec.json.encode(report)) for report in reports]
+            return Large(encoded, sum(map(len, encoded)))
+        return msgspec.json.encode(Turns(list(reports)))
 
-    return json_response(Raw(await services_of(request).read_models.read(stream, encode)))
+    with reader_of(request, stream) as reader:
+        _, made = await read_at_once(request, stream, encode, lambda read_model: read_model.is_large, reader)
+        if isinstance(made, bytes):
+            return json_response(Raw(made))
+        return await answer_in_parts(request, {"Content-Type": JSON}, object_parts({"turns": iter(made.parts)}))
 
 
 @ROUTES.add("GET /v1/sessions/{id}/memory", "read", MemoryAccount, codes="session_set_aside")
@@ -252,15 +281,18 @@ class CallsExportQuery(CallExportQuery, frozen=True, forbid_unknown_fields=True)
 async def export_call(request: web.Request, query: CallExportQuery) -> web.StreamResponse:
     """Export a call as a document, during the call or after it."""
     stream = await get_stream(request)
-    stream, parts = await read_at_once(
-        request, stream, partial(write_call, query.format, stream), lambda read_model: read_model.is_large
-    )
     headers = {
         "Content-Type": FORMATS[query.format].media_type,
         "Content-Disposition": f'attachment; filename="{file_name(stream.id, query.format)}"',
         "X-Content-Type-Options": "nosniff",
     }
-    return await answer_in_parts(request, headers, map(str.encode, parts))
+
+    def write(read_model: ReadModel) -> Large:
+        return Large(write_call(query.format, stream, read_model), read_model.folded_bytes)
+
+    with reader_of(request, stream) as reader:
+        _, made = await read_at_once(request, stream, write, lambda read_model: read_model.is_large, reader)
+        return await answer_in_parts(request, headers, map(str.encode, made.parts))
 
 
 @ROUTES.add("GET /v1/exports", "read", {JSON_LINES: list[CallsLine]}, tag=EXPORTS)

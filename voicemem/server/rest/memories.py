@@ -14,11 +14,13 @@ from voicemem.memory.long_term.forgetting import ForgetMemories, forget, policy_
 from voicemem.memory.long_term.memories import MemoriesQuery, MemoryPage, list_filter, memory_page
 from voicemem.memory.long_term.records import MAX_GIVEN, GivenMemory, KnownMemory, Memory, MemoryPatch, draft_of
 from voicemem.memory.search import FoundMemories, MemorySearch
+from voicemem.protocol.codec import object_parts
 from voicemem.protocol.explanations import converted
 from voicemem.protocol.types import JsonObject
 from voicemem.security.audit import audit
 from voicemem.server.http.request import (
     GRANT,
+    answer_in_parts,
     get_stream,
     json_response,
     name_in_path,
@@ -27,12 +29,14 @@ from voicemem.server.http.request import (
     read_struct,
     services_of,
 )
-from voicemem.server.http.routes import Routes
+from voicemem.server.http.routes import JSON, Routes
 from voicemem.store.memories import AnyOf
 from voicemem.store.scopes import scope_of
 
 ROUTES = Routes()
 PATH = "/v1/memories/{memory_id}"
+FEW = 100
+"""Memories that are answered in one piece."""
 GIVEN_CODES = "invalid_field text_too_long too_big quota_exceeded"
 OTHERS = "The session token reaches only what was said on its own session."
 
@@ -213,7 +217,7 @@ async def remove_memory(request: web.Request) -> web.Response:
 
 
 @ROUTES.add("GET /v1/users/{user_id}/memories", "read", MemoryPage, codes="invalid_cursor", for_tokens=True)
-async def list_user_memories(request: web.Request, query: MemoriesQuery) -> web.Response:
+async def list_user_memories(request: web.Request, query: MemoriesQuery) -> web.StreamResponse:
     """List the memories of a user, the newest first."""
     user_id, reach = name_in_path(request, "user_id"), await token_reach(request)
     if reach is not None:
@@ -223,16 +227,20 @@ async def list_user_memories(request: web.Request, query: MemoriesQuery) -> web.
 
 
 @ROUTES.add("GET /v1/sessions/{id}/memories", "read", MemoryPage, codes="invalid_cursor")
-async def list_session_memories(request: web.Request, query: MemoriesQuery) -> web.Response:
+async def list_session_memories(request: web.Request, query: MemoriesQuery) -> web.StreamResponse:
     """List the memories that come from a session or are about it, the newest first."""
     stream = await get_stream(request)
     own = scope_of(stream).user_id
     return await answer_page(request, query, user_ids=AnyOf(tuple({own, None})), session_ids=AnyOf((stream.id,)))
 
 
-async def answer_page(request: web.Request, query: MemoriesQuery, **conditions: AnyOf) -> web.Response:
+async def answer_page(request: web.Request, query: MemoriesQuery, **conditions: AnyOf) -> web.StreamResponse:
     conditions_of_all = list_filter(request[GRANT].project, query, **conditions)
-    return json_response(await memory_page(services_of(request).long_term, conditions_of_all, query.cursor))
+    page = await memory_page(services_of(request).long_term, conditions_of_all, query.cursor)
+    if len(page.memories) <= FEW:
+        return json_response(page)
+    fields = {"memories": iter(page.memories), "next_cursor": page.next_cursor}
+    return await answer_in_parts(request, {"Content-Type": JSON}, object_parts(fields))
 
 
 @ROUTES.add("POST /v1/users/{user_id}/memories/forget", "admin", ForgottenMemories, ForgetMemories, "missing_field")
