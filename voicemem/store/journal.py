@@ -25,7 +25,7 @@ from voicemem.store.records import (
     Snapshot,
 )
 from voicemem.store.runs import IS_READABLE, page_of, runs_after
-from voicemem.store.scopes import is_of_person, list_of_person
+from voicemem.store.scopes import find_linked, list_of_two
 from voicemem.store.stream_changes import STREAM_COLUMNS, StreamRows
 from voicemem.store.streams import (
     SESSION_KIND,
@@ -70,10 +70,10 @@ IN_PROJECT = "s.project = :project and s.kind = :kind"
 IS_LISTED = f"{IN_PROJECT} and s.state <> 'erased'"
 """The condition of the index by start. Where a state is asked for, the index by state leads to fewer sessions."""
 NEWEST_FIRST = "started_ms desc, key desc"
-OF_USER = ("s.user_id", ":user_id")
+OF_USER, OF_LINKED, OF_EITHER = "s.user_id = :user_id", "s.user_id = :linked_id", "s.user_id in :user_ids"
 CONDITIONS = {
     "state": "s.state = :state",
-    "user_id": is_of_person(*OF_USER),
+    "user_id": OF_USER,
     "channel": "s.channel = :channel",
     "started_after": "s.started_ms > :started_after",
     "started_before": "s.started_ms < :started_before",
@@ -441,12 +441,14 @@ class Journal(Port):
         The list may be shorter than its limit: it ends with the session with which the configurations are `max_bytes`
         of JSON or more.
         """
-        conditions, values = conditions_of(wanted, self.database.engine)
-        listed = in_order(LIST_STREAMS.format(conditions=conditions), wanted, "limit")
-        query, count = WITHIN_BYTES.format(listed=listed), COUNT_STREAMS.format(conditions=conditions)
 
         def job(connection: Connection) -> tuple[list[Stream], bool]:
+            chosen = with_linked(connection, wanted)
+            conditions, values = conditions_of(chosen, self.database.engine)
+            listed = in_order(LIST_STREAMS.format(conditions=conditions), chosen, "limit")
+            query = WITHIN_BYTES.format(listed=listed)
             rows = connection.rows(query, **values, limit=wanted.limit, bytes=max_bytes)
+            count = COUNT_STREAMS.format(conditions=conditions)
             (matching,) = connection.one(count, **values, most=len(rows) + 1)
             return [changes.to_stream(row[:-1]) for row in rows], matching > len(rows)
 
@@ -454,8 +456,13 @@ class Journal(Port):
 
     async def count_sessions(self, wanted: SessionFilter, most: int = MAX_COUNTED) -> int:
         """How many sessions match, whatever `after` and `limit` say; `most` if there are more."""
-        conditions, values = conditions_of(msgspec.structs.replace(wanted, after=None), self.database.engine)
-        return await self.database.count(COUNT_STREAMS.format(conditions=conditions), **values, most=most)
+
+        def job(connection: Connection) -> int:
+            chosen = with_linked(connection, msgspec.structs.replace(wanted, after=None))
+            conditions, values = conditions_of(chosen, self.database.engine)
+            return int(connection.one(COUNT_STREAMS.format(conditions=conditions), **values, most=most)[0])
+
+        return await self.database.scan(job)
 
     async def find_sessions(self, project: str, keys: Sequence[int]) -> list[Stream]:
         """The project's sessions with these keys, by key, erased ones included."""
@@ -548,11 +555,19 @@ def conditions_of(wanted: SessionFilter, engine: str) -> tuple[str, dict[str, An
     return " and ".join([listed, *clauses]), {"project": wanted.project, "kind": SESSION_KIND, **values}
 
 
-def in_order(query: str, wanted: SessionFilter, limit: str) -> str:
-    """A query that lists sessions: those of a user by an index, whichever of the ids of one person they have."""
+def with_linked(connection: Connection, wanted: SessionFilter) -> SessionFilter:
+    """The filter with the other id of the user's person, if there is one."""
     if wanted.user_id is None or wanted.of_id_alone:
+        return wanted
+    linked = find_linked(connection, wanted.project, [wanted.user_id])
+    return msgspec.structs.replace(wanted, linked_id=linked[0]) if linked else wanted
+
+
+def in_order(query: str, wanted: SessionFilter, limit: str) -> str:
+    """A query that lists sessions: those of both ids of one person by an index, too."""
+    if wanted.linked_id is None:
         return query
-    return list_of_person(query, *OF_USER, NEWEST_FIRST, f":{limit}")
+    return list_of_two(query, OF_EITHER, (OF_USER, OF_LINKED), NEWEST_FIRST, f":{limit}")
 
 
 def clauses_of(wanted: SessionFilter, engine: str, fields: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
@@ -567,8 +582,12 @@ def clauses_of(wanted: SessionFilter, engine: str, fields: Sequence[str]) -> tup
             clauses.append(HAS_CLIENT_ID if by_index else HAS_LABEL[engine])
             values |= {"label": value[0], "value": value[1], "digest": changes.label_digest(*value)}
             continue
-        alone = field == "user_id" and wanted.of_id_alone
-        clauses.append(" = ".join(OF_USER) if alone else CONDITIONS[field])
+        if field == "user_id" and wanted.linked_id is not None:
+            clauses.append(OF_EITHER)
+            ids = [value, wanted.linked_id]
+            values |= {"user_ids": ids, "user_id": value, "linked_id": wanted.linked_id}
+            continue
+        clauses.append(CONDITIONS[field])
         if field == "after":
             values |= {"after_ms": value[0], "after_key": value[1]}
         else:

@@ -15,7 +15,7 @@ from voicemem.search.passages import MemoryWords, memory_words
 from voicemem.search.words import QueryWord
 from voicemem.store.admission import admit_bytes
 from voicemem.store.database import Connection, Database, columns, scans, writes
-from voicemem.store.scopes import FIRST_MS, LAST_MS, QueryScope, Scope, find_linked, is_of_person, list_of_person
+from voicemem.store.scopes import FIRST_MS, LAST_MS, QueryScope, Scope, find_linked, list_of_two
 from voicemem.store.stream_changes import find, new_stream
 from voicemem.store.streams import USER_KIND, Stream
 
@@ -23,6 +23,8 @@ MAX_ROWS = 20
 """Memories in one write: the words of each are indexed in its transaction, and others wait for that."""
 TAG_END = "\n"
 """Stands around each topic and each entity in their columns; none has it."""
+MAX_IDS = 2
+"""Ids of a person."""
 IDS = msgspec.json.Decoder(tuple[str, ...])
 
 
@@ -207,13 +209,27 @@ class MemoryFilter(Struct, frozen=True, kw_only=True):
     of_ids_alone: bool = False
 
 
-def single_scope(wanted: MemoryFilter) -> Scope:
-    """The part of a filter that is one project, namespace, user or session."""
-    return Scope(wanted.project, *map(single_value, (wanted.namespaces, wanted.user_ids, wanted.session_ids)))
+def scope_in(wanted: MemoryFilter) -> QueryScope:
+    """The part of a filter that is one project, namespace, session, and person."""
+    users = wanted.user_ids.values if isinstance(wanted.user_ids, AnyOf) else ()
+    user_ids = tuple(one for one in users if one is not None)
+    is_person = 0 < len(user_ids) == len(users) <= MAX_IDS
+    namespace, session_id = map(single_value, (wanted.namespaces, wanted.session_ids))
+    return QueryScope(wanted.project, namespace, user_ids if is_person else (), session_id)
 
 
 def single_value(condition: Condition | None) -> str | None:
     return condition.values[0] if isinstance(condition, AnyOf) and len(condition.values) == 1 else None
+
+
+def with_linked(connection: Connection, wanted: MemoryFilter) -> MemoryFilter:
+    """The filter with the other ids of the persons whose ids it names."""
+    users = wanted.user_ids
+    if wanted.of_ids_alone or not isinstance(users, AnyOf | NoneOf):
+        return wanted
+    ids = [one for one in users.values if one is not None]
+    linked = find_linked(connection, wanted.project, ids) if ids else ()
+    return replace(wanted, user_ids=type(users)(tuple(dict.fromkeys((*users.values, *linked))))) if linked else wanted
 
 
 IS_THERE = "exists (select 1 from streams t where t.key = m.stream and t.state <> 'erased')"
@@ -224,20 +240,12 @@ IS_SUPERSEDED = """
 """
 
 
-OF_LINKED = f"""
-    m.user_id in (select u.user_id from streams u where u.project = :project and u.kind = '{USER_KIND}'
-    and u.id in {{ids}} and u.user_id is not null)
-"""
-"""True for a memory of the other id of a person of whom one is among these."""
-
-
 class Conditions:
     """The conditions of a filter as SQL over `memories m`, and the values of its parameters."""
 
     def __init__(self, query: MemoryFilter) -> None:
-        self.of_ids_alone = query.of_ids_alone
-        self.person: str | None = None
-        """The parameter of the one user whose memories are meant, whichever id of the same person they have."""
+        self.users: tuple[str, Sequence[str]] | None = None
+        """The condition for memories of two ids, and those for each of the two."""
         self.values: dict[str, Any] = {"project": query.project}
         self.clauses = ["m.project = :project and m.removed_ms is null", IS_THERE]
         fields = (
@@ -280,9 +288,7 @@ class Conditions:
     def listing(self) -> str:
         """The query for the newest that meet them."""
         query = LIST.format(conditions=self.sql)
-        if self.person is None:
-            return query
-        return list_of_person(query, OF_USER, self.person, "created_ms desc, id desc", ":limit")
+        return query if self.users is None else list_of_two(query, *self.users, "created_ms desc, id desc", ":limit")
 
     def value(self, value: Any) -> str:
         name = f"v{len(self.values)}"
@@ -293,11 +299,12 @@ class Conditions:
         match condition:
             case StartsWith(prefix):
                 return f"substr({column}, 1, {len(prefix)}) = {self.value(prefix)}"
-            case AnyOf((str() as value,)) if column == OF_USER and not self.of_ids_alone:
-                self.person = self.value(value)
-                return is_of_person(column, self.person)
             case AnyOf((str() as value,)):
                 return f"{column} = {self.value(value)}"
+            case AnyOf((str() as one, str() as other)) if column == OF_USER:
+                each = [f"{column} = {self.value(one)}", f"{column} = {self.value(other)}"]
+                self.users = self.is_among(column, (one, other)), each
+                return self.users[0]
             case AnyOf(values):
                 clause = self.is_among(column, values)
                 return f"({clause} or {column} is null)" if None in values else clause
@@ -306,10 +313,7 @@ class Conditions:
                 return f"{column} is not null and {clause}" if None in values else f"({column} is null or {clause})"
 
     def is_among(self, column: str, values: Sequence[str | None]) -> str:
-        ids = self.value([value for value in values if value is not None])
-        clause = f"{column} in {ids}"
-        is_alone = column != OF_USER or self.of_ids_alone
-        return clause if is_alone else f"({clause} or {OF_LINKED.format(ids=ids)})"
+        return f"{column} in {self.value([value for value in values if value is not None])}"
 
     def has_tag(self, column: str, tag: str) -> str:
         return f"strpos({column}, {self.value(f'{TAG_END}{tag}{TAG_END}')}) > 0"
@@ -485,7 +489,7 @@ class Memories:
     @scans
     def list_memories(self, connection: Connection, query: MemoryFilter) -> list[MemoryRow]:
         """Memories by `created_ms` and id, the newest first."""
-        conditions = Conditions(query)
+        conditions = Conditions(with_linked(connection, query))
         values = {**conditions.values, "limit": query.limit}
         if query.after is not None:
             values["after_ms"], values["after_id"] = query.after
@@ -503,11 +507,10 @@ class Memories:
         """
         if not words:
             return []
-        conditions, scope = Conditions(query), single_scope(query)
 
         def job(connection: Connection) -> list[tuple[MemoryRow, float]]:
-            linked_id = None if conditions.person is None else find_linked(connection, scope.project, scope.user_id)
-            search = MemorySearch(scope.query(linked_id), words)
+            chosen = with_linked(connection, query)
+            conditions, search = Conditions(chosen), MemorySearch(scope_in(chosen), words)
             found = self.words.find(connection, search, conditions.sql, conditions.values, limit)
             rows = [row_of_values(row[1:]) for row in found]
             if query.with_superseded:

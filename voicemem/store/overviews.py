@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from voicemem.store.database import Connection, Port, scans, writes
-from voicemem.store.journal import CONDITIONS, IS_LISTED, clauses_of, in_order
+from voicemem.store.journal import CONDITIONS, IS_LISTED, clauses_of, in_order, with_linked
 from voicemem.store.records import CLIENT_ID_LABEL, SLOW_MS, SavedFigures, SessionFilter, SessionOverview
 from voicemem.store.stream_changes import POSITION
 from voicemem.store.streams import MAX_OVERVIEW_TEXT, SESSION_KIND
@@ -111,7 +111,7 @@ class Overviews(Port):
         """
 
         def job(connection: Connection) -> OverviewPage:
-            chosen = with_candidates(connection, query)
+            chosen = with_candidates(connection, with_linked(connection, query))
             keys, after = self.find_keys(connection, chosen, most_looks or MAX_LOOKS)
             return OverviewPage([SessionOverview(*row) for row in connection.rows(LIST_OVERVIEWS, keys=keys)], after)
 
@@ -121,7 +121,8 @@ class Overviews(Port):
     @scans
     def count_overviews(self, connection: Connection, query: SessionFilter, most: int) -> int | None:
         """The number of sessions that match over all pages, up to `most`; None where that takes too many looks."""
-        look = look_of(replace(with_candidates(connection, query), after=None), self.database.engine)
+        chosen = with_candidates(connection, with_linked(connection, query))
+        look = look_of(replace(chosen, after=None), self.database.engine)
         bound = MAX_COUNT_LOOKS if look.checked else most
         looked, count = connection.one(look.text(COUNT_LOOKS), size=bound, **look.values)
         return None if looked == bound and count < most else min(count, most)

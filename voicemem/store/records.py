@@ -92,6 +92,8 @@ class SessionFilter(Struct, frozen=True, kw_only=True):
     after: tuple[int, int] | None = None
     limit: int = 100
     of_id_alone: bool = False
+    linked_id: str | None = None
+    """The other id of the same person, which the store looks up."""
 
 
 class SavedFigures(NamedTuple):

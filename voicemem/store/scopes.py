@@ -1,9 +1,11 @@
 """Scopes: whose a message or a memory is, as conditions of queries and as words of full-text indexes.
 
-Two ids may be one person's (`store.users`). Every condition by user means both, and is made here.
+Two ids may be one person's (`store.users`). Whatever makes a user's scope a condition looks up the other id first, in
+the same transaction; only where there is one the condition is another.
 """
 
 import json
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -13,30 +15,23 @@ from voicemem.store.streams import USER_KIND, Stream
 NAMESPACE_LABEL = "namespace"
 """The label of a session that says which namespace its messages are in."""
 FIRST_MS, LAST_MS = -(2**62), 2**62
-LINKED_ID = f"(select u.user_id from streams u where u.project = :project and u.kind = '{USER_KIND}' and u.id = {{}})"
-"""The other id of the same person; null where there is none. The row of a user's own stream says so."""
+SELECT_LINKED = f"""
+    select user_id from streams where project = :project and kind = '{USER_KIND}' and id in :ids
+    and user_id is not null
+"""
+"""The row of a user's own stream names the other id of the same person."""
 
 
-SELECT_LINKED = f"select {LINKED_ID.format(':user_id')}"
+def find_linked(connection: Connection, project: str, user_ids: Sequence[str]) -> list[str]:
+    """The other ids of the persons who have these; nearly always none."""
+    return [linked_id for (linked_id,) in connection.rows(SELECT_LINKED, project=project, ids=user_ids)]
 
 
-def find_linked(connection: Connection, project: str, user_id: str | None) -> str | None:
-    """The other id of the same person, if there is one."""
-    linked_id: str | None = connection.one(SELECT_LINKED, project=project, user_id=user_id)[0]
-    return linked_id
-
-
-def is_of_person(column: str, user_id: str) -> str:
-    """The condition of a column for the id in a parameter, and the other id of the same person."""
-    return f"{column} in ({user_id}, coalesce({LINKED_ID.format(user_id)}, {user_id}))"
-
-
-def list_of_person(query: str, column: str, user_id: str, order: str, limit: str) -> str:
-    """A query that lists by `is_of_person`, as two lists that an index has in order."""
-    either, linked = is_of_person(column, user_id), LINKED_ID.format(user_id)
-    own, other = (query.replace(either, f"{column} = {one}") for one in (user_id, linked))
+def list_of_two(query: str, either: str, each: Sequence[str], order: str, limit: str) -> str:
+    """A query that lists by a condition of two values, as two lists that an index has in order."""
+    one, other = (query.replace(either, condition) for condition in each)
     return (
-        f"select * from (select * from ({own}) a union all select * from ({other}) b) c order by {order} limit {limit}"
+        f"select * from (select * from ({one}) a union all select * from ({other}) b) c order by {order} limit {limit}"
     )
 
 
@@ -48,9 +43,9 @@ class Scope(NamedTuple):
     user_id: str | None = None
     session_id: str | None = None
 
-    def query(self, linked_id: str | None = None) -> "QueryScope":
-        """The scope of a query; `linked_id` is the other id of the same person."""
-        user_ids = tuple(one for one in (self.user_id, linked_id) if one is not None)
+    def query(self, linked_ids: Sequence[str] = ()) -> "QueryScope":
+        """The scope of a query; `linked_ids` are other ids of the user's person."""
+        user_ids = () if self.user_id is None else (self.user_id, *linked_ids)
         return QueryScope(self.project, self.namespace, user_ids, self.session_id)
 
 

@@ -15,7 +15,7 @@ from voicemem.protocol.events import UserLinked, UserUnlinked
 from voicemem.protocol.types import JsonObject
 from voicemem.store.admission import admit_bytes
 from voicemem.store.database import Connection, Port, writes
-from voicemem.store.scopes import LINKED_ID, QueryScope, Scope
+from voicemem.store.scopes import QueryScope, Scope, find_linked
 from voicemem.store.stream_changes import SELECT_STREAM_KEY, Conflict, StreamRows, config_bytes, new_stream
 from voicemem.store.streams import ERASED_USER_KIND, SESSION_KIND, USER_KIND, Stream, mark_erased
 
@@ -41,12 +41,13 @@ class Users(Port):
 
     async def find_linked(self, project: str, user_id: str) -> str | None:
         """The other id of the same person, if there is one."""
-        row = await self.database.row(f"select {LINKED_ID.format(':user_id')}", project=project, user_id=user_id)
-        return None if row is None else row[0]
+        linked = await self.database.read_inline(lambda connection: find_linked(connection, project, [user_id]))
+        return linked[0] if linked else None
 
     async def query_scope(self, scope: Scope) -> QueryScope:
         """The scope of a query, which means all ids of the user's person."""
-        return scope.query(None if scope.user_id is None else await self.find_linked(scope.project, scope.user_id))
+        linked_id = None if scope.user_id is None else await self.find_linked(scope.project, scope.user_id)
+        return scope.query(() if linked_id is None else (linked_id,))
 
     @writes
     def link(

@@ -299,7 +299,7 @@ class MemoryVectors(Vectors):
 
         `after` and the filter's own limit count for nothing.
         """
-        conditions = Conditions(query)
+        conditions = Conditions(memories.with_linked(connection, query))
         compared = {"vector": self.math.value(vector), "embedder": embedder_number(embedder)}
         values = conditions.values | compared
         found, cosines, is_capped = self.compare(connection, limit, also, values, conditions=conditions.sql)

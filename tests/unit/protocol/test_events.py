@@ -48,7 +48,7 @@ def test_server_has_events_of_its_own() -> None:
     """What the server journals itself cannot be sent by a producer."""
     own = {"session.closed", "session.reopened", "session.gap", "session.forked", "refused"}
     own |= {"memory.summary", "memory.forgotten", "memory.carried", "memory.document", "memory.data"}
-    own |= {"memory.added", "memory.edited", "memory.removed", "memory.extracted"}
+    own |= {"memory.added", "memory.edited", "memory.removed", "memory.extracted", "user.linked", "user.unlinked"}
     assert tags(JournaledEvent) - tags(ProducedEvent) == own
     assert own & tags(IncomingEvent) == set()
 

@@ -13,11 +13,11 @@ from voicemem.transcript.fold import fold_all
 from voicemem.transcript.state import SNAPSHOT_VERSION, State
 
 KNOWN_SINCE, KNOWN_TYPES = (
-    15,
+    22,
     "asr frame interrupt llm.cancel llm.delta llm.done llm.error memory.added memory.carried memory.data "
     "memory.document memory.edited memory.extracted memory.forgotten memory.removed memory.summary message metric "
     "refused resume session.closed session.end session.forked session.gap session.reopened session.update tool.call "
-    "tool.result tts",
+    "tool.result tts user.linked user.unlinked",
 )
 """The thousands of the `SNAPSHOT_VERSION` that came with the newest type, and all types."""
 

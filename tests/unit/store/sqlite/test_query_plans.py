@@ -12,7 +12,7 @@ from tests.support.stores.sqlite import NOW
 from voicemem.search.words import query_words
 from voicemem.store.admission import COUNT_BEGUN, COUNT_OPEN, IS_OF_KEY
 from voicemem.store.journal import LIST_STREAMS, conditions_of, in_order
-from voicemem.store.memories import AnyOf, Conditions, MemoryFilter, NoneOf, single_scope
+from voicemem.store.memories import AnyOf, Conditions, MemoryFilter, NoneOf, scope_in
 from voicemem.store.overviews import COUNT_LOOKS, LIST_OVERVIEWS, LOOK, look_of
 from voicemem.store.records import CLIENT_ID_LABEL, SessionFilter
 from voicemem.store.sqlite import SqliteStore
@@ -31,6 +31,8 @@ BY_START = "SEARCH streams USING INDEX streams_by_start (project=? AND kind=?"
         ({"user_id": "u"}, f"{BY_USER})"),
         ({"state": "ended", "user_id": "u"}, f"{BY_USER})"),
         ({"state": "ended", "user_id": "u", "after": (NOW, 7)}, f"{BY_USER} AND started_ms<?)"),
+        ({"user_id": "u", "linked_id": "v"}, f"{BY_USER})"),
+        ({"state": "ended", "user_id": "u", "linked_id": "v", "after": (NOW, 7)}, f"{BY_USER} AND started_ms<?)"),
         ({"state": "running", "label": ("a", "b")}, f"{BY_STATE})"),
         ({"state": "running", "after": (NOW, 7)}, f"{BY_STATE} AND started_ms<?)"),
         ({"state": "ended", "started_after": NOW}, f"{BY_STATE} AND started_ms>?)"),
@@ -52,7 +54,7 @@ async def test_a_list_is_read_in_the_order_of_an_index(
     ):
         found = await sqlite.database.write(partial(explain, query=listing, values=given))
         steps = [step.replace("COVERING INDEX", "INDEX") for step in found if step.startswith("SEARCH s ")]
-        ids = 2 if "user_id" in wanted else 1
+        ids = 2 if "linked_id" in wanted else 1
         assert [found_by.replace("SEARCH streams ", "SEARCH s ")] * ids == steps
         assert [] == [step for step in found if step.startswith("SCAN s ")]
         assert 2 * (ids - 1) == sum("TEMP B-TREE" in step for step in found), "a page of each of two ids is sorted"
@@ -111,6 +113,7 @@ async def test_quotas_of_keys_read_an_index_only(sqlite: SqliteStore, query: str
     [
         ({}, "memories_by_project (project=?"),
         ({"user_ids": AnyOf(("ann",))}, "memories_by_user (project=? AND user_id=?"),
+        ({"user_ids": AnyOf(("ann", "tel"))}, "memories_by_user (project=? AND user_id=?"),
         ({"session_ids": AnyOf(("s",))}, "memories_by_session (project=? AND session_id=?"),
         ({"user_ids": AnyOf(("ann",)), "kinds": NoneOf(("fact",))}, "memories_by_user (project=? AND user_id=?"),
     ],
@@ -122,18 +125,20 @@ async def test_memories_are_listed_in_the_order_of_an_index(
     chosen = Conditions(MemoryFilter(project="p", **wanted))
     query, values = chosen.listing(), {**chosen.values, "limit": 10}
     found = await sqlite.database.write(partial(explain, query=query, values=values))
-    ids = 2 if "user_ids" in wanted else 1
+    ids = len(wanted["user_ids"].values) if "user_ids" in wanted else 1
     assert [f"SEARCH m USING INDEX {found_by})"] * ids == [step for step in found if step.startswith("SEARCH m ")]
     assert [] == [step for step in found if step.startswith("SCAN m")]
     assert 2 * (ids - 1) == sum("TEMP B-TREE" in step for step in found)
 
 
-@pytest.mark.parametrize("wanted", [{}, {"user_ids": AnyOf(("ann",)), "kinds": AnyOf(("fact",))}])
+@pytest.mark.parametrize(
+    "wanted", [{}, {"user_ids": AnyOf(("ann",)), "kinds": AnyOf(("fact",))}, {"user_ids": AnyOf(("ann", "tel"))}]
+)
 async def test_memories_are_found_by_their_words_first(sqlite: SqliteStore, wanted: dict[str, Any]) -> None:
     """Whatever else is asked for: no row is read that has not the words."""
     given = MemoryFilter(project="p", **wanted)
     chosen = Conditions(given)
-    query, values = sqlite.memory_words.query(single_scope(given).query(), query_words("walnuts"), chosen.sql)
+    query, values = sqlite.memory_words.query(scope_in(given), query_words("walnuts"), chosen.sql)
     values = {**chosen.values, **values, "limit": 10}
     found = await sqlite.database.write(partial(explain, query=query, values=values))
     assert found[0].startswith("SCAN memory_words VIRTUAL TABLE INDEX 0:M")
