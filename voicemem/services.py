@@ -15,6 +15,7 @@ from voicemem.context.recall import Recall
 from voicemem.context.summaries import LOOK_INTERVAL_S, Summaries
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.gateway.service import Gateway
+from voicemem.gateway.session_address import SessionLocator
 from voicemem.llm.background import BackgroundLlm, ConcurrencyLimiter
 from voicemem.llm.client import LlmClient, Timeouts
 from voicemem.llm.embeddings import Embedder
@@ -214,6 +215,7 @@ class Services:
         self.gateway = Gateway(
             self.recorder, self.policies, self.working_memory, self.targets, self.llm, store.claims, self.recall
         )
+        self.session_locator = SessionLocator(self.sessions, self.targets)
         metrics = self.telemetry.metrics
         background_llm, limiter = BackgroundLlm(self.targets, self.llm.complete, metrics), ConcurrencyLimiter()
         self.summaries = Summaries(store, self.read_models, self.policies, background_llm, runtime, node, limiter)

@@ -21,7 +21,7 @@ from voicemem.context.policies import (
     RecentPolicy,
     Remembered,
     SummaryPolicy,
-    cut_result,
+    cut_results,
     first_current,
     render_messages,
     render_summary,
@@ -307,7 +307,7 @@ def chosen_tools(
         older = [use for use in older if begin is not None and not stands_before(use, begin)]
     current = tools[first:]
     if choice.budget is not None:
-        current = [cut_result(use, choice.budget, counter.count) for use in current]
+        current = cut_results(current, choice.budget, counter.count)
     return [*older, *current]
 
 

@@ -69,7 +69,7 @@ class Choice(NamedTuple):
     tools: bool = True
     """True if the tool calls of the kept turns are shown. Those of the turn under way always are."""
     budget: int | None = None
-    """Tokens; a result of the turn under way that has more is cut in the middle."""
+    """Tokens; the longest results of the turn under way are cut in the middle until all of them have no more."""
 
 
 class Policy(Protocol):
@@ -147,11 +147,23 @@ def is_answer(message: Message) -> bool:
 
 def current_tokens(remembered: Remembered, first: int, budget: int) -> int:
     """What the tool uses of the turn under way take, as they are shown."""
-    return sum(min(remembered.tool_tokens(use), budget) for use in remembered.tools[first:])
+    return min(sum(map(remembered.tool_tokens, remembered.tools[first:])), max(budget, 0))
 
 
 LEAST_SHOWN = 16
 """Characters at each end of a result that is cut."""
+
+
+def cut_results(uses: Sequence[ToolUse], budget: int, count: Callable[[str], int]) -> list[ToolUse]:
+    """The tool uses, their longest results cut to the equal shares that bring all results into the budget."""
+    left, share = budget, budget
+    sizes = sorted(count(json_text(use.result)) for use in uses)
+    for place, size in enumerate(sizes):
+        share = left // (len(sizes) - place)
+        if size > share:
+            return [cut_result(use, share, count) for use in uses]
+        left -= size
+    return list(uses)
 
 
 def cut_result(use: ToolUse, budget: int, count: Callable[[str], int]) -> ToolUse:

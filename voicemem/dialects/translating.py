@@ -254,12 +254,17 @@ def keep_newest(prefix: str, most: int, known: Known) -> None:
 class Flow:
     """The place of a frame's parts in the call, and what it has begun: one utterance and one reply at most.
 
-    The fold sees the events of a frame only afterwards. Notes: `at`, the turn that the transcript has reached.
+    The fold sees the events of a frame only afterwards, and may know the words from elsewhere, in another turn. Notes:
+    `at`, the turn that the transcript has reached; `begun`, the turn and the item of its newest utterance.
     """
 
     def __init__(self, known: Known) -> None:
         self.known = known
         self.here: int = known.notes.get("at", 0)
+        turn, item = known.notes.get("begun", (0, ""))
+        if turn == self.here and known.turn_of(item) not in (None, turn):
+            self.here = known.turn_of(item) or 0
+            known.note("at", self.here)
         self.newest = known.next_turn - 1
         self.answered: set[int] = set()
         self.has_utterance = False
@@ -273,6 +278,7 @@ class Flow:
                 return None
             self.has_utterance = True
             turn = (new_turn or self.next_turn)()
+            self.known.note("begun", [turn, item])
         self.reach(turn)
         return turn
 

@@ -6,13 +6,13 @@ side by side in the way that explains them best: messages that both have count f
 against it. Everything in the request after the last message that both have is new.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
 
 from voicemem.search.words import words_of
+from voicemem.transcript.counterparts import text_key
 from voicemem.transcript.messages import Message
 
 ASKED_BACK = 48
@@ -23,7 +23,6 @@ CERTAIN = 12
 """So many equal messages in a row at both ends need no comparison."""
 MANY = 8
 """So many known messages in a request are not said again by chance."""
-UNSPOKEN = re.compile(r"[\W_]+")
 
 # Messages that both have count 1, or less where their texts differ.
 BEGINNING = 0.9
@@ -64,11 +63,6 @@ class Meeting(Struct, frozen=True):
     known: int = -1
     ignored: tuple[int, ...] = ()
     """Indexes of messages before it that the memory does not know, and that can no longer be taken."""
-
-
-def text_key(text: str) -> str:
-    """The letters and digits of a text, which tell whether two texts say the same."""
-    return UNSPOKEN.sub("", text.casefold()) or text.strip()
 
 
 def may_be_same_speech(one: str, other: str) -> bool:

@@ -13,6 +13,21 @@ from voicemem.protocol.explanations import explain
 from voicemem.protocol.types import JsonObject
 
 CUSTOM_FIELDS = ("turn_id", "timestamp", "interruptable")
+PASSED_ON = frozenset(
+    """
+    audio frequency_penalty function_call functions logit_bias logprobs max_completion_tokens max_tokens modalities
+    moderation n parallel_tool_calls prediction presence_penalty prompt_cache_key prompt_cache_options
+    prompt_cache_retention reasoning_effort response_format safety_identifier seed service_tier stop store
+    stream_options temperature tool_choice tools top_logprobs top_p verbosity web_search_options
+
+    chat_template_kwargs enable_thinking guided_choice guided_grammar guided_json guided_regex include_reasoning
+    length_penalty min_p min_tokens provider reasoning repetition_penalty safe_prompt thinking top_a top_k typical_p
+""".split()  # noqa: SIM905 (a list would be a page long)
+)
+"""Fields for the LLM, OpenAI's and then those of other servers, in a request that may also have its vendor's own.
+
+`metadata` and `user` say which session it is of.
+"""
 NO_TEXT = "The user's message has no text; leave the message out to have the memory answered"
 
 
@@ -73,6 +88,12 @@ def extra_fields(message: JsonObject) -> JsonObject:
     """The further fields of a message, as far as the memory keeps those of an LLM's."""
     extra = further_fields(message, ASKED_FIELDS)
     return extra if len(msgspec.json.encode(extra)) <= MAX_EXTRA_BYTES else {}
+
+
+def without_vendor_fields(payload: JsonObject) -> JsonObject:
+    """The body of a request from a stack that hosts agents: numbers of callers are not for the LLM."""
+    own = ("messages", "model", "stream")
+    return {name: value for name, value in payload.items() if name in PASSED_ON or name in own}
 
 
 def with_images(body: JsonObject, asked: Sequence[AskedMessage]) -> JsonObject:

@@ -14,7 +14,7 @@ from msgspec import Struct, field, structs
 from voicemem.config.session import parse_config
 from voicemem.errors import LlmFailed, Refused, StoreUnavailable, VoicememError
 from voicemem.gateway.chat_request import ChatTurn, has_other_parts, text_chunks, text_completion
-from voicemem.gateway.new_input import disconnect_id
+from voicemem.gateway.new_input import disconnect_id, shared_id
 from voicemem.llm.client import LlmClient
 from voicemem.llm.completions import MAX_ID_CHARACTERS, LlmAnswer
 from voicemem.llm.endpoints import LlmEndpoint
@@ -359,6 +359,7 @@ class LlmRequest:
             wanted = self.answer.wanted_back(call) | group
             metadata = {WANTED_BACK: wanted} if wanted else None
             yield ToolCall(
+                id=shared_id("call", call.id),
                 call_id=call.id,
                 name=call.name,
                 arguments=call.arguments,

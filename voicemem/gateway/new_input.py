@@ -3,27 +3,25 @@
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct, structs
 
 from voicemem.context.formats import INSTRUCTION_ROLES
 from voicemem.errors import Refused
-from voicemem.gateway.alignment import Hints, Meeting, Spoken, find_meeting, may_be_same_speech, text_key
+from voicemem.gateway.alignment import Hints, Meeting, Spoken, find_meeting
 from voicemem.gateway.chat_request import AskedMessage
 from voicemem.llm.completions import MAX_ID_CHARACTERS, content_text, further_call_fields
 from voicemem.protocol.events import LlmCancel, MessageEvent, ProducedEvent, ToolCall, ToolResult
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions.read_models.read_model import ReadModel
+from voicemem.transcript.counterparts import GATEWAY_PRODUCER, text_key
 from voicemem.transcript.cutting import units_of
 from voicemem.transcript.messages import WANTED_BACK, Forgotten
 from voicemem.transcript.replies.heard import rate_before
 from voicemem.transcript.replies.playing import settle, standing_replies
 from voicemem.transcript.state import Reply, Turn
 
-GATEWAY_PRODUCER = "gateway"
-"""The producer of the gateway's events. They have no seq, so no other producer may use the name
-(`batches.OWN_PRODUCERS`)."""
 MARKS = " \n\t.,;:!?…。、，！？"
 """Between what was said first and what was said next."""
 PAUSE_MS = 2_000
@@ -45,6 +43,12 @@ class NewInput(Struct, frozen=True):
 def disconnect_id(item: str) -> str:
     """The id of the `llm.done` of a reply whose client left in the middle of it."""
     return f"disconnected:{item}"
+
+
+def shared_id(kind: Literal["call", "result"], call_id: str) -> str | None:
+    """The id of the event of a tool call, or of its result, that other stacks' reports of it have too."""
+    id = f"{kind}:{call_id}"
+    return id if len(id) <= MAX_ID_CHARACTERS else None
 
 
 class InputReader:
@@ -180,9 +184,9 @@ class InputReader:
         """
         place = next((at for at in reversed(range(len(self.known))) if self.known[at].role == "user"), -1)
         turn = self.state.turns.get(self.state.utterance_turn)
-        if not new or new[-1].role != "user" or turn is None or not turn.typed or place <= meeting.known:
+        if not new or new[-1].role != "user" or turn is None or place <= meeting.known:
             return None
-        if new[-1].after_turn >= turn.number:
+        if new[-1].after_turn >= turn.number or not (turn.typed or turn.reported):
             return None
         begin, text = self.known[place].content.rstrip(MARKS), new[-1].text
         rest = text[len(begin) :].lstrip(MARKS)
@@ -231,8 +235,6 @@ class InputReader:
         elif turn.tool_calls or not all(map(self.is_thrown_away, replies)):
             return set()
         heard = "".join(message.content for message in self.known if message.turn_id == turn.number)
-        if is_shown and self.is_late(heard, turn) and not may_be_same_speech(new[-1].text, heard):
-            return set()
         if not is_shown:
             self.pending_text = new[-1].text
             self.withdraw(replies)
@@ -243,13 +245,6 @@ class InputReader:
             run.append(one)
         whole = text_key(heard) == text_key("".join(one.text for one in reversed(run)))
         return {one.index for one in (run if whole else run[:1])}
-
-    def is_late(self, heard: str, turn: Turn) -> bool:
-        """True for the transcript of words that an earlier request brought, and that were answered since."""
-        before = (one for one in reversed(self.known) if one.role == "user" and one.turn_id < turn.number)
-        words = next(before, None)
-        is_typed = words is not None and words.metadata.get("source") == "message"
-        return words is not None and is_typed and text_key(words.content) == text_key(heard)
 
     def take(self, begin: int, turn: int, waiting: set[int]) -> int:
         """Make the events of what is new, from an index on; the turn of the reply."""
@@ -271,7 +266,7 @@ class InputReader:
                 self.events.append(event)
             elif message.role == "assistant" and index >= begin:
                 if index in said:
-                    event = MessageEvent(role="assistant", text=said[index], source="command")
+                    event = MessageEvent(role="assistant", text=said[index], source="command", item=self.new_id())
                     self.events.append(structs.replace(event, turn_id=self.turn_of_reply(turn)))
                 self.take_calls(index, turn, made)
             elif message.role == "function" and index >= begin:
@@ -292,7 +287,7 @@ class InputReader:
             wanted = call["wanted_back"] | of_message
             metadata = {WANTED_BACK: wanted} if wanted else None
             event = ToolCall(turn_id=turn, call_id=call["id"], name=call["name"], arguments=call["arguments"])
-            self.events.append(structs.replace(event, metadata=metadata))
+            self.events.append(structs.replace(event, metadata=metadata, id=shared_id("call", call["id"])))
 
     def take_result(self, index: int, begin: int, made: dict[str, int], turn: int) -> int:
         """Take the result of a tool call that has none, wherever it stands; the turn of the call."""
@@ -305,7 +300,7 @@ class InputReader:
             return turn
         if place is None:
             if made[call_id] >= 0:
-                self.events.append(ToolResult(turn_id=made[call_id], call_id=call_id, result=text))
+                self.add_result(made[call_id], call_id, text)
                 turn, made[call_id] = made[call_id], -1
             return turn
         record = self.state.tool_record(place)
@@ -313,8 +308,12 @@ class InputReader:
         forgotten = (self.state.forgotten or Forgotten()).covers(place[0], record.order)
         if not (record.answered or forgotten or made.get(call_id) == -1):
             made[call_id] = -1
-            self.events.append(ToolResult(turn_id=place[0], call_id=call_id, result=text))
+            self.add_result(place[0], call_id, text)
         return turn if forgotten or index < begin else place[0]
+
+    def add_result(self, turn: int, call_id: str, text: str) -> None:
+        id = shared_id("result", call_id)
+        self.events.append(ToolResult(turn_id=turn, call_id=call_id, result=text, id=id))
 
 
 def calls_of(message: AskedMessage) -> list[dict[str, Any]]:

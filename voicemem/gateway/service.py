@@ -30,7 +30,7 @@ from voicemem.gateway.llm_request import (
     ends_of_unfinished,
     record,
 )
-from voicemem.gateway.new_input import GATEWAY_PRODUCER, InputReader, NewInput
+from voicemem.gateway.new_input import InputReader, NewInput
 from voicemem.gateway.tool_loop import ToolLoop
 from voicemem.llm.client import LlmClient
 from voicemem.llm.endpoints import LlmEndpoints
@@ -42,6 +42,7 @@ from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import Recorder
 from voicemem.store.nodes import Claims
 from voicemem.store.streams import Stream, may_reopen
+from voicemem.transcript.counterparts import GATEWAY_PRODUCER
 from voicemem.transcript.messages import Message
 
 T = TypeVar("T")

@@ -81,9 +81,15 @@ class LlmClient:
         while self.clients:
             await self.clients.popitem()[1].close()
 
-    async def complete(self, endpoint: LlmEndpoint, body: JsonObject, max_bytes: int = MAX_ANSWER_BYTES) -> bytes:
-        """The whole answer to a body that asks for no stream, unchanged. Raises `LlmFailed`."""
-        deadline = Deadline(self.timeouts.total_s)
+    async def complete(
+        self,
+        endpoint: LlmEndpoint,
+        body: JsonObject | None,
+        max_bytes: int = MAX_ANSWER_BYTES,
+        total_s: float | None = None,
+    ) -> bytes:
+        """The whole answer to a body that asks for no stream, or to a GET, unchanged. Raises `LlmFailed`."""
+        deadline = Deadline(self.timeouts.total_s if total_s is None else total_s)
         response = await self.post(endpoint, body, deadline)
         try:
             answer = bytearray()
@@ -116,7 +122,7 @@ class LlmClient:
         finally:
             await response.close()
 
-    async def post(self, endpoint: LlmEndpoint, body: JsonObject, deadline: Deadline) -> LlmResponse:
+    async def post(self, endpoint: LlmEndpoint, body: JsonObject | None, deadline: Deadline) -> LlmResponse:
         """The answer, its body not yet read. Raises `LlmFailed`."""
         if not self.clients:
             await self.open()

@@ -8,7 +8,7 @@ from voicemem.errors import Refused
 from voicemem.store.journal import Journal
 from voicemem.store.streams import Stream
 
-COMPLETIONS_PATH, EMBEDDINGS_PATH = "/chat/completions", "/embeddings"
+COMPLETIONS_PATH, EMBEDDINGS_PATH, MODELS_PATH = "/chat/completions", "/embeddings", "/models"
 
 
 class LlmEndpoint(Struct, frozen=True):
@@ -28,6 +28,8 @@ class LlmEndpoint(Struct, frozen=True):
     def request_url(self) -> str:
         path, mark, query = self.url.partition("?")
         path = path.rstrip("/")
+        if self.path == MODELS_PATH:
+            path = path.removesuffix(COMPLETIONS_PATH)
         return (path if path.endswith(self.path) else path + self.path) + mark + query
 
 

@@ -67,17 +67,17 @@ class OpenAiTransport:
     async def close(self) -> None:
         await self.openai.close()
 
-    async def post(self, endpoint: LlmEndpoint, body: JsonObject, extra_headers: Mapping[str, str]) -> LlmResponse:
-        """The answer, its body not yet read. Raises `LlmFailed`."""
+    async def post(
+        self, endpoint: LlmEndpoint, body: JsonObject | None, extra_headers: Mapping[str, str]
+    ) -> LlmResponse:
+        """The answer to a body, or to a GET without one; its own body is not yet read. Raises `LlmFailed`."""
+        options: Any = {"headers": request_headers(self.openai, endpoint, extra_headers), "follow_redirects": False}
+        streamed: Any = {"cast_to": httpx2.Response, "options": options, "stream": True, "stream_cls": AsyncStream[Any]}
         try:
-            response = await self.openai.post(
-                endpoint.request_url,
-                cast_to=httpx2.Response,
-                body=body,
-                options={"headers": request_headers(self.openai, endpoint, extra_headers), "follow_redirects": False},
-                stream=True,
-                stream_cls=AsyncStream[Any],
-            )
+            if body is None:
+                response = await self.openai.get(endpoint.request_url, **streamed)
+            else:
+                response = await self.openai.post(endpoint.request_url, body=body, **streamed)
         except APIStatusError as error:
             await error.response.aclose()
             raise LlmFailed(error.status_code) from None

@@ -111,7 +111,7 @@ class InboundWebhooks:
         if address.user_id is None and caller is not None:
             address = address._replace(user_id=await self.callers.user_of(address.project, dialect.name, caller))
         try:
-            stream = await self.find_or_create(name, address)
+            stream = await self.sessions.find_or_create(address.project, name, address.user_id, address.key_id)
             producer = await self.producer_of(stream, dialect, said, address)
         except Refused as refused:
             if refused.code in OVER:
@@ -132,19 +132,6 @@ class InboundWebhooks:
         if stream.state != "running":  # it may run again
             self.sessions.webhooks_due.set()
         return InboundWebhookResult(name, stored, over if not stored else None)
-
-    async def find_or_create(self, name: str, address: HookAddress) -> Stream:
-        journal, user = self.sessions.store.journal, address.user_id
-        stream = await journal.find_session(address.project, name)
-        if stream is not None:
-            return stream if user is None else await self.sessions.name_user(stream, user)
-        config = {} if user is None else {"user_id": user}
-        try:
-            return (await self.sessions.create(address.project, name, config, address.key_id))[0]
-        except Refused as refused:
-            if refused.code != "session_exists":  # another webhook of the call began it just now
-                raise
-            return await journal.get_session(address.project, name)
 
     async def producer_of(self, stream: Stream, dialect: Dialect, said: str | None, address: HookAddress) -> str:
         """The producer of the webhooks of a call.

@@ -145,6 +145,23 @@ class Sessions:
             self.on_listed(stream)
         return stream, result == "created"
 
+    async def find_or_create(
+        self, project: str, session_id: str, user_id: str | None, key_id: str | None = None
+    ) -> Stream:
+        """The session of an id, which gets this user if it has none, or a new one.
+
+        Raises `Refused` (`session_erased`, `quota_exceeded`).
+        """
+        stream = await self.store.journal.find_session(project, session_id)
+        if stream is not None:
+            return stream if user_id is None else await self.name_user(stream, user_id)
+        try:
+            return (await self.create(project, session_id, {} if user_id is None else {"user_id": user_id}, key_id))[0]
+        except Refused as refused:
+            if refused.code != "session_exists":  # another request began it just now
+                raise
+            return await self.store.journal.get_session(project, session_id)
+
     async def restore(
         self,
         project: str,

@@ -20,6 +20,7 @@ from voicemem.errors import Refused
 from voicemem.protocol import events
 from voicemem.protocol.codec import check_event, merge_patch
 from voicemem.protocol.types import MAX_TEXT_BYTES
+from voicemem.transcript.counterparts import of_gateway
 from voicemem.transcript.known import FoldKnown
 from voicemem.transcript.messages import WANTED_BACK, Extracted, Forgotten, Summary
 from voicemem.transcript.replies import events as replies
@@ -118,7 +119,7 @@ def is_repeated(state: State, digest: int) -> bool:
 # Other stacks' frames
 
 
-def fold_made(state: State, made: events.Event, ts: int) -> None:
+def fold_made(state: State, made: MadeEvent, ts: int) -> None:
     """Apply one event that a dialect made; without a `ts` it is of the frame's time."""
     if state.memo.made is not None:
         state.memo.made.append(made)
@@ -126,7 +127,12 @@ def fold_made(state: State, made: events.Event, ts: int) -> None:
         return
     if made.item is not None and made.item in state.forgotten_items:
         return
-    turn = FOLD_RULES[type(made)](state, made, ts if made.ts is None else made.ts)
+    event = of_gateway(state, made)
+    if event is None:
+        return
+    state.memo.translates = True
+    turn = FOLD_RULES[type(event)](state, event, ts if event.ts is None else event.ts)
+    state.memo.translates = False
     if turn is not None:
         state.dirty_turns.add(turn.number)
         if state.closed_ts is not None:

@@ -29,7 +29,7 @@ class FoldReply:
         self.known = known
         self.state = known.state
         self.reply = reply
-        self.item, self.turn, self.begun = reply.item, reply.turn, reply.begin
+        self.item, self.turn, self.begun = known.state.other_items.get(reply.id, reply.item), reply.turn, reply.begin
         self.complete = reply.generation.complete
         self.found: list[Source] | None = None
 
@@ -166,7 +166,7 @@ class FoldKnown:
         return None if found is None else KnownSegment(found.text, found.final)
 
     def reply(self, item: str | None) -> FoldReply | None:
-        id = None if item is None else self.state.item_replies.get(item)
+        id = None if item is None else self.state.item_replies.get(item, self.state.counterparts.get(item))
         return None if id is None else self.reply_of(id)
 
     def reply_of(self, id: int) -> FoldReply:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from voicemem.protocol.events import Asr
 from voicemem.protocol.types import SPACELESS
+from voicemem.transcript.counterparts import find_requested, give_back, replace_requested
 from voicemem.transcript.messages import latest_metadata, layered_metadata, merge_metadata
 from voicemem.transcript.replies.playing import settle
 from voicemem.transcript.state import BOUND, Reply, Segment, State, Turn, put
@@ -18,6 +19,8 @@ LATE_PARTIAL_MS = 500
 """A partial that begins a final may arrive this much later than the final."""
 ABANDONED_MS = 5_000
 """Another text that comes this much later than a partial is no correction of it."""
+FEW_FINALS = 16
+"""A request brings the words of no more finals, where these come after it."""
 SMALL_INDEX = 8
 """An index of fewer segments is made again when it is needed."""
 ORDER = attrgetter("order")
@@ -121,7 +124,9 @@ def fold_asr(state: State, event: Asr, ts: int) -> Turn | None:
     number = event.turn_id if event.item is None else state.items.get(event.item, event.turn_id)
     if key == (None, None) and is_late_partial(state, event, ts, state.utterance_turn if number is None else number):
         return None
-    turn = state.turn(flowing_turn(state) if number is None else number)
+    where = flowing_turn(state) if number is None else number
+    requested = move_to_request(state, event, key, where, ts) if event.final and state.requested else None
+    turn = state.turn(where) if requested is None else requested[0]
     index = speech_index(state, turn)
     segment = index.find(key, event.user)
     if segment is None and number is None and event.item is None:
@@ -143,6 +148,8 @@ def fold_asr(state: State, event: Asr, ts: int) -> Turn | None:
         index.give(segment, event.user)
     if event.item is not None:
         state.items.setdefault(event.item, turn.number)
+    if requested is not None:
+        replace_requested(state, turn, requested[1], segment.order)
     state.newest_turn = max(state.newest_turn, turn.number)
     state.memo.entries.pop((turn.number, segment.user), None)
     if event.final:
@@ -161,18 +168,62 @@ def move_open(state: State, turn: Turn, key: SegmentKey, user: str | None) -> Se
     segment = open_speech(state).find(key, user)
     if segment is None or len(turn.segments) >= BOUND:
         return None
-    before = state.turns[segment.turn]
-    speech_index(state, before).remove(segment)
-    del before.segments[bisect_left(before.segments, segment.order, key=ORDER)]
     if not turn.segments:
         state.utterance_turn = turn.number
-    if turn.number in state.memo.speech:
-        state.memo.speech[turn.number].insert(segment)
-    insort(turn.segments, segment, key=ORDER)
-    segment.turn = turn.number
-    state.memo.entries.pop((before.number, segment.user), None)
-    state.dirty_turns.add(before.number)
+    move(state, segment, turn)
     return segment
+
+
+def move(state: State, segment: Segment, turn: Turn) -> None:
+    """Move a segment to another turn."""
+    before, indexes = state.turns[segment.turn], state.memo.speech
+    if segment.final and not segment.has_key:  # few finals move, and indexes of closed ones are made again
+        indexes.pop(before.number, None)
+        indexes.pop(turn.number, None)
+    else:
+        speech_index(state, before).remove(segment)
+        if turn.number in indexes:
+            indexes[turn.number].insert(segment)
+    del before.segments[bisect_left(before.segments, segment.order, key=ORDER)]
+    insort(turn.segments, segment, key=ORDER)
+    said = segment.final and bool(segment.text)
+    before.finals, turn.finals = before.finals - said, turn.finals + said
+    segment.turn = turn.number
+    for number in (before.number, turn.number):
+        state.memo.entries.pop((number, segment.user), None)
+    state.dirty_turns.add(before.number)
+
+
+def move_to_request(state: State, event: Asr, key: SegmentKey, where: int, ts: int) -> tuple[Turn, str] | None:
+    """The turn of the request that brought the words of a final, or of it and the finals before it, and these words.
+
+    What there is of this speech moves there, if it stands in the turn `where`.
+    """
+    turn = state.turns.get(where)
+    known = None if turn is None else speech_index(state, turn).find(key, event.user)
+    if known is None and event.item is None:
+        known = open_speech(state).find(key, event.user)
+    moving, text = [] if known is None else [known], event.text
+    requested = find_requested(state, text, ts if known is None else min(ts, known.begin))
+    for number in {where, state.utterance_turn} if requested is None else ():
+        turn = state.turns.get(number)
+        if requested is None and turn is not None and len(turn.segments) <= FEW_FINALS:
+            before = [one for one in in_order(turn.segments) if one.final and one.text and one is not known]
+            text = join_texts([*(one.text for one in before), event.text])
+            requested = find_requested(state, text, before[0].begin) if before else None
+            moving += before if requested is not None else ()
+    if requested is None:
+        return None
+    for segment in moving:
+        if segment.turn != requested.number:
+            move(state, segment, requested)
+            if segment.item is not None:
+                state.items[segment.item] = requested.number
+    if state.memo.translates or state.utterance_turn == where:
+        state.utterance_turn = requested.number
+    if state.final_turn == where > requested.number:
+        state.final_turn = requested.number
+    return requested, text
 
 
 def open_speech(state: State) -> SpeechIndex:
@@ -221,6 +272,7 @@ def update_segment(state: State, turn: Turn, index: SpeechIndex, segment: Segmen
     else:
         turn.finals += bool(event.final and text) - segment.final
         if event.final and not text:
+            give_back(state, turn, segment.order)
             index.withdraw(segment)
             return
         segment.text, segment.later_partial = text, None

@@ -47,6 +47,7 @@ class Memo:
         "small_keys",
         "small_turn",
         "speech",
+        "translates",
         "whole_texts",
         "word_matches",
     )
@@ -67,6 +68,8 @@ class Memo:
         """The keys kept in `entries` of that turn."""
         self.made: list[Any] | None = None
         """The events that dialects make, where someone asks for them."""
+        self.translates = False
+        """True while events are applied that a dialect made."""
         self.false_alarms: Any = None
         """A `speech.FalseAlarms`."""
         self.whole_texts: dict[int, Any] = {}
@@ -133,6 +136,8 @@ class TypedMessage(Struct, array_like=True, gc=False):
     begin: int
     text: str
     metadata: dict[str, Any]
+    reported: int = 0
+    """The position of the segment that stands for it, where a recogniser has reported the same words."""
 
 
 class Reply(Struct, array_like=True, gc=False):
@@ -247,6 +252,8 @@ class Turn(Struct, array_like=True, gc=False):
     tool_calls: list[ToolCallRecord] | None = None
     latencies: list[Latency] | None = None
     failures: list[Failure] | None = None
+    reported: list[TypedMessage] | None = None
+    """Messages of requests for which speech stands."""
 
 
 class Notes(Struct, array_like=True):
@@ -333,6 +340,14 @@ class State(Struct, array_like=True, dict=True):
     carried: tuple[CarriedSession, ...] | None = None
     """Knowledge from earlier sessions; None until it was looked up, () when there is nothing."""
     extracted: Extracted | None = None
+    requested: dict[int, list[int]] = {}
+    """By the hash of what a request brought: the turns of it, as long as no speech stands for it."""
+    answers: dict[int, None] = {}
+    """The gateway's replies that no other stack has reported."""
+    counterparts: dict[str, int] = {}
+    """By another stack's item: the gateway's reply that it is."""
+    other_items: dict[int, str] = {}
+    """The same by reply."""
     memory_positions: Column = field(default_factory=lambda: array("q"))
     """The positions of summaries, of what was forgotten, and of what was carried over."""
     dirty_turns: set[int] = set()

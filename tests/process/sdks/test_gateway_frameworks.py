@@ -45,7 +45,7 @@ Talk = Callable[[str, Tools, bool], Awaitable[Answers]]
 """A conversation of an agent whose LLM is at a base URL, streaming or not: its answers to the turns."""
 
 
-async def langchain(url: str, tools: Tools, stream: bool) -> Answers:
+async def langchain(url: str, tools: Tools, stream: bool, **more: Any) -> Answers:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what the framework imports is not ours
         openai = pytest.importorskip("langchain_openai", reason="langchain-openai is not installed")
@@ -53,28 +53,35 @@ async def langchain(url: str, tools: Tools, stream: bool) -> Answers:
         from langgraph.checkpoint.memory import InMemorySaver
     answers = []
     async with httpx2.AsyncClient() as http:
-        model = openai.ChatOpenAI(model="any", base_url=url, api_key="key", streaming=stream, http_async_client=http)
+        model = openai.ChatOpenAI(
+            model="any", base_url=url, api_key="key", streaming=stream, http_async_client=http, **more
+        )
         agent: Any = create_agent(
             model, [tools.book_table, tools.call_taxi], system_prompt=SYSTEM, checkpointer=InMemorySaver()
         )
         for words in TURNS:
             asked = {"messages": [{"role": "user", "content": words}]}
             state = await agent.ainvoke(asked, {"configurable": {"thread_id": "call"}})
-            answers.append(str(state["messages"][-1].content))
+            answers.append(str(state["messages"][-1].text))
     return answers
 
 
-async def openai_agents(url: str, tools: Tools, stream: bool) -> Answers:
+async def langchain_responses(url: str, tools: Tools, stream: bool) -> Answers:
+    return await langchain(url, tools, stream, use_responses_api=True)
+
+
+async def openai_agents(url: str, tools: Tools, stream: bool, kind: str = "OpenAIChatCompletionsModel") -> Answers:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what the framework imports is not ours
         pytest.importorskip("agents", reason="openai-agents is tested in an environment of its own (make packaging)")
-        from agents import Agent, OpenAIChatCompletionsModel, Runner, function_tool
+        import agents
+        from agents import Agent, Runner, function_tool
         from agents.run import RunConfig
         from openai import AsyncOpenAI
     said: list[Any] = []
     answers = []
     async with AsyncOpenAI(base_url=url, api_key="key") as client:
-        model = OpenAIChatCompletionsModel("any", client)
+        model = getattr(agents, kind)("any", client)
         functions: list[Any] = [function_tool(tools.book_table), function_tool(tools.call_taxi)]
         agent = Agent(name="waiter", instructions=SYSTEM, model=model, tools=functions)
         for words in TURNS:
@@ -87,6 +94,40 @@ async def openai_agents(url: str, tools: Tools, stream: bool) -> Answers:
                 run = await Runner.run(agent, said, run_config=RunConfig(tracing_disabled=True))
             said = run.to_input_list()
             answers.append(str(run.final_output))
+    return answers
+
+
+async def openai_agents_responses(url: str, tools: Tools, stream: bool) -> Answers:
+    return await openai_agents(url, tools, stream, "OpenAIResponsesModel")
+
+
+async def livekit_responses(url: str, tools: Tools, stream: bool) -> Answers:
+    """It always streams."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what the framework imports is not ours
+        openai = pytest.importorskip("livekit.plugins.openai", reason="LiveKit's plugin for OpenAI is not installed")
+        from livekit.agents import Agent, AgentSession, function_tool
+
+    class Waiter(Agent):
+        @function_tool
+        async def book_table(self) -> str:
+            """Book a table."""
+            return await tools.book_table()
+
+        @function_tool
+        async def call_taxi(self) -> str:
+            """Call a taxi."""
+            return await tools.call_taxi()
+
+    model = openai.responses.LLM(model="any", base_url=url, api_key="key", use_websocket=False)
+    session: Any = AgentSession(llm=model)
+    await session.start(Waiter(instructions=SYSTEM))
+    answers = []
+    for words in TURNS:
+        await session.generate_reply(user_input=words)
+        answers.append(session.history.messages()[-1].text_content)
+    await session.aclose()
+    await model.aclose()
     return answers
 
 
@@ -149,22 +190,36 @@ async def pipecat(url: str, tools: Tools, stream: bool) -> Answers:
     return answers
 
 
+async def check_through(serve: Serve, llm: BookingLlm, talk: Talk, stream: bool, answers: Answers) -> None:
+    """An agent whose LLM is the gateway gives these answers, and the memory has every word once, in order."""
+    tools = Tools()
+    app = await serve(llm_url=llm.url)
+    api = RestClient(app)
+    await api.create()
+    assert answers == await talk(f"http://{app.rest_address}/v1/sessions/s", tools, stream)
+    assert ["book_table", "call_taxi"] == sorted(tools.called)
+    said = [one for words, reply in zip(TURNS, answers, strict=True) for one in (("user", words), ("assistant", reply))]
+    assert said == role_and_text(await api.contents())
+    context = await api.context("?style=openai&tools=true")
+    roles = [one["role"] for one in context["messages"]]
+    assert ["assistant", "tool", "tool", "assistant"] == roles[3:7]
+
+
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize("talk", [langchain, openai_agents, pipecat])
 async def test_an_agent_does_the_same_through_the_gateway(serve: Serve, talk: Talk, stream: bool) -> None:
-    """The same tool calls and answers, and the memory has every word once, in order, with both tools."""
+    """The same tool calls and answers as without it."""
     async with running_llm(BookingLlm()) as llm:
-        directly, through = Tools(), Tools()
+        directly = Tools()
         answers = await talk(llm.url, directly, stream)
-        app = await serve(llm_url=llm.url)
-        api = RestClient(app)
-        await api.create()
-        assert answers == await talk(f"http://{app.rest_address}/v1/sessions/s", through, stream)
-        assert sorted(directly.called) == sorted(through.called) == ["book_table", "call_taxi"]
-        said = [
-            one for words, reply in zip(TURNS, answers, strict=True) for one in (("user", words), ("assistant", reply))
-        ]
-        assert said == role_and_text(await api.contents())
-        context = await api.context("?style=openai&tools=true")
-        roles = [one["role"] for one in context["messages"]]
-        assert ["assistant", "tool", "tool", "assistant"] == roles[3:7]
+        assert ["book_table", "call_taxi"] == sorted(directly.called)
+        await check_through(serve, llm, talk, stream, answers)
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize("talk", [langchain_responses, openai_agents_responses, livekit_responses])
+async def test_an_agent_of_the_responses_api(serve: Serve, talk: Talk, stream: bool) -> None:
+    """Its LLM knows chat completions alone; the answers are those of an agent that asks for these."""
+    async with running_llm(BookingLlm()) as llm:
+        answers = [f"You said: {words}" for words in TURNS]
+        await check_through(serve, llm, talk, stream, answers)

@@ -130,6 +130,25 @@ async def test_speech_that_was_transcribed_is_not_taken_twice(serve: Serve) -> N
         assert [("user", 7), ("assistant", 7)] == [(one["role"], one["turn_id"]) for one in await api.contents()]
 
 
+async def test_a_transcript_that_comes_after_its_request(serve: Serve) -> None:
+    """The same words as a final, while the reply is made or after it: they stand once, before the reply."""
+    async with service_with_llm(serve, Script(["One.", "Two."], hold_after=2), Script(["Three."])) as (
+        api,
+        client,
+        llm,
+    ):
+        asking = asyncio.create_task(ask(client, "Tell me a joke."))
+        await eventually([("user", "Tell me a joke."), ("assistant", "One.")], lambda: in_progress(api))
+        await api.send({"type": "asr", "text": "tell me a joke", "final": True})
+        llm.go_on.set()
+        await asking
+        await ask(client, "Another.")
+        await api.send({"type": "asr", "turn_id": 9, "item": "u", "text": "Another?", "final": True})
+        assert [
+            (1, "asr", "tell me a joke"), (1, "llm", "One.Two."), (2, "asr", "Another?"), (2, "llm", "Three."),
+        ] == [(one["turn_id"], one["metadata"]["source"], one["content"]) for one in await api.contents()]  # fmt: skip
+
+
 async def test_words_under_way_are_shown_and_not_stored(serve: Serve) -> None:
     """While the transcript has no final, the LLM gets the request's words behind the memory, which gets none."""
     async with service_with_llm(serve, llm={"vendor": "custom"}) as (api, client, llm):

@@ -16,12 +16,12 @@ from tests.support.services import Serve
 from voicemem.compat.agora.agents import AGORA_PRODUCER
 from voicemem.dialects.registry import WITH_WEBHOOKS
 from voicemem.errors import Refused
-from voicemem.gateway.new_input import GATEWAY_PRODUCER
 from voicemem.library.sessions import open_library
 from voicemem.memory.add import API_PRODUCER
 from voicemem.memory.checkpoints import CheckpointReader
 from voicemem.observer.vendors import VENDORS
 from voicemem.protocol.types import JsonObject
+from voicemem.transcript.counterparts import GATEWAY_PRODUCER
 
 NAMES = (
     *(AGORA_PRODUCER, API_PRODUCER, GATEWAY_PRODUCER),

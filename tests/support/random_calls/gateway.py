@@ -10,7 +10,7 @@ import msgspec
 
 from voicemem.gateway.alignment import CERTAIN
 from voicemem.gateway.chat_request import AskedMessage
-from voicemem.gateway.new_input import GATEWAY_PRODUCER, InputReader, NewInput, disconnect_id
+from voicemem.gateway.new_input import InputReader, NewInput, disconnect_id
 from voicemem.protocol.events import (
     Asr,
     Event,
@@ -24,6 +24,7 @@ from voicemem.protocol.events import (
     Tts,
 )
 from voicemem.sessions.read_models.read_model import ReadModel
+from voicemem.transcript.counterparts import GATEWAY_PRODUCER
 from voicemem.transcript.fold import DecodedRow
 from voicemem.transcript.state import State
 

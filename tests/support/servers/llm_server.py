@@ -58,6 +58,11 @@ class LlmServer:
         """How many callers went away before the end."""
         self.go_on = asyncio.Event()
         self.url = ""
+        self.models: Any = None
+        """The answer to a request for its models; 404 without one."""
+
+    async def list_models(self, _: web.Request) -> web.Response:
+        return web.json_response(self.models, status=404 if self.models is None else 200)
 
     def then(self, *scripts: Script) -> None:
         """Answer so from now on."""
@@ -167,6 +172,8 @@ async def running_llm(server: AnyEndpoint, path: str = "/{path:.*}") -> AsyncIte
     """The same for a server that answers in a way of its own, on these paths."""
     app = web.Application(client_max_size=2**24)
     app.router.add_post(path, server.handle)
+    if isinstance(server, LlmServer):
+        app.router.add_get("/v1/models", server.list_models)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
     await runner.setup()
     try:

@@ -215,6 +215,7 @@ FAILED = "The reply's `item`; left out when only the failure message was spoken.
 SECONDS = "With `rate_limited` and `quota_exceeded`: seconds to wait, where that is known."
 IGNORED = "The request's messages that the memory does not have and could not take."
 HEADERS = {
+    "X-Voicemem-Session": {"description": "The session of the reply.", "required": True, "schema": TEXT},
     "Voicemem-Turn-Id": {"description": "The turn of the reply.", "required": True, "schema": DIGITS},
     "Voicemem-Item": {"description": FAILED, "required": False, "schema": TEXT},
     "Voicemem-Ignored": {"description": IGNORED, "required": False, "schema": TEXT},

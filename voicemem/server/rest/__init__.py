@@ -38,6 +38,7 @@ from voicemem.server.rest import (
     memories,
     messages,
     operations,
+    responses,
     sessions,
     tails,
     users,
@@ -47,8 +48,8 @@ from voicemem.server.rest import (
 from voicemem.services import Services
 
 RESOURCES = (
-    *(history, context, sessions, events, operations, keys, tails, webhooks, deliveries, chat, working_memory),
-    *(checkpoints, messages, users, memories, inbound),
+    *(history, context, sessions, events, operations, keys, tails, webhooks, deliveries, chat, responses),
+    *(working_memory, checkpoints, messages, users, memories, inbound),
 )
 """The most frequent requests first: the router goes through the list."""
 ROUTES: tuple[Route[Any], ...] = tuple(route for resource in RESOURCES for route in resource.ROUTES)

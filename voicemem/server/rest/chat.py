@@ -3,28 +3,34 @@
 import asyncio
 from contextlib import aclosing, suppress
 from http import HTTPStatus
+from typing import Protocol
 
 import msgspec
 from aiohttp import web
 from msgspec import Struct
 
 from voicemem.errors import CODES, LlmFailed, Refused, VoicememError
-from voicemem.gateway.chat_request import ChatRequest, read_request
+from voicemem.gateway.chat_request import ChatRequest, ChatTurn, read_request, without_vendor_fields
 from voicemem.gateway.llm_request import LlmRequest
+from voicemem.gateway.session_address import SESSION_HEADER, read_address
 from voicemem.gateway.tool_loop import ToolLoop
+from voicemem.llm.endpoints import MODELS_PATH
 from voicemem.protocol import sse
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import JsonObject, Reason
 from voicemem.server.http.connections import connection_of
 from voicemem.server.http.problems import Handler, Problem
-from voicemem.server.http.request import GRANT, get_stream, problems, read_object, services_of
+from voicemem.server.http.request import GRANT, get_stream, json_response, problems, read_object, services_of
 from voicemem.server.http.routes import JSON, PROBLEMS, Routes
+from voicemem.store.streams import Stream
 
 ROUTES = Routes()
 
 TURN_HEADER, ITEM_HEADER, IGNORED_HEADER = "Voicemem-Turn-Id", "Voicemem-Item", "Voicemem-Ignored"
 MAX_LISTED = 32
 """The most messages that the header names of those that were not taken."""
+MODELS_S = 5.0
+"""How long the LLM has to list its models."""
 FAILURE_CODE = web.RequestKey("failure_code", str)
 
 
@@ -77,14 +83,54 @@ def with_openai_errors(handler: Handler) -> Handler:
     return handle
 
 
+ANSWER_HEADERS = SESSION_HEADER, TURN_HEADER, ITEM_HEADER, IGNORED_HEADER
+ANSWER_CODES = (
+    "missing_field text_too_long session_ended session_erased seq_required draining session_set_aside "
+    "llm_not_configured llm_failed llm_timeout address_not_allowed"
+)
+LOCATE_CODES = f"{ANSWER_CODES} invalid_field unknown_session quota_exceeded"
+"""Of a request that names its session itself."""
+
+
+class AnswerFormat(Protocol):
+    """How the chunks of an answer are written for one API of OpenAI's."""
+
+    def whole(self, body: bytes) -> bytes:
+        """Return the body of an answer in one piece, which the LLM gave as this completion."""
+
+    def piece(self, data: bytes) -> bytes:
+        """Return the server-sent events for a chunk; empty where there is nothing to send."""
+
+    def end(self) -> bytes:
+        """Return those after the last chunk."""
+
+    def error(self, error: OpenAIError) -> bytes:
+        """Return those for an error in the middle of the answer, which ends it."""
+
+
+class ChatFormat:
+    """Chat completions, as the LLM gives them."""
+
+    def whole(self, body: bytes) -> bytes:
+        return body
+
+    def piece(self, data: bytes) -> bytes:
+        return sse.encode(data)
+
+    def end(self) -> bytes:
+        return sse.encode(sse.DONE)
+
+    def error(self, error: OpenAIError) -> bytes:
+        return sse.encode(msgspec.json.encode({"error": error}))
+
+
 @ROUTES.add(
     "POST /v1/sessions/{id}/chat/completions",
     "ingest",
     {JSON: ChatCompletion, EVENT_STREAM: ChatChunk},
     ChatRequest,
-    "missing_field text_too_long session_ended session_erased seq_required draining session_set_aside "
-    "llm_not_configured llm_failed llm_timeout address_not_allowed",
-    headers=(TURN_HEADER, ITEM_HEADER, IGNORED_HEADER),
+    ANSWER_CODES,
+    headers=ANSWER_HEADERS,
     errors=PROBLEMS._replace(kind=ChatProblem),
     wrap=with_openai_errors,
 )
@@ -95,10 +141,45 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     LLM. With `stream` the answer comes as server-sent events; `[DONE]` comes once it is in the journal.
     """
     stream = await get_stream(request)
-    chat_turn = read_request(await read_object(request))
+    return await answer(request, stream, read_request(await read_object(request)), ChatFormat())
+
+
+@ROUTES.add(
+    "POST /v1/chat/completions",
+    "ingest",
+    {JSON: ChatCompletion, EVENT_STREAM: ChatChunk},
+    ChatRequest,
+    LOCATE_CODES,
+    headers=ANSWER_HEADERS,
+    errors=PROBLEMS._replace(kind=ChatProblem),
+    wrap=with_openai_errors,
+    for_tokens=True,
+)
+async def create_hosted_completion(request: web.Request) -> web.StreamResponse:
+    """Answer as above in the session that the request names, which begins with its first request: `docs/hosted.md`.
+
+    Of fields other than `messages` only those that LLMs know are passed on.
+    """
+    payload = await read_object(request)
+    chat_turn = read_request(without_vendor_fields(payload))
+    return await answer(request, await locate_session(request, payload), chat_turn, ChatFormat())
+
+
+async def locate_session(request: web.Request, payload: JsonObject) -> Stream:
+    """Return the session of a request whose path names none. Raises `Refused`."""
+    grant = request[GRANT]
+    address = read_address(request.headers.get(SESSION_HEADER), payload, grant.session_id)
+    grant.require("ingest", address.session_id)
+    may_create = grant.session_id is None  # a session token creates no session
+    return await services_of(request).session_locator.locate(grant.project, address, grant.key_id, may_create)
+
+
+async def answer(request: web.Request, stream: Stream, chat_turn: ChatTurn, format: AnswerFormat) -> web.StreamResponse:
+    """Answer a request of a session, in the format of its API."""
     gateway = services_of(request).gateway
     llm_request = await gateway.prepare(stream, chat_turn, request[GRANT].key_id)
-    task = gateway.spawn(answer_streamed(request, llm_request) if chat_turn.stream else answer_whole(llm_request))
+    answering = answer_streamed if chat_turn.stream else answer_whole
+    task = gateway.spawn(answering(request, stream.id, llm_request, format))
     try:
         return await cancel_on_hangup(request, task)
     except LlmFailed as error:
@@ -121,34 +202,40 @@ async def cancel_on_hangup(request: web.Request, task: asyncio.Task[web.StreamRe
         protocol.on_lost = None
 
 
-async def answer_whole(llm_request: LlmRequest | ToolLoop) -> web.StreamResponse:
-    body = await llm_request.complete()
-    return web.Response(body=body, content_type=JSON, headers=reply_headers(llm_request))
+async def answer_whole(
+    request: web.Request, session_id: str, llm_request: LlmRequest | ToolLoop, format: AnswerFormat
+) -> web.StreamResponse:
+    body = format.whole(await llm_request.complete())
+    return web.Response(body=body, content_type=JSON, headers=reply_headers(session_id, llm_request))
 
 
-async def answer_streamed(request: web.Request, llm_request: LlmRequest | ToolLoop) -> web.StreamResponse:
+async def answer_streamed(
+    request: web.Request, session_id: str, llm_request: LlmRequest | ToolLoop, format: AnswerFormat
+) -> web.StreamResponse:
     """Send each chunk as an event. Raises `VoicememError` and `CancelledError`, the former only before the first."""
     # The head goes out with the first chunk, so an error before it can still be an HTTP status. After it there are
-    # four ways out: [DONE]; an error, and a drain, each as a last chunk that says so; and a caller that has hung up.
+    # four ways out: the end; an error, and a drain, each as a last chunk that says so; and a caller that has hung up.
     # Of these only a cancellation without a drain is raised.
     response: web.StreamResponse | None = None
     try:
         async with aclosing(llm_request.chunks()) as chunks:
             async for data in chunks:
                 if response is None:
-                    response = web.StreamResponse(headers=sse.HEADERS | reply_headers(llm_request))
+                    response = web.StreamResponse(headers=sse.HEADERS | reply_headers(session_id, llm_request))
                     await response.prepare(request)
-                await response.write(sse.encode(data))
+                if piece := format.piece(data):
+                    await response.write(piece)
         assert response is not None
-        await response.write(sse.encode(sse.DONE))
+        await response.write(format.end())
     except VoicememError as error:
         if response is None:
             raise
-        await write_quietly(response, sse.encode(error_chunk(error.word, error.detail, error.code)))
+        await write_quietly(response, format.error(OpenAIError(error.detail, error.code, error.word)))
     except asyncio.CancelledError:
         if response is None or not services_of(request).gateway.draining:
             raise
-        await write_quietly(response, sse.encode(error_chunk("draining", CODES["draining"].sentence, "draining")))
+        drained = OpenAIError(CODES["draining"].sentence, "draining", "draining")
+        await write_quietly(response, format.error(drained))
     except ConnectionError:
         if response is None:
             raise asyncio.CancelledError from None
@@ -163,14 +250,40 @@ async def write_quietly(response: web.StreamResponse, data: bytes) -> None:
         await (response.write(data) if data else response.write_eof())
 
 
-def reply_headers(llm_request: LlmRequest | ToolLoop) -> dict[str, str]:
-    """Return the headers: turn and item, which the engine's events about this reply must name; what was not taken."""
-    names = {TURN_HEADER: str(llm_request.turn_id)}
+def reply_headers(session_id: str, llm_request: LlmRequest | ToolLoop) -> dict[str, str]:
+    """Return the headers: session, turn and item, which events about this reply must name; what was not taken."""
+    names = {SESSION_HEADER: session_id, TURN_HEADER: str(llm_request.turn_id)}
     if llm_request.ignored:
         names[IGNORED_HEADER] = ", ".join(f"messages[{index}]" for index in llm_request.ignored[:MAX_LISTED])
     return names if llm_request.item is None else names | {ITEM_HEADER: llm_request.item}
 
 
-def error_chunk(code: str, sentence: str, reason: str) -> bytes:
-    """Encode an error chunk, which OpenAI's clients raise in the middle of a stream."""
-    return msgspec.json.encode({"error": OpenAIError(sentence, reason, code)})
+class Model(Struct, frozen=True):
+    """A model of the operator's LLM, with whatever that says of it."""
+
+    id: str
+    object: str = "model"
+    created: int = 0
+    owned_by: str = ""
+
+
+class ModelList(Struct, frozen=True):
+    """The models of the operator's LLM; the configured one where it names none."""
+
+    data: list[Model]
+    object: str = "list"
+
+
+@ROUTES.add("GET /v1/models", "any", ModelList, for_tokens=True)
+async def list_models(request: web.Request) -> web.Response:
+    """List the models that requests may name, as the operator's LLM says."""
+    services = services_of(request)
+    endpoint = services.targets.default
+    if endpoint is None:
+        return json_response(ModelList([]))
+    listed = msgspec.structs.replace(endpoint, path=MODELS_PATH)
+    try:
+        models = msgspec.json.decode(await services.llm.complete(listed, None, total_s=MODELS_S), type=ModelList).data
+    except (LlmFailed, msgspec.DecodeError, UnicodeDecodeError):
+        models = []
+    return json_response(ModelList(models or ([] if endpoint.model is None else [Model(endpoint.model)])))

@@ -8,6 +8,7 @@ arrival does not matter; for one that names neither, the reply is found now, fro
 from bisect import bisect_left, bisect_right, insort
 
 from voicemem.protocol import events
+from voicemem.transcript.counterparts import GATEWAY_PRODUCER, note_request
 from voicemem.transcript.messages import merge_metadata
 from voicemem.transcript.replies.evidence import Evidence, Generation, Playback
 from voicemem.transcript.replies.playing import (
@@ -176,6 +177,8 @@ def make_reply(state: State, turn: Turn, item: str | None) -> Reply | None:
 def add_reply(state: State, turn: Turn, reply: Reply) -> None:
     state.replies[reply.id] = reply
     turn.replies.append(reply.id)
+    if reply.producer == GATEWAY_PRODUCER:
+        state.answers[reply.id] = None
     turn.standing += 1
     state.newest_turn = max(state.newest_turn, turn.number)
 
@@ -205,6 +208,8 @@ def fold_message(state: State, event: events.MessageEvent, ts: int) -> Turn | No
     state.utterance_turn = turn.number
     typed = TypedMessage(state.position, ts, event.text, metadata | {"source": event.source})
     turn.typed = append_item(turn.typed, typed)
+    if state.producer == GATEWAY_PRODUCER:
+        note_request(state, turn)
     return turn
 
 

@@ -82,7 +82,8 @@ def test_it_never_exceeds_its_budget(memory: Remembered, budget: int) -> None:
     choice = PriorityPolicy(max_tokens=budget).choose(memory)
     turns = {memory.messages[index].turn_id for index in choice.kept}
     first = first_current(memory)
-    tools = [use for place, use in enumerate(memory.tools) if use.turn_id in turns or place >= first]
-    tokens = sum(map(memory.tokens, choice.kept)) + sum(min(memory.tool_tokens(use), budget) for use in tools)
+    older = sum(memory.tool_tokens(use) for use in memory.tools[:first] if use.turn_id in turns)
+    current = min(sum(map(memory.tool_tokens, memory.tools[first:])), budget)
+    tokens = sum(map(memory.tokens, choice.kept)) + older + current
     assert choice.over_budget == (tokens > budget)
     assert not choice.over_budget or 1 >= len(choice.kept)

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from tests.support.samples.policies import memories, message_of_tokens, remembered, tool_use_of_tokens, turn_of_tokens
-from voicemem.context.policies import LEAST_SHOWN, Choice, Remembered, WindowPolicy, cut_result, first_current
+from voicemem.context.policies import (
+    LEAST_SHOWN,
+    Choice,
+    Remembered,
+    WindowPolicy,
+    cut_result,
+    cut_results,
+    first_current,
+)
 from voicemem.transcript.messages import Message, ToolUse
 
 CALL = [*turn_of_tokens(1, 3, 4), *turn_of_tokens(2, 3, 4), *turn_of_tokens(3, 3, 4)]
@@ -33,7 +41,9 @@ def shown_tools(memory: Remembered, choice: Choice) -> list[ToolUse]:
 def test_a_window_never_exceeds_its_budget(memory: Remembered, budget: int) -> None:
     """By its own counter, tools included; but for a newest message that is larger, or results of the turn under way."""
     choice = WindowPolicy(budget).choose(memory)
-    tools = sum(min(memory.tool_tokens(use), budget) for use in shown_tools(memory, choice))
+    shown, current = shown_tools(memory, choice), memory.tools[first_current(memory) :]
+    older = sum(map(memory.tool_tokens, shown[: len(shown) - len(current)]))
+    tools = older + min(sum(map(memory.tool_tokens, current)), budget)
     tokens = sum(map(memory.tokens, choice.kept)) + tools
     assert choice.over_budget == (tokens > budget)
     if choice.over_budget and memory.messages:
@@ -115,6 +125,19 @@ def test_a_result_is_cut_in_the_middle(result: str, budget: int) -> None:
         begin, count, end = re.split(r"\n\[… (\d+) characters left out …\]\n", use.result)
         assert (begin, end) == (result[: len(begin)], result[len(begin) + int(count) :])
         assert len(use.result) <= max(budget, 2 * LEAST_SHOWN + 40)
+
+
+@given(st.lists(st.integers(1, 400), min_size=1, max_size=12), st.integers(1, 2_000))
+def test_results_share_the_budget(sizes: list[int], budget: int) -> None:
+    """The longest are cut, and only as far as it takes; none is lost."""
+    uses = [structs.replace(tool_use_of_tokens(1, 1), result=chr(97 + at) * size) for at, size in enumerate(sizes)]
+    shown = [str(use.result) for use in cut_results(uses, budget, len)]
+    assert sum(map(len, shown)) <= max(budget, (2 * LEAST_SHOWN + 40) * len(sizes))
+    if sum(sizes) <= budget:
+        assert shown == [use.result for use in uses]
+    assert all(text[0] == text[-1] == chr(97 + at) for at, text in enumerate(shown))
+    smallest = min(sizes)
+    assert len(shown[sizes.index(smallest)]) == smallest or smallest > budget // len(sizes)
 
 
 def test_of_nothing_there_is_nothing() -> None:

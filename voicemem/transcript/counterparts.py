@@ -1,0 +1,161 @@
+"""What the gateway has of a call, in what others report of the same call later (docs/memory.md, rules 1 and 2).
+
+A request for the agent's LLM brings the caller's words, and its answer is the reply. The recogniser's final, and the
+transcript of the stack that hosts the agent, say both again, and know better what was heard. So speech takes the place
+of the words that a request brought, and what a stack reports about its reply is about the gateway's.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from msgspec import structs
+
+from voicemem.dialects.known import MadeEvent
+from voicemem.protocol.events import Interrupt, LlmCancel, LlmDelta, LlmDone, MessageEvent, Resume, Tts
+from voicemem.transcript.messages import merge_metadata
+from voicemem.transcript.state import Reply, State, Turn, TypedMessage, append_item, id_digest
+
+GATEWAY_PRODUCER = "gateway"
+"""The producer of the gateway's events. They have no seq, so no other producer may use the name
+(`batches.OWN_PRODUCERS`)."""
+LATE_MS = 5_000
+"""Speech that begins so much later than a request with the same words says them again."""
+LOOKED_AT = 64
+"""Of the gateway's replies of other turns, the oldest that no one has reported."""
+UNSPOKEN = re.compile(r"[\W_]+")
+WORD = re.compile(r"\w+")
+
+
+def text_key(text: str) -> str:
+    """The letters and digits of a text, which tell whether two texts say the same."""
+    return UNSPOKEN.sub("", text.casefold()) or text.strip()
+
+
+# What the user said
+
+
+def note_request(state: State, turn: Turn) -> None:
+    """Note the newest message of a turn, which a request brought; also as the end of all of them."""
+    texts = [one.text for one in turn.typed or ()]
+    for key in {text_key(texts[-1]), text_key("".join(texts))}:
+        state.requested.setdefault(id_digest(key), []).append(turn.number)
+
+
+def find_requested(state: State, text: str, begin: int) -> Turn | None:
+    """The turn in which a request brought the words of a final that began at `begin`; the oldest of such turns.
+
+    A stack that hosts the agent reports each utterance, however late; of a recogniser it must be near in time.
+    """
+    key = text_key(text)
+    numbers = state.requested.get(id_digest(key)) or []
+    oldest = None
+    for number in reversed(numbers):
+        turn = state.turns[number]
+        messages = requested(turn, key)
+        if messages and begin > messages[0].begin + LATE_MS:
+            break
+        oldest = turn if messages else oldest
+    if oldest is None and state.memo.translates:
+        oldest = next((state.turns[one] for one in numbers if requested(state.turns[one], key)), None)
+    return oldest
+
+
+def requested(turn: Turn, key: str) -> Sequence[TypedMessage]:
+    """The message of a turn that says this, or all of them if they do together."""
+    typed = turn.typed or []
+    one = [message for message in typed if text_key(message.text) == key][:1]
+    return one or (typed if text_key("".join(message.text for message in typed)) == key else [])
+
+
+def replace_requested(state: State, turn: Turn, text: str, order: int) -> None:
+    """Let the segment at a position of the journal stand for what a request brought."""
+    key = text_key(text)
+    replaced = requested(turn, key)
+    if not replaced:
+        return
+    numbers = state.requested[id_digest(key)]
+    numbers.remove(turn.number)
+    if not numbers:
+        del state.requested[id_digest(key)]
+    for message in replaced:
+        turn.reported = append_item(turn.reported, structs.replace(message, reported=order))
+    orders = {message.order for message in replaced}
+    turn.typed = [message for message in turn.typed or () if message.order not in orders] or None
+
+
+def give_back(state: State, turn: Turn, order: int) -> None:
+    """Show again what a request brought, since the segment that stood for it is withdrawn."""
+    reported = turn.reported or []
+    turn.reported = [message for message in reported if message.reported != order] or None
+    for message in reported:
+        if message.reported == order:
+            turn.typed = append_item(turn.typed, structs.replace(message, reported=0))
+            note_request(state, turn)
+
+
+# What the agent said
+
+
+def of_gateway(state: State, made: MadeEvent) -> MadeEvent | None:
+    """An event of another stack, about the gateway's reply where its item is one; None if that says nothing new."""
+    item = made.item
+    if item is None or not (state.answers or state.counterparts):
+        return made
+    if item not in state.counterparts and not find_counterpart(state, made):
+        return made
+    reply = state.replies[state.counterparts[item]]
+    match made:
+        case Tts() | Interrupt() | Resume():
+            return structs.replace(made, item=reply.item)
+        case LlmCancel():
+            del state.counterparts[item], state.other_items[reply.id]
+            state.answers[reply.id] = None
+            return None
+        case LlmDone() | LlmDelta() | MessageEvent():
+            if made.metadata:
+                reply.metadata = merge_metadata(reply.metadata, state.position, made.metadata)
+                state.touch(reply)
+            return None
+    return made
+
+
+def find_counterpart(state: State, made: MadeEvent) -> bool:
+    """Find the gateway's reply that the first event of a stack's reply is about; return whether there is one."""
+    if not isinstance(made, LlmDone | LlmDelta | MessageEvent) or made.item is None or made.item in state.item_replies:
+        return False
+    text = made.text or ""
+    if not text.strip() or (isinstance(made, MessageEvent) and made.role != "assistant"):
+        return False
+    for reply, is_near in candidates(state, made.turn_id):
+        if is_same_reply(reply, text, is_near):
+            del state.answers[reply.id]
+            state.counterparts[made.item], state.other_items[reply.id] = reply.id, made.item
+            state.items[made.item] = reply.turn
+            return True
+    return False
+
+
+def candidates(state: State, number: int | None) -> Iterator[tuple[Reply, bool]]:
+    """The gateway's replies that no one has reported: those of a turn, then the oldest of all."""
+    turn = None if number is None else state.turns.get(number)
+    for id in () if turn is None else turn.replies:
+        if id in state.answers:
+            yield state.replies[id], True
+    for id in islice(state.answers, LOOKED_AT):
+        yield state.replies[id], False
+
+
+def is_same_reply(reply: Reply, text: str, is_near: bool) -> bool:
+    """Return whether a text is a reply or the beginning of it, or more than it; of its own turn, one like it."""
+    own, said = text_key(reply.generation.text()), text_key(text)
+    if reply.cancelled or not own or reply.item is None:
+        return False
+    return own.startswith(said) or said.startswith(own) or (is_near and is_like(reply.generation.text(), text))
+
+
+def is_like(one: str, other: str) -> bool:
+    """Return whether half of the words of the shorter text are in both."""
+    fewer, more = sorted((WORD.findall(one.casefold()), WORD.findall(other.casefold())), key=len)
+    known = set(more)
+    return bool(fewer) and 2 * sum(word in known for word in fewer) >= len(fewer)
