@@ -185,17 +185,22 @@ class Sessions:
         self.on_changed(stream)
         return stream
 
-    async def change(self, stream: Stream, patch: JsonObject) -> Stream:
+    async def change(self, stream: Stream, patch: JsonObject, is_first_user: bool = False) -> Stream:
         """Merge a patch into the configuration; memories of a session that gets a user are the user's from then on.
 
-        Raises `Refused` (`invalid_field`, and as `Journal.change_config`).
+        `is_first_user` is as in `Journal.change_config`. Raises `Refused` (`invalid_field`, and as there).
         """
         session_patch = validate_config(patch)
         self.check_settings(session_patch)
         await SCHEMA_WORKER.check_config(session_patch.public)
         payload = msgspec.json.encode({"type": "session.update", **session_patch.public})
         changed = await self.store.journal.change_config(
-            stream.key, session_patch, payload, self.clock(), after_end=stream.state == "ended"
+            stream.key,
+            session_patch,
+            payload,
+            self.clock(),
+            after_end=stream.state == "ended",
+            is_first_user=is_first_user,
         )
         self.on_changed(changed)
         if changed.config.get("user_id") is not None and "user_id" in patch:
@@ -208,7 +213,7 @@ class Sessions:
         if stream.config.get("user_id") is not None:
             return stream
         try:
-            return await self.change(stream, {"user_id": user_id})
+            return await self.change(stream, {"user_id": user_id}, is_first_user=True)
         except Refused as refused:  # what is said on the call counts more than who says it
             LOG.warning("A session's user was not set: %s", refused.detail, extra={"project": stream.project})
             return stream

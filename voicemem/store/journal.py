@@ -266,8 +266,11 @@ class Journal(Port):
         payload: bytes,
         now_ms: int,
         after_end: bool = False,
+        is_first_user: bool = False,
     ) -> Stream:
         """Merge a patch into the configuration, and journal `payload` as the server's own event.
+
+        One that gives a session its first user (`is_first_user`) changes nothing where there is one.
 
         A session that has ended takes one only if it is known that it may have (`after_end`), and then only labels, and
         a user where it has none. Raises `Refused` (`unknown_session`, `session_ended`, `user_conflict`, `user_erased`;
@@ -275,6 +278,8 @@ class Journal(Port):
         """
         rows: StreamRows = connection.streams
         stream = changes.find(rows, key)
+        if is_first_user and stream.config.get("user_id") is not None:
+            return stream
         if stream.state == "ended":
             if not after_end or not session_patch.public.keys() <= CHANGED_AFTER_END:
                 raise Refused("session_ended", AFTER_END)

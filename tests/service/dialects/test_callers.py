@@ -109,6 +109,24 @@ def everything_logged(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCa
         yield caplog
 
 
+MALFORMED: tuple[tuple[str, Any], ...] = (
+    ("hooks/vapi", {"message": {"type": CALLER, "call": {"id": 7, "customer": {"number": CALLER}}}}),
+    ("hooks/vapi", {"message": {"type": 7, "customer": {"number": CALLER}}}),
+    ("hooks/vapi", {"message": {"type": "transcript", "role": CALLER, "call": {"id": "x"}, "customer": CALLER}}),
+    ("hooks/retell", {"event": "call_ended", "call": [CALLER]}),
+    ("hooks/elevenlabs-agents", {"type": "post_call_transcription", "data": {"user_id": CALLER, "transcript": CALLER}}),
+    ("hooks/ultravox", {"event": "call.ended", "call": {"metadata": {"from": CALLER}}}),
+    ("sessions/s-0-events/events?dialect=conversation-relay", [{"type": "setup", "from": CALLER, "callSid": [CALLER]}]),
+    ("sessions/s-0-events/events?dialect=conversation-relay", [{"type": CALLER}]),
+    ("sessions/s-0-events/events?dialect=livekit-agents", [{"topic": "lk.transcription", "identity": CALLER}]),
+)
+
+
+async def refused(app: App, path: str, body: Any) -> str:
+    """What the answer to something malformed says."""
+    return (await RestClient(app).call("POST", f"/v1/{path}", json=body)).body.decode()
+
+
 def files_in(folder: Path) -> dict[str, str]:
     """All bytes of the files in a folder, by name."""
     return {path.name: path.read_bytes().decode("latin-1") for path in folder.iterdir()}
@@ -129,6 +147,7 @@ async def test_no_number_is_written(tmp_path: Path, everything_logged: pytest.Lo
                 api = await send(app, sample, way, id)
                 paths = (f"/v1/sessions/{id}", f"/v1/sessions/{id}/events", f"/v1/sessions/{id}/history")
                 answers += [(await api.get(path)).body.decode() for path in paths]
+        answers += [await refused(app, path, body) for path, body in MALFORMED]
         answers.append((await api.get("/metrics")).body.decode())
         answers.append((await api.get("/v1/sessions")).body.decode())
     texts = files_in(tmp_path) | {"log": everything_logged.text, "answers": "\n".join(answers)}
@@ -252,6 +271,27 @@ async def test_a_user_is_set_where_none_was(serve: Serve) -> None:
             body = {"message": {"type": "transcript", "role": "user", "transcript": user, "call": call}}
             await api.call("POST", "/v1/hooks/vapi", json=body)
     assert ["explicit", "ann"] == [await user_of(api, id) for id in ("call-1", "call-2")]
+
+
+async def test_two_frames_name_the_user_at_once(app: App, api: RestClient) -> None:
+    """The first counts, whatever the other knew of the session."""
+    await api.create("call-1")
+    stream = await app.services.store.journal.get_session("default", "call-1")
+    await asyncio.gather(*(app.services.sessions.name_user(stream, user) for user in ("ann", "bob", "eve")))
+    journal = (await api.get("/v1/sessions/call-1/events")).lines
+    [change] = [one["event"] for one in journal if one["event"]["type"] == "session.update"]
+    assert change["user_id"] == await user_of(api, "call-1")
+
+
+async def test_a_user_after_the_end(serve: Serve) -> None:
+    """A webhook that says who called may come when the call is over."""
+    app = await serve(identify=("retell=user,number",))
+    api = RestClient(app)
+    call: JsonObject = {"call_id": "call-1", "transcript_object": [{"role": "user", "content": "Hello."}]}
+    for event, more in (("call_ended", {}), ("call_analyzed", {"metadata": {"user_id": "ann"}})):
+        answered = await api.call("POST", "/v1/hooks/retell", json={"event": event, "call": call | more})
+        assert 200 == answered.status
+    await eventually("ann", lambda: user_of(api, "call-1"))
 
 
 async def test_a_session_token_names_no_user(serve: Serve) -> None:

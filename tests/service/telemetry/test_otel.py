@@ -9,6 +9,7 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -19,6 +20,7 @@ from websockets.asyncio.client import connect
 from tests.support.callers.raw_http import raw_exchange
 from tests.support.callers.rest import RestClient
 from tests.support.events import final
+from tests.support.samples.callers import AGENT, CALLER, SAMPLES
 from tests.support.servers.llm_server import Script, llm_server
 from tests.support.servers.webhook_receiver import Reply, webhook_receiver
 from tests.support.services import ANY_PORT
@@ -50,10 +52,10 @@ class Spans:
 
 
 @asynccontextmanager
-async def traced(**settings: str) -> AsyncIterator[tuple[App, Spans]]:
+async def traced(**settings: Any) -> AsyncIterator[tuple[App, Spans]]:
     """A service that keeps its spans here."""
     spans = Spans()
-    chosen = Settings(**{"store": "memory:", "rest": ANY_PORT, "ingest": ANY_PORT, **settings})  # type: ignore[arg-type]
+    chosen = Settings(**{"store": "memory:", "rest": ANY_PORT, "ingest": ANY_PORT, **settings})
     async with running(chosen, tracer=OtelTracer(spans.provider)) as app:
         yield app, spans
 
@@ -213,3 +215,14 @@ async def test_a_call_of_an_llm_is_traced_through_the_gateway() -> None:
         assert expected == llm.requests[0].headers["traceparent"]
         everything = "".join(span.to_json() for span in spans.exporter.get_finished_spans())
         assert "hush" not in everything
+
+
+async def test_no_span_has_a_partys_number() -> None:
+    """Whatever frames of other stacks say of who calls, and whether that names the session's user."""
+    async with traced(identify=("vapi=user,number",)) as (app, spans):
+        for body in next(one for one in SAMPLES if one.dialect == "vapi").frames:
+            await RestClient(app).call("POST", "/v1/hooks/vapi", json=body)
+        everything = "".join(span.to_json() for span in spans.exporter.get_finished_spans())
+    assert "hooks" in everything
+    assert CALLER[1:] not in everything
+    assert AGENT[1:] not in everything

@@ -22,6 +22,7 @@ from voicemem.dialects.dialect import Dialect, Frame, MalformedFrame, RawFrame, 
 from voicemem.dialects.registry import DIALECTS, no_such_dialect
 from voicemem.errors import CODES, Refused, SessionQuarantined, StoreUnavailable, VoicememError
 from voicemem.protocol.codec import ENCODER, DecodedEvent, RejectedEvent, has_large_integer, may_have_large_number
+from voicemem.protocol.comparison import HIDDEN_WORD
 from voicemem.protocol.events import Auth, FrameEvent, IncomingEvent, SessionOpen, SessionUpdate, update_patch
 from voicemem.protocol.types import MAX_FRAME_BYTES, JsonObject
 from voicemem.runtime import NodeToken, Runtime
@@ -37,7 +38,7 @@ from voicemem.sessions.recording.batches import (
     validated_update,
 )
 from voicemem.sessions.recording.commits import NO_UNIX_MS, Commits, is_no_unix_ms, log_session
-from voicemem.sessions.recording.parties import hide_in_frame, hide_in_text, international_in
+from voicemem.sessions.recording.parties import RUN, hide_in_frame, hide_in_text, international_in
 from voicemem.sessions.recording.redaction import Redaction
 from voicemem.sessions.schema_worker import SCHEMA_WORKER
 from voicemem.store.admission import check_producer
@@ -147,7 +148,7 @@ class FrameReducer:
         self.metrics.frames.labels(dialect, result).inc()
 
     def name_unknown(self, dialect: str, kind: str) -> None:
-        key = dialect, ascii(kind[:MAX_NAME])
+        key = dialect, ascii(RUN.sub(HIDDEN_WORD, kind)[:MAX_NAME])
         if key not in self.named and len(self.named) < MAX_NAMED:
             self.named.add(key)
             LOG.info("Frames of an unknown type are ignored: %s, %s", *key)

@@ -226,6 +226,22 @@ test("the_vendor_says_the_session", async (t) => {
   assert.deepEqual(await texts(one, memory.sessionId), ["Hello?"]);
 });
 
+/** What a vendor says of the caller goes to the service, which names no user by it unless it is allowed to. */
+test("who_calls", async (t) => {
+  const frame = { type: "setup", callSid: newId(), from: "+15551234567", customParameters: { user_id: "ann" } };
+  for (const userId of [undefined, "bob"]) {
+    const more = userId === undefined ? {} : { userId };
+    const { fromVendor, memory } = await teed(t, { dialect: "conversation-relay", sessionId: newId(), ...more });
+    await fromVendor(frame);
+    await fromVendor({ type: "prompt", voicePrompt: "Hello?" });
+    await memory.close();
+    const { config } = await one.request("GET", `/v1/sessions/${memory.sessionId}`);
+    assert.equal(config.user_id, userId);
+    const journal = await (await fetch(`${one.restUrl}/v1/sessions/${memory.sessionId}/events`)).text();
+    assert.equal(journal.includes("5551234567"), false);
+  }
+});
+
 /** After 64 frames, some time, or the end of the call, it gets an id of its own. */
 test("a_vendor_that_says_no_session", async (t) => {
   for (const [frames, idMs] of [[64, 1_000_000], [1, 50], [2, 1_000_000]]) {
