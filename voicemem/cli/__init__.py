@@ -2,6 +2,7 @@
 
 import click
 
+from voicemem.cli.backfill import import_calls
 from voicemem.cli.calls import demo, history, receive, replay
 from voicemem.cli.common import Commands
 from voicemem.cli.copy import backup, copy, restore
@@ -59,6 +60,6 @@ for command in (
         nodes,
         restored,
     ),
-    *(truth, import_ams),
+    *(truth, import_calls, import_ams),
 ):
     main.add_command(command)

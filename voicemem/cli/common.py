@@ -1,5 +1,6 @@
 """Shared by the commands: errors, Ctrl-C, flags and their environment variables, the REST client, files, bars."""
 
+import asyncio
 import json
 import logging
 import os
@@ -17,7 +18,8 @@ import click
 import uvloop
 
 from voicemem.cli.logs import TextFormatter
-from voicemem.client import ClientError, Options, Unreachable
+from voicemem.client import ClientError, Options, RequestRefused, Unreachable
+from voicemem.client.errors import is_transient
 from voicemem.client.replay import ReplayFailed
 from voicemem.client.transport.failures import check_of
 from voicemem.client.transport.rest import RestClient
@@ -143,6 +145,24 @@ class Server(NamedTuple):
                 return await rest.request(method, path, query, body)
 
         return run(send())
+
+
+ATTEMPTS, LONG_S = 6, 120.0
+"""Of one request among many, and how long each may take."""
+
+
+async def ask_again(rest: RestClient, method: str, path: str, query: Mapping[str, Any] | None, body: Any = None) -> Any:
+    """Send one of many requests, again where a server is busy or away. Raises `RequestRefused`, `Unreachable`."""
+    headers = None if body is None else {"Content-Type": "application/json"}
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return await rest.request(method, path, query, body, LONG_S, headers)
+        except (Unreachable, RequestRefused) as error:
+            may_pass = isinstance(error, Unreachable) or is_transient(error.code, error.status)
+            if not may_pass or attempt == ATTEMPTS:
+                raise
+        await asyncio.sleep(attempt * 0.5)
+    raise AssertionError
 
 
 def rest_options(command: Command) -> Callable[..., Any]:

@@ -44,6 +44,10 @@ class Frame(NamedTuple):
     """The vendor's id of the session, if this frame says it."""
     end: str | None = None
     """The reason, if this frame ends the session; `translate` makes a `session.end` of it."""
+    began: int | None = None
+    """When the call began, Unix ms, if this frame ends the session and says so."""
+    ended: int | None = None
+    """When it ended."""
     typed: bool = False
     """True if it may be a text that the app added for the LLM: left out on request (`?typed=ignore`)."""
     opens: bool = False
@@ -129,6 +133,11 @@ class Hook(Struct, frozen=True):
     verify: Verify
     frames: Callable[[JsonObject], Iterable[JsonObject]]
     """The frames of a body, each of which becomes one row. Raises `MalformedFrame`."""
+    webhook_of: Callable[[JsonObject], JsonObject | None] = lambda saved: saved
+    """The webhook of a call as the vendor's API shows it; a webhook stays as it is.
+
+    None for a call that is not over, or has no words. Raises `MalformedFrame`.
+    """
 
 
 class Dialect(Struct, frozen=True, kw_only=True):

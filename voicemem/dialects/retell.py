@@ -68,8 +68,10 @@ MAX_LATENCIES = 60
 """In one frame."""
 OVER = "call_ended", "call_analyzed"
 """Webhooks after the call."""
+RUNNING = "registered", "ongoing"
+"""The `call_status` of calls that are not over."""
 UPDATED = "transcript_updated"
-CALL_FIELDS = "call_id", "end_timestamp", "disconnection_reason", "spoken"
+CALL_FIELDS = "call_id", "start_timestamp", "end_timestamp", "disconnection_reason", "spoken"
 MAX_ELEMENTS = 12
 """Of a transcript that is not the last."""
 ENDED = "ended"
@@ -78,8 +80,14 @@ SIGNATURE = "x-retell-signature"
 FORM = re.compile(r"v=([0-9]{1,15}),d=([0-9a-f]{64})")
 TOLERANCE_MS = 5 * 60 * 1000
 """How old or new a signature may be, as in Retell's own SDK."""
-Call = record("call_id", end_timestamp=optional(int), disconnection_reason=optional(str), spoken=optional(int))
-"""How many utterances its transcript has."""
+Call = record(
+    "call_id",
+    start_timestamp=optional(int),
+    end_timestamp=optional(int),
+    disconnection_reason=optional(str),
+    spoken=optional(int),
+)
+"""`spoken` is how many utterances its transcript has."""
 Element = record(
     "role",
     index=int,
@@ -135,8 +143,8 @@ def numbered(raw: list[JsonObject], started: int | None) -> list[JsonObject]:
             continue
         kind = "spoken" if role in SPOKEN else role
         element = in_one_form(one, counts[kind], started)
-        if role not in SPOKEN and found and element["ts"] is None:
-            element["ts"] = found[-1]["ts"]
+        if element["ts"] is None:
+            element["ts"] = found[-1]["ts"] if found else started
         if role == "agent" and node is not None:
             element["agent"] = node
         if is_divided and role in SPOKEN and found and found[-1]["role"] == role:
@@ -216,7 +224,7 @@ def called(frame: JsonObject) -> JsonObject:
     holder = frame if "elements" in frame else holder
     elements = elements_of(holder, whole(call.get("start_timestamp")))
     spoken = [one["index"] for one in elements if one["role"] in SPOKEN]
-    times = {"end_timestamp": whole(call.get("end_timestamp")), "spoken": call.get("spoken")}
+    times = {name: whole(call.get(name)) for name in ("start_timestamp", "end_timestamp", "spoken")}
     if spoken:
         times["spoken"] = spoken[-1] + 1
     return frame | {"elements": elements, "call": call | times}
@@ -249,7 +257,18 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
         side=kind.side,
         session_id=call.get("call_id"),
         end=call.get("disconnection_reason", ENDED) if over else None,
+        began=call.get("start_timestamp") if over else None,
+        ended=call.get("end_timestamp") if over else None,
     )
+
+
+def webhook_of(saved: JsonObject) -> JsonObject | None:
+    """The webhook after a call as the API shows it."""
+    if "event" in saved or "call_id" not in saved:
+        return saved
+    transcripts = (saved.get(name) for name in TRANSCRIPTS)
+    has_words = any(isinstance(one, list) and one for one in transcripts)
+    return {"event": OVER[0], "call": saved} if has_words and saved.get("call_status") not in RUNNING else None
 
 
 def split(body: JsonObject) -> Iterator[JsonObject]:
@@ -591,7 +610,7 @@ RETELL = Dialect(
     translate=translate,
     closed=closed,
     texts=texts,
-    hook=Hook(verify=verify, frames=split),
+    hook=Hook(verify=verify, frames=split, webhook_of=webhook_of),
     caller=CallerFields(
         user=of_call("metadata/user_id contact_id contact/id contact/contact_id"),
         number=of_call("from_number"),

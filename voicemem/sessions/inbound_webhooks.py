@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
 from voicemem.dialects.callers import Caller, carry
@@ -77,13 +78,13 @@ class InboundWebhooks:
         if not isinstance(body, dict):
             raise Refused("malformed_frame", "A webhook must be a JSON object.")
         assert dialect.hook is not None
+        digest = self.recorder.frames.keyed_id(msgspec.json.encode(body, order="deterministic"))
         try:
             frames = [*carry(dialect.caller.pick(body), dialect.hook.frames(body))]
         except MalformedFrame as malformed:
             raise Refused("malformed_frame", str(malformed)) from None
         except Exception:  # a fault of ours in a dialect
             raise Refused("malformed_frame") from None
-        digest = self.recorder.frames.keyed_id(raw)
         reduced: list[ReducedFrame] = []
         sender = SenderState()
         for frame in frames:
@@ -91,7 +92,7 @@ class InboundWebhooks:
             if isinstance(arrival, RejectedEvent):
                 raise Refused(arrival.code, arrival.detail)
             if arrival is not None and arrival.event.id is None:
-                # Named for the bytes that it came in and its place, so that the same webhook again is recognised.
+                # Named for its body and its place, so that the same webhook is recognised, also one that was saved.
                 event = replace(arrival.event, id=f"~{digest}.{len(reduced)}")
                 arrival = ReducedFrame(event, ENCODER.encode(event), arrival.reduced)
             if arrival is not None:

@@ -10,7 +10,7 @@ import msgspec
 from voicemem.errors import Refused
 from voicemem.protocol.comparison import is_same_event
 from voicemem.store.admission import may_run_again
-from voicemem.store.stream_changes import StreamRows, apply_session_patch, declare_gap, gap_event, reopen
+from voicemem.store.stream_changes import StreamRows, apply_session_patch, declare_gap, gap_event, reopen, take_times
 from voicemem.store.streams import (
     AppendResult,
     Batch,
@@ -185,6 +185,7 @@ class BatchAppend:
             if self.stream.ending_ms is None:
                 self.stream.ending_ms = self.now_ms
                 self.stream.ending_ts, self.stream.ending_reason = offer.ending.ts, offer.ending.reason
+                take_times(self.rows, self.stream, offer.ending, self.now_ms)
         return None
 
     def compare_duplicate(self, offer: Offer, seq: int) -> Outcome:

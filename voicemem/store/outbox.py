@@ -459,7 +459,8 @@ def enqueue(
         return
     config = parse_config(stream.config)
     header = SessionHeader(
-        stream.id, config.name, config.channel, config.labels, stream.started_ms, now_ms, reason, config.user_id
+        *(stream.id, config.name, config.channel, config.labels),
+        *(stream.started_ms, stream.ended_ms or now_ms, reason, config.user_id),
     )
     common: dict[str, Any] = {"stream": stream.key, "position": stream.position, "now_ms": now_ms}
     common["header"] = msgspec.json.encode(header)

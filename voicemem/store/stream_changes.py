@@ -21,6 +21,7 @@ from voicemem.store.outbox import enqueue_close, enqueue_start, save_session_end
 from voicemem.store.records import Quotas, RestoredSession
 from voicemem.store.runs import find_last_seq, group_runs, load_originals
 from voicemem.store.streams import (
+    EARLIEST_MS,
     IN_OVERVIEW,
     NAME_TAKEN,
     SESSION_KIND,
@@ -296,7 +297,7 @@ def restore_session(
         stream.state, stream.silent_since_ms = "ended", None
         stream.ended_ms, stream.reason, stream.provisional = restored.ended_ms, restored.reason, restored.provisional
     elif restored.ending is not None:
-        stream.ending_ms, (stream.ending_ts, stream.ending_reason, _) = now_ms, restored.ending
+        stream.ending_ms, (stream.ending_ts, stream.ending_reason, *_) = now_ms, restored.ending
     rows.add_stream(stream, key_id)
     if source is not None:
         rows.connection.execute(COPY_SECRETS, key=stream.key, source=source.key)
@@ -381,6 +382,18 @@ def reopen(rows: StreamRows, stream: Stream, now_ms: int) -> None:
     enqueue_start(rows.connection, stream, now_ms)
 
 
+def take_times(rows: StreamRows, stream: Stream, ending: SessionEnding, now_ms: int) -> None:
+    """Take the times of the call itself from its end, which may come long after it. The caller saves the stream's row.
+
+    As one that is restored, the session counts for quotas when it was made.
+    """
+    if ending.began_ms is not None and EARLIEST_MS < ending.began_ms <= ending.ts <= now_ms:
+        stream.ended_ms = ending.ts
+        if ending.began_ms < stream.started_ms:
+            stream.started_ms = ending.began_ms
+            rows.connection.execute(SAVE_RESTORED, key=stream.key, now_ms=now_ms)
+
+
 def close(
     rows: StreamRows, key: int, ending: SessionEnding | None, notice_id: str, now_ms: int, if_silent: bool = False
 ) -> Stream | None:
@@ -395,7 +408,7 @@ def close(
             return None
     event = {"type": "session.closed", "ts": ending.ts, "reason": ending.reason}
     rows.append_server_event(stream, now_ms, event)
-    stream.state, stream.ended_ms = "ended", now_ms
+    stream.state, stream.ended_ms = "ended", stream.ended_ms or now_ms
     stream.reason, stream.provisional = ending.reason, ending.provisional
     stream.silent_since_ms = stream.ending_ms = stream.ending_ts = stream.ending_reason = None
     rows.save_stream(stream)

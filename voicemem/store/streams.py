@@ -25,6 +25,8 @@ AWAITED_MS = 10_000
 """How long a producer without a connection is expected back: after its connection was lost, after it sent over HTTP,
 and after the end of the node that it was connected to. An end waits for these producers, but never longer than the
 grace."""
+EARLIEST_MS = 10**11
+"""In 1973: a time between 0 and this is no Unix time in ms."""
 NAME_TAKEN = "A session of this name is running already."
 IN_OVERVIEW = frozenset({"name", "user_id", "labels"})
 """The settings that a slim row repeats."""
@@ -37,6 +39,8 @@ class SessionEnding(NamedTuple):
     reason: str
     provisional: bool = False
     """For an idle close: a producer that comes back reopens the session."""
+    began_ms: int | None = None
+    """When the call began, where its end says so: then both times are the session's."""
 
 
 class ProducerState(Struct, gc=False):
@@ -63,6 +67,7 @@ class Stream(Struct, gc=False):
     position: int
     started_ms: int
     ended_ms: int | None
+    """None while it is running, unless its call has said when it ended."""
     reason: str | None
     config: JsonObject
     silent_since_ms: int | None

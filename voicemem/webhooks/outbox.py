@@ -206,12 +206,12 @@ def next_delay_s(attempts_made: int, answer: AttemptResult, jitter: float, now_s
         return None
     scheduled = spread(RETRY_DELAYS_S[attempts_made - 1], jitter, 1 - JITTER, 1 + JITTER)
     overloaded = answer.status in OVERLOAD_STATUSES or answer.error == "timeout"
-    earliest = _retry_after_s(answer.retry_after, now_s) or (RETRY_DELAYS_S[1] if overloaded else 0)
+    earliest = retry_after_s(answer.retry_after, now_s) or (RETRY_DELAYS_S[1] if overloaded else 0)
     # Never earlier than the receiver asks for; later by chance, so that not all sessions come back at one moment.
     return min(DAY_S, max(scheduled, earliest * (1 + JITTER * jitter)))
 
 
-def _retry_after_s(value: str | None, now_s: float | None) -> float:
+def retry_after_s(value: str | None, now_s: float | None) -> float:
     """The seconds that a Retry-After header asks for, at most a day; 0 if it is missing, invalid, or in the past."""
     text = (value or "").strip()
     if re.fullmatch(r"[0-9]+(\.[0-9]*)?", text):

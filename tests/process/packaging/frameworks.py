@@ -28,8 +28,12 @@ TESTS = {
         "tests/process/sdks/test_openai_agents.py",
         "tests/process/sdks/test_gateway_frameworks.py",
     ),
-    "google-adk": ("tests/process/sdks/test_google_adk.py",),
-    "langchain": ("tests/process/sdks/test_langgraph.py", "tests/unit/integrations/test_runs.py"),
+    "google-adk": ("tests/process/sdks/test_google_adk.py", "tests/process/sdks/test_google_adk_memory.py"),
+    "langchain": (
+        "tests/process/sdks/test_langgraph.py",
+        "tests/process/sdks/test_langgraph_store.py",
+        "tests/unit/integrations/test_runs.py",
+    ),
 }
 
 

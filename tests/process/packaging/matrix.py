@@ -50,7 +50,11 @@ FRAMEWORK_TESTS = {
         "tests/process/sdks/test_gateway_frameworks.py",
         "tests/process/docs/test_openai_agents_example.py",
     ),
-    "google-adk": ("tests/process/sdks/test_google_adk.py", "tests/process/docs/test_google_adk_example.py"),
+    "google-adk": (
+        "tests/process/sdks/test_google_adk.py",
+        "tests/process/sdks/test_google_adk_memory.py",
+        "tests/process/docs/test_google_adk_example.py",
+    ),
 }
 """Tests of integrations whose frameworks cannot be installed with what the other tests need."""
 MINORS = range(11, 21)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,12 @@ from urllib.parse import quote
 import click
 import msgspec
 
-from voicemem.cli.common import CommandFailed, Server, check_rest_url, given, progress, rest_options, run
-from voicemem.client.errors import RequestRefused, Unreachable
+from voicemem.cli.common import CommandFailed, Server, ask_again, check_rest_url, given, progress, rest_options, run
+from voicemem.client.errors import RequestRefused
 from voicemem.client.transport.rest import RestClient
 from voicemem.protocol.types import JsonObject
 
 PAGE = 100
-ATTEMPTS = 5
-TIMEOUT_S = 60.0
 KEPT_FIELDS = (
     *("messages", "memories", "data", "context", "user_id", "namespace", "tokens", "long_term_memory_strategy"),
     "ttl_seconds",
@@ -59,7 +56,7 @@ class Mover:
     async def move_sessions(self, scope: dict[str, str]) -> None:
         offset, seen = 0, set[str]()
         while page := (
-            await self.ask(self.source, "GET", SESSIONS, scope | {"limit": str(PAGE), "offset": str(offset)})
+            await ask_again(self.source, "GET", SESSIONS, scope | {"limit": str(PAGE), "offset": str(offset)})
         )["sessions"]:
             for session_id in [one for one in page if one not in seen]:
                 line = line_of("session", scope, session_id)
@@ -73,9 +70,9 @@ class Mover:
         """Move one working memory; whether it is there now."""
         path = SESSIONS + quote(session_id, safe="")
         try:
-            memory = await self.ask(self.source, "GET", path, scope)
+            memory = await ask_again(self.source, "GET", path, scope)
             body = {name: memory[name] for name in KEPT_FIELDS if memory.get(name) is not None}
-            await self.ask(self.target, "PUT", path, {}, body)
+            await ask_again(self.target, "PUT", path, {}, body)
         except RequestRefused as refused:
             self.note_refused(f"session {session_id}", refused)
             return False
@@ -89,7 +86,7 @@ class Mover:
         offset = 0
         while True:
             body: JsonObject = {"text": "", "limit": PAGE, "offset": offset, "recency_boost": False, **filters}
-            page = (await self.ask(self.source, "POST", MEMORIES + "search", {}, body))["memories"]
+            page = (await ask_again(self.source, "POST", MEMORIES + "search", {}, body))["memories"]
             new = [one for one in page if line_of("memory", one["id"]) not in self.done]
             records = [{name: one[name] for name in given(one) if name not in READ_ONLY} for one in new]
             kept = await self.keep(records) if records else []
@@ -104,7 +101,7 @@ class Mover:
     async def keep(self, records: list[JsonObject]) -> list[str]:
         """Keep memories; the ids of those that were taken. Of a list that is refused, each is tried alone."""
         try:
-            await self.ask(self.target, "POST", MEMORIES, {}, {"memories": records, "deduplicate": False})
+            await ask_again(self.target, "POST", MEMORIES, {}, {"memories": records, "deduplicate": False})
         except RequestRefused as refused:
             if len(records) == 1:
                 self.note_refused(f"memory {records[0]['id']}", refused)
@@ -119,21 +116,6 @@ class Mover:
         if refused.status in (401, 403):
             raise refused
         self.refused.append((what, str(refused.detail)[:500]))
-
-    async def ask(
-        self, server: RestClient, method: str, path: str, query: dict[str, str], body: JsonObject | None = None
-    ) -> Any:
-        """Send a request, again where a server is busy or away. Raises `RequestRefused`, `Unreachable`."""
-        headers = None if body is None else {"Content-Type": "application/json"}
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                return await server.request(method, path, query, body, TIMEOUT_S, headers)
-            except (Unreachable, RequestRefused) as error:
-                may_pass = isinstance(error, Unreachable) or error.status in (429, 500, 502, 503, 504)
-                if not may_pass or attempt == ATTEMPTS:
-                    raise
-            await asyncio.sleep(attempt * 0.5)
-        raise AssertionError
 
 
 def line_of(*key: Any) -> str:
@@ -176,7 +158,7 @@ def import_ams(
 async def move(source: Server, target: Server, scope: dict[str, str], state: Path | None = None) -> Mover:
     async with source.client() as from_rest, target.client() as to_rest:
         mover = Mover(from_rest, to_rest, state)
-        total = int((await mover.ask(from_rest, "GET", SESSIONS, scope | {"limit": "1"}))["total"])
+        total = int((await ask_again(from_rest, "GET", SESSIONS, scope | {"limit": "1"}))["total"])
         with progress(total, f"moving {total:,} sessions") as bar:
             mover.on_step = bar.update
             await mover.move_sessions(scope)

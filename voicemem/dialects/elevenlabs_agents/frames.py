@@ -24,6 +24,8 @@ TOLERANCE_MS = 30 * 60 * 1000
 """How old or new a signature may be, as in ElevenLabs' own SDK."""
 MAX_DIGITS = 15
 TRANSCRIPT = "post_call_transcription"
+RUNNING = "initiated", "in-progress", "processing"
+"""The `status` of conversations whose transcript is not whole."""
 
 
 class Alignment(Record):
@@ -161,4 +163,12 @@ def frames(body: JsonObject) -> Iterator[JsonObject]:
     for index, item in enumerate(transcript):
         until = times[index + 1] if index + 1 < len(times) else None
         yield item | {"type": ITEM, "conversation_id": id, "index": index, "ts": times[index], "until": until}
-    yield {"type": ENDED, "conversation_id": id, "ts": at(call.get("call_duration_secs"))}
+    yield {"type": ENDED, "conversation_id": id, "began": at(0), "ts": at(call.get("call_duration_secs"))}
+
+
+def webhook_of(saved: JsonObject) -> JsonObject | None:
+    """The webhook after a conversation as the API shows it."""
+    if "type" in saved or "conversation_id" not in saved:
+        return saved
+    is_over = saved.get("status") not in RUNNING and saved.get("transcript")
+    return {"type": TRANSCRIPT, "data": saved} if is_over else None

@@ -29,7 +29,16 @@ from typing import Any
 
 from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, Hook, MalformedFrame, RawFrame, Side
-from voicemem.dialects.elevenlabs_agents.frames import ENDED, ITEM, begins_word, counted, frames, texts, verify
+from voicemem.dialects.elevenlabs_agents.frames import (
+    ENDED,
+    ITEM,
+    begins_word,
+    counted,
+    frames,
+    texts,
+    verify,
+    webhook_of,
+)
 from voicemem.dialects.kinds import (
     ANYTHING,
     Kind,
@@ -93,6 +102,8 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
         side=kind.side,
         session_id=content.get("conversation_initiation_metadata_event", content).get("conversation_id"),
         end=USUAL_REASON if name == ENDED else None,
+        began=content.get("began"),
+        ended=content.get("ts") if name == ENDED else None,
         typed=name in ("user_message", "multimodal_message"),
         counts_audio=name == "audio" and "words" not in content,
     )
@@ -560,7 +571,12 @@ KINDS: dict[str, Kind] = {
         named_by("agent_tool_response_full_payload", "tool_call_id"),
     ),
     ITEM: Kind("vendor", Item, post_call_item, lambda item: f"{ITEM}/{item['conversation_id']}/{item['index']}"),
-    ENDED: Kind("vendor", typed("conversation_id", ts=optional(int)), end_call, named_by("conversation_id")),
+    ENDED: Kind(
+        "vendor",
+        typed("conversation_id", began=optional(int), ts=optional(int)),
+        end_call,
+        named_by("conversation_id"),
+    ),
     "client_tool_result": Kind("app", typed("tool_call_id", result=ANYTHING), answer_tool, named_by("tool_call_id")),
     "user_message": Kind("app", TypedText, typed_text),
     "multimodal_message": Kind("app", typed(text=optional(TypedText)), typed_text),
@@ -587,7 +603,7 @@ ELEVENLABS_AGENTS = Dialect(
     translate=translation(KINDS),
     closed=closed,
     texts=texts,
-    hook=Hook(verify=verify, frames=frames),
+    hook=Hook(verify=verify, frames=frames, webhook_of=webhook_of),
     caller=CallerFields(
         user=f"user_id data/user_id {STARTED}/user_id",
         number=f"""

@@ -40,6 +40,8 @@ HISTORIES = (HISTORY, "status-update", REPORT)
 """Messages whose history is looked at."""
 MAX_MESSAGES = 12
 """Of a history that is not a report."""
+RUNNING = "scheduled", "queued", "ringing", "in-progress", "forwarding"
+"""The `status` of calls that are not over."""
 ENDED = "ended"
 """The reason of an end that gives none."""
 TOKEN_FIELDS = ("content", "text", "token", "delta")
@@ -123,9 +125,20 @@ def history(frame: JsonObject) -> JsonObject | None:
 
 
 def report(frame: JsonObject) -> JsonObject:
-    call = frame.get("call")
-    ended = first_of(frame, ("endedAt",)) or (call.get("endedAt") if isinstance(call, dict) else None)
-    return frame | {"messages": history_of(frame) or [], "endedAt": unix_ms(ended)}
+    call: JsonObject = frame["call"] if isinstance(frame.get("call"), dict) else {}
+    times = {name: unix_ms(frame.get(name) or call.get(name)) for name in ("startedAt", "endedAt")}
+    return frame | {"messages": history_of(frame) or []} | times
+
+
+def webhook_of(saved: JsonObject) -> JsonObject | None:
+    """The report of a call as the API shows it. Raises `MalformedFrame`."""
+    if isinstance(saved.get("message"), dict) or not isinstance(saved.get("id"), str) or "createdAt" not in saved:
+        return saved
+    if saved.get("status") in RUNNING or not history_of(saved):
+        return None
+    ended = first_of(saved, ("endedAt", "updatedAt", "createdAt"))
+    call = {name: value for name, value in saved.items() if name not in ("artifact", "messages")}
+    return {"message": saved | {"type": REPORT, "timestamp": ended, "call": call}}
 
 
 def speech(frame: JsonObject) -> JsonObject:

@@ -75,6 +75,8 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
         side="vendor",
         session_id=content.get("call", {}).get("id"),
         end=content.get("endedReason", frames.ENDED) if name == frames.REPORT else None,
+        began=content.get("startedAt"),
+        ended=content.get("endedAt"),
     )
 
 
@@ -520,7 +522,7 @@ Message = record(
     result=ANYTHING,
 )
 """One message of the history."""
-Report = sent(messages=(many(Message), []), endedReason=optional(str), endedAt=optional(int))
+Report = sent(messages=(many(Message), []), endedReason=optional(str), startedAt=optional(int), endedAt=optional(int))
 """The end of the call; the history stands in it unless it was taken apart."""
 Speech = sent("text", turn=optional(int), words=optional(int), characters=optional(int))
 """All that the agent says in a turn, and how many of its words were spoken by now, or how many characters come next."""
@@ -564,7 +566,7 @@ VAPI = Dialect(
     translate=translation(KINDS),
     closed=closed,
     texts=frames.texts,
-    hook=Hook(verify=frames.verify, frames=frames.split),
+    hook=Hook(verify=frames.verify, frames=frames.split, webhook_of=frames.webhook_of),
     caller=CallerFields(
         within="message",
         user="customer/externalId call/customer/externalId",

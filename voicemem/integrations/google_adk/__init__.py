@@ -8,6 +8,8 @@
         ...
     memory.call("call-1").end()
 
+A memory service, `Runner(memory_service=google_adk.memory_service(client))`, lets agents search what was heard before.
+
 See docs/google-adk.md. The ADK is imported only here and only when it is used (`voicemem-core[google-adk]`).
 """
 
@@ -23,7 +25,7 @@ from voicemem.integrations.conversation import Call, Sessions
 from voicemem.integrations.google_adk.session import AdkSession, as_heard, known_contents, own_contents
 from voicemem.integrations.runs import rebuilt
 
-__all__ = ["Call", "plugin", "session_id"]
+__all__ = ["Call", "memory_service", "plugin", "session_id"]
 
 
 class Run(NamedTuple):
@@ -124,6 +126,8 @@ class Plugin:
 if TYPE_CHECKING:
     from google.adk.plugins.base_plugin import BasePlugin
 
+    from voicemem.integrations.google_adk.user_memory import VoicememMemoryService
+
     class VoicememPlugin(Plugin, BasePlugin):
         """The plugin that `voicemem.integrations.google_adk.plugin` returns."""
 
@@ -160,3 +164,16 @@ def plugin(
     """
     check_installed("google.adk", "Google's ADK", "google-adk")
     return plugin_type()(Sessions(client, AdkSession, config, producer), session_id, context)
+
+
+def memory_service(client: Client | SyncClient, *, limit: int = 10) -> VoicememMemoryService:
+    """A memory service for `Runner(…, memory_service=…)`, which `load_memory` and `preload_memory` search.
+
+    `add_session_to_memory` adds a session to its user and app; one that the plugin records is not added twice. A search
+    gives up to `limit` messages and memories of the user and the app, and nothing while the memory is away. Raises
+    `ImportError` without `google-adk`, `ClientError` for a client without a `rest_url`.
+    """
+    check_installed("google.adk", "Google's ADK", "google-adk")
+    from voicemem.integrations.google_adk.user_memory import VoicememMemoryService
+
+    return VoicememMemoryService(client, limit)

@@ -101,7 +101,7 @@ async def take_hook(request: web.Request, query: HookQuery) -> web.Response:
     the scope `ingest` is needed, in `Authorization`. A question at the start of a call is answered within 300 ms with
     what is known of the caller; a key needs the scope `read` for it.
     """
-    services, name = services_of(request), request.match_info["dialect"]
+    name = request.match_info["dialect"]
     check_hooked(name)
     body = await read_body(request, MAX_HOOK_BYTES)
     start = start_in(name, body)
@@ -109,12 +109,35 @@ async def take_hook(request: web.Request, query: HookQuery) -> web.Response:
         return await answer_start(request, query, name, body, start)
     dialect = find_hooked(name)
     hook = CALL_STARTS[name] if dialect is None or dialect.hook is None else dialect.hook
-    address = await address_of(request, query, name, body, hook.verify)
-    if dialect is None:
+    return await record(request, dialect, body, await address_of(request, query, name, body, hook.verify))
+
+
+@ROUTES.add(
+    "POST /v1/hooks/{dialect}/import",
+    "ingest",
+    HookTaken,
+    JsonObject,
+    "unknown_dialect malformed_frame missing_field seq_required quota_exceeded",
+    tag=HOOKS,
+)
+async def import_hook(request: web.Request) -> web.Response:
+    """Take a webhook that was saved, or made of a call as the platform's API shows it; it is stored once, as any.
+
+    The key stands in for a signature.
+    """
+    name, grant = request.match_info["dialect"], request[GRANT]
+    check_hooked(name)
+    body = await read_body(request, MAX_HOOK_BYTES)
+    return await record(request, find_hooked(name), body, HookAddress(grant.project, key_id=grant.key_id))
+
+
+async def record(request: web.Request, dialect: Dialect | None, body: bytes, address: HookAddress) -> web.Response:
+    if dialect is None:  # its platform only asks
         return json_response(HookTaken(None, 0))
-    read = partial(services.inbound_webhooks.read, dialect, body)
+    webhooks = services_of(request).inbound_webhooks
+    read = partial(webhooks.read, dialect, body)
     reduced, caller = await request.app[DECODING].decode(len(body), read, address.project)
-    taken = await services.inbound_webhooks.record(dialect, reduced, address, caller)
+    taken = await webhooks.record(dialect, reduced, address, caller)
     refused = UNSET if taken.refused is None else taken.refused
     return json_response(HookTaken(taken.session_id, taken.stored, refused))
 

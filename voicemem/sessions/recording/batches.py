@@ -269,12 +269,14 @@ def to_offer(arrival: DecodedEvent | RejectedEvent, now_ms: int) -> Offer:
     event = arrival.event
     assert isinstance(arrival, ConfigUpdate) or not isinstance(event, events.SessionUpdate)  # secrets stay out of it
     assert isinstance(arrival, ReducedFrame) or not isinstance(event, events.FrameEvent)  # and all that a vendor sends
-    reason = None
+    reason, began, ended = None, None, event.ts
     if isinstance(arrival, ReducedFrame):
-        reason = None if arrival.reduced is None else arrival.reduced.end
+        frame = arrival.reduced
+        if frame is not None and frame.end is not None:
+            reason, began, ended = frame.end, frame.began, event.ts if frame.ended is None else frame.ended
     elif isinstance(event, events.SessionEnd):
         reason = event.reason or DEFAULT_END_REASON
-    ending = None if reason is None else SessionEnding(now_ms if event.ts is None else event.ts, reason)
+    ending = None if reason is None else SessionEnding(now_ms if ended is None else ended, reason, began_ms=began)
     patch = arrival.patch if isinstance(arrival, ConfigUpdate) else None
     return Offer(event.seq, now_ms, arrival.payload, update=patch, ending=ending)
 

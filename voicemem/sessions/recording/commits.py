@@ -20,7 +20,7 @@ from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.recording.batches import EventBatch
 from voicemem.sessions.recording.redaction import Redaction
 from voicemem.store.journal import Journal
-from voicemem.store.streams import AppendResult, Batch, Stream
+from voicemem.store.streams import EARLIEST_MS, AppendResult, Batch, Stream
 from voicemem.telemetry import Telemetry
 
 CommitListener = Callable[[Sequence[AppendResult]], None]
@@ -42,8 +42,6 @@ FAULTS = (
 MAX_SESSIONS, MAX_FAULTS = 10_000, 20
 """How many sessions are remembered, the newest ones, and how many faults of each are logged."""
 INDEX = re.compile(r"\[\d+\]")
-EARLIEST_MS = 10**11
-"""In 1973: a `ts` between 0 and this is no Unix time in ms."""
 NO_UNIX_MS = "A `ts` is in Unix ms; what came looks like seconds, or like a time since the call began."
 
 

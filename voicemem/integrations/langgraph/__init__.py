@@ -1,9 +1,12 @@
 """LangGraph: a middleware of LangChain's agents, with which the model gets what was heard, and the run is recorded.
 
+A store gives graphs the long-term memories of users.
+
     from voicemem.integrations import langgraph
 
     memory = langgraph.middleware(client)
-    agent = create_agent(model, tools, middleware=[memory], checkpointer=InMemorySaver())
+    store = langgraph.store(client)
+    agent = create_agent(model, tools, middleware=[memory], checkpointer=InMemorySaver(), store=store)
     await agent.ainvoke({"messages": [("user", text)]}, {"configurable": {"thread_id": "call-1"}})
     memory.call("call-1").interrupted(heard_text="In Oslo it ")
 
@@ -24,7 +27,7 @@ from voicemem.integrations.conversation import Call, Conversation, Sessions, as_
 from voicemem.integrations.runs import as_heard, is_answer, rebuilt, run_start, text_of
 from voicemem.protocol.types import JsonObject
 
-__all__ = ["Call", "chat_messages", "middleware", "thread_id"]
+__all__ = ["Call", "chat_messages", "middleware", "store", "thread_id"]
 Kind = Literal["user", "replies", "tools"]
 
 
@@ -280,6 +283,8 @@ class Middleware:
 if TYPE_CHECKING:
     from langchain.agents.middleware import AgentMiddleware
 
+    from voicemem.integrations.langgraph.user_store import VoicememStore
+
     class VoicememMiddleware(Middleware, AgentMiddleware[Any, Any, Any]):
         """The middleware that `voicemem.integrations.langgraph.middleware` returns."""
 
@@ -344,3 +349,21 @@ def middleware(
     kinds = frozenset(record)
     threads = Sessions(client, lambda session: ThreadMemory(session, kinds), config, producer)
     return middleware_type()(threads, session_id, kinds)
+
+
+def store(
+    client: Client | SyncClient, *, namespace: tuple[str, ...] = ("memories", "{user_id}"), field: str = "data"
+) -> VoicememStore:
+    """A store for `compile(store=…)` and `create_agent(store=…)`: its items are long-term memories of users.
+
+    Each namespace begins as `namespace` says, with a user's id in place of `{user_id}`. What a value says is its
+    `field`; without one, all of its texts. Memories that were made elsewhere are items of the user, too: their text is
+    in `field`. Calls without asyncio need a `SyncClient`.
+
+    Methods raise what the client's do, and `ValueError` or `NotImplementedError` for what cannot be kept. Raises
+    `ImportError` without LangGraph.
+    """
+    check_installed("langgraph", "LangGraph", "langgraph")
+    from voicemem.integrations.langgraph.user_store import VoicememStore
+
+    return VoicememStore(client, namespace, field)

@@ -1,0 +1,283 @@
+"""The store of LangGraph over long-term memories: an item is a memory of a user, and their memories are items.
+
+A namespace begins as the store's own does, with the user in it. The memory of an item is its text, found by its words
+and shown to calls; key, namespace and the rest of the value are its metadata. A memory that something else has made
+is an item of the user's own namespace, with the memory's id as its key.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Iterable, Mapping
+from datetime import UTC, datetime
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import msgspec
+from langgraph.store.base import (
+    BaseStore,
+    GetOp,
+    InvalidNamespaceError,
+    Item,
+    ListNamespacesOp,
+    MatchCondition,
+    Op,
+    PutOp,
+    Result,
+    SearchItem,
+    SearchOp,
+    get_text_at_path,
+    tokenize_path,
+)
+
+from voicemem.client import Client, RequestRefused, SyncClient
+from voicemem.integrations.client_calls import ClientCalls
+from voicemem.protocol.types import JsonObject
+
+USER = "{user_id}"
+"""The place of the user in the namespace of a store."""
+KINDS = ("fact", "preference", "episode", "summary")
+LISTED, FOUND = 1000, 100
+"""Memories of one answer."""
+MAX_QUERY = 4_000
+MADE_ID = re.compile(r"mem_[a-z2-7]{26}")
+"""The id of a memory that the service has named."""
+METADATA = "langgraph"
+Path = tuple[str, ...]
+
+
+class Place(msgspec.Struct, frozen=True):
+    """What the metadata of a memory say of it as an item."""
+
+    namespace: Path
+    key: str
+    value: JsonObject
+    """Without the `field` that is the memory's text."""
+    field: str | None = None
+
+
+class Kept(NamedTuple):
+    """A memory as an item."""
+
+    path: Path
+    key: str
+    value: JsonObject
+    memory: JsonObject
+
+    @property
+    def times(self) -> dict[str, Any]:
+        return {name: datetime.fromtimestamp(self.memory[name] / 1000, UTC) for name in ("created_at", "updated_at")}
+
+
+class VoicememStore(BaseStore):
+    """The store that `voicemem.integrations.langgraph.store` returns."""
+
+    def __init__(self, client: Client | SyncClient, namespace: Path, field: str) -> None:
+        if list(namespace).count(USER) != 1:
+            raise ValueError(f"The namespace of a store has {USER} in one place, such as ('memories', '{USER}').")
+        self.calls = ClientCalls(client)
+        self.client = self.calls.client
+        self.namespace = namespace
+        self.field = field
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        return self.calls.wait(self.run(list(ops)))
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        return await self.calls.run(self.run(list(ops)))
+
+    async def run(self, ops: list[Op]) -> list[Result]:
+        """Answer reads as it was before, then make the changes; of several for one item the last counts.
+
+        What cannot be kept changes nothing.
+        """
+        changes = {(op.namespace, op.key): self.change(op) for op in ops if isinstance(op, PutOp)}
+        results = await asyncio.gather(*(self.read(op) for op in ops))
+        for (path, key), memory in changes.items():
+            if memory is not None:
+                await self.client.memories.add(**memory)
+            elif await self.find_item(path, key) is not None:
+                await self.client.memories.remove(self.memory_id(path, key))
+        return list(results)
+
+    async def read(self, op: Op) -> Result:
+        match op:
+            case GetOp():
+                kept = await self.find_item(op.namespace, op.key)
+                return None if kept is None else Item(value=kept.value, key=kept.key, namespace=kept.path, **kept.times)
+            case SearchOp():
+                return await self.find(op)
+            case ListNamespacesOp():
+                return await self.list_paths(op)
+        return None
+
+    # Namespaces and items
+
+    def user_of(self, path: Path) -> str:
+        """The user of a namespace. Raises `InvalidNamespaceError` for one that is not of a user here."""
+        own = self.namespace
+        if len(path) < len(own) or any(one not in (USER, part) for one, part in zip(own, path, strict=False)):
+            shown = tuple(one.replace(USER, "USER") for one in own)
+            raise InvalidNamespaceError(
+                f"This store keeps memories of users: a namespace begins like {shown}, not {path}."
+                f" Another place for the user is set by langgraph.store(client, namespace=…)."
+            )
+        user = path[own.index(USER)]
+        if user == "*":
+            raise InvalidNamespaceError("This store looks at one user at a time: name the user in place of '*'.")
+        return user
+
+    def base(self, user: str) -> Path:
+        return tuple(user if one == USER else one for one in self.namespace)
+
+    def memory_id(self, path: Path, key: str) -> str:
+        """The id of an item's memory, which follows from its place."""
+        if len(path) == len(self.namespace) and MADE_ID.fullmatch(key):
+            return key
+        return f"item_{blake2b(json.dumps([path, key]).encode(), digest_size=20).hexdigest()}"
+
+    def kept(self, memory: JsonObject) -> Kept:
+        text = memory["text"]
+        try:
+            place = msgspec.convert((memory.get("metadata") or {}).get(METADATA), Place)
+        except msgspec.ValidationError:
+            value = {self.field: text, "kind": memory["kind"], "topics": memory["topics"]}
+            return Kept(self.base(memory["user_id"]), memory["id"], value, memory)
+        said = {} if place.field is None else {place.field: text}
+        return Kept(place.namespace, place.key, place.value | said, memory)
+
+    # Changes
+
+    def change(self, op: PutOp) -> JsonObject | None:
+        """The memory of an item; None for one that is to be removed. Raises `ValueError`, `NotImplementedError`."""
+        user = self.user_of(op.namespace)
+        if op.value is None:
+            return None
+        if op.ttl is not None:
+            raise NotImplementedError("This store has no TTL: give a memory expires_at, or use --memory-retention.")
+        if op.index is False:
+            raise NotImplementedError("Whatever this store keeps is found by its words: index=False cannot be.")
+        value = plain(op.value)
+        field = self.field if op.index is None and isinstance(value.get(self.field), str) else None
+        text = value.pop(field) if field is not None else text_of(value, op.index)
+        place = msgspec.to_builtins(Place(op.namespace, op.key, value, field))
+        id = self.memory_id(op.namespace, op.key)
+        return {"id": id, "text": text, "user_id": user, "metadata": {METADATA: place}}
+
+    # Reads
+
+    async def find_item(self, path: Path, key: str) -> Kept | None:
+        user = self.user_of(path)
+        try:
+            memory = await self.client.memories.read(self.memory_id(path, key))
+        except RequestRefused as refused:
+            if refused.code == "unknown_memory":
+                return None
+            raise
+        kept = self.kept(memory) if memory["user_id"] == user else None
+        return kept if kept is not None and (kept.path, kept.key) == (path, key) else None
+
+    async def memories(self, user: str, query: str | None) -> AsyncIterator[JsonObject]:
+        """The memories of a user, the newest first, or those with words of a query, the best first."""
+        words, cursor = (query or "").strip()[:MAX_QUERY], None
+        while True:
+            more: dict[str, Any] = {} if cursor is None else {"cursor": cursor}
+            if words:
+                page = await self.client.search(words, user_id=user, kinds=KINDS, limit=FOUND, **more)
+            else:
+                page = await self.client.memories.of_user(user, limit=LISTED, **more)
+            for memory in page["memories"]:
+                yield memory
+            cursor = page["next_cursor"]
+            if cursor is None:
+                return
+
+    async def find(self, op: SearchOp) -> list[SearchItem]:
+        prefix, found, skipped = op.namespace_prefix, list[SearchItem](), 0
+        user = self.user_of(prefix)
+        async for memory in self.memories(user, op.query):
+            if len(found) >= op.limit:
+                break
+            kept = self.kept(memory)
+            if kept.path[: len(prefix)] != prefix or not holds(op.filter, kept.value):
+                continue
+            skipped += 1
+            if skipped > op.offset:
+                place: dict[str, Any] = {"namespace": kept.path, "key": kept.key, "value": kept.value}
+                found.append(SearchItem(**place, **kept.times, score=memory.get("score")))
+        return found
+
+    async def list_paths(self, op: ListNamespacesOp) -> list[Path]:
+        conditions = op.match_conditions or ()
+        begin = next((one.path for one in conditions if one.match_type == "prefix"), ())
+        paths = {self.kept(memory).path async for memory in self.memories(self.user_of(tuple(begin)), None)}
+        matching = {path[: op.max_depth] for path in paths if all(matches(one, path) for one in conditions)}
+        return sorted(matching)[op.offset : op.offset + op.limit]
+
+
+def plain(value: Mapping[str, Any]) -> JsonObject:
+    """A value as JSON. Raises `ValueError` for one that is not."""
+    try:
+        made: JsonObject = json.loads(json.dumps(dict(value), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"The value of an item is JSON: {error}.") from None
+    return made
+
+
+def text_of(value: JsonObject, index: list[str] | None) -> str:
+    """What a value says: at the paths of an index, else all of its texts, each with its name. Raises `ValueError`."""
+    if index:
+        texts = [text for path in index for text in get_text_at_path(value, tokenize_path(path))]
+    else:
+        leaves = [*named_leaves(value)]
+        texts = [text for _, text in leaves] if len(leaves) == 1 else [f"{name}: {text}" for name, text in leaves]
+    text = ", ".join(texts)
+    if not text.strip():
+        raise ValueError("A memory says something: the value, or the index, names no text.")
+    return text
+
+
+def named_leaves(value: Any, name: str = "") -> Iterable[tuple[str, str]]:
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield from named_leaves(one, key)
+    elif isinstance(value, list):
+        for one in value:
+            yield from named_leaves(one, name)
+    elif value is not None and value != "":
+        yield name, value if isinstance(value, str) else json.dumps(value)
+
+
+def matches(condition: MatchCondition, path: Path) -> bool:
+    """Return whether a namespace begins, or ends, as a condition says; `*` is any part."""
+    own = tuple(condition.path)
+    part = path[: len(own)] if condition.match_type == "prefix" else path[max(0, len(path) - len(own)) :]
+    return len(part) == len(own) and all(one in ("*", other) for one, other in zip(own, part, strict=True))
+
+
+def holds(filter: Mapping[str, Any] | None, value: Mapping[str, Any]) -> bool:
+    return all(fits(value.get(name), condition) for name, condition in (filter or {}).items())
+
+
+def fits(value: Any, condition: Any) -> bool:
+    """Return whether a value is as a filter of LangGraph's says. Raises `ValueError` for an unknown operator."""
+    if not isinstance(condition, dict):
+        return bool(value == (list(condition) if isinstance(condition, tuple) else condition))
+    if not any(name.startswith("$") for name in condition):
+        return isinstance(value, dict) and holds(condition, value)
+    return all(compares(value, operator, other) for operator, other in condition.items())
+
+
+def compares(value: Any, operator: str, other: Any) -> bool:
+    match operator:
+        case "$eq":
+            return bool(value == other)
+        case "$ne":
+            return bool(value != other)
+        case "$gt" | "$gte" | "$lt" | "$lte":
+            try:
+                one, two = float(value), float(other)
+            except (TypeError, ValueError):
+                return False
+            return {"$gt": one > two, "$gte": one >= two, "$lt": one < two, "$lte": one <= two}[operator]
+    raise ValueError(f"A filter knows $eq, $ne, $gt, $gte, $lt and $lte, not {operator}.")
