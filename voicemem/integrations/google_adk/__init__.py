@@ -23,6 +23,7 @@ from voicemem.client import Client, SyncClient
 from voicemem.integrations.background_session import Newest, check_installed
 from voicemem.integrations.conversation import Call, Sessions
 from voicemem.integrations.google_adk.session import AdkSession, as_heard, known_contents, own_contents
+from voicemem.integrations.google_adk.user_memory import UserMemory
 from voicemem.integrations.runs import rebuilt
 
 __all__ = ["Call", "memory_service", "plugin", "session_id"]
@@ -124,9 +125,11 @@ class Plugin:
 
 
 if TYPE_CHECKING:
+    from google.adk.memory.base_memory_service import BaseMemoryService
     from google.adk.plugins.base_plugin import BasePlugin
 
-    from voicemem.integrations.google_adk.user_memory import VoicememMemoryService
+    class VoicememMemoryService(UserMemory, BaseMemoryService):
+        """The service that `voicemem.integrations.google_adk.memory_service` returns."""
 
     class VoicememPlugin(Plugin, BasePlugin):
         """The plugin that `voicemem.integrations.google_adk.plugin` returns."""
@@ -138,6 +141,14 @@ def plugin_type() -> type[VoicememPlugin]:
     from google.adk.plugins.base_plugin import BasePlugin
 
     return type("VoicememPlugin", (Plugin, BasePlugin), {})
+
+
+@cache
+def memory_service_type() -> type[VoicememMemoryService]:
+    """The class of memory services; it can be made only where the ADK is installed."""
+    from google.adk.memory.base_memory_service import BaseMemoryService, SearchMemoryResponse
+
+    return type("VoicememMemoryService", (UserMemory, BaseMemoryService), {"response": SearchMemoryResponse})
 
 
 def session_id(invocation_context: Any) -> str | None:
@@ -174,6 +185,4 @@ def memory_service(client: Client | SyncClient, *, limit: int = 10) -> VoicememM
     `ImportError` without `google-adk`, `ClientError` for a client without a `rest_url`.
     """
     check_installed("google.adk", "Google's ADK", "google-adk")
-    from voicemem.integrations.google_adk.user_memory import VoicememMemoryService
-
-    return VoicememMemoryService(client, limit)
+    return memory_service_type()(client, limit)

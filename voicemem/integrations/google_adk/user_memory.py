@@ -9,12 +9,6 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from google.adk.events.event import Event
-from google.adk.memory.base_memory_service import BaseMemoryService, SearchMemoryResponse
-from google.adk.memory.memory_entry import MemoryEntry
-from google.adk.sessions.session import Session
-from google.genai import types
-
 from voicemem.client import Client, ClientError, RequestRefused, SyncClient
 from voicemem.client.memories import memory_path
 from voicemem.client.transport.rest import required, session_path
@@ -34,8 +28,11 @@ HEARD = "asr,llm.delta,llm.done,frame"
 TRACES = "tool.call,tool.result"
 
 
-class VoicememMemoryService(BaseMemoryService):
-    """The service that `voicemem.integrations.google_adk.memory_service` returns."""
+class UserMemory:
+    """The memory of users; `memory_service_type` makes a `BaseMemoryService` of it."""
+
+    response: Any
+    """The type of a search's answer."""
 
     def __init__(self, client: Client | SyncClient, limit: int) -> None:
         self.calls = ClientCalls(client)
@@ -45,7 +42,7 @@ class VoicememMemoryService(BaseMemoryService):
 
     # Adding
 
-    async def add_session_to_memory(self, session: Session) -> None:
+    async def add_session_to_memory(self, session: Any) -> None:
         """Add a session; what was added before is there once."""
         await self.calls.run(self.add(session.app_name, session.user_id, session.id, session.events, None))
 
@@ -54,7 +51,7 @@ class VoicememMemoryService(BaseMemoryService):
         *,
         app_name: str,
         user_id: str,
-        events: Sequence[Event],
+        events: Sequence[Any],
         session_id: str | None = None,
         custom_metadata: Mapping[str, object] | None = None,
     ) -> None:
@@ -67,7 +64,7 @@ class VoicememMemoryService(BaseMemoryService):
         *,
         app_name: str,
         user_id: str,
-        memories: Sequence[MemoryEntry],
+        memories: Sequence[Any],
         custom_metadata: Mapping[str, object] | None = None,
     ) -> None:
         """Keep memories of a user, each one text of at most 1,000 bytes. Raises `ValueError` for other contents."""
@@ -81,7 +78,7 @@ class VoicememMemoryService(BaseMemoryService):
         app_name: str,
         user_id: str,
         session_id: str,
-        events: Sequence[Event],
+        events: Sequence[Any],
         metadata: Mapping[str, object] | None,
     ) -> None:
         is_recorded = any(open_id == session_id for open_id, _ in self.client._producers)
@@ -123,17 +120,17 @@ class VoicememMemoryService(BaseMemoryService):
 
     # Searching
 
-    async def search_memory(self, *, app_name: str, user_id: str, query: str) -> SearchMemoryResponse:
+    async def search_memory(self, *, app_name: str, user_id: str, query: str) -> Any:
         """What the user and the app said in sessions, and memories of the user; nothing while the memory is away."""
         if not query.strip():
-            return SearchMemoryResponse()
+            return self.response()
         where: Any = {"user_id": user_id, "namespace": app_name, "limit": self.limit}
         try:
             found = await self.calls.run(self.client.search(query[:MAX_QUERY], **where))
         except ClientError as error:
             LOG.warning("The agent continues without its memory: %s", error)
-            return SearchMemoryResponse()
-        return SearchMemoryResponse(memories=[entry_of(one) for one in found["memories"]])
+            return self.response()
+        return self.response.model_validate({"memories": [entry_of(one) for one in found["memories"]]})
 
     async def delete_memory(self, *, app_name: str, user_id: str, memory_id: str | None = None) -> None:
         """Delete a memory. Raises `ValueError` for what is none of this user and app, as a message of a session."""
@@ -154,7 +151,7 @@ class VoicememMemoryService(BaseMemoryService):
             raise
 
 
-def messages_of(event: Event, metadata: Mapping[str, object] | None) -> list[JsonObject]:
+def messages_of(event: Any, metadata: Mapping[str, object] | None) -> list[JsonObject]:
     """The messages and tool traces of an event, named by it: sent again, they change nothing."""
     if event.partial:
         return []
@@ -176,26 +173,27 @@ def messages_of(event: Event, metadata: Mapping[str, object] | None) -> list[Jso
     return made
 
 
-def memory_of(entry: MemoryEntry, app_name: str, user_id: str, metadata: Mapping[str, object] | None) -> JsonObject:
+def memory_of(entry: Any, app_name: str, user_id: str, metadata: Mapping[str, object] | None) -> JsonObject:
     """A memory of an entry. Raises `ValueError` for one that is not a text."""
     text = text_of(entry.content)
     if not text.strip() or any(part.text is None for part in entry.content.parts or []):
         raise ValueError("A memory is a text: the parts of its content are texts alone.")
-    about = {**entry.custom_metadata, **(metadata or {}), **({"author": entry.author} if entry.author else {})}
+    own = getattr(entry, "custom_metadata", None) or {}  # not in the ADK's first versions, nor is the id
+    about = {**own, **(metadata or {}), **({"author": entry.author} if entry.author else {})}
     memory: JsonObject = {"text": text, "user_id": user_id, "namespace": app_name, "metadata": about or None}
-    if entry.id is not None:
+    if getattr(entry, "id", None) is not None:
         memory["id"] = entry.id
     if entry.timestamp is not None:
         memory["said_at"] = time_ms(entry.timestamp)
     return memory
 
 
-def entry_of(found: JsonObject) -> MemoryEntry:
-    """What a search found, as an entry."""
+def entry_of(found: JsonObject) -> JsonObject:
+    """What a search found, as an entry of the ADK's."""
     role = found.get("role")
-    content = types.Content(role="model" if role == "assistant" else "user", parts=[types.Part(text=found["text"])])
+    content = {"role": "model" if role == "assistant" else "user", "parts": [{"text": found["text"]}]}
     said_at, metadata = found["said_at"], found.get("metadata") or {}
     author = role or metadata.get("author")
     about = {name: found[name] for name in ("kind", "session_id", "score")} | metadata
     at = None if said_at is None else datetime.fromtimestamp(said_at / 1000, UTC).isoformat()
-    return MemoryEntry(content=content, custom_metadata=about, id=found["id"], author=author, timestamp=at)
+    return {"content": content, "custom_metadata": about, "id": found["id"], "author": author, "timestamp": at}

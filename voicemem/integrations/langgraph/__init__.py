@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from voicemem.client import Client, SyncClient
 from voicemem.integrations.background_session import BackgroundSession, Newest, check_installed
 from voicemem.integrations.conversation import Call, Conversation, Sessions, as_object, parsed
+from voicemem.integrations.langgraph.user_store import UserStore
 from voicemem.integrations.runs import as_heard, is_answer, rebuilt, run_start, text_of
 from voicemem.protocol.types import JsonObject
 
@@ -282,8 +283,10 @@ class Middleware:
 
 if TYPE_CHECKING:
     from langchain.agents.middleware import AgentMiddleware
+    from langgraph.store.base import BaseStore
 
-    from voicemem.integrations.langgraph.user_store import VoicememStore
+    class VoicememStore(UserStore, BaseStore):
+        """The store that `voicemem.integrations.langgraph.store` returns."""
 
     class VoicememMiddleware(Middleware, AgentMiddleware[Any, Any, Any]):
         """The middleware that `voicemem.integrations.langgraph.middleware` returns."""
@@ -295,6 +298,14 @@ def middleware_type() -> type[VoicememMiddleware]:
     from langchain.agents.middleware import AgentMiddleware
 
     return type("VoicememMiddleware", (Middleware, AgentMiddleware), {})
+
+
+@cache
+def store_type() -> type[VoicememStore]:
+    """The class of stores; it can be made only where LangGraph is installed."""
+    from langgraph.store import base
+
+    return type("VoicememStore", (UserStore, base.BaseStore), {"types": base})
 
 
 def run_config() -> Mapping[str, Any]:
@@ -364,6 +375,4 @@ def store(
     `ImportError` without LangGraph.
     """
     check_installed("langgraph", "LangGraph", "langgraph")
-    from voicemem.integrations.langgraph.user_store import VoicememStore
-
-    return VoicememStore(client, namespace, field)
+    return store_type()(client, namespace, field)

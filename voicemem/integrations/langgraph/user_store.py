@@ -14,21 +14,6 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import msgspec
-from langgraph.store.base import (
-    BaseStore,
-    GetOp,
-    InvalidNamespaceError,
-    Item,
-    ListNamespacesOp,
-    MatchCondition,
-    Op,
-    PutOp,
-    Result,
-    SearchItem,
-    SearchOp,
-    get_text_at_path,
-    tokenize_path,
-)
 
 from voicemem.client import Client, RequestRefused, SyncClient
 from voicemem.integrations.client_calls import ClientCalls
@@ -65,12 +50,16 @@ class Kept(NamedTuple):
     memory: JsonObject
 
     @property
-    def times(self) -> dict[str, Any]:
-        return {name: datetime.fromtimestamp(self.memory[name] / 1000, UTC) for name in ("created_at", "updated_at")}
+    def fields(self) -> dict[str, Any]:
+        """Those of LangGraph's items."""
+        made = {name: datetime.fromtimestamp(self.memory[name] / 1000, UTC) for name in ("created_at", "updated_at")}
+        return {"namespace": self.path, "key": self.key, "value": self.value, **made}
 
 
-class VoicememStore(BaseStore):
-    """The store that `voicemem.integrations.langgraph.store` returns."""
+class UserStore:
+    """The items of users; `store_type` makes a `BaseStore` of it, whose types are those of `types`."""
+
+    types: Any
 
     def __init__(self, client: Client | SyncClient, namespace: Path, field: str) -> None:
         if list(namespace).count(USER) != 1:
@@ -80,18 +69,19 @@ class VoicememStore(BaseStore):
         self.namespace = namespace
         self.field = field
 
-    def batch(self, ops: Iterable[Op]) -> list[Result]:
+    def batch(self, ops: Iterable[Any]) -> list[Any]:
         return self.calls.wait(self.run(list(ops)))
 
-    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+    async def abatch(self, ops: Iterable[Any]) -> list[Any]:
         return await self.calls.run(self.run(list(ops)))
 
-    async def run(self, ops: list[Op]) -> list[Result]:
+    async def run(self, ops: list[Any]) -> list[Any]:
         """Answer reads as it was before, then make the changes; of several for one item the last counts.
 
         What cannot be kept changes nothing.
         """
-        changes = {(op.namespace, op.key): self.change(op) for op in ops if isinstance(op, PutOp)}
+        puts = [op for op in ops if isinstance(op, self.types.PutOp)]
+        changes = {(op.namespace, op.key): self.change(op) for op in puts}
         results = await asyncio.gather(*(self.read(op) for op in ops))
         for (path, key), memory in changes.items():
             if memory is not None:
@@ -100,16 +90,13 @@ class VoicememStore(BaseStore):
                 await self.client.memories.remove(self.memory_id(path, key))
         return list(results)
 
-    async def read(self, op: Op) -> Result:
-        match op:
-            case GetOp():
-                kept = await self.find_item(op.namespace, op.key)
-                return None if kept is None else Item(value=kept.value, key=kept.key, namespace=kept.path, **kept.times)
-            case SearchOp():
-                return await self.find(op)
-            case ListNamespacesOp():
-                return await self.list_paths(op)
-        return None
+    async def read(self, op: Any) -> Any:
+        if isinstance(op, self.types.GetOp):
+            kept = await self.find_item(op.namespace, op.key)
+            return None if kept is None else self.types.Item(**kept.fields)
+        if isinstance(op, self.types.SearchOp):
+            return await self.find(op)
+        return await self.list_paths(op) if isinstance(op, self.types.ListNamespacesOp) else None
 
     # Namespaces and items
 
@@ -118,13 +105,15 @@ class VoicememStore(BaseStore):
         own = self.namespace
         if len(path) < len(own) or any(one not in (USER, part) for one, part in zip(own, path, strict=False)):
             shown = tuple(one.replace(USER, "USER") for one in own)
-            raise InvalidNamespaceError(
+            raise self.types.InvalidNamespaceError(
                 f"This store keeps memories of users: a namespace begins like {shown}, not {path}."
                 f" Another place for the user is set by langgraph.store(client, namespace=…)."
             )
         user = path[own.index(USER)]
         if user == "*":
-            raise InvalidNamespaceError("This store looks at one user at a time: name the user in place of '*'.")
+            raise self.types.InvalidNamespaceError(
+                "This store looks at one user at a time: name one in place of '*'."
+            )
         return user
 
     def base(self, user: str) -> Path:
@@ -148,7 +137,7 @@ class VoicememStore(BaseStore):
 
     # Changes
 
-    def change(self, op: PutOp) -> JsonObject | None:
+    def change(self, op: Any) -> JsonObject | None:
         """The memory of an item; None for one that is to be removed. Raises `ValueError`, `NotImplementedError`."""
         user = self.user_of(op.namespace)
         if op.value is None:
@@ -159,10 +148,23 @@ class VoicememStore(BaseStore):
             raise NotImplementedError("Whatever this store keeps is found by its words: index=False cannot be.")
         value = plain(op.value)
         field = self.field if op.index is None and isinstance(value.get(self.field), str) else None
-        text = value.pop(field) if field is not None else text_of(value, op.index)
+        text = value.pop(field) if field is not None else self.text_of(value, op.index)
         place = msgspec.to_builtins(Place(op.namespace, op.key, value, field))
         id = self.memory_id(op.namespace, op.key)
         return {"id": id, "text": text, "user_id": user, "metadata": {METADATA: place}}
+
+    def text_of(self, value: JsonObject, index: list[str] | None) -> str:
+        """What a value says: at the paths of an index, else all of its texts and their names. Raises `ValueError`."""
+        if index:
+            paths = map(self.types.tokenize_path, index)
+            texts = [text for path in paths for text in self.types.get_text_at_path(value, path)]
+        else:
+            leaves = [*named_leaves(value)]
+            texts = [text for _, text in leaves] if len(leaves) == 1 else [f"{name}: {text}" for name, text in leaves]
+        text = ", ".join(texts)
+        if not text.strip():
+            raise ValueError("A memory says something: the value, or the index, names no text.")
+        return text
 
     # Reads
 
@@ -192,8 +194,8 @@ class VoicememStore(BaseStore):
             if cursor is None:
                 return
 
-    async def find(self, op: SearchOp) -> list[SearchItem]:
-        prefix, found, skipped = op.namespace_prefix, list[SearchItem](), 0
+    async def find(self, op: Any) -> list[Any]:
+        prefix, found, skipped = op.namespace_prefix, list[Any](), 0
         user = self.user_of(prefix)
         async for memory in self.memories(user, op.query):
             if len(found) >= op.limit:
@@ -203,11 +205,10 @@ class VoicememStore(BaseStore):
                 continue
             skipped += 1
             if skipped > op.offset:
-                place: dict[str, Any] = {"namespace": kept.path, "key": kept.key, "value": kept.value}
-                found.append(SearchItem(**place, **kept.times, score=memory.get("score")))
+                found.append(self.types.SearchItem(**kept.fields, score=memory.get("score")))
         return found
 
-    async def list_paths(self, op: ListNamespacesOp) -> list[Path]:
+    async def list_paths(self, op: Any) -> list[Path]:
         conditions = op.match_conditions or ()
         begin = next((one.path for one in conditions if one.match_type == "prefix"), ())
         paths = {self.kept(memory).path async for memory in self.memories(self.user_of(tuple(begin)), None)}
@@ -224,19 +225,6 @@ def plain(value: Mapping[str, Any]) -> JsonObject:
     return made
 
 
-def text_of(value: JsonObject, index: list[str] | None) -> str:
-    """What a value says: at the paths of an index, else all of its texts, each with its name. Raises `ValueError`."""
-    if index:
-        texts = [text for path in index for text in get_text_at_path(value, tokenize_path(path))]
-    else:
-        leaves = [*named_leaves(value)]
-        texts = [text for _, text in leaves] if len(leaves) == 1 else [f"{name}: {text}" for name, text in leaves]
-    text = ", ".join(texts)
-    if not text.strip():
-        raise ValueError("A memory says something: the value, or the index, names no text.")
-    return text
-
-
 def named_leaves(value: Any, name: str = "") -> Iterable[tuple[str, str]]:
     if isinstance(value, dict):
         for key, one in value.items():
@@ -248,7 +236,7 @@ def named_leaves(value: Any, name: str = "") -> Iterable[tuple[str, str]]:
         yield name, value if isinstance(value, str) else json.dumps(value)
 
 
-def matches(condition: MatchCondition, path: Path) -> bool:
+def matches(condition: Any, path: Path) -> bool:
     """Return whether a namespace begins, or ends, as a condition says; `*` is any part."""
     own = tuple(condition.path)
     part = path[: len(own)] if condition.match_type == "prefix" else path[max(0, len(path) - len(own)) :]
