@@ -111,9 +111,7 @@ class UserStore:
             )
         user = path[own.index(USER)]
         if user == "*":
-            raise self.types.InvalidNamespaceError(
-                "This store looks at one user at a time: name one in place of '*'."
-            )
+            raise self.types.InvalidNamespaceError("This store looks at one user at a time: name one in place of '*'.")
         return user
 
     def base(self, user: str) -> Path:

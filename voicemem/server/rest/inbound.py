@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from voicemem.context.call_starts import LONGEST_S
 from voicemem.dialects.call_starts import CALL_STARTS, CallStart, StartAnswer
-from voicemem.dialects.dialect import Verify
+from voicemem.dialects.dialect import Dialect, Verify
 from voicemem.errors import InvalidFrame, Refused, StoreUnavailable, VoicememError
 from voicemem.observer.vendors import find_vendor
 from voicemem.protocol.codec import decode_body
