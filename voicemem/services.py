@@ -170,7 +170,6 @@ class Services:
         self.recall = Recall(store, clock)
         self.call_starts = CallStarts(
             store,
-            self.recall,
             self.policies,
             clock,
             self.indexer.index_first,

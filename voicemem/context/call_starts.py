@@ -8,18 +8,20 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 
-from voicemem.config.context import DEFAULT_RECALL
+import msgspec
+
 from voicemem.context.policies import Policies
-from voicemem.context.recall import MESSAGE, Recall, RecalledLine, dated, day_of, fitting, render
+from voicemem.context.recall import PREFERENCE, RecalledLine, dated, day_of, fitting, render
 from voicemem.dialects.call_starts import Value, Variables
 from voicemem.dialects.dialect import session_id_of
 from voicemem.errors import StoreUnavailable
+from voicemem.protocol.memories import normalised
 from voicemem.protocol.quoting import quoted
 from voicemem.runtime import Clock
-from voicemem.store.memories import AnyOf, MemoryFilter, NoneOf
+from voicemem.store.memories import AnyOf, MemoryFilter, MemoryRow, NoneOf
 from voicemem.store.port import Store
 from voicemem.store.records import SessionFilter
-from voicemem.store.scopes import Scope, scope_of
+from voicemem.store.scopes import scope_of
 from voicemem.store.streams import Stream
 from voicemem.store.transcript_index import FoundMessage
 
@@ -31,6 +33,7 @@ MAX_TOKENS = 300
 CALLS, MESSAGES = 5, 20
 """Earlier calls, and messages of each, that are looked at."""
 MEMORIES = 40
+KINDS = ("preference", "fact", "episode")
 LONGEST_TEXT = 400
 """Characters of a message that are shown."""
 MINUTE_MS, MINUTES_OF_DAY = 60_000, 1_440
@@ -49,7 +52,6 @@ class CallStarts:
     def __init__(
         self,
         store: Store,
-        recall: Recall,
         policies: Policies,
         clock: Clock,
         index_first: Callable[[Callable[[Stream], bool]], Awaitable[None]],
@@ -57,7 +59,6 @@ class CallStarts:
         assistants: Mapping[str | None, str],
     ) -> None:
         self.store = store
-        self.recall = recall
         self.count = policies.counter(None).count
         self.clock = clock
         self.index_first = index_first
@@ -70,10 +71,6 @@ class CallStarts:
 
     async def known(self, project: str, user_id: str, call_id: str | None) -> Variables:
         """Return the variables about a user, whose call `call_id` begins. Raises `StoreUnavailable`."""
-        with suppress(TimeoutError, StoreUnavailable):
-            async with asyncio.timeout(INDEXING_S):
-                whose = await self.store.users.query_scope(Scope(project, user_id=user_id))
-                await self.index_first(lambda stream: whose.includes(scope_of(stream)))
         own = None if call_id is None else session_id_of(call_id)
         calls, memories = await asyncio.gather(
             self.earlier_calls(project, user_id, own), self.memory_lines(project, user_id, own)
@@ -94,23 +91,34 @@ class CallStarts:
     async def newest_messages(self, keys: Sequence[int]) -> list[FoundMessage]:
         """What was heard last on these calls; nothing where the index is slow or away, which may be so by itself."""
         with suppress(TimeoutError, StoreUnavailable):
+            async with asyncio.timeout(INDEXING_S):
+                await self.index_first(lambda stream: stream.key in keys)
+        with suppress(TimeoutError, StoreUnavailable):
             async with asyncio.timeout(HEARD_S):
                 return await self.store.transcript_index.newest_messages(keys, MESSAGES, LONGEST_TEXT)
         return []
 
     async def memory_lines(self, project: str, user_id: str, own: str | None) -> list[RecalledLine]:
-        """The user's memories, pinned ones and preferences first, then the newest."""
+        """The user's memories, pinned ones and preferences first, then the newest; of equal texts one."""
         filter = MemoryFilter(
             project=project,
             namespaces=AnyOf((None,)),
             user_ids=AnyOf((user_id,)),
             session_ids=None if own is None else NoneOf((own,)),
-            kinds=AnyOf(tuple(kind for kind in DEFAULT_RECALL.kinds if kind != MESSAGE)),
+            kinds=AnyOf(KINDS),
             unexpired_at_ms=self.clock(),
             limit=MEMORIES,
         )
-        rows = await self.recall.memories_for(filter, [])
-        return [RecalledLine(f"{day}: {quoted(row.text)}", at, row.id) for row, day, at in dated(rows)]
+        find, change = self.store.memories.list_memories, msgspec.structs.replace
+        rows = await find(filter)
+        if len(rows) == MEMORIES:  # else these are all
+            firsts = change(filter, pinned=True), change(filter, kinds=AnyOf((PREFERENCE,)))
+            rows = [row for some in await asyncio.gather(*map(find, firsts)) for row in some] + rows
+        rows.sort(key=lambda row: (not row.pinned, row.kind != PREFERENCE))
+        by_text = dict[str, MemoryRow]()
+        for row in rows:
+            by_text.setdefault(normalised(row.text), row)
+        return [RecalledLine(f"{day}: {quoted(row.text)}", at, row.id) for row, day, at in dated(by_text.values())]
 
 
 def line_of(message: FoundMessage) -> RecalledLine:
