@@ -30,7 +30,7 @@ from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, MalformedFrame, Parts, RawFrame, Side, Text, UnknownFrame
 from voicemem.dialects.kinds import Kind, Record, keep, kept, many, optional, record, silent
 from voicemem.dialects.known import Known, KnownReply, Made
-from voicemem.dialects.reading import json_object, speaker
+from voicemem.dialects.reading import LONGEST_MS, json_object, speaker, whole
 from voicemem.dialects.translating import latencies, note_newest, turn_of_speech
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, Metric, Tts, Word
 from voicemem.protocol.types import JsonObject
@@ -142,7 +142,7 @@ def texts(frame: JsonObject) -> Iterator[Text]:
         item, words = str(frame["turn_id"]), frame.get("words") or ()
         yield Text(frame, "text", "grown" if words else "whole", item=item, final=False)
         for word in words:
-            yield Text(word, "word", "word", item=item, at_ms=word["start_ms"])
+            yield Text(word, "word", "word", item=item, at_ms=word.get("start_ms"))
 
 
 def part_of(frame: JsonObject) -> tuple[str, int, int | None, str] | None:
@@ -227,7 +227,7 @@ def agent_text(frame: JsonObject, ts: int, known: Known) -> Made:
     item = item_of(turn, count)
     times, reply = times_of(item, known), known.reply(item)
     outdated = number is not None and times.number is not None and number < times.number
-    words = frame.get("words") or ()
+    words = timed(frame.get("words") or (), times.begin_ms)
     newest_ms = -(2**63) if times.newest_ms is None else times.newest_ms
     new = sorted((word for word in words if word["start_ms"] > newest_ms), key=itemgetter("start_ms"))
     if reply is not None and not outdated and is_another(frame["text"], words, new, reply):
@@ -236,8 +236,7 @@ def agent_text(frame: JsonObject, ts: int, known: Known) -> Made:
     text, whole = grown_text(frame["text"], words, new, reply) if words else (frame["text"], True)
     if text and not outdated and (whole or reply is None or not reply.complete):
         yield LlmDelta(item=item, text=text, whole=whole, turn_id=turn)
-    timed = ((word["word"].strip(), max(0, word["start_ms"]), max(0, word.get("duration_ms", 0))) for word in new)
-    spoken = tuple(Word(text, begin_ms, begin_ms + length_ms) for text, begin_ms, length_ms in timed)
+    spoken = tuple(spoken_word(word) for word in new if "untimed" not in word)
     if spoken:
         yield Tts(item=item, words=spoken)
     times = noted(times, spoken, new, number, ts if known.has_clock else None)
@@ -248,6 +247,30 @@ def agent_text(frame: JsonObject, ts: int, known: Known) -> Made:
     elif status == INTERRUPTED and (reply is None or reply.cut == "no"):
         position_ms = times.position_at(ts) if known.has_clock else None
         yield Interrupt(item=item, turn_id=turn, audio_end_ms=position_ms, estimated=position_ms is not None)
+
+
+def timed(words: Sequence[JsonObject], begin_ms: int | None) -> Sequence[JsonObject]:
+    """The words of a reply; one without a time, or with one that none can have, has its place behind the one before it.
+
+    Without any times they say nothing that the text does not.
+    """
+    begins = [word["start_ms"] for word in words if "start_ms" in word]
+    if not begins:
+        return ()
+    latest_ms = max(0, min(begins) if begin_ms is None else begin_ms) + LONGEST_MS
+    if len(begins) == len(words) and max(begins) <= latest_ms:
+        return words
+    place_ms, placed = min(begins), []
+    for word in words:
+        is_timed = word.get("start_ms", latest_ms + 1) <= latest_ms
+        place_ms = word["start_ms"] if is_timed else place_ms
+        placed.append(word if is_timed else word | {"start_ms": place_ms, "untimed": True})
+    return placed
+
+
+def spoken_word(word: JsonObject) -> Word:
+    begin_ms, length_ms = max(0, word["start_ms"]), word.get("duration_ms", 0)
+    return Word(word["word"].strip(), begin_ms, begin_ms + (whole(length_ms, LONGEST_MS) or 0))
 
 
 def item_of(turn: int, number: int) -> str:
@@ -305,12 +328,13 @@ def noted(
 
 def interrupted(frame: JsonObject, ts: int, known: Known) -> Made:
     """The user cut a turn short. Without words nothing says where on the media clock its replies began."""
-    turn, start_ms = frame["turn_id"], max(0, frame["start_ms"])
+    turn, start_ms = frame["turn_id"], frame.get("start_ms")
     for number in range(known.notes.get(f"n:{turn}", 1), 0, -1):
         item = item_of(turn, number)
-        begin_ms = times_of(item, known).begin_ms
-        yield Interrupt(item=item, turn_id=turn, audio_end_ms=None if begin_ms is None else start_ms)
-        if begin_ms is None or begin_ms <= start_ms:
+        begin_ms = None if start_ms is None else times_of(item, known).begin_ms
+        position_ms = None if begin_ms is None or start_ms is None else max(0, start_ms)
+        yield Interrupt(item=item, turn_id=turn, audio_end_ms=position_ms)
+        if position_ms is None or begin_ms is None or begin_ms <= position_ms:
             return
 
 
@@ -388,11 +412,11 @@ KINDS: dict[str, Kind] = {
             turn_id=int,
             turn_seq_id=optional(int),
             turn_status=optional(int),
-            words=optional(many(record("word", start_ms=int, duration_ms=(int, 0)))),
+            words=optional(many(record("word", start_ms=optional(int), duration_ms=(int, 0)))),
         ),
         agent_text,
     ),
-    "message.interrupt": Kind("vendor", message("object", turn_id=int, start_ms=int), interrupted),
+    "message.interrupt": Kind("vendor", message("object", turn_id=int, start_ms=optional(int)), interrupted),
     "message.metrics": Kind(
         "vendor", message("object module metric_name", latency_ms=float, turn_id=optional(int)), metric
     ),

@@ -276,10 +276,17 @@ def measure(known: Known, whole: bool = False) -> Made:
 
 
 def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The user speaks, and the app stops playing. Without times, only what is still being sent is known to play."""
+    """The user speaks, and the app stops playing. Without times, only audio that is still sent is known to play."""
     yield from measure(known)
     for reply in islice(known.open_replies(), MAX_PLAYING):
-        if reply.item is not None and reply.item.startswith("~r") and (known.has_clock or not reply.complete):
+        if reply.item is None or not reply.item.startswith("~r"):
+            continue
+        if not known.has_clock and (reply.complete or reply.total_audio_ms is None):
+            continue
+        if is_spoken(reply, ts, known):
+            yield LlmDone(item=reply.item)
+            yield Tts(item=reply.item, done=True, estimated=True)
+        else:
             yield from interrupt_by_clock(known, reply.item, ts, where=partial(playing, known))
     if known.notes.get("begun") and not known.notes.get("stopped"):
         known.note("stopped", CUT if is_cut(ts, known) else OVER)
@@ -294,10 +301,16 @@ def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
 def is_cut(ts: int, known: Known) -> bool:
     """Return whether more of the reply under way was to come when the user began to speak."""
     reply = known.reply(reply_item(known))
-    if reply is None or not reply.complete:
+    if reply is None or not (reply.complete or is_spoken(reply, ts, known)):
         return True
     where = playing(known, reply, ts) if known.has_clock else None
     return where is not None and not where.is_over
+
+
+def is_spoken(reply: KnownReply, ts: int, known: Known) -> bool:
+    """Return whether a reply is over by the length of its text, though no audio of it, or end of that, was seen."""
+    where = playing(known, reply, ts) if known.has_clock and reply.total_audio_ms is None else None
+    return not reply.complete and where is not None and where.is_over
 
 
 def say_next(frame: JsonObject, ts: int, known: Known) -> Made:

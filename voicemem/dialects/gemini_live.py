@@ -33,8 +33,10 @@ of `modelTurn`), `paused` (a transcription of its words was finished), `ahead` (
 exchange), `late` (they came after the reply), `said` (characters of the user's words that are not interim), `finished`
 (the item of which a transcription was finished), `answered` (the model has begun since the last utterance), `prompted`
 (the model continues without being spoken to, after a text or the result of a tool; a number: in that turn), `resumed`
-(another connection has begun in this exchange), `bytes` (of the reply's audio), `timed` (the offset at which its first
-word begins, and where the last one ends), `spoken`, `given`, `found` (`give`).
+(another connection has begun in this exchange), `bytes` (of the reply's audio), `wordless` (when that began before any
+words of it, until when it plays, and how long it is), `timed` (the offset at which its first word begins, and where the
+last one ends), `late_of` (the reply that was cut in the exchange before, and when), `spoken`, `given`, `found`
+(`give`).
 """
 
 import re
@@ -44,9 +46,9 @@ from itertools import islice
 from typing import Any
 
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, MalformedFrame, RawFrame, Side, Text, UnknownFrame
-from voicemem.dialects.kinds import ANYTHING, kept, many, optional, read, record
+from voicemem.dialects.kinds import ANYTHING, kept, many, optional, record
 from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent
-from voicemem.dialects.reading import audio_bytes, json_object, values
+from voicemem.dialects.reading import audio_bytes, json_object, values, whole
 from voicemem.dialects.translating import (
     Playing,
     close_by_clock,
@@ -63,8 +65,8 @@ from voicemem.dialects.translating import (
     utterance_turn,
     words_since,
 )
-from voicemem.protocol.events import Asr, LlmDelta, LlmDone, MessageEvent, ToolCall, ToolResult, Tts, Word
-from voicemem.protocol.types import MAX_INTEGER, JsonObject
+from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, ToolCall, ToolResult, Tts, Word
+from voicemem.protocol.types import JsonObject
 
 MAX_BYTES = 16 * 1024 * 1024
 """Of a message that comes as bytes or text: Gemini sends its JSON in binary messages."""
@@ -74,7 +76,7 @@ RATE = "rate"
 ONLY_AUDIO = {AUDIO_BYTES, RATE}
 OF_EXCHANGE = (
     *("ahead", "begun", "turn", "generated", "cut", "late", "bytes"),
-    *("part", "tool", "written", "paused", "resumed", "timed"),
+    *("part", "tool", "written", "paused", "resumed", "timed", "wordless"),
 )
 """Notes that are about the exchange under way."""
 CONTINUING = "IN_PROGRESS"
@@ -212,16 +214,14 @@ def counted_audio(message: JsonObject, raw: JsonObject) -> JsonObject:
     count, rate = 0, USUAL_RATE
     if AUDIO_BYTES in raw:
         count = audio_bytes(raw, AUDIO_BYTES)
-        rate = read(int, raw.get(RATE, USUAL_RATE))
+        rate = whole(raw.get(RATE)) or USUAL_RATE
     for part in message.get("serverContent", {}).get("modelTurn", {}).get("parts", ()):
         blob = part.get("inlineData", {})
         mime_type = blob.get("mimeType") or "audio/"
         if blob.get("data") and mime_type.startswith("audio/"):
             count += audio_bytes(blob, "data")
             stated = re.search(r"rate=(\d{1,9})(?!\d)", mime_type)  # as in `audio/pcm;rate=24000`
-            rate = int(stated[1]) if stated else rate
-    if not 1 <= rate <= MAX_INTEGER or count > MAX_INTEGER:
-        raise MalformedFrame("There is no such audio.")
+            rate = (int(stated[1]) if stated else 0) or rate
     return {AUDIO_BYTES: count, RATE: rate} if count else {}
 
 
@@ -278,7 +278,7 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
     notes = known.notes
     if "begun" in notes and OFF_COURSE.isdisjoint(notes):
         if frame.keys() == ONLY_AUDIO:
-            return (count_audio(frame, known),)
+            return (count_audio(frame, ts, known),)
         content = frame.get("serverContent", {})
         if len(frame) == len(content) == 1 and "outputTranscription" in content:
             return say(content["outputTranscription"], known)
@@ -293,7 +293,19 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
     if "setupComplete" in frame:
         known.note("resumed", True)
         return connect(known)
-    return server_events(frame, ts, known)
+    return (say_late if "late_of" in notes else server_events)(frame, ts, known)
+
+
+def say_late(frame: JsonObject, ts: int, known: Known) -> Made:
+    """A message after the end of an exchange that was cut: words without audio that come at once are of that reply."""
+    item, cut = known.notes["late_of"]
+    content: JsonObject = frame.get("serverContent", {})
+    text = output_of(content, known)[0].get("text")
+    if text and AUDIO_BYTES not in frame and ts - cut <= LATE_MS:
+        yield LlmDelta(item=item, text=text, ts=cut)
+        rest = {name: one for name, one in content.items() if name not in ("outputTranscription", "modelTurn")}
+        frame = frame | {"serverContent": rest}
+    yield from server_events(frame, ts, known)
 
 
 def server_events(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -318,7 +330,7 @@ def server_events(frame: JsonObject, ts: int, known: Known) -> Made:
     if output:
         yield from say(output, known, is_transcribed)
     if has_audio and not known.notes.get("cut"):
-        yield count_audio(frame, known)
+        yield count_audio(frame, ts, known)
     if content.get("generationComplete"):
         yield from generated(has_text, known)
     if cut:
@@ -386,8 +398,18 @@ def say(said: JsonObject, known: Known, is_transcribed: bool = True) -> Made:
     if said.get("finished"):
         known.note("paused", True)
     if again or text:
-        yield LlmDelta(item=item, text=again or text, whole=again is not None, turn_id=known.notes.get("turn"))
+        turn = known.notes.get("turn")
+        yield LlmDelta(item=item, text=again or text, whole=again is not None, turn_id=turn, ts=made_at(reply, known))
     yield from time_words(said.get("words") or (), item, known)
+
+
+def made_at(reply: KnownReply | None, known: Known) -> int | None:
+    """Return when words were made that come after the interruption of their audio; None for others."""
+    cut, wordless = known.notes.get("cut"), known.notes.get("wordless")
+    if cut is None or not known.has_clock:
+        return None
+    since: int = cut if wordless is None or reply is not None else wordless[0]
+    return since
 
 
 def offset_ms(offset: str | None) -> int | None:
@@ -426,7 +448,7 @@ def divide(has_audio: bool, has_text: bool, known: Known) -> Made:
     if is_over and known.notes.get("tool"):
         yield from complete(reply_item(known), known)
         known.note("part", known.notes.get("part", 0) + 1)
-        for key in ("tool", "bytes", "generated", "written", "paused", "timed"):
+        for key in ("tool", "bytes", "generated", "written", "paused", "timed", "wordless"):
             known.note(key, None)
 
 
@@ -461,6 +483,8 @@ def end_exchange(known: Known, played: bool, has_text: bool = False) -> Made:
                 yield Tts(item=item, done=True)
     else:
         yield from settle_words(known)
+    cut = known.notes.get("cut") if known.has_clock else None
+    known.note("late_of", None if cut is None else [reply_item(known), cut])
     known.note("exchange", exchange(known) + 1)
     if not known.notes.get("ahead"):
         known.note("said", None)
@@ -551,6 +575,7 @@ def begin(is_heard: bool, known: Known) -> Made:
         if not is_heard:
             yield Asr(item=item, text="", turn_id=turn)
     known.note("begun", True)
+    known.note("late_of", None)
     known.note("answered", True)
     known.note("turn", turn)
     known.note("prompted", None)
@@ -565,9 +590,13 @@ def generated(has_text: bool, known: Known) -> Made:
     known.note("generated", True)
 
 
-def count_audio(frame: JsonObject, known: Known) -> MadeEvent:
+def count_audio(frame: JsonObject, ts: int, known: Known) -> MadeEvent:
     count = known.notes.get("bytes", 0) + frame[AUDIO_BYTES]
     known.note("bytes", count)
+    if known.has_clock and known.reply(reply_item(known)) is None:  # no words of it have come yet
+        since, until, length_ms = known.notes.get("wordless", (ts, ts, 0))
+        more_ms = frame[AUDIO_BYTES] * 500 // frame[RATE]
+        known.note("wordless", [since, max(ts, until) + more_ms, length_ms + more_ms])
     return Tts(item=reply_item(known), total_audio_ms=count * 500 // frame[RATE])
 
 
@@ -587,7 +616,11 @@ def interrupt(ts: int, known: Known) -> Made:
             known.note("said", None)
         yield from measure(known)
         for item in parts_unheard(known):
-            if known.reply(item) is not None or not known.notes.get("part"):
+            wordless = known.notes.get("wordless")
+            if wordless is not None and known.reply(item) is None:
+                _, until, length_ms = wordless
+                yield Interrupt(item=item, audio_end_ms=length_ms - max(0, until - ts), estimated=True)
+            elif known.reply(item) is not None or not known.notes.get("part"):
                 yield from interrupt_by_clock(known, item, ts, where=partial(playing, known))
 
 

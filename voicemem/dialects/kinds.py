@@ -3,45 +3,86 @@
 Records are the allow-list of a dialect: fields that they do not name are left out.
 """
 
-import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import NoneType
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from voicemem.dialects.dialect import MalformedFrame, RawFrame, Side, UnknownFrame
 from voicemem.dialects.known import Known, Made, Translate
-from voicemem.protocol.types import MAX_INTEGER, JsonObject
+from voicemem.protocol.types import MAX_INTEGER, Integer, JsonObject
 
 T = TypeVar("T")
-TIME_FIELD = re.compile(r"(_ms|Ms|[tT]ime|timestamp|(^|_)ts)\Z")
-"""The names of fields of whole ms, which vendors send with fractions too."""
 
 
 def read(kind: type[T], value: Any) -> T:
-    """A value as a record. Raises `MalformedFrame` where a field is missing or has another type."""
+    """A value as a record. Raises `MalformedFrame` where a field that must be there is missing, or of another type."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError:
         pass
     try:
-        return msgspec.convert(with_whole_times(value), kind)
+        return msgspec.convert(fit(value, type_info(kind)), kind)  # type: ignore[arg-type]
     except msgspec.ValidationError:
         raise MalformedFrame("A field of the frame is missing, or has another type than this dialect's.") from None
 
 
-def with_whole_times(value: Any) -> Any:
-    """The same, but times that are written with a fraction are rounded."""
-    if isinstance(value, list):
-        return [with_whole_times(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    return {
-        name: round(item)
-        if isinstance(item, float) and abs(item) < MAX_INTEGER and TIME_FIELD.search(name)
-        else with_whole_times(item)
-        for name, item in value.items()
-    }
+@lru_cache
+def type_info(kind: Any) -> inspect.Type:
+    return inspect.type_info(kind)
+
+
+UNFIT = object()
+"""Stands for a value that has another type than it should."""
+PLAIN: dict[type[inspect.Type], type] = {
+    inspect.AnyType: object,
+    inspect.BoolType: bool,
+    inspect.DictType: dict,
+    inspect.NoneType: NoneType,
+}
+
+
+def fit(value: Any, kind: inspect.Type) -> Any:
+    """As much of a value as has this type, so that a frame keeps its words whatever else is in it; else `UNFIT`.
+
+    Optional fields, and elements of lists, that have another type are left out. A fraction of an integer is rounded.
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_INTEGER
+    match kind:
+        case inspect.StructType():
+            return fit_struct(value, kind) if isinstance(value, dict) else UNFIT
+        case inspect.ListType(item_type=item) | inspect.VarTupleType(item_type=item) if isinstance(value, list | tuple):
+            return [part for one in value if (part := fit(one, item)) is not UNFIT]
+        case inspect.TupleType(item_types=items) if isinstance(value, list | tuple) and len(value) == len(items):
+            parts = [fit(one, item) for one, item in zip(value, items, strict=True)]
+            return UNFIT if UNFIT in parts else parts
+        case inspect.UnionType():
+            return next((part for one in kind.types if (part := fit(value, one)) is not UNFIT), UNFIT)
+        case inspect.IntType() | inspect.FloatType() if is_number:
+            number = round(value) if isinstance(kind, inspect.IntType) else value
+            is_within = (kind.ge is None or number >= kind.ge) and (kind.le is None or number <= kind.le)
+            return number if is_within else UNFIT
+        case inspect.StrType() if isinstance(value, str):
+            is_within = (kind.min_length or 0) <= len(value) <= (kind.max_length or len(value))
+            return value if is_within else UNFIT
+        case inspect.LiteralType():
+            return value if value in kind.values else UNFIT
+    return value if isinstance(value, PLAIN.get(type(kind), ())) else UNFIT
+
+
+def fit_struct(value: JsonObject, kind: inspect.StructType) -> Any:
+    found: JsonObject = {} if kind.tag_field is None else {kind.tag_field: kind.tag}
+    for field in kind.fields:
+        name = field.encode_name
+        part = fit(value[name], field.type) if name in value else UNFIT
+        if part is not UNFIT:
+            found[name] = part
+        elif field.required:
+            return UNFIT
+    return found
 
 
 def require_object(frame: RawFrame) -> JsonObject:
@@ -77,7 +118,8 @@ def record(texts: str = "", base: type[Record] = Record, /, kw_only: bool = Fals
     `kw_only` lets fields that must be there follow those of the base that may be missing.
     """
     named = [(name[:-1], str | None, None) if name.endswith("?") else (name, str) for name in texts.split()]
-    typed = [(name, *(kind if isinstance(kind, tuple) else (kind,))) for name, kind in others.items()]
+    whole = [(name, kind if isinstance(kind, tuple) else (kind,)) for name, kind in others.items()]
+    typed = [(name, Integer if kind[0] is int else kind[0], *kind[1:]) for name, kind in whole]
     kind: type[Any] = msgspec.defstruct("Kept", [*named, *typed], bases=(base,), kw_only=kw_only)
     return kind
 
@@ -100,7 +142,7 @@ def event_id(content: JsonObject, side: Side | None) -> str | None:
 
 def optional(kind: Any) -> tuple[Any, None]:
     """A field that may be missing."""
-    return kind | None, None
+    return (Integer if kind is int else kind) | None, None
 
 
 def many(kind: Any) -> Any:

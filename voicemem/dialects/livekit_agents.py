@@ -417,7 +417,9 @@ KINDS: dict[str, Kind] = {
     "conversation_item_added": Kind(None, timed("", item=Item), add_item, prepare=with_item),
     **dict.fromkeys(ITEMS, Kind(None, Item, add_item, prepare=with_texts)),
     "function_tools_executed": Kind(
-        None, timed("", function_calls=many(Call), function_call_outputs=many(Output)), execute_tools
+        None,
+        timed("", function_calls=(many(Call), []), function_call_outputs=(many(Output), [])),
+        execute_tools,
     ),
     "tool_execution_updated": Kind(None, timed("", update=typed(function_call=optional(Call))), execute_tools),
     "agent_false_interruption": Kind(None, timed("", resumed=bool), resume),

@@ -85,8 +85,6 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     if name == "audioOutput":
         count = audio_bytes(body if AUDIO_BYTES not in raw else raw, "content")
         return Frame({AUDIO_BYTES: count} | whole, side="vendor", counts_audio=True)
-    if not 1 <= content.get("audioOutputConfiguration", {}).get("sampleRateHertz", 1) <= MAX_INTEGER:
-        raise MalformedFrame("There is no such audio.")
     if name == "textInput":
         return Frame(whole, side="app", typed=True, within=f"{content['contentName']}/contentStart")
     if name == "contentStart" and sender == "app":
@@ -284,7 +282,7 @@ def end_content(body: JsonObject, ts: int, known: Known) -> Made:
 
 def note_rate(body: JsonObject, ts: int, known: Known) -> Made:
     rate = body.get("audioOutputConfiguration", {}).get("sampleRateHertz")
-    if rate is not None and rate != known.notes.get("rate", USUAL_RATE):
+    if rate is not None and rate > 0 and rate != known.notes.get("rate", USUAL_RATE):
         known.note("rate", rate)
     return ()
 

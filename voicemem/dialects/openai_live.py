@@ -32,10 +32,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from voicemem.dialects.callers import CallerFields
-from voicemem.dialects.dialect import Dialect, Frame, MalformedFrame, RawFrame, Side, Text
+from voicemem.dialects.dialect import Dialect, Frame, RawFrame, Side, Text
 from voicemem.dialects.kinds import ANYTHING, Kind, event, event_id, keep, many, optional, record, silent, translation
 from voicemem.dialects.known import Known, Made, MadeEvent
-from voicemem.dialects.reading import values
+from voicemem.dialects.reading import LONGEST_MS, values, whole
 from voicemem.dialects.translating import complete, end_with, note_newest, pressed, tool_call, utterance_turn
 from voicemem.protocol.events import (
     Asr,
@@ -49,7 +49,7 @@ from voicemem.protocol.events import (
     Tts,
     Word,
 )
-from voicemem.protocol.types import MAX_INTEGER, JsonObject
+from voicemem.protocol.types import JsonObject
 
 CALL, OUTPUT, MESSAGE = "function_call", "function_call_output", "message"
 REPLY, SPOKEN, KEYS = "reply", "spoken", "keys"
@@ -64,7 +64,7 @@ KEPT_CALLS = 16
 SENTENCE_END = re.compile(r"[.!?…。!?।؟][\"'”’»)\]]*\s*\Z")
 Said = dict[str, Any]
 
-Fragment = event("delta", start_ms=int, end_ms=int)
+Fragment = event("delta", start_ms=optional(int), end_ms=optional(int))
 """Text that was said in a range of the session's timeline."""
 Commentary = event("content delegation_id?")
 Item = record(
@@ -87,8 +87,6 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     name, kind, content = keep(frame, KINDS, side)
     if content is None:
         return None
-    if kind.record is Fragment and not 0 <= content["start_ms"] <= content["end_ms"] <= MAX_INTEGER:
-        raise MalformedFrame("A fragment has start_ms and end_ms, in this order.")
     if (kind.record is Commentary and not content.get("delegation_id")) or content.get("delta") == "":
         return None
     if kind.record in (ResponseFrame, ItemFrame) and not keep_item(content, kind.record is ItemFrame):
@@ -193,15 +191,24 @@ def resume_session(frame: JsonObject, ts: int, known: Known) -> Made:
 
 def note_zero(frame: JsonObject, ts: int, known: Known) -> None:
     """A fragment comes when it was said, or later; a sideband may begin long after its session."""
-    zero, guess = known.notes.get("zero"), ts - frame["end_ms"]
-    if not known.has_clock:
+    end_ms = whole(frame.get("end_ms"), LONGEST_MS)
+    if not known.has_clock or end_ms is None:
         return
+    zero, guess = known.notes.get("zero"), ts - end_ms
     if zero is None or guess < zero - AHEAD_MS or (known.notes.get("guessed") and guess < zero):
         known.note("zero", guess)
         known.note("guessed", True)
 
 
 # Who continues, and who begins
+
+
+def span_of(frame: JsonObject, *before: Said | None) -> tuple[int, int]:
+    """Where a fragment begins and ends on the timeline; one that does not say so follows what was said before it."""
+    start, end = whole(frame.get("start_ms"), LONGEST_MS), whole(frame.get("end_ms"), LONGEST_MS)
+    if start is None:
+        start = max((said["end"] for said in before if said is not None), default=0)
+    return start, max(start, end or 0)
 
 
 def goes_on(mine: Said | None, other: Said | None, start: int) -> bool:
@@ -225,7 +232,7 @@ def hear(frame: JsonObject, ts: int, known: Known) -> Made:
     """The user says something. It is final: fragments are added to, and never taken back."""
     note_zero(frame, ts, known)
     mine, out = known.notes.get("in"), known.notes.get("out")
-    start, end, text = frame["start_ms"], frame["end_ms"], frame["delta"]
+    (start, end), text = span_of(frame, mine, out), frame["delta"]
     if mine is not None and goes_on(mine, out, start):
         segment = known.segment(mine["item"])
         text = ("" if segment is None else segment.text) + text
@@ -275,7 +282,7 @@ def press_key(frame: JsonObject, ts: int, known: Known) -> Made:
 def speak(frame: JsonObject, ts: int, known: Known) -> Made:
     note_zero(frame, ts, known)
     out = known.notes.get("out")
-    start, end, text = frame["start_ms"], frame["end_ms"], frame["delta"]
+    (start, end), text = span_of(frame, known.notes.get("in"), out), frame["delta"]
     if out is not None and goes_on(out, known.notes.get("in"), start):
         if out.get("cut"):
             yield Resume(item=out["item"])

@@ -23,7 +23,7 @@ from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, RawFrame, Side, Speaker, Text, Texts
 from voicemem.dialects.kinds import ANYTHING, Kind, event, event_id, keep, many, optional, record, silent, typed
 from voicemem.dialects.known import Known, KnownReply, Made
-from voicemem.dialects.reading import audio_bytes, speaker, values
+from voicemem.dialects.reading import LONGEST_MS, audio_bytes, speaker, values
 from voicemem.dialects.translating import (
     MAX_NOTED,
     Playing,
@@ -109,7 +109,7 @@ Done = event(
 Delta = event("item_id delta response_id?")
 AudioDelta = typed("item_id", audio_bytes=int, response_id=optional(str))
 """It keeps no id: to count it twice shifts an estimate, to remember it takes memory."""
-Truncation = event("item_id", audio_end_ms=int)
+Truncation = event("item_id", audio_end_ms=optional(int))
 NamedResponse = event("response_id")
 Translated = event("delta", elapsed_ms=optional(int))
 """What is said in a translation session, or its translation."""
@@ -414,9 +414,9 @@ def count_audio(frame: JsonObject, ts: int, known: Known) -> Made:
 
 def time_word(frame: JsonObject, ts: int, known: Known) -> Made:
     note_item(frame, known)
-    begin_ms = frame["audio_offset_ms"]
-    word = Word(frame["text"], begin_ms, begin_ms + frame["audio_duration_ms"])
-    yield Tts(item=frame["item_id"], words=(word,))
+    begin_ms, length_ms = frame["audio_offset_ms"], frame["audio_duration_ms"]
+    if begin_ms <= LONGEST_MS:
+        yield Tts(item=frame["item_id"], words=(Word(frame["text"], begin_ms, begin_ms + max(0, length_ms)),))
 
 
 def finish_output_item(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -452,8 +452,12 @@ def finish_response(frame: JsonObject, ts: int, known: Known) -> Made:
 
 def truncate(frame: JsonObject, ts: int, known: Known) -> Made:
     """The app stopped playing: the one exact position that there is. Both sides say it, and it counts once."""
-    item, end_ms = frame["item_id"], max(0, frame["audio_end_ms"])
+    item, end_ms = frame["item_id"], frame.get("audio_end_ms")
     reply = known.reply(item)
+    if end_ms is None:
+        yield from interrupt_by_clock(known, item, ts, where=partial(playing, known))
+        return
+    end_ms = max(0, end_ms)
     total_ms = None if reply is None else reply.total_audio_ms
     is_over = reply is not None and reply.complete and total_ms is not None and end_ms >= total_ms
     if is_over:

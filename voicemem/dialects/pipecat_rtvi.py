@@ -12,6 +12,7 @@
 | `bot-output`, each | `tts`: the heard text is all before the segment, and what of it was spoken |
 | `bot-output` of 1.x | `spoken`: the sentence or word was heard |
 | `bot-output`, not to be spoken | nothing |
+| `bot-transcription`, from servers before `bot-output` | `llm.delta` once it was spoken; `interrupt` by the clock |
 | `bot-interrupted` | `interrupt`; the last heard text is exact; what was on its way then belongs to the cut reply |
 | `bot-started-speaking`, `bot-stopped-speaking` | whether more was said than a TTS without word times reports |
 | `llm-function-call-in-progress`, `-stopped`, and what 1.x has for them | `tool.call`, `tool.result` |
@@ -21,11 +22,14 @@ Notes: `reply` (number of the newest reply), `turn` (that of its LLM request), `
 `segments` (the newest segments: number of the reply, and where in its text they begin), `heard` (characters of the
 newest reply that were heard, where no segment says so), `utterance` (number of the open or last utterance), `input`
 (whether `user-input` comes), `speaking` (whether audio is played), `words` (whether the TTS has word times), `cut`
-(when a reply was cut, until the user or the bot speaks).
+(when a reply was cut, until the user or the bot speaks), `output` (whether `bot-output` comes), `held` (sentences that
+may come as `bot-output` too), `spoke` (when the user began to speak while they were spoken).
 """
 
 from collections.abc import Iterator
 from hashlib import blake2b
+
+from msgspec.structs import replace
 
 from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, MalformedFrame, RawFrame, Side, Text
@@ -42,8 +46,17 @@ from voicemem.dialects.kinds import (
     translation,
 )
 from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent
-from voicemem.dialects.reading import names_someone, unix_ms, values
-from voicemem.dialects.translating import pressed, space_between, tool_call, tool_result, turn_of_speech
+from voicemem.dialects.reading import digest, names_someone, unix_ms, values
+from voicemem.dialects.translating import (
+    MAX_NOTED,
+    bounded,
+    pressed,
+    space_between,
+    tool_call,
+    tool_result,
+    turn_of_speech,
+    utterance_turn,
+)
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, Tts
 from voicemem.protocol.types import JsonObject
 
@@ -111,6 +124,8 @@ def texts(frame: JsonObject) -> Iterator[Text]:
             yield Text(data, "content", "whole", "user")
         case "bot-output":
             yield from output_texts(data)
+        case "bot-transcription":
+            yield Text(data, "text", "whole", channel=name)
         case _ if name in BEGINS_REPLY:
             yield Text(None, "", "end", item=SAID)
     yield from values(data, "arguments", "args", "result")
@@ -133,7 +148,9 @@ def output_texts(data: JsonObject) -> Iterator[Text]:
 
 def closed(ts: int, known: Known) -> Made:
     """The reply that was played when the caller left; without word times its last sentence is not known."""
-    if is_amid_sentence(known):
+    if "held" in known.notes:
+        yield from say_held(ts, ts, known)
+    elif is_amid_sentence(known):
         yield Interrupt(item=newest(known), more=True, ts=ts)
 
 
@@ -144,15 +161,23 @@ def start_session(frame: JsonObject, ts: int, known: Known) -> Made:
     known.note("speaking", None)
 
 
+def new_turn(known: Known) -> int:
+    """The turn of a new utterance: another one, too, where a reply is spoken that is not said yet."""
+    is_answered = "held" in known.notes and "speaking" in known.notes
+    return known.next_turn if is_answered else utterance_turn(known)
+
+
 def open_utterance(frame: JsonObject, ts: int, known: Known) -> Made:
     """Reserve the place of what the user says, since its text may come after the answer has begun."""
+    if "held" in known.notes and known.notes.get("speaking"):
+        known.note("spoke", ts)
     item = f"~u{known.notes.get('utterance', 0)}"
     segment, turn = known.segment(item), known.turn_of(item)
     if segment is None or segment.final or turn is None or (not segment.text and known.is_answered(turn)):
         number = known.notes.get("utterance", 0) + 1
         known.note("utterance", number)
         item = f"~u{number}"
-        yield Asr(item=item, text="", turn_id=turn_of_speech(item, known))
+        yield Asr(item=item, text="", turn_id=turn_of_speech(item, known, new_turn))
     elif not segment.text:  # a noise, or "uh-huh", had been taken for the beginning
         yield Asr(item=item, text="", final=True)
         yield Asr(item=item, text="")
@@ -184,7 +209,8 @@ def hear(data: JsonObject, known: Known) -> Made:
         known.note("utterance", number)
         known.note("cut", None)
     item, final = f"~u{number}", data.get("final", True)
-    yield Asr(item=item, text=data["text"], final=final, turn_id=turn_of_speech(item, known), user=data.get("user_id"))
+    turn = turn_of_speech(item, known, new_turn)
+    yield Asr(item=item, text=data["text"], final=final, turn_id=turn, user=data.get("user_id"))
 
 
 def send_text(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -209,8 +235,9 @@ def newest(known: Known) -> str:
 
 
 def start_llm(frame: JsonObject, ts: int, known: Known) -> Made:
+    if "held" in known.notes:
+        yield from say_held(ts, None, known)
     begin_reply(known, generating=True)
-    return ()
 
 
 def begin_reply(known: Known, generating: bool) -> None:
@@ -230,23 +257,25 @@ def stop_llm(frame: JsonObject, ts: int, known: Known) -> Made:
 
 def take_output(frame: JsonObject, ts: int, known: Known) -> Made:
     data = frame["data"]
+    if not known.notes.get("output"):
+        known.note("output", True)
+        known.note("held", None)
     if data.get("will_be_spoken") is False or not data["text"]:
         return ()
     status = data.get("spoken_status")
     if (data.get("output_type") or data.get("aggregated_by")) in PIECES:
         heard = hear_next(data["text"].strip(), known, is_word=True) if data.get("spoken", True) else None
         return () if heard is None else (heard,)
-    if data.get("segment_id") is not None and status is not None:
-        return take_segment(data, status, ts, known)
-    return take_sentence(data, ts, known)
+    return take_sentence(data, ts, known) if status is None else take_segment(data, status, ts, known)
 
 
 def take_segment(data: JsonObject, status: str, ts: int, known: Known) -> Made:
     """A segment when its audio begins, with each of its words, or when it was spoken."""
-    key, segments = str(data["segment_id"]), known.notes.get("segments", {})
+    id, segments = data.get("segment_id"), known.notes.get("segments", {})
+    key = f"~{digest(data['text'])}" if id is None else str(id)
     if status != "completed" and not known.notes.get("words"):
         known.note("words", True)
-    place = segments.get(key)
+    place = None if id is None and status == "new" else segments.get(key)
     if place is None:
         item, before, made = append(data["text"], ts, known)
         place = [known.notes["reply"], len(before)]
@@ -257,6 +286,8 @@ def take_segment(data: JsonObject, status: str, ts: int, known: Known) -> Made:
         item = f"~r{place[0]}"
         reply = known.reply(item)
         before = "" if reply is None else reply.text[: place[1]]
+    if id is None and status == "completed":  # another one may have the same text
+        known.note("segments", {name: one for name, one in known.notes["segments"].items() if name != key})
     spoken = data["text"] if status == "completed" else data.get("spoken_progress", {}).get("accumulated_text", "")
     yield Tts(item=item, heard_text=before + spoken if spoken else before.rstrip())
 
@@ -308,12 +339,35 @@ def hear_next(piece: str, known: Known, is_word: bool = False) -> Tts | None:
     return Tts(item=newest(known), heard_text=text[: found + len(piece)])
 
 
+def hold_sentence(frame: JsonObject, ts: int, known: Known) -> Made:
+    """A sentence that the LLM has made. Most servers say it again as `bot-output` before they speak it."""
+    text = frame["data"]["text"]
+    if not known.notes.get("output") and text:
+        known.note("held", bounded(f"{known.notes.get('held', '')} {text}".lstrip(), MAX_NOTED))
+    return ()
+
+
+def say_held(ts: int, cut: int | None, known: Known) -> Made:
+    """Say what has not come as `bot-output`, and how much of it was heard by the clock, if the user cut it."""
+    text, since = known.notes["held"], known.notes.get("speaking")
+    known.note("held", None)
+    item, _, made = append(text, ts, known)
+    yield from (replace(one, ts=since) if known.has_clock and since else one for one in made)
+    if not since:  # nothing of it was spoken
+        yield Interrupt(item=item, heard_text="", more=True)
+    elif cut is not None:
+        position_ms = max(0, cut - since) if known.has_clock else None
+        yield Interrupt(item=item, audio_end_ms=position_ms, estimated=position_ms is not None, more=True, ts=cut)
+
+
 def note_speaking(frame: JsonObject, ts: int, known: Known) -> Made:
     has_begun = frame["type"] == "bot-started-speaking"
-    known.note("speaking", True if has_begun else None)
+    if "held" in known.notes and not has_begun:
+        yield from say_held(ts, known.notes.get("spoke"), known)
+    known.note("speaking", ts or True if has_begun else None)
+    known.note("spoke", None)
     if has_begun:
         known.note("cut", None)
-    return ()
 
 
 def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -370,6 +424,7 @@ KINDS: dict[str, Kind] = {
         ),
         take_output,
     ),
+    "bot-transcription": Kind("vendor", record("text"), hold_sentence),
     "bot-interrupted": Kind("vendor", Nothing, interrupt),
     "bot-started-speaking": Kind("vendor", Nothing, note_speaking),
     "bot-stopped-speaking": Kind("vendor", Nothing, note_speaking),
@@ -382,7 +437,7 @@ KINDS: dict[str, Kind] = {
     **silent(
         "vendor",
         """
-        bot-transcription bot-llm-text bot-llm-marker bot-tts-text bot-tts-audio bot-tts-started bot-tts-stopped
+        bot-llm-text bot-llm-marker bot-tts-text bot-tts-audio bot-tts-started bot-tts-stopped
         user-llm-text stt-raw-text llm-raw-text tts-raw-text user-stopped-speaking
         vad-user-started-speaking vad-user-stopped-speaking user-mute-started user-mute-stopped metrics server-message
         server-response error-response error system-log user-audio-level bot-audio-level ui-command ui-job-group

@@ -2,8 +2,10 @@
 
 import hashlib
 import hmac
+import json
 import re
 from collections.abc import Iterable, Iterator
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -11,12 +13,44 @@ import msgspec
 from voicemem.dialects.dialect import AUDIO_BYTES, MalformedFrame, RawFrame, Speaker, Text
 from voicemem.dialects.kinds import require_object
 from voicemem.errors import InvalidFrame, Refused
-from voicemem.protocol.codec import JSON_DECODER, MALFORMED, check_frame, replace_nul
+from voicemem.protocol.codec import JSON_DECODER, MALFORMED, check_frame, may_have_large_number, replace_nul
 from voicemem.protocol.memories import time_ms
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 
+LONGEST_MS = 72 * 3600 * 1000
+"""Calls are not longer: a time within one that is later is not a time."""
 PHONE_NUMBER = re.compile(r"(?:sip|tel)?[:_]?\+?[\d\s().-]{7,}(?:@.*)?")
 """A user's id that telephony made of the caller's number."""
+
+
+def decode_json(text: bytes) -> Any:
+    """The JSON that a stack sends. Raises `Refused`, one of `MALFORMED`.
+
+    One bad number does not lose the rest: `NaN`, or one that no double holds, is null, and a longer integer than we
+    keep, such as an id in the arguments of a tool, is a text.
+    """
+    text = replace_nul(text)
+    try:
+        value = JSON_DECODER.decode(text)
+    except MALFORMED as error:
+        try:
+            value = json.loads(text, parse_constant=lambda _: None)
+        except ValueError:
+            raise error from None
+    return with_kept_numbers(value) if may_have_large_number(text) else value
+
+
+def with_kept_numbers(value: Any) -> Any:
+    match value:
+        case dict():
+            return {name: with_kept_numbers(one) for name, one in value.items()}
+        case list():
+            return [with_kept_numbers(one) for one in value]
+        case int():
+            return value if abs(value) <= MAX_INTEGER else str(value)
+        case float():
+            return value if isfinite(value) else None
+    return value
 
 
 def json_object(frame: RawFrame, max_bytes: int) -> JsonObject:
@@ -25,7 +59,7 @@ def json_object(frame: RawFrame, max_bytes: int) -> JsonObject:
         try:
             text = frame.encode() if isinstance(frame, str) else frame
             check_frame(text, max_bytes)
-            frame = JSON_DECODER.decode(replace_nul(text))
+            frame = decode_json(text)
         except (InvalidFrame, Refused, UnicodeEncodeError, *MALFORMED):
             raise MalformedFrame("A frame of this dialect is JSON.") from None
     return require_object(frame)
@@ -51,9 +85,9 @@ def bytes_of(frame: RawFrame) -> int | None:
     return None
 
 
-def whole(value: Any) -> int | None:
+def whole(value: Any, most: int = MAX_INTEGER) -> int | None:
     """A time or number, which may be written with a fraction; None for what is not one."""
-    fits = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < MAX_INTEGER
+    fits = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most
     return round(value) if fits else None
 
 

@@ -19,12 +19,13 @@ from voicemem.dialects.nova_sonic import NOVA_SONIC
 from voicemem.dialects.openai_live import OPENAI_LIVE
 from voicemem.dialects.openai_realtime import OPENAI_REALTIME
 from voicemem.dialects.pipecat_rtvi import PIPECAT_RTVI
+from voicemem.dialects.reading import decode_json
 from voicemem.dialects.retell import RETELL
 from voicemem.dialects.twilio_media_streams import TWILIO_MEDIA_STREAMS
 from voicemem.dialects.ultravox import ULTRAVOX
 from voicemem.dialects.vapi.translation import VAPI
 from voicemem.errors import InvalidFrame, Refused
-from voicemem.protocol.codec import JSON_DECODER, MALFORMED, RejectedEvent, check_frame, decode_header, replace_nul
+from voicemem.protocol.codec import MALFORMED, RejectedEvent, check_frame, decode_header
 from voicemem.protocol.events import FrameEvent
 from voicemem.protocol.explanations import did_you_mean
 
@@ -74,11 +75,9 @@ def read_value(message: bytes) -> Any:
     except InvalidFrame as error:
         raise MalformedFrame(error.detail) from None
     try:
-        return JSON_DECODER.decode(replace_nul(message))
+        return decode_json(message)
     except Refused as error:
         raise MalformedFrame(error.detail) from None
-    except msgspec.ValidationError:
-        raise MalformedFrame("A number of the frame is out of range.") from None
     except MALFORMED:
         return message.decode()
 

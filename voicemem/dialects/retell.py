@@ -16,15 +16,19 @@ analyses are not kept.
 
 Notes: `at`, the turn that the transcript has reached; `responses`, the newest that the app has sent: their names,
 texts, whether they are complete, when they came, and the item that says them; `last`, the agent's newest element: its
-item and how many characters of the reply were spoken; `final`, that the call is over.
-
+item and how many characters of the reply were spoken; `newest`, likewise of a webhook, with its index; `parted`, the
+indexes of webhooks' elements that continue a reply; `marks`, of the newest elements of the websocket; `final`, that the
+call is over.
 """
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
+from zlib import crc32
+
+import msgspec
 
 from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, Hook, MalformedFrame, RawFrame, Side, Speaker, Text, Texts
@@ -116,14 +120,12 @@ ResponseFrame = record("response_type response", content=(str, ""), content_comp
 
 
 def elements_of(frame: JsonObject, started: int | None = None) -> list[JsonObject]:
-    """The elements of a transcript; `started` is when the call began. Raises `MalformedFrame`."""
+    """The elements of a transcript; `started` is when the call began."""
     if isinstance(frame.get("elements"), list):
         return list(frame["elements"])
     lists = (frame[name] for name in TRANSCRIPTS if isinstance(frame.get(name), list))
-    raw: list[Any] = next((one for one in lists if one), [])
-    if not all(isinstance(one, dict) and isinstance(one.get("role"), str) for one in raw):
-        raise MalformedFrame("A transcript is a list of objects, each with a role.")
-    found = numbered(raw, started)
+    said = ([one for one in raw if isinstance(one, dict) and isinstance(one.get("role"), str)] for raw in lists)
+    found = numbered(next(filter(None, said), []), started)
     note_callers(found)
     return [one for one in found if one["role"] in SPOKEN or one.get("content") or one.get("tool_call_id")]
 
@@ -160,8 +162,8 @@ def numbered(raw: list[JsonObject], started: int | None) -> list[JsonObject]:
 def in_one_form(raw: JsonObject, index: int, started: int | None) -> JsonObject:
     element = {"role": raw["role"], "index": index, "ts": time_of(raw, started)}
     content = raw.get("digit") if raw["role"] == "dtmf" else raw.get("content")
-    if content is not None:
-        element["content"] = content if isinstance(content, str) else str(content)
+    if isinstance(content, str | int | float):
+        element["content"] = str(content)
     for name in ("tool_call_id", "name", "arguments"):
         if raw.get(name) is not None:
             element[name] = raw[name]
@@ -242,9 +244,9 @@ def tool_id(content: JsonObject) -> str:
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     raw = require_object(frame)
-    if "response_id" in raw and "content" in raw and not FIELDS.keys() & raw.keys():
-        raw = raw | {"response_type": "response"}  # as older apps say it
-    field = next((one for one in FIELDS if one in raw), "interaction_type")
+    field = next((one for one in FIELDS if isinstance(raw.get(one), str)), "interaction_type")
+    if "response_id" in raw and "content" in raw and field not in raw:
+        field, raw = "response_type", raw | {"response_type": "response"}  # as older apps say it
     name, kind, content = keep(raw, FIELDS[field], side, field)
     if content is None:
         return None
@@ -358,17 +360,17 @@ def read_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
     if reported:
         known.note("final", True)
     elements = [frame["element"]] if "element" in frame else frame.get("elements", [])
-    return tell(elements, frame.get("interaction_type") == "update_only", reported, known)
+    return tell(elements, frame.get("interaction_type") == "update_only", reported, known, by_hook="event" in frame)
 
 
 def end_call(frame: JsonObject, ts: int, known: Known) -> Made:
     """The transcript after the call is all of it; what only live messages had is not part of the call."""
     call, elements = frame["call"], frame.get("elements", [])
-    yield from tell(elements, False, True, known)
+    yield from tell(elements, False, True, known, by_hook=True)
     if call.get("spoken"):
         known.note("final", True)
         for index in range(call["spoken"], call["spoken"] + MAX_LIVE):
-            item = item_of(index)
+            item = item_of(index, known.notes.get("parted", ()))
             if known.segment(item) is not None:
                 yield Asr(item=item, text="", final=True)
             if known.reply(item) is not None:
@@ -378,7 +380,7 @@ def end_call(frame: JsonObject, ts: int, known: Known) -> Made:
 
 def measure(frame: JsonObject, ts: int, known: Known) -> Made:
     for one in frame["values"]:
-        reply = known.reply(item_of(one["index"]))
+        reply = known.reply(item_of(one["index"], known.notes.get("parted", ())))
         if reply is not None:
             yield from latencies({frame["name"]: one["ms"]}, LATENCIES, reply.turn, reply.begun)
 
@@ -415,29 +417,74 @@ def tool_event(raw: JsonObject, kind: str, turn: int) -> MadeEvent:
 # The transcript: an utterance is the item `~tINDEX`, whatever message it comes in
 
 
-def item_of(index: int) -> str:
-    return f"~t{index}"
+def item_of(index: int, parted: Sequence[int] = ()) -> str:
+    """The item of an utterance; of one that continues a reply (`parted`), that of the reply with another number."""
+    if not parted:
+        return f"~t{index}"
+    base = index - sum(one <= index for one in parted)
+    number = sum(one <= index and one - rank == base for rank, one in enumerate(parted, 1))
+    return f"~t{base}/{number + 1}" if number and index in parted else f"~t{base}"
 
 
-def tell(elements: list[JsonObject], partial: bool, reported: bool, known: Known) -> Iterator[MadeEvent]:
-    """Yield the news in elements, up to one that this frame may not begin; the last utterance may be `partial`."""
-    flow = Flow(known)
+def tell(
+    elements: list[JsonObject], partial: bool, reported: bool, known: Known, by_hook: bool = False
+) -> Iterator[MadeEvent]:
+    """Yield the news in elements, up to one that this frame may not begin; the last utterance may be `partial`.
+
+    Each message of the websocket repeats those before it: an element that is as it was is not looked at again. A
+    webhook may divide a reply by a tool that the transcript of the websocket had as one.
+    """
+    flow, marks = Flow(known), {}
     for place, element in enumerate(elements):
+        parted: list[int] = known.notes.get("parted", []) if by_hook else []
+        if not by_hook:
+            index, mark = str(element["index"]), mark_of(element, partial and place == len(elements) - 1, known)
+            marks[index] = mark
+            if known.notes.get("marks", {}).get(index) == mark:
+                continue
+        if by_hook and element["role"] == "agent" and (spoken := spoken_before(element, parted, known)) is not None:
+            yield from heard_whole(*spoken)
+            parted = sorted([*parted, element["index"]])
+            known.note("parted", parted)
+        item = item_of(element["index"], parted)
         match element["role"]:
             case "agent":
-                events = agent_element(element, reported, flow)
+                length = len(element.get("content", "").strip())
+                known.note("newest", [item, element["index"], length] if by_hook else None)
+                events = agent_element(element, item, reported, flow)
             case "user" | "transfer_target":
                 is_last = partial and place == len(elements) - 1
-                events = user_element(element, not is_last, reported, flow)
+                events = user_element(element, item, not is_last, reported, flow)
             case _:
                 events = other_element(element, flow)
         if events is None:
-            return
+            marks.pop(str(element["index"]), None)
+            break
         yield from events
+    if marks != known.notes.get("marks", marks if by_hook else None):
+        known.note("marks", marks)
 
 
-def user_element(element: JsonObject, final: bool, reported: bool, flow: Flow) -> list[MadeEvent] | None:
-    known, item, text = flow.known, item_of(element["index"]), element.get("content", "").strip()
+def mark_of(element: JsonObject, is_partial: bool, known: Known) -> int:
+    """A number for what an element of the websocket says, and how much there is of the reply that it may be."""
+    reply = known.reply(item_of(element["index"])) if element["role"] == "agent" else None
+    length = -1 if reply is None else reply.length
+    return crc32(msgspec.json.encode((is_partial, length, element)))
+
+
+def spoken_before(element: JsonObject, parted: list[int], known: Known) -> tuple[KnownReply, int] | None:
+    """Return the reply that an element continues, and how much of it was said before; None for one of its own."""
+    item, index, spoken = known.notes.get("newest") or (None, None, 0)
+    reply = known.reply(item)
+    is_next = index == element["index"] - 1 and element["index"] not in parted
+    if reply is None or not is_next or known.segment(item_of(element["index"], parted)) is None:
+        return None
+    rest, text = reply.text[spoken:].strip(), element.get("content", "").strip()
+    return (reply, spoken) if rest and text and begins(rest, text) else None
+
+
+def user_element(element: JsonObject, item: str, final: bool, reported: bool, flow: Flow) -> list[MadeEvent] | None:
+    known, text = flow.known, element.get("content", "").strip()
     segment = known.segment(item)
     if not text and segment is None:
         return []
@@ -462,9 +509,9 @@ def keep_responses(responses: list[Response], known: Known) -> None:
     known.note("responses", newest_noted(responses, MAX_RESPONSES) or None)
 
 
-def agent_element(element: JsonObject, reported: bool, flow: Flow) -> list[MadeEvent] | None:
+def agent_element(element: JsonObject, item: str, reported: bool, flow: Flow) -> list[MadeEvent] | None:
     """Return what of a reply was spoken; where the app has sent more of it, and the caller spoke then, it was cut."""
-    known, item, text = flow.known, item_of(element["index"]), element.get("content", "").strip()
+    known, text = flow.known, element.get("content", "").strip()
     responses, reply = responses_of(known), known.reply(item)
     response = response_for(element, item, text, responses)
     if not text and (response is None or not element.get("followed")) and reply is None:
@@ -474,20 +521,22 @@ def agent_element(element: JsonObject, reported: bool, flow: Flow) -> list[MadeE
     followed = element.get("followed", False)
     if reply is not None and not (followed or reported) and len(text) < spoken_before:
         return []
-    turn = flow.reply(item)
+    turn, first = flow.reply(item), known.reply(item.split("/")[0]) if "/" in item else None
     if turn is None:
         return None
+    turn = turn if first is None else first.turn
     events = [*goes_on(item, text, response, responses, last, known)] if reply is None and text else []
     full = text if response is None else completed(text, response["text"])
     if reply is not None and len(reply.text) > len(full) and begins(reply.text, text):
         full = completed(text, reply.text)
-    if response is not None:
+    if response is not None and (response.get("item"), response.get("spoken")) != (item, len(text)):
         response |= {"item": item, "spoken": len(text)}
         keep_responses(responses, known)
     if reply is None or reply.text != full:
         events.append(generated(item, full, response, turn, element.get("ts"), element.get("agent")))
-    if element["index"] >= last.get("index", 0):
-        known.note("last", {"item": item, "index": element["index"], "spoken": len(text)})
+    now = {"item": item, "index": element["index"], "spoken": len(text)}
+    if element["index"] >= last.get("index", 0) and now != last:
+        known.note("last", now)
     return [*events, *heard(element, item, text, full, reply)]
 
 
@@ -560,7 +609,7 @@ def other_element(element: JsonObject, flow: Flow) -> list[MadeEvent]:
     if element["role"] == "sms":
         id = f"sms{element['index']}"
         return [tool_call(id, "sms", {}, flow.here, ts), tool_result(id, said, flow.here, ts=ts)]
-    return [tool_event(element, element["role"], flow.here)]
+    return [tool_event(element, element["role"], flow.here)] if "tool_call_id" in element else []
 
 
 VENDOR: dict[str, Kind] = {

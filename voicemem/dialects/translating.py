@@ -33,6 +33,8 @@ UNITS_A_SECOND = 15
 """How fast a voice speaks where nothing says so, as measured (fixtures/truth/README.md).
 
 A character of a script without spaces counts three."""
+SLOWEST_UNITS_A_SECOND = 10
+"""How fast the slowest of the voices speaks that were measured: a text that takes longer is over for any."""
 
 
 class Playing(NamedTuple):
@@ -47,14 +49,19 @@ class Playing(NamedTuple):
         return 0 < self.total_ms <= self.position_ms
 
 
-def playing_at(reply: KnownReply, ts: int) -> Playing | None:
-    """Return where the audio of a reply stood at a time; None where no audio was seen."""
+def playing_at(reply: KnownReply, ts: int, units_a_second: int | None = None) -> Playing | None:
+    """Return where the audio of a reply stood at a time; None where no audio was seen.
+
+    With a rate of speech, replies without audio take as long as their texts do.
+    """
     # It and those before it, back to one whose end is known, the newest first: when the audio of each came, how long
     # it is, and when the one before it ended, where anything but the clock says so.
     queue: list[tuple[int, int, int]] = []
     at: KnownReply | None = reply
     while at is not None and len(queue) < MAX_QUEUE:
         came, total_ms, before = at.audio_start, at.total_audio_ms, at.before
+        if (came is None or total_ms is None) and units_a_second is not None:
+            came, total_ms = at.begun, spoken_ms(at.text, units_a_second)
         if came is None or total_ms is None:
             break
         ended = None if before is None else before.ended
@@ -79,7 +86,11 @@ def interrupt_by_clock(
 ) -> Iterator[MadeEvent]:
     """An interruption of a reply, where the clock says that it was; it marks nothing if the audio was over by then."""
     reply = known.reply(item)
-    playing = None if reply is None or not known.has_clock or reply.has_playback else where(reply, ts)
+    is_timed = reply is not None and known.has_clock and not reply.has_playback
+    playing = where(reply, ts) if reply is not None and is_timed else None
+    if playing is None and reply is not None and is_timed and reply.complete:
+        spoken = playing_at(reply, ts, SLOWEST_UNITS_A_SECOND)
+        playing = spoken if spoken is not None and spoken.is_over else None
     if playing is None:
         yield Interrupt(item=item, cause=cause)
     elif reply is not None and reply.complete and playing.is_over:
@@ -100,15 +111,15 @@ def close_by_clock(
         playing = where(reply, ts)
         if playing is None or (not playing.total_ms and reply.turn < known.here):
             continue
-        if reply.complete and playing.is_over:
+        if (reply.complete or reply.total_audio_ms is None) and playing.is_over:
             yield Tts(item=reply.item, done=True, estimated=True, ts=playing.began + playing.total_ms)
         else:
             yield stopped_at(reply.item, playing.position_ms, ts)
 
 
-def spoken_ms(text: str) -> int:
+def spoken_ms(text: str, units_a_second: int = UNITS_A_SECOND) -> int:
     """Return how long it takes to say a text, where nothing says how long its audio is."""
-    return (len(text) + 2 * len(SPACELESS.findall(text))) * 1000 // UNITS_A_SECOND
+    return (len(text) + 2 * len(SPACELESS.findall(text))) * 1000 // units_a_second
 
 
 def stopped_at(item: str | None, position_ms: int, ts: int) -> MadeEvent:

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from voicemem.dialects.callers import Caller, carry
 from voicemem.dialects.dialect import Dialect, MalformedFrame, Verify, session_id_of
-from voicemem.errors import Refused
-from voicemem.protocol.codec import ENCODER, RejectedEvent, decode_body
+from voicemem.dialects.reading import decode_json
+from voicemem.errors import InvalidFrame, Refused
+from voicemem.protocol.codec import ENCODER, MALFORMED, RejectedEvent, check_frame
 from voicemem.protocol.events import FrameEvent
 from voicemem.protocol.types import MAX_VALUES
 from voicemem.security.callers import Callers
@@ -72,9 +73,13 @@ class InboundWebhooks:
     def read(self, dialect: Dialect, raw: bytes) -> tuple[list[ReducedFrame], Caller | None]:
         """Return the kept parts of a webhook's frames, and who calls. A long one takes a while, maybe on a thread.
 
-        Raises `Refused` (`malformed_frame`, and as `decode_body`).
+        Raises `Refused` (`malformed_frame`), `InvalidFrame`.
         """
-        body = decode_body(raw, MAX_HOOK_BYTES, MAX_HOOK_VALUES)
+        check_frame(raw, MAX_HOOK_BYTES, MAX_HOOK_VALUES)
+        try:
+            body = decode_json(raw)
+        except MALFORMED:
+            raise InvalidFrame("invalid_json", "The body is not UTF-8 encoded JSON.") from None
         if not isinstance(body, dict):
             raise Refused("malformed_frame", "A webhook must be a JSON object.")
         assert dialect.hook is not None

@@ -27,7 +27,6 @@ from voicemem.dialects import twilio_media_streams as phone
 from voicemem.dialects.callers import Fields
 from voicemem.dialects.dialect import Frame, MalformedFrame, Side, UnknownFrame, session_id_of
 from voicemem.dialects.elevenlabs_agents import translation as elevenlabs
-from voicemem.dialects.elevenlabs_agents.frames import Alignment
 from voicemem.dialects.kinds import Typed
 from voicemem.dialects.registry import DIALECTS
 from voicemem.protocol.types import JsonObject
@@ -108,7 +107,8 @@ def frames_of_elevenlabs() -> Iterator[JsonObject]:
             frame = {} if kind.record is None else whole(kind.record)
             frame.pop("audio_bytes", None)
             yield frame | {"type": name, "audio_event": {"audio_base_64": "QUJDREVG", "event_id": 3, "key": SECRET}}
-    timed = {"audio_base_64": "QUJD", "event_id": 3, "alignment": whole(Alignment) | {"chars": ["a", " "]}}
+    aligned = {"chars": ["a", " "], "char_start_times_ms": [1.5, 1.5], "char_durations_ms": [1.5, 1.5]}
+    timed = {"audio_base_64": "QUJD", "event_id": 3, "alignment": aligned | {"hidden": SECRET}}
     yield {"type": "audio", "audio_event": timed}
     yield {"user_audio_chunk": SECRET}
 

@@ -18,6 +18,7 @@ from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDelta, LlmDone, Tts
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import CLOSED, DecodedRow
+from voicemem.transcript.history import messages
 from voicemem.transcript.state import State
 
 CALLS = [one for one in RECORDINGS if one.dialect == "agora-ten"]
@@ -72,6 +73,28 @@ def parts(message: Any, number: int) -> list[str]:
 
 def interrupt(start_ms: int) -> JsonObject:
     return {"object": "message.interrupt", "turn_id": 1, "start_ms": start_ms, "send_ts": 5, "data_type": "message"}
+
+
+@pytest.mark.parametrize("wrong", [None, "soon", 10**12, 10**17, 2**60, 10**30, 1e300, [], {}])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_word_without_a_time_is_said(wrong: Any, place: int) -> None:
+    """A time that none can have is none: the reply is whole, and its other words have theirs."""
+    timed = words("One two three four five six.")
+    timed[place] |= {"start_ms": wrong}
+    reply = agent("One two three four five six. ", 1, timed)
+    whole = folded([user("Count."), reply, *[{"object": "message.state"}] * 30])
+    assert [(one.content, one.metadata.get("interrupted")) for one in messages(whole)][1:] == [
+        ("One two three four five six. ", None)
+    ]
+    cut = memory(user("Count."), reply, interrupt(START + 1_190))
+    assert cut[1]["content"] == "One two three four "
+
+
+def test_an_interruption_without_a_time_counts() -> None:
+    """Then the clock says what was heard."""
+    for wrong in (None, "now", 10**30):
+        found = memory(user("Count."), agent("One two.", 1, words("One two.")), interrupt(0) | {"start_ms": wrong})
+        assert found[1]["metadata"]["interrupted"]
 
 
 def test_private_things_are_not_kept() -> None:

@@ -134,8 +134,6 @@ def test_formats_of_audio(output: Any, rate: int) -> None:
         {"type": 1},
         {"type": "ConversationText", "role": "user"},
         {"type": "ConversationText", "role": "tool", "content": "x"},
-        {"type": "FunctionCallRequest", "functions": [{"name": "x"}]},
-        {"type": "Settings", "audio": []},
         {"audio_bytes": -1},
     ],
     ids=repr,
@@ -211,6 +209,26 @@ def test_without_audio_there_is_no_silence_to_play() -> None:
     """By the length of its text the reply was over."""
     call = [(1_000, said("user", "Count.")), (2_000, said("assistant", TEXT)), (2_500, SENT_ALL)]
     assert memory(*call, (9_000, SPEAKS), close_at=9_000)[1] == ("assistant", 1, TEXT, None)
+
+
+@pytest.mark.parametrize("name", ["exact_words_and_another_connection", "functions_and_typed_text"])
+def test_without_audio_what_was_heard_is_not_cut(name: str) -> None:
+    """Where audio is not passed on, replies that were over when the user spoke again are whole."""
+    (call,) = (one for one in CALLS if one.name == name)
+    whole = [one["content"] for one in call.document("contents")["contents"] if "interrupted" not in one["metadata"]]
+    frames = [(one["ts"], one["frame"]) for one in call.envelopes() if AUDIO_BYTES not in one["frame"]]
+    found = memory(*((ts, frame) for ts, frame in frames if reduce(frame) is not None), close_at=call.hang_up())
+    assert [text for _, _, text, original in found if original is None] == whole
+
+
+def test_without_audio_nothing_says_that_all_was_sent() -> None:
+    """A reply is over by the length of its text, at the interruption and at the close; without times none is cut."""
+    call = [(1_000, said("assistant", "Hello.")), (5_000, SPEAKS), (6_000, said("user", "Hi."))]
+    call += [(7_000, said("assistant", "One two three.")), (9_000, SPEAKS), (9_900, said("user", "Four."))]
+    call += [(10_500, said("assistant", "Five."))]
+    texts = ["Hello.", "Hi.", "One two three.", "Four.", "Five."]
+    assert [one[2:] for one in memory(*call, close_at=20_000)] == [(text, None) for text in texts]
+    assert [one[2:] for one in untimed(*(frame for _, frame in call))] == [(text, None) for text in texts[:-1]]
 
 
 def test_an_interruption_between_a_text_and_its_audio() -> None:

@@ -27,11 +27,11 @@ from tests.support.paths import ROOT
 from tests.support.rows import every_row
 from tests.support.transcripts import closed
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
-from voicemem.dialects.elevenlabs_agents.frames import Alignment, frames, verify, words_of
+from voicemem.dialects.elevenlabs_agents.frames import frames, verify, words_of
 from voicemem.dialects.elevenlabs_agents.translation import ELEVENLABS_AGENTS, KINDS, reduce, without_ellipsis
 from voicemem.dialects.kinds import says_nothing
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDone, Tts
-from voicemem.protocol.types import MAX_INTEGER, JsonObject
+from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import CLOSED, DecodedRow
 
 CALLS = {one.name: one for one in RECORDINGS if one.dialect == "elevenlabs-agents"}
@@ -120,11 +120,10 @@ def test_words_of_characters() -> None:
     """Characters are put together to words, of scripts without spaces one by one; useless times do no harm."""
     text = "I’m “so” 你好 ok"
     times = [float(10 * place) for place in range(len(text))]
-    words = [word for word, _, _ in words_of(Alignment(list(text), times, [10.0] * len(text)))]
+    words = [word for word, _, _ in words_of(zip(text, times, [10.0] * len(text), strict=True))]
     assert words == ["I’m ", "“so” ", "你", "好 ", "ok"]
-    [(_, begin_ms, end_ms)] = words_of(Alignment(["a", "", " "], [float("inf"), -5.0], [1.0]))
-    assert 0 < begin_ms <= end_ms <= MAX_INTEGER
-    assert words_of(Alignment(["a"], [-5.0], [1.0])) == [("a", 0, 0)]
+    useless = [("O", 0, 50), ("f", None, 50), ("!", float("inf"), 1), (" ", -5, 1), (7, 90, 10), ("a", 1e300, 10**30)]
+    assert words_of(useless) == [("Of! ", 0, 101), ("a", 101, 101)]
 
 
 @every_row(
@@ -158,6 +157,23 @@ def test_correction_of_an_unknown_reply_says_it() -> None:
     """Where the reply itself was lost, the correction has its text."""
     message = memory(user("Go on.", 1), corrected("One two three.", "One...", 4))[1]
     assert (message["content"], message["metadata"]["original"]) == ("One", "One two three.")
+
+
+def test_correction_of_both_answers_around_a_tool() -> None:
+    """A correction that says both replies of an event cuts the second where its text ends."""
+    said = [agent("One moment.", 1), audio(800, 1), agent("It is nine euros, all in all.", 1), audio(2_000, 1)]
+    both = corrected("One moment. It is nine euros, all in all.", "One moment. It is nine...", 4)
+    assert [one["content"] for one in memory(user("How much?", 1), *said, INTERRUPTION, both)] == [
+        *("How much?", "One moment.", "It is nine"),
+    ]
+
+
+def test_an_interruption_of_which_no_audio_was_seen() -> None:
+    """It cuts the newest reply; the one before it was over by the length of its text, for any voice."""
+    sent = [(0, user("How much?", 1)), (500, agent("One moment.", 1)), (4_000, agent("It is nine euros.", 1))]
+    found = memory_at(*sent, (4_700, INTERRUPTION))
+    assert [one["content"] for one in found] == ["How much?", "One moment.", "It is nine "]
+    assert ["interrupted" in one["metadata"] for one in found] == [False, False, True]
 
 
 def test_correction_that_corrects_nothing_marks_nothing() -> None:
@@ -416,13 +432,30 @@ def test_body_becomes_frames() -> None:
     assert [frame.end for frame in recorded] == [None] * (len(recorded) - 1) + ["ended"]
 
 
+def test_latencies_of_the_webhook() -> None:
+    """Each is a metric of the turn that it was measured in, in ms; names of later versions are not kept."""
+    state = fold_rows(journal_rows(CALLS["live_and_webhook_with_latencies"]))
+    found = {
+        number: [(one.name, one.latency_ms) for one in turn.latencies or ()] for number, turn in state.turns.items()
+    }
+    assert found == {
+        0: [("tts_ttfb", 150)],
+        1: [
+            ("asr_ttlw", 120),
+            *(("llm_ttft", 400), ("tts_ttfb", 200)),
+            *(("llm_ttft", 610), ("llm_ttfs", 712), ("tts_ttfb", 180), ("e2e", 1275)),
+        ],
+        2: [("asr_ttlw", 0)],
+    }
+
+
 def test_other_webhooks_say_nothing() -> None:
     """Audio after the call, and calls that never began, are accepted and say nothing."""
     assert [*frames({"type": "post_call_audio", "data": {"full_audio": "AAAA"}})] == []
     assert [*frames({"type": "call_initiation_failure", "data": {}})] == []
 
 
-@pytest.mark.parametrize("data", [None, {}, {"conversation_id": "c", "transcript": [1]}, {"transcript": []}])
+@pytest.mark.parametrize("data", [None, {}, {"conversation_id": "c", "transcript": 1}, {"transcript": []}])
 def test_malformed_bodies(data: Any) -> None:
     """A body of another form is malformed."""
     for body in ({}, {"type": 1}, {"type": "post_call_transcription", "data": data}):

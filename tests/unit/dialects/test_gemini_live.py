@@ -96,11 +96,7 @@ def test_audio_is_counted() -> None:
         b"\xff",
         "[]",
         {},
-        {"serverContent": []},
-        {"serverContent": {"inputTranscription": {"text": 1}}},
         {"serverContent": {}, "realtimeInput": {}},
-        {"toolCall": {"functionCalls": [{"id": "a"}]}},
-        {"audio_bytes": 5, "rate": 0},
         "[" * 100_000,
     ],
     ids=lambda frame: repr(frame)[:40],
@@ -190,6 +186,24 @@ def test_an_interruption_before_the_model_speaks_is_nothing() -> None:
 def test_an_interruption_after_all_was_played_marks_nothing() -> None:
     """By the clock the audio was over."""
     assert memory((1_000, spoken(TEXT)), (1_100, DONE), (5_000, CUT), (5_100, OVER))[0][3] is None
+
+
+def test_words_that_come_after_the_cut_were_made_before_it() -> None:
+    """Three of four seconds were heard, whether all, half or none of the words had come, also after `turnComplete`."""
+    first, rest = "Once upon a time there was", " a small robot in a house."
+    call = [(1_000, heard("Tell me.")), (2_000, {AUDIO_BYTES: 48 * 4_000, RATE: 24_000})]
+
+    def words(text: str) -> JsonObject:
+        return server(outputTranscription={"text": text})
+
+    right = ("assistant", 1, "Once upon a time there was a small ", first + rest)
+    for late in (
+        [(2_010, words(first + rest)), (5_000, CUT), (5_100, OVER)],
+        [(2_010, words(first)), (5_000, CUT), (5_050, words(rest)), (5_100, OVER)],
+        [(5_000, CUT), (5_050, words(first + rest)), (5_100, OVER)],
+        [(2_010, words(first)), (5_000, CUT), (5_010, OVER), (5_050, words(rest))],
+    ):
+        assert memory(*call, *late, (6_000, heard("Stop."))) == [("user", 1, "Tell me.", None), right]
 
 
 def test_interim_words_are_replaced() -> None:

@@ -100,7 +100,6 @@ def test_prompts_images_and_numbers_are_not_kept() -> None:
         {"type": "conversation_item_added", "item": []},
         {"type": "conversation_item_added", "item": {"type": "message", "role": "user", "content": ["x"]}},
         {"type": "message", "id": 1, "role": "user"},
-        {"type": "function_tools_executed", "function_calls": [1], "function_call_outputs": []},
         {"type": "close"},
         {"topic": "lk.transcription", "text": "x"},
         {"topic": "lk.transcription", "text": "x", "identity": "ann", "attributes": {}},

@@ -119,7 +119,6 @@ def test_mark_of_an_interruption_is_no_text(content: str, said: JsonObject | Non
         {"event": {"textOutput": {"contentId": 1}}},
         {"event": {"audioOutput": {"contentId": "c"}}},
         {"event": {"contentStart": {"type": "TEXT", "role": "USER"}}},
-        {"event": {"promptStart": {"audioOutputConfiguration": {"sampleRateHertz": 0}}}},
         {"event": {"toolUse": {"toolUseId": "t"}}},
         "[" * 100_000,
     ],

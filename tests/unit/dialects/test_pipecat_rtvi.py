@@ -67,6 +67,40 @@ def output(segment: int, text: str, spoken: str | None = None) -> JsonObject:
 LLM, LLM_STOPPED, CUT = message("bot-llm-started"), message("bot-llm-stopped"), message("bot-interrupted")
 
 
+def test_segments_without_an_id() -> None:
+    """A segment is known by its text; another one with the same text is another."""
+    okay = [
+        message("bot-output", text="Okay.", spoken_status=status, will_be_spoken=True, spoken_progress={})
+        for status in ("new", "in-progress", "completed")
+    ]
+    assert memory(user("Hi."), LLM, *okay, *okay, LLM_STOPPED) == [
+        ("user", 1, "Hi.", False),
+        ("assistant", 1, "Okay. Okay.", False),
+    ]
+
+
+def test_servers_before_bot_output() -> None:
+    """Sentences of the LLM are said once they were spoken, and cut by the clock; where `bot-output` comes, by that."""
+    sentences = [message("bot-transcription", text=text) for text in ("Hello there.", "How are you?")]
+    starts, stops = message("bot-started-speaking"), message("bot-stopped-speaking")
+    begins = message("user-started-speaking")
+    call = [user("Hi."), LLM, *sentences, LLM_STOPPED, starts]
+    assert memory(*call, stops, begins, user("Fine.")) == [
+        ("user", 1, "Hi.", False),
+        ("assistant", 1, "Hello there. How are you?", False),
+        ("user", 2, "Fine.", False),
+    ]
+    silence = [message("metrics")] * 8
+    assert memory(*call, *silence, begins, stops, user("Stop.")) == [
+        ("user", 1, "Hi.", False),
+        ("assistant", 1, "Hello there. ", True),
+        ("user", 2, "Stop.", False),
+    ]
+    assert memory(*call, close=True)[1] == ("assistant", 1, "Hello there. How are you?", True)
+    both = [output(1, "Hello there."), output(1, "Hello there.", "Hello there.")]
+    assert memory(*call, *both, stops)[1] == ("assistant", 1, "Hello there.", False)
+
+
 def test_prompts_audio_and_numbers_are_not_kept() -> None:
     """Context of the LLM, audio and messages of the app are nothing; of ids of users, those that are numbers."""
     silent = [
@@ -98,7 +132,6 @@ def test_prompts_audio_and_numbers_are_not_kept() -> None:
         {"label": LABEL, "type": 1},
         message("user-input"),
         message("user-input", text=1),
-        message("bot-output", text="x", spoken_progress=5),
         message("llm-function-call-in-progress", function_name="x"),
         {"label": LABEL, "type": "user-input", "data": [1]},
         {"label": LABEL, "type": "send-text", "data": None},

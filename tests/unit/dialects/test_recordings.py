@@ -93,7 +93,16 @@ def test_times_with_a_fraction_are_rounded(recording: Recording) -> None:
 
 
 SECRET = "sk-secret"
-TOOLS = ("arguments", "args", "parameters", "result", "full_tool_result", "result_value", "functionResponses")
+TOOLS = (
+    "arguments",
+    "args",
+    "parameters",
+    "result",
+    "results",
+    "full_tool_result",
+    "result_value",
+    "functionResponses",
+)
 """What tools are called with and answer, which is kept as it is."""
 
 

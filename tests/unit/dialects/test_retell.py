@@ -81,6 +81,22 @@ def ended(*elements: JsonObject) -> JsonObject:
     return {"event": "call_ended", "call": call}
 
 
+def test_a_tool_in_the_webhook_divides_a_reply_that_was_one_live() -> None:
+    """Live, a transcript without tools has both answers as one; the webhook has both, and the words after them once."""
+    live = [update(user("How much?"), agent("One moment. It is nine euros.")), update(user("How much?"))]
+    live[1]["transcript"] += [agent("One moment. It is nine euros."), user("Thanks.")]
+    called = {"role": "tool_call_invocation", "tool_call_id": "t1", "name": "price", "arguments": "{}"}
+    answered = {"role": "tool_call_result", "tool_call_id": "t1", "content": "9"}
+    said = [user("How much?"), agent("One moment."), called, answered, agent("It is nine euros."), user("Thanks.")]
+    whole = ended()
+    whole["call"] |= {"transcript_with_tool_calls": said}
+    found = memory(*live, *split(whole), *split(whole | {"event": "call_analyzed"}))
+    assert [(one["role"], one["turn_id"], one["content"]) for one in found] == [
+        *(("user", 1, "How much?"), ("assistant", 1, "One moment."), ("assistant", 1, "It is nine euros.")),
+        ("user", 2, "Thanks."),
+    ]
+
+
 def test_a_backchannel_is_no_message_and_divides_none() -> None:
     """What one says while the other speaks is left out, and what is said around it is one utterance."""
     aside = {"metadata": {"is_backchannel": True}}
@@ -190,7 +206,7 @@ def test_unknown_and_malformed_frames() -> None:
             reduce({field: "brand-new"})
     malformed: list[Any] = [
         {}, "x", {"event": 1}, {"event": "call_ended"}, {"event": "call_ended", "call": {}},
-        {"interaction_type": "update_only", "transcript": ["x"]}, {"response_type": "response", "content": "x"},
+        {"response_type": "response", "content": "x"},
     ]  # fmt: skip
     for frame in malformed:
         with pytest.raises(MalformedFrame):

@@ -6,14 +6,14 @@ characters become those of its words. Frames of the webhook's transcript, which 
 configures the agent, who calls, and what the app tells the LLM is not.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from unicodedata import category
 
 from voicemem.dialects.dialect import AUDIO_BYTES, MalformedFrame, Text, Texts
-from voicemem.dialects.kinds import Record, kept, many, optional, read, record, require_object
-from voicemem.dialects.reading import audio_bytes, is_signed, speaker, values
-from voicemem.protocol.types import MAX_INTEGER, SPACELESS, JsonObject
+from voicemem.dialects.kinds import kept, many, optional, record, require_object
+from voicemem.dialects.reading import LONGEST_MS, audio_bytes, is_signed, speaker, values, whole
+from voicemem.protocol.types import SPACELESS, JsonObject
 
 ITEM = "post_call_transcription.item"
 """One item of a webhook's transcript."""
@@ -26,12 +26,7 @@ MAX_DIGITS = 15
 TRANSCRIPT = "post_call_transcription"
 RUNNING = "initiated", "in-progress", "processing"
 """The `status` of conversations whose transcript is not whole."""
-
-
-class Alignment(Record):
-    chars: list[str]
-    char_start_times_ms: list[float]
-    char_durations_ms: list[float]
+ALIGNED = ("chars", "char_start_times_ms", "char_durations_ms")
 
 
 def counted(frame: JsonObject) -> JsonObject:
@@ -44,18 +39,25 @@ def counted(frame: JsonObject) -> JsonObject:
         AUDIO_BYTES: audio_bytes(event, "audio_base_64"),
         "event_id": event.get("event_id"),
     }
-    if event.get("alignment") is not None:
-        content["words"] = words_of(read(Alignment, event["alignment"])) or None
+    alignment = event.get("alignment")
+    lists = [alignment.get(name) for name in ALIGNED] if isinstance(alignment, dict) else [None]
+    if all(isinstance(one, list) for one in lists):
+        content["words"] = words_of(zip(*lists, strict=False)) or None
     return content
 
 
-def words_of(alignment: Alignment) -> list[tuple[str, int, int]]:
-    """The words of a piece of audio, each with the white space after it."""
+def words_of(times: Iterable[tuple[Any, Any, Any]]) -> list[tuple[str, int, int]]:
+    """The words of a piece of audio, each with the white space after it, from characters and their times.
+
+    A character without a time is of the one before it.
+    """
     words: list[tuple[str, int, int]] = []
-    times = zip(alignment.chars, alignment.char_start_times_ms, alignment.char_durations_ms, strict=False)
     for char, start, duration in times:
-        begin_ms, end_ms = whole_ms(start), whole_ms(start + duration)
         text, first_ms, last_ms = words[-1] if words else (" ", 0, 0)
+        begin_ms = last_ms if whole(start, LONGEST_MS) is None else round(start)
+        end_ms = begin_ms + (whole(duration, LONGEST_MS) or 0)
+        if not isinstance(char, str):
+            continue
         if words and not begins_word(text, char):
             # White space after a word is not part of the time that it takes to say it.
             words[-1] = (text + char, first_ms, max(last_ms, end_ms) if char.strip() else last_ms)
@@ -69,10 +71,6 @@ def begins_word(before: str, text: str) -> bool:
     if not text or text[0].isspace() or category(text[0]).startswith("M"):
         return False
     return before[-1:].isspace() or bool(SPACELESS.match(before[-1:]) or SPACELESS.match(text))
-
-
-def whole_ms(time: float) -> int:
-    return int(max(0.0, min(time, float(MAX_INTEGER // 2))))
 
 
 def texts(frame: JsonObject) -> Texts:
@@ -152,13 +150,12 @@ def frames(body: JsonObject) -> Iterator[JsonObject]:
     id, transcript, call = data["conversation_id"], data["transcript"], data.get("metadata", {})
 
     def at(seconds: Any) -> int | None:
-        start = call.get("start_time_unix_secs")
-        return None if start is None or type(seconds) is not int else (start + seconds) * 1000
+        start, is_time = call.get("start_time_unix_secs"), whole(seconds, LONGEST_MS // 1000) is not None
+        return start * 1000 + round(seconds * 1000) if start is not None and is_time else None
 
-    created = [item.get("created_at_unix_ms") for item in transcript]
+    created = [whole(item.get("created_at_unix_ms")) for item in transcript]
     times = [
-        ms if type(ms) is int else at(item.get("time_in_call_secs"))
-        for item, ms in zip(transcript, created, strict=True)
+        at(item.get("time_in_call_secs")) if ms is None else ms for item, ms in zip(transcript, created, strict=True)
     ]
     for index, item in enumerate(transcript):
         until = times[index + 1] if index + 1 < len(times) else None

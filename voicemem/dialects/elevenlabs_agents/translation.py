@@ -55,8 +55,10 @@ from voicemem.dialects.kinds import (
 from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent
 from voicemem.dialects.translating import (
     close_by_clock,
+    end_of_beginning,
     interrupt_by_clock,
     latencies,
+    plain,
     tool_call,
     tool_result,
     turn_of_answer,
@@ -246,16 +248,36 @@ def correct(frame: JsonObject, ts: int, known: Known) -> Made:
     event = frame["agent_response_correction_event"]
     original = event["original_agent_response"].strip()
     heard = without_ellipsis(event["corrected_agent_response"].strip(), original)
-    item = next((item for item in replies(known) if said_text(item, known) == original), None)
-    if item is None and original:
-        item = item_of("~c", event["event_id"], known)
-        add_said(item, known)
-        yield LlmDone(item=item, text=original, turn_id=turn_of_answer(item, known))
-    if item is not None and heard != original:
+    items = replies_of(original, known)
+    if not items and original:
+        items = [item_of("~c", event["event_id"], known)]
+        add_said(items[0], known)
+        yield LlmDone(item=items[0], text=original, turn_id=turn_of_answer(items[0], known))
+    for item in items if heard != original else ():
+        text = said_text(item, known) or original
+        end = end_of_beginning(heard, text) if item != items[-1] else None
+        if end is not None:  # all of it was heard, and some of the next
+            heard = heard[end:].lstrip()
+            continue
         noted, interrupted_at, _ = known.notes.get("interrupted") or (None, None, None)
         at = interrupted_at if noted == item and interrupted_at is not None else stated_ts(ts, known)
         # `more`: by the clock it may have been over, and the vendor knows better.
         yield Interrupt(item=item, heard_text=heard, more=True, ts=at)
+        heard = ""
+
+
+def replies_of(text: str, known: Known) -> list[str]:
+    """The reply that says a text, or those that say it one after the other, around a tool; none if no one does."""
+    items = [*replies(known)]
+    for start, newest in enumerate(items):
+        said: list[str] = []
+        if not text.endswith(said_text(newest, known) or "\n"):
+            continue
+        for count, item in enumerate(items[start:], 1):
+            said.insert(0, said_text(item, known) or "")
+            if plain(" ".join(said)) == plain(text):
+                return items[start : start + count][::-1]
+    return []
 
 
 def call_tool(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -405,10 +427,12 @@ def agent_item(frame: JsonObject, text: str, known: Known) -> Iterator[MadeEvent
     live = live_item(frame, "a", [original, text], known)
     item = item_of("~p", frame["index"], known, frame["conversation_id"]) if live is None else live
     reply = known.reply(item)
-    if reply is None:  # of a live one the webhook's times are too coarse to say anything again
-        agent = frame.get("agent_metadata", {}).get("agent_id")
-        metadata = None if agent is None else {"agent": agent}
+    agent = frame.get("agent_metadata", {}).get("agent_id")
+    metadata = None if agent is None else {"agent": agent}
+    if reply is None:
         yield LlmDone(item=item, text=original, turn_id=turn_of_answer(item, known), metadata=metadata)
+    elif metadata is not None:  # the times of a live one are finer than the webhook's
+        yield LlmDone(item=item, metadata=metadata, ts=reply.begun)
     heard = without_ellipsis(text, original)
     if frame.get("interrupted") and heard != original:
         ended = None if reply is None else reply.ended

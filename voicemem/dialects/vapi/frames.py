@@ -58,22 +58,18 @@ NEWEST_S = 100_000_000_000
 MAX_TIMESTAMP = 40
 
 
-def role_of(value: Any) -> str:
-    if not isinstance(value, str):
-        raise MalformedFrame("A message has a role.")
-    return ROLES.get(value, value)
+def role_of(value: Any) -> Any:
+    return ROLES.get(value, value) if isinstance(value, str) else value
 
 
 def history_of(frame: JsonObject) -> list[JsonObject] | None:
-    """The messages of a history, numbered; None where there is no history. Raises `MalformedFrame`."""
+    """The messages of a history, numbered; None where there is no history."""
     artifact = frame.get("artifact")
     for holder in (frame, artifact if isinstance(artifact, dict) else {}):
         for name in ("messages", "messagesOpenAIFormatted"):
             raw = holder.get(name)
             if isinstance(raw, list) and raw:
-                if not all(isinstance(one, dict) for one in raw):
-                    raise MalformedFrame("A history is a list of messages.")
-                messages = (message for one in raw for message in in_one_form(one))
+                messages = (message for one in raw if isinstance(one, dict) for message in in_one_form(one))
                 return [{"place": place} | message for place, message in enumerate(messages)]
     return None
 
@@ -92,8 +88,9 @@ def in_one_form(raw: JsonObject) -> Iterator[JsonObject]:
         if isinstance(id, str):
             yield message | {"toolCallId": id, "name": raw.get("name"), "result": first_of(raw, RESULT_FIELDS)}
         return
-    text = first_of(raw, ("message", "content"))
-    if role in SPOKEN_ROLES and isinstance(text, str) and text.strip():
+    texts = (raw.get(name) for name in ("message", "content"))
+    text = next((one for one in texts if isinstance(one, str)), "")
+    if role in SPOKEN_ROLES and text.strip():
         agent = raw.get("assistantName")
         named = {"assistantName": agent} if role == "bot" and isinstance(agent, str) and agent else {}
         yield message | {"message": text.strip()} | named
@@ -103,11 +100,11 @@ def in_one_form(raw: JsonObject) -> Iterator[JsonObject]:
 
 
 def tool_calls(raw: Any) -> Iterator[JsonObject]:
-    """Calls of tools that have an id; name and arguments stand in `function` or beside it. Raises `MalformedFrame`."""
+    """Calls of tools that have an id; name and arguments stand in `function` or beside it."""
     for one in raw if isinstance(raw, list) else ():
         call = one.get("toolCall", one) if isinstance(one, dict) else None
         if not isinstance(call, dict):
-            raise MalformedFrame("A call of a tool is an object.")
+            continue
         function = call.get("function")
         function = function if isinstance(function, dict) else call
         id, name = call.get("id"), function.get("name") or one.get("name")

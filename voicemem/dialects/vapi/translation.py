@@ -19,11 +19,15 @@ it says after a tool is `~aTURN/2`, and so on.
 Notes: `bots` and `users`, the newest messages of each (item, time, end, the time of its frame and, of a reply, how many
 characters of its text were spoken); `live` (turn, finals and newest time of what the user says); `final` (the report
 has come); `+TURN` and `-TURN`, how many live replies of a turn have been said and how many the history has replaced;
-`=ITEM`, the live reply that a message of the history is; those of `speaking`.
+`=ITEM`, the live reply that a message of the history is; `marks`, of the messages of the newest history; those of
+`speaking`.
 """
 
 from collections.abc import Iterator
 from typing import Any
+from zlib import crc32
+
+import msgspec
 
 from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, Hook, RawFrame, Side
@@ -276,9 +280,20 @@ def use_tools(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def read_messages(messages: list[JsonObject], stamp: int | None, reported: bool, known: Known) -> Iterator[MadeEvent]:
-    """Return what messages of a history say that is new; up to one that this frame may not begin any more."""
-    flow = Flow(known)
+    """Return what messages of a history say that is new; up to one that this frame may not begin any more.
+
+    Each history repeats those before it: a message that is as it was is not looked at again, unless live messages have
+    said more since.
+    """
+    flow, seen = Flow(known), known.notes.get("marks", {})
+    marks: dict[str, int] = {}
+    live = crc32(msgspec.json.encode(known.notes.get("voices", ())))
     for message in messages:
+        mark = crc32(msgspec.json.encode((live, message)))
+        item = frames.item_of(message)
+        if seen.get(item) == mark and not reported:
+            marks[item] = mark
+            continue
         match message["role"]:
             case "user":
                 events = user_message(message, stamp, reported, flow)
@@ -287,8 +302,11 @@ def read_messages(messages: list[JsonObject], stamp: int | None, reported: bool,
             case _:
                 events = tools(message, flow.here, message.get("time"))
         if events is None:
-            return
+            break
+        marks[item] = mark
         yield from events
+    if marks != seen and len(messages) > 1:
+        known.note("marks", marks)
 
 
 def noted_message(kind: str, item: str, known: Known) -> speaking.NotedMessage:

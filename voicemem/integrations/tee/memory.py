@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
-import msgspec
-
 from voicemem.client import Client, ClientError, ProducerSession
 from voicemem.dialects.callers import CALLER
 from voicemem.dialects.dialect import (
@@ -26,9 +24,10 @@ from voicemem.dialects.dialect import (
     UnknownFrame,
     session_id_of,
 )
+from voicemem.dialects.reading import decode_json
 from voicemem.dialects.registry import MAX_DIALECT_FRAME_BYTES
 from voicemem.integrations.background_session import BackgroundSession
-from voicemem.protocol.codec import JSON_DECODER, MALFORMED
+from voicemem.protocol.codec import MALFORMED
 from voicemem.protocol.telephone import INTERNATIONAL
 from voicemem.protocol.types import JsonObject
 
@@ -195,9 +194,7 @@ def raw_frame(crossing: Crossing) -> RawFrame:
     if isinstance(data, bytes) and not crossing.is_text and not data.lstrip(b" \t\r\n").startswith(b"{"):
         return data
     try:
-        value = JSON_DECODER.decode(data)
-    except msgspec.ValidationError:
-        raise MalformedFrame("A number of the frame is out of range.") from None
+        value = decode_json(data.encode() if isinstance(data, str) else data)
     except MALFORMED:
         return data.decode() if isinstance(data, bytes) and crossing.is_text else data
     if not isinstance(value, dict):

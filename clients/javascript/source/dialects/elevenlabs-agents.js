@@ -71,8 +71,9 @@ export const ELEVENLABS_AGENTS = {
  */
 function countedAudio(given) {
   if ("audio_bytes" in given) {
-    const content = kept(COUNTED, given);
-    return { content, countsAudio: !content.words };
+    const { words, ...content } = kept(COUNTED, given);
+    const isTimed = Array.isArray(words);
+    return { content: isTimed ? { ...content, words } : content, countsAudio: !isTimed };
   }
   const event = given.audio_event;
   if (!isObject(event)) {
@@ -87,12 +88,16 @@ function countedAudio(given) {
 }
 
 /**
- * Whether any character has its times.
+ * Whether there is any character with a place for its times.
  *
  * @param {JsonObject | null | undefined} alignment
  * @returns {boolean}
  */
 function isTimed(alignment) {
   const lists = [alignment?.chars, alignment?.char_start_times_ms, alignment?.char_durations_ms];
-  return Boolean(alignment) && lists.every((list) => list?.length !== 0);
+  if (!lists.every(Array.isArray)) {
+    return false;
+  }
+  const timed = lists[0].slice(0, Math.min(...lists.map((list) => list.length)));
+  return timed.some((/** @type {unknown} */ one) => textOf(one) !== undefined);
 }

@@ -13,8 +13,6 @@ export class MalformedFrame extends Error {}
 /** @typedef {{kind: "plain"} | {kind: "any"} | {kind: "object" | "list", fields: Fields | null}} Kind */
 /** @typedef {Map<string, Kind>} Fields */
 
-/** @type {Kind} */
-const PLAIN = { kind: "plain" };
 const TOKEN = /([A-Za-z_][A-Za-z0-9_.]*)(\*|\{|\[)?|([}\]])/g;
 
 /**
@@ -57,8 +55,7 @@ function markPlainList(parent) {
 }
 
 /**
- * Only the named fields of an object, in a new one. Throws `MalformedFrame` where an object, a list or a plain value is
- * not one.
+ * Only the named fields of an object, in a new one: what is not of its kind is left out, so that the rest is not lost.
  *
  * @param {Fields} named
  * @param {JsonObject} given
@@ -68,8 +65,9 @@ export function kept(named, given) {
   /** @type {JsonObject} */
   const content = {};
   for (const [name, kind] of named) {
-    if (Object.hasOwn(given, name)) {
-      content[name] = keptValue(kind, given[name]);
+    const value = Object.hasOwn(given, name) ? keptValue(kind, given[name]) : undefined;
+    if (value !== undefined) {
+      content[name] = value;
     }
   }
   return content;
@@ -78,34 +76,26 @@ export function kept(named, given) {
 /**
  * @param {Kind} kind
  * @param {any} value
- * @returns {any}
+ * @returns {any} undefined where the value is of another kind
  */
 function keptValue(kind, value) {
   if (value === null || kind.kind === "any") {
     return value;
   }
   if (kind.kind === "plain") {
-    return require(typeof value !== "object", value);
+    return typeof value === "object" ? undefined : value;
   }
   const inner = kind.fields;
-  if (kind.kind === "object" || inner === null) {
-    require(kind.kind === "list" ? Array.isArray(value) : isObject(value), value);
-    return inner === null ? value.map((/** @type {any} */ one) => keptValue(PLAIN, one)) : kept(inner, value);
+  if (kind.kind === "object") {
+    return inner !== null && isObject(value) ? kept(inner, value) : undefined;
   }
-  require(Array.isArray(value) && value.every(isObject), value);
-  return value.map((/** @type {any} */ one) => kept(inner, one));
-}
-
-/**
- * @param {boolean} fits
- * @param {any} value
- * @returns {any} the value
- */
-function require(fits, value) {
-  if (!fits) {
-    throw new MalformedFrame("A field of the frame has another type than this dialect's.");
+  if (!Array.isArray(value)) {
+    return undefined;
   }
-  return value;
+  // Of plain values each keeps its place, since some lists belong together.
+  return inner === null
+    ? value.map((one) => (typeof one === "object" ? null : one))
+    : value.filter(isObject).map((one) => kept(inner, one));
 }
 
 /**

@@ -1,6 +1,16 @@
 /** Gemini's Live API, in the names of the wire; those of Google's Python SDK are changed to them. */
 
-import { audioBytes, fields, isObject, kept, MalformedFrame, requireObject, UnknownFrame, words } from "./dialect.js";
+import {
+  audioBytes,
+  fields,
+  isObject,
+  kept,
+  MalformedFrame,
+  requireObject,
+  textOf,
+  UnknownFrame,
+  words,
+} from "./dialect.js";
 
 /** @typedef {import("./dialect.js").JsonObject} JsonObject */
 
@@ -49,7 +59,7 @@ export const GEMINI_LIVE = {
     if (names.length === 0) {
       return null;
     }
-    const sessionId = message.setupComplete?.sessionId || undefined;
+    const sessionId = textOf(message.setupComplete?.sessionId);
     return { content, sessionId, typed: Object.keys(typed).length > 0, countsAudio: names.join(" ") === "audio_bytes rate" };
   },
 };
@@ -112,10 +122,11 @@ function countedAudio(message) {
   let count = "audio_bytes" in message ? audioBytes(message, "audio_bytes") : 0;
   let rate = message.rate ?? USUAL_RATE;
   for (const { inlineData } of message.serverContent?.modelTurn?.parts ?? []) {
-    if (inlineData?.data && (inlineData.mimeType || "audio/").startsWith("audio/")) {
+    const mimeType = textOf(inlineData?.mimeType) ?? "audio/";
+    if (textOf(inlineData?.data) && mimeType.startsWith("audio/")) {
       count += audioBytes(inlineData, "data");
-      const found = /rate=(\d{1,9})(?!\d)/.exec(inlineData.mimeType ?? "");
-      rate = found ? Number(found[1]) : rate;
+      const found = /rate=(\d{1,9})(?!\d)/.exec(mimeType);
+      rate = (found && Number(found[1])) || rate;
     }
   }
   return count > 0 ? { audio_bytes: count, rate } : {};
@@ -136,7 +147,8 @@ function serverContent(said) {
       content[name] = Object.fromEntries(given);
     }
   }
-  const parts = (said.modelTurn?.parts ?? []).filter((/** @type {JsonObject} */ part) => part.text && !part.thought);
+  const isSaid = (/** @type {JsonObject} */ part) => textOf(part.text) && part.thought !== true;
+  const parts = (said.modelTurn?.parts ?? []).filter(isSaid);
   if (parts.length > 0) {
     content.modelTurn = { parts: parts.map((/** @type {JsonObject} */ part) => ({ text: part.text })) };
   }
@@ -158,15 +170,15 @@ function serverContent(said) {
  * @returns {JsonObject}
  */
 function typedTexts(message) {
-  const text = message.realtimeInput?.text ?? "";
+  const text = textOf(message.realtimeInput?.text) ?? "";
   if (text.trim()) {
     return { realtimeInput: { text } };
   }
   const turns = [];
   for (const { role, parts } of (message.clientContent?.turns ?? []).slice(-MAX_GIVEN)) {
-    const texts = (parts ?? []).map((/** @type {JsonObject} */ part) => part.text);
+    const texts = (parts ?? []).map((/** @type {JsonObject} */ part) => textOf(part.text));
     const said = texts.filter(Boolean).join("\n");
-    if (role !== undefined && role !== "user") {
+    if (typeof role === "string" && role !== "user") {
       turns.push({ role });
     } else if (said.trim()) {
       turns.push({ parts: [{ text: said }] });

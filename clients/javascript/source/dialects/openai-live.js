@@ -1,6 +1,6 @@
 /** OpenAI's Live API. Audio is left out: fragments of text have times. */
 
-import { kept, kindsOf, known, MalformedFrame } from "./dialect.js";
+import { kept, kindsOf, known, textOf } from "./dialect.js";
 
 /** @typedef {import("./dialect.js").JsonObject} JsonObject */
 
@@ -48,7 +48,7 @@ export const OPENAI_LIVE = {
     if (!saysSomething(type, content)) {
       return null;
     }
-    const sessionId = type === "session.started" ? (content.session?.id ?? undefined) : undefined;
+    const sessionId = type === "session.started" ? textOf(content.session?.id) : undefined;
     const typed = type === "response.item.create" && kindOf(content.item) === "message";
     return { content, sessionId, ends: type === "session.closed", typed };
   },
@@ -65,9 +65,6 @@ function saysSomething(type, content) {
   switch (type) {
     case "session.input_transcript.delta":
     case "session.output_transcript.delta":
-      if (!(content.start_ms >= 0 && content.start_ms <= content.end_ms)) {
-        throw new MalformedFrame("A fragment has start_ms and end_ms, in this order.");
-      }
       return content.delta !== "";
     case "session.commentary.append":
       return Boolean(content.delegation_id);
@@ -116,7 +113,7 @@ function keepCall(event) {
  * @returns {string | undefined}
  */
 function kindOf(item) {
-  return item ? (item.type ?? "message") : undefined;
+  return item ? (textOf(item.type) ?? "message") : undefined;
 }
 
 /**

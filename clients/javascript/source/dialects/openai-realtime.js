@@ -1,6 +1,6 @@
 /** OpenAI's Realtime API, also where other vendors speak it, in today's names and those of the beta. */
 
-import { audioBytes, kept, kindsOf, known } from "./dialect.js";
+import { audioBytes, kept, kindsOf, known, textOf } from "./dialect.js";
 
 /** @typedef {import("./dialect.js").Dialect} Dialect */
 /** @typedef {import("./dialect.js").JsonObject} JsonObject */
@@ -111,8 +111,8 @@ export const OPENAI_REALTIME = {
     if (Array.isArray(content.response?.output)) {
       content.response.output = content.response.output.map(saidItem);
     }
-    const sessionId = type === "session.created" ? content.session?.id : undefined;
-    return { content, sessionId: sessionId ?? undefined, typed: isTyped(content.item), ends: type === "session.closed" };
+    const sessionId = type === "session.created" ? textOf(content.session?.id) : undefined;
+    return { content, sessionId, typed: isTyped(content.item), ends: type === "session.closed" };
   },
 };
 

@@ -24,6 +24,7 @@ const KINDS = new Map([
       "bot-llm-started": "",
       "bot-llm-stopped": "",
       "bot-output": OUTPUT,
+      "bot-transcription": "data{text}",
       "bot-interrupted": "",
       "bot-started-speaking": "",
       "bot-stopped-speaking": "",
@@ -31,7 +32,7 @@ const KINDS = new Map([
       "llm-function-call-in-progress": CALL,
       "llm-function-call-stopped": RESULT,
     },
-    `bot-transcription bot-llm-text bot-llm-marker bot-tts-text bot-tts-audio bot-tts-started bot-tts-stopped
+    `bot-llm-text bot-llm-marker bot-tts-text bot-tts-audio bot-tts-started bot-tts-stopped
      user-llm-text stt-raw-text llm-raw-text tts-raw-text user-stopped-speaking
      vad-user-started-speaking vad-user-stopped-speaking user-mute-started user-mute-stopped metrics server-message
      server-response error-response error system-log user-audio-level bot-audio-level ui-command ui-job-group

@@ -1,6 +1,6 @@
 /** Media streams of Twilio, SignalWire, Telnyx, Plivo and Vonage: how far a phone has played the agent's audio. */
 
-import { isObject, kept, kindsOf, known, MalformedFrame, textOf } from "./dialect.js";
+import { isObject, kept, kindsOf, known, textOf } from "./dialect.js";
 
 /** @typedef {import("./dialect.js").JsonObject} JsonObject */
 
@@ -78,11 +78,10 @@ export const TWILIO_MEDIA_STREAMS = {
     if (named === null) {
       return null;
     }
-    const content = kept(named, given);
-    const { cuts } = content;
-    const isPlain = (/** @type {any} */ cut) => Array.isArray(cut) && cut.every(Number.isInteger);
-    if (cuts !== undefined && cuts !== null && !(Array.isArray(cuts) && cuts.every(isPlain))) {
-      throw new MalformedFrame("A cut is a list of numbers.");
+    const { cuts, ...content } = kept(named, given);
+    if (Array.isArray(cuts)) {
+      const isNumber = (/** @type {any} */ one) => typeof one === "number";
+      content.cuts = cuts.filter(Array.isArray).map((cut) => cut.filter(isNumber));
     }
     return { content, sessionId: textOf(content.start?.callSid) };
   },
