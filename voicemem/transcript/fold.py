@@ -186,7 +186,7 @@ def made_by(
 def checked(state: State, made: MadeEvent, stated_ts: int | None) -> MadeEvent | None:
     """An event as a producer might have sent it, with the frame's `ts` if it has none; None if it breaks a rule.
 
-    Of one that says more than it may, such as a name that is too long, the rest counts.
+    Of one that says more than it may, such as a speaker's name that is too long, the rest counts, but for its item's.
     """
     try:
         kind = type(made)
@@ -196,6 +196,8 @@ def checked(state: State, made: MadeEvent, stated_ts: int | None) -> MadeEvent |
         if stated_ts is not None:
             fields.setdefault("ts", stated_ts)
         event: MadeEvent = read(kind, fields)  # for the union of all kinds it would take thirty times longer
+        if event.item != made.item:
+            raise ValueError
         if event.ts is None and stated_ts is not None:
             event = msgspec.structs.replace(event, ts=stated_ts)
         check_event(event, MAX_TEXT_BYTES + 1)

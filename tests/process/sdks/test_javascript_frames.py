@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from itertools import chain
 from types import UnionType
-from typing import Any, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 import msgspec
 import pytest
@@ -50,6 +50,8 @@ def whole(kind: Any) -> Any:
     """A value of a type of which every field has one, and which has one field more."""
     if kind is Any:
         return {"any": ["thing", 1]}
+    if get_origin(kind) is Annotated:
+        return whole(get_args(kind)[0])
     if get_origin(kind) in (Union, UnionType):
         return whole(next(one for one in get_args(kind) if one not in (type(None), msgspec.UnsetType)))
     if get_origin(kind) is list:
