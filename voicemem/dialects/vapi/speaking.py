@@ -44,7 +44,8 @@ def voices_of(known: Known) -> list[Voice]:
 
 
 def keep_voices(voices: list[Voice], known: Known) -> None:
-    known.note("voices", newest_noted(voices, MAX_VOICES) or None)
+    if voices != known.notes.get("voices", []):
+        known.note("voices", newest_noted(voices, MAX_VOICES) or None)
 
 
 def voice_for(voices: list[Voice], field: str, name: Any, ts: int | None, text: str) -> Voice:
