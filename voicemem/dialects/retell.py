@@ -26,15 +26,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
-from zlib import crc32
-
-import msgspec
 
 from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, Hook, MalformedFrame, RawFrame, Side, Speaker, Text, Texts
 from voicemem.dialects.kinds import ANYTHING, Kind, keep, many, optional, record, require_object, silent
 from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent
-from voicemem.dialects.reading import digest, is_signed, values, whole
+from voicemem.dialects.reading import checksum, digest, is_signed, values, whole
 from voicemem.dialects.translating import (
     Flow,
     begins,
@@ -120,12 +117,15 @@ ResponseFrame = record("response_type response", content=(str, ""), content_comp
 
 
 def elements_of(frame: JsonObject, started: int | None = None) -> list[JsonObject]:
-    """The elements of a transcript; `started` is when the call began."""
+    """The elements of a transcript; `started` is when the call began. Raises `MalformedFrame`."""
     if isinstance(frame.get("elements"), list):
         return list(frame["elements"])
-    lists = (frame[name] for name in TRANSCRIPTS if isinstance(frame.get(name), list))
+    lists = [frame[name] for name in TRANSCRIPTS if isinstance(frame.get(name), list) and frame[name]]
     said = ([one for one in raw if isinstance(one, dict) and isinstance(one.get("role"), str)] for raw in lists)
-    found = numbered(next(filter(None, said), []), started)
+    elements = next(filter(None, said), [])
+    if lists and not elements:
+        raise MalformedFrame("A transcript is a list of objects, each with a role.")
+    found = numbered(elements, started)
     note_callers(found)
     return [one for one in found if one["role"] in SPOKEN or one.get("content") or one.get("tool_call_id")]
 
@@ -466,10 +466,10 @@ def tell(
 
 
 def mark_of(element: JsonObject, is_partial: bool, known: Known) -> int:
-    """A number for what an element of the websocket says, and how much there is of the reply that it may be."""
+    """A mark of what an element of the websocket says, and how much there is of the reply that it may be."""
     reply = known.reply(item_of(element["index"])) if element["role"] == "agent" else None
     length = -1 if reply is None else reply.length
-    return crc32(msgspec.json.encode((is_partial, length, element)))
+    return checksum((is_partial, length, element))
 
 
 def spoken_before(element: JsonObject, parted: list[int], known: Known) -> tuple[KnownReply, int] | None:

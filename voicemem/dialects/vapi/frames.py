@@ -63,12 +63,14 @@ def role_of(value: Any) -> Any:
 
 
 def history_of(frame: JsonObject) -> list[JsonObject] | None:
-    """The messages of a history, numbered; None where there is no history."""
+    """The messages of a history, numbered; None where there is no history. Raises `MalformedFrame`."""
     artifact = frame.get("artifact")
     for holder in (frame, artifact if isinstance(artifact, dict) else {}):
         for name in ("messages", "messagesOpenAIFormatted"):
             raw = holder.get(name)
             if isinstance(raw, list) and raw:
+                if not any(isinstance(one, dict) for one in raw):
+                    raise MalformedFrame("A history is a list of messages.")
                 messages = (message for one in raw if isinstance(one, dict) for message in in_one_form(one))
                 return [{"place": place} | message for place, message in enumerate(messages)]
     return None

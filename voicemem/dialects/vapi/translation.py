@@ -25,9 +25,6 @@ has come); `+TURN` and `-TURN`, how many live replies of a turn have been said a
 
 from collections.abc import Iterator
 from typing import Any
-from zlib import crc32
-
-import msgspec
 
 from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, Hook, RawFrame, Side
@@ -44,6 +41,7 @@ from voicemem.dialects.kinds import (
     translation,
 )
 from voicemem.dialects.known import Known, Made, MadeEvent
+from voicemem.dialects.reading import checksum
 from voicemem.dialects.translating import (
     Flow,
     begins,
@@ -287,9 +285,9 @@ def read_messages(messages: list[JsonObject], stamp: int | None, reported: bool,
     """
     flow, seen = Flow(known), known.notes.get("marks", {})
     marks: dict[str, int] = {}
-    live = crc32(msgspec.json.encode(known.notes.get("voices", ())))
+    live = checksum(known.notes.get("voices", ()))
     for message in messages:
-        mark = crc32(msgspec.json.encode((live, message)))
+        mark = checksum((live, message))
         item = frames.item_of(message)
         if seen.get(item) == mark and not reported:
             marks[item] = mark
