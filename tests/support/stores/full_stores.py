@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -35,6 +36,8 @@ from voicemem.store.records import Node, SavedFigures, SessionFilter, Snapshot
 from voicemem.store.streams import SessionEnding
 
 PROJECTS = ("p", "p", "q")
+LINKED = "🦩 too"
+"""A user who is linked with another one."""
 PRODUCERS = ("main", "asr", *ODD_NAMES)
 LATER = NOW + 10**9
 CONFIGS: tuple[dict[str, Any], ...] = (
@@ -134,6 +137,9 @@ class FullStore:
         if key is not None and found[0].state == "running":
             patch = validate_config({"labels": {"changed": str(amount)}, "llm": {"api_key": f"sk-{amount}"}})
             await self.store.journal.change_config(key, patch, b'{"type":"session.update"}', self.now)
+        elif key is not None and found[0].state == "ended":
+            patch = validate_config({"labels": {"outcome": str(amount)}})
+            await self.store.journal.change_config(key, patch, b'{"type":"session.update"}', self.now, after_end=True)
 
     async def erase(self, choice: int, amount: int) -> None:
         if amount % 3 == 0 and (key := await self.key(choice)) is not None:
@@ -157,6 +163,10 @@ class FullStore:
             made.key, b'{"type":"memory.data","data":{}}', made.position, self.now
         )
         self.users.append((project, user_id))
+        if amount % 5 in (2, 4):
+            with suppress(Refused):
+                await self.store.users.link(project, user_id, LINKED, f"link {self.now}", self.now)
+            self.users.append((project, LINKED))
         if amount % 5 == 4:
             await self.store.retention.erase(made.key, self.now)
 

@@ -33,8 +33,8 @@ CHECK_INTERVAL_S = 300.0
 """Between two looks at all sessions on a store that has several nodes: one of them may have left something undone."""
 CHECKED_AT_ONCE = 200
 MAX_LATE_MS = 2 * 86_400_000
-"""How long a session may have been due that such a look finds. Whoever turns extraction on does not want to pay for all
-calls that there ever were."""
+"""How long a session may have been due that no one asks for. Whoever turns extraction on, or changes the labels of old
+calls, does not want to pay for all calls that there ever were."""
 MAX_PAUSE_S = 1.0
 """The longest pause after a step of that look; it is as long as the step."""
 CLAIM_MS = 900_000
@@ -108,10 +108,11 @@ class ExtractionWorker:
         return self.policies.default.extract is not None
 
     def note(self, stream: Stream) -> None:
-        """Have a session looked at that was restored, has another configuration, or was left undone."""
+        """Have a session looked at that was restored, has another configuration, or was left undone; none too old."""
         now = self.clock()
-        if stream.kind == SESSION_KIND and self.config_of(stream) is not None:
-            self.waiting[stream.key] = Waiting(stream.project, stream.id, now, first_moment(stream, now))
+        due_ms = first_moment(stream, now)
+        if stream.kind == SESSION_KIND and due_ms > now - MAX_LATE_MS and self.config_of(stream) is not None:
+            self.waiting[stream.key] = Waiting(stream.project, stream.id, now, due_ms)
 
     def schedule_changed(self) -> None:
         """Let the sessions that have changed wait until they are due; one that a caller asks for comes no later."""
@@ -260,10 +261,8 @@ class ExtractionWorker:
             begun = time()
             check = await self.store.extractions.check_extractions(self.is_everywhere, after, CHECKED_AT_ONCE)
             self.schedule_changed()
-            now = self.clock()
             for stream in check.behind:
-                is_known = stream.key in self.waiting or stream.key in self.jobs
-                if not is_known and first_moment(stream, now) > now - MAX_LATE_MS:
+                if stream.key not in self.waiting and stream.key not in self.jobs:
                     self.note(stream)
             after = check.through_key
             await asyncio.sleep(min(MAX_PAUSE_S, time() - begun))
