@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 from voicemem.protocol.telephone import MIN_DIGITS, digits_of, is_number
@@ -20,7 +21,7 @@ PARTY = re.compile(
     re.IGNORECASE,
 )
 """Names of fields and variables that hold a party's number."""
-MAX_DEPTH = 8
+MAX_DEPTH, MAX_TEXT, MAX_NUMBERS = 8, 64 * 1024, 64
 
 
 class Caller(NamedTuple):
@@ -103,12 +104,14 @@ class CallerFields:
         number = next(texts_of(picked, self.called if is_outbound else self.number), None)
         given = texts_of(picked, (*self.number, *self.called))
         parties = (one for path in self.parties for one in numbers_in(picked.get(path), path.rpartition("/")[2]))
-        numbers = {one for one in map(digits_of, (*given, *parties)) if len(one) >= MIN_DIGITS}
+        found = [*given, *islice(parties, MAX_NUMBERS)]
         if user is not None and is_number(user):
-            number, numbers = number or user, numbers | {digits_of(user)}
+            number = number or user
+            found.insert(0, user)
+        numbers = tuple(dict.fromkeys(one for one in map(digits_of, found) if len(one) >= MIN_DIGITS))
         if user is not None and any(one in re.sub(r"\D", "", user) for one in numbers):
             user = None
-        return Caller(user, number, tuple(sorted(numbers))) if user or number or numbers else None
+        return Caller(user, number, numbers) if user or number or numbers else None
 
 
 def texts_of(picked: JsonObject, paths: Iterable[str]) -> Iterator[str]:
@@ -120,7 +123,7 @@ def text_of(value: Any) -> str | None:
     """An id or a number as a text; None for what is neither."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    return value.strip() or None if isinstance(value, str) else None
+    return value.strip() or None if isinstance(value, str) and len(value) <= MAX_TEXT else None
 
 
 def numbers_in(value: Any, name: str = "", depth: int = 0) -> Iterator[str]:

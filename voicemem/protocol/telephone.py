@@ -6,11 +6,11 @@ MAX_NUMBER = 250
 """Characters of a number, with all that may stand around it."""
 PARTS = r"\d\s().\-‐-―/·"
 NUMBER = re.compile(
-    rf"(?:[^<>]*<)?\s*(?:(?:sips?|tel|whatsapp|phone)[:_]?)?(?P<number>[\s(]*\+?[{PARTS}]*\d[{PARTS}]*)"
+    rf"(?:[^<>]*+<)?+\s*+(?:(?:sips?|tel|whatsapp|phone)[:_]?)?+(?P<number>[\s(]*+\+?[{PARTS}]*+)"
     r"(?:(?:[;@>]|x|ext).*)?",
     re.DOTALL | re.IGNORECASE,
 )
-"""A telephone number, perhaps in a SIP or tel URI, with an extension."""
+"""A telephone number, perhaps in a SIP or tel URI, with an extension, or no digits; each character is read once."""
 INTERNATIONAL = re.compile(r"\+\d[\d\s().-]{5,}\d")
 MIN_DIGITS, SURE_DIGITS, MAX_DIGITS = 7, 10, 17
 

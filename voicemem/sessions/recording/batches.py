@@ -9,7 +9,7 @@ from typing import cast, get_args
 import msgspec
 
 from voicemem.config.session import SECRETS, SessionPatch, validate_config
-from voicemem.dialects.callers import Caller
+from voicemem.dialects.callers import MAX_NUMBERS, Caller
 from voicemem.dialects.dialect import AUDIO_BYTES, MERGED_MS, Frame
 from voicemem.errors import VoicememError
 from voicemem.protocol import events
@@ -39,8 +39,8 @@ def validated_update(event: events.SessionUpdate, payload: bytes) -> ConfigUpdat
 
 DEFAULT_END_REASON = "ended"
 """The reason of a `session.end` that gives none."""
-MAX_OPEN, MAX_NUMBERS = 256, 64
-"""The most openings and numbers of parties of one sender that are remembered."""
+MAX_OPEN = 256
+"""The most openings of one sender that are remembered."""
 PLAIN_KINDS = frozenset(get_args(events.TranscriptEvent))
 
 
@@ -77,7 +77,7 @@ class SenderState:
         """Add what a frame says of the caller to what is known."""
         self.dialect = dialect
         before = self.caller or Caller()
-        numbers = tuple(dict.fromkeys((*before.numbers, *caller.numbers)))[-MAX_NUMBERS:]
+        numbers = tuple(dict.fromkeys((*before.numbers, *caller.numbers)))[:MAX_NUMBERS]
         self.caller = Caller(before.user or caller.user, before.number or caller.number, numbers)
         if self.caller[:2] != before[:2]:
             self.is_unidentified = True

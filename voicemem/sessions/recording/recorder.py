@@ -53,6 +53,8 @@ MAX_NAMED = 1_000
 """Types of frames that the log has named; further ones are only counted."""
 MAX_NAME = 64
 """Characters of a type's name in the log."""
+MAX_PICKED = 16 * 1024
+"""Bytes of what a frame says of the caller that are kept to compare the next with."""
 ID_DIGITS = 32
 TOO_LONG = "What is kept of a frame may be at most 1 MiB."
 
@@ -181,7 +183,7 @@ def note_caller(dialect: Dialect, frame: RawFrame, sender: SenderState) -> None:
     except Exception:
         LOG.exception("A dialect failed to read a caller", extra={"dialect": dialect.name})
         return
-    sender.picked = picked
+    sender.picked = picked if len(ENCODER.encode(picked)) <= MAX_PICKED else {}
     if caller is not None:
         sender.note_caller(dialect.name, caller)
 
