@@ -70,18 +70,22 @@ def requested(turn: Turn, key: str) -> Sequence[TypedMessage]:
 
 def replace_requested(state: State, turn: Turn, text: str, order: int) -> None:
     """Let the segment at a position of the journal stand for what a request brought."""
-    key = text_key(text)
-    replaced = requested(turn, key)
+    replaced = requested(turn, text_key(text))
     if not replaced:
         return
-    numbers = state.requested[id_digest(key)]
-    numbers.remove(turn.number)
-    if not numbers:
-        del state.requested[id_digest(key)]
+    note_reported(state, turn, text)
     for message in replaced:
         turn.reported = append_item(turn.reported, structs.replace(message, reported=order))
     orders = {message.order for message in replaced}
     turn.typed = [message for message in turn.typed or () if message.order not in orders] or None
+
+
+def note_reported(state: State, turn: Turn, text: str) -> None:
+    """Note that someone else has reported what a request brought: it is not looked for again."""
+    digest = id_digest(text_key(text))
+    state.requested[digest].remove(turn.number)
+    if not state.requested[digest]:
+        del state.requested[digest]
 
 
 def give_back(state: State, turn: Turn, order: int) -> None:
@@ -97,9 +101,18 @@ def give_back(state: State, turn: Turn, order: int) -> None:
 # What the agent said
 
 
-def of_gateway(state: State, made: MadeEvent) -> MadeEvent | None:
+def of_gateway(state: State, made: MadeEvent, ts: int) -> MadeEvent | None:
     """An event of another stack, about the gateway's reply where its item is one; None if that says nothing new."""
     item = made.item
+    if isinstance(made, MessageEvent) and made.role == "user":
+        turn = find_requested(state, made.text, ts) if state.requested else None
+        if turn is None:
+            return made
+        note_reported(state, turn, made.text)
+        if item is not None:
+            state.items[item] = turn.number
+        state.utterance_turn = turn.number
+        return None
     if item is None or not (state.answers or state.counterparts):
         return made
     if item not in state.counterparts and not find_counterpart(state, made):

@@ -128,11 +128,10 @@ def fold_made(state: State, made: MadeEvent, ts: int) -> None:
         return
     if made.item is not None and made.item in state.forgotten_items:
         return
-    event = of_gateway(state, made)
-    if event is None:
-        return
+    ts = ts if made.ts is None else made.ts
     state.memo.translates = True
-    turn = FOLD_RULES[type(event)](state, event, ts if event.ts is None else event.ts)
+    event = of_gateway(state, made, ts)
+    turn = None if event is None else FOLD_RULES[type(event)](state, event, ts)
     state.memo.translates = False
     if turn is not None:
         state.dirty_turns.add(turn.number)

@@ -12,6 +12,7 @@ from tests.support.callers.gateway import role_and_text
 from tests.support.callers.rest import RestClient
 from tests.support.clock import ManualClock
 from tests.support.dialects import RECORDINGS, Recording
+from tests.support.paths import ROOT
 from tests.support.servers.llm_server import LlmServer, Script, llm_server
 from tests.support.services import Serve
 from voicemem.protocol.types import JsonObject
@@ -208,3 +209,27 @@ async def test_a_call_of_elevenlabs_through_both(serve: Serve, order: str) -> No
         ] == role_and_text(await api.contents("conv_1"))  # fmt: skip
         assert b"4915112345678" not in (await api.get("/v1/sessions/conv_1/events")).body
         assert "4915112345678" not in json.dumps([one.body for one in llm.requests])
+
+
+async def test_the_webhook_after_a_call_of_elevenlabs(serve: Serve) -> None:
+    """It says all of a call again that the gateway has, and what was heard: each word is there once."""
+    body = json.loads((ROOT / "fixtures/elevenlabs-agents/webhook.json").read_text("utf-8"))
+    told = json.loads((ROOT / "fixtures/elevenlabs-agents/webhook_alone.contents.json").read_text("utf-8"))["contents"]
+    conversation: list[JsonObject] = []
+    clock = ManualClock()
+    clock.ms = told[0]["timestamp"]
+    async with llm_server() as llm:
+        api = RestClient(await serve(clock, llm_url=llm.url))
+        headers = {"X-Voicemem-Session": body["data"]["conversation_id"]}
+        for message, reply in zip(told, [*told[1:], None], strict=True):
+            clock.ms = max(clock.ms, message["timestamp"])
+            conversation.append({"role": message["role"], "content": message["content"]})
+            if message["role"] == "user" and reply is not None:
+                llm.then(Script([whole(reply)]))
+                asked = {"messages": conversation, "stream": True}
+                assert 200 == (await api.call("POST", "/v1/chat/completions", headers, json=asked)).status
+        answered = await api.post("/v1/hooks/elevenlabs-agents", body)
+        assert 200 == answered.status, answered.body
+        contents = await api.contents(body["data"]["conversation_id"])
+        assert role_and_text(told) == role_and_text(contents)
+        assert [whole(one) for one in told] == [whole(one) for one in contents]
