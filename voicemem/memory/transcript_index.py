@@ -132,6 +132,7 @@ class TranscriptIndexer:
                     stream.key, stream.position, make, background=True, or_later=True, owner=stream.project
                 )
                 updates.append(update)
+            await asyncio.sleep(0)  # small calls are read on the event loop, and others come in between
         if not updates:
             return set()
         incomplete = set(await self.store.transcript_index.index_messages(updates))

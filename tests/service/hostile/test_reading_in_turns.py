@@ -16,7 +16,7 @@ from tests.support.services import Serve
 from tests.support.waiting import eventually
 from voicemem.server.http.connections import PIECE, READ_BYTES, ProblemHandler
 from voicemem.server.ingest.websocket import EventSocket
-from voicemem.sessions.read_models.read_model import ENCODED_AT_ONCE, ReadModel
+from voicemem.sessions.read_models.read_model import ENCODED_AT_ONCE, MessageFields, ReadModel
 from voicemem.transcript.messages import Message
 
 TIMEOUT_S = 10.0
@@ -82,16 +82,16 @@ async def test_pings_of_a_caller_that_has_left_are_read_in_pieces(
     assert "raised exception" not in caplog.text
 
 
-@pytest.mark.parametrize("query", ["", "?open=true"])
+@pytest.mark.parametrize("query", ["", "?fields=standard", "?open=true"])
 async def test_large_histories_are_made_off_the_loop(serve: Serve, monkeypatch: pytest.MonkeyPatch, query: str) -> None:
     """Those of small calls are made at once, without a change of threads."""
     api = RestClient(await serve())
     on_loop: list[bool] = []
     encode_messages, messages = ReadModel.encode_messages, ReadModel.messages
 
-    def noted_encoding(read_model: ReadModel) -> bytes:
+    def noted_encoding(read_model: ReadModel, fields: MessageFields = "full") -> bytes:
         on_loop.append(threading.current_thread() is threading.main_thread())
-        return encode_messages(read_model)
+        return encode_messages(read_model, fields)
 
     def noted_messages(read_model: ReadModel, unfinished: bool = False) -> list[Message]:
         on_loop.append(threading.current_thread() is threading.main_thread())

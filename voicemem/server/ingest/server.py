@@ -19,6 +19,7 @@ from voicemem.dialects.registry import MAX_DIALECT_FRAME_BYTES
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.protocol.frames import PROTOCOL
 from voicemem.protocol.types import MAX_FRAME_BYTES
+from voicemem.runtime import FairQueue
 from voicemem.security.access import Gate, Grant
 from voicemem.server.http.connections import BACKLOG, ConnectionLimits, PortConnections
 from voicemem.server.http.problems import SERVER
@@ -43,6 +44,8 @@ LOG.addFilter(is_worth_logging)
 
 GRANT_CHECK_S = 0.4
 """How soon the service notices that another process revoked a key, or that a token has expired."""
+ENDINGS_A_ROUND = 8
+"""Connections that are wound down in one round of the event loop."""
 DRAIN_TIMEOUT_S = 6.0
 CLOSE_TIMEOUT_S = 2.0
 """For a client that does not answer a close; a drain must end within 10 s."""
@@ -64,6 +67,8 @@ class IngestServer(IngestHost):
         """By connections between their handshake and `handle`."""
         self.targets: WeakKeyDictionary[ServerConnection, NativeTarget] = WeakKeyDictionary()
         """The same for those on a path of bare frames."""
+        self.endings = FairQueue(ENDINGS_A_ROUND)
+        """Connections that are wound down: a thousand may be lost at once, and the others are served in between."""
         self.draining = False
         self.server: Server | None = None
 
@@ -139,6 +144,7 @@ class IngestServer(IngestHost):
             await connection.run()
         finally:
             self.connections.discard(connection)
+            await self.endings.enter_for_round(connection.project)
             await connection.wind_down()
 
     async def enforce_grants(self) -> None:

@@ -209,9 +209,10 @@ async def read_at_once(
 
 def make_contents(query: HistoryQuery, read_model: ReadModel) -> bytes | Large:
     """The messages that a query selects, as JSON if they are not large."""
-    if query == HistoryQuery() and not read_model.has_large_answer:
-        return read_model.encode_messages()
-    messages = read_model.messages(unfinished=True) if query.open else read_model.current_messages()
+    if is_whole(query) and not read_model.has_large_answer:
+        return read_model.encode_messages(query.fields)
+    is_own = query.open or is_whole(query)  # it is sent in pieces, while the memory changes
+    messages = read_model.messages(unfinished=query.open) if is_own else read_model.current_messages()
     if query.after_turn is not None:
         messages = [message for message in messages if message.turn_id > query.after_turn]
     if query.limit is not None:
@@ -222,9 +223,13 @@ def make_contents(query: HistoryQuery, read_model: ReadModel) -> bytes | Large:
     return msgspec.json.encode(shown)
 
 
+def is_whole(query: HistoryQuery) -> bool:
+    return not query.open and query.after_turn is None and query.limit is None
+
+
 def has_large_contents(query: HistoryQuery, read_model: ReadModel) -> bool:
-    if query == HistoryQuery():
-        return read_model.has_large_encoding and not read_model.has_large_answer
+    if is_whole(query):
+        return read_model.has_large_answer or read_model.has_large_encoding(query.fields)
     if query.open or query.after_turn is not None or query.limit is None or query.limit > LARGE_ROWS:
         return read_model.is_large
     return read_model.has_large_messages

@@ -25,6 +25,8 @@ PACKED_UP_TO = 16 * 1024 * 1024
 read from the journal when it is needed."""
 WEIGHING_S = 0.01
 """CPU time of a round in which read models are weighed. Those that were not are taken to be like the others."""
+WEIGHING_SLICE_S, CHARGED_SLICE = 0.001, 500
+"""CPU time, and read models looked at, before other tasks get their turn."""
 CATCH_UP_SLICE = 50
 """Read models that catch up in one round, at most."""
 
@@ -40,7 +42,7 @@ async def maintain(read_models: ReadModelCache) -> None:
 
 
 async def relieve(read_models: ReadModelCache) -> None:
-    weigh_grown(read_models)
+    await weigh_grown(read_models)
     await read_models.evict()
 
 
@@ -81,20 +83,28 @@ async def pack_idle(read_models: ReadModelCache) -> None:
             await asyncio.sleep(0)
 
 
-def weigh_grown(read_models: ReadModelCache) -> None:
+async def weigh_grown(read_models: ReadModelCache) -> None:
     """Bring up to date what read models are counted for, and weigh those that have grown, for a short time."""
     read_models.uncharged = 0
     grown: list[tuple[int, int]] = []
-    for key, read_model in read_models.cached.items():
+    for count, (key, read_model) in enumerate([*read_models.cached.items()], 1):
         if read_model.charged != read_model.weight:
             read_models.charge(key, read_model)
-        if read_model.has_grown and not read_model.lock.locked():
+        if read_model.has_grown:
             grown.append((read_model.folded_bytes - read_model.weighed_bytes, key))
-    until = time.thread_time() + WEIGHING_S
+        if count % CHARGED_SLICE == 0:
+            await asyncio.sleep(0)
+    spent, began = 0.0, time.thread_time()
     for _, key in sorted(grown, reverse=True):
-        read_models.weigh(key, read_models.cached[key])
-        if time.thread_time() > until:
-            return
+        grown_model = read_models.cached.get(key)
+        if grown_model is not None and grown_model.has_grown and not grown_model.lock.locked():
+            read_models.weigh(key, grown_model)
+        if (taken := time.thread_time() - began) > WEIGHING_SLICE_S:
+            spent += taken
+            if spent > WEIGHING_S:
+                return
+            await asyncio.sleep(0)
+            began = time.thread_time()
 
 
 async def save_all(read_models: ReadModelCache, timeout_s: float) -> None:

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from sys import getsizeof
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -43,6 +43,18 @@ SLOW_S, SLOW_PIECE_S = 0.02, 0.001
 """Work that took longer than this, in all and for each entry or turn, is done off the event loop the next time."""
 
 
+MessageFields = Literal["full", "standard"]
+"""All fields of a message, or its role and content alone."""
+
+
+class EncodedTurns(NamedTuple):
+    """The messages of the first turns as a JSON array; the messages of a turn that is over are encoded once."""
+
+    text: bytes
+    ends: list[int]
+    """The offset at which each of these turns ends in `text`."""
+
+
 class ReadModel:
     """One session's fold state, and its messages as they were last made.
 
@@ -56,7 +68,6 @@ class ReadModel:
         "charged_packed",
         "counted",
         "encoded",
-        "encoded_ends",
         "figures",
         "folded_bytes",
         "known_position",
@@ -100,10 +111,8 @@ class ReadModel:
         """The number of tokens of each joined message, by the name of the counter; -1 where it was not counted yet."""
         self.turn_starts: dict[int, int] = {}
         """The index of each turn's first message among the joined ones."""
-        self.encoded = b"[]"
-        """The messages of the first turns as JSON; the messages of a turn that is over are encoded once."""
-        self.encoded_ends: list[int] = []
-        """The offset at which each of these turns ends in `text`."""
+        self.encoded: dict[MessageFields, EncodedTurns] = {}
+        """The messages as JSON, with the fields for which they were asked."""
         self.folded_bytes = 0
         """About how many bytes of the journal were folded; what it takes in memory grows in proportion."""
         self.ratio = 1.0
@@ -160,7 +169,7 @@ class ReadModel:
         """Look at what it takes in memory, which takes up to a few milliseconds."""
         made = self.turn_messages, self.times, self.token_counts, self.turn_starts, self.turn_changes
         sample = SAMPLE if self.folded_bytes > LARGE_BYTES else SMALL_SAMPLE
-        taken = weigh(sample, self.state, *made, self.encoded, self.encoded_ends)
+        taken = weigh(sample, self.state, *made, *chain.from_iterable(self.encoded.values()))
         taken += getsizeof(self.all_messages)  # the messages in it are those of the turns
         self.ratio = max(0, taken - EMPTY_BYTES) / max(1, self.folded_bytes)
         self.weighed_bytes = self.folded_bytes
@@ -177,9 +186,8 @@ class ReadModel:
             or self.slow_refresh
         )
 
-    @property
-    def has_large_encoding(self) -> bool:
-        missing = self.state.turn_numbers[len(self.encoded_ends) :]
+    def has_large_encoding(self, fields: MessageFields) -> bool:
+        missing = self.state.turn_numbers[len(self.encoded[fields].ends) if fields in self.encoded else 0 :]
         if len(missing) > LARGE_ROWS:
             return True
         made = chain.from_iterable(self.turn_messages.get(number, ()) for number in missing)
@@ -203,7 +211,7 @@ class ReadModel:
         self.packed_position, self.packed, self.unpacked = self.position, packed, None
         self.turn_messages, self.times, self.all_messages, self.turn_starts = {}, {}, [], {}
         self.token_counts, self.turn_changes = {}, None
-        self.encoded, self.encoded_ends = b"[]", []
+        self.encoded = {}
         self.made_position = self.made_bytes = 0
 
     def restore(self, state: State) -> None:
@@ -256,21 +264,24 @@ class ReadModel:
             pair for n in self.state.turn_numbers for pair in zip(self.turn_messages[n], self.times[n], strict=True)
         ]
 
-    def encode_messages(self) -> bytes:
+    def encode_messages(self, fields: MessageFields = "full") -> bytes:
         """The messages as a JSON array. Turns that did not change since the last time are not encoded again."""
         self.refresh()
-        missing = self.state.turn_numbers[len(self.encoded_ends) :]
+        encoded = self.encoded.get(fields) or EncodedTurns(b"[]", [])
+        missing = self.state.turn_numbers[len(encoded.ends) :]
         if missing:
-            pieces = [self.encoded[: self.encoded_ends[-1] if self.encoded_ends else 1]]
+            ends = encoded.ends.copy()
+            pieces = [encoded.text[: ends[-1] if ends else 1]]
             end = len(pieces[0])
             for number in missing:
                 check_budget()
-                piece = msgspec.json.encode(self.turn_messages[number])[1:-1]
+                messages = self.turn_messages[number]
+                piece = msgspec.json.encode(messages if fields == "full" else list(map(spoken, messages)))[1:-1]
                 pieces.append(b"," + piece if piece and end > 1 else piece)
                 end += len(pieces[-1])
-                self.encoded_ends.append(end)
-            self.encoded = b"".join((*pieces, b"]"))
-        return self.encoded
+                ends.append(end)
+            encoded = self.encoded[fields] = EncodedTurns(b"".join((*pieces, b"]")), ends)
+        return encoded.text
 
     def refresh(self) -> None:
         """Make the messages of the turns that have changed, and join all messages again from the first of these on.
@@ -293,7 +304,8 @@ class ReadModel:
         place = bisect_left(state.turn_numbers, min(state.dirty_turns))
         state.dirty_turns.clear()
         before = state.turn_numbers[place - 1] if place else None
-        del self.encoded_ends[place:]
+        for encoded in self.encoded.values():
+            del encoded.ends[place:]
         unchanged = 0 if before is None else self.turn_starts[before] + len(self.turn_messages[before])
         del self.all_messages[unchanged:]
         for known in self.token_counts.values():
@@ -334,6 +346,10 @@ class ReadModel:
 
     def tool_uses(self) -> list[ToolUse]:
         return history.tool_uses(self.state)
+
+
+def spoken(message: Message) -> dict[str, str]:
+    return {"role": message.role, "content": message.content}
 
 
 def compress_state(state: State) -> bytes:

@@ -439,7 +439,10 @@ async def test_contents_are_the_messages_as_json(
     for more in (events, later):
         await append(store, stream, *more)
         read_model = await read_models.get(stream)
-        assert msgspec.json.encode(read_model.messages()) == read_model.encode_messages()
+        messages = read_model.messages()
+        assert msgspec.json.encode(messages) == read_model.encode_messages()
+        spoken = [{"role": message.role, "content": message.content} for message in messages]
+        assert msgspec.json.encode(spoken) == read_model.encode_messages("standard")
 
 
 async def test_large_memories_are_let_go(store: InMemoryStore) -> None:

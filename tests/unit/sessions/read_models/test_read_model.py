@@ -27,7 +27,7 @@ def test_what_was_read_before_changes_nothing(events: list[JsonObject], chance: 
     at_once, read_model = ReadModel(fold_all(State(), rows)), ReadModel(State())
     for row in rows:
         read_model.fold([row])
-        match chance.randrange(6):
+        match chance.randrange(7):
             case 0:
                 read_model.messages()
             case 1:
@@ -35,7 +35,10 @@ def test_what_was_read_before_changes_nothing(events: list[JsonObject], chance: 
             case 2:
                 read_model.encode_messages()
             case 3:
+                read_model.encode_messages("standard")
+            case 4:
                 read_model.pack()
     assert read_model.messages() == at_once.messages()
     assert read_model.encode_messages() == at_once.encode_messages()
+    assert read_model.encode_messages("standard") == at_once.encode_messages("standard")
     assert read_model.messages(unfinished=True) == at_once.messages(unfinished=True)
