@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
+import msgspec
 import pytest
 
 from tests.support.callers.raw_http import handshake_head
@@ -14,10 +15,14 @@ from tests.support.callers.rest import RestClient
 from tests.support.events import final
 from tests.support.services import Serve
 from tests.support.waiting import eventually
+from voicemem.protocol.codec import decode_journaled
 from voicemem.server.http.connections import PIECE, READ_BYTES, ProblemHandler
 from voicemem.server.ingest.websocket import EventSocket
-from voicemem.sessions.read_models.read_model import ENCODED_AT_ONCE, MessageFields, ReadModel
+from voicemem.server.rest.history import HistoryQuery, Large, make_contents
+from voicemem.sessions.read_models.read_model import ENCODED_AT_ONCE, LARGE_ANSWER_BYTES, MessageFields, ReadModel
+from voicemem.transcript.fold import DecodedRow
 from voicemem.transcript.messages import Message
+from voicemem.transcript.state import State
 
 TIMEOUT_S = 10.0
 MANY = 40_000
@@ -106,3 +111,21 @@ async def test_large_histories_are_made_off_the_loop(serve: Serve, monkeypatch: 
         on_loop.clear()
         assert 200 == (await api.get(f"/v1/sessions/{name}/history{query}")).status
         assert {name == "small"} == {*on_loop}
+
+
+def test_a_large_history_does_not_change_while_it_is_sent() -> None:
+    """What is said after it was asked for is not in it."""
+    rows = [
+        DecodedRow(
+            position, position, decode_journaled(msgspec.json.encode(final(position, "words", position))), "main"
+        )
+        for position in range(1, 10)
+    ]
+    read_model = ReadModel(State())
+    read_model.fold(rows[:5])
+    read_model.folded_bytes = LARGE_ANSWER_BYTES + 1
+    made = make_contents(HistoryQuery(), read_model)
+    assert isinstance(made, Large)
+    read_model.fold(rows[5:])
+    assert 9 == len(read_model.messages())
+    assert 5 == len([*made.parts])
