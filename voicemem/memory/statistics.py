@@ -254,6 +254,8 @@ def last_words(read_model: ReadModel, messages: list[Message]) -> LastWords | No
     state = read_model.state
     if not state.turn_numbers:
         return None
+    if state.closed_ts is not None and messages:  # nothing is in progress
+        return LastWords(messages[-1].role, messages[-1].content[:160], False)
     newest = turn_messages(state, state.turns[state.turn_numbers[-1]], unfinished=True)
     if not newest and not messages:
         return None

@@ -21,9 +21,12 @@ from tests.support.stores.contract import (
     update_offer,
 )
 from voicemem.config.session import MAX_LABELS, SessionPatch, validate_config
-from voicemem.errors import Refused
+from voicemem.errors import QuotaExceeded, Refused
 from voicemem.store.port import Store
+from voicemem.store.records import Quotas
 from voicemem.store.streams import Outcome, SessionEnding
+
+DAY_MS = 86_400_000
 
 
 async def test_an_update_changes_the_configuration(store: Store) -> None:
@@ -127,3 +130,20 @@ async def test_a_change_may_be_refused(store: Store) -> None:
 
     assert ["session.closed"] == await event_types(store, key)
     assert {"labels": {"a": "1"}} == (await reload(store, key)).config
+
+
+async def test_an_end_that_says_when_the_call_was(store: Store) -> None:
+    """Both times are the session's, also long after the call, and a quota of the day counts it all the same."""
+    began, ended = NOW - 90 * DAY_MS, NOW - 90 * DAY_MS + 60_000
+    times = ((began, ended), (began, NOW + 60_000), (5, ended), (ended, began), (None, ended))
+    for number, (begin, end) in enumerate(times):
+        key = await open_key(store, session_id=f"s{number}")
+        ending = SessionEnding(end, "hang_up", began_ms=begin)
+        await append_offers(store, key, end_offer(1)._replace(ending=ending))
+        closed = await close(store, key, notice_id=f"n{number}", now_ms=NOW + 9)
+        is_own = number == 0
+        assert (closed.started_ms, closed.ended_ms) == ((began, ended) if is_own else (NOW, NOW + 9)), number
+        assert closed == await reload(store, key)
+    store.set_quotas(Quotas(per_day=len(times)))
+    with pytest.raises(QuotaExceeded):
+        await open_key(store, session_id="one more")

@@ -55,6 +55,8 @@ MAX_LAG = 64
 """Entries that a packed read model may be behind its journal."""
 WATCHED_FOLDS = 2_000
 """Folds on the event loop that are measured after a commit that was slow: a commit has up to 1,000."""
+OTHERS_FOLLOW = 7
+"""Rounds ago that a use in the background counts as: three more keep what was unpacked for those that come next."""
 USUAL_FOLD_S = 0.000_1
 """The usual time of a batch's fold at most; a commit of many batches is not slow for their number."""
 FOLD_PAGE = 500
@@ -152,6 +154,7 @@ class ReadModelCache:
         if read_model is not None and read_model.loaded:
             async with read_model.lock:
                 if self.cached.get(key) is read_model and (or_later or read_model.position <= position):
+                    read_model.last_round = max(read_model.last_round, self.rounds - OTHERS_FOLLOW)
                     await self.prepare(key, read_model, position, background)
                     if or_later or read_model.position == position:
                         return await self.perform(
