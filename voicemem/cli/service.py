@@ -1,6 +1,7 @@
 """`voicemem serve` and `check-config`; `voicemem ui`, which opens the page of a running service."""
 
 import asyncio
+import ctypes
 import gc
 import logging
 import os
@@ -29,6 +30,8 @@ from voicemem.version import __version__
 LOG = logging.getLogger("voicemem")
 SECRET_SETTINGS = ("webhook_secret", "admin_key", "llm_api_key", "embeddings_key", "hook_secrets", "observe_key")
 """Of these `check-config` shows only that they are set."""
+M_MMAP_THRESHOLD, LARGE_BLOCK = -3, 128 * 1024
+"""Bytes from which on memory is the system's again as soon as it is free (mallopt(3))."""
 
 
 @click.command(short_help="Run the service.")
@@ -64,6 +67,8 @@ def start_logging(context: click.Context, log: logging.Logger, options: dict[str
     gc.freeze()
     gc.set_threshold(1_000, 10, 1_000)
     sys.setswitchinterval(0.0005)  # for the committing thread; Python's 5 ms are as long as a whole ack takes
+    with suppress(OSError, AttributeError):  # of glibc alone, which otherwise keeps what large texts have taken
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK)
     return handler
 
 

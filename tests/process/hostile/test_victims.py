@@ -225,8 +225,8 @@ async def read_large_slowly(scene: Scene) -> None:
 
 
 async def send_long_histories(scene: Scene) -> None:
-    """Messages of 0.8 MB that are 16,000 frames each, over four connections."""
-    messages = [{"role": ("bot", "user")[n % 2], "message": "hi", "time": BEGAN + n} for n in range(16_000)]
+    """Messages of 1.6 MB that are 32,000 frames each, over four connections."""
+    messages = [{"role": ("bot", "user")[n % 2], "message": "hi", "time": BEGAN + n} for n in range(32_000)]
     frame = {"message": {"type": "conversation-update", "timestamp": BEGAN, "messages": messages}}
     names = [f"histories{number}" for number in range(4)]
     await asyncio.gather(*(scene.send_bare("vapi", name, frame) for name in names))

@@ -27,12 +27,13 @@ from voicemem.server.http.request import LARGE_BYTES
 from voicemem.server.ingest.connection import CLEAN_CLOSES, WINDOW_BYTES, Connection, IngestHost, OpenLease
 from voicemem.server.ingest.websocket import EventSocket
 from voicemem.sessions.recording.batches import ProducerLease, ReducedFrame, SenderState
-from voicemem.sessions.recording.recorder import YIELD_EVERY
 
 MAX_WAITING, MAX_WAITING_BYTES, MAX_WAIT_S = 64, 1024 * 1024, 10.0
 """Frames that wait for the one that says the vendor's id of the session, and for how long."""
 MAX_WAITING_IN_ALL = 32 * 1024 * 1024
 """Bytes of such frames of all connections; one that would add to more waits no longer."""
+LOT = 300
+"""Frames of a large message that are taken at a time: others are served in between."""
 LEFT_CLOSES = (*CLEAN_CLOSES, 1005)
 """Close codes after which a sender is not expected back."""
 QUERY = ("session_id", "user_id", "producer", "token", "typed")
@@ -185,8 +186,8 @@ class BareConnection(Connection):
 
     async def take_parts(self, parts: list[FrameEvent], size: int) -> None:
         """Take the frames of a large message, some at a time: each lot is stored before the next is looked at."""
-        for first in range(0, len(parts), YIELD_EVERY):
-            reduce = partial(self.reduce_all, parts[first : first + YIELD_EVERY])
+        for first in range(0, len(parts), LOT):
+            reduce = partial(self.reduce_all, parts[first : first + LOT])
             reduced = await self.host.decoding.decode(size, reduce, self.project)
             if self.open_lease is None:
                 await self.open_for(reduced)
