@@ -16,6 +16,7 @@ from voicemem.errors import Refused
 from voicemem.gateway.new_input import NewInput, disconnect_id
 from voicemem.protocol.events import (
     Asr,
+    Interrupt,
     LlmDelta,
     LlmDone,
     LlmError,
@@ -92,6 +93,22 @@ def test_a_contradicting_history_loses_no_last_words(
     sent = [one for one in sent if one["role"] != "tool"]
     call.ask(*sent, says(USER, "And this is new."))
     assert before + 1 == call.said.count((USER, "And this is new."))
+
+
+def test_an_unheard_reply_hides_no_other_transcript() -> None:
+    """Far back in a conversation too, words that the recogniser heard otherwise are known ones."""
+    call = Call()
+    call.fold(Asr(text="give me that uh", final=True, ts=call.now()), producer="asr")
+    item = call.answer(call.ask(says(USER, "Give me that.")), "Never heard.")
+    call.fold(Interrupt(item=item, heard_text="", ts=call.now()), producer="engine")
+    conversation = [says(USER, "Give me that.")]
+    for number in range(40):
+        conversation.append(says(USER, f"And {number}?"))
+        new = call.ask(*conversation)
+        assert () == new.ignored, number
+        call.answer(new, f"Yes, {number}.")
+        conversation.append(says(ASSISTANT, f"Yes, {number}."))
+    assert 41 == len([role for role, _ in call.said if role == USER])
 
 
 def test_the_same_words_after_a_reply_are_new() -> None:
