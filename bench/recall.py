@@ -1,10 +1,12 @@
 """How well what was said is found by words: recall of the message that answers a question, in three languages.
 
-    python -m bench.recall [--users 40] [--seed 1] [--messages 100000] [--store memory:|sqlite:PATH|postgresql|postgresql://…]
+    python -m bench.recall [--part messages|conversations|memories] [--users 40] [--seed 1] [--messages 100000]
+        [--store memory:|sqlite:PATH|postgresql|postgresql://…]
 
 Calls with planted facts go into the index of a store, and questions about them are searched, each among the calls of
 its user. Beside what the product does: each message alone, and with the message before it but without the day. Then how
 long indexing and searching take with `--messages` of 170 users in the index.
+`--part conversations` asks about generated conversations of many calls, and shows the recall by kind of question.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from contextlib import AsyncExitStack
 from statistics import fmean
 from typing import Any
 
+from bench.harness.conversations import Asked, Conversation, Place, conversations
 from bench.harness.many_memories import speed_of_memories
 from bench.harness.planted_calls import SMALL_TALK, Call, Question, planted
 from bench.harness.postgresql import Cluster
@@ -29,7 +32,8 @@ from voicemem.search.words import query_words
 from voicemem.store.engines import open_store
 from voicemem.store.port import Store
 from voicemem.store.scopes import Scope, scope_of
-from voicemem.store.transcript_index import TranscriptQuery, TranscriptUpdate
+from voicemem.store.transcript_index import TranscriptUpdate
+from voicemem.store.transcript_search import TranscriptQuery
 
 DEPTHS = (5, 10, 20)
 GOALS = {5: 57.0, 10: 67.0, 20: 73.0}
@@ -58,6 +62,12 @@ async def measure(arguments: argparse.Namespace) -> None:
             lots = random.Random(arguments.seed)
             show("memories", machine(), await speed_of_memories(store, arguments.messages, lots, made_up_words()))
         return
+    if arguments.part == "conversations":
+        async with opened(arguments.store) as store:
+            talks, asked = conversations(arguments.seed)
+            facts = machine() | {"messages": sum(len(talk.texts) for talk in talks), "questions": len(asked)}
+            show("conversations", facts, await recall_by_kind(store, talks, asked))
+        return
     calls, questions = planted(arguments.seed, arguments.users)
     measured: list[Measured] = []
     by_variant = {}
@@ -85,7 +95,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--users", type=int, default=40, help="of each language")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--messages", type=int, default=100_000, help="in the index while searches are timed")
-    parser.add_argument("--part", choices=("messages", "memories"), default="messages", help="what is measured")
+    parser.add_argument(
+        "--part", choices=("messages", "conversations", "memories"), default="messages", help="what is measured"
+    )
     parser.add_argument("--store", default="memory:", help="one that is empty; `postgresql` starts a server for it")
     return parser.parse_args()
 
@@ -119,6 +131,30 @@ async def recall_of(store: Store, variant: str, calls: Sequence[Call], questions
                 hits = question.evidence & set(places[:depth])
                 found[group][depth].append(100 * len(hits) / len(question.evidence))
     return found
+
+
+async def recall_by_kind(store: Store, talks: Sequence[Conversation], asked: Sequence[Asked]) -> list[Measured]:
+    """The recalls by kind of question, then by language; how long the searches take."""
+    calls = [Call(talk.session_id, talk.user, "", talk.started_ms, talk.texts) for talk in talks]
+    names = await index_calls(store, calls, "product")
+    found: Recalls = defaultdict(lambda: {depth: [] for depth in DEPTHS})
+    taken = []
+    for question in asked:
+        begun = time.perf_counter()
+        messages = await search(store, question.user, question.text, max(DEPTHS))
+        taken.append(((time.perf_counter() - begun) * 1e3, 1))
+        places = [Place(names[key], turn - 1) for key, turn in messages]
+        for group in ("all", question.kind, question.language, f"{question.language}, {question.kind}"):
+            for depth in DEPTHS:
+                hits = question.evidence & set(places[:depth])
+                found[group][depth].append(100 * len(hits) / len(question.evidence))
+    measured = [
+        Measured(f"{group}@{depth}", f"{group} ({len(recalls[depth])}), recall@{depth}", fmean(recalls[depth]), "%")
+        for group, recalls in sorted(found.items())
+        for depth in DEPTHS
+    ]
+    p50, p99 = percentile(taken, 0.5), percentile(taken, 0.99)
+    return [*measured, Measured("p50_ms", "a search, p50", p50, "ms"), Measured("p99_ms", "a search, p99", p99, "ms")]
 
 
 def overall(recalls: Recalls, depth: int) -> float:

@@ -1,4 +1,4 @@
-"""A LiveKit agent whose caller breaks in, and what the LLM got then.
+"""A LiveKit agent whose caller breaks in, and calls again: what the LLM got each time.
 
     voicemem serve
     python -m examples.livekit_agent [INGEST_URL REST_URL]
@@ -21,32 +21,33 @@ from voicemem.client import Client
 from voicemem.integrations import livekit
 
 JOKE = "Why did the scarecrow win an award? Because he was outstanding in his field!"
+CALLER = {"user_id": "ann", "memory": {"memories": {}}}  # * calls of one caller know each other
 
 
 def answer(context: ChatContext) -> list[Chunk]:
     """The LLM: it shows what it got."""
-    print("The LLM gets:")
-    for message in context.messages():
-        print(f"  {message.role}: {message.text_content!r}")
+    print("The LLM gets:", *(f"{one.role}: {one.text_content!r}" for one in context.messages()), sep="\n  ")
     return ["So I stop here."] if "Stop" in (context.messages()[-1].text_content or "") else [JOKE]
 
 
-async def call(ingest_url: str, rest_url: str) -> None:
-    """One call: a joke, and a caller who has heard enough of it."""
+async def call(client: Client, said: dict[str, str]) -> None:
+    """One call: what the caller says, and the word of each answer that they wait for."""
     stage = Stage(PLAIN, answer, espeak=shutil.which("espeak-ng") is not None)
     session = stage.session  # AgentSession(stt=…, llm=…, tts=…, vad=…)
+    memory = livekit.attach(session, client, context=True, config=CALLER)  # *
+    await session.start(Agent(instructions="You are funny."))
+    for words, word in said.items():
+        await stage.caller.says(words)
+        await stage.until_played(word)
+    await stage.close()
+    await memory.aclose()  # * or ctx.add_shutdown_callback(memory.aclose)
+
+
+async def calls(ingest_url: str, rest_url: str) -> None:
     async with Client(ingest_url, rest_url) as client:  # *
-        memory = livekit.attach(session, client, context=True)  # *
-        await session.start(Agent(instructions="You are funny."))
-
-        await stage.caller.says("Tell me a joke")
-        await stage.until_played("outstanding")
-        await stage.caller.says("Stop that please")
-        await stage.until_remembered(2)
-
-        await stage.close()
-        await memory.aclose()  # * or ctx.add_shutdown_callback(memory.aclose)
+        await call(client, {"Tell me a joke": "outstanding", "Stop that please": "stop"})
+        await call(client, {"Another joke please": "scarecrow"})
 
 
 if __name__ == "__main__":
-    asyncio.run(call(*(sys.argv[1:] or ("ws://127.0.0.1:8765", "http://127.0.0.1:8080"))))
+    asyncio.run(calls(*(sys.argv[1:] or ("ws://127.0.0.1:8765", "http://127.0.0.1:8080"))))

@@ -1,4 +1,4 @@
-"""A Pipecat bot whose caller breaks in, and what the LLM got then.
+"""A Pipecat bot whose caller breaks in, and calls again: what the LLM got each time.
 
     voicemem serve
     python -m examples.pipecat_bot [INGEST_URL REST_URL]
@@ -20,30 +20,38 @@ from voicemem.client import Client
 from voicemem.integrations import pipecat
 
 CAB, SURE = speech("taxi a3"), speech("library_loan a7")
+CALLER = {"user_id": "ann", "memory": {"memories": {}}}  # * calls of one caller know each other
 
 
-async def caller(call: Call) -> None:
-    """What the caller does: asks, and has heard enough after eight words."""
+async def first(call: Call) -> None:
+    """The caller asks, and has heard enough after eight words."""
     await call.say("Where is my cab?")
     await call.until_heard(0, 8)
     await call.say("Thank you!")
     await call.until_heard(1, 3)
 
 
-async def call(ingest_url: str, rest_url: str) -> None:
+async def second(call: Call) -> None:
+    await call.say("The cab was late.")
+    await call.until_heard(0, 3)
+
+
+async def call(client: Client, scenario: Scenario) -> None:
     """One call, from a pipeline to the end of it."""
-    scenario = Scenario("cab", caller, [Answer(CAB.text), Answer(SURE.text)], [CAB, SURE])
     bot = Call(scenario, MODES["plain"])  # bot.worker = PipelineWorker(Pipeline([…]))
-    async with Client(ingest_url, rest_url) as client:  # *
-        memory = pipecat.attach(bot.worker, client, context=True)  # *
-        await bot.run()  # await runner.run()
-        await memory.aclose()  # *
+    memory = pipecat.attach(bot.worker, client, context=True, config=CALLER)  # *
+    await bot.run()  # await runner.run()
+    await memory.aclose()  # *
     for request in bot.llm.requests:
-        print("The LLM got:")
-        for message in request:
-            print(f"  {message['role']}: {message['content']!r}")
+        print("The LLM got:", *(f"{message['role']}: {message['content']!r}" for message in request), sep="\n  ")
+
+
+async def calls(ingest_url: str, rest_url: str) -> None:
+    async with Client(ingest_url, rest_url) as client:  # *
+        await call(client, Scenario("cab", first, [Answer(CAB.text), Answer(SURE.text)], [CAB, SURE]))
+        await call(client, Scenario("late", second, [Answer(SURE.text)], [SURE]))
 
 
 if __name__ == "__main__":
     logger.remove()
-    asyncio.run(call(*(sys.argv[1:] or ("ws://127.0.0.1:8765", "http://127.0.0.1:8080"))))
+    asyncio.run(calls(*(sys.argv[1:] or ("ws://127.0.0.1:8765", "http://127.0.0.1:8080"))))

@@ -167,7 +167,7 @@ class Services:
         ttl_ms = parse_memories_ttl(self.settings.memories_ttl)
         self.long_term = LongTermMemory(store, self.read_models, clock, self.rules, ttl_ms)
         self.finder = MemoryFinder(store, self.indexer, self.long_term, self.vectors)
-        self.recall = Recall(store, clock)
+        self.recall = Recall(store, clock, self.indexer.index_first_of)
         self.call_starts = CallStarts(
             store,
             self.policies,

@@ -204,7 +204,7 @@ class Recalled(NamedTuple):
     source: RecallSource
 
 
-DEFAULT_RECALL = Recalled(300, ("preference", "fact", "episode"), "earlier")
+DEFAULT_RECALL = Recalled(300, ("preference", "fact", "episode", "message"), "earlier")
 
 
 def settle_recall(

@@ -23,7 +23,7 @@ from voicemem.store.port import Store
 from voicemem.store.records import SessionFilter
 from voicemem.store.scopes import scope_of
 from voicemem.store.streams import Stream
-from voicemem.store.transcript_index import FoundMessage
+from voicemem.store.transcript_search import FoundMessage
 
 LONGEST_S = 0.2
 """How long an answer may take; the rest of 300 ms is for the way of the answer itself."""

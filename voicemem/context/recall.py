@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -13,13 +14,15 @@ from msgspec import Struct
 from voicemem.config.context import Recalled
 from voicemem.errors import StoreUnavailable
 from voicemem.protocol.memories import normalised
+from voicemem.protocol.quoting import quoted
 from voicemem.protocol.types import JsonObject
-from voicemem.search.words import QueryWord, query_words
+from voicemem.search.words import QueryWord, query_words, says_something
 from voicemem.store.memories import AnyOf, MemoryFilter, MemoryRow, NoneOf, event_ms_of
 from voicemem.store.port import Store
+from voicemem.store.records import SessionFilter
 from voicemem.store.scopes import scope_of
 from voicemem.store.streams import Stream
-from voicemem.store.transcript_index import TranscriptQuery
+from voicemem.store.transcript_search import POOL, FoundMessage, TranscriptQuery
 
 LOG = logging.getLogger("voicemem.recall")
 INTRODUCTION = (
@@ -36,6 +39,8 @@ FOUND = 20
 MISSES = 8
 """After so many lines that do not fit, no more are tried: each is counted."""
 MESSAGE, PREFERENCE = "message", "preference"
+NEWEST_CALLS, INDEX_FIRST_S, HEARD_S = 4, 0.15, 0.35
+"""Calls of the user that are indexed first, if they have just changed; how long that may take, and the whole search."""
 LONGEST_S = 0.5
 """How long a context waits for what is known of earlier calls; after that it goes without: the caller is waiting."""
 TOUCH_AFTER_MS = 3_600_000
@@ -59,11 +64,20 @@ class RecalledMessage(Struct, frozen=True):
 
 
 class Recall:
-    """Finds what a context shows of earlier calls. `clock` gives Unix ms."""
+    """Finds what a context shows of earlier calls. `clock` gives Unix ms.
 
-    def __init__(self, store: Store, clock: Callable[[], int]) -> None:
+    `index_first` brings sessions into the transcript index that have just changed, by their keys.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Callable[[], int],
+        index_first: Callable[[Collection[int]], Awaitable[None]] | None = None,
+    ) -> None:
         self.store = store
         self.clock = clock
+        self.index_first = index_first
         self.noting: set[asyncio.Task[None]] = set()
 
     async def message(
@@ -75,7 +89,7 @@ class Recall:
         """
         try:
             async with asyncio.timeout(LONGEST_S):
-                lines = await self.lines_for(stream, settings, query_words(said) if said else [])
+                lines = await self.lines_for(stream, settings, said)
         except TimeoutError:
             LOG.warning("A context goes without what is known of earlier calls: the store takes longer than it may")
             return None
@@ -87,8 +101,8 @@ class Recall:
         ids = tuple(line.id for line in shown if line.id is not None)
         return RecalledMessage({"role": "system", "content": render(shown)}, ids)
 
-    async def lines_for(self, stream: Stream, settings: Recalled, words: Sequence[QueryWord]) -> list[RecalledLine]:
-        """Return the lines that may be shown, the most important first."""
+    async def lines_for(self, stream: Stream, settings: Recalled, said: str) -> list[RecalledLine]:
+        """Return the lines that may be shown, the most important first; what was heard, before the newest memories."""
         scope, earlier = scope_of(stream), settings.source == "earlier"
         if scope.user_id is None and earlier:
             return []
@@ -102,14 +116,19 @@ class Recall:
             unexpired_at_ms=self.clock(),
             limit=max(LEAST, min(MOST, settings.max_tokens // SHORT_LINE)),
         )
-        rows = await self.memories_for(filter, words)
-        kept = [RecalledLine(f"{day}: {row.text}", at, row.id, row.last_accessed_ms) for row, day, at in dated(rows)]
-        return [*kept, *await self.heard_lines(stream, words)] if words and MESSAGE in settings.kinds else kept
+        with_heard = MESSAGE in settings.kinds and says_something(said)
+        (relevant, newest), heard = await asyncio.gather(
+            self.memories_for(filter, query_words(said) if said else []),
+            self.heard_lines(stream, said) if with_heard else asyncio.sleep(0, []),
+        )
+        return [*memory_lines(relevant), *heard, *memory_lines(newest)]
 
-    async def memories_for(self, filter: MemoryFilter, words: Sequence[QueryWord]) -> list[MemoryRow]:
-        """Pinned memories, those with the caller's words, preferences, and the newest, each once and in this order."""
+    async def memories_for(
+        self, filter: MemoryFilter, words: Sequence[QueryWord]
+    ) -> tuple[list[MemoryRow], list[MemoryRow]]:
+        """Memories that are pinned, have the caller's words or are preferences; then the newest of the others."""
         if filter.kinds == AnyOf(()):
-            return []
+            return [], []
         memories, replace = self.store.memories, msgspec.structs.replace
         preferences = AnyOf(
             (PREFERENCE,) if isinstance(filter.kinds, AnyOf) and PREFERENCE in filter.kinds.values else ()
@@ -120,30 +139,45 @@ class Recall:
             memories.list_memories(replace(filter, kinds=preferences)),
             memories.find_memories_by_words(filter, words, FOUND),
         )
-        rows = (*pinned, *(row for row, _ in found), *preferred, *newest)
-        said = dict[str, MemoryRow]()
-        for row in rows:  # one that several sessions know is stated once
-            said.setdefault(normalised(row.text), row)
-        return list(said.values())
+        relevant = by_text((*pinned, *(row for row, _ in found), *preferred))
+        others = {text: row for text, row in by_text(newest).items() if text not in relevant}
+        return list(relevant.values()), list(others.values())
 
-    async def heard_lines(self, stream: Stream, words: Sequence[QueryWord]) -> list[RecalledLine]:
-        """Return messages with the caller's words that were heard on other calls of the user, the best first."""
+    async def heard_lines(self, stream: Stream, said: str) -> list[RecalledLine]:
+        """Return what was heard on other calls of the user and answers what they say now, the best first.
+
+        What the caller said comes before what the agent did. Nothing where the index is too slow, or cannot be used.
+        """
+        heard = dict[tuple[str, str], FoundMessage]()
+        try:
+            async with asyncio.timeout(HEARD_S):
+                for message in await self.heard_messages(stream, said):
+                    heard.setdefault((message.role, normalised(message.text)), message)
+        except (TimeoutError, StoreUnavailable) as error:
+            LOG.info("A context goes without what was heard on earlier calls: %r", error)
+            return []
+        best = sorted(list(heard.values())[:FOUND], key=lambda message: message.role != "user")
+        return [RecalledLine(f"{day_of(one.said_ms)}, {one.role}: {quoted(one.text)}", one.said_ms) for one in best]
+
+    async def heard_messages(self, stream: Stream, said: str) -> list[FoundMessage]:
+        """Messages of the user's other calls, the best first. Raises `StoreUnavailable`."""
         own = scope_of(stream)
         if own.user_id is None:
             return []
+        if self.index_first is not None:
+            calls = SessionFilter(project=own.project, user_id=own.user_id, limit=NEWEST_CALLS)
+            changed = {one.key for one in await self.store.journal.list_sessions(calls)} - {stream.key}
+            with suppress(TimeoutError):
+                async with asyncio.timeout(INDEX_FIRST_S):
+                    await self.index_first(changed)
         scope = await self.store.users.query_scope(own._replace(session_id=None))
-        found = await self.store.transcript_index.find_messages(
-            TranscriptQuery(scope, list(words), None, None, 0, FOUND)
-        )
-        found = [message for message in found if message.key != stream.key]
-        keys = sorted({message.key for message in found})
+        query = TranscriptQuery(scope, query_words(said), limit=POOL, question=said, now_ms=self.clock())
+        found = await self.store.transcript_index.find_messages(query)
+        telling = [one for one in found if one.key != stream.key and says_something(one.text)]
+        keys = sorted({message.key for message in telling})
         sessions = await self.store.journal.find_sessions(stream.project, keys) if keys else []
         there = {one.key for one in sessions if one.state != "erased" and scope_of(one).namespace == own.namespace}
-        return [
-            RecalledLine(f"{day_of(one.said_ms)}, {one.role}: {one.text}", one.said_ms)
-            for one in found
-            if one.key in there
-        ]
+        return [message for message in telling if message.key in there]
 
     def note_accessed(self, project: str, shown: Iterable[RecalledLine]) -> None:
         """Note in the background that memories were shown: those that no one sees may be forgotten."""
@@ -163,6 +197,19 @@ class Recall:
 
     async def finish(self) -> None:
         await asyncio.gather(*self.noting, return_exceptions=True)
+
+
+def by_text(rows: Iterable[MemoryRow]) -> dict[str, MemoryRow]:
+    """The rows by what they say: what several sessions know is stated once."""
+    said = dict[str, MemoryRow]()
+    for row in rows:
+        said.setdefault(normalised(row.text), row)
+    return said
+
+
+def memory_lines(rows: Iterable[MemoryRow]) -> Iterator[RecalledLine]:
+    for row, day, at in dated(rows):
+        yield RecalledLine(f"{day}: {row.text}", at, row.id, row.last_accessed_ms)
 
 
 def dated(rows: Iterable[MemoryRow]) -> Iterator[tuple[MemoryRow, str, int]]:

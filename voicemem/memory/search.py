@@ -28,7 +28,7 @@ from voicemem.store.memories import AnyOf, Between, MemoryFilter, MemoryRow, Tag
 from voicemem.store.port import Store
 from voicemem.store.scopes import QueryScope, Scope, scope_of
 from voicemem.store.streams import Stream
-from voicemem.store.transcript_index import MAX_FOUND, FoundMessage, TranscriptQuery
+from voicemem.store.transcript_search import MAX_FOUND, FoundMessage, TranscriptQuery
 from voicemem.store.vectors import MAX_NEAR, MemoryPlace, MessagePlace, Near, VectorQuery
 from voicemem.transcript.messages import Role
 
@@ -218,7 +218,10 @@ class MemoryFinder:
         limits = [request.until, None if request.as_of is None else request.as_of + 1]
         until = min((moment for moment in limits if moment is not None), default=None)
         limit = min(request.limit, MAX_FOUND - place.messages) + 1
-        query = TranscriptQuery(scope, query_words(request.query), request.since, until, place.messages, limit)
+        now_ms = self.indexer.clock() if request.as_of is None else request.as_of
+        query = TranscriptQuery(
+            scope, query_words(request.query), request.since, until, place.messages, limit, request.query, now_ms
+        )
         alone, best = request.mode == "vectors" and vector is not None, place.best_message
         if vector is None or self.vectors is None:
             found = [(one, BY_WORDS) for one in await self.store.transcript_index.find_messages(query)]

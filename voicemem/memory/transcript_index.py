@@ -8,7 +8,7 @@ the index knows up to where each journal is in it.
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -102,6 +102,11 @@ class TranscriptIndexer:
         keys = list(islice((key for key, stream in self.changed.items() if concerns(stream)), MAX_INDEXED_FIRST))
         if keys or any(concerns(stream) for stream in self.indexing):
             await self.index(keys)
+
+    async def index_first_of(self, keys: Collection[int]) -> None:
+        """Index those of these sessions that have just changed, before a search. Raises `StoreUnavailable`."""
+        if any(key in self.changed for key in keys) or any(stream.key in keys for stream in self.indexing):
+            await self.index(list(keys))
 
     async def index(self, keys: Sequence[int]) -> None:
         """Index those of these sessions that have changed. Raises `StoreUnavailable`."""

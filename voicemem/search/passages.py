@@ -23,6 +23,8 @@ BEFORE_WEIGHT = 0.9
 """The weight of a word of the message before, beside one of the message itself: that one is shown first."""
 LOOK_BACK = 8
 """Turns in which the message before a turn's first one is looked for; some turns have none."""
+MAX_SPEAKER = 64
+"""Characters of a speaker's name that a message is found by."""
 ABOUT_WEIGHT = 0.5
 """The weight of a word of a topic, an entity or the day, beside one of the text."""
 FIRST_DAY_MS, LAST_DAY_MS = -62_135_596_800_000, 253_402_300_799_999
@@ -43,6 +45,8 @@ class Passage(Struct, frozen=True, gc=False):
     said_ms: int
     text: str
     before: str
+    speaker: str = ""
+    """The name of who said it, where the producer states one."""
 
 
 def passages_in(state: State, number: int) -> list[Passage]:
@@ -54,7 +58,10 @@ def passages_in(state: State, number: int) -> list[Passage]:
     before = text_before(state, number) if entries else ""
     for place, entry in enumerate(entries):
         message = entry.message
-        passages.append(Passage(number, place, entry.order, message.role, message.timestamp, message.content, before))
+        user = message.metadata.get("user")
+        speaker = user[:MAX_SPEAKER] if isinstance(user, str) else ""
+        said = message.role, message.timestamp, message.content
+        passages.append(Passage(number, place, entry.order, *said, before, speaker))
         before = message.content
     return passages
 
@@ -112,8 +119,9 @@ def day_words(started_ms: int) -> str:
 
 
 def indexed_words(passage: Passage, day: str) -> tuple[list[str], list[str], list[str]]:
-    """Return what a message is found by: its words, those of the message before it, and those of the day."""
-    return words_of(passage.text)[:MAX_WORDS], words_of(passage.before)[-MAX_WORDS_BEFORE:], words_of(day)
+    """Return what a message is found by: its words, those of the message before it, and of the day and the speaker."""
+    about = [*words_of(day), *words_of(passage.speaker)]
+    return words_of(passage.text)[:MAX_WORDS], words_of(passage.before)[-MAX_WORDS_BEFORE:], about
 
 
 # What a memory is found by

@@ -89,6 +89,16 @@ FORMS: dict[str, tuple[str, ...]] = {
 """All forms of a word, by each of them."""
 
 
+POLITE = """
+yes yeah yep no nope ok okay hello hi hey thanks thank please bye goodbye sorry sure right well great good fine nice
+morning evening afternoon exactly wonderful perfect alright hm hmm uh um
+nein danke bitte hallo gut gute guten morgen abend tag tschuss genau prima super klar
+你好 您好 谢谢 好的 再见 没有 是的 没事
+"""
+SMALL_TALK = frozenset(POLITE.split())
+"""Words with which nothing is asked for."""
+
+
 class QueryWord(NamedTuple):
     """A word that a query asks for; with `is_prefix`, words that begin with it."""
 
@@ -115,6 +125,11 @@ def query_words(text: str, in_all_forms: bool = True) -> list[QueryWord]:
         others = [form for word in telling for form in other_forms(word)] if in_all_forms else []
         asked = list(map(query_word, [*telling, *others][:MAX_QUERY_WORDS]))
     return list(dict.fromkeys(asked))
+
+
+def says_something(text: str) -> bool:
+    """Return whether a text has words that are worth a search: others than those that say nothing."""
+    return any(word not in STOP_WORDS and word not in SMALL_TALK for word in split_words(text, with_last=False))
 
 
 def query_word(word: str) -> QueryWord:

@@ -17,14 +17,12 @@ from voicemem.search.passages import Passage
 from voicemem.search.words import QueryWord
 from voicemem.store.database import Check, Connection, Database, checked, columns, upsert
 from voicemem.store.nodes import INDEX_CHECK, Claims
-from voicemem.store.scopes import FIRST_MS, LAST_MS, QueryScope, Scope
+from voicemem.store.scopes import QueryScope, Scope
 from voicemem.store.stream_changes import POSITION, SELECT_READABLE_STREAMS, to_stream
 from voicemem.store.streams import SESSION_KIND, Stream
-from voicemem.transcript.messages import Role
+from voicemem.store.transcript_search import FoundMessage, TranscriptQuery, find_messages
 
 T = TypeVar("T")
-MAX_FOUND = 1_000
-"""The best messages of a query that may be read, in pages."""
 MAX_LOOKS = 20_000
 """Messages that are looked at for the sessions in which they were said."""
 
@@ -40,38 +38,6 @@ class TranscriptUpdate(Struct, frozen=True):
     """Of each turn all passages, also of those that have none any more."""
     since: int | None = None
     """The turns are those that have changed since this position; None when they are all."""
-
-
-class TranscriptQuery(Struct, frozen=True):
-    """A query for messages with any of the words, best first; in a page that begins after `offset` of them.
-
-    `since_ms` and `until_ms` bound when a message was said; the second is the first moment that is too late.
-    """
-
-    scope: QueryScope
-    words: Sequence[QueryWord]
-    since_ms: int | None = None
-    until_ms: int | None = None
-    offset: int = 0
-    limit: int = 10
-
-    @property
-    def values(self) -> dict[str, int]:
-        """The values of its page, and of when a message was said."""
-        return {"limit": self.limit, "offset": self.offset, **said_between(self.since_ms, self.until_ms)}
-
-
-class FoundMessage(NamedTuple):
-    """A message that was found, and how well it fits: the more, the better; comparable within one query only."""
-
-    key: int
-    turn_id: int
-    number: int
-    position: int
-    role: Role
-    said_ms: int
-    text: str
-    score: float
 
 
 class IndexedSession(NamedTuple):
@@ -221,8 +187,13 @@ class TranscriptIndex:
         """The messages with these words, best first, of equal ones the newest first."""
         if not query.words:
             return []
-        rows = await self.index.read(lambda connection: self.words.find(connection, query))
-        return [FoundMessage(*row) for row in rows]
+
+        def job(connection: Connection) -> list[FoundMessage]:
+            return find_messages(
+                lambda wanted: [FoundMessage(*row) for row in self.words.find(connection, wanted)], query
+            )
+
+        return await self.index.read(job)
 
     async def newest_messages(self, keys: Sequence[int], limit: int, length: int) -> list[FoundMessage]:
         """The messages that were heard last in each of these sessions, at most `limit` of each, the newest first.
@@ -351,11 +322,3 @@ class TranscriptIndex:
 def load_session(connection: Connection, key: int) -> IndexedSession | None:
     row = connection.row(SELECT_SESSION, key=key)
     return None if row is None else IndexedSession(row[0], row[1], Scope(*row[2:6]), row[6])
-
-
-def said_between(since_ms: int | None, until_ms: int | None) -> dict[str, int]:
-    """The bounds of a query as values; beyond all times where there is no bound."""
-    return {
-        "since_ms": FIRST_MS if since_ms is None else since_ms,
-        "until_ms": LAST_MS if until_ms is None else until_ms,
-    }

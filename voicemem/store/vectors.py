@@ -18,7 +18,7 @@ from voicemem.store import memories
 from voicemem.store.database import Check, Connection, Database, Row, checked, columns, scans
 from voicemem.store.memories import COLUMNS, IS_THERE, NEWEST_FIRST, Conditions, MemoryFilter, MemoryRow
 from voicemem.store.scopes import QueryScope
-from voicemem.store.transcript_index import FoundMessage, said_between
+from voicemem.store.transcript_search import FoundMessage, said_between
 
 T = TypeVar("T")
 

@@ -47,6 +47,54 @@ async def test_a_message_is_found_by_the_words_before_it_and_by_the_day(store: S
     assert await found_texts(store, "what did I say in June 1999?") == []
 
 
+DAY_MS = 86_400_000
+
+
+async def test_a_speaker_s_name_prefers_what_that_speaker_said(store: Store) -> None:
+    """Known from how the two address each other: the one who says a name is not the one who has it."""
+    for number in range(3):
+        talk = ("Hey Melanie! How was it?", "I went swimming, Caroline.", "Great, Melanie. Swimming is good.")
+        await index_call(store, f"s{number}", *talk)
+        await index_call(
+            store, f"z{number}", "佳怡，你好！今天怎么样？", "我去游泳了，小雨。", "好啊，佳怡！游泳不错。"
+        )
+    for name, role in (("Caroline", "user"), ("Melanie", "assistant")):
+        found = await search(store, f"Does {name} like swimming?", now_ms=NOW)
+        assert role == found[0].role, name
+    for name, role in (("小雨", "user"), ("佳怡", "assistant")):
+        found = await search(store, f"{name}去游泳了吗？", now_ms=NOW)
+        assert role == found[0].role, name
+    assert (await search(store, "Does she like swimming?", now_ms=NOW))[0].role == "user"
+
+
+async def test_a_time_in_the_question_prefers_what_was_said_then(store: Store) -> None:
+    """Seen from the day it is asked; what was said at other times is found too."""
+    for number, days in enumerate((400, 290, 120, 20)):
+        key = await index_call(store, f"s{number}", "nothing")
+        said_ms = NOW - days * DAY_MS
+        await reindex(store, key, {1: passages(1, f"A trip to city{number}.", said_ms=said_ms)}, position=2)
+    for question, place in (
+        ("Which trip last summer?", 1),
+        ("trip last month", 3),
+        ("Welche Reise, trip, letztes Jahr im Juli?", 1),
+    ):
+        found = await found_texts(store, question, now_ms=NOW)
+        assert (found[0], len(found)) == (f"A trip to city{place}.", 4), question
+
+
+async def test_pages_have_each_message_once(store: Store) -> None:
+    """In one order, also beyond the messages that are looked at closely."""
+    texts = [f"The walnut tree number {number} in May." for number in range(250)]
+    await index_call(store, "s", *texts)
+    pages = [
+        await search(store, "Which walnut tree, Ann?", offset=first, limit=30, now_ms=NOW)
+        for first in range(0, 250, 30)
+    ]
+    found = [message for page in pages for message in page]
+    assert sorted(texts) == sorted(message.text for message in found)
+    assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+
+
 async def test_what_is_found_says_where_it_is_from(store: Store) -> None:
     """Session, turn, place in the turn, position, who said it and when."""
     key = await index_call(store, "s", *CALL)

@@ -81,7 +81,7 @@ async def seqs(api: RestClient, client: Client) -> list[int]:
 
 
 def without_times(text: str) -> str:
-    return re.sub(r"\d{13}", "TIME", text)
+    return re.sub(r"\d{13}|\d+ [A-Z][a-z]+ \d{4}", "TIME", text)
 
 
 async def runs_to_its_end(program: Program) -> None:

@@ -15,15 +15,18 @@ EXAMPLE = ROOT / "examples" / "livekit_agent.py"
 
 
 async def test_the_next_request_has_what_was_heard(tmp_path: Path) -> None:
-    """After the barge-in, the LLM gets a joke without its end, and the caller's words."""
+    """After the barge-in, the LLM gets a joke without its end, and the caller's words; these on the next call too."""
     out = await output_of(EXAMPLE.stem, tmp_path)
     requests = [block.split("\n") for block in out.split("The LLM gets:\n")[1:]]
-    assert len(requests) == 2
+    assert len(requests) == 3
     system, asked, heard, stopped, *_ = [line.strip() for line in requests[1]]
     assert (system, asked) == ("system: 'You are funny.'", "user: 'Tell me a joke'")
     assert heard.startswith("assistant: 'Why did the scarecrow win an award? ")
     assert "field" not in heard
     assert stopped == "user: 'Stop that please'"
+    system, known, asked, *_ = [line.strip() for line in requests[2]]
+    assert (system, asked) == ("system: 'You are funny.'", "user: 'Another joke please'")
+    assert 'user: "Tell me a joke"' in known
 
 
 def test_it_is_short() -> None:

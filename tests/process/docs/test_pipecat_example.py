@@ -15,15 +15,18 @@ EXAMPLE = ROOT / "examples" / "pipecat_bot.py"
 
 
 async def test_the_next_request_has_what_was_heard(tmp_path: Path) -> None:
-    """After the barge-in, the LLM gets the reply without its end, and the caller's words."""
+    """After the barge-in, the LLM gets the reply without its end, and the caller's words; these later too."""
     out = await output_of(EXAMPLE.stem, tmp_path)
     requests = [block.split("\n") for block in out.split("The LLM got:\n")[1:]]
-    assert len(requests) == 2
+    assert len(requests) == 3
     system, asked, heard, thanked, *_ = [line.strip() for line in requests[1]]
     assert (system, asked) == ("system: 'You are a friendly clerk.'", "user: 'Where is my cab?'")
     assert heard.startswith("assistant: 'A cab will ")
     assert "traffic" not in heard
     assert thanked == "user: 'Thank you!'"
+    system, known, said, *_ = [line.strip() for line in requests[2]]
+    assert (system, said) == ("system: 'You are a friendly clerk.'", "user: 'The cab was late.'")
+    assert 'user: "Where is my cab?"' in known
 
 
 def test_it_is_short() -> None:

@@ -21,7 +21,7 @@ def shown(console: Console) -> str:
 
 
 async def test_demo_shows_the_call_both_formats_and_the_verified_webhook(console: Console) -> None:
-    """A newcomer sees the interrupted reply with what was unheard, both bodies, and three right signatures."""
+    """A newcomer sees the reply with what was unheard, both bodies, signatures, and that the next call knows it."""
     await demo(console, fast=True)
 
     text = shown(console)
@@ -30,5 +30,6 @@ async def test_demo_shows_the_call_both_formats_and_the_verified_webhook(console
     assert '"interrupt_timestamp": 1795176004700' in text
     assert text.count("✓ verified") == 3
     assert "✗" not in text
+    assert 'known: 20 November 2026, assistant: "Once upon a time' in text
     assert "Next: voicemem serve runs the service, and voicemem ui opens its page" in " ".join(text.split())
     assert "http://127.0.0.1:8080/ui/" in text

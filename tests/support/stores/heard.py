@@ -10,7 +10,8 @@ from voicemem.search.passages import Passage
 from voicemem.search.words import query_words
 from voicemem.store.port import Store
 from voicemem.store.scopes import Scope, scope_of
-from voicemem.store.transcript_index import FoundMessage, TranscriptQuery, TranscriptUpdate
+from voicemem.store.transcript_index import TranscriptUpdate
+from voicemem.store.transcript_search import FoundMessage, TranscriptQuery
 
 
 def passages(turn_id: int, *texts: str, said_ms: int = NOW, before: str = "") -> list[Passage]:
@@ -56,6 +57,8 @@ async def search(store: Store, query: str, project: str = "p", **wanted: Any) ->
     """What is found, best first."""
     scope = Scope(project, *(wanted.pop(name, None) for name in ("namespace", "user_id", "session_id")))
     whose = await store.users.query_scope(scope)
+    if "now_ms" in wanted:  # in the order of what it means
+        wanted["question"] = query
     return await store.transcript_index.find_messages(TranscriptQuery(whose, query_words(query), **wanted))
 
 

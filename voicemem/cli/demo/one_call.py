@@ -1,4 +1,7 @@
-"""`voicemem demo`: a recorded call through the real service, on real sockets and a real file, shown live."""
+"""`voicemem demo`: a recorded call through the real service, on real sockets and a real file, shown live.
+
+The same caller calls again: the demo ends with what the LLM then gets of the first call.
+"""
 
 import asyncio
 import json
@@ -23,7 +26,9 @@ from voicemem.protocol.types import JsonObject
 from voicemem.webhooks.endpoints import new_webhook_secret
 from voicemem.webhooks.requests import WebhookEvent, WebhookReceiver
 
-SESSION = "demo"
+SESSION, AGAIN = "demo", "demo-again"
+CALLER = {"user_id": "ann", "memory": {"memories": {}}}
+ASKED = "What did the knight do?"
 FAST = 12.0
 """How many times faster `--fast` plays the call."""
 ANY_PORT = Address("127.0.0.1", 0)
@@ -32,7 +37,7 @@ CUSTOM_LLM = {"vendor": "custom", "model": "my-model"}
 
 
 async def demo(console: Console, fast: bool) -> None:
-    """Start the service, play a recorded call into it, and show the memory, both formats and the webhook."""
+    """Start the service, play a recorded call, and show the memory, both formats, the webhook and the next call."""
     notices: asyncio.Queue[WebhookEvent] = asyncio.Queue()
     secret = new_webhook_secret()
     receiver = WebhookReceiver(secret, notices.put_nowait)
@@ -47,9 +52,11 @@ async def demo(console: Console, fast: bool) -> None:
                 webhook_secret=secret,
             )
             async with running(settings) as app, aiohttp.ClientSession(f"http://{app.rest_address}") as http:
+                await post(http, "", {"session_id": SESSION, **CALLER})
                 await play(console, app, http, FAST if fast else 1.0)
                 await show_formats(console, http)
-                show_webhook_event(console, await asyncio.wait_for(notices.get(), WEBHOOK_TIMEOUT_S))
+                notice = await asyncio.wait_for(notices.get(), WEBHOOK_TIMEOUT_S)
+                show_webhook_event(console, notice, await call_again(http))
     finally:
         await receiver.stop()
     called = sys.argv[0]  # a path where a shell would not find the command by its name
@@ -96,6 +103,11 @@ async def get(http: aiohttp.ClientSession, path: str, session_id: str = SESSION)
         return dict(await response.json())
 
 
+async def post(http: aiohttp.ClientSession, path: str, body: Any) -> None:
+    async with http.post(f"/v1/sessions{path}", json=body) as response:
+        response.raise_for_status()
+
+
 def render_call(contents: list[dict[str, Any]], acked: int, total: int, styled: bool) -> Panel:
     """The call as it was heard: what an interruption cut off is struck out."""
     lines: list[RenderableType] = [render_message(message, styled) for message in contents] or [Text("…", style="dim")]
@@ -129,11 +141,8 @@ def render_message(message: dict[str, Any], styled: bool) -> Text:
 async def show_formats(console: Console, http: aiohttp.ClientSession) -> None:
     """Show what the next LLM request has of the reply that was cut, for a standard LLM and for a custom one."""
     standard = await get(http, "context")
-    async with http.post("/v1/sessions", json={"session_id": f"{SESSION}-custom", "llm": CUSTOM_LLM}) as response:
-        response.raise_for_status()
-    body = "\n".join(json.dumps(event) for event in recorded_call() if event["type"] != "session.end")
-    async with http.post(f"/v1/sessions/{SESSION}-custom/events", data=body.encode()) as response:
-        response.raise_for_status()
+    await post(http, "", {"session_id": f"{SESSION}-custom", "llm": CUSTOM_LLM})
+    await post(http, f"/{SESSION}-custom/events", [one for one in recorded_call() if one["type"] != "session.end"])
     custom = await get(http, "context", f"{SESSION}-custom")
     cut = next(index for index, one in enumerate(custom["messages"]) if one.get("metadata", {}).get("interrupted"))
     shown = [json.dumps(body["messages"][cut], ensure_ascii=False) for body in (standard, custom)]
@@ -141,14 +150,24 @@ async def show_formats(console: Console, http: aiohttp.ClientSession) -> None:
     console.print(Panel(Group(*map(Text, shown)), title=title))
 
 
-def show_webhook_event(console: Console, notice: WebhookEvent) -> None:
+def show_webhook_event(console: Console, notice: WebhookEvent, known: Text) -> None:
+    """Show the signatures of the webhook, and what the caller's next call knows."""
     payload = notice.body["payload"]
-    told = (
-        f"eventType {notice.body['eventType']}: {len(payload['contents'])} messages of agent_id {payload['agent_id']!r}"
-    )
+    what = f"The webhook: eventType {notice.body['eventType']}, {len(payload['contents'])} messages"
     marks = Text()
     for name, valid in notice.verified.items():
         marks.append_text(
             Text.assemble(("✓ verified", "bold green") if valid else ("✗ wrong", "bold red"), f" {name}  ")
         )
-    console.print(Panel(Group(Text(told), marks), title="The webhook at the end of the call"))
+    console.print(Panel(Group(marks, known), title=f"{what}. And the next call of the same caller"))
+
+
+async def call_again(http: aiohttp.ClientSession) -> Text:
+    """The caller's next call: what they ask, and what the LLM gets of the first call, on one line."""
+    await post(http, "", {"session_id": AGAIN, **CALLER})
+    await post(http, f"/{AGAIN}/events", [{"type": "asr", "turn_id": 1, "text": ASKED, "final": True}])
+    lines = (await get(http, "context", AGAIN))["messages"][0]["content"].splitlines()
+    known = next((line for line in lines if "knight" in line), "")
+    return Text.assemble(
+        ("caller  ", "bold cyan"), ASKED, ("  ← known: ", "dim italic"), known[2:], no_wrap=True, overflow="ellipsis"
+    )

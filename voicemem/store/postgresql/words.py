@@ -11,7 +11,8 @@ from voicemem.search.words import QueryWord
 from voicemem.store.database import Connection, Database, Row
 from voicemem.store.memories import COLUMNS, NEWEST_FIRST, MemoryFullText, MemoryRow, MemorySearch, row_of_values
 from voicemem.store.scopes import QueryScope, Scope, query_terms, scope_terms
-from voicemem.store.transcript_index import MAX_LOOKS, IndexedSession, MessageFullText, TranscriptQuery
+from voicemem.store.transcript_index import MAX_LOOKS, IndexedSession, MessageFullText
+from voicemem.store.transcript_search import TranscriptQuery
 
 T = TypeVar("T")
 K1, B = 1.2, 0.75

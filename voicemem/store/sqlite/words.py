@@ -7,12 +7,14 @@ the row, from how words are made of a text, and from a secret of the store. Wher
 needs no text, would leave the words of what was deleted in the file.
 
 FTS5's own `bm25` counts how rare a word is over the whole table, so that scores would say what other projects have. The
-search takes how often each row has each word (`frequencies`), and ranks among the texts of the scope alone.
+search looks up which texts of the scope have each word, and takes how often (`frequencies`) for those with the rarest
+words alone: however many others there are, these are the best.
 """
 
 from array import array
-from collections.abc import Sequence
-from math import log1p
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from math import inf, log1p
 from typing import Any, NamedTuple
 
 import apsw
@@ -22,10 +24,13 @@ from voicemem.search.words import WORDS_VERSION, QueryWord
 from voicemem.store.database import Connection, Database, Row
 from voicemem.store.memories import COLUMNS, MemoryFullText, MemoryRow, MemorySearch, row_of_values
 from voicemem.store.scopes import QueryScope, query_terms, scope_terms
-from voicemem.store.transcript_index import MAX_LOOKS, PASSAGE_COLUMNS, IndexedSession, MessageFullText, TranscriptQuery
+from voicemem.store.transcript_index import MAX_LOOKS, PASSAGE_COLUMNS, IndexedSession, MessageFullText
+from voicemem.store.transcript_search import TranscriptQuery
 
 K1, B = 1.2, 0.75
 """The parameters of BM25, as PostgreSQL's has them too."""
+CANDIDATES = 150
+"""Texts with the rarest words of a query, of which the frequencies are taken first; the others come behind them."""
 FREQUENCIES = "frequencies"
 
 
@@ -57,29 +62,46 @@ class Hit(NamedTuple):
     number: int
 
 
-def ranked(rows: Sequence[Row], texts: int) -> list[Hit]:
-    """The hits by BM25, the best first, among `texts` texts; each row is a number, what orders it, and frequencies."""
+def ranked(
+    by_word: Sequence[Sequence[Row]], texts: int, count: int, frequencies_of: Callable[[Sequence[int]], list[Row]]
+) -> list[Hit]:
+    """The best `count` hits by BM25 among `texts` texts, or as many as there are.
+
+    `by_word` has the numbers of the rows with each word; `frequencies_of` gives, for some of these, the rows that may
+    be found: a number, what orders it, and frequencies.
+    """
+    rarities = [log1p((max(texts, len(rows)) - len(rows) + 0.5) / (len(rows) + 0.5)) for rows in by_word]
+    weights: dict[int, float] = defaultdict(float)
+    for rarity, rows in zip(rarities, by_word, strict=True):
+        for (number,) in rows:
+            weights[number] += rarity
+    numbers = sorted(weights, key=lambda number: (weights[number], number), reverse=True)
+    hits, first, portion = list[Hit](), 0, CANDIDATES
+    while first < len(numbers) and len(hits) < count:
+        more = sorted(hits_of(frequencies_of(numbers[first : first + portion]), rarities), reverse=True)
+        lowest = hits[-1].score if hits else inf
+        hits += [hit._replace(score=min(hit.score, lowest)) for hit in more]
+        first, portion = first + portion, 4 * portion
+    return hits[:count]
+
+
+def hits_of(rows: Sequence[Row], rarities: Sequence[float]) -> Iterator[Hit]:
     counted = [array("d", row[-1]) for row in rows]
-    if not counted:
-        return []
-    mean = max(sum(counts[0] for counts in counted) / len(counted), 1.0)
-    having = [sum(map(bool, column)) for column in zip(*(counts[1:] for counts in counted), strict=True)]
-    rarities = [log1p((max(texts, count) - count + 0.5) / (count + 0.5)) for count in having]
-    hits = []
+    mean = max(sum(counts[0] for counts in counted) / max(len(counted), 1), 1.0)
     for row, (length, *frequency) in zip(rows, counted, strict=True):
         damping = K1 * (1 - B + B * length / mean)
         terms = zip(rarities, frequency, strict=True)
         score = sum(rarity * often * (K1 + 1) / (often + damping) for rarity, often in terms if often)
-        hits.append(Hit(score, row[1:-1], row[0]))
-    return sorted(hits, reverse=True)
+        yield Hit(score, row[1:-1], row[0])
 
 
 FIND_MEMORIES = f"""
     select m.number, m.created_ms, m.id, {FREQUENCIES}(memory_words, {{scope}}, 1.0, {ABOUT_WEIGHT})
     from memory_words cross join memories m on m.number = memory_words.rowid
-    where memory_words match :match and {{conditions}}
+    where memory_words match :match and +memory_words.rowid in :numbers and {{conditions}}
 """
-"""A cross join, so that SQLite looks at the words first whatever the conditions are."""
+"""A cross join, so that SQLite looks at the words first whatever the conditions are. With `+` it does so once."""
+FIND_WORD = "select rowid from {table} where {table} match :match"
 COUNT_MEMORIES = "select count(*) from memories where removed_ms is null"
 SELECT_MEMORIES = f"select number, {COLUMNS} from memories m where number in :numbers"
 SELECT_NUMBER = "select number from memories where stream = :stream and id = :id"
@@ -115,20 +137,19 @@ class SqliteMemoryWords(MemoryFullText):
             (number,) = connection.one(SELECT_NUMBER, stream=row.key, id=row.id)
             connection.execute(DELETE_WORDS, number=number, **self.words_of(row))
 
-    def query(self, scope: QueryScope, words: Sequence[QueryWord], conditions: str) -> tuple[str, dict[str, Any]]:
-        """The query for all memories with any of the words, with how often they have each."""
-        terms = query_terms(scope, self.secret)
-        match = match_expression(terms, "{said about}", words, " OR ")
-        return FIND_MEMORIES.format(conditions=conditions, scope=sum(map(len, terms))), {"match": match}
-
     def find(
         self, connection: Connection, search: MemorySearch, conditions: str, values: dict[str, Any], limit: int
     ) -> list[Row]:
-        sql, match = self.query(search.scope, search.words, conditions)
-        rows = connection.rows(sql, **values, **match)
+        words = ScopeWords(connection, "memory_words", "{said about}", query_terms(search.scope, self.secret))
+        sql = FIND_MEMORIES.format(conditions=conditions, scope=sum(map(len, words.terms)))
+        match = words.match(search.words)
+
+        def frequencies_of(numbers: Sequence[int]) -> list[Row]:
+            return connection.rows(sql, match=match, numbers=numbers, **values)
+
         clauses, whose = search.scope._replace(namespace=None).conditions()
         (texts,) = connection.one(" and ".join((COUNT_MEMORIES, *clauses)), **whose)
-        hits = ranked(rows, texts)[:limit]
+        hits = ranked(words.rows_by_word(search.words), texts, limit, frequencies_of)
         found = {number: row for number, *row in connection.rows(SELECT_MEMORIES, numbers=[hit.number for hit in hits])}
         return [(hit.score, *found[hit.number]) for hit in hits]
 
@@ -152,7 +173,7 @@ class SqliteMemoryWords(MemoryFullText):
         connection.execute(SAVE_WORDS, version=version)
 
 
-INDEX_VERSION = 3_000 + WORDS_VERSION
+INDEX_VERSION = 4_000 + WORDS_VERSION
 """An index of another version is made again."""
 SCHEMA = f"""
 begin;
@@ -168,7 +189,7 @@ create index transcript_sessions_by_id on transcript_sessions (project, session_
 create table transcript_messages (
     id integer primary key, stream integer not null, turn integer not null, number integer not null,
     position integer not null, role text not null, said_ms integer not null, text text not null, before text not null,
-    length integer not null, unique (stream, turn, number)
+    speaker text not null, length integer not null, unique (stream, turn, number)
 ) strict;
 create table transcript_vectors (
     stream integer not null, turn integer not null, number integer not null, said_ms integer not null,
@@ -190,7 +211,7 @@ CLEAR = "insert into words (words) values ('delete-all')"
 FIND = f"""
     select id, said_ms, id, {FREQUENCIES}(words, {{scope}}, 1.0, {BEFORE_WEIGHT}, 1.0)
     from words join transcript_messages on id = words.rowid
-    where words match :match and said_ms >= :since_ms and said_ms < :until_ms
+    where words match :match and +words.rowid in :numbers and said_ms >= :since_ms and said_ms < :until_ms
 """
 COUNT_MESSAGES = "select coalesce(sum(messages), 0) from transcript_sessions where "
 SELECT_FOUND = """
@@ -233,13 +254,17 @@ class SqliteMessageWords(MessageFullText):
         connection.execute(CLEAR)
 
     def find(self, connection: Connection, query: TranscriptQuery) -> list[Row]:
-        terms = query_terms(query.scope, self.secret)
-        match = match_expression(terms, "{said before day}", query.words, " OR ")
+        words = ScopeWords(connection, "words", "{said before day}", query_terms(query.scope, self.secret))
+        sql, match = FIND.format(scope=sum(map(len, words.terms))), words.match(query.words)
         page, (clauses, whose) = query.values, query.scope.conditions()
         limit, offset = page.pop("limit"), page.pop("offset")
-        rows = connection.rows(FIND.format(scope=sum(map(len, terms))), match=match, **page)
+
+        def frequencies_of(numbers: Sequence[int]) -> list[Row]:
+            return connection.rows(sql, match=match, numbers=numbers, **page)
+
         (texts,) = connection.one(COUNT_MESSAGES + " and ".join(clauses), **whose)
-        hits = ranked(rows, texts)[offset : offset + limit]
+        by_word = words.rows_by_word(query.words)
+        hits = ranked(by_word, texts, offset + limit, frequencies_of)[offset:]
         found = {id: row for id, *row in connection.rows(SELECT_FOUND, ids=[hit.number for hit in hits])}
         return [(*found[hit.number], hit.score) for hit in hits]
 
@@ -249,6 +274,23 @@ class SqliteMessageWords(MessageFullText):
         match = match_expression(query_terms(scope, self.secret), "said", words, " AND ")
         rows = connection.rows(FIND_SESSIONS, match=match, looks=MAX_LOOKS)
         return list(dict.fromkeys(key for (key,) in rows))[:limit]
+
+
+class ScopeWords(NamedTuple):
+    """The look-ups of words in the texts of a scope, in some columns of a table of FTS5."""
+
+    connection: Connection
+    table: str
+    columns: str
+    terms: Sequence[tuple[str, ...]]
+
+    def match(self, words: Sequence[QueryWord]) -> str:
+        return match_expression(self.terms, self.columns, words, " OR ")
+
+    def rows_by_word(self, words: Sequence[QueryWord]) -> list[list[Row]]:
+        """The numbers of the rows that have each word, one each."""
+        sql = FIND_WORD.format(table=self.table)
+        return [self.connection.rows(sql, match=self.match([word])) for word in words]
 
 
 def match_expression(terms: Sequence[tuple[str, ...]], columns: str, words: Sequence[QueryWord], operator: str) -> str:

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from tests.support.stores.sqlite import NOW
-from voicemem.search.words import query_words
 from voicemem.store.admission import COUNT_BEGUN, COUNT_OPEN, IS_OF_KEY
 from voicemem.store.journal import LIST_STREAMS, conditions_of, in_order
-from voicemem.store.memories import AnyOf, Conditions, MemoryFilter, NoneOf, scope_in
+from voicemem.store.memories import AnyOf, Conditions, MemoryFilter, NoneOf
 from voicemem.store.overviews import COUNT_LOOKS, LIST_OVERVIEWS, LOOK, look_of
 from voicemem.store.records import CLIENT_ID_LABEL, SessionFilter
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.connection import SqliteConnection
+from voicemem.store.sqlite.words import FIND_MEMORIES
 
 BY_STATE = "SEARCH streams USING INDEX streams_by_state (project=? AND kind=? AND state=?"
 BY_USER = "SEARCH streams USING INDEX streams_by_user (project=? AND kind=? AND user_id=?"
@@ -136,13 +136,12 @@ async def test_memories_are_listed_in_the_order_of_an_index(
 )
 async def test_memories_are_found_by_their_words_first(sqlite: SqliteStore, wanted: dict[str, Any]) -> None:
     """Whatever else is asked for: no row is read that has not the words."""
-    given = MemoryFilter(project="p", **wanted)
-    chosen = Conditions(given)
-    query, values = sqlite.memory_words.query(scope_in(given), query_words("walnuts"), chosen.sql)
-    values = {**chosen.values, **values, "limit": 10}
+    chosen = Conditions(MemoryFilter(project="p", **wanted))
+    query = FIND_MEMORIES.format(conditions=chosen.sql, scope=1)
+    values = {**chosen.values, "match": 'scope : "p" AND said : ("walnuts")', "numbers": [1]}
     found = await sqlite.database.write(partial(explain, query=query, values=values))
     assert found[0].startswith("SCAN memory_words VIRTUAL TABLE INDEX 0:M")
-    assert "SEARCH m USING INTEGER PRIMARY KEY (rowid=?)" == found[1]
+    assert "SEARCH m USING INTEGER PRIMARY KEY (rowid=?)" in found
 
 
 def explain(connection: SqliteConnection, query: str, values: dict[str, Any]) -> list[str]:

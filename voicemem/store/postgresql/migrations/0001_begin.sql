@@ -352,6 +352,7 @@ create table transcript_messages (
     said_ms bigint not null,
     text text collate "C" not null,
     before text collate "C" not null,
+    speaker text collate "C" not null,
     length integer not null,
     words tsvector not null,
     primary key (stream, turn, number)

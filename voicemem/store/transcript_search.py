@@ -1,0 +1,123 @@
+"""The search for what was heard: the best messages by words, in an order that knows who and when a question means.
+
+What a speaker said whose name the question has, or the caller where it has a pronoun of theirs, counts more; so does
+what was said at a time that the question names. The order is the same on every engine.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from voicemem.search.speakers import speaker_by_pronoun, speakers_by_name
+from voicemem.search.times import span_in
+from voicemem.search.words import QueryWord
+from voicemem.store.scopes import FIRST_MS, LAST_MS, QueryScope
+from voicemem.transcript.messages import Role
+
+POOL = 100
+"""The best messages by words, which are put into another order; the others stay behind them."""
+NAMED_BY = 50
+"""Messages in which the names of speakers are looked for."""
+OF_SPEAKER, OF_TIME = 3.0, 2.0
+"""How much more a message counts that is of the speaker, or of the time, which the question means."""
+MAX_SLACK_MS = 7 * 86_400_000
+"""How long after a time people still speak of it; of a short time as long as it was."""
+MAX_FOUND = 1_000
+"""The best messages of a query that may be read, in pages."""
+Place = tuple[int, int, int]
+
+
+class TranscriptQuery(Struct, frozen=True):
+    """A query for messages with any of the words, best first; in a page that begins after `offset` of them.
+
+    `since_ms` and `until_ms` bound when a message was said; the second is the first moment that is too late.
+    """
+
+    scope: QueryScope
+    words: Sequence[QueryWord]
+    since_ms: int | None = None
+    until_ms: int | None = None
+    offset: int = 0
+    limit: int = 10
+    question: str = ""
+    """What the words are of: with it, speaker and time count too."""
+    now_ms: int | None = None
+    """When it is asked; a time that the question names is seen from here."""
+
+    @property
+    def values(self) -> dict[str, int]:
+        """The values of its page, and of when a message was said."""
+        return {"limit": self.limit, "offset": self.offset, **said_between(self.since_ms, self.until_ms)}
+
+
+class FoundMessage(NamedTuple):
+    """A message that was found, and how well it fits: the more, the better; comparable within one query only."""
+
+    key: int
+    turn_id: int
+    number: int
+    position: int
+    role: Role
+    said_ms: int
+    text: str
+    score: float
+
+
+Find = Callable[[TranscriptQuery], list[FoundMessage]]
+
+
+def find_messages(find: Find, query: TranscriptQuery) -> list[FoundMessage]:
+    """A page of the messages that answer a question, the best first, of equal ones the newest first.
+
+    `find` gives those with the words, in the order of the words alone.
+    """
+    end = query.offset + query.limit
+    if not query.question:
+        return find(query)
+    found = find(replace(query, offset=0, limit=max(POOL, end)))
+    if not found:
+        return []
+    best, rest = ranked(query, found[:POOL]), found[POOL:]
+    lowest = best[-1].score
+    return [*best, *(message._replace(score=min(message.score, lowest)) for message in rest)][query.offset : end]
+
+
+def ranked(query: TranscriptQuery, found: Sequence[FoundMessage]) -> list[FoundMessage]:
+    """The best messages by words, those first that are of the speaker and the time that the question means."""
+    said = [(message.role, message.text) for message in found[:NAMED_BY]]
+    names = speakers_by_name(query.question, said) if len({role for role, _ in said}) == 2 else {}
+    speakers = set(names.values())
+    speaker = speakers.pop() if len(speakers) == 1 else None if names else speaker_by_pronoun(query.question)
+    span = None if query.now_ms is None else span_in(query.question, query.now_ms)
+    best = []
+    for message in found:
+        score = message.score
+        if message.role == speaker:
+            score *= OF_SPEAKER
+        if span is not None and is_said_in(message.said_ms, span):
+            score *= OF_TIME
+        best.append(message._replace(score=score))
+    return sorted(best, key=order_of, reverse=True)
+
+
+def is_said_in(said_ms: int, span: tuple[int, int]) -> bool:
+    begin, end = span
+    return begin <= said_ms <= end + min(MAX_SLACK_MS, end - begin)
+
+
+def place_of(message: FoundMessage) -> Place:
+    return message.key, message.turn_id, message.number
+
+
+def order_of(message: FoundMessage) -> tuple[float, int, int, int, int]:
+    return message.score, message.said_ms, *place_of(message)
+
+
+def said_between(since_ms: int | None, until_ms: int | None) -> dict[str, int]:
+    """The bounds of a query as values; beyond all times where there is no bound."""
+    return {
+        "since_ms": FIRST_MS if since_ms is None else since_ms,
+        "until_ms": LAST_MS if until_ms is None else until_ms,
+    }
