@@ -18,7 +18,7 @@ def users() -> None:
 
     \b
     Example:
-      echo "+49 171 1234567" | voicemem users id --number --store sqlite:calls.db
+      voicemem users id --number --store sqlite:calls.db
     """
 
 
