@@ -206,7 +206,7 @@ def test_unknown_and_malformed_frames() -> None:
             reduce({field: "brand-new"})
     malformed: list[Any] = [
         {}, "x", {"event": 1}, {"event": "call_ended"}, {"event": "call_ended", "call": {}},
-        {"interaction_type": "update_only", "transcript": ["x"]}, {"response_type": "response", "content": "x"},
+        {"response_type": "response", "content": "x"},
     ]  # fmt: skip
     for frame in malformed:
         with pytest.raises(MalformedFrame):

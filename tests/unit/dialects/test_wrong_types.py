@@ -101,7 +101,7 @@ def loses(dialect: Dialect, wrong: JsonObject, without: JsonObject) -> bool:
     try:
         return not expected <= said(dialect, wrong)
     except MalformedFrame:
-        return True
+        return bool(expected)
 
 
 def calls(name: str) -> list[Recording]:
@@ -162,9 +162,9 @@ def test_the_fold_takes_whatever_is_kept(name: str, monkeypatch: pytest.MonkeyPa
 
         try:
             without = words(rows_with(changed(frame, path)))
-        except (MalformedFrame, UnknownFrame):
+            wrong = words(rows_with(changed(frame, path, values[number % len(values)])))
+        except (MalformedFrame, UnknownFrame):  # it says nothing, as the first test has found
             continue
-        wrong = words(rows_with(changed(frame, path, values[number % len(values)])))
         assert (set(without[0]) - set(wrong[0]), wrong[1]) == (set(), {}), (path, values[number % len(values)])
 
 

@@ -69,7 +69,7 @@ def history_of(frame: JsonObject) -> list[JsonObject] | None:
         for name in ("messages", "messagesOpenAIFormatted"):
             raw = holder.get(name)
             if isinstance(raw, list) and raw:
-                if not any(isinstance(one, dict) for one in raw):
+                if frame.get("type") == HISTORY and not any(isinstance(one, dict) for one in raw):
                     raise MalformedFrame("A history is a list of messages.")
                 messages = (message for one in raw if isinstance(one, dict) for message in in_one_form(one))
                 return [{"place": place} | message for place, message in enumerate(messages)]
