@@ -141,7 +141,7 @@ async def recall_by_kind(store: Store, talks: Sequence[Conversation], asked: Seq
     taken = []
     for question in asked:
         begun = time.perf_counter()
-        messages = await search(store, question.user, question.text, max(DEPTHS))
+        messages = await search(store, question.user, question.text, max(DEPTHS), question.asked_ms)
         taken.append(((time.perf_counter() - begun) * 1e3, 1))
         places = [Place(names[key], turn - 1) for key, turn in messages]
         for group in ("all", question.kind, question.language, f"{question.language}, {question.kind}"):
@@ -162,8 +162,12 @@ def overall(recalls: Recalls, depth: int) -> float:
     return fmean(value for language in SMALL_TALK for value in recalls[language][depth])
 
 
-async def search(store: Store, user: str, text: str, limit: int) -> list[tuple[int, int]]:
-    query = TranscriptQuery(Scope("p", user_id=user).query(), query_words(text), limit=limit)
+async def search(
+    store: Store, user: str, text: str, limit: int, now_ms: int = 1_780_000_000_000
+) -> list[tuple[int, int]]:
+    query = TranscriptQuery(
+        Scope("p", user_id=user).query(), query_words(text), limit=limit, question=text, now_ms=now_ms
+    )
     return [(message.key, message.turn_id) for message in await store.transcript_index.find_messages(query)]
 
 
