@@ -17,8 +17,8 @@ from tests.support.services import Serve
 async def test_the_gateway_of_the_readme_answers(serve: Serve, tmp_path: Path) -> None:
     """OpenAI's client, made as the README shows, gets the LLM's answer."""
     _, shown = code_blocks(TEXTS["README.md"], "python")
-    created = next(text for text in code_blocks(TEXTS["README.md"], "sh") if '"call-3"' in text)
-    assert "sessions/call-3" in shown
+    created = next(text for text in code_blocks(TEXTS["README.md"], "sh") if '"call-4"' in text)
+    assert "sessions/call-4" in shown
     async with llm_server(Script(["Hello."])) as llm:
         app = await serve(llm_url=llm.url)
         await run_shell(created.replace("127.0.0.1:8080", str(app.rest_address)), tmp_path)

@@ -35,6 +35,7 @@ REACHED = [
     ("POST", "/v1/sessions/{id}/events"),
     ("GET", "/v1/sessions/{id}/events"),
     ("POST", "/v1/sessions/{id}/chat/completions"),
+    ("POST", "/v1/sessions/{id}/responses"),
     ("GET", "/v1/sessions/{id}/checkpoint"),
     ("POST", "/v1/sessions/{id}/forget"),
     ("POST", "/v1/sessions/{id}/messages"),
@@ -51,6 +52,9 @@ REACHED = [
 ]
 """All that a session token reaches of its session."""
 BOUNDED = [
+    ("POST", "/v1/chat/completions"),
+    ("POST", "/v1/responses"),
+    ("GET", "/v1/models"),
     ("POST", "/v1/memories"),
     ("POST", "/v1/memories/search"),
     ("DELETE", "/v1/memories/{memory_id}"),
