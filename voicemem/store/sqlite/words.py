@@ -14,7 +14,7 @@ words alone: however many others there are, these are the best.
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from math import inf, log1p
+from math import log1p
 from typing import Any, NamedTuple
 
 import apsw
@@ -79,8 +79,10 @@ def ranked(
     hits, first, portion = list[Hit](), 0, CANDIDATES
     while first < len(numbers) and len(hits) < count:
         more = sorted(hits_of(frequencies_of(numbers[first : first + portion]), rarities), reverse=True)
-        lowest = hits[-1].score if hits else inf
-        hits += [hit._replace(score=min(hit.score, lowest)) for hit in more]
+        if hits:
+            lowest = hits[-1].score
+            more = [hit._replace(score=min(hit.score, lowest)) for hit in more]
+        hits += more
         first, portion = first + portion, 4 * portion
     return hits[:count]
 
