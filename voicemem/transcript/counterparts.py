@@ -21,6 +21,8 @@ GATEWAY_PRODUCER = "gateway"
 (`batches.OWN_PRODUCERS`)."""
 LATE_MS = 5_000
 """Speech that begins so much later than a request with the same words says them again."""
+FEW_MESSAGES = 16
+"""Messages of a turn that are looked for in what others say; each is compared alone and with all before it."""
 LOOKED_AT = 64
 """Of the gateway's replies of other turns, the oldest that no one has reported."""
 UNSPOKEN = re.compile(r"[\W_]+")
@@ -37,7 +39,9 @@ def text_key(text: str) -> str:
 
 def note_request(state: State, turn: Turn) -> None:
     """Note the newest message of a turn, which a request brought; also as the end of all of them."""
-    texts = [one.text for one in turn.typed or ()]
+    texts = [one.text for one in (turn.typed or ())[: FEW_MESSAGES + 1]]
+    if len(texts) > FEW_MESSAGES:
+        return
     for key in {text_key(texts[-1]), text_key("".join(texts))}:
         state.requested.setdefault(id_digest(key), []).append(turn.number)
 

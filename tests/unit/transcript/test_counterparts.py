@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.support.random_calls.gateway import ASSISTANT, USER, Call, says
 from tests.support.rows import every_row
 from voicemem.protocol.events import Asr, LlmDone, MessageEvent
-from voicemem.transcript.counterparts import LATE_MS
+from voicemem.transcript.counterparts import FEW_MESSAGES, LATE_MS
 
 WORDS = "A table for two."
 
@@ -63,6 +63,18 @@ def test_the_same_words_said_again_are_new() -> None:
     for _ in range(2):
         call.fold(Asr(text="Yes.", final=True, ts=call.now() - 1_000), producer="asr")
     assert [(USER, "Yes.", 1), (ASSISTANT, "Good.", 1), (USER, "Yes.", 2)] == turns(call)
+
+
+def test_many_messages_of_a_turn_cost_their_size() -> None:
+    """What is noted and compared of a turn is bounded, so none of its messages costs more than those before it."""
+    call = Call()
+    ts = call.now()
+    texts = [f"Number {at}." for at in range(1_000)]
+    messages = [MessageEvent(role="user", text=one, source="message", turn_id=1, ts=ts) for one in texts]
+    call.fold(*messages, producer="gateway")
+    assert len(call.read_model.state.requested) <= 2 * FEW_MESSAGES
+    call.fold(Asr(text="Number 3.", final=True, ts=ts), producer="asr")
+    assert 1_000 == sum(text.count("Number") for _, text, _ in turns(call))
 
 
 def test_other_producers_messages_stay() -> None:
