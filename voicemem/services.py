@@ -172,7 +172,7 @@ class Services:
             store,
             self.policies,
             clock,
-            self.indexer.index_first,
+            self.indexer.index_first_of,
             parse_variables(self.settings.variables),
             parse_assistants(self.settings.vapi_assistants),
         )

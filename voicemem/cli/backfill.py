@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from voicemem.cli.common import CommandFailed, Server, ask_again, progress, rest_options, run
+from voicemem.cli.common import CommandFailed, Server, ask_again, counting, progress, rest_options, run
 from voicemem.cli.past_calls import (
     FIRST_PAUSE_S,
     VENDORS,
@@ -182,21 +182,15 @@ async def import_since(
 ) -> None:
     """Import the calls that the vendor's API has. Raises `CommandFailed` if any is refused."""
     async with server.client() as service, vendor_api(vendor, url, key, pause_s) as api:
-        with progress(1, "importing calls", show_pos=True) as count:
-
-            def note(steps: int) -> None:
-                count.length = count.pos + steps + 1
-                count.update(steps)
-
-            backfill = Backfill(vendor, service, note)
-            try:
+        backfill = Backfill(vendor, service, lambda steps: None)
+        try:
+            with counting("importing calls") as backfill.on_step:
                 async with aclosing(api.calls(since_ms)) as pages:
                     async for page in pages:
                         for call in page:
                             await backfill.take(call)
-                count.update((count.length or 1) - count.pos)
-            finally:
-                report(backfill)
+        finally:
+            report(backfill)
     fail_if_refused(backfill)
 
 

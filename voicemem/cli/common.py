@@ -189,6 +189,19 @@ def progress(length: int, label: str, **options: Any) -> Any:
     return click.progressbar(length=max(length, 1), label=label, file=sys.stderr, **options)
 
 
+@contextmanager
+def counting(label: str) -> Iterator[Callable[[int], None]]:
+    """A progress bar of steps whose number shows itself on the way; yields what adds some to those that are done."""
+    with progress(1, label, show_pos=True) as bar:
+
+        def note(steps: int) -> None:
+            bar.length = bar.pos + steps + 1
+            bar.update(steps)
+
+        yield note
+        bar.update((bar.length or 1) - bar.pos)
+
+
 def given(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 

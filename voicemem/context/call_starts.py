@@ -5,20 +5,17 @@ The phone is ringing meanwhile, so nothing here waits for long, and nothing is w
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
-import msgspec
-
 from voicemem.context.policies import Policies
-from voicemem.context.recall import PREFERENCE, RecalledLine, dated, day_of, fitting, render
+from voicemem.context.recall import PREFERENCE, RecalledLine, by_text, dated, day_of, fitting, leading_memories, render
 from voicemem.dialects.call_starts import Value, Variables
 from voicemem.dialects.dialect import session_id_of
 from voicemem.errors import StoreUnavailable
-from voicemem.protocol.memories import normalised
 from voicemem.protocol.quoting import quoted
 from voicemem.runtime import Clock
-from voicemem.store.memories import AnyOf, MemoryFilter, MemoryRow, NoneOf
+from voicemem.store.memories import AnyOf, MemoryFilter, NoneOf
 from voicemem.store.port import Store
 from voicemem.store.records import SessionFilter
 from voicemem.store.scopes import scope_of
@@ -45,8 +42,8 @@ NOTHING: Variables = {"memory": "", "last_call": "", "caller_known": "no"}
 class CallStarts:
     """Finds what is known of a caller.
 
-    `index_first` has the sessions indexed that a look concerns. `defaults` are the operator's further variables,
-    `assistants` Vapi's by project.
+    `index_first` brings sessions into the transcript index that have just changed, by their keys. `defaults` are the
+    operator's further variables, `assistants` Vapi's by project.
     """
 
     def __init__(
@@ -54,7 +51,7 @@ class CallStarts:
         store: Store,
         policies: Policies,
         clock: Clock,
-        index_first: Callable[[Callable[[Stream], bool]], Awaitable[None]],
+        index_first: Callable[[Collection[int]], Awaitable[None]],
         defaults: Mapping[str, Value],
         assistants: Mapping[str | None, str],
     ) -> None:
@@ -92,7 +89,7 @@ class CallStarts:
         """What was heard last on these calls; nothing where the index is slow or away, which may be so by itself."""
         with suppress(TimeoutError, StoreUnavailable):
             async with asyncio.timeout(INDEXING_S):
-                await self.index_first(lambda stream: stream.key in keys)
+                await self.index_first(keys)
         with suppress(TimeoutError, StoreUnavailable):
             async with asyncio.timeout(HEARD_S):
                 return await self.store.transcript_index.newest_messages(keys, MESSAGES, LONGEST_TEXT)
@@ -109,16 +106,10 @@ class CallStarts:
             unexpired_at_ms=self.clock(),
             limit=MEMORIES,
         )
-        find, change = self.store.memories.list_memories, msgspec.structs.replace
-        rows = await find(filter)
-        if len(rows) == MEMORIES:  # else these are all
-            firsts = change(filter, pinned=True), change(filter, kinds=AnyOf((PREFERENCE,)))
-            rows = [row for some in await asyncio.gather(*map(find, firsts)) for row in some] + rows
+        rows = [row for some in await leading_memories(self.store.memories, filter) for row in some]
         rows.sort(key=lambda row: (not row.pinned, row.kind != PREFERENCE))
-        by_text = dict[str, MemoryRow]()
-        for row in rows:
-            by_text.setdefault(normalised(row.text), row)
-        return [RecalledLine(f"{day}: {quoted(row.text)}", at, row.id) for row, day, at in dated(by_text.values())]
+        known = by_text(rows).values()
+        return [RecalledLine(f"{day}: {quoted(row.text)}", at, row.id) for row, day, at in dated(known)]
 
 
 def line_of(message: FoundMessage) -> RecalledLine:

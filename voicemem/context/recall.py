@@ -17,7 +17,7 @@ from voicemem.protocol.memories import normalised
 from voicemem.protocol.quoting import quoted
 from voicemem.protocol.types import JsonObject
 from voicemem.search.words import QueryWord, query_words, says_something
-from voicemem.store.memories import AnyOf, MemoryFilter, MemoryRow, NoneOf, event_ms_of
+from voicemem.store.memories import AnyOf, Memories, MemoryFilter, MemoryRow, NoneOf, event_ms_of
 from voicemem.store.port import Store
 from voicemem.store.records import SessionFilter
 from voicemem.store.scopes import scope_of
@@ -129,15 +129,9 @@ class Recall:
         """Memories that are pinned, have the caller's words or are preferences; then the newest of the others."""
         if filter.kinds == AnyOf(()):
             return [], []
-        memories, replace = self.store.memories, msgspec.structs.replace
-        preferences = AnyOf(
-            (PREFERENCE,) if isinstance(filter.kinds, AnyOf) and PREFERENCE in filter.kinds.values else ()
-        )
-        newest, pinned, preferred, found = await asyncio.gather(
-            memories.list_memories(filter),
-            memories.list_memories(replace(filter, pinned=True)),
-            memories.list_memories(replace(filter, kinds=preferences)),
-            memories.find_memories_by_words(filter, words, FOUND),
+        (pinned, preferred, newest), found = await asyncio.gather(
+            leading_memories(self.store.memories, filter),
+            self.store.memories.find_memories_by_words(filter, words, FOUND),
         )
         relevant = by_text((*pinned, *(row for row, _ in found), *preferred))
         others = {text: row for text, row in by_text(newest).items() if text not in relevant}
@@ -197,6 +191,20 @@ class Recall:
 
     async def finish(self) -> None:
         await asyncio.gather(*self.noting, return_exceptions=True)
+
+
+async def leading_memories(memories: Memories, filter: MemoryFilter) -> tuple[list[MemoryRow], ...]:
+    """The pinned memories of a filter, its preferences, and the newest: in one query where these are all."""
+    newest: list[MemoryRow] = await memories.list_memories(filter)
+    if len(newest) < filter.limit:
+        return [row for row in newest if row.pinned], [row for row in newest if row.kind == PREFERENCE], newest
+    has_preferences = isinstance(filter.kinds, AnyOf) and PREFERENCE in filter.kinds.values
+    preferences = AnyOf((PREFERENCE,) if has_preferences else ())
+    pinned, preferred = await asyncio.gather(
+        memories.list_memories(msgspec.structs.replace(filter, pinned=True)),
+        memories.list_memories(msgspec.structs.replace(filter, kinds=preferences)),
+    )
+    return pinned, preferred, newest
 
 
 def by_text(rows: Iterable[MemoryRow]) -> dict[str, MemoryRow]:

@@ -10,7 +10,17 @@ from urllib.parse import quote
 import click
 import msgspec
 
-from voicemem.cli.common import CommandFailed, Server, ask_again, check_rest_url, given, progress, rest_options, run
+from voicemem.cli.common import (
+    CommandFailed,
+    Server,
+    ask_again,
+    check_rest_url,
+    counting,
+    given,
+    progress,
+    rest_options,
+    run,
+)
 from voicemem.client.errors import RequestRefused
 from voicemem.client.transport.rest import RestClient
 from voicemem.protocol.types import JsonObject
@@ -162,13 +172,6 @@ async def move(source: Server, target: Server, scope: dict[str, str], state: Pat
         with progress(total, f"moving {total:,} sessions") as bar:
             mover.on_step = bar.update
             await mover.move_sessions(scope)
-        with progress(1, "moving memories", show_pos=True) as count:
-
-            def note(steps: int) -> None:
-                count.length = count.pos + steps + 1
-                count.update(steps)
-
-            mover.on_step = note
+        with counting("moving memories") as mover.on_step:
             await mover.move_memories(scope)
-            count.update((count.length or 1) - count.pos)
         return mover
