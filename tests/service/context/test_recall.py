@@ -277,6 +277,11 @@ async def test_what_the_caller_said_comes_before_what_the_agent_did(app: App) ->
     await api.end("first")
     await api.create(user_id="ann", memory={"memories": {"max_tokens": 100}})
     await api.send(final(1, "Is my bicycle ready?", MAY_3))
+
+    async def is_indexed() -> bool:  # a context does not wait for long
+        return bool(await shown(api))
+
+    await eventually(True, is_indexed)
     lines = await shown(api)
     assert '- 3 May 2026, user: "The red bicycle."' == lines[0]
     assert 1 == len([line for line in lines if ", user:" in line])
