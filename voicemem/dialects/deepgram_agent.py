@@ -327,7 +327,10 @@ def start_speaking(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def report(frame: JsonObject, ts: int, known: Known) -> Made:
-    return latencies(frame, REPORTED, known.here, None, 1_000)
+    """The latencies of the reply that has begun; they come once it is over."""
+    reply = known.reply(reply_item(known))
+    turn, begun = (known.here, None) if reply is None else (reply.turn, reply.begun)
+    return latencies(frame, REPORTED, turn, begun, 1_000)
 
 
 def inject(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -423,7 +426,7 @@ KINDS: dict[str, Kind] = {
 }
 DEEPGRAM_AGENT = Dialect(
     name="deepgram-agent",
-    version=3,
+    version=4,
     reduce=reduce,
     translate=translate,
     closed=closed,

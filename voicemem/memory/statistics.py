@@ -33,7 +33,7 @@ from voicemem.transcript.call_timeline import CallTimeline, call_timeline
 from voicemem.transcript.history import turn_messages
 from voicemem.transcript.messages import Extracted, Message, Role
 from voicemem.transcript.state import State
-from voicemem.transcript.turns import compact_number, count_false_alarms, is_end_to_end
+from voicemem.transcript.turns import compact_number, count_false_alarms, reply_afters
 
 MAX_PENDING, SLICE = 10_000, 100
 """Sessions whose figures wait to be made, and how many are made at a time. More are made when they are listed again."""
@@ -88,6 +88,8 @@ class Statistics(Struct, frozen=True):
     tokens: Roles
     counter: str
     latencies: dict[str, Latencies]
+    reply_after: Latencies | None
+    """How long the caller waited for replies; null where no turn tells."""
     tools: ToolCounts
     summary: SummaryState | None
     extraction: ExtractionState | None
@@ -123,6 +125,7 @@ def statistics_of(
         tokens=sum_by_role((message.role, tokens(index)) for index, message in enumerate(messages)),
         counter=counter.name,
         latencies=latencies(read_model.state),
+        reply_after=percentiles(waits) if (waits := reply_afters(read_model.state)) else None,
         tools=ToolCounts(len(calls), sum(call.answered for call in calls), dict(sorted(by_name.items()))),
         summary=summary,
         extraction=extraction_state(stream, read_model.state.extracted),
@@ -155,12 +158,13 @@ def latencies(state: State) -> dict[str, Latencies]:
     for turn in state.turns.values():
         for latency in turn.latencies or ():
             by_name[latency.name].append(latency.latency_ms)
-    found: dict[str, Latencies] = {}
-    for name, values in sorted(by_name.items()):
-        values.sort()
-        p50, p90, p99 = (values[math.ceil(percent * len(values) / 100) - 1] for percent in (50, 90, 99))
-        found[name] = Latencies(len(values), p50, p90, p99, values[-1])
-    return found
+    return {name: percentiles(sorted(values)) for name, values in sorted(by_name.items())}
+
+
+def percentiles(values: list[float]) -> Latencies:
+    """The percentiles of values that are sorted."""
+    p50, p90, p99 = (values[math.ceil(percent * len(values) / 100) - 1] for percent in (50, 90, 99))
+    return Latencies(len(values), p50, p90, p99, values[-1])
 
 
 class LastWords(Struct, frozen=True):
@@ -172,9 +176,10 @@ class LastWords(Struct, frozen=True):
 
 
 class OverviewFigures(Struct, frozen=True):
-    """Figures of a memory in a slim row. `unheard` is in characters, `slowest_ms` the longest end-to-end latency.
+    """Figures of a memory in a slim row. `unheard` is in characters.
 
-    `strip` is not there in figures that an older version has made.
+    `reply_after_ms` is the median of its turns', `slowest_ms` the longest. It and `strip` are not there in figures that
+    an older version has made.
     """
 
     turns: int
@@ -183,6 +188,7 @@ class OverviewFigures(Struct, frozen=True):
     slowest_ms: float | None
     last: LastWords | None
     strip: CallTimeline | None = None
+    reply_after_ms: float | None = None
 
 
 class Overviews:
@@ -232,15 +238,16 @@ def made_figures(key: int, read_model: ReadModel) -> SavedFigures:
     """The figures of a memory; they are made once for each position."""
     if read_model.figures is None or read_model.figures.position != read_model.position:
         messages, state = read_model.current_messages(), read_model.state
-        latencies = (one for turn in state.turns.values() for one in turn.latencies or () if is_end_to_end(one.name))
-        slowest_ms = max((one.latency_ms for one in latencies), default=None)
+        waits = reply_afters(state)
+        usual = percentiles(waits) if waits else None
         made = OverviewFigures(
             turns=len({message.turn_id for message in messages}),
             interruptions=sum("interrupted" in message.metadata for message in messages),
             unheard=unheard(messages).characters,
-            slowest_ms=None if slowest_ms is None else compact_number(slowest_ms),
+            slowest_ms=None if usual is None else compact_number(usual.max),
             last=last_words(read_model, messages),
             strip=call_timeline(state, messages),
+            reply_after_ms=None if usual is None else compact_number(usual.p50),
         )
         slowest = None if made.slowest_ms is None else int(min(max(made.slowest_ms, -MAX_INTEGER), MAX_INTEGER))
         read_model.figures = SavedFigures(

@@ -1,13 +1,14 @@
 """The turns of a call with their causes and latencies, in the shape of Agora's `/turns`, and when their parts were."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
-from operator import itemgetter
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter, itemgetter
+from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
 from voicemem.protocol.types import MAX_INTEGER
+from voicemem.transcript.history import known_reply_entry
 from voicemem.transcript.replies.evidence import Source
 from voicemem.transcript.replies.interruptions import first_entries, last_entries
 from voicemem.transcript.replies.playing import (
@@ -19,7 +20,7 @@ from voicemem.transcript.replies.playing import (
     standing_replies,
 )
 from voicemem.transcript.speech import spoken_segments
-from voicemem.transcript.state import Reply, State, Turn
+from voicemem.transcript.state import Reply, Segment, State, Turn
 from voicemem.transcript.timeline import AFTER_ALL
 
 START_TYPES = {"greeting": "greeting", "silence": "silence_timeout", "command": "api_speak"}
@@ -46,8 +47,14 @@ def turns(state: State, marks: bool = False) -> list[dict[str, Any]]:
 
 def turn_report(state: State, turn: Turn, marks: bool = False) -> dict[str, Any]:
     """One turn with its false alarms and, on request, the times of its parts and of its tool calls."""
-    report = turn_object(state, turn) | {"false_alarms": count_false_alarms(state, turn)}
-    return report | {"marks": turn_marks(state, turn), "tools": list(tool_marks(turn))} if marks else report
+    replies = marks_of_replies(state, turn)
+    after = reply_after(state, turn, replies)
+    report = turn_object(state, turn) | {
+        "reply_after_ms": after.ms,
+        "reply_after_by": after.by,
+        "false_alarms": count_false_alarms(state, turn),
+    }
+    return report | {"marks": turn_marks(state, turn, replies), "tools": list(tool_marks(turn))} if marks else report
 
 
 def turn_object(state: State, turn: Turn) -> dict[str, Any]:
@@ -113,11 +120,16 @@ def restored_cut_ts(reply: Reply) -> int:
 
 
 def turn_metrics(turn: Turn) -> dict[str, Any]:
-    newest = {latency.name: latency for latency in turn.latencies or ()}
+    segments, whole = turn_latencies(turn)
+    metrics = {"segmented_latency_ms": [{"name": name, "latency": latency} for name, latency in segments.items()]}
+    return metrics if whole is None else {"e2e_latency_ms": whole, **metrics}
+
+
+def turn_latencies(turn: Turn) -> tuple[dict[str, float], float | None]:
+    """The newest reported latency of each stage by name, and that from end to end; in ms."""
+    newest = {latency.name: compact_number(latency.latency_ms) for latency in turn.latencies or ()}
     whole = next((newest.pop(name) for name in END_TO_END if name in newest), None)
-    segments = [{"name": one.name, "latency": compact_number(one.latency_ms)} for one in newest.values()]
-    metrics: dict[str, Any] = {"segmented_latency_ms": segments}
-    return metrics if whole is None else {"e2e_latency_ms": compact_number(whole.latency_ms), **metrics}
+    return newest, whole
 
 
 def is_end_to_end(name: str) -> bool:
@@ -135,6 +147,7 @@ class TurnMarks(Struct, frozen=True):
     """When the parts of a turn were, in Unix ms; null what has not been, or is not known."""
 
     user_started: int | None = None
+    user_ended: int | None = None
     user_final: int | None = None
     llm_first: int | None = None
     llm_done: int | None = None
@@ -167,14 +180,21 @@ class ReplyMarks(Struct, frozen=True):
     resumed: int | None = None
     is_begin_estimated: bool = False
     is_end_estimated: bool = False
+    is_begin_played: bool = False
+    """True if playback says when the voice began, and not a latency or a guess."""
 
 
-def turn_marks(state: State, turn: Turn) -> TurnMarks:
-    """The marks of a turn: of several replies, from the first to the last."""
-    user_started, is_estimate, user_final = user_marks(state, turn)
+def marks_of_replies(state: State, turn: Turn) -> list[ReplyMarks]:
+    settle(state)
     standing = standing_replies(state, turn)
     audio = first_audio(turn, [reply.begin for reply in standing])
-    replies = [reply_marks(state, reply, audio.get(place)) for place, reply in enumerate(standing)]
+    return [reply_marks(state, reply, audio.get(place)) for place, reply in enumerate(standing)]
+
+
+def turn_marks(state: State, turn: Turn, replies: Sequence[ReplyMarks] | None = None) -> TurnMarks:
+    """The marks of a turn: of several replies, from the first to the last."""
+    replies = marks_of_replies(state, turn) if replies is None else replies
+    user_started, is_estimate, user_ended, user_final = user_marks(state, turn)
     dones = [one.done for one in replies]
     first, last = extreme(min, replies, "heard_first"), extreme(max, replies, "heard_last")
     estimated = {
@@ -184,6 +204,7 @@ def turn_marks(state: State, turn: Turn) -> TurnMarks:
     }
     return TurnMarks(
         user_started=user_started,
+        user_ended=user_ended,
         user_final=user_final,
         llm_first=extreme(min, replies, "first"),
         llm_done=None if None in dones else extreme(max, replies, "done"),
@@ -199,16 +220,24 @@ def extreme(of: Callable[..., int | None], replies: Iterable[ReplyMarks], name: 
     return of((ts for one in replies if (ts := getattr(one, name)) is not None), default=None)
 
 
-def user_marks(state: State, turn: Turn) -> tuple[int | None, bool, int | None]:
-    """Return when the caller began, whether that is an estimate, and when the last final came."""
+def user_marks(state: State, turn: Turn) -> tuple[int | None, bool, int | None, int | None]:
+    """Return when the caller began, whether that is an estimate, when they ended, and when the last final came."""
     said = [one for one in spoken_segments(state, turn) if one.text]
     # Of a lone final nothing but its end is known.
     lone = [(one, one.final and one.begin == one.newest_ts) for one in said]
     begins = [(one.begin - spoken_ms(one.text) if is_lone else one.begin, is_lone) for one, is_lone in lone]
-    finals = [one.final_ts for one in said if one.final]
+    finals = [one for one in said if one.final]
     typed = [one.begin for one in turn.typed or ()]
     start, is_estimate = min([*begins, *((ts, False) for ts in typed)], default=(None, False))
-    return start, is_estimate, max([*finals, *typed], default=None)
+    ended = max([*map(speech_end, finals), *typed], default=None)
+    return start, is_estimate, ended, max([*(one.final_ts for one in finals), *typed], default=None)
+
+
+def speech_end(segment: Segment) -> int:
+    """When the caller had said a segment that is final: by its own times, where they are known, else by the final."""
+    if segment.end_ms is None or segment.begin >= segment.final_ts:
+        return segment.final_ts
+    return max(segment.begin, min(segment.final_ts, segment.begin + segment.end_ms - (segment.start_ms or 0)))
 
 
 def spoken_ms(text: str) -> int:
@@ -231,7 +260,7 @@ def reply_marks(state: State, reply: Reply, audio_ts: int | None) -> ReplyMarks:
     cut = cut_ts(state, reply, sources)
     if reply.heard_only or reply.restored:  # only the cut is known of it
         return ReplyMarks(heard_last=cut, cut=cut, done=reply.generation.ended_ts if reply.restored else None)
-    begin, is_begin_estimated = heard_first(reply, sources, audio_ts)
+    begin, known_by = heard_first(reply, sources, audio_ts)
     end, is_end_estimated = heard_last(state, reply, sources) if cut is None else (cut, False)
     return ReplyMarks(
         first=reply.text_ts if reply.text_ts < AFTER_ALL else None,
@@ -240,8 +269,9 @@ def reply_marks(state: State, reply: Reply, audio_ts: int | None) -> ReplyMarks:
         heard_last=end if end is None or begin is None else max(begin, end),
         cut=cut,
         resumed=reply.resumed_ts,
-        is_begin_estimated=is_begin_estimated,
+        is_begin_estimated=known_by == "guess",
         is_end_estimated=is_end_estimated,
+        is_begin_played=known_by == "playback",
     )
 
 
@@ -265,17 +295,20 @@ def ended_ts(state: State, reply: Reply) -> int | None:
     return state.clock_of(reply.producer, ts)
 
 
-def heard_first(reply: Reply, sources: list[Source], audio_ts: int | None) -> tuple[int | None, bool]:
-    """Return when the voice of a reply began, and whether that is an estimate: it never begins before the text."""
+def heard_first(
+    reply: Reply, sources: list[Source], audio_ts: int | None
+) -> tuple[int | None, Literal["playback", "latency", "guess"]]:
+    """Return when the voice of a reply began, and what says so: it never begins before the text."""
     stated = min((one.ts - one.value for one in first_entries(sources, "starts", "audio")), default=None)
-    if stated is None and audio_ts is not None:
-        return audio_ts, False
-    begin = stated
-    if begin is None:
-        begin = min((one.ts - one.value for one in first_entries(sources, "estimated_audio")), default=None)
-    if begin is not None:
-        return max(begin, reply.text_ts), stated is None
-    return (None, False) if reply.text_ts == AFTER_ALL else (reply.text_ts + VOICE_MS, True)
+    if stated is not None:
+        return max(stated, reply.text_ts), "playback"
+    if audio_ts is not None:
+        return audio_ts, "latency"
+    begin = min((one.ts - one.value for one in first_entries(sources, "estimated_audio")), default=None)
+    made = min((one.ts for one in first_entries(sources, "totals")), default=None)
+    if begin is not None or reply.text_ts == AFTER_ALL:
+        return None if begin is None else max(begin, reply.text_ts), "guess"
+    return reply.text_ts + VOICE_MS if made is None else max(made, reply.text_ts), "guess"
 
 
 def heard_last(state: State, reply: Reply, sources: list[Source]) -> tuple[int | None, bool]:
@@ -293,6 +326,56 @@ def count_false_alarms(state: State, turn: Turn) -> int:
     settle(state)
     resumed = (reply for reply in standing_replies(state, turn) if reply.resumed_ts is not None)
     return sum(1 for reply in resumed for _ in false_alarms_of(state, reply, sources_of(state, reply)))
+
+
+class ReplyAfter(NamedTuple):
+    """How long the caller waited for the agent's voice; `by` says what it is known by."""
+
+    ms: float | None = None
+    by: Literal["marks", "reported", "estimate"] | None = None
+
+
+def reply_after(state: State, turn: Turn, replies: Sequence[ReplyMarks] | None = None) -> ReplyAfter:
+    """From the end of the caller's speech to the first audio of the reply to it.
+
+    What playback says goes before the stack's own latency from end to end, and this before what is worked out without.
+    """
+    if not (turn.segments or turn.typed or turn.latencies):
+        return ReplyAfter()
+    first, ms = waited(state, turn, marks_of_replies(state, turn) if replies is None else replies)
+    _, whole = turn_latencies(turn)
+    if whole is not None and (first is None or not first.is_begin_played):
+        return ReplyAfter(whole, "reported")
+    return ReplyAfter() if first is None else ReplyAfter(ms, "estimate" if first.is_begin_estimated else "marks")
+
+
+def waited(state: State, turn: Turn, replies: Sequence[ReplyMarks]) -> tuple[ReplyMarks | None, int]:
+    """Return the first reply to the caller, and how long they waited for it; None where the marks do not tell."""
+    said = [one for one in spoken_segments(state, turn) if one.text and one.final]
+    spoken = [(one.begin, speech_end(one)) for one in said] + [(one.begin, one.begin) for one in turn.typed or ()]
+    began = min(spoken, default=(AFTER_ALL,))[0]
+    pairs = zip(standing_replies(state, turn), replies, strict=True)
+    heard = (one for reply, one in pairs if (one.heard_first or 0) >= began and was_heard(state, reply, one))
+    first = min(heard, key=attrgetter("heard_first"), default=None)
+    if first is None or first.heard_first is None:
+        return None, 0
+    ms = first.heard_first - max(end for begin, end in spoken if begin <= first.heard_first)
+    # A transcript that comes after the reply has begun does not say when its words were.
+    return (None, 0) if ms < 0 else (first, ms)
+
+
+def was_heard(state: State, reply: Reply, marks: ReplyMarks) -> bool:
+    """Return whether anything of a reply was heard, as far as is known."""
+    if marks.cut is None:
+        return True
+    entry = known_reply_entry(state, reply, unfinished=True)
+    return entry is not None and bool(entry.message.content.strip())
+
+
+def reply_afters(state: State) -> list[float]:
+    """How long the caller waited in each turn where that is known, in ms, the shortest first."""
+    found = (reply_after(state, turn).ms for turn in state.turns.values())
+    return sorted(ms for ms in found if ms is not None)
 
 
 def tool_marks(turn: Turn) -> Iterator[ToolMarks]:

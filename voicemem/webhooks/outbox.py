@@ -33,7 +33,7 @@ from voicemem.store.outbox import Attempt, ClaimedDelivery, Endpoint
 from voicemem.store.port import Store
 from voicemem.transcript.messages import Message, order_metadata
 from voicemem.transcript.state import Latency, State
-from voicemem.transcript.turns import compact_number, is_end_to_end, turns
+from voicemem.transcript.turns import compact_number, is_end_to_end, reply_after, turn_report
 
 MAX_TURNS = 200
 """Per webhook event."""
@@ -71,6 +71,11 @@ def left_payload(session: dict[str, Any], stopped_ms: int, reason: str | None) -
 def metrics_payload(session: dict[str, Any], stopped_ms: int, state: State, fields: Contents = "full") -> bytes:
     """The latencies of each turn that has any, in ms; with `standard` only those that Agora has."""
     measured = {number: latencies_of(state.turns[number].latencies or ()) for number in state.turn_numbers}
+    if fields != "standard":
+        for number, latencies in measured.items():
+            after = reply_after(state, state.turns[number])
+            if after.ms is not None:
+                latencies["reply_after_ms"] = after.ms
     if fields == "standard":
         measured = {
             number: {name: latencies[name] for name in STANDARD_LATENCIES if name in latencies}
@@ -92,20 +97,24 @@ def latencies_of(latencies: Sequence[Latency]) -> dict[str, float]:
     return newest
 
 
-def turns_payload(session: dict[str, Any], stopped_ms: int, state: State) -> bytes:
-    """The first turns, in the shape of `/turns` without false alarms, but with latencies by name, as in Agora's."""
-    all_turns = turns(state)
-    first_turns = all_turns[:MAX_TURNS]
+def turns_payload(session: dict[str, Any], stopped_ms: int, state: State, fields: Contents = "full") -> bytes:
+    """The first turns, in the shape of `/turns` without false alarms, but with latencies by name, as in Agora's.
+
+    With `standard` they have only what Agora's have.
+    """
+    first_turns = [turn_report(state, state.turns[number]) for number in state.turn_numbers[:MAX_TURNS]]
+    left_out = ("false_alarms", *(("reply_after_ms", "reply_after_by") if fields == "standard" else ()))
     for turn in first_turns:
-        del turn["false_alarms"]
+        for name in left_out:
+            del turn[name]
         segments = turn["metrics"]["segmented_latency_ms"]
         turn["metrics"]["segmented_latency_ms"] = {segment["name"]: segment["latency"] for segment in segments}
     return orjson.dumps(
         {
             **session,
             "stop_ts": stopped_ms // 1000,
-            "total_turn_count": len(all_turns),
-            "is_truncated": len(all_turns) > MAX_TURNS,
+            "total_turn_count": len(state.turn_numbers),
+            "is_truncated": len(state.turn_numbers) > MAX_TURNS,
             "turns": first_turns,
         }
     )
@@ -368,7 +377,7 @@ class OutboxWorker:
                 return history_payload(session, header.stopped_ms, read_model.current_messages(), contents)
             if delivery.event_type == config.METRICS_EVENT:
                 return metrics_payload(session, header.stopped_ms, read_model.state, contents)
-            return turns_payload(session, header.stopped_ms, read_model.state)
+            return turns_payload(session, header.stopped_ms, read_model.state, contents)
 
         return await self.read_models.compute_as_of(delivery.stream, delivery.position, write, background=True)
 

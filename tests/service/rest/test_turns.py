@@ -29,8 +29,8 @@ async def test_marks_say_when_the_parts_of_a_turn_were(api: RestClient) -> None:
     await api.send(*CALL)
     turn = await turn_of(api, "?marks=true")
     expected: JsonObject = {
-        "user_started": 1000, "user_final": 1400, "llm_first": 1700, "llm_done": 1900, "heard_first": 2000,
-        "heard_last": 3200, "cut": None, "resumed": 2600, "estimated": [],
+        "user_started": 1000, "user_ended": 1400, "user_final": 1400, "llm_first": 1700, "llm_done": 1900,
+        "heard_first": 2000, "heard_last": 3200, "cut": None, "resumed": 2600, "estimated": [],
     }  # fmt: skip
     assert expected == turn["marks"]
     assert [{"name": "weather", "call_id": "a", "started": 1500, "ended": 1650, "failed": True}] == turn["tools"]
@@ -41,9 +41,13 @@ async def test_without_marks_there_are_none(api: RestClient) -> None:
     await api.create()
     await api.send(*CALL)
     turn = await turn_of(api)
-    assert ["agent_id", "channel", "turn_id", "start", "end", "metrics", "false_alarms"] == list(turn)
+    waited = "reply_after_ms", "reply_after_by"
+    assert ["agent_id", "channel", "turn_id", "start", "end", "metrics", *waited, "false_alarms"] == list(turn)
+    assert (600, "marks") == tuple(turn[name] for name in waited)
     assert (1, "ok") == (turn["false_alarms"], turn["end"]["type"])
-    assert 1 == (await api.get("/v1/sessions/s/stats")).json["false_alarms"]
+    statistics = (await api.get("/v1/sessions/s/stats")).json
+    assert 1 == statistics["false_alarms"]
+    assert {"count": 1, "p50": 600, "p90": 600, "p99": 600, "max": 600} == statistics["reply_after"]
 
 
 async def test_a_turn_that_begins_has_no_marks_yet(api: RestClient) -> None:

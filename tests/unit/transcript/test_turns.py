@@ -29,7 +29,16 @@ from voicemem.protocol.events import JournaledEvent
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import DecodedRow, fold_all
 from voicemem.transcript.state import State, decode_state, encode_state
-from voicemem.transcript.turns import ToolMarks, TurnMarks, count_false_alarms, tool_marks, turn_marks, turns
+from voicemem.transcript.turns import (
+    VOICE_MS,
+    ToolMarks,
+    TurnMarks,
+    count_false_alarms,
+    reply_after,
+    tool_marks,
+    turn_marks,
+    turns,
+)
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 
@@ -70,6 +79,8 @@ def test_a_turn_from_voice_to_voice() -> None:
             "e2e_latency_ms": 455.5,
             "segmented_latency_ms": [{"name": name, "latency": latency} for name, latency in latencies],
         },
+        "reply_after_ms": 455.5,
+        "reply_after_by": "reported",
         "false_alarms": 0,
     }
 
@@ -242,7 +253,7 @@ def tool_result(call_id: str, turn: int, ts: int, result: Any = "sunny") -> Any:
 def test_a_turn_of_which_all_is_known() -> None:
     """Every mark is the time of the event that states it, and nothing is an estimate."""
     known = (*ANSWERED, done(1, 1900), tts(1, 2000, audio_ms=0), tts(1, 3000, audio_ms=1000), tts(1, 3200, done=True))
-    assert TurnMarks(1000, 1400, 1700, 1900, 2000, 3200) == marks(*known)
+    assert TurnMarks(1000, 1400, 1400, 1700, 1900, 2000, 3200) == marks(*known)
 
 
 def test_a_position_tells_when_the_audio_began() -> None:
@@ -405,3 +416,60 @@ def test_the_noise_of_a_false_alarm_begins_nothing() -> None:
         turns(state)[-1]["start"],
     )
     assert turns(folded(*played, *noise))[-1]["start"] is None
+
+
+# How long the caller waited
+
+
+def waited(*given_events: Any, turn: int = 1) -> tuple[float | None, str | None]:
+    """How long the reply of a turn was waited for, and what says so."""
+    state = folded(*given_events)
+    return reply_after(state, state.turns[turn])
+
+
+QUESTION = (partial(1, "How", 1000), final(1, "How are you?", 1400))
+REPLIED = (*QUESTION, delta(1, "Fine.", 1700), done(1, 1750))
+
+
+def test_the_wait_for_a_reply_ends_with_its_first_audio() -> None:
+    """Playback says when the voice began; a latency of the stack's goes before a guess by the text."""
+    e2e = metric("e2e", 830)
+    assert (600, "marks") == waited(*REPLIED, tts(1, 2000, audio_ms=0))
+    assert (600, "marks") == waited(*REPLIED, e2e, tts(1, 2600, audio_ms=600))
+    assert (830, "reported") == waited(*REPLIED, e2e)
+    assert (830, "reported") == waited(*REPLIED, e2e, tts(1, 2600, audio_ms=400, estimated=True))
+    assert (300 + VOICE_MS, "estimate") == waited(*REPLIED)
+    assert (550, "estimate") == waited(*REPLIED, tts(1, 1950, total_audio_ms=20), tts(1, 2000, total_audio_ms=900))
+    assert (450, "marks") == waited(*REPLIED, metric("tts_ttfb", 90) | {"ts": 1850})
+
+
+def test_the_wait_begins_when_the_caller_has_stopped() -> None:
+    """The recogniser's own times say when that was; without them the last final does, or typed text."""
+    timed = final(1, "How are you?", 1400) | {"start_ms": 100, "end_ms": 350}
+    played = delta(1, "Fine.", 1700), tts(1, 2000, audio_ms=0)
+    assert (750, "marks") == waited(partial(1, "How", 1000), timed, *played)
+    late = final(1, "How are you?", 2900) | {"start_ms": 0, "end_ms": 300}
+    assert (700, "marks") == waited(partial(1, "How", 1000), *played, late)
+    assert (600, "marks") == waited(partial(1, "How", 1000), timed | {"end_ms": 9000}, *played)
+    assert (600, "marks") == waited(timed, *played)
+    assert (1000, "marks") == waited(typed(1, "How are you?", 1000), *played)
+    assert (100, "marks") == waited(*QUESTION, final(1, "Well?", 1900), *played)
+
+
+def test_a_wait_that_nothing_tells() -> None:
+    """A greeting, a reply that no one heard, one that began before the transcript came, and a turn without one."""
+    greeting = delta(1, "Hello.", 1700), tts(1, 2000, audio_ms=0)
+    assert (None, None) == waited(*greeting)
+    assert (None, None) == waited(*REPLIED, interrupt(1, 2000, heard_text=""))
+    assert (None, None) == waited(partial(1, "How", 1000), *greeting, final(1, "How are you?", 2900))
+    assert (None, None) == waited(*QUESTION)
+    assert (830, "reported") == waited(*QUESTION, metric("e2e", 830))
+
+
+def test_the_wait_is_for_the_first_reply_to_the_words() -> None:
+    """Not for the greeting before them, nor for a second answer; the caller's next words do not count."""
+    greeting = delta(1, "Hello.", 100, item="g"), tts(1, 200, item="g", audio_ms=0), done(1, 150, item="g")
+    first = delta(1, "Let me see.", 1700, item="a"), tts(1, 1800, item="a", audio_ms=0)
+    second = delta(1, "Fine.", 4000, item="b"), tts(1, 4100, item="b", audio_ms=0)
+    later = partial(1, "And", 5000, item="u2"), final(1, "And you?", 5400, item="u2")
+    assert (400, "marks") == waited(*greeting, *QUESTION, *first, *second, *later)

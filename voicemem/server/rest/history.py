@@ -134,6 +134,10 @@ class AgoraTurn(Struct, frozen=True):
 class TurnReport(AgoraTurn, frozen=True):
     """One turn, with what Agora does not tell."""
 
+    reply_after_ms: float | None
+    """From the end of the caller's speech to the first audio of the reply; null where that is not known."""
+    reply_after_by: Literal["marks", "reported", "estimate"] | None
+    """What says so: `marks`, the stack's own latency from end to end, or marks of which one is an estimate."""
     false_alarms: int
     marks: TurnMarks | UnsetType = UNSET
     """With `marks=true`."""
