@@ -334,8 +334,10 @@ MAX_LIVE = 30
 
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:
-    field = next(one for one in FIELDS if one in frame)
-    return FIELDS[field][frame[field]].rule(frame, ts, known)
+    for field, kinds in FIELDS.items():
+        if field in frame:
+            return kinds[frame[field]].rule(frame, ts, known)
+    return ()
 
 
 def closed(ts: int, known: Known) -> Made:
@@ -431,13 +433,14 @@ def tell(
     Each message of the websocket repeats those before it: an element that is as it was is not looked at again. A
     webhook may divide a reply by a tool that the transcript of the websocket had as one.
     """
-    flow, marks = Flow(known), {}
+    flow, seen, marks = Flow(known), known.notes.get("marks", {}), {}
     for place, element in enumerate(elements):
         parted: list[int] = known.notes.get("parted", []) if by_hook else []
+        index, is_last = str(element["index"]), partial and place == len(elements) - 1
         if not by_hook:
-            index, mark = str(element["index"]), mark_of(element, partial and place == len(elements) - 1, known)
-            marks[index] = mark
-            if known.notes.get("marks", {}).get(index) == mark:
+            reply = known.reply(item_of(element["index"])) if element["role"] == "agent" else None
+            marks[index] = mark_of(element, is_last, -1 if reply is None else len(reply.text))
+            if seen.get(index) == marks[index]:
                 continue
         if by_hook and element["role"] == "agent" and (spoken := spoken_before(element, parted, known)) is not None:
             yield from heard_whole(*spoken)
@@ -449,24 +452,24 @@ def tell(
                 length = len(element.get("content", "").strip())
                 known.note("newest", [item, element["index"], length] if by_hook else None)
                 events = agent_element(element, item, reported, flow)
+                said = [one for one in events or () if isinstance(one, LlmDone | LlmDelta) and one.item == item]
+                if said and not by_hook:  # looked at again only if there is more of it by then
+                    marks[index] = mark_of(element, False, len(said[0].text or ""))
             case "user" | "transfer_target":
-                is_last = partial and place == len(elements) - 1
                 events = user_element(element, item, not is_last, reported, flow)
             case _:
                 events = other_element(element, flow)
         if events is None:
-            marks.pop(str(element["index"]), None)
+            marks.pop(index, None)
             break
         yield from events
     if marks != known.notes.get("marks", marks if by_hook else None):
         known.note("marks", marks)
 
 
-def mark_of(element: JsonObject, is_partial: bool, known: Known) -> int:
-    """A mark of what an element of the websocket says, and how much there is of the reply that it may be."""
-    reply = known.reply(item_of(element["index"])) if element["role"] == "agent" else None
-    length = -1 if reply is None else reply.length
-    return checksum((is_partial, length, element))
+def mark_of(element: JsonObject, is_partial: bool, length: int) -> int:
+    """A mark of what an element of the websocket says, and the length of the reply that it is."""
+    return checksum((is_partial and element["role"] != "agent", length, element))
 
 
 def spoken_before(element: JsonObject, parted: list[int], known: Known) -> tuple[KnownReply, int] | None:

@@ -31,11 +31,14 @@ class FoldReply:
         self.reply = reply
         self.item, self.turn, self.begun = known.state.other_items.get(reply.id, reply.item), reply.turn, reply.begin
         self.complete = reply.generation.complete
+        self.generated: str | None = None
         self.found: list[Source] | None = None
 
     @property
     def text(self) -> str:
-        return self.reply.generation.text()
+        if self.generated is None:
+            self.generated = self.reply.generation.text()
+        return self.generated
 
     @property
     def length(self) -> int:
@@ -101,8 +104,8 @@ class FoldKnown:
         self.dialect = dialect
         self.has_clock = has_clock
         self.here, self.next_turn = state.utterance_turn, state.newest_turn + 1
-        self.noted: dict[str, Any] = {}
-        """Notes of this frame: None for what it forgets."""
+        self.noted: dict[str, None] = {}
+        """The keys that this frame has noted or forgotten something under."""
         self.notes: dict[str, Any] = state.notes.get(dialect, NO_NOTES).values
         """The notes with these; a copy, once there are any."""
         self.seen: dict[int, FoldReply] = {}
@@ -119,8 +122,7 @@ class FoldKnown:
             return
         if not self.noted:
             self.notes = self.notes.copy()
-        self.noted.pop(key, None)
-        self.noted[key] = value
+        self.noted[key] = None
         self.notes.pop(key, None)
         if value is not None:
             self.notes[key] = value
@@ -129,18 +131,17 @@ class FoldKnown:
         """Put what was noted into the state; of too much, the oldest goes."""
         if not self.noted:
             return
-        notes = self.state.notes.get(self.dialect)
-        if notes is None:
-            notes = self.state.notes[self.dialect] = Notes()
-        for key, value in self.noted.items():
-            if key in notes.values:
-                notes.size -= size_of(key, notes.values[key])
-            if value is not None:
-                notes.size += size_of(key, value)
+        notes = self.state.notes.setdefault(self.dialect, Notes())
         notes.values = self.notes
+        for key in self.noted:
+            notes.size -= notes.sizes.pop(key, 0)
+            if key in notes.values:
+                notes.sizes[key] = len(msgspec.json.encode((key, notes.values[key])))
+                notes.size += notes.sizes[key]
         while notes.size > MAX_NOTES_BYTES:
             oldest = next(iter(notes.values))
-            notes.size -= size_of(oldest, notes.values.pop(oldest))
+            del notes.values[oldest]
+            notes.size -= notes.sizes.pop(oldest)
 
     def turn_of(self, item: str) -> int | None:
         return self.state.items.get(item)
@@ -194,8 +195,3 @@ def said_in(turn: Turn) -> dict[str, list[int]]:
     for order, text in sorted(spoken + whole + [(one.order, one.text) for one in turn.typed or ()]):
         found.setdefault(" ".join(text.split()), []).append(order)
     return found
-
-
-def size_of(key: str, value: Any) -> int:
-    """The bytes of one note as JSON."""
-    return len(msgspec.json.encode((key, value)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, insort
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any, TypeVar
 
@@ -24,7 +25,7 @@ from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, Column
 
 T = TypeVar("T")
 Key = TypeVar("Key", "ReplyKey", int)
-SNAPSHOT_VERSION = 23_000 + DIALECTS_VERSION
+SNAPSHOT_VERSION = 24_000 + DIALECTS_VERSION
 """The version of these records, of the fold's rules, and of the dialects; snapshots of other versions are ignored."""
 BOUND = 100_000
 """The most segments, replies, interruptions, resumes and traces of a turn, and words of a reply (rule 11)."""
@@ -261,8 +262,10 @@ class Notes(Struct, array_like=True):
 
     values: JsonObject = {}
     """The oldest first."""
+    sizes: dict[str, int] = {}
+    """The bytes of each as JSON."""
     size: int = 0
-    """Their bytes as JSON."""
+    """The sum of these."""
 
 
 class State(Struct, array_like=True, dict=True):
@@ -382,13 +385,10 @@ class State(Struct, array_like=True, dict=True):
         """Return whether an event of this id has come."""
         return id_digest(id) in self.event_ids
 
-    @property
+    @cached_property
     def memo(self) -> Memo:
         """Results worked out before, to be used again; never part of a snapshot."""
-        memo: Memo | None = self.__dict__.get("kept")
-        if memo is None:
-            memo = self.__dict__["kept"] = Memo()
-        return memo
+        return Memo()
 
     def touch(self, reply: Reply) -> None:
         """Note that something arrived about a reply."""

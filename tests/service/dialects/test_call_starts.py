@@ -366,6 +366,17 @@ async def test_a_huge_question_is_no_question(app: App, dialect: str) -> None:
         assert b"memory" not in answered.body
 
 
+@every_row("dialect", STARTS)
+@every_row("number", ["9223372036854775808123", "1e400", "NaN"])
+async def test_a_bad_number_elsewhere_spoils_no_question(app: App, dialect: str, number: str) -> None:
+    """A question with a number that we do not keep is answered as any: the phone is ringing."""
+    await call(app, HEARD)
+    body = json.dumps(STARTS[dialect](NUMBER) | {"filler": 1}).replace('"filler": 1', f'"filler": [{number}]').encode()
+    answered = await ask(RestClient(app), dialect, body)
+    assert 200 == answered.status, answered.body
+    assert "yes" == variables_in(dialect, answered.json)["caller_known"]
+
+
 @asynccontextmanager
 async def slow_reads(app: App) -> AsyncIterator[None]:
     """Reads of the store take a second meanwhile: its threads are busy."""

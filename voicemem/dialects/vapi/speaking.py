@@ -10,7 +10,7 @@ does not say which message of the history it is about, nor what of it was heard.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -207,7 +207,9 @@ def bounded_all(texts: list[Any]) -> list[Any]:
 
 def generated(voice: Voice) -> str:
     full: str = voice.get("full", "").strip()
-    tokens = joined(voice.get("tokens", []), "")
+    if "tokens" not in voice:
+        return full
+    tokens = joined(voice["tokens"], "")
     return tokens if not full or (begins(tokens, full) and len(tokens) > len(full)) else full
 
 
@@ -236,7 +238,7 @@ def is_spoken_out(voice: Voice) -> bool:
     return heard is not None and word_count(heard) >= word_count(full_text(voice))
 
 
-def voice_of(text: str, voices: list[Voice]) -> Voice | None:
+def voice_of(text: str, voices: Sequence[Voice]) -> Voice | None:
     """The reply that a message of the history is about: one that begins as it does, the newest first."""
     texts = ((voice, full_text(voice)) for voice in reversed(voices))
     return next((voice for voice, full in texts if full and (begins(full, text) or begins(text, full))), None)
@@ -303,9 +305,11 @@ def is_about(cut: Cut, noted: NotedMessage, text: str, known: Known) -> bool:
     at, start, end = cut["ts"], noted.get("time"), noted.get("end")
     if cut.get("item") is not None:
         return bool(cut["item"] == noted["item"]) and (at is None or end is None or end <= at + SETTLE_MS)
-    voice = voice_of(text, voices_of(known))
-    if voice is not None and voice.get("by") == cut["number"] and (at is None or start is None or start <= at):
-        return True
+    voices = known.notes.get("voices", ())
+    if any(one.get("by") == cut["number"] for one in voices) and (at is None or start is None or start <= at):
+        voice = voice_of(text, voices)
+        if voice is not None and voice.get("by") == cut["number"]:
+            return True
     if at is None or start is None:
         bots = known.notes.get("bots") or ()
         return not cut.get("waits") and (not bots or bots[-1]["item"] == noted["item"])
@@ -319,7 +323,7 @@ def is_about(cut: Cut, noted: NotedMessage, text: str, known: Known) -> bool:
 def mark_cut(cut: Cut, noted: NotedMessage, full: str, known: Known) -> Iterator[MadeEvent]:
     """The interruption of a message, with what of it was heard: what the history has, or the words that were spoken."""
     spoken = full[: noted["spoken"]]
-    voice = voice_of(spoken, voices_of(known))
+    voice = voice_of(spoken, known.notes.get("voices", ()))
     words = None if voice is None else heard_text(voice)
     if noted["spoken"] < len(full) or words is None:
         yield Interrupt(item=noted["item"], heard_text=spoken, more=True, ts=cut["when"])

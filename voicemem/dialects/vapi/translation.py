@@ -62,6 +62,8 @@ MAX_LIVE = 40
 """Turns of live transcripts that are looked through for one that a message of the history repeats."""
 MAX_LOOKED = 16_000
 """Characters at the end of a message in which a late transcript is looked for."""
+VOICES = "voices"
+"""Where the mark of what live messages have said of the agent's stands among those of messages."""
 MAX_CALLS = 60
 """Calls of tools that one message may report."""
 
@@ -281,15 +283,14 @@ def read_messages(messages: list[JsonObject], stamp: int | None, reported: bool,
     """Return what messages of a history say that is new; up to one that this frame may not begin any more.
 
     Each history repeats those before it: a message that is as it was is not looked at again, unless live messages have
-    said more since.
+    said more of the agent's since.
     """
     flow, seen = Flow(known), known.notes.get("marks", {})
     marks: dict[str, int] = {}
-    live = checksum(known.notes.get("voices", ()))
+    has_new_voices = seen.get(VOICES) != checksum(known.notes.get("voices", ()))
     for message in messages:
-        mark = checksum((live, message))
-        item = frames.item_of(message)
-        if seen.get(item) == mark and not reported:
+        mark, item = checksum(message), frames.item_of(message)
+        if seen.get(item) == mark and not reported and not (has_new_voices and message["role"] == "bot"):
             marks[item] = mark
             continue
         match message["role"]:
@@ -303,6 +304,7 @@ def read_messages(messages: list[JsonObject], stamp: int | None, reported: bool,
             break
         marks[item] = mark
         yield from events
+    marks[VOICES] = checksum(known.notes.get("voices", ()))
     if marks != seen and len(messages) > 1:
         known.note("marks", marks)
 

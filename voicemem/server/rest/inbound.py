@@ -10,10 +10,10 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from voicemem.context.call_starts import LONGEST_S
 from voicemem.dialects.call_starts import CALL_STARTS, CallStart, StartAnswer
-from voicemem.dialects.dialect import Dialect, Verify
-from voicemem.errors import InvalidFrame, Refused, StoreUnavailable, VoicememError
+from voicemem.dialects.dialect import Dialect, MalformedFrame, Verify
+from voicemem.dialects.reading import json_object
+from voicemem.errors import Refused, StoreUnavailable, VoicememError
 from voicemem.observer.vendors import find_vendor
-from voicemem.protocol.codec import decode_body
 from voicemem.protocol.types import JsonObject, Name, Reason, SessionId, matching
 from voicemem.security.access import DEFAULT_PROJECT, Gate, Grant
 from voicemem.security.audit import Act, audit
@@ -148,10 +148,9 @@ def start_in(dialect: str, body: bytes) -> CallStart | None:
     if asks is None or asks.mark not in body or len(body) > MAX_START_BYTES:
         return None
     try:
-        value = decode_body(body, MAX_START_BYTES)
-    except (Refused, InvalidFrame):  # which is said to senders that show a credential
+        return asks.read(json_object(body, MAX_START_BYTES))
+    except MalformedFrame:  # which is said to senders that show a credential
         return None
-    return asks.read(value) if isinstance(value, dict) else None
 
 
 async def answer_start(

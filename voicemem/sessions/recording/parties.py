@@ -19,11 +19,13 @@ RUN = re.compile(rf"\+?\d[\d\s().\-/]{{{MIN_DIGITS - 2},}}\d")
 """What may be a number, in any spelling."""
 
 
+def may_have_number(payload: bytes, numbers: Sequence[str]) -> bool:
+    """Return whether a frame may have one of these numbers (their digits) in it, in any spelling."""
+    return any(number[-2:].encode() in payload for number in numbers)
+
+
 def hide_in_frame(dialect: Dialect, content: JsonObject, numbers: Sequence[str]) -> JsonObject:
-    """A reduced frame without these numbers (their digits), but for what was said; the same where it has none."""
-    payload = ENCODER.encode(content)
-    if not any(number[-2:].encode() in payload for number in numbers):
-        return content
+    """A reduced frame without these numbers, but for what was said."""
     speech = {(id(text.holder), text.key) for text in dialect.texts(content) if text.form != "value"}
 
     def hide(value: Any) -> Any:

@@ -6,7 +6,7 @@ Another stack's frames are first reduced to what their dialect keeps.
 import asyncio
 import hmac
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeGuard, cast
@@ -38,7 +38,7 @@ from voicemem.sessions.recording.batches import (
     validated_update,
 )
 from voicemem.sessions.recording.commits import NO_UNIX_MS, Commits, is_no_unix_ms, log_session
-from voicemem.sessions.recording.parties import RUN, hide_in_frame, hide_in_text, international_in
+from voicemem.sessions.recording.parties import RUN, hide_in_frame, hide_in_text, international_in, may_have_number
 from voicemem.sessions.recording.redaction import Redaction
 from voicemem.sessions.schema_worker import SCHEMA_WORKER
 from voicemem.store.admission import check_producer
@@ -98,12 +98,18 @@ class FrameReducer:
         if frame is None and event.seq is None:
             self.count(event.dialect, result)
             return None
-        frame = None if frame is None else self.nameless(dialect, frame, sender, event.frame)
+        numbers: Sequence[str] = ()
+        if frame is not None:
+            frame, numbers = self.nameless(dialect, frame, sender, event.frame)
         kept = kept_event(event, frame)
         if kept.seq is None and kept.id is not None and is_known is not None and is_known(kept):
             self.count(event.dialect, "repeated")
             return None
         payload = ENCODER.encode(kept)
+        if frame is not None and may_have_number(payload, numbers):
+            frame = frame._replace(content=hide_in_frame(dialect, frame.content, numbers))
+            kept = kept_event(event, frame)
+            payload = ENCODER.encode(kept)
         if len(payload) > MAX_FRAME_BYTES:
             return self.refuse(event, TOO_LONG)
         if may_have_large_number(payload) and has_large_integer(kept.frame):
@@ -115,8 +121,10 @@ class FrameReducer:
         """An id that a repeat has too, and from which nothing that was said can be computed without the store."""
         return hmac.digest(self.secret, b"frame " + said, "sha256").hex()[:ID_DIGITS]
 
-    def nameless(self, dialect: Dialect, frame: Frame, sender: SenderState, raw: RawFrame) -> Frame:
-        """A frame without numbers of the call's parties, and with an id from which no text can be computed.
+    def nameless(
+        self, dialect: Dialect, frame: Frame, sender: SenderState, raw: RawFrame
+    ) -> tuple[Frame, Sequence[str]]:
+        """A frame with ids that have no number of a party's, and from which no text can be computed; and the numbers.
 
         In ids a number stays one of its own.
         """
@@ -128,19 +136,15 @@ class FrameReducer:
         if frame.session_id is not None:
             numbers = (*numbers, *international_in(frame.session_id))
         if not numbers:
-            return frame
+            return frame, ()
 
         def in_id(text: str | None) -> str | None:
             if text is None or hide_in_text(text, numbers) == text:
                 return text
             return hide_in_text(text, numbers, self.keyed_id(text.encode(errors="replace")))
 
-        return frame._replace(
-            content=hide_in_frame(dialect, frame.content, numbers),
-            session_id=in_id(frame.session_id),
-            id=in_id(frame.id),
-            end=None if frame.end is None else hide_in_text(frame.end, numbers),
-        )
+        end = None if frame.end is None else hide_in_text(frame.end, numbers)
+        return frame._replace(session_id=in_id(frame.session_id), id=in_id(frame.id), end=end), numbers
 
     def refuse(self, event: FrameEvent, detail: str) -> RejectedEvent:
         self.count(event.dialect, "malformed")
