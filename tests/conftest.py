@@ -13,6 +13,7 @@ from tests.support import profiles  # noqa: E402
 from tests.support.needs import needs  # noqa: E402
 
 profiles.register()
+gc.disable()  # until all is collected: what collection makes stays, and is looked at again and again
 
 ADDRESS = re.compile("0x[0-9a-f]{9,}")
 
@@ -35,3 +36,4 @@ def pytest_collection_finish() -> None:
     """What was collected stays until the end: no collection of garbage need look at it again."""
     gc.collect()
     gc.freeze()
+    gc.enable()

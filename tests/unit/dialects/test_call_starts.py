@@ -7,10 +7,8 @@ import time
 from typing import Any, get_type_hints
 
 import pytest
-from elevenlabs.types import ConversationInitiationClientDataInternal
 from hypothesis import given
 from hypothesis import strategies as st
-from retell.types import call_create_phone_call_params as retell_params
 
 from tests.support.callers.call_starts import SECRETS, STARTS, credential_of, start_of
 from tests.support.rows import every_row
@@ -116,6 +114,8 @@ def test_a_public_key_is_32_bytes_in_base64() -> None:
 
 def test_retell_takes_texts_alone() -> None:
     """Its SDK has variables of a call as a mapping of texts to texts."""
+    from retell.types import call_create_phone_call_params as retell_params  # two seconds
+
     start = CALL_STARTS["retell"].read(STARTS["retell"](NUMBER))
     assert start is not None
     answer = CALL_STARTS["retell"].answer(start, StartAnswer(VARIABLES, "ann"))["call_inbound"]
@@ -127,6 +127,8 @@ def test_retell_takes_texts_alone() -> None:
 
 def test_elevenlabs_takes_texts_numbers_and_booleans() -> None:
     """Its SDK's type for what a conversation begins with reads the answer."""
+    from elevenlabs.types import ConversationInitiationClientDataInternal
+
     start = CALL_STARTS["elevenlabs-agents"].read(STARTS["elevenlabs-agents"](NUMBER))
     assert start is not None
     answer = CALL_STARTS["elevenlabs-agents"].answer(start, StartAnswer(VARIABLES))

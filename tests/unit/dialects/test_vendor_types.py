@@ -115,6 +115,7 @@ def retell_types() -> Types:
     return names([phone_call_response.PostSessionTranscriptWithToolCall], "role"), {*retell.KEPT}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("types_of", "expected"),
     [

@@ -146,6 +146,7 @@ def words(rows: list[DecodedRow]) -> tuple[list[str], Any]:
     return [str(one.metadata.get("original", one.content)) for one in messages(state)], state.ignored
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", DIALECTS)
 def test_the_fold_takes_whatever_is_kept(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call with one wrong value has the words that it has without that, and no event of it is left out."""

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from tests.support.profiles import examples
 from tests.support.random_calls.gateway import RandomAgent, Way
 from tests.support.rows import every_row
 from tests.support.samples.formats import SEED_CALL, memories, message_of, tool_use_of, tool_uses
@@ -141,7 +142,7 @@ class StrictAgent(RandomAgent):
         return new
 
 
-@settings(max_examples=20)
+@examples(0.2)
 @given(st.sampled_from(["whole", "since the last request", "new messages"]), st.booleans(), st.randoms())
 def test_random_sessions_are_taken(way: Way, few_words: bool, chance: Random) -> None:
     """With tools, fillers, interruptions, speech under way and everything forgotten, under every policy."""
