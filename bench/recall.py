@@ -163,7 +163,7 @@ def overall(recalls: Recalls, depth: int) -> float:
 
 
 async def search(
-    store: Store, user: str, text: str, limit: int, now_ms: int = 1_780_000_000_000
+    store: Store, user: str | None, text: str, limit: int, now_ms: int = 1_780_000_000_000
 ) -> list[tuple[int, int]]:
     query = TranscriptQuery(
         Scope("p", user_id=user).query(), query_words(text), limit=limit, question=text, now_ms=now_ms

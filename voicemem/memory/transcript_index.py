@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 from voicemem.errors import SessionQuarantined, StoreUnavailable
 from voicemem.runtime import Clock, NodeToken
-from voicemem.search.passages import has_unheard, passages_in, turns_after
+from voicemem.search.passages import Passage, has_unheard, passages_in, turns_after
+from voicemem.sessions.off_loop import check_budget
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.recording.commits import CommitFeed
@@ -197,10 +198,14 @@ def heard_messages(stream: Stream, known: Indexed | None, read_model: ReadModel)
     else:
         turns, since = changed | known.unheard_turns, known.position
         turns |= {later for number in turns for later in turns_after(state, number)}
-    passages = {number: passages_in(state, number) for number in turns}
-    unheard = frozenset(number for number in turns if has_unheard(state, number))
+    passages, unheard = dict[int, list[Passage]](), set[int]()
+    for number in turns:
+        check_budget()
+        passages[number] = passages_in(state, number)
+        if has_unheard(state, number):
+            unheard.add(number)
     update = TranscriptUpdate(stream.key, position, scope_of(stream), stream.started_ms, passages, since)
-    return update, Indexed(position, unheard, state.forgotten)
+    return update, Indexed(position, frozenset(unheard), state.forgotten)
 
 
 async def index_forever(indexer: TranscriptIndexer) -> None:

@@ -12,7 +12,9 @@ from voicemem.runtime import FairQueue
 
 T = TypeVar("T")
 BUDGET_S = 5.0
-"""CPU seconds of one piece of work."""
+"""CPU seconds of one piece of work, beside those for its size."""
+BUDGET_S_PER_BYTE = 0.2 / 1024**2
+"""CPU seconds for each byte of the journal that work is on: several times as long as all that is made of it takes."""
 THREADS, BACKGROUND_THREADS = 2, 1
 """How many pieces of work run at a time: those that a caller waits for, and others, such as those of exports."""
 SLICE_S = 0.05
@@ -52,7 +54,8 @@ def check_budget() -> None:
 class OffLoop:
     """Runs work off the event loop: each piece on a thread of its own, a few at a time, projects in turn.
 
-    `budget_s` is in seconds of the thread's own CPU time, so that a busy machine does not matter.
+    `budget_s` is in seconds of the thread's own CPU time, so that a busy machine does not matter; a piece of work has
+    that, and more in proportion to the bytes that it is on.
     """
 
     def __init__(self, budget_s: float = BUDGET_S) -> None:
@@ -60,23 +63,26 @@ class OffLoop:
         self.queue = FairQueue(THREADS)
         self.background_queue = FairQueue(BACKGROUND_THREADS)
 
-    async def run(self, work: Callable[[], T], background: bool = False, owner: str | None = None) -> T:
-        """The result of some work of a project. Raises what it raises, and `BudgetExhausted`.
+    async def run(
+        self, work: Callable[[], T], background: bool = False, owner: str | None = None, size: int = 0
+    ) -> T:
+        """The result of some work of a project, on `size` bytes. Raises what it raises, and `BudgetExhausted`.
 
         Work that is cancelled stops at its next check of the budget: what it changes must not be used then. Work that
         checks nothing is left behind, and its place is free for others.
         """
         queue = self.background_queue if background else self.queue
         await queue.enter(owner)
-        piece = Work(work, asyncio.get_running_loop(), self.budget_s, queue, owner)
-        look_s = min(MAX_LOOK_S, self.budget_s)
+        budget_s = self.budget_s + size * BUDGET_S_PER_BYTE
+        piece = Work(work, asyncio.get_running_loop(), budget_s, queue, owner)
+        look_s = min(MAX_LOOK_S, budget_s)
         piece.thread.start()
         try:
             while True:
                 done, _ = await asyncio.wait((piece.ended,), timeout=look_s)
                 if done:
                     return piece.ended.result()
-                if piece.cpu_s() > self.budget_s * LOST_AFTER:
+                if piece.cpu_s() > budget_s * LOST_AFTER:
                     raise BudgetExhausted
         finally:
             piece.stop()

@@ -51,6 +51,8 @@ class Plan(Struct, kw_only=True):
     """Connections; the sessions are spread over them evenly."""
     turns: int
     """Turns of each session, sent before `Filled`."""
+    name: str = "bench"
+    """What the ids of the sessions begin with."""
     long_sessions: int = 0
     """How many of the first sessions are longer."""
     long_turns: int = 0
@@ -69,6 +71,7 @@ class Paced(Struct, kw_only=True):
     events: int
     p50_ms: float
     p99_ms: float
+    worst_ms: float
     server_cpu_s: float
     server_rss_mib: float
     late_p99_ms: float
@@ -135,7 +138,7 @@ class Crowd:
             async with places:
                 connection = await websocket.connect(plan.host, plan.port, plan.path)
                 for number in range(first, min(first + per_connection, plan.sessions)):
-                    line = connection.line(f"bench-{number:05}", self.note)
+                    line = connection.line(f"{plan.name}-{number:05}", self.note)
                     settings = plan.settings[number % len(plan.settings)] if plan.settings else {}
                     await line.open(settings)
                     senders.append(Sender(line, self.calls[number % VARIANTS], per_connection > 1))
@@ -179,6 +182,7 @@ class Crowd:
             events=len(self.samples),
             p50_ms=percentile(self.samples, 0.5) * 1000,
             p99_ms=percentile(self.samples, 0.99) * 1000,
+            worst_ms=max(self.samples, default=(0.0, 1))[0] * 1000,
             server_cpu_s=(after.server_cpu or 0.0) - (before.server_cpu or 0.0),
             server_rss_mib=after.server_rss or 0.0,
             late_p99_ms=percentile(late, 0.99) * 1000,

@@ -88,8 +88,8 @@ class ReadModelCache:
     ) -> None:
         """Create an empty cache.
 
-        A piece of work off the event loop may take `cpu_budget_s` seconds of CPU; a session that takes longer, or
-        fails, is quarantined. `count_ignored` is called with a bound and how many events the fold has left out because
+        A piece of work off the event loop may take `cpu_budget_s` seconds of CPU, and more for a long journal; a
+        session that takes longer, or fails, is quarantined. `count_ignored` is called with a bound and how many events the fold has left out because
         of it.
         """
         self.store = store
@@ -333,8 +333,10 @@ class ReadModelCache:
         Whatever stops the work half-way, the read model is dropped, and never shown. Raises `SessionQuarantined`.
         """
         try:
-            owner = None if read_model is None else read_model.owner
-            return await self.off_loop.run(work, background, owner) if off_loop else work()
+            if not off_loop:
+                return work()
+            owner, size = (None, 0) if read_model is None else (read_model.owner, read_model.folded_bytes)
+            return await self.off_loop.run(work, background, owner, size)
         except Exception as error:
             if isinstance(error, VoicememError) and not isinstance(error, DamagedEntry):
                 raise
@@ -365,7 +367,7 @@ class ReadModelCache:
             if read_model.folded_bytes <= LARGE_BYTES:
                 return None if read_model.lock.locked() else work()
             async with read_model.lock:
-                return await self.off_loop.run(work, owner=read_model.owner)
+                return await self.off_loop.run(work, owner=read_model.owner, size=read_model.folded_bytes)
         except Exception as error:
             LOG.warning("A snapshot could not be made: %s", type(error).__name__)
             return None

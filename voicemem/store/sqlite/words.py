@@ -6,6 +6,9 @@ the row, from how words are made of a text, and from a secret of the store. Wher
 `make_words` makes those of memories again; the index is another one then. SQLite's option `contentless_delete`, which
 needs no text, would leave the words of what was deleted in the file.
 
+A text has each of its words twice, marked with whose it is: its project's, and in columns of their own its user's. So a
+user's search costs what the user has said, however many others there are.
+
 FTS5's own `bm25` counts how rare a word is over the whole table, so that scores would say what other projects have. The
 search looks up which texts of the scope have each word, and takes how often (`frequencies`) for those with the rarest
 words alone: however many others there are, these are the best.
@@ -23,7 +26,7 @@ from voicemem.search.passages import ABOUT_WEIGHT, BEFORE_WEIGHT, Passage, day_w
 from voicemem.search.words import WORDS_VERSION, QueryWord
 from voicemem.store.database import Connection, Database, Row
 from voicemem.store.memories import COLUMNS, MemoryFullText, MemoryRow, MemorySearch, row_of_values
-from voicemem.store.scopes import QueryScope, query_terms, scope_terms
+from voicemem.store.scopes import QueryScope, Scope, scope_term, scope_terms
 from voicemem.store.transcript_index import MAX_LOOKS, PASSAGE_COLUMNS, IndexedSession, MessageFullText
 from voicemem.store.transcript_search import TranscriptQuery
 
@@ -32,26 +35,50 @@ K1, B = 1.2, 0.75
 CANDIDATES = 150
 """Texts with the rarest words of a query, of which the frequencies are taken first; the others come behind them."""
 FREQUENCIES = "frequencies"
+CONSONANTS = str.maketrans("0123456789abcdef", "bcdfghjklmnpqrst")
+"""A mark has no vowels and no digits, so that its word is stemmed as it would be alone."""
+MARK_LENGTH = 20
+
+
+def mark_of(kind: str, project: str, value: str, secret: bytes) -> str:
+    """The beginning of each word of a project's (`p`) or a user's (`u`) texts."""
+    return scope_term(kind, project, value, secret)[1 : MARK_LENGTH + 1].translate(CONSONANTS)
+
+
+def marked(scope: Scope, secret: bytes, **texts: Sequence[str]) -> dict[str, str]:
+    """The values of the columns of a text: the terms of its scope, and its words by column, with each mark."""
+    values = {"scope": " ".join(scope_terms(scope, secret)[1:])}
+    marks = {"": mark_of("p", scope.project, "", secret), "own_": ""}
+    if scope.user_id is not None:
+        marks["own_"] = mark_of("u", scope.project, scope.user_id, secret)
+    for column, mark in marks.items():
+        for name, words in texts.items():
+            values[column + name] = " ".join([mark + word for word in words]) if mark else ""
+    return values
 
 
 def frequencies(row: apsw.FTS5ExtensionApi, *given: Any) -> bytes:
-    """How many words a row has, then the weighted count of each phrase of the query.
+    """How many words a row has, then the weighted count of each word of the query.
 
-    `given` are how many phrases come first that are of the scope, and the weights of the columns behind that of it.
+    `given` are how many phrases come first that are of the scope, how many are of each word, and the weights of the
+    columns behind that of the scope; those behind them have the same words with other marks.
     """
-    first, weights = int(given[0]), given[1:]
-    counts = array("d", [row.column_size(-1) - row.column_size(0)])
-    for phrase in range(first, row.phrase_count):
-        columns = row.phrase_columns(phrase)
-        if not columns:
-            counts.append(0.0)
-        elif len(columns) == 1:
-            (column,) = columns
-            counts.append(weights[column - 1] * len(row.phrase_column_offsets(phrase, column)))
-        else:
-            found = row.phrase_locations(phrase)
-            counts.append(sum(weights[column - 1] * len(found[column]) for column in columns))
+    first, each, weights = int(given[0]), int(given[1]), given[2:]
+    counts = array("d", [sum(row.column_size(column) for column in range(1, len(weights) + 1))])
+    for phrase in range(first, row.phrase_count, each):
+        counts.append(sum(frequency(row, one, weights) for one in range(phrase, phrase + each)))
     return counts.tobytes()
+
+
+def frequency(row: apsw.FTS5ExtensionApi, phrase: int, weights: Sequence[float]) -> float:
+    columns = row.phrase_columns(phrase)
+    if not columns:
+        return 0.0
+    if len(columns) == 1:
+        (column,) = columns
+        return weights[(column - 1) % len(weights)] * len(row.phrase_column_offsets(phrase, column))
+    found = row.phrase_locations(phrase)
+    return sum(weights[(column - 1) % len(weights)] * len(found[column]) for column in columns)
 
 
 class Hit(NamedTuple):
@@ -98,7 +125,7 @@ def hits_of(rows: Sequence[Row], rarities: Sequence[float]) -> Iterator[Hit]:
 
 
 FIND_MEMORIES = f"""
-    select m.number, m.created_ms, m.id, {FREQUENCIES}(memory_words, {{scope}}, 1.0, {ABOUT_WEIGHT})
+    select m.number, m.created_ms, m.id, {FREQUENCIES}(memory_words, {{phrases}}, 1.0, {ABOUT_WEIGHT})
     from memory_words cross join memories m on m.number = memory_words.rowid
     where memory_words match :match and +memory_words.rowid in :numbers and {{conditions}}
 """
@@ -107,10 +134,13 @@ FIND_WORD = "select rowid from {table} where {table} match :match"
 COUNT_MEMORIES = "select count(*) from memories where removed_ms is null"
 SELECT_MEMORIES = f"select number, {COLUMNS} from memories m where number in :numbers"
 SELECT_NUMBER = "select number from memories where stream = :stream and id = :id"
-INSERT_WORDS = "insert into memory_words (rowid, scope, said, about) values (:number, :scope, :said, :about)"
+INSERT_WORDS = """
+    insert into memory_words (rowid, scope, said, about, own_said, own_about)
+    values (:number, :scope, :said, :about, :own_said, :own_about)
+"""
 DELETE_WORDS = """
-    insert into memory_words (memory_words, rowid, scope, said, about)
-    values ('delete', :number, :scope, :said, :about)
+    insert into memory_words (memory_words, rowid, scope, said, about, own_said, own_about)
+    values ('delete', :number, :scope, :said, :about, :own_said, :own_about)
 """
 CLEAR_WORDS = "insert into memory_words (memory_words) values ('delete-all')"
 SELECT_BATCH = f"select number, {COLUMNS} from memories m where number > :after order by number limit :limit"
@@ -142,8 +172,8 @@ class SqliteMemoryWords(MemoryFullText):
     def find(
         self, connection: Connection, search: MemorySearch, conditions: str, values: dict[str, Any], limit: int
     ) -> list[Row]:
-        words = ScopeWords(connection, "memory_words", "{said about}", query_terms(search.scope, self.secret))
-        sql = FIND_MEMORIES.format(conditions=conditions, scope=sum(map(len, words.terms)))
+        words = ScopeWords(connection, "memory_words", search.scope, self.secret)
+        sql = FIND_MEMORIES.format(conditions=conditions, phrases=words.phrases)
         match = words.match(search.words)
 
         def frequencies_of(numbers: Sequence[int]) -> list[Row]:
@@ -157,7 +187,7 @@ class SqliteMemoryWords(MemoryFullText):
 
     def words_of(self, row: MemoryRow) -> dict[str, str]:
         said, about = row.words
-        return {"scope": " ".join(scope_terms(row.scope, self.secret)), "said": said, "about": about}
+        return marked(row.scope, self.secret, said=said.split(), about=about.split())
 
     def make_words(self, connection: Connection) -> None:
         """Make the words of all memories again, unless they are those that this program makes with this secret."""
@@ -175,7 +205,7 @@ class SqliteMemoryWords(MemoryFullText):
         connection.execute(SAVE_WORDS, version=version)
 
 
-INDEX_VERSION = 4_000 + WORDS_VERSION
+INDEX_VERSION = 5_000 + WORDS_VERSION
 """An index of another version is made again."""
 SCHEMA = f"""
 begin;
@@ -197,21 +227,27 @@ create table transcript_vectors (
     stream integer not null, turn integer not null, number integer not null, said_ms integer not null,
     embedder integer not null, vector blob, primary key (stream, turn, number)
 ) strict;
-create virtual table words using fts5 (scope, said, before, day, content='', tokenize='porter ascii');
+create virtual table words using fts5 (
+    scope, said, before, day, own_said, own_before, own_day, content='', tokenize='porter ascii'
+);
 insert into words (words, rank) values ('secure-delete', 1);
 pragma user_version = {INDEX_VERSION};
 commit;
 """
 SELECT_IDS = "select turn, number, id from transcript_messages where stream = :key and turn in :turns"
-ADD = "insert into words (rowid, scope, said, before, day) values (:id, :scope, :said, :before, :day)"
+ADD = """
+    insert into words (rowid, scope, said, before, day, own_said, own_before, own_day)
+    values (:id, :scope, :said, :before, :day, :own_said, :own_before, :own_day)
+"""
 """Without a select: FTS5 would write a segment of its index for each such statement."""
 SELECT_REMOVED = f"select id, {PASSAGE_COLUMNS} from transcript_messages where stream = :key and {{where}}"
 REMOVE = """
-    insert into words (words, rowid, scope, said, before, day) values ('delete', :id, :scope, :said, :before, :day)
+    insert into words (words, rowid, scope, said, before, day, own_said, own_before, own_day)
+    values ('delete', :id, :scope, :said, :before, :day, :own_said, :own_before, :own_day)
 """
 CLEAR = "insert into words (words) values ('delete-all')"
 FIND = f"""
-    select id, said_ms, id, {FREQUENCIES}(words, {{scope}}, 1.0, {BEFORE_WEIGHT}, 1.0)
+    select id, said_ms, id, {FREQUENCIES}(words, {{phrases}}, 1.0, {BEFORE_WEIGHT}, 1.0)
     from words join transcript_messages on id = words.rowid
     where words match :match and +words.rowid in :numbers and said_ms >= :since_ms and said_ms < :until_ms
 """
@@ -238,9 +274,8 @@ class SqliteMessageWords(MessageFullText):
         return self.opened_with
 
     def words_of(self, session: IndexedSession, passage: Passage) -> dict[str, str]:
-        said, before, day = (" ".join(words) for words in indexed_words(passage, day_words(session.started_ms)))
-        scope = " ".join(scope_terms(session.scope, self.secret))
-        return {"scope": scope, "said": said, "before": before, "day": day}
+        said, before, day = indexed_words(passage, day_words(session.started_ms))
+        return marked(session.scope, self.secret, said=said, before=before, day=day)
 
     def add(self, connection: Connection, session: IndexedSession, passages: Sequence[Passage]) -> None:
         turns = list({one.turn_id for one in passages})
@@ -256,8 +291,8 @@ class SqliteMessageWords(MessageFullText):
         connection.execute(CLEAR)
 
     def find(self, connection: Connection, query: TranscriptQuery) -> list[Row]:
-        words = ScopeWords(connection, "words", "{said before day}", query_terms(query.scope, self.secret))
-        sql, match = FIND.format(scope=sum(map(len, words.terms))), words.match(query.words)
+        words = ScopeWords(connection, "words", query.scope, self.secret)
+        sql, match = FIND.format(phrases=words.phrases), words.match(query.words)
         page, (clauses, whose) = query.values, query.scope.conditions()
         limit, offset = page.pop("limit"), page.pop("offset")
 
@@ -273,30 +308,38 @@ class SqliteMessageWords(MessageFullText):
     def find_sessions(
         self, connection: Connection, scope: QueryScope, words: Sequence[QueryWord], limit: int
     ) -> list[int]:
-        match = match_expression(query_terms(scope, self.secret), "said", words, " AND ")
+        match = ScopeWords(connection, "words", scope, self.secret).match(words, " AND ", "{said own_said} : ")
         rows = connection.rows(FIND_SESSIONS, match=match, looks=MAX_LOOKS)
         return list(dict.fromkeys(key for (key,) in rows))[:limit]
 
 
-class ScopeWords(NamedTuple):
-    """The look-ups of words in the texts of a scope, in some columns of a table of FTS5."""
+class ScopeWords:
+    """The look-ups of words in the texts of a scope, in a table of FTS5; no text of another scope is looked at."""
 
-    connection: Connection
-    table: str
-    columns: str
-    terms: Sequence[tuple[str, ...]]
+    def __init__(self, connection: Connection, table: str, scope: QueryScope, secret: bytes) -> None:
+        self.connection = connection
+        self.table = table
+        whose = [("u", user_id) for user_id in scope.user_ids] or [("p", "")]
+        self.marks = [mark_of(kind, scope.project, value, secret) for kind, value in whose]
+        parts = [("n", scope.namespace), ("s", scope.session_id)]
+        self.terms = [scope_term(kind, scope.project, value, secret) for kind, value in parts if value is not None]
 
-    def match(self, words: Sequence[QueryWord]) -> str:
-        return match_expression(self.terms, self.columns, words, " OR ")
+    @property
+    def phrases(self) -> str:
+        """How many phrases of an expression come before the words, and how many are of each word."""
+        return f"{len(self.terms)}, {len(self.marks)}"
+
+    def match(self, words: Sequence[QueryWord], operator: str = " OR ", columns: str = "") -> str:
+        """The expression that FTS5 looks up."""
+        expression = [f"scope : \"{term}\"" for term in self.terms]
+        return " AND ".join([*expression, f"{columns}({operator.join(map(self.with_marks, words))})"])
+
+    def with_marks(self, word: QueryWord) -> str:
+        end = " *" if word.is_prefix else ""
+        phrases = [f'"{mark}{word.text}"{end}' for mark in self.marks]
+        return f"({' OR '.join(phrases)})"
 
     def rows_by_word(self, words: Sequence[QueryWord]) -> list[list[Row]]:
         """The numbers of the rows that have each word, one each."""
         sql = FIND_WORD.format(table=self.table)
         return [self.connection.rows(sql, match=self.match([word])) for word in words]
-
-
-def match_expression(terms: Sequence[tuple[str, ...]], columns: str, words: Sequence[QueryWord], operator: str) -> str:
-    """The expression that FTS5 looks up: the terms of a scope, and words in columns; so no other scope is looked at."""
-    found = operator.join(f'"{word.text}"{" *" if word.is_prefix else ""}' for word in words)
-    whose = (" OR ".join(f'"{term}"' for term in group) for group in terms)
-    return " AND ".join([*(f"scope : ({group})" for group in whose), f"{columns} : ({found})"])

@@ -180,6 +180,21 @@ async def test_messages_that_take_too_long_are_interrupted(
     assert QuarantineEntry("too_slow", NOW, FOLD_VERSION) == await read_models.quarantined.find(stream.key)
 
 
+async def test_work_on_a_long_journal_may_take_longer(store: InMemoryStore, read_models: ReadModelCache) -> None:
+    """Work in the background that would be too much for a short call does not quarantine a long one."""
+    short = await call(store, *spoken(1))
+    long = await call(store, *(final(number, "word " * 20_000, NOW + number) for number in range(1, 41)))
+
+    def slow(read_model: ReadModel) -> int:
+        use_up_budget()
+        return read_model.state.newest_turn
+
+    assert 40 == await read_models.compute_as_of(long.key, long.position, slow, background=True)
+    assert 40 == len((await read_models.get(long)).messages())
+    with pytest.raises(SessionQuarantined):
+        await read_models.perform(short.key, await read_models.get(short), use_up_budget, off_loop=True)
+
+
 # Commits
 
 

@@ -344,7 +344,9 @@ create index superseded_by_older on superseded (project, old_id);
 
 -- The words of memories by their number. It keeps no texts: what is taken out is given again as it was put in, and is then
 -- overwritten in the file. `meta` says (`memory_words`) which words these are; the next start makes others again.
-create virtual table memory_words using fts5 (scope, said, about, content='', tokenize='porter ascii');
+create virtual table memory_words using fts5 (
+    scope, said, about, own_said, own_about, content='', tokenize='porter ascii'
+);
 insert into memory_words (memory_words, rank) values ('secure-delete', 1);
 insert into meta values ('memory_words', x'');
 

@@ -1,0 +1,109 @@
+"""`voicemem serve` with a look at its event loop: what ran whenever the loop was late, for `bench.stalls`.
+
+    python -m bench.harness.stalling FILE MS ARGUMENT…
+
+The loop wakes up every ms. When it does not for so many ms, a thread looks at what all threads are doing; each late
+wake-up becomes a line of the file, a `Stall` as JSON. Each SIGUSR1 begins another phase.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+
+import msgspec
+from msgspec import Struct
+
+from voicemem.app import App
+from voicemem.cli import main
+
+EVERY_S = 0.001
+PACKAGE = "/voicemem/"
+IDLE = ("run_until_complete", "run")
+"""Innermost functions of a loop that runs no Python: it waits for the processor or for the interpreter, or writes."""
+
+
+class Stall(Struct):
+    """A wake-up of the loop that came so late, and what it and the other threads were at."""
+
+    phase: int
+    wake_ups: int
+    """Of the phase so far."""
+    ms: float
+    ran: str
+    others: list[str]
+
+
+class Watch:
+    """The heartbeat of the event loop, and the thread that looks at it."""
+
+    def __init__(self, file: Path, late_s: float) -> None:
+        self.late_s = late_s
+        self.lines = file.open("wb", buffering=0)
+        self.phase = self.wake_ups = 0
+        self.seen: tuple[str, list[str]] | None = None
+        self.awake_s = time.perf_counter()
+
+    def start(self) -> None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self.begin_phase)
+        self.awake_s = time.perf_counter()
+        threading.Thread(target=self.look_forever, name="watch", daemon=True).start()
+        self.beat()
+
+    def begin_phase(self) -> None:
+        self.phase, self.wake_ups = self.phase + 1, 0
+
+    def beat(self) -> None:
+        now = time.perf_counter()
+        took_s, self.awake_s = now - self.awake_s - EVERY_S, now
+        self.wake_ups += 1
+        if took_s > self.late_s:
+            ran, others = self.seen or ("(not seen)", [])
+            stall = Stall(self.phase, self.wake_ups, took_s * 1000, ran, others)
+            self.lines.write(msgspec.json.encode(stall) + b"\n")
+        self.seen = None
+        asyncio.get_running_loop().call_later(EVERY_S, self.beat)
+
+    def look_forever(self) -> None:
+        own = threading.get_ident()
+        while True:
+            time.sleep(EVERY_S)
+            if self.seen is None and time.perf_counter() > self.awake_s + EVERY_S + self.late_s:
+                frames = sys._current_frames()
+                ran = described(frames.pop(threading.main_thread().ident or 0))
+                others = {described(frame) for ident, frame in frames.items() if ident != own}
+                self.seen = ran, sorted(other for other in others if PACKAGE[1:] in other)
+
+
+def described(frame: FrameType) -> str:
+    """The innermost function of ours on a stack, with its line, and the one that it called."""
+    innermost, ours = frame, frame
+    while PACKAGE not in ours.f_code.co_filename and ours.f_back is not None:
+        ours = ours.f_back
+    name = innermost.f_code.co_qualname
+    if PACKAGE not in ours.f_code.co_filename or ours.f_code.co_name == "serve":
+        return "(no function)" if name.rpartition(".")[2] in IDLE else f"{innermost.f_globals['__name__']}.{name}"
+    room = ours.f_code.co_filename.rpartition(PACKAGE)[2].removesuffix(".py")
+    called = "" if innermost is ours else f" > {innermost.f_globals['__name__']}.{name}"
+    return f"voicemem/{room}:{ours.f_lineno} {ours.f_code.co_qualname}{called}"
+
+
+def run(file: Path, late_s: float, arguments: list[str]) -> None:
+    watch, start = Watch(file, late_s), App.start
+
+    async def watched(app: App) -> None:
+        await start(app)
+        watch.start()
+
+    setattr(App, "start", watched)  # noqa: B010 (an assignment is an error to mypy)
+    sys.argv[1:] = arguments
+    main()
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]), float(sys.argv[2]) / 1000, sys.argv[3:])

@@ -1,0 +1,214 @@
+"""The causes of a late event loop: the functions that ran whenever it was late, with many calls and background work.
+
+    python -m bench.stalls [--sessions 10000] [--connections 1000] [--lost 1000] [--rate 3000] [--seconds 15] [--late 4]
+
+Sessions are open on some connections, and single events come at a steady rate while messages are indexed, calls that
+have ended are erased (`ttl_seconds`), and metrics and a search are read every second. Then further connections, each
+with a session of its own, are lost at once while the others continue. The service runs with `bench.harness.stalling`,
+which costs it some percent. Run it on a quiet machine: a loop is also late where it gets no processor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import re
+import signal
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from bench.harness.load.crowd import Paced, Plan
+from bench.harness.load.crowds import Crowd, crowd
+from bench.harness.report import Measured, at_most, disk_folder, machine, number, show, table
+from bench.harness.servers import Server, command, get, listening, post, raise_file_limit, started, stop
+from bench.harness.stalling import Stall
+
+SPARE_FILES = 1_000
+LAG_MS, HELD_MS = 5.0, 20.0
+SETTLED_S = 3.0
+"""After filling, until the measurement."""
+ERASED = 500
+"""Calls that end before, and are erased during the measurement."""
+PHASES = ("filling", "steady", "lost connections")
+STALLS = "stalls"
+
+
+class Options(Struct, kw_only=True):
+    sessions: int
+    connections: int
+    lost: int
+    rate: float
+    seconds: float
+    late: float
+
+
+def options_of(arguments: Sequence[str]) -> Options:
+    parser = argparse.ArgumentParser(prog="python -m bench.stalls", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--sessions", type=int, default=10_000, help="open sessions (10000)")
+    parser.add_argument("--connections", type=int, default=1_000, help="connections that share them (1000)")
+    parser.add_argument("--lost", type=int, default=1_000, help="connections that are lost at once (1000)")
+    parser.add_argument("--rate", type=float, default=3_000.0, help="events a second, all sessions together (3000)")
+    parser.add_argument("--seconds", type=float, default=15.0, help="seconds of each phase (15)")
+    parser.add_argument("--late", type=float, default=4.0, help="ms after which a stack is taken (4)")
+    return Options(**vars(parser.parse_args(arguments)))
+
+
+# The service, and what it has to do
+
+
+@contextlib.contextmanager
+def watched(folder: Path, options: Options) -> Iterator[Server]:
+    _, *arguments = command("voicemem", f"sqlite:{folder}/bench.db")
+    with started("bench.harness.stalling", f"{folder}/{STALLS}", str(options.late), *arguments) as process:
+        yield listening(process, with_rest=True)
+        stop(process)
+
+
+def plan(server: Server, name: str, sessions: int, connections: int, **more: Any) -> Plan:
+    return Plan(
+        host=server.host,
+        port=server.port,
+        path=server.path,
+        sessions=sessions,
+        connections=connections,
+        turns=1,
+        name=name,
+        server_pid=server.process.pid,
+        **({"settings": [{"idle_timeout": 0, "user_id": f"user{n}"} for n in range(170)]} | more),
+    )
+
+
+class Readers:
+    """Metrics and a search, once a second, until they are stopped."""
+
+    def __init__(self, rest: str) -> None:
+        self.rest = rest
+        self.stopped = threading.Event()
+        self.thread = threading.Thread(target=self.run, daemon=True)
+
+    def run(self) -> None:
+        question = msgspec.json.encode({"query": "three nights with breakfast and parking", "user_id": "user7"})
+        while not self.stopped.wait(1.0):
+            with contextlib.suppress(urllib.error.URLError):
+                get(f"{self.rest}/metrics")
+                post(f"{self.rest}/v1/memories/search", question)
+
+    def __enter__(self) -> Readers:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stopped.set()
+        self.thread.join()
+
+
+def measure(folder: Path, options: Options) -> tuple[list[Paced], float]:
+    """The acks of the two phases, and the lag of the loop in the first one, as the service itself measures it."""
+    with watched(folder, options) as server, contextlib.ExitStack() as stack:
+        assert server.rest is not None
+        gone = plan(server, "gone", ERASED, 10, settings=[{"ttl_seconds": int(options.seconds)}])
+        with crowd(gone) as ending:
+            ending.end(ERASED)
+        stack.enter_context(Readers(server.rest))
+        staying = stack.enter_context(crowd(plan(server, "bench", options.sessions, options.connections)))
+        losing = stack.enter_context(crowd(plan(server, "lost", options.lost, options.lost)))
+        time.sleep(SETTLED_S)
+        server.process.send_signal(signal.SIGUSR1)
+        before = lags(server.rest)
+        steady = staying.pace(options.seconds, options.rate)
+        lag = percentile_of(before, lags(server.rest), 0.999)
+        server.process.send_signal(signal.SIGUSR1)
+        return [steady, paced_while_lost(staying, losing, options)], lag
+
+
+def paced_while_lost(staying: Crowd, losing: Crowd, options: Options) -> Paced:
+    staying.say(f"rate {options.seconds} {options.rate}")
+    time.sleep(options.seconds / 3)
+    losing.process.kill()
+    return staying.hear(Paced)
+
+
+def lags(rest: str) -> dict[float, float]:
+    """The service's histogram of its loop's lag."""
+    found = re.findall(
+        r'^voicemem_loop_lag_seconds_bucket\{le="([^"]+)"\} (\S+)', get(f"{rest}/metrics").decode(), re.M
+    )
+    return {float(bound): float(count) for bound, count in found}
+
+
+def percentile_of(before: dict[float, float], after: dict[float, float], share: float) -> float:
+    """The bound in ms below which this share is."""
+    total = after[float("inf")] - before[float("inf")]
+    return next(bound for bound in after if after[bound] - before[bound] >= share * total) * 1000
+
+
+# What ran
+
+
+def stalls(folder: Path) -> list[Stall]:
+    return [msgspec.json.decode(line, type=Stall) for line in (folder / STALLS).read_bytes().splitlines()]
+
+
+def name_of(stall: Stall) -> str:
+    others = (
+        f"; other threads: {', '.join(stall.others)}" if stall.others and not stall.ran.startswith("voicemem") else ""
+    )
+    return stall.ran + others
+
+
+def stalls_table(found: Sequence[Stall]) -> str:
+    by_name: dict[tuple[int, str], list[float]] = defaultdict(list)
+    for stall in found:
+        by_name[stall.phase, name_of(stall)].append(stall.ms)
+    rows = sorted(by_name.items(), key=lambda item: (item[0][0], -sum(item[1])))
+    return table(
+        ("phase", "stalls", "ms in all", "longest", "what ran"),
+        [(PHASES[phase], str(len(ms)), number(sum(ms)), number(max(ms)), name) for (phase, name), ms in rows],
+    )
+
+
+def measured(found: Sequence[Stall], paced: Sequence[Paced], lag_ms: float) -> list[Measured]:
+    steady, lost = (sorted(stall.ms for stall in found if stall.phase == phase) for phase in (1, 2))
+    wake_ups = max((stall.wake_ups for stall in found if stall.phase == 1), default=0)
+    longest = steady[-(wake_ups // 1000 + 1) :]
+    beyond = longest[0] if len(longest) > wake_ups // 1000 else 0.0
+    held = paced[1].worst_ms
+    return [
+        Measured("lag_p999_ms", "lag of the loop, p99.9, as in /metrics", lag_ms, "ms", None, at_most(lag_ms, LAG_MS)),
+        Measured(
+            "late_p999_ms", "wake-ups every ms: p99.9 (0: below --late)", beyond, "ms", None, at_most(beyond, LAG_MS)
+        ),
+        Measured("late_worst_ms", "  the longest", max(steady, default=0.0), "ms"),
+        Measured("steady_p99_ms", "acks, p99", paced[0].p99_ms, "ms"),
+        Measured("steady_worst_ms", "  the longest", paced[0].worst_ms, "ms"),
+        Measured("lost_late_ms", "while connections are lost: the longest stall", max(lost, default=0.0), "ms"),
+        Measured("lost_p99_ms", "  acks, p99", paced[1].p99_ms, "ms"),
+        Measured("lost_worst_ms", "  the longest", held, "ms", None, at_most(held, HELD_MS)),
+    ]
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = options_of(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are stopped as well
+    raise_file_limit(2 * (options.connections + options.lost) + SPARE_FILES)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=disk_folder()) as name:
+        folder = Path(name)
+        paced, lag_ms = measure(folder, options)
+        found = stalls(folder)
+        print(stalls_table(found), end="\n\n")
+        show("stalls", machine(folder), measured(found, paced, lag_ms), options=msgspec.to_builtins(options))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
