@@ -70,7 +70,7 @@ class Curve(NamedTuple):
         """The slope of the best line through the logarithms; those of very small costs are of no use."""
         logs = [(log(size), log(max(cost, 1e-9))) for size, cost in self.points]
         x, y = (sum(axis) / len(logs) for axis in zip(*logs, strict=True))
-        return sum((a - x) * (b - y) for a, b in logs) / sum((a - x) ** 2 for a, _ in logs)
+        return float(sum((a - x) * (b - y) for a, b in logs) / sum((a - x) ** 2 for a, _ in logs))
 
 
 def decades(smallest: int, largest: int) -> list[int]:
@@ -146,9 +146,7 @@ async def by_events(most: int) -> list[Curve]:
     ]
 
 
-async def read_next(
-    recorder: Recorder, lease: ProducerLease, call: Iterator[codec.DecodedEvent], read_models: ReadModelCache
-) -> None:
+async def read_next(recorder: Recorder, lease: ProducerLease, call: Iterator[Any], read_models: ReadModelCache) -> None:
     await recorder.record(lease, [next(call)])
     stream = await read_models.store.journal.get_session(lease.project, lease.session_id)
     assert (await read_models.get(stream)).current_messages()[-20:]

@@ -47,6 +47,22 @@ class NodeToken:
         self.token = ""
 
 
+SLICE_S = 0.001
+
+
+class Slices:
+    """The slices of long work on the event loop: after each ms of it others have their turn."""
+
+    def __init__(self) -> None:
+        self.ends_s = time.monotonic() + SLICE_S
+
+    async def pause(self) -> None:
+        """Let others have their turn, if this slice is over."""
+        if time.monotonic() >= self.ends_s:
+            await asyncio.sleep(0)
+            self.ends_s = time.monotonic() + SLICE_S
+
+
 DEFAULT_BYTES = 512 * 1024 * 1024
 ROWS_SHARE = 4
 """One part of this many is the most that the store's rows may take: reading one again costs little."""

@@ -34,7 +34,7 @@ from voicemem.llm.tokens import UNKNOWN_WINDOW
 from voicemem.protocol.events import MemorySummary
 from voicemem.protocol.quoting import quoted
 from voicemem.protocol.types import MAX_TEXT_BYTES
-from voicemem.runtime import NodeToken, Runtime
+from voicemem.runtime import NodeToken, Runtime, Slices
 from voicemem.sessions.derived import append_derived
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
@@ -125,10 +125,13 @@ class Summaries:
     async def check_changed(self) -> None:
         """Start the summaries that are due in the sessions that have changed."""
         everywhere = self.policies.default.policy == SUMMARY
-        changed = {key: stream for key, stream in self.changed.items() if everywhere or "memory" in stream.config}
+        changed, slices = [*self.changed.items()], Slices()
         self.changed.clear()
         self.quiet_until = {key: until for key, until in self.quiet_until.items() if until > now_s()}
-        for key, stream in changed.items():
+        for key, stream in changed:
+            await slices.pause()
+            if not everywhere and "memory" not in stream.config:
+                continue
             job = self.jobs.get(key)
             must_wait = job is not None and (job.task is not None or job.not_before > now_s())
             if must_wait or key in self.quiet_until or self.limiter.is_full(stream):

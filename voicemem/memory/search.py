@@ -190,7 +190,7 @@ class MemoryFinder:
         with_messages = request.with_messages and place.messages < MAX_FOUND
         if with_messages:
             scope = await self.store.users.query_scope(request.scope_in(project))
-            await self.indexer.index_first(lambda stream: scope.includes(scope_of(stream)))
+            await self.indexer.index_first(scope.includes)
             is_complete = self.indexer.is_complete
         vector = None if wait_for_vector is None else await wait_for_vector()
         messages, best_message = list[FoundMemory | None](), place.best_message or 0.0
@@ -231,7 +231,7 @@ class MemoryFinder:
             best = 1.0 if alone else max((message.score for message, _ in found), default=0.0)
         keys = sorted({message.key for message, _ in found})
         streams = await self.store.journal.find_sessions(scope.project, keys) if keys else []
-        sessions = {one.key: one for one in streams if one.state != "erased" and scope.includes(scope_of(one))}
+        sessions = {one.key: one for one in streams if one.state != "erased" and scope.includes(one)}
         messages = [
             found_message(one, sessions[one.key], best, by) if one.key in sessions else None
             for one, by in fitting(found)
@@ -267,7 +267,7 @@ class MemoryFinder:
         """
         scope = await self.store.users.query_scope(Scope(project, user_id=user_id))
         words = query_words(text, in_all_forms=False)
-        await self.indexer.index_first(lambda stream: scope.includes(scope_of(stream)))
+        await self.indexer.index_first(scope.includes)
         async with self.queue.slot(project):
             heard = await self.store.transcript_index.find_sessions(scope, words, MAX_CALLS)
         named = await self.store.overviews.find_named(project, text.strip(), MAX_CALLS)

@@ -11,11 +11,10 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import islice
 from typing import NamedTuple
 
 from voicemem.errors import SessionQuarantined, StoreUnavailable
-from voicemem.runtime import Clock, NodeToken
+from voicemem.runtime import Clock, NodeToken, Slices
 from voicemem.search.passages import Passage, has_unheard, passages_in, turns_after
 from voicemem.sessions.off_loop import check_budget
 from voicemem.sessions.read_models.cache import ReadModelCache
@@ -90,9 +89,16 @@ class TranscriptIndexer:
 
     async def index_due(self) -> None:
         """Index all sessions that are due. Raises `StoreUnavailable`."""
-        time, now = asyncio.get_running_loop().time, self.clock()
-        self.not_before = waiting = {key: when for key, when in self.not_before.items() if when > now}
-        keys = [key for key, stream in self.changed.items() if key not in waiting or stream.state != "running"]
+        time, now, slices = asyncio.get_running_loop().time, self.clock(), Slices()
+        for key, when in [*self.not_before.items()]:
+            await slices.pause()
+            if when <= now:
+                self.not_before.pop(key, None)
+        keys = list[int]()
+        for key, stream in [*self.changed.items()]:
+            await slices.pause()
+            if key not in self.not_before or stream.state != "running":
+                keys.append(key)
         for first in range(0, len(keys), SESSIONS_AT_ONCE):
             begun = time()
             await self.index(keys[first : first + SESSIONS_AT_ONCE])
@@ -100,7 +106,11 @@ class TranscriptIndexer:
 
     async def index_first(self, concerns: Callable[[Stream], bool]) -> None:
         """Index sessions that have changed and concern a search, before it looks. Raises `StoreUnavailable`."""
-        keys = list(islice((key for key, stream in self.changed.items() if concerns(stream)), MAX_INDEXED_FIRST))
+        keys, slices = list[int](), Slices()
+        for key, stream in [*self.changed.items()]:
+            await slices.pause()
+            if concerns(stream) and len(keys) < MAX_INDEXED_FIRST:
+                keys.append(key)
         if keys or any(concerns(stream) for stream in self.indexing):
             await self.index(keys)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from voicemem.errors import StoreUnavailable
+from voicemem.runtime import Slices
 from voicemem.sessions.lifecycle import Presence
 from voicemem.sessions.node_lease import NodeLease
 from voicemem.sessions.read_models.cache import ReadModelCache
@@ -63,7 +64,7 @@ class Gauges:
             for kind, count in counts.items():
                 gauge.labels(kind).set(count)
         metrics.sessions_connected.set(len(self.presence.connected))
-        self.refresh_memories()
+        await self.refresh_memories()
 
     async def refresh_store(self) -> None:
         metrics, now = self.metrics, self.clock()
@@ -77,14 +78,19 @@ class Gauges:
         metrics.db_bytes.set(figures.bytes)
         metrics.db_wal_bytes.set(figures.wal_bytes)
 
-    def refresh_memories(self) -> None:
-        metrics, cached, budget = self.metrics, self.read_models.cached.values(), self.read_models.budget
-        packed = sum(read_model.unpacked is None for read_model in cached)
-        lags = [max(0, read_model.known_position - read_model.position) for read_model in cached]
+    async def refresh_memories(self) -> None:
+        metrics, cached, budget = self.metrics, [*self.read_models.cached.values()], self.read_models.budget
+        packed = lagging = longest_lag = 0
+        slices = Slices()
+        for read_model in cached:
+            packed += read_model.unpacked is None
+            lag = read_model.known_position - read_model.position
+            lagging, longest_lag = lagging + (lag > 0), max(lag, longest_lag)
+            await slices.pause()
         metrics.memories.labels("packed").set(packed)
         metrics.memories.labels("in_use").set(len(cached) - packed)
-        metrics.fold_lag_events.set(max(lags, default=0))
-        metrics.memories_lagging.set(sum(lag > 0 for lag in lags))
+        metrics.fold_lag_events.set(longest_lag)
+        metrics.memories_lagging.set(lagging)
         metrics.memories_bytes.labels("in_use").set(budget.memories_in_use)
         metrics.memories_bytes.labels("packed").set(budget.memories_packed)
         metrics.memories_bytes.labels("followed").set(budget.followed)

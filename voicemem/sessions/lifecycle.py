@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from voicemem.config.session import SessionPatch, different_settings, validate_config, warnings_about
-from voicemem.errors import Refused, StoreUnavailable
+from voicemem.errors import Refused
 from voicemem.protocol.types import JsonObject, SessionId, join_cursor, split_cursor
 from voicemem.redaction.texts import Rules
 from voicemem.runtime import Runtime
@@ -42,6 +42,8 @@ SWEEP_BATCH = 200
 """Sessions closed in one sweep, at most."""
 LEFT_MS = 5_000
 """How long the connection of another stack may be gone before its session is closed: nothing else says that it ends."""
+DEPARTURES_AT_ONCE = 16
+"""Connections whose end is written at a time."""
 SWEEP_S = 0.2
 """Pause between two sweeps."""
 
@@ -306,6 +308,8 @@ class Presence:
         """How many connections to this node each producer has, by project and session id; for the metrics."""
         self.unrecorded: dict[tuple[int, str], Departure] = {}
         """Connections whose end is not in the store yet, by key and producer."""
+        self.recording = asyncio.Lock()
+        """Held while departures are written."""
         self.left: dict[int, int] = {}
         """Sessions that another stack's connection has left, and when (Unix ms), by key."""
 
@@ -330,18 +334,29 @@ class Presence:
         await self.record_departures()
 
     async def record_departures(self) -> None:
-        """Note in the store which connections are gone. Raises `StoreUnavailable`; the next sweep repeats it."""
-        leave = self.sessions.store.journal.leave
-        while self.unrecorded:
-            producer, departure = self.unrecorded.popitem()
-            lease, since_ms, until_ms = departure
-            try:
-                stream = await leave(lease.key, lease.producer, lease.epoch or 0, until_ms, since_ms)
-                if stream is not None and stream.state == "running" and stream.ending is not None:
-                    await self.close_when_ended(lease)
-            except StoreUnavailable:
-                self.unrecorded.setdefault(producer, departure)
-                raise
+        """Note in the store which connections are gone. Raises `StoreUnavailable`; the next sweep repeats it.
+
+        A few are written at a time, since the events of others wait for the same commits.
+        """
+        async with self.recording:
+            while self.unrecorded:
+                count = min(DEPARTURES_AT_ONCE, len(self.unrecorded))
+                together = [self.unrecorded.popitem()[1] for _ in range(count)]
+                results = await asyncio.gather(*map(self.record_departure, together), return_exceptions=True)
+                for error in filter(None, results):
+                    raise error
+
+    async def record_departure(self, departure: Departure) -> None:
+        lease, since_ms, until_ms = departure
+        try:
+            stream = await self.sessions.store.journal.leave(
+                lease.key, lease.producer, lease.epoch or 0, until_ms, since_ms
+            )
+            if stream is not None and stream.state == "running" and stream.ending is not None:
+                await self.close_when_ended(lease)
+        except BaseException:
+            self.unrecorded.setdefault((lease.key, lease.producer), departure)
+            raise
 
     async def close_when_ended(self, lease: ProducerLease) -> None:
         """Close a session if its end was committed, and no one's last words are awaited. Raises `StoreUnavailable`."""

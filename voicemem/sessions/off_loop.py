@@ -63,9 +63,7 @@ class OffLoop:
         self.queue = FairQueue(THREADS)
         self.background_queue = FairQueue(BACKGROUND_THREADS)
 
-    async def run(
-        self, work: Callable[[], T], background: bool = False, owner: str | None = None, size: int = 0
-    ) -> T:
+    async def run(self, work: Callable[[], T], background: bool = False, owner: str | None = None, size: int = 0) -> T:
         """The result of some work of a project, on `size` bytes. Raises what it raises, and `BudgetExhausted`.
 
         Work that is cancelled stops at its next check of the budget: what it changes must not be used then. Work that

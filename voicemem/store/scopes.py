@@ -58,12 +58,13 @@ class QueryScope(NamedTuple):
     """All ids of one person; empty for everyone's."""
     session_id: str | None = None
 
-    def includes(self, scope: Scope) -> bool:
+    def includes(self, stream: Stream) -> bool:
+        """Tell whether the messages of a session are in this scope."""
         return (
-            self.project == scope.project
-            and self.namespace in (None, scope.namespace)
-            and (not self.user_ids or scope.user_id in self.user_ids)
-            and self.session_id in (None, scope.session_id)
+            self.project == stream.project
+            and (not self.user_ids or stream.config.get("user_id") in self.user_ids)
+            and self.session_id in (None, stream.id)
+            and self.namespace in (None, scope_of(stream).namespace)
         )
 
     def conditions(self, table: str = "", prefix: str = "") -> tuple[list[str], dict[str, Any]]:

@@ -297,6 +297,8 @@ class Unread:
     def take_piece(self) -> bool:
         """Take the next piece; False when there is none, or the connection takes no more for now."""
         self.in_line = False
+        if not self.data and self.ended:
+            self.ended()
         if not self.data or not (self.ended or self.is_wanted):
             return False
         piece, self.data = self.data[: self.piece], self.data[self.piece :]
@@ -315,12 +317,14 @@ class Unread:
         return self.connection.takes_more and not self.transport.is_closing()
 
     def end(self, ended: Callable[[], None]) -> None:
-        """Note that the connection is lost: what is left is taken in turns as well, and then `ended` is called."""
-        if not self.data:
-            ended()
-            return
+        """Note that the connection is lost: what is left is taken in turns as well, and then `ended` is called.
+
+        A thousand may be lost at once, and each takes a while.
+        """
         self.ended = ended
-        self.wait_in_line()
+        if not self.in_line:
+            self.in_line = True
+            self.turns.add(self)
 
 
 class Deadlines(NamedTuple):

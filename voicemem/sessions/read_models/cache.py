@@ -89,8 +89,8 @@ class ReadModelCache:
         """Create an empty cache.
 
         A piece of work off the event loop may take `cpu_budget_s` seconds of CPU, and more for a long journal; a
-        session that takes longer, or fails, is quarantined. `count_ignored` is called with a bound and how many events the fold has left out because
-        of it.
+        session that takes longer, or fails, is quarantined. `count_ignored` is called with a bound and how many events
+        the fold has left out because of it.
         """
         self.store = store
         self.budget = budget or MemoryBudget()

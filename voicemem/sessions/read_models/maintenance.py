@@ -7,6 +7,7 @@ from functools import partial
 from itertools import islice
 
 from voicemem.errors import SessionQuarantined, StoreUnavailable
+from voicemem.runtime import Slices
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel, compress_state
 
@@ -16,8 +17,6 @@ ROUND_S = 1.0
 """Pause between two rounds of maintenance."""
 REPORT_ROUNDS = 10
 """Rounds between two looks at what other processes have quarantined."""
-PACK_SLICE = 10
-"""Read models packed before other tasks get their turn."""
 IDLE_ROUNDS, PRESSURE_ROUNDS = 10, 2
 """Rounds without use after which a read model is packed: usually, and while those in use take half the budget."""
 PACKED_UP_TO = 16 * 1024 * 1024
@@ -25,8 +24,6 @@ PACKED_UP_TO = 16 * 1024 * 1024
 read from the journal when it is needed."""
 WEIGHING_S = 0.01
 """CPU time of a round in which read models are weighed. Those that were not are taken to be like the others."""
-WEIGHING_SLICE_S, CHARGED_SLICE = 0.001, 500
-"""CPU time, and read models looked at, before other tasks get their turn."""
 CATCH_UP_SLICE = 50
 """Read models that catch up in one round, at most."""
 
@@ -64,47 +61,43 @@ async def catch_up_lagging(read_models: ReadModelCache) -> None:
 
 
 async def pack_idle(read_models: ReadModelCache) -> None:
-    """Pack the read models that were not used for a while, a few at a time so that other tasks get their turn."""
-    used = [(key, read_model) for key, read_model in read_models.cached.items() if read_model.unpacked is not None]
-    budget = read_models.budget
+    """Pack the read models that were not used for a while."""
+    budget, slices = read_models.budget, Slices()
     rounds = PRESSURE_ROUNDS if budget.memories_in_use > budget.room_for_memories // 2 else IDLE_ROUNDS
-    idle = [(key, read_model) for key, read_model in used if read_models.rounds - read_model.last_round >= rounds]
-    for count, (key, read_model) in enumerate(idle, 1):
+    for key, read_model in [*read_models.cached.items()]:
+        await slices.pause()
         state = read_model.unpacked
-        is_idle = read_models.rounds - read_model.last_round >= rounds
-        if is_idle and read_model.folded_bytes > PACKED_UP_TO and not read_model.lock.locked():
+        if state is None or read_models.rounds - read_model.last_round < rounds or read_model.lock.locked():
+            continue
+        if read_model.folded_bytes > PACKED_UP_TO:
             read_models.drop(key, read_model)
-        elif state is not None and is_idle and not read_model.lock.locked():
-            position = state.position
-            packed = await read_models.encode(read_model, partial(compress_state, state))
-            if packed is not None and read_model.unpacked is state and state.position == position:
-                read_model.replace_state(packed)
-        if count % PACK_SLICE == 0:
-            await asyncio.sleep(0)
+            continue
+        position = state.position
+        packed = await read_models.encode(read_model, partial(compress_state, state))
+        if packed is not None and read_model.unpacked is state and state.position == position:
+            read_model.replace_state(packed)
 
 
 async def weigh_grown(read_models: ReadModelCache) -> None:
     """Bring up to date what read models are counted for, and weigh those that have grown, for a short time."""
     read_models.uncharged = 0
-    grown: list[tuple[int, int]] = []
-    for count, (key, read_model) in enumerate([*read_models.cached.items()], 1):
+    grown, slices = list[tuple[int, int]](), Slices()
+    for key, read_model in [*read_models.cached.items()]:
+        await slices.pause()
         if read_model.charged != read_model.weight:
             read_models.charge(key, read_model)
         if read_model.has_grown:
             grown.append((read_model.folded_bytes - read_model.weighed_bytes, key))
-        if count % CHARGED_SLICE == 0:
-            await asyncio.sleep(0)
-    spent, began = 0.0, time.thread_time()
+    spent = 0.0
     for _, key in sorted(grown, reverse=True):
+        await slices.pause()
         grown_model = read_models.cached.get(key)
         if grown_model is not None and grown_model.has_grown and not grown_model.lock.locked():
+            began = time.thread_time()
             read_models.weigh(key, grown_model)
-        if (taken := time.thread_time() - began) > WEIGHING_SLICE_S:
-            spent += taken
+            spent += time.thread_time() - began
             if spent > WEIGHING_S:
                 return
-            await asyncio.sleep(0)
-            began = time.thread_time()
 
 
 async def save_all(read_models: ReadModelCache, timeout_s: float) -> None:

@@ -21,7 +21,7 @@ from voicemem.sessions.tails.tail import (
     parse_several_cursor,
 )
 from voicemem.store.records import SessionFilter
-from voicemem.store.scopes import QueryScope, Scope, scope_of
+from voicemem.store.scopes import QueryScope, Scope
 from voicemem.store.streams import AppendResult, Stream
 
 LOOK_BACK = 256
@@ -229,7 +229,7 @@ class TailOfSeveral(Tail):
         """Return whether a session matches the filter, leaving its `state` aside."""
         label = self.wanted.label
         has_label = label is None or label in stream.config.get("labels", {}).items()
-        return has_label and self.scope.includes(scope_of(stream))
+        return has_label and self.scope.includes(stream)
 
 
 class TailHub:

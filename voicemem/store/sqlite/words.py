@@ -331,7 +331,7 @@ class ScopeWords:
 
     def match(self, words: Sequence[QueryWord], operator: str = " OR ", columns: str = "") -> str:
         """The expression that FTS5 looks up."""
-        expression = [f"scope : \"{term}\"" for term in self.terms]
+        expression = [f'scope : "{term}"' for term in self.terms]
         return " AND ".join([*expression, f"{columns}({operator.join(map(self.with_marks, words))})"])
 
     def with_marks(self, word: QueryWord) -> str:
