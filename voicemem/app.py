@@ -51,7 +51,12 @@ class App:
         metrics, per_address = services.telemetry.metrics, settings.connections_per_address
         refused = metrics.connections_refused.labels("rest")
         self.ingest = IngestServer(
-            services.recorder, services.presence, gate, self.decoding, ingest_limits(per_address)
+            services.recorder,
+            services.presence,
+            gate,
+            self.decoding,
+            ingest_limits(per_address),
+            settings.ingest_looks,
         )
         self.rest_connections = PortConnections(rest_limits(per_address), refused.inc)
         rest = application(services, gate)

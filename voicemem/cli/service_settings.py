@@ -255,6 +255,7 @@ SERVE_OPTIONS = (
             *("connections-per-address", "observe-limit"),
         )
     ),
+    file_setting("ingest-looks", type=click.Choice(ON_OFF), default="on"),
     renamed("--memory", "--context"),
     renamed("--memory-budget", "--ram-limit-mib"),
     renamed("--memories-budget", "--extraction-tokens-per-day"),
@@ -272,7 +273,7 @@ def to_settings(options: dict[str, Any]) -> Settings:
     values |= {name: tuple(values[name]) for name in REPEATED}
     values |= {name: tuple(one.strip() for one in (values[name] or "").split(",") if one.strip()) for name in LISTS}
     values |= {name: parse_address(values[name]) for name in ("rest", "ingest")}
-    settings = Settings(**values | {"ui": values["ui"] == "on"})
+    settings = Settings(**values | {name: values[name] == "on" for name in ("ui", "ingest_looks")})
     check_service_settings(settings)
     if settings.store.startswith(SQLITE_PREFIX):
         check_store_path(settings.store.removeprefix(SQLITE_PREFIX))

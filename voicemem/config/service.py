@@ -59,6 +59,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     store: str = f"{SQLITE_PREFIX}voicemem.db"
     rest: Address = Address("127.0.0.1", 8080)
     ingest: Address = Address("127.0.0.1", 8765)
+    ingest_looks: bool = True
+    """True if busy connections are read together, where the system can do that; False: each by itself."""
     webhook_url: str | None = None
     """None: what the last start with a URL has set; `none`: turned off."""
     webhook_secret: str | None = None

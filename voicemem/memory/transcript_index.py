@@ -28,7 +28,7 @@ from voicemem.transcript.messages import Forgotten
 
 LOG = logging.getLogger("voicemem")
 ROUND_S = 0.5
-RUNNING_INTERVAL_MS = 5_000
+RUNNING_INTERVAL_MS = 60_000
 """Between two times that a running session is indexed; a search that concerns it does not wait so long."""
 SESSIONS_AT_ONCE = 25
 MAX_INDEXED_FIRST = 50

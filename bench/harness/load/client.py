@@ -29,6 +29,8 @@ class Plan(Struct, kw_only=True):
     window: int
     rate: float
     """Events per second and connection; 0 for as fast as they are acknowledged."""
+    smooth: bool = False
+    """With a rate: each event is sent at its time; otherwise those of a millisecond come together, in a burst."""
     server_pid: int
     first: int = 0
     """Number of the first session: the others follow."""

@@ -12,8 +12,10 @@ import asyncio
 import gc
 import os
 import sys
+import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -28,7 +30,8 @@ VARIANTS = 4
 OPENING = 50
 """Connections that are opened at the same time."""
 OPEN_S = 30.0
-TICK_S = 0.001
+BURST_S, SMOOTH_S = 0.001, 0.000_05
+"""Between two looks at what is due. The loop's own clock has milliseconds, so a thread wakes it for smooth arrivals."""
 DRAIN_S = 30.0
 """Seconds to wait after the end for the acks of what was sent."""
 
@@ -103,15 +106,41 @@ async def pace(clients: Sequence[Client], plan: Plan, tally: Tally) -> None:
     if not plan.rate:
         return
     per_second, begin, sent = plan.rate * len(clients), time.perf_counter(), 0
-    while True:
-        now = time.perf_counter()
-        due = int((now - begin) * per_second)
-        if due > sent and tally.measuring:
-            tally.late.append((now - begin - sent / per_second, 1))
-        for number in range(sent, due):
-            clients[number % len(clients)].send(1)
-        sent = due
-        await asyncio.sleep(TICK_S)
+    ticks = Ticks() if plan.smooth else None
+    try:
+        while True:
+            now = time.perf_counter()
+            due = int((now - begin) * per_second)
+            if due > sent and tally.measuring:
+                tally.late.append((now - begin - sent / per_second, 1))
+            for number in range(sent, due):
+                clients[number % len(clients)].send(1)
+            sent = due
+            await (asyncio.sleep(BURST_S) if ticks is None else ticks.next())
+    finally:
+        if ticks is not None:
+            ticks.stopped = True
+
+
+class Ticks:
+    """A thread that wakes the event loop more often than its own timers could."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.ticked = asyncio.Event()
+        self.stopped = False
+        threading.Thread(target=self.run, daemon=True).start()
+
+    def run(self) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            while not self.stopped:
+                time.sleep(SMOOTH_S)
+                if not self.ticked.is_set():
+                    self.loop.call_soon_threadsafe(self.ticked.set)
+
+    async def next(self) -> None:
+        await self.ticked.wait()
+        self.ticked.clear()
 
 
 async def drained(clients: Sequence[Client], tally: Tally) -> None:

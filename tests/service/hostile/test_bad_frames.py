@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.support.both_ways import serve as serve
 from tests.support.callers.bad_input import MIB, SECRET, event
 from tests.support.callers.producer import connected_producer
 from tests.support.callers.raw_websocket import (

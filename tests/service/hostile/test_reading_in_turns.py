@@ -9,6 +9,7 @@ import threading
 import msgspec
 import pytest
 
+from tests.support.both_ways import serve as serve
 from tests.support.callers.raw_http import handshake_head
 from tests.support.callers.raw_websocket import PING, websocket_frame
 from tests.support.callers.rest import RestClient

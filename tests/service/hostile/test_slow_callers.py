@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.support.both_ways import serve as serve
 from tests.support.callers.raw_http import handshake_head
 from tests.support.callers.raw_websocket import TEXT, websocket_frame
 from tests.support.callers.rest import RestClient
@@ -265,8 +266,9 @@ async def gone(app: App) -> None:
 
 
 @pytest.mark.long
-async def test_a_producer_that_does_not_read_is_cut_off(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_producer_that_does_not_read_is_cut_off(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also on the websocket who takes no answers loses its connection after a while, and holds up nobody meanwhile."""
+    app = await serve()
     monkeypatch.setattr("voicemem.server.ingest.websocket.READ_TIMEOUT_S", SOON)
     async with connected(app.ingest_address.port, receive_buffer=4096) as peer:
         peer.writer.write(handshake_head(app.ingest_address))

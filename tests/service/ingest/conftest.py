@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.both_ways import serve as serve
 from tests.support.callers.producer import Producer, open_producer
 from tests.support.services import Serve
 from voicemem.app import App

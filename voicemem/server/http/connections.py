@@ -258,16 +258,24 @@ class ReadingQueue:
                 asyncio.get_running_loop().call_soon(self.run)
 
 
+class Source(Protocol):
+    """The transport of a connection, as far as reading is concerned."""
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def is_closing(self) -> bool: ...
+
+
 class Unread:
-    """Bytes of a connection that no one has looked at. While there are any, its transport is not read."""
+    """Bytes of a connection that no one has looked at. While there are any, its source is not read."""
 
-    __slots__ = ("connection", "data", "ended", "in_line", "piece", "transport", "turns")
+    __slots__ = ("connection", "data", "ended", "in_line", "piece", "source", "turns")
 
-    def __init__(
-        self, connection: PacedConnection, transport: asyncio.Transport, turns: ReadingQueue, piece: int = PIECE
-    ) -> None:
+    def __init__(self, connection: PacedConnection, source: Source, turns: ReadingQueue, piece: int = PIECE) -> None:
         self.connection = connection
-        self.transport = transport
+        self.source = source
         self.turns = turns
         self.piece = piece
         self.data = b""
@@ -284,8 +292,8 @@ class Unread:
             self.connection.take(data)
             return
         self.data += data
-        if not self.transport.is_closing():
-            self.transport.pause_reading()
+        if not self.source.is_closing():
+            self.source.pause_reading()
         self.wait_in_line()
 
     def wait_in_line(self) -> None:
@@ -309,12 +317,12 @@ class Unread:
         if self.ended:
             self.ended()
         elif self.is_wanted:
-            self.transport.resume_reading()
+            self.source.resume_reading()
         return False
 
     @property
     def is_wanted(self) -> bool:
-        return self.connection.takes_more and not self.transport.is_closing()
+        return self.connection.takes_more and not self.source.is_closing()
 
     def end(self, ended: Callable[[], None]) -> None:
         """Note that the connection is lost: what is left is taken in turns as well, and then `ended` is called.

@@ -26,6 +26,7 @@ from voicemem.server.http.problems import SERVER
 from voicemem.server.http.request import Decoding
 from voicemem.server.ingest.bare import BareConnection, NativeTarget, parse_target
 from voicemem.server.ingest.connection import Connection, IngestHost
+from voicemem.server.ingest.looks import Looks, looks_if_possible
 from voicemem.server.ingest.websocket import EventSocket, rejection_response
 from voicemem.sessions.lifecycle import Presence
 from voicemem.sessions.recording.recorder import Recorder
@@ -58,7 +59,13 @@ class IngestServer(IngestHost):
     """The websocket server."""
 
     def __init__(
-        self, recorder: Recorder, presence: Presence, gate: Gate, decoding: Decoding, limits: ConnectionLimits
+        self,
+        recorder: Recorder,
+        presence: Presence,
+        gate: Gate,
+        decoding: Decoding,
+        limits: ConnectionLimits,
+        reads_in_looks: bool = True,
     ) -> None:
         super().__init__(recorder, presence, gate, decoding)
         self.port = PortConnections(limits, self.count_refused)
@@ -70,15 +77,18 @@ class IngestServer(IngestHost):
         self.endings = FairQueue(ENDINGS_A_ROUND)
         """Connections that are wound down: a thousand may be lost at once, and the others are served in between."""
         self.draining = False
+        self.reads_in_looks = reads_in_looks
+        self.looks: Looks | None = None
         self.server: Server | None = None
 
     async def start(self, address: Address) -> Address:
         """Listen; return the address with the port that was taken. Raises `OSError`."""
+        self.looks = looks_if_possible() if self.reads_in_looks else None
         self.server = await serve(
             self.handle,
             address.host,
             address.port,
-            create_connection=cast(Any, partial(EventSocket, port=self.port)),
+            create_connection=cast(Any, partial(EventSocket, port=self.port, looks=self.looks)),
             process_request=self.check_handshake,
             select_subprotocol=lambda _, offered: Subprotocol(PROTOCOL) if PROTOCOL in offered else None,
             compression=None,  # saves 50 KiB a connection, and rules out bombs
@@ -177,3 +187,5 @@ class IngestServer(IngestHost):
         if self.server is not None:
             self.server.close(**GOODBYE)
             await self.server.wait_closed()
+        if self.looks is not None:
+            self.looks.close()

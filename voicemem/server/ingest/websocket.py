@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import msgspec
 from websockets import frames
@@ -27,6 +27,7 @@ from voicemem.protocol.types import MAX_FRAME_BYTES
 from voicemem.security.rate_limits import Bucket, EventBuckets
 from voicemem.server.http.connections import AT_ONCE, PortConnections, ReadingQueue, Unread
 from voicemem.server.http.problems import MEDIA_TYPE, headers_of, problem_body, turned_away
+from voicemem.server.ingest.looks import Looks, plain_socket
 
 apply_mask: Callable[[bytes, bytes], bytes] | None = getattr(frames, "apply_mask", None)
 """The library's own, written in C where that is installed. Where it is missing, the library parses all frames."""
@@ -67,10 +68,18 @@ class EventSocket(ServerConnection):
     closing. Its queue of messages is left out, and with it the switch to the task that would wait for them.
     """
 
-    def __init__(self, *args: Any, port: PortConnections | None = None, **options: Any) -> None:
-        """`port` bounds the connections; without one there is no bound, and no key is awaited."""
+    def __init__(
+        self, *args: Any, port: PortConnections | None = None, looks: Looks | None = None, **options: Any
+    ) -> None:
+        """`port` bounds the connections; without one there is no bound, and no key is awaited.
+
+        Without `looks` the event loop reads the socket.
+        """
         super().__init__(*args, **options)
         self.port = port
+        self.looks = looks
+        self.looked_at: int | None = None
+        """The file descriptor of the socket while it is read in looks, or not read; None while the loop reads it."""
         self.address: str | None = None
         """The IP address of the peer."""
         self.awaits_key = port is not None
@@ -105,7 +114,7 @@ class EventSocket(ServerConnection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         turns = ReadingQueue() if self.port is None else self.port.turns
-        self.unread = Unread(self, cast(asyncio.Transport, transport), turns)
+        self.unread = Unread(self, self, turns)
         super().connection_made(transport)
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if peer else None
@@ -113,6 +122,7 @@ class EventSocket(ServerConnection):
             self.port.admit(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.end_looks()
         self.unread.end(partial(self.lose, exc))
 
     def lose(self, exc: Exception | None) -> None:
@@ -133,6 +143,7 @@ class EventSocket(ServerConnection):
         if self.port is not None and not self.port.authenticate(self):
             return False
         self.awaits_key = False
+        self.join_looks()
         return True
 
     def is_idle(self) -> bool:
@@ -156,6 +167,7 @@ class EventSocket(ServerConnection):
         undelivered, self.undelivered = self.undelivered, []
         for message in undelivered:
             listener(*message)
+        self.join_looks()
 
     def process_event(self, event: Event) -> None:
         if not isinstance(event, Frame):
@@ -199,7 +211,7 @@ class EventSocket(ServerConnection):
             if self.unread:  # which is not read from the network anyway
                 self.unread.wait_in_line()
             else:
-                (self.transport.resume_reading if reading else self.transport.pause_reading)()
+                (self.resume_reading if reading else self.pause_reading)()
 
     def send_nowait(self, message: bytes) -> None:
         """Send a text message without waiting; the connection of a peer that never reads is aborted."""
@@ -212,7 +224,56 @@ class EventSocket(ServerConnection):
             self.transport.write(b"%c%c%b" % (TEXT_FRAME, len(message), message))
         self.check_unsent()
 
+    # Who reads the socket
+
+    def join_looks(self) -> None:
+        """Have the socket read in looks, once a listener takes messages and the caller has shown its key."""
+        if self.looks is None or self.looked_at is not None or self.listener is None or self.awaits_key:
+            return
+        fd = None if self.transport.is_closing() else plain_socket(self.transport)
+        if fd is None:
+            self.looks = None
+            return
+        self.transport.pause_reading()
+        self.looked_at = fd
+        if self.takes_more and not self.unread:
+            self.looks.add(fd, self)
+
+    def leave_looks(self) -> None:
+        self.end_looks()
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def end_looks(self) -> None:
+        if self.looks is not None and self.looked_at is not None:
+            self.looks.remove(self.looked_at)
+        self.looks = self.looked_at = None
+
+    def pause_reading(self) -> None:
+        if self.looks is None or self.looked_at is None:
+            self.transport.pause_reading()
+        else:
+            self.looks.remove(self.looked_at)
+
+    def resume_reading(self) -> None:
+        if self.looks is None or self.looked_at is None:
+            self.transport.resume_reading()
+        else:
+            self.looks.add(self.looked_at, self)
+
+    def is_closing(self) -> bool:
+        return self.transport.is_closing()
+
     # Bytes in
+
+    def take_looked(self, data: bytes) -> None:
+        if not self.transport.is_closing():
+            self.take(data)
+
+    def fail_looked(self, error: Exception) -> None:
+        context = {"message": "Taking a connection's bytes failed", "exception": error, "protocol": self}
+        self.loop.call_exception_handler(context)
+        self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         if self.awaits_key and self.port is not None:

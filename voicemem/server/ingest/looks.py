@@ -1,0 +1,150 @@
+"""Looks: the sockets of all open connections are read together, a few milliseconds' worth at a time.
+
+Why. A call sends about ten small events a second, so with a thousand calls an event comes every 100 µs, each on another
+socket. An event loop wakes for each of them: it reads one event, and a commit begins that holds two or three. But a
+commit costs about 200 µs of CPU whatever its size (a transaction, a sync of the disk, two switches between threads), so
+most of what a core does is waking up and committing. Events that are read together share all of that: their commit,
+its sync, and the wake-up in which their acks go out.
+
+How. The sockets of open connections are not polled by the event loop, but registered with an epoll of our own, which
+is a file descriptor itself, and readable while any socket in it is.
+
+- While little comes, the loop watches that descriptor, and a look follows at once: an event waits for nothing.
+- A look that has found several sockets ready is followed by the next one `PAUSE_S` later; meanwhile the loop does not
+  watch. Each takes all that has come since, and the looks go on until one finds little.
+- A look takes a bounded piece of each socket, and ends after `LOOK_S`. What it has not reached comes first in the
+  next, which follows at once, as it does when a piece was full. So a flood on one socket holds up no other.
+
+A look only reads. The bytes go to the same parser as those that the event loop has read, so frames, fragments, pings,
+closes and limits are the same both ways, and so is everything that is sent. Whoever stops reading a connection (its
+window is full, its key is over its rate, a large message is taken apart) takes it out of the epoll, and TCP holds the
+sender back. At the end of a stream, and after any error, the socket goes back to the event loop, which finds the same
+and closes the connection as it always does. A transport tells its protocol that it is closed before it closes the
+descriptor, so no descriptor is here under which another connection could be opened.
+
+Where there is no epoll (macOS, Windows), and for a transport that is not a plain socket (TLS), the event loop reads.
+"""
+
+import asyncio
+import os
+import select
+import socket
+import time
+from collections import deque
+from typing import Protocol
+
+PAUSE_S = 0.002
+"""Between two looks, while much comes."""
+BUSY_FROM = 3
+"""Sockets that are ready at once from which on that is much."""
+PIECE = 8 * 1024
+"""Bytes that are taken of a socket in one look."""
+LOOK_S = 0.005
+"""How long a look may take."""
+MOST = 1_024
+"""Sockets that one poll reports."""
+READABLE = getattr(select, "EPOLLIN", 0)
+AT_END = getattr(select, "EPOLLRDHUP", 0)
+"""Told of a socket whose peer has closed, or sends no more."""
+
+
+class Watched(Protocol):
+    """A connection whose socket is read in looks."""
+
+    def take_looked(self, data: bytes) -> None:
+        """Work on bytes that have come. An error closes the connection."""
+
+    def leave_looks(self) -> None:
+        """Have the event loop read the socket again: its stream has ended, or it is broken."""
+
+    def fail_looked(self, error: Exception) -> None:
+        """Close the connection, since working on its bytes has failed."""
+
+
+class Looks:
+    """The sockets that are read together, by file descriptor."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.epoll = select.epoll()
+        self.watched: dict[int, Watched] = {}
+        self.unread: deque[tuple[int, int]] = deque()
+        """Ready sockets that the last look has not reached, and their events."""
+        self.loop.add_reader(self.epoll.fileno(), self.look)
+        self.is_watching = True
+        """True while the event loop waits for the first socket to be ready; otherwise the next look is due."""
+
+    def add(self, fd: int, connection: Watched) -> None:
+        """Read a socket; one that is here already is ignored."""
+        if fd in self.watched:
+            return
+        self.watched[fd] = connection
+        self.epoll.register(fd, READABLE | AT_END)
+
+    def remove(self, fd: int) -> None:
+        """Read a socket no more; one that is not here is ignored."""
+        if self.watched.pop(fd, None) is not None:
+            self.epoll.unregister(fd)
+
+    def close(self) -> None:
+        self.watch(False)
+        self.epoll.close()
+
+    def watch(self, watch: bool) -> None:
+        if watch != self.is_watching:
+            self.is_watching = watch
+            if watch:
+                self.loop.add_reader(self.epoll.fileno(), self.look)
+            else:
+                self.loop.remove_reader(self.epoll.fileno())
+
+    def look(self) -> None:
+        """Read what has come, and see to the next look."""
+        if self.epoll.closed:
+            return
+        ready = self.unread or deque(self.epoll.poll(0, MOST))
+        is_busy = len(ready) >= BUSY_FROM
+        has_more, ends = False, time.monotonic() + LOOK_S
+        while ready and time.monotonic() < ends:
+            has_more |= self.read(*ready.popleft())
+        self.unread = ready
+        if has_more or ready:
+            self.watch(False)
+            self.loop.call_soon(self.look)
+        elif is_busy:
+            self.watch(False)
+            self.loop.call_later(PAUSE_S, self.look)
+        else:
+            self.watch(True)
+
+    def read(self, fd: int, events: int) -> bool:
+        """Take a piece of what a socket has; True if there is more of it."""
+        connection = self.watched.get(fd)
+        if connection is None:  # it was taken out since the poll
+            return False
+        try:
+            data = os.read(fd, PIECE) if events == READABLE else b""
+        except BlockingIOError:  # the socket that was ready is closed, and this one has its number
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            connection.leave_looks()
+            return False
+        try:
+            connection.take_looked(data)
+        except Exception as error:
+            connection.fail_looked(error)
+        return len(data) == PIECE
+
+
+def looks_if_possible() -> Looks | None:
+    return Looks() if hasattr(select, "epoll") else None
+
+
+def plain_socket(transport: asyncio.Transport) -> int | None:
+    """The file descriptor of a transport's socket; None where the bytes of the socket are not those of the stream."""
+    known: socket.socket | None = transport.get_extra_info("socket")
+    if known is None or transport.get_extra_info("sslcontext") is not None or known.type != socket.SOCK_STREAM:
+        return None
+    return known.fileno()
