@@ -119,7 +119,7 @@ def folder_and_store(given: str) -> Iterator[tuple[Path | None, str]]:
 
 def one_run(name: str, store: str, options: Options, arrivals: str) -> Run:
     with serving(name, store) as server:
-        loaded = load(server, options, arrivals)
+        loaded = load(server, options, arrivals=arrivals)
         held = {} if server.rest is None else positions(server.rest)
         same = server.rest is None or first_call_is_whole(server.rest, loaded)
         stopped = stop(server.process)
@@ -130,7 +130,7 @@ def one_run(name: str, store: str, options: Options, arrivals: str) -> Run:
     )
 
 
-def load(server: Server, options: Options, arrivals: str = "", first: int = 0) -> Loaded:
+def load(server: Server, options: Options, first: int = 0, arrivals: str = "") -> Loaded:
     """Put a server under load, with sessions of their own from this number on."""
     plan = Plan(
         host=server.host,
@@ -174,11 +174,11 @@ def measured(voicemem: Run, bare: Run, frame: int) -> list[Measured]:
     """The figures of the better runs, with bare's as the baseline, and the goals that are about this load."""
     ours, theirs = voicemem.loaded, bare.loaded
     rate, cpu, base_cpu = voicemem.events_s, cpu_us(voicemem), cpu_us(bare)
-    ratio, p50, p99, most = None, None, None, MOST_CPU.get(voicemem.arrivals)
+    ratio, p50, p99, less_cpu, most = None, None, None, None, MOST_CPU.get(voicemem.arrivals)
     if most is None:
         ratio = at_least(rate / bare.events_s, 1.2 if frame == 1 else 3.0)
     else:
-        p50, p99 = at_most(ours.p50_ms, 3), at_most(ours.p99_ms, 6)
+        p50, p99, less_cpu = at_most(ours.p50_ms, 3), at_most(ours.p99_ms, 6), at_most(cpu / base_cpu, most)
     figures = [
         Measured("events_s", "acknowledged", rate, "events/s", bare.events_s),
         Measured("ratio", "voicemem / bare", rate / bare.events_s, "x", None, ratio),
@@ -186,7 +186,7 @@ def measured(voicemem: Run, bare: Run, frame: int) -> list[Measured]:
         Measured("p99_ms", "send to ack p99", ours.p99_ms, "ms", theirs.p99_ms, p99),
         Measured("server_cpu", "server CPU", cores(voicemem), "cores", cores(bare)),
         Measured("us_per_event", "server CPU of an event", cpu, "µs", base_cpu),
-        Measured("cpu_ratio", "CPU / bare", cpu / base_cpu, "x", None, most and at_most(cpu / base_cpu, most)),
+        Measured("cpu_ratio", "CPU / bare", cpu / base_cpu, "x", None, less_cpu),
         Measured("rss_mib", "server memory at the end", ours.server_rss_mib or 0, "MiB", theirs.server_rss_mib),
     ]
     if most is None:
