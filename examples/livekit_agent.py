@@ -21,7 +21,7 @@ from voicemem.client import Client
 from voicemem.integrations import livekit
 
 JOKE = "Why did the scarecrow win an award? Because he was outstanding in his field!"
-CALLER = {"user_id": "ann", "memory": {"memories": {}}}  # * calls of one caller know each other
+KNOWN = {"memory_from": {"sessions": 3}, "memory": {"memories": {}}}  # * what a call knows of earlier ones
 
 
 def answer(context: ChatContext) -> list[Chunk]:
@@ -34,7 +34,7 @@ async def call(client: Client, said: dict[str, str]) -> None:
     """One call: what the caller says, and the word of each answer that they wait for."""
     stage = Stage(PLAIN, answer, espeak=shutil.which("espeak-ng") is not None)
     session = stage.session  # AgentSession(stt=…, llm=…, tts=…, vad=…)
-    memory = livekit.attach(session, client, context=True, config=CALLER)  # *
+    memory = livekit.attach(session, client, user_id="ann", context=True, config=KNOWN)  # *
     await session.start(Agent(instructions="You are funny."))
     for words, word in said.items():
         await stage.caller.says(words)

@@ -20,7 +20,7 @@ from voicemem.client import Client
 from voicemem.integrations import pipecat
 
 CAB, SURE = speech("taxi a3"), speech("library_loan a7")
-CALLER = {"user_id": "ann", "memory": {"memories": {}}}  # * calls of one caller know each other
+KNOWN = {"memory_from": {"sessions": 3}, "memory": {"memories": {}}}  # * what a call knows of earlier ones
 
 
 async def first(call: Call) -> None:
@@ -39,7 +39,7 @@ async def second(call: Call) -> None:
 async def call(client: Client, scenario: Scenario) -> None:
     """One call, from a pipeline to the end of it."""
     bot = Call(scenario, MODES["plain"])  # bot.worker = PipelineWorker(Pipeline([…]))
-    memory = pipecat.attach(bot.worker, client, context=True, config=CALLER)  # *
+    memory = pipecat.attach(bot.worker, client, user_id="ann", context=True, config=KNOWN)  # *
     await bot.run()  # await runner.run()
     await memory.aclose()  # *
     for request in bot.llm.requests:

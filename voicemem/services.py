@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from voicemem.config.service import Settings, parse_assistants, parse_memories_ttl, parse_variables
+from voicemem.config.service import Settings, key_command, parse_assistants, parse_memories_ttl, parse_variables
 from voicemem.config.session import SessionPatch, outbound_urls
 from voicemem.context.call_starts import CallStarts
 from voicemem.context.policies import Policies
@@ -128,7 +128,11 @@ class Services:
         quotas = Quotas(settings.open_sessions, settings.sessions_per_day, settings.stored_bytes)
         store.set_quotas(quotas, self.telemetry.metrics.count_quota_refusal)
         self.access = Access(
-            store.directory, self.runtime, settings.admin_key, 0 if store.is_exclusive else KEY_CACHE_MS
+            store.directory,
+            self.runtime,
+            settings.admin_key,
+            0 if store.is_exclusive else KEY_CACHE_MS,
+            key_command(settings.store),
         )
         given = parse_hook_secrets(settings.hook_secrets, DEFAULT_PROJECT)
         self.hook_secrets = HookSecrets(store.directory, given, clock)

@@ -1,19 +1,33 @@
 """`voicemem quickstart`: three questions, a settings file, and the next command."""
 
 import json
+import re
 import secrets
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 from voicemem.cli.common import CommandFailed, written_file
-from voicemem.config.service import ANY_HOST, NO_WEBHOOK, Address, Settings, check_service_settings, shown_store
+from voicemem.config.service import (
+    ANY_HOST,
+    MEMORY_STORE,
+    NO_WEBHOOK,
+    SQLITE_PREFIX,
+    Address,
+    Settings,
+    check_service_settings,
+    key_command,
+    shown_store,
+)
+from voicemem.errors import CannotStart
 from voicemem.webhooks.endpoints import new_webhook_secret
 
 FILE = "voicemem.toml"
 REACHES = ("local", "network")
+USUAL = (REACHES[0], NO_WEBHOOK)
 HEAD = """\
 # Settings of voicemem: voicemem serve --config {file}
 # Flags of `serve` and VOICEMEM_... variables win over this file.
@@ -28,7 +42,7 @@ ingest = {ingest}
 """
 KEY = """
 # A first key with every scope. Clients send it, and one signs in with it on the page. Keep this file to yourself.
-# Keys for single programs: voicemem keys create
+# Keys for single programs: {command}
 admin-key = {key}
 # Beyond this machine, put a proxy with TLS before it (docs/operations.md, "Behind a proxy"), and name its address:
 # ui-origin = "https://memory.example"
@@ -82,12 +96,14 @@ def quickstart(
         raise CommandFailed(f"{file} is there already; --force replaces it, --file names another.")
     asks = not yes and sys.stdin.isatty()
     if store is None:
-        store = ask("1/3 Where are calls kept?", Settings().store, asks)
+        store = ask("1/3 Where are calls kept?", Settings().store, asks, lambda answer: chosen(answer, *USUAL))
     if reach is None:
-        reach = ask("2/3 Who reaches it: this machine alone, or the network?", REACHES[0], asks, click.Choice(REACHES))
+        reach = ask("2/3 Who reaches it: this machine alone, or the network?", REACHES[0], asks, check_reach)
     if webhook_url is None:
-        webhook_url = ask("3/3 A URL that gets the memory of every call at its end?", NO_WEBHOOK, asks)
+        question = "3/3 A URL that gets the memory of every call at its end?"
+        webhook_url = ask(question, NO_WEBHOOK, asks, lambda answer: chosen(MEMORY_STORE, REACHES[0], answer))
     settings = chosen(store, reach, webhook_url)
+    make_folders(file, settings.store)
     with written_file(file, force) as opened:
         opened.write(settings_text(file, settings).encode())
     click.echo(f"Wrote {file}: calls in {shown_store(settings.store)}, REST on {settings.rest}.")
@@ -97,13 +113,35 @@ def quickstart(
         click.echo(f"The key for clients, and to sign in on the page, is admin-key in {file}.")
 
 
-def ask(question: str, usual: str, asks: bool, kind: click.Choice[str] | None = None) -> str:
-    return str(click.prompt(question, default=usual, type=kind, err=True)) if asks else usual
+def ask(question: str, usual: str, asks: bool, check: Callable[[str], object]) -> str:
+    """The answer to a question, which is asked again until `check` takes it."""
+
+    def checked(answer: str) -> str:
+        try:
+            check(answer)
+        except CannotStart as error:
+            raise click.UsageError(error.detail) from None
+        return answer
+
+    return str(click.prompt(question, default=usual, value_proc=checked, err=True)) if asks else usual
+
+
+def check_reach(answer: str) -> None:
+    if answer not in REACHES:
+        raise CannotStart(f"Write {' or '.join(REACHES)}.")
+
+
+def make_folders(file: Path, store: str) -> None:
+    """Make the folders of the settings file and of a store that is a file."""
+    paths = [file, Path(store.removeprefix(SQLITE_PREFIX))] if store.startswith(SQLITE_PREFIX) else [file]
+    for path in paths:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def chosen(store: str, reach: str, webhook_url: str) -> Settings:
     """The settings that the answers mean. Raises `CannotStart` where `serve` would not take them."""
     usual, hooked = Settings(), webhook_url != NO_WEBHOOK
+    store = re.sub(f"^{SQLITE_PREFIX}~/", f"{SQLITE_PREFIX}{Path.home()}/", store)
     host = ANY_HOST if reach == "network" else usual.rest.host
     settings = Settings(
         store=store,
@@ -121,7 +159,9 @@ def settings_text(file: Path, settings: Settings) -> str:
     head = HEAD.format(
         file=file, store=text(settings.store), rest=text(str(settings.rest)), ingest=text(str(settings.ingest))
     )
-    key = NO_KEY if settings.admin_key is None else KEY.format(key=text(settings.admin_key))
+    key, command = NO_KEY, key_command(settings.store) or "POST /v1/keys"
+    if settings.admin_key is not None:
+        key = KEY.format(key=text(settings.admin_key), command=command)
     hook = NO_WEBHOOK_YET
     if settings.webhook_url is not None:
         hook = WEBHOOK.format(url=text(settings.webhook_url), secret=text(settings.webhook_secret or ""))

@@ -5,7 +5,6 @@ import ctypes
 import gc
 import logging
 import os
-import shlex
 import signal
 import socket
 import sys
@@ -23,7 +22,7 @@ from voicemem.cli import logs
 from voicemem.cli.common import URL_OPTION, CommandFailed, options, run, unknown_variables
 from voicemem.cli.service_settings import REPEATED, SERVE_OPTIONS, SOURCES, to_settings
 from voicemem.client.transport.failures import reason_of, with_check
-from voicemem.config.service import MEMORY_STORE, NO_WEBHOOK, Address, check_binding, shown_store
+from voicemem.config.service import MEMORY_STORE, NO_WEBHOOK, Address, check_binding, key_command, shown_store
 from voicemem.telemetry.otel import chosen_exporter, make_tracer
 from voicemem.version import __version__
 
@@ -126,14 +125,8 @@ async def announce(app: App) -> None:
     click.echo(f"  webhook  {webhook}")
     click.echo(f"  llm      {llm}")
     if not await app.services.access.needs_key():
-        how = first_key_hint(settings.store)
+        how = key_command(settings.store) or "--admin-key"
         click.echo(f"  keys     none: anyone who can reach these ports may do anything ({how})")
-
-
-def first_key_hint(store: str) -> str:
-    """How to make the first key of a store. A store in memory cannot be opened by another process."""
-    command = f"voicemem keys create --store {shlex.quote(shown_store(store))}"
-    return "--admin-key" if store == MEMORY_STORE else command
 
 
 def without_user(value: Any) -> Any:
@@ -155,7 +148,7 @@ async def wait_for_first(*waits: Coroutine[Any, Any, Any]) -> None:
 @options(*SERVE_OPTIONS)
 @click.pass_context
 def check_config(context: click.Context, /, **values: Any) -> None:
-    """Check the settings that `serve` would use, and show them without secrets.
+    """Check the settings that `serve` would use, and show them without secrets, by their names in the file.
 
     Takes the flags, environment variables and the file of `serve`, and shows where each setting is from. The exit code
     is 0 if the settings are valid, and 1 with one sentence about the first error if not. Nothing is opened: only
@@ -171,17 +164,17 @@ def check_config(context: click.Context, /, **values: Any) -> None:
     keys_unknown = not settings.admin_key and settings.store != MEMORY_STORE
     check_binding(settings, keys_needed=keys_unknown or bool(settings.admin_key))
     for field in settings.__struct_fields__:
-        value = getattr(settings, field)
+        name, value = REPEATED.get(field, field), getattr(settings, field)
         shown = "(set)" if value and field in SECRET_SETTINGS else value
         several = isinstance(shown, tuple) and not isinstance(shown, Address)
-        source = SOURCES.get(context.get_parameter_source(REPEATED.get(field, field)))
+        source = SOURCES.get(context.get_parameter_source(name))
         shown_from = f"  (from the {source})" if source else ""
-        click.echo(f"{field:24} {', '.join(shown) if several else without_user(shown)}{shown_from}")
+        click.echo(f"{name:24} {', '.join(shown) if several else without_user(shown)}{shown_from}")
     if unknown:
         click.echo(f"Ignored, since there is no such setting: {', '.join(unknown)}")
     click.echo("The settings are valid.")
     if keys_unknown and not settings.insecure and not (settings.rest.is_loopback and settings.ingest.is_loopback):
-        how = first_key_hint(settings.store)
+        how = key_command(settings.store)
         click.echo(f"Beyond loopback, a key in the store is required ({how}); only `serve` can tell.")
 
 

@@ -94,12 +94,14 @@ class Client:
         producer: str = "main",
         config: Mapping[str, Any] | None = None,
         timeout: float | None = None,
+        allow_ended: bool = False,
     ) -> ProducerSession:
         """Open a new or existing session, and wait for the server's answer, at most `timeout` seconds.
 
         Without `session_id` the client makes a random one. `config` is used only if the session does not exist yet. The
-        default of `timeout` is the option `open_timeout_s`. Raises `Unreachable` with the addresses, the reasons and
-        what to check; `RequestRefused`, `SessionErased`; `TypeError` and `ValueError` for arguments that cannot be.
+        default of `timeout` is the option `open_timeout_s`. With `allow_ended`, one that has ended can be opened to be
+        read. Raises `Unreachable` with the addresses, the reasons and what to check; `RequestRefused`, `SessionEnded`,
+        `SessionErased`; `TypeError` and `ValueError` for arguments that cannot be.
         """
         self._start()
         if self.error is not None:
@@ -122,6 +124,9 @@ class Client:
                 reason = self._reconnector.outage.explain(timeout_s)
             detail = f"The session was not opened within {timeout_s:g} s. {reason}"
             raise Unreachable(detail, reason) from None
+        if opened.state == "ended" and not allow_ended:
+            self._remove(opened)
+            raise opened.ended_before()
         return ProducerSession(opened, self._schedule_wakeup, self.rest)
 
     async def search(self, query: str, **params: Unpack[SearchParams]) -> JsonObject:

@@ -130,6 +130,10 @@ class Producer:
     def ended_sentence(self) -> str:
         return f"The session {self.session_id} has ended; it takes no new events."
 
+    def ended_before(self) -> errors.SessionEnded:
+        """The error of an open that finds a session which has ended."""
+        return errors.SessionEnded("session_ended", f"{self.ended_sentence()} Each call needs a session_id of its own.")
+
     def encode(self, event: Mapping[str, Any], seq: int) -> bytes:
         """The event as it is sent, and resent: the same bytes each time. Raises `EventRefused` and Python's errors."""
         if event.get("seq", seq) != seq:

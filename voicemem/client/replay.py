@@ -82,7 +82,7 @@ class Replay:
         """
         try:
             async with Client(url, key=key, options=OPTIONS) as client:
-                session = await client.open(session_id)
+                session = await client.open(session_id, allow_ended=True)  # to learn what it has
                 self.acked = skipped = min(session.next_seq - 1, len(self.events))
                 await self.send_all(session, skipped, pace)
         except ValueError as error:  # the session id or the URL

@@ -220,9 +220,12 @@ class SyncClient:
         producer: str = "main",
         config: Mapping[str, Any] | None = None,
         timeout: float | None = None,
+        allow_ended: bool = False,
     ) -> SyncProducerSession:
         """As `Client.open`."""
-        opening = self._wrapped.open(session_id, producer=producer, config=config, timeout=timeout)
+        opening = self._wrapped.open(
+            session_id, producer=producer, config=config, timeout=timeout, allow_ended=allow_ended
+        )
         return SyncProducerSession(self._thread.run(opening), self._thread)
 
     search = blocking(Client.search)

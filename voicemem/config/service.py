@@ -6,6 +6,7 @@ settings as arguments.
 
 import ipaddress
 import re
+import shlex
 from collections.abc import Sequence
 from functools import lru_cache
 from math import inf
@@ -324,6 +325,11 @@ def shown_store(store: str) -> str:
     return re.sub(r"(?i)([?&](?:ssl)?password=)[^&]*", r"\1…", hidden)
 
 
+def key_command(store: str) -> str | None:
+    """The command that makes a key in a store; None for one in memory, which no other process can open."""
+    return None if store == MEMORY_STORE else f"voicemem keys create --store {shlex.quote(shown_store(store))}"
+
+
 def check_ports(rest: Address, ingest: Address) -> None:
     """Raise `CannotStart` if both servers would listen on the same port."""
     if rest.port and rest.port == ingest.port and (rest.host == ingest.host or ANY_HOST in (rest.host, ingest.host)):
@@ -336,10 +342,11 @@ def check_binding(settings: Settings, keys_needed: bool) -> None:
         return
     for address in (settings.rest, settings.ingest):
         if not address.is_loopback:
+            command = key_command(settings.store)
+            made = "" if command is None else f"Create a key ({command}), or set"
             raise CannotStart(
-                f"Without keys the service listens on loopback only, not on {address}. Create a key"
-                f" (voicemem keys create --store {shown_store(settings.store)}), set VOICEMEM_ADMIN_KEY,"
-                " or pass --insecure."
+                f"Without keys the service listens on loopback only, not on {address}. {made or 'Set'}"
+                " VOICEMEM_ADMIN_KEY; --insecure does without."
             )
 
 

@@ -11,12 +11,19 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from voicemem.config.context import ContextConfig, check_context, check_whole_context, drop_stale_parameters
+from voicemem.config.context import (
+    ContextConfig,
+    ExtractConfig,
+    RecallConfig,
+    check_context,
+    check_whole_context,
+    drop_stale_parameters,
+)
 from voicemem.documents.document import WorkingMemoryConfig, check_working_memory
 from voicemem.errors import Refused
 from voicemem.protocol.arguments import fit
 from voicemem.protocol.codec import drop_nulls, merge_patch
-from voicemem.protocol.explanations import FIELD_NAME, describe_error, unknown_field
+from voicemem.protocol.explanations import FIELD_NAME, WRAPPERS, describe_error, unknown_field
 from voicemem.protocol.telephone import is_number
 from voicemem.protocol.types import MAX_TEXT_BYTES, JsonObject, Name, matching
 
@@ -216,6 +223,14 @@ SECTIONS: dict[str, type[Struct]] = {
     "working_memory": WorkingMemoryConfig,
     "memory_from": MemoryFrom,
 }
+PLACES = {
+    "at the top": SessionConfig.__struct_fields__,
+    "at the top, field by field": WRAPPERS,
+    **{f"under `{section}`": kind.__struct_encode_fields__ for section, kind in SECTIONS.items()},
+    "under `memory.extract`": ExtractConfig.__struct_encode_fields__,
+    "under `memory.memories`": RecallConfig.__struct_encode_fields__,
+}
+"""Which fields there are where."""
 
 
 def parse_config(public: JsonObject) -> SessionConfig:
@@ -243,7 +258,8 @@ def validate_config(given: JsonObject) -> SessionPatch:
         for messages in (replaced, config.llm.system_messages):
             msgspec.convert({"llm": {"system_messages": messages}}, ConfigSystemMessages)
     except msgspec.ValidationError as error:
-        raise Refused("invalid_field", f"In the configuration: {describe_error(error, SessionConfig)}") from None
+        why = describe_error(error, SessionConfig, places=PLACES)
+        raise Refused("invalid_field", f"In the configuration: {why}") from None
     check_webhook_secret(config.webhook.secret)
     check_context(expanded.get("memory"))
     check_working_memory(config.working_memory)
@@ -297,7 +313,7 @@ def check_names(values: Any, known: Iterable[str], section: str = "") -> None:
     unknown = sorted(values.keys() - set(names)) if isinstance(values, dict) else []
     if unknown:
         name = next((name for name in unknown if FIELD_NAME.match(name)), "")  # nothing else that came is quoted
-        raise Refused("invalid_field", f"In the configuration: {unknown_field(name, names, section)}")
+        raise Refused("invalid_field", f"In the configuration: {unknown_field(name, names, section, PLACES)}")
 
 
 NUMBER_IN_CLEAR = (

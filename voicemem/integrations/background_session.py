@@ -51,6 +51,11 @@ class EarlyEvent(NamedTuple):
     """How many came before it that could not be kept."""
 
 
+def config_of(user_id: str | None, config: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The configuration of a user's new session."""
+    return config if user_id is None else {**(config or {}), "user_id": user_id}
+
+
 class BackgroundSession:
     """One producer's session. `send` and `context` never raise; what they cannot do is logged, once for each reason.
 

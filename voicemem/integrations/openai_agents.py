@@ -20,7 +20,7 @@ from functools import wraps
 from typing import Any, Protocol
 
 from voicemem.client import Client
-from voicemem.integrations.background_session import AttachedMemory, BackgroundSession
+from voicemem.integrations.background_session import AttachedMemory, BackgroundSession, config_of
 from voicemem.integrations.conversation import Conversation, parsed
 from voicemem.integrations.ledger import PLAYED_OUT_MS, Ledger, now_ms
 from voicemem.protocol.types import JsonObject
@@ -295,14 +295,15 @@ def session(
     client: Client,
     session_id: str | None = None,
     *,
+    user_id: str | None = None,
     config: Mapping[str, Any] | None = None,
     producer: str = "openai-agents",
 ) -> AgentsSession:
     """A session for `Runner.run(…, session=…)`; to be made in a running event loop.
 
-    `config` is that of a new session: `{"user_id": "ann", "memory_from": {"sessions": 3}}` brings earlier calls along.
+    `user_id` and `config` are those of a new session: `{"memory_from": {"sessions": 3}}` brings earlier calls along.
     """
-    return AgentsSession(BackgroundSession(client, session_id, producer, config))
+    return AgentsSession(BackgroundSession(client, session_id, producer, config_of(user_id, config)))
 
 
 def attach(
@@ -311,6 +312,7 @@ def attach(
     *,
     tracker: PlaybackTracker | None = None,
     session_id: str | None = None,
+    user_id: str | None = None,
     config: Mapping[str, Any] | None = None,
     producer: str = "openai-agents",
     bytes_per_ms: float = 48.0,
@@ -319,9 +321,10 @@ def attach(
 
     `tracker` is the `RealtimePlaybackTracker` that your player reports to and that the session was made with; without
     it a cut is found by time. `bytes_per_ms` is that of the output's audio: 48 for PCM of 24 kHz, 8 for G.711.
+    `user_id` and `config` are those of a new session.
     Nothing raises into the SDK, or holds it up.
     """
-    background = BackgroundSession(client, session_id, producer, config)
+    background = BackgroundSession(client, session_id, producer, config_of(user_id, config))
     ledger = Ledger(background.send, f"{secrets.token_hex(4)}-")
     listener = RealtimeListener(ledger, tracker, bytes_per_ms)
     session.model.add_listener(listener)

@@ -179,8 +179,7 @@ class TranscriptIndexer:
             begun = time()
         if count:
             total = await self.store.transcript_index.count_sessions_to_index()
-            level = logging.WARNING if 2 * count >= total else logging.INFO
-            LOG.log(level, "%d of %d sessions were not in the index of heard messages, and are now", count, total)
+            LOG.info("%d of %d sessions were not in the index of heard messages, and are now", count, total)
         if self.store.transcript_index.index_resets == resets:
             self.checked_resets = resets
 

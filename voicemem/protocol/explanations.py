@@ -4,7 +4,7 @@ No sentence quotes what was sent, but for what looks like a name of a field.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -14,10 +14,13 @@ from msgspec import Struct
 
 from voicemem.errors import CODES, Refused
 from voicemem.protocol.arguments import fit
-from voicemem.protocol.events import IncomingEvent, kinds_by_type
+from voicemem.protocol.events import Event, IncomingEvent, SessionUpdate, kinds_by_type
 from voicemem.protocol.types import PATTERN_SENTENCES
 
 T = TypeVar("T")
+Places = Mapping[str, Iterable[str]]
+"""Names of fields by the place that has them, such as "under `llm`"."""
+NO_PLACES: Places = {}
 LONGEST = 40
 """Longer texts are not names."""
 CLOSE = 0.72
@@ -48,7 +51,7 @@ def converted(value: Any, kind: type[T], *, nulls: bool = False) -> T:
         raise Refused("invalid_field", describe_error(error, kind)) from None
 
 
-def describe_error(error: msgspec.ValidationError, *kinds: Any) -> str:
+def describe_error(error: msgspec.ValidationError, *kinds: Any, places: Places = NO_PLACES) -> str:
     """A validation error as a sentence. `kinds` are the types that were tried; they give the allowed values."""
     sentence, at, path = str(error).replace("- at `key` in `$", "- at `$").rpartition(" - at `$")
     if not at:
@@ -56,7 +59,7 @@ def describe_error(error: msgspec.ValidationError, *kinds: Any) -> str:
     if sentence.startswith(UNKNOWN):
         path = path.strip("`.")  # a name that was sent may look like a path
         known = fields_at(kinds, path) if FIELD_PATH.match(path) or not path else ()
-        return unknown_field(sentence.removeprefix(UNKNOWN).strip("`"), known, path if known else "")
+        return unknown_field(sentence.removeprefix(UNKNOWN).strip("`"), known, path if known else "", places)
     if sentence.startswith(MISSING):
         sentence = f"A required field is missing: {sentence.removeprefix(MISSING)}"
     else:
@@ -123,11 +126,16 @@ def expected_types(mismatch: re.Match[str]) -> str:
     return "Expected " + " or ".join(TYPE_WORDS.get(name, f"`{name}`") for name in names) + sent
 
 
-def unknown_field(name: str, known: Sequence[str], path: str) -> str:
-    """The sentence about a field that does not exist, with the fields that do; `path` leads to where it is."""
+def unknown_field(name: str, known: Sequence[str], path: str, places: Places = NO_PLACES) -> str:
+    """The sentence about a field that does not exist, with the fields that do; `path` leads to where it is.
+
+    A field that there is elsewhere is not taken for a misspelt one: the sentence says where it goes.
+    """
     quoted = f"no field `{name}`" if FIELD_NAME.match(name) else "an unknown field"
     where = f" in `{path}`" if path else ""
-    return f"There is {quoted}{where}{did_you_mean(name, known)}{known_names(known)}"
+    right = " or ".join(place for place, names in places.items() if plain(name) in map(plain, names))
+    hint = f": it goes {right}" if right else did_you_mean(name, known)
+    return f"There is {quoted}{where}{hint}{known_names(known)}"
 
 
 def known_names(names: Iterable[str]) -> str:
@@ -152,16 +160,26 @@ def fields_at(kinds: Sequence[Any], path: str) -> tuple[str, ...]:
 EVENT_KINDS = kinds_by_type(IncomingEvent)
 EVENT_TYPES = tuple(sorted(EVENT_KINDS))
 KNOWN_TYPES = known_names(EVENT_TYPES)
+SETTINGS = tuple(set(SessionUpdate.__struct_encode_fields__) - set(Event.__struct_encode_fields__))
+WRAPPERS = ("session", "config", "settings")
+"""Names under which settings are looked for where they stand by themselves."""
+PLACES_OF: dict[str, Places] = {
+    "session.open": {"under `session`": (*SETTINGS, "config", "settings")},
+    "session.update": {"beside `type`, field by field": WRAPPERS},
+}
+"""Where fields go that are easily misplaced, by the type of the event."""
 UNKNOWN_TYPE = re.compile(r"Invalid value '(.*)' - at `\$\.type`\Z", re.DOTALL)
 
 
 def explain_event(error: msgspec.ValidationError, event_type: Any) -> tuple[str, str]:
     """The code and the sentence of why an event of this type, as it was sent, cannot be decoded."""
     kind = EVENT_KINDS.get(event_type) if isinstance(event_type, str) else None
-    return explain(error, *((kind,) if kind is not None else EVENT_KINDS.values()))
+    if kind is None:
+        return explain(error, *EVENT_KINDS.values())
+    return explain(error, kind, places=PLACES_OF.get(event_type, NO_PLACES))
 
 
-def explain(error: msgspec.ValidationError, *kinds: Any) -> tuple[str, str]:
+def explain(error: msgspec.ValidationError, *kinds: Any, places: Places = NO_PLACES) -> tuple[str, str]:
     """The code and the sentence of a validation error; `kinds` as in `describe_error`."""
     message = str(error)
     if message.endswith("`$.type`") and message.startswith("Invalid value"):
@@ -169,4 +187,4 @@ def explain(error: msgspec.ValidationError, *kinds: Any) -> tuple[str, str]:
         near = did_you_mean(sent[1], EVENT_TYPES) if sent else ""
         return "unknown_type", f"{CODES['unknown_type'].sentence[:-1]}{near}{KNOWN_TYPES}."
     code = next((code for start, code in CODE_OF if message.startswith(start)), "invalid_field")
-    return code, describe_error(error, *kinds)
+    return code, describe_error(error, *kinds, places=places)

@@ -114,9 +114,12 @@ class Access:
         runtime: Runtime | None = None,
         admin_key: str | None = None,
         cache_ms: int = 0,
+        key_command: str | None = None,
     ) -> None:
         """For `cache_ms` a key that was found is not looked up again: for stores that are a round trip away."""
         self.cache_ms = cache_ms
+        self.key_command = key_command
+        """Makes the first key."""
         self.cached_keys: dict[str, tuple[int, ApiKey]] = {}
         """By id, and when it was looked up, Unix ms."""
         runtime = runtime or Runtime()
@@ -196,15 +199,21 @@ class Access:
             raise Refused("unauthorized", "The key that signed the session token is unknown or was revoked.")
         return Grant(key.project, key.scopes, key.id, limits=key.limits), key.hash
 
+    def key_of(self, grant: Grant) -> str:
+        """The id of a grant's key. Raises `Refused` (`no_keys`) where there are no keys."""
+        if grant.key_id is None:
+            how = self.key_command or "the setting admin-key"
+            raise Refused("no_keys", f"There are no keys yet; the first one comes from {how}.")
+        return grant.key_id
+
     async def create_token(
         self, grant: Grant, session_id: str, ttl_s: int, reaches_user: bool = False
     ) -> tuple[str, int]:
         """A session token signed with the caller's key, and when it expires, Unix ms. Raises `Refused` (`no_keys`)."""
-        if grant.key_id is None:
-            raise Refused("no_keys")
-        _, secret = await self.find_signer(grant.key_id)
+        key_id = self.key_of(grant)
+        _, secret = await self.find_signer(key_id)
         expires_s = self.clock() // 1000 + ttl_s
-        return sign_token(session_id, expires_s, grant.key_id, secret, reaches_user), expires_s * 1000
+        return sign_token(session_id, expires_s, key_id, secret, reaches_user), expires_s * 1000
 
     async def ended_grants(self, grants: Iterable[Grant]) -> dict[Grant, Refused]:
         """Return the grants of open connections that are no longer valid, each with the reason."""

@@ -3,7 +3,7 @@ import { ClientError, Closed, RequestRefused, Unacknowledged, Unreachable, secon
 import { CurrentKey } from "./key.js";
 import { Memories } from "./memories.js";
 import { DroppedEvents, exposition } from "./metrics.js";
-import { settled } from "./options.js";
+import { checkNames, settled } from "./options.js";
 import { Producer, keyOf } from "./producer.js";
 import { NO_REST_URL, Session } from "./session.js";
 import { brokenLimit, utf8Bytes } from "./strict-json.js";
@@ -77,13 +77,15 @@ export class Client {
   /**
    * A new or existing session, at once: what is recorded before the server has answered is kept, and sent then.
    *
-   * Throws `TypeError` for an id or a name that cannot be one, and for a session that this client has open already for
+   * Throws `TypeError` for an id, a name or an option that cannot be one, and for a session that this client has open already for
    * this producer; `RequestRefused` for a configuration that no frame can hold.
    * @param {string} [sessionId] a random one when missing
    * @param {SessionOptions} [options]
    * @returns {Session}
    */
-  session(sessionId = randomId(), { producer = "main", config, dialect } = {}) {
+  session(sessionId = randomId(), options = {}) {
+    checkNames(options, ["producer", "config", "dialect"]);
+    const { producer = "main", config, dialect } = options;
     const made = this._newProducer(sessionId, producer, config);
     made.dialect = dialect;
     if (this.error !== null) {
@@ -99,7 +101,8 @@ export class Client {
   /**
    * As `session`, and wait for the server's answer, at most `timeoutMs`, by default `openTimeoutMs`.
    *
-   * Throws also `Unreachable` with the addresses, the reasons and what to check; `RequestRefused`, `SessionErased`.
+   * Throws also `Unreachable` with the addresses, the reasons and what to check; `RequestRefused`, `SessionErased`, and
+   * `SessionEnded`: to read a session that has ended, use `session`.
    * @param {string} [sessionId]
    * @param {SessionOptions & {timeoutMs?: number | null}} [options]
    * @returns {Promise<Session>}

@@ -71,10 +71,7 @@ export function settled(given) {
     WebSocket: /** @type {SocketConstructor | undefined} */ (globalThis.WebSocket),
     fetch: (/** @type {any} */ input, /** @type {any} */ init) => globalThis.fetch(input, init),
   };
-  const known = new Set([...Object.keys(DEFAULTS), ...Object.keys(platform)]);
-  for (const name of Object.keys(given)) {
-    if (!known.has(name)) throw new TypeError(`there is no option ${name}; there are ${[...known].join(", ")}`);
-  }
+  checkNames(given, [...Object.keys(DEFAULTS), ...Object.keys(platform)]);
   const set = Object.entries(given).filter(([, value]) => value !== undefined);
   /** @type {Options} */
   const options = { ...DEFAULTS, ...platform, ...Object.fromEntries(set) };
@@ -82,6 +79,18 @@ export function settled(given) {
     if (!(options[name] >= 1)) throw new RangeError(`${name} must be at least 1`);
   }
   return options;
+}
+
+/**
+ * Throw `TypeError` for an option that there is not.
+ * @param {object} given
+ * @param {string[]} known
+ */
+export function checkNames(given, known) {
+  const unknown = Object.keys(given).find((name) => !known.includes(name));
+  if (unknown === undefined) return;
+  const settings = known.includes("config") ? "; settings of a session go into config" : "";
+  throw new TypeError(`there is no option ${unknown}: they are ${known.join(", ")}${settings}`);
 }
 
 /** Delays between attempts: exponential, bounded, with full jitter. */

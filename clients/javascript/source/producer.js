@@ -155,6 +155,11 @@ export class Producer {
     return `The session ${this.sessionId} has ended; it takes no new events.`;
   }
 
+  /** The error of an open that finds a session which has ended. */
+  endedBefore() {
+    return new SessionEnded("session_ended", `${this.endedSentence()} Each call needs a sessionId of its own.`);
+  }
+
   /**
    * The event as it is sent, but for its number, which it gets in front.
    * @param {Record<string, any>} event
@@ -220,7 +225,8 @@ export class Producer {
     this.nextTurn = Math.max(this.nextTurn, frame.next_turn ?? 1);
     this.state = frame.state ?? "running";
     this.opened = true;
-    this.ready.resolve();
+    if (this.state === "ended") this.ready.reject(this.endedBefore());
+    else this.ready.resolve();
     this.notifyWaiters();
   }
 

@@ -143,8 +143,9 @@ export class Session extends SessionFacts {
   }
 
   /**
-   * Wait until the server has answered the open. Throws why it never will: `RequestRefused`, `SessionErased`, or the
-   * `ClientError` after which the client cannot continue. Nothing needs to wait for it: events are kept in the meantime.
+   * Wait until the server has answered the open. Throws why it takes no events: `RequestRefused`, `SessionErased`,
+   * `SessionEnded`, or the `ClientError` after which the client cannot continue. Nothing needs to wait for it: events
+   * are kept in the meantime.
    */
   async ready() {
     await this._producer.ready.promise;

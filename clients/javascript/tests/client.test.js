@@ -131,14 +131,26 @@ test("an_impossible_name_is_said_at_once", async (t) => {
   }
 });
 
-/** A client does not supersede itself; after the end the session may be opened again. */
+/** A setting beside the options is an error that says where it goes. */
+test("a_misplaced_setting_is_said_at_once", async (t) => {
+  const client = clientTo(t, await service());
+  for (const options of [{ user_id: "ann" }, { userId: "ann" }, { memory: {} }]) {
+    assert.throws(() => client.session(newId(), options), /no option .*; settings of a session go into config/);
+    assert.match((await thrown(client.open(newId(), options))).message, /go into config/);
+  }
+});
+
+/** A client does not supersede itself; after the end the session is not opened again, and can still be read. */
 test("a_session_is_open_once", async (t) => {
   const client = clientTo(t, await service());
   const id = newId();
   const session = await client.open(id);
   assert.match((await thrown(client.open(id))).message, /open already/);
   await session.end();
-  assert.equal((await client.open(id)).state, "ended");
+  const ended = await thrown(client.open(id, { producer: "other" }));
+  assert.ok(ended instanceof SessionEnded);
+  assert.match(ended.message, /has ended.*sessionId of its own/);
+  assert.equal((await client.session(id).history()).state, "ended");
 });
 
 /** Another part of the program, which is the same producer, finds the session that is open. */

@@ -95,5 +95,32 @@ async def test_answers_that_serve_would_refuse_are_refused(tmp_path: Path) -> No
     assert (1, 1, False) == (code, errors.count("\n"), file.exists())
     code, _, errors = await voicemem("quickstart", "--file", str(file), "--webhook-url", "example.com")
     assert (1, True, False) == (code, "must begin with http" in errors, file.exists())
-    code, _, errors = await voicemem("quickstart", "--yes", "--file", str(tmp_path / "no" / "folder.toml"))
-    assert (1, True) == (code, "cannot be written" in errors)
+    (tmp_path / "taken").write_text("")
+    code, _, errors = await voicemem("quickstart", "--yes", "--file", str(tmp_path / "taken" / "own.toml"))
+    assert (1, 1, True) == (code, errors.count("\n"), "taken" in errors)
+
+
+async def test_folders_are_made_and_hints_name_the_store(tmp_path: Path) -> None:
+    """Those of the file and of the store; `serve` can start from the next command as it is."""
+    file, store = tmp_path / "etc" / "my own.toml", f"sqlite:{tmp_path}/var/lib/calls.db"
+    code, output, _ = await voicemem("quickstart", "--yes", "--reach", "network", "--store", store, "--file", str(file))
+    assert (0, True) == (code, f"voicemem serve --config '{file}'" in output)
+    assert f"voicemem keys create --store {store}\n" in file.read_text()
+    assert (True, True) == ((tmp_path / "var" / "lib").is_dir(), valid(file))
+
+
+async def test_a_wrong_answer_is_asked_for_again(tmp_path: Path) -> None:
+    """With the reason, and without the answers before it."""
+    file = tmp_path / "own.toml"
+    async with in_terminal("quickstart", "--file", str(file), columns=200) as terminal:
+        for question, wrong, why, right in (
+            ("1/3", "calls.db", "sqlite:PATH", "memory:"),
+            ("2/3", "everyone", "local or network", "local"),
+            ("3/3", "example.com", "must begin with http", "none"),
+        ):
+            await terminal.until(lambda question=question: question in terminal.text)
+            terminal.press(f"{wrong}\n")
+            await terminal.until(lambda why=why: why in terminal.text)
+            terminal.press(f"{right}\n")
+        assert 0 == await terminal.ended()
+    assert {"store": "memory:", "rest": "127.0.0.1:8080", "ingest": "127.0.0.1:8765"} == tomllib.loads(file.read_text())

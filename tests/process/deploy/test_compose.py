@@ -10,11 +10,13 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from tests.support.deploy_files import NODES
@@ -93,6 +95,16 @@ def store() -> Iterator[str]:
     server().execute(f"drop database {DATABASE} with (force)")
 
 
+def caddyfile(folder: Path, front: int, ports: dict[str, int]) -> Path:
+    """The Caddyfile of the nodes, without TLS, on these ports."""
+    changes = {**HOSTS, **{f":{port}": f":{taken}" for port, taken in ports.items()}}
+    changes |= {"health_port 8080": f"health_port {ports['8080']}"}
+    changes |= {"{$SITE:memory.example} {": f"http://:{front} {{\n\tbind 127.0.0.1"}
+    config = folder / "Caddyfile"
+    config.write_text("{\n\tadmin off\n\tauto_https off\n}\n" + replaced("nodes.Caddyfile", changes))
+    return config
+
+
 def settings(services: dict[str, Any], name: str, store: str, ports: dict[str, int]) -> dict[str, str]:
     """A service's environment, with the store and the ports of this test."""
     given = dict(services[name]["environment"])
@@ -100,6 +112,22 @@ def settings(services: dict[str, Any], name: str, store: str, ports: dict[str, i
     host = HOSTS.get(name, "127.0.0.1")
     changes = {"VOICEMEM_REST": f"{host}:{ports['8080']}", "VOICEMEM_INGEST": f"{host}:{ports['8765']}"}
     return given | changes | {"VOICEMEM_STORE": store}
+
+
+async def test_without_a_node_the_answer_is_an_error_at_once(tmp_path: Path) -> None:
+    """An agent continues without its memory, and none of its turns waits for the proxy."""
+    caddy = needs("caddy")
+    front, *inner = free_ports(3)
+    config = caddyfile(tmp_path, front, dict(zip(("8080", "8765"), map(int, inner), strict=True)))
+    async with (
+        running_proxy([caddy, "run", "--adapter", "caddyfile", "--config", str(config)], front),
+        aiohttp.ClientSession() as http,
+    ):
+        for path in ("/v1/chat/completions", "/v1/sessions/s/context", "/v1/ingest"):
+            begun = time.monotonic()
+            async with http.get(f"http://127.0.0.1:{front}{path}") as answer:
+                assert answer.status in (502, 503)
+            assert time.monotonic() - begun < 1
 
 
 @pytest.mark.postgresql
@@ -113,11 +141,7 @@ async def test_a_call_behind_caddy_outlives_a_node(services: dict[str, Any], sto
         env={**os.environ, **settings(services, "migrate", store, ports)},
     )
     assert 0 == await migrated.wait()
-    changes = {**HOSTS, **{f":{port}": f":{taken}" for port, taken in ports.items()}}
-    changes |= {"health_port 8080": f"health_port {ports['8080']}"}
-    changes |= {"{$SITE:memory.example} {": f"http://:{front} {{\n\tbind 127.0.0.1"}
-    config = tmp_path / "Caddyfile"
-    config.write_text("{\n\tadmin off\n\tauto_https off\n}\n" + replaced("nodes.Caddyfile", changes))
+    config = caddyfile(tmp_path, front, ports)
     async with AsyncExitStack() as stack:
         starting = []
         for name in NODES:

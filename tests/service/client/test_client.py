@@ -99,13 +99,16 @@ async def test_an_impossible_name_is_said_at_once(app: App, given: JsonObject) -
 
 
 async def test_a_session_is_open_once(app: App) -> None:
-    """A client does not supersede itself; after the end the session may be opened again."""
+    """A client does not supersede itself; after the end the session is opened again only by who says so, to read it."""
     async with client_to(app) as client:
         session = await client.open("s")
         with pytest.raises(ValueError, match="open already"):
             await client.open("s")
         await session.end()
-        assert "ended" == (await client.open("s")).state
+        with pytest.raises(SessionEnded, match=r"session s has ended.*session_id of its own"):
+            await client.open("s", producer="other")
+        again = await client.open("s", allow_ended=True)
+        assert ("ended", "ended") == (again.state, (await again.history())["state"])
 
 
 async def test_a_bad_configuration_is_refused(app: App) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -51,10 +52,26 @@ async def test_without_keys_everybody_is_in(serve: Serve) -> None:
     assert (401, "unauthorized") == (await page.get("/ui/p/shop/v1/sessions")).problem
 
 
+async def test_the_command_that_makes_a_key_names_the_store(serve: Serve, tmp_path: Path) -> None:
+    """To browsers of this machine alone, since others need not know where the store is."""
+    store = f"sqlite:{tmp_path}/my calls.db"
+    app = await serve(store=store, ui_origin=NAMED)
+    page = PageClient(app)
+    command = f"voicemem keys create --store '{store}'"
+    assert command == (await page.get("/ui/session")).json["key_command"]
+    assert command in (await RestClient(app).post("/v1/keys", {"scopes": ["read"]})).json["detail"]
+    key = await make_key(app, "read")
+    assert command == (await page.get("/ui/session")).json["key_command"]
+    named = {"Host": "memory.example"}
+    assert None is (await page.get("/ui/session", headers=named)).json["key_command"]
+    assert key
+
+
 async def test_with_keys_nobody_is_in_until_a_key_is_shown(app: App) -> None:
     """Neither by nothing nor by a wrong key; then by a cookie."""
     page = PageClient(app)
-    assert {"signed_in": False, "keys_required": True, "projects": []} == (await page.get("/ui/session")).json
+    told = (await page.get("/ui/session")).json
+    assert (False, True, []) == (told["signed_in"], told["keys_required"], told["projects"])
     assert (401, "unauthorized") == (await page.get("/ui/v1/sessions")).problem
     for wrong in ("", "vm_", f"{ADMIN_KEY}x", "ключ", "x" * 5000):
         assert (401, "unauthorized") == (await page.sign_in(wrong)).problem

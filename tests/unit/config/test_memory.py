@@ -41,6 +41,24 @@ def test_what_cannot_be_is_refused(memory: Any, sentence: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        ({"policy": "window"}, "no field `policy`: it goes under `memory`; known: `channel`"),
+        ({"url": "https://x"}, "no field `url`: it goes under `llm` or under `webhook`;"),
+        ({"session": {"user_id": "ann"}}, "no field `session`: it goes at the top, field by field;"),
+        ({"memory": {"userId": "ann"}}, "no field `userId` in `memory`: it goes at the top;"),
+        ({"memory": {"strategy": "custom"}}, "no field `strategy` in `memory`: it goes under `memory.extract`;"),
+        ({"memory": {"memories": {"sessions": 3}}}, "in `memory.memories`: it goes under `memory_from`;"),
+    ],
+)
+def test_a_misplaced_setting_is_refused_with_its_place(config: Any, sentence: str) -> None:
+    """A setting that there is elsewhere is not taken for a misspelt one."""
+    with pytest.raises(Refused) as refused:
+        validate_config(config)
+    assert sentence in refused.value.detail
+
+
+@pytest.mark.parametrize(
     "memory",
     [
         {"policy": "summary", "max_tokens": 9, "prompt": "{prev_summary}{messages_joined}", "model": "m"},

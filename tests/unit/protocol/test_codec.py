@@ -107,7 +107,12 @@ def test_a_damaged_row_is_not_an_event(row: bytes) -> None:
         ({"type": "asr", "text": "a", "turn": 1}, "There is no field `turn` (did you mean `turn_id`?); known:"),
         ({"type": "llm.done", "content": "a"}, "no field `content`; known: `id`, `item`, `metadata`,"),
         ({"type": "interrupt", "heard": "a"}, "no field `heard`; known: `audio_end_ms`, `cause`, `estimated`,"),
-        ({"type": "session.update", "session": {}}, "no field `session` (did you mean `session_id`?)"),
+        (
+            {"type": "session.update", "session": {}},
+            "no field `session`: it goes beside `type`, field by field; known:",
+        ),
+        ({"type": "session.open", "user_id": "ann"}, "no field `user_id`: it goes under `session`; known: `dialect`,"),
+        ({"type": "session.open", "memoryFrom": {}}, "no field `memoryFrom`: it goes under `session`; known:"),
         ({"type": "session.open", "sesion_id": "a"}, "(did you mean `session_id`?); known: `dialect`, `from_seq`,"),
         ({"type": "auth", "token": "a", "key": "a"}, "no field `key`"),
     ],

@@ -28,7 +28,7 @@ from voicemem.errors import Refused
 from voicemem.protocol.types import matching
 from voicemem.security.access import SCOPES, Access, Grant, check_project, check_scopes
 from voicemem.security.audit import audit
-from voicemem.server.http.request import GRANT, json_response, read_struct
+from voicemem.server.http.request import GRANT, json_response, read_struct, services_of
 from voicemem.server.http.routes import Routes
 from voicemem.server.rest.keys import Scopes
 from voicemem.store.directory import AgoraApp
@@ -317,8 +317,7 @@ async def add_agora_app(request: web.Request) -> web.Response:
     """Register an app of Agora's: tokens signed with its certificate open the project on Agora's paths."""
     grant = request[GRANT]
     body = await read_struct(request, NewAgoraApp)
-    if grant.key_id is None:
-        raise Refused("no_keys")
+    services_of(request).access.key_of(grant)
     app = await request.app[APPS].add(grant.project, body.app_id, body.certificate, body.scopes)
     audit("agora_app_added", grant, app.project, app=app.app_id, scopes=app.scopes)
     return json_response(app_view(app), 201)

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from voicemem.client import Client
-from voicemem.integrations.background_session import AttachedMemory, BackgroundSession, check_installed
+from voicemem.integrations.background_session import AttachedMemory, BackgroundSession, check_installed, config_of
 from voicemem.integrations.livekit.call import LiveKitCall
 from voicemem.integrations.livekit.remembering import Remembering, chat_context
 
@@ -31,6 +31,7 @@ def attach(
     client: Client,
     *,
     session_id: str | None = None,
+    user_id: str | None = None,
     context: bool = False,
     config: Mapping[str, Any] | None = None,
     producer: str = "livekit",
@@ -38,13 +39,14 @@ def attach(
     """Remember a call; to be used in a running event loop, before `session.start`.
 
     With `context`, each request to the LLM gets the messages as they were heard, in the place of the framework's own,
-    and what `config` (of a new session) carries over: `{"user_id": "ann", "memory_from": {"sessions": 3}}`. While the
-    memory is away the framework's own messages are used; asking takes at most the client's `context_timeout_s`.
+    and what `config` carries over from earlier calls of `user_id`: `{"memory_from": {"sessions": 3}}`; both are those
+    of a new session. While the memory is away the framework's own messages are used; asking takes at most the client's
+    `context_timeout_s`.
 
     Nothing raises into the framework, or holds it up, but for that. Raises `ImportError` without `livekit-agents`.
     """
     check_installed("livekit.agents", "LiveKit Agents", "livekit")
-    background = BackgroundSession(client, session_id, producer, config)
+    background = BackgroundSession(client, session_id, producer, config_of(user_id, config))
     remembering = Remembering(background, lambda: session.history.items) if context else None
     call = LiveKitCall(session, background.send, f"{secrets.token_hex(4)}-", remembering)
     call.listen()

@@ -18,7 +18,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from voicemem.client import Client
-from voicemem.integrations.background_session import AttachedMemory, BackgroundSession, check_installed
+from voicemem.integrations.background_session import AttachedMemory, BackgroundSession, check_installed, config_of
 from voicemem.integrations.ledger import Ledger
 from voicemem.integrations.pipecat.frames import FrameListener
 from voicemem.integrations.pipecat.remembering import Remembering, context_messages
@@ -36,6 +36,7 @@ def attach(
     client: Client,
     *,
     session_id: str | None = None,
+    user_id: str | None = None,
     context: bool = False,
     config: Mapping[str, Any] | None = None,
     producer: str = "pipecat",
@@ -44,14 +45,14 @@ def attach(
     """Remember a call; to be used in a running event loop, before the worker runs.
 
     With `context`, each request to the LLM gets the messages as they were heard, in the place of Pipecat's own, and
-    what `config` (of a new session) carries over: `{"user_id": "ann", "memory_from": {"sessions": 3}}`. While the
-    memory is away Pipecat's own messages are used; asking takes at most the client's `context_timeout_s`.
-    `client_buffer_ms` is how much audio the caller's side holds before it plays.
+    what `config` carries over from earlier calls of `user_id`: `{"memory_from": {"sessions": 3}}`; both are those of a
+    new session. While the memory is away Pipecat's own messages are used; asking takes at most the client's
+    `context_timeout_s`. `client_buffer_ms` is how much audio the caller's side holds before it plays.
 
     Nothing raises into the framework, or holds it up, but for that. Raises `ImportError` without `pipecat-ai`.
     """
     check_installed("pipecat", "Pipecat", "pipecat")
-    background = BackgroundSession(client, session_id, producer, config)
+    background = BackgroundSession(client, session_id, producer, config_of(user_id, config))
     listener = new_listener(background.send, client_buffer_ms)
     worker.add_observer(observer_type()(listener))
     if context:

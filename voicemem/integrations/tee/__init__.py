@@ -17,6 +17,7 @@ from voicemem.client import Client
 from voicemem.dialects.dialect import Side
 from voicemem.dialects.registry import DIALECTS
 from voicemem.dialects.twilio_media_streams import TWILIO_MEDIA_STREAMS
+from voicemem.integrations.background_session import config_of
 from voicemem.integrations.tee.connections import certain_dialect, wrap
 from voicemem.integrations.tee.memory import CallMemory, FrameQueue
 from voicemem.integrations.tee.phone import PhoneQueue
@@ -75,7 +76,7 @@ def tee(
         session_id,
         side=side,
         producer=name,
-        config=config if user_id is None else {**(config or {}), "user_id": user_id},
+        config=config_of(user_id, config),
         keep_typed=keep_typed,
         ends=end,
         queue_kind=PhoneQueue if chosen is TWILIO_MEDIA_STREAMS else FrameQueue,

@@ -188,6 +188,8 @@ class ShownSession(Struct, frozen=True):
     signed_in: bool
     keys_required: bool
     projects: list[ShownProject]
+    key_command: str | None
+    """Makes a key; on this machine alone, since it names the store."""
 
 
 class SignOutQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -246,10 +248,13 @@ class Login:
     async def show(self, request: web.Request) -> web.Response:
         needed = await self.check(request)
         parse_query(request, NoQuery)
+        is_here = is_loopback(host_name(request.headers.get("Host")))
+        command = self.gate.access.key_command if is_here else None
         if not needed:
-            return json_response(ShownSession(True, False, [ShownProject.of(EVERYBODY)]))
+            return json_response(ShownSession(True, False, [ShownProject.of(EVERYBODY)], command))
         signed_in = await self.cookies.read(request.cookies)
-        return json_response(ShownSession(bool(signed_in), True, [ShownProject.of(one.grant) for one in signed_in]))
+        projects = [ShownProject.of(one.grant) for one in signed_in]
+        return json_response(ShownSession(bool(signed_in), True, projects, command))
 
     async def sign_in(self, request: web.Request) -> web.Response:
         needed = await self.check(request)

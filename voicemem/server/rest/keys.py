@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
-from voicemem.errors import Refused
 from voicemem.protocol.codec import check_text
 from voicemem.protocol.types import Natural, SessionId, fields_given, fields_of
 from voicemem.security.access import ADMIN_KEY_ID, ANY_SCOPE
@@ -109,10 +108,10 @@ async def create_key(request: web.Request) -> web.Response:
     grant = request[GRANT]
     body = await read_struct(request, NewKey)
     check_text(body.name)
-    if grant.key_id is None:
-        raise Refused("no_keys")
+    access = services_of(request).access
+    access.key_of(grant)
     limits = KeyLimits(**fields_of(ChangedLimits, body))
-    key, text = await services_of(request).access.create_key(grant.project, body.name, body.scopes, limits)
+    key, text = await access.create_key(grant.project, body.name, body.scopes, limits)
     audit("key_created", grant, key=key.id, scopes=key.scopes)
     return json_response(MadeKey(**structs.asdict(key_view(key)), key=text), 201)
 

@@ -7,6 +7,7 @@
  */
 
 import { TimedOut } from "../errors.js";
+import { checkNames } from "../options.js";
 import { BackgroundSession } from "../tee/background.js";
 import { within } from "../waiting.js";
 import { EVENTS, frameOf } from "./frames.js";
@@ -25,11 +26,14 @@ const DIALECT = "livekit-agents";
  *
  * @param {AgentSession} agentSession
  * @param {Client} client
- * @param {{sessionId?: string, producer?: string, config?: JsonObject}} [options] the id of the call (a random one
- *   without it), the name under which frames are sent, and the configuration of a new session
+ * @param {{sessionId?: string, userId?: string, producer?: string, config?: JsonObject}} [options] the id of the call (a
+ *   random one without it), its user, the name under which frames are sent, and the configuration of a new session
  * @returns {AgentMemory}
  */
-export function attach(agentSession, client, { sessionId, producer = DIALECT, config } = {}) {
+export function attach(agentSession, client, options = {}) {
+  checkNames(options, ["sessionId", "userId", "producer", "config"]);
+  const { sessionId, userId, producer = DIALECT } = options;
+  const config = userId === undefined ? options.config : { ...options.config, user_id: userId };
   if (typeof agentSession?.on !== "function") {
     throw new TypeError("attach needs an AgentSession of @livekit/agents");
   }

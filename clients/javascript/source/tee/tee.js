@@ -11,6 +11,7 @@
 import { Client } from "../client.js";
 import { dialectNamed } from "../dialects/registry.js";
 import { TWILIO_MEDIA_STREAMS } from "../dialects/twilio-media-streams.js";
+import { checkNames } from "../options.js";
 import { CallMemory } from "./memory.js";
 import { certainDialect, wrap } from "./sockets.js";
 
@@ -49,10 +50,7 @@ const MEMORIES = /** @type {WeakMap<object, CallMemory>} */ (new WeakMap());
  * @returns {Connection}
  */
 export function tee(connection, client, options = {}) {
-  const unknown = Object.keys(options).find((name) => !OPTIONS.includes(name));
-  if (unknown !== undefined) {
-    throw new TypeError(`there is no option ${unknown}: they are ${OPTIONS.join(", ")}`);
-  }
+  checkNames(options, OPTIONS);
   const { sessionId, side = "app", key, restUrl, userId, keepTyped = true, end = true } = options;
   const config = userId === undefined ? options.config : { ...options.config, user_id: userId };
   const dialect = dialectNamed(options.dialect ?? certainDialect(connection));

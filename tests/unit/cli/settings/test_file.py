@@ -48,7 +48,7 @@ def test_the_variable_names_the_file(tmp_path: Path) -> None:
 
 
 VALUES = [
-    ('allow-address = ["10.0.0.0/8", "192.168.0.0/16"]', "allow_addresses", "10.0.0.0/8, 192.168.0.0/16"),
+    ('allow-address = ["10.0.0.0/8", "192.168.0.0/16"]', "allow_address", "10.0.0.0/8, 192.168.0.0/16"),
     ("request_rate = 5", "request_rate", "5.0"),
     ("insecure = true", "insecure", "True"),
     ('ui = "off"', "ui", "False"),
@@ -57,7 +57,7 @@ VALUES = [
     ('redact = ["cards", "otp"]', "redact", "cards, otp"),
     ('redact = "cards,otp"', "redact", "cards, otp"),
     ('memories-ttl = {episode = "90d"}', "memories_ttl", "episode=90d"),
-    ('[model-window]\n"my.model" = 1000', "model_windows", "my.model=1000"),
+    ('[model-window]\n"my.model" = 1000', "model_window", "my.model=1000"),
     ('admin-key = "hunter2 hunter2 hunter2"', "admin_key", "(set)"),
     ('memory = {policy = "window", max_tokens = 9}', "memory", '{"policy": "window", "max_tokens": 9}'),
 ]
@@ -67,6 +67,12 @@ VALUES = [
 def test_values_have_the_forms_of_toml(tmp_path: Path, text: str, name: str, value: str) -> None:
     """Numbers, lists and tables are written as such, and secrets are not shown."""
     assert f"{value}  (from the file)" == shown(check(tmp_path, text))[name]
+
+
+def test_every_name_that_is_shown_is_one_that_the_file_takes(tmp_path: Path) -> None:
+    """So that a line of `check-config` can be looked up, and set, by its name."""
+    for name in shown(check(tmp_path, 'store = "memory:"')):
+        assert "there is no setting" not in check(tmp_path, f"{name} = {{}}").output, name
 
 
 REFUSED = [

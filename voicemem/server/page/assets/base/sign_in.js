@@ -7,8 +7,11 @@ import { logo } from "./logo.js";
 const SESSION = "/ui/session";
 const PAGE = /^\/ui(\/(?!sign-in)[^\\]*)?$/;
 
-/** @returns {Promise<{signed_in: boolean, keys_required: boolean, projects: {project: string, scopes: string[], key_id: string | null}[]}>} */
+/** @returns {Promise<{signed_in: boolean, keys_required: boolean, projects: {project: string, scopes: string[], key_id: string | null}[], key_command: string | null}>} */
 export const readSession = () => ask("GET", SESSION);
+
+/** The command that makes a key. @param {string} scope @param {{key_command: string | null} | null} session */
+export const keyCommand = (scope, session) => `${session?.key_command ?? "voicemem keys create --store …"} --scope ${scope}`;
 
 /** Sign out, of everything or of one project. @param {string} [project] */
 export async function signOut(project) {
@@ -40,7 +43,9 @@ export function show(container, { query }) {
     }
   });
   const help = h("p", { class: "soft", id: "key-help" }, "A key with the scope ", h("code", null, "read"), " looks; one with ", h("code", null, "admin"), " also resends, ends and erases. It is exchanged for a cookie and is not kept by this page.");
-  const make = h("p", { class: "soft" }, "Make one with ", h("code", { class: "command" }, "voicemem keys create --scope read"));
+  const command = h("code", { class: "command" }, keyCommand("read", null));
+  const make = h("p", { class: "soft" }, "Make one with ", command);
+  readSession().then((session) => replace(command, keyCommand("read", session)), () => {});
   const title = query.get("add") ? "Add a project" : "Sign in";
   container.append(h("div", { class: "sign" }, h("p", { class: "word" }, logo(), "voicemem"), h("h1", null, title), form, help, make));
   document.title = `${title} · voicemem`;

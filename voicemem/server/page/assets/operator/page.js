@@ -3,6 +3,7 @@
 import { get } from "../base/api.js";
 import { h, replace } from "../base/dom.js";
 import { link } from "../base/routes.js";
+import { keyCommand, readSession } from "../base/sign_in.js";
 import { lasting } from "../deliveries/endpoints.js";
 import { keysTable, nodesTable, refusedTable } from "./tables.js";
 import { tiles } from "./tiles.js";
@@ -84,6 +85,7 @@ function span(seconds) {
 /** @param {any} page @param {any} parts */
 async function readKeys(page, parts) {
   const answer = await get("/v1/keys").catch(() => null);
+  const command = answer?.keys.length === 0 ? keyCommand("admin", await readSession()) : "";
   if (page.closed || !answer) return;
-  replace(parts.keys, keysTable(answer.keys, page.shell.me.key_id, () => readKeys(page, parts)));
+  replace(parts.keys, keysTable(answer.keys, page.shell.me.key_id, () => readKeys(page, parts), command));
 }

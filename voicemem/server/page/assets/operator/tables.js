@@ -33,9 +33,9 @@ function state(isAlive) {
   return h("span", { class: `state ${kind}` }, h("span", { class: `dot ${kind}` }), isAlive ? "alive" : "lost");
 }
 
-/** @param {any[]} keys @param {string | null} own @param {() => void} changed */
-export function keysTable(keys, own, changed) {
-  if (!keys.length) return h("section", null, h("h2", null, "Keys of this project"), h("p", { class: "soft" }, "None. Without keys everybody on this machine may do everything; ", h("code", null, "voicemem keys create"), " makes the first one."));
+/** @param {any[]} keys @param {string | null} own @param {() => void} changed @param {string} command makes the first key */
+export function keysTable(keys, own, changed, command) {
+  if (!keys.length) return h("section", null, h("h2", null, "Keys of this project"), h("p", { class: "soft" }, "None. Without keys everybody on this machine may do everything; ", h("code", { class: "command" }, command), " makes the first one."));
   const rows = keys.map((key) =>
     h("tr", null, h("td", null, key.name || h("span", { class: "soft" }, "no name"), h("div", { class: "soft mono" }, key.id)), h("td", null, key.scopes.join(", ")), h("td", { class: "num" }, day(key.created_at)), h("td", { class: "r" }, key.revoked_at ? h("span", { class: "soft" }, `revoked ${day(key.revoked_at)}`) : revoking(key, own, changed))),
   );
