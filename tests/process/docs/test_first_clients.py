@@ -91,7 +91,7 @@ async def runs_to_its_end(program: Program) -> None:
 @clients
 @pytest.mark.parametrize("keys", [False, True], ids=["without keys", "with keys"])
 async def test_a_client_prints_what_its_page_shows(serve: Serve, tmp_path: Path, client: Client, keys: bool) -> None:
-    """Both first clients record a call and read it, with a key and without, and print what stands below them."""
+    """With a key and without, both first clients print what stands below them; run again, that the call has ended."""
     key = "an operator's own key"
     app = await serve(**({"admin_key": key} if keys else {}))
     changes = {"KEY = None": f"KEY = {key!r}", "process.env.VOICEMEM_KEY": json.dumps(key)} if keys else {}
@@ -100,6 +100,9 @@ async def test_a_client_prints_what_its_page_shows(serve: Serve, tmp_path: Path,
         await runs_to_its_end(program)
     assert without_times(program.out) == without_times(printed_programs(client[0], "text")[0])
     assert program.errors == ""
+    async with running_program(tmp_path, client[1]) as program:
+        assert await program.end() == 1
+    assert (program.errors.count("\n"), "has ended" in program.errors) == (1, True), program.errors
 
 
 @clients
