@@ -380,3 +380,8 @@ def test_everything_of_the_library_is_documented() -> None:
     for name, kind in kinds:
         methods = [each for each, one in vars(kind).items() if iscoroutinefunction(one) and not each.startswith("_")]
         assert [method for method in methods if f"`await {name}.{method}(" not in TEXTS["library.md"]] == []
+
+
+def test_no_page_installs_from_an_index() -> None:
+    """The package is on none yet, so each page installs from the checkout."""
+    assert [name for name, text in TEXTS.items() if re.search(r"pip install [^\n`]*voicemem-core", text)] == []

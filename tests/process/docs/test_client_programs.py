@@ -61,7 +61,7 @@ async def test_the_programs_of_the_client_run(serve: Serve, program: str, shown:
 
 
 async def test_a_second_run_of_the_readmes_program_is_one_line(serve: Serve) -> None:
-    """It says that the call has ended, and without a service what to check; neither is a traceback."""
+    """It says that the call has ended, and without a service what to check; neither with a traceback."""
     app = await serve()
     there = {"127.0.0.1:8765": str(app.ingest_address), "127.0.0.1:8080": str(app.rest_address)}
     nowhere = {"127.0.0.1:8765": "127.0.0.1:9", "127.0.0.1:8080": "127.0.0.1:9"}
@@ -71,7 +71,7 @@ async def test_a_second_run_of_the_readmes_program_is_one_line(serve: Serve) -> 
             program = program.replace(printed, used)
         running = await start_program(program)
         _, errors = await asyncio.wait_for(running.communicate(), 30)
-        assert (running.returncode, errors.count(b"\n"), words in errors) == (code, code, True), errors
+        assert (running.returncode, b"Traceback" in errors, words in errors) == (code, False, True), errors
 
 
 async def test_the_program_with_agoras_sdk_runs(serve: Serve) -> None:

@@ -71,7 +71,7 @@ def test_values_have_the_forms_of_toml(tmp_path: Path, text: str, name: str, val
 
 def test_every_name_that_is_shown_is_one_that_the_file_takes(tmp_path: Path) -> None:
     """So that a line of `check-config` can be looked up, and set, by its name."""
-    for name in shown(check(tmp_path, 'store = "memory:"')):
+    for name in shown(check(tmp_path, 'store = "memory:"')).keys() - {"The"}:  # The settings are valid.
         assert "there is no setting" not in check(tmp_path, f"{name} = {{}}").output, name
 
 
