@@ -69,7 +69,7 @@ async def test_a_second_run_of_the_readmes_program_is_one_line(serve: Serve) -> 
         program = CLIENTS[0]
         for printed, used in addresses.items():
             program = program.replace(printed, used)
-        running = await start_program(program)
+        running = await start_program(UNHURRIED + program)
         _, errors = await asyncio.wait_for(running.communicate(), 30)
         assert (running.returncode, b"Traceback" in errors, words in errors) == (code, False, True), errors
 

@@ -53,7 +53,9 @@ def check(built: Built, python: str, framework: str, requirement: str) -> str:
 
     The tests' own service is installed afterwards, and may then have a newer `openai` than the framework asks for.
     """
-    environment = built.environment(requirement, python, str(built.wheel), requirement, *UNDECLARED.get(requirement, ()))
+    environment = built.environment(
+        requirement, python, str(built.wheel), requirement, *UNDECLARED.get(requirement, ())
+    )
     server = (f"voicemem-core[server] @ file://{built.wheel}", *TEST_TOOLS, "pytest-xdist")
     environment.run("-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check", *server)
     shown = environment.run("-m", "pytest", "-p", "no:cacheprovider", "-n", "2", *TESTS[framework], cwd=ROOT)
