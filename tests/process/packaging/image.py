@@ -164,9 +164,9 @@ class Engine:
         (self.folder / "base.tar").unlink()
         shutil.rmtree(root)
 
-    def build(self, name: str, file: Path, folder: Path) -> None:
-        mounts = ("-v", f"{CERTIFICATES}:{CERTIFICATES}:ro", "-v", f"{self.folder}/pip.conf:/etc/pip.conf:ro")
-        self.podman("build", "--format", "docker", "--network=host", *mounts, "-f", str(file), "-t", name, str(folder))
+    def build(self, name: str, file: Path, folder: Path, *mounts: str) -> None:
+        volumes = [word for mount in mounts for word in ("-v", f"{mount}:ro")]
+        self.podman("build", "--format", "docker", "--network=host", *volumes, "-f", str(file), "-t", name, str(folder))
 
     def build_stand_in(self, name: str, entrypoint: list[str]) -> None:
         """Build Debian's PostgreSQL and Caddy as an image of the Compose file; the second one comes from the cache."""
@@ -180,7 +180,8 @@ class Engine:
     def build_all(self) -> None:
         self.make_base()
         with ThreadPoolExecutor(2) as pool:
-            own = pool.submit(self.build, "voicemem", DEPLOY / "Containerfile", ROOT)
+            mounts = (f"{CERTIFICATES}:{CERTIFICATES}", f"{self.folder}/pip.conf:/etc/pip.conf")
+            own = pool.submit(self.build, "voicemem", DEPLOY / "Containerfile", ROOT, *mounts)
             for name, entrypoint in STAND_INS.items():
                 self.build_stand_in(name, entrypoint)
             own.result()
