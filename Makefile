@@ -27,7 +27,7 @@ help:
 	@echo 'test-failed   what failed the last time, one test after the other'
 	@echo 'soak          long rounds of all that is random: crashes, power cuts, models, fuzzers; hours (ROUNDS=50)'
 	@echo 'check         linters and types alone'
-	@echo 'packaging     the wheel in clean environments, beside the frameworks, and the image; minutes, and it asks the package index'
+	@echo 'packaging     the wheel in clean environments, beside the frameworks, and the image with podman, if it can; minutes, and it asks the package index'
 	@echo 'javascript    the JavaScript client: checked by tsc, and packed with its types; needs Node, and asks its registry once'
 	@echo 'frameworks    the integrations with the oldest and the newest versions of their frameworks; minutes, likewise'
 	@echo 'bench         how fast the fold and the ingest are'

@@ -57,3 +57,16 @@ async def test_events_that_are_lost_with_the_process_are_logged(caplog: pytest.L
     await asyncio.gather(session.opening, return_exceptions=True)
     await client.close(0)
     assert "3 events of a call are lost. Session call: it was never open." in caplog.messages
+
+
+async def test_a_session_that_has_ended_is_not_recorded_again(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    """The log says why, once, and the agent goes on with the framework's own messages."""
+    async with client_to(await serve()) as client:
+        await (await client.open("call")).end()
+        again = BackgroundSession(client, "call", "bot", None)
+        for number in range(3):
+            again.send(numbered_transcript(number))
+        assert await again.context() is None
+        await again.aclose(FAR_S)
+    (line,) = [one for one in caplog.messages if one.startswith("This call is not remembered.")]
+    assert "The session call has ended; it takes no new events." in line
