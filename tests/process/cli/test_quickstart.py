@@ -7,6 +7,7 @@ import asyncio
 import re
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 from click.testing import CliRunner
@@ -113,14 +114,18 @@ async def test_a_wrong_answer_is_asked_for_again(tmp_path: Path) -> None:
     """With the reason, and without the answers before it."""
     file = tmp_path / "own.toml"
     async with in_terminal("quickstart", "--file", str(file), columns=200) as terminal:
+
+        def shows(text: str) -> Callable[[], bool]:
+            return lambda: text in terminal.text
+
         for question, wrong, why, right in (
             ("1/3", "calls.db", "sqlite:PATH", "memory:"),
             ("2/3", "everyone", "local or network", "local"),
             ("3/3", "example.com", "must begin with http", "none"),
         ):
-            await terminal.until(lambda question=question: question in terminal.text)
+            await terminal.until(shows(question))
             terminal.press(f"{wrong}\n")
-            await terminal.until(lambda why=why: why in terminal.text)
+            await terminal.until(shows(why))
             terminal.press(f"{right}\n")
         assert 0 == await terminal.ended()
     assert {"store": "memory:", "rest": "127.0.0.1:8080", "ingest": "127.0.0.1:8765"} == tomllib.loads(file.read_text())
