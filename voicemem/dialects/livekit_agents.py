@@ -15,24 +15,29 @@
 | an item `agent_handoff` | the `agent` of the replies after it |
 | `function_tools_executed`, `tool_execution_updated` that starts a call | `tool.call`, `tool.result` |
 | `agent_false_interruption`, resumed | `resume`, where no one has spoken since the interruption |
-| `close` | `session.end` |
+| `close`, a session report | `session.end` |
 | a text of the stream `lk.transcription` | user: `asr` of the segment; agent: `llm.delta`, and `llm.done` when final |
 | any other event, item or role | nothing |
 
 An item comes when it was played, so an event that comes later may stand earlier: `created_at` says where.
 
-Instructions, images and identities are not kept; of an item only what was said, when, and which tool was called.
+Instructions, images, identities and names of rooms, which may hold a caller's number, are not kept; of an item only
+what was said, when, and which tool was called.
 
 Notes: `pending` (turn, first and last number of the items `~pN` that no item has replaced), `pieces` (their count),
 `turns` (when the newest turns began), `last` (the newest reply), `agents` (the newest agents, and since when),
 `speaker` (whom the recogniser heard in the turn that waits for its item).
 """
 
-from collections.abc import Iterator
+import hashlib
+import hmac
+import json
+from base64 import urlsafe_b64decode
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from voicemem.dialects.callers import CallerFields
-from voicemem.dialects.dialect import Dialect, Frame, MalformedFrame, RawFrame, Side, Text
+from voicemem.dialects.dialect import Dialect, Frame, Hook, MalformedFrame, RawFrame, Side, Text
 from voicemem.dialects.kinds import Kind, Record, keep, kept, many, optional, record, require_object, silent, typed
 from voicemem.dialects.known import Known, Made
 from voicemem.dialects.reading import names_someone
@@ -42,6 +47,8 @@ from voicemem.protocol.types import JsonObject
 
 NEWEST_S = 100_000_000_000
 """Larger times are ms."""
+SKEW_MS = 60_000
+"""How far LiveKit's clock may be ahead."""
 TRANSCRIPTION = "lk.transcription"
 """The topic of LiveKit's text streams."""
 SPEAKING = "speaking"
@@ -81,6 +88,8 @@ LATENCIES = {
 """LiveKit's names of latencies, in seconds, and ours."""
 HANDOFF = "agent_handoff"
 ITEMS = ("message", "function_call", "function_call_output", HANDOFF)
+REPORT = "session_report"
+"""The end of a session report, as `split_report` makes it."""
 MAX_AGENTS = 8
 ROOM = "room"
 """The channel of what a client of the room is shown."""
@@ -129,12 +138,52 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     name, _, content = keep(renamed(raw), KINDS)
     if content is None or content.get("new_state", SPEAKING) != SPEAKING:
         return None
+    if name == REPORT:
+        ended = ms(content.get("timestamp"))
+        began = None if ended is None else ended - max(0, content.get("duration_ms") or 0)
+        times = {"ts": ended, "began": began, "ended": ended}
+        return Frame(
+            content, f"{REPORT}/{content['job_id']}", session_id=content["job_id"], end=content["reason"], **times
+        )
     return Frame(
         content,
         id=id_of(name, content),
         ts=ms(content.get("created_at")),
         end=content["reason"] if name == "close" else None,
     )
+
+
+def split_report(body: JsonObject) -> Iterator[JsonObject]:
+    """The items of the history in a session report, then the end of the call. Raises `MalformedFrame`."""
+    history = body.get("chat_history")
+    items = history.get("items") if isinstance(history, dict) else None
+    if not isinstance(items, list) or not isinstance(body.get("job_id"), str):
+        raise MalformedFrame("A session report has a job_id, and the items of its chat_history.")
+    yield from (one for one in items if isinstance(one, dict) and isinstance(one.get("id"), str))
+    reason = body.get("close_reason")
+    reason = reason.removeprefix("CR_").lower() if isinstance(reason, str) and reason else "ended"
+    about = {name: body.get(name) for name in ("job_id", "timestamp", "duration_ms")}
+    yield {"type": REPORT, "reason": reason} | about
+
+
+def verify(body: bytes, headers: Mapping[str, str], secret: str, now: int) -> bool:
+    """True for a token that LiveKit's API secret has signed, for writing observations, and that is valid now."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    signed, _, signature = token.strip().rpartition(".")
+    header, claims = (json.loads(decode_part(part)) for part in signed.split("."))
+    expected = hmac.digest(secret.encode(), signed.encode(), hashlib.sha256)
+    return (
+        (scheme.lower(), header["alg"]) == ("bearer", "HS256")
+        and hmac.compare_digest(expected, decode_part(signature))
+        and claims["observability"]["write"] is True
+        and claims.get("nbf", 0) * 1000 <= now + SKEW_MS
+        and now < claims["exp"] * 1000
+    )
+
+
+def decode_part(part: str) -> bytes:
+    """A part of a JWT, whose base64 has no padding."""
+    return urlsafe_b64decode(part + "=" * (-len(part) % 4))
 
 
 def renamed(raw: Any) -> Any:
@@ -424,6 +473,9 @@ KINDS: dict[str, Kind] = {
     "tool_execution_updated": Kind(None, timed("", update=typed(function_call=optional(Call))), execute_tools),
     "agent_false_interruption": Kind(None, timed("", resumed=bool), resume),
     "close": Kind(None, timed("reason"), end_with("reason", "")),
+    REPORT: Kind(
+        None, typed("job_id reason", timestamp=optional(float), duration_ms=optional(int)), end_with("reason", "")
+    ),
     **silent(
         None,
         """
@@ -435,9 +487,10 @@ KINDS: dict[str, Kind] = {
 }
 LIVEKIT_AGENTS = Dialect(
     name="livekit-agents",
-    version=4,
+    version=5,
     reduce=reduce,
     translate=translate,
+    hook=Hook(verify=verify, frames=split_report),
     caller=CallerFields(
         user="identity speaker_id participant/identity",
         number="attributes/sip.phoneNumber participant/attributes/sip.phoneNumber",

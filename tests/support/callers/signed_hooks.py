@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+import jwt
 import msgspec
 
 from tests.support.callers.rest import RestClient, RestResponse
@@ -19,6 +20,10 @@ BODIES: Mapping[str, Callable[[str], Any]] = {
     "elevenlabs-agents": lambda call: {
         "type": "post_call_transcription",
         "data": {"conversation_id": call, "transcript": [{"role": "agent", "message": "Hello."}]},
+    },
+    "livekit-agents": lambda call: {
+        "job_id": call,
+        "chat_history": {"items": [{"id": "i", "type": "message", "role": "assistant", "content": ["Hello."]}]},
     },
     "retell": lambda call: {
         "event": "call_ended",
@@ -50,6 +55,9 @@ def signature_of(dialect: str, body: bytes, secret: str = SECRET) -> dict[str, s
         return hmac.new(secret.encode(), payload, hashlib.sha256).hexdigest()
 
     match dialect:
+        case "livekit-agents":
+            claims = {"observability": {"write": True}, "iss": "APIkey", "nbf": now, "exp": now + 60}
+            return {"Authorization": f"Bearer {jwt.encode(claims, secret, 'HS256')}"}
         case "elevenlabs-agents":
             return {"ElevenLabs-Signature": f"t={now},v0={digest(f'{now}.'.encode() + body)}"}
         case "retell":

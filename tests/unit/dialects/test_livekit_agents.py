@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import jwt
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.dialects import RECORDINGS, contents, fold_rows, journal_rows, well_formed
+from tests.support.paths import ROOT
 from tests.support.rows import every_row
 from tests.support.transcripts import closed
 from voicemem.dialects import livekit_agents as translation
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
-from voicemem.dialects.livekit_agents import KINDS, reduce
+from voicemem.dialects.livekit_agents import KINDS, reduce, split_report, verify
 from voicemem.protocol.events import FrameEvent, Resume
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import CLOSED, DecodedRow
@@ -224,3 +226,60 @@ def test_any_frames_in_any_order_are_folded(frames: list[JsonObject]) -> None:
     taken = well_formed(frames, reduce)
     state = fold(*taken, close=True)
     assert "frames" not in state.ignored, json.dumps(taken, default=str)
+
+
+REPORT = json.loads((ROOT / "fixtures" / "livekit-agents" / "webhook.json").read_text("utf-8"))
+
+
+def test_a_session_report_is_a_whole_call() -> None:
+    """The items of its history, with their latencies, tools and agents, and the end with LiveKit's reason and times."""
+    frames = [one for one in map(reduce, split_report(REPORT)) if one is not None]
+    state = fold(*split_report(REPORT), close=True)
+    messages = contents(state)["contents"]
+    assert ["Front desk, hello.", "Is breakfast included?", "Breakfast is included, "] == [
+        one["content"] for one in messages
+    ]
+    assert ("restaurant", True) == (messages[2]["metadata"]["agent"], messages[2]["metadata"]["interrupted"])
+    assert "4711" not in str(frames)
+    assert "15551234567" not in str(frames)
+    last = frames[-1]
+    assert ("AJ_breakfast", "participant_disconnected") == (last.session_id, last.end)
+    assert (12_000, BEGAN * 1000) == ((last.ended or 0) - (last.began or 0), last.began)
+
+
+def test_a_session_report_without_a_history_is_refused() -> None:
+    """It needs a job and items; what is not an item among them is left out."""
+    for wrong in ({}, {"job_id": "AJ"}, {"chat_history": {"items": []}}, {"job_id": 1, "chat_history": {"items": []}}):
+        with pytest.raises(MalformedFrame):
+            list(split_report(wrong))
+    (end,) = split_report({"job_id": "AJ", "chat_history": {"items": [None, {}, {"id": 1}]}, "close_reason": None})
+    assert "ended" == end["reason"]
+
+
+SECRET = "a-secret-of-livekit-of-32-characters"
+
+
+def is_taken(secret: str = SECRET, scheme: str = "Bearer", algorithm: str = "HS256", **claims: Any) -> bool:
+    """Whether an upload is taken at BEGAN with a token of these claims."""
+    usual = {"observability": {"write": True}, "nbf": BEGAN, "exp": BEGAN + 60}
+    token = jwt.encode(usual | claims, secret, algorithm)
+    try:
+        return verify(b"", {"authorization": f"{scheme} {token}"}, SECRET, BEGAN * 1000)
+    except Exception:  # as the service does
+        return False
+
+
+def test_a_report_is_signed_with_livekits_secret() -> None:
+    """A token for writing observations, valid now, and of no other secret, algorithm or grant."""
+    assert is_taken()
+    assert is_taken(nbf=BEGAN + 30)
+    assert not is_taken(secret=SECRET[::-1])
+    assert not is_taken(scheme="Basic")
+    assert not is_taken(algorithm="HS384")
+    assert not is_taken(exp=BEGAN)
+    assert not is_taken(nbf=BEGAN + 120)
+    assert not is_taken(observability={"write": False})
+    assert not is_taken(observability={}, video={"roomJoin": True})
+    for header in ("", "Bearer", "Bearer x", "Bearer a.b.c", "Bearer ..", f"Bearer {jwt.encode({}, SECRET)}"):
+        with pytest.raises(Exception):  # noqa: B017, PT011
+            assert verify(b"", {"authorization": header}, SECRET, BEGAN * 1000)

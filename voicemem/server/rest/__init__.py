@@ -35,6 +35,7 @@ from voicemem.server.rest import (
     history,
     inbound,
     keys,
+    livekit_reports,
     memories,
     messages,
     operations,
@@ -49,7 +50,7 @@ from voicemem.services import Services
 
 RESOURCES = (
     *(history, context, sessions, events, operations, keys, tails, webhooks, deliveries, chat, responses),
-    *(working_memory, checkpoints, messages, users, memories, inbound),
+    *(working_memory, checkpoints, messages, users, memories, inbound, livekit_reports),
 )
 """The most frequent requests first: the router goes through the list."""
 ROUTES: tuple[Route[Any], ...] = tuple(route for resource in RESOURCES for route in resource.ROUTES)
