@@ -119,7 +119,7 @@ class App:
             await directory.turn_off_operator_endpoint()
         elif settings.webhook_url is not None:
             operators = settings.webhook_url, settings.webhook_secret, settings.webhook_contents
-            await directory.set_operator_endpoint(*operators, now_ms)
+            await directory.set_operator_endpoint(*operators, now_ms, settings.webhook_include)
 
     def open_connections(self) -> dict[str, int]:
         rest = self.runner.server

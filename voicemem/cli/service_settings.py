@@ -239,7 +239,7 @@ SERVE_OPTIONS = (
     ),
     *(
         file_setting(name, multiple=True)
-        for name in ("hook-secret", "identify", "observe-url", "model-window", "vapi-assistant")
+        for name in ("webhook-include", "hook-secret", "identify", "observe-url", "model-window", "vapi-assistant")
     ),
     *(
         file_setting(name, type=float)

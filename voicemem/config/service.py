@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import msgspec
 from msgspec import Struct
 
-from voicemem.config.session import URL_PATTERN, URL_RULE, Contents, check_webhook_secret
+from voicemem.config.session import URL_PATTERN, URL_RULE, Contents, Included, check_webhook_secret
 from voicemem.errors import CannotStart, Refused
 from voicemem.protocol.memories import GivenKind
 
@@ -67,6 +67,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     webhook_secret: str | None = None
     webhook_contents: Contents = "full"
     """The fields of messages in these webhooks; `standard`: only role and content, for strict receivers."""
+    webhook_include: tuple[str, ...] = ()
+    """What they have besides: `user_id`, `tools`."""
     insecure: bool = False
     ui: bool = True
     """True if the page is served, at `/ui/` of the REST port."""
@@ -154,10 +156,8 @@ def parse_address(text: str) -> Address:
     return Address(match[1] or match[2] or "127.0.0.1", int(match[3]))
 
 
-def check_service_settings(settings: Settings) -> None:
-    """Check everything that can be checked without opening a file or a socket. Raises `CannotStart`."""
-    check_store(settings.store)
-    check_ports(settings.rest, settings.ingest)
+def check_operators_webhook(settings: Settings) -> None:
+    """Raise `CannotStart` for a webhook that cannot be, or for settings of one that is not given."""
     has_webhook = settings.webhook_url not in (None, NO_WEBHOOK)
     if has_webhook and not re.match(r"https?://[^/\s]", settings.webhook_url or ""):
         raise CannotStart(f"The webhook URL must begin with http:// or https://, or be {NO_WEBHOOK}.")
@@ -167,10 +167,21 @@ def check_service_settings(settings: Settings) -> None:
         raise CannotStart("The contents of webhooks must be full, standard or vcon.")
     if settings.webhook_contents != "full" and not has_webhook:
         raise CannotStart("The contents of webhooks were given, but no webhook URL.")
+    if not {*settings.webhook_include} <= {*get_args(Included)}:
+        raise CannotStart(f"Webhooks may include: {', '.join(get_args(Included))}.")
+    if settings.webhook_include and not has_webhook:
+        raise CannotStart("What webhooks include was given, but no webhook URL.")
     try:
         check_webhook_secret(settings.webhook_secret)
     except Refused as refused:
         raise CannotStart(refused.detail) from None
+
+
+def check_service_settings(settings: Settings) -> None:
+    """Check everything that can be checked without opening a file or a socket. Raises `CannotStart`."""
+    check_store(settings.store)
+    check_ports(settings.rest, settings.ingest)
+    check_operators_webhook(settings)
     check_ui_origin(settings)
     check_observing(settings)
     check_redactions(settings.redact)

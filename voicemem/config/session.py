@@ -157,6 +157,11 @@ Contents = Literal["full", "standard", "vcon"]
 """Form of the messages in a webhook event: with all fields, with role and content alone, or as a vCon."""
 
 
+Included = Literal["user_id", "tools"]
+"""Further parts of webhook events: whose call it is, in all that are about one; its tool calls, in its history."""
+IncludedParts = Annotated[tuple[Included, ...], Meta(max_length=8)]
+
+
 class WebhookConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """A session's own webhook receiver; without `url` it has none."""
 
@@ -168,6 +173,8 @@ class WebhookConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """The form of the messages: with all fields, with role and content, or as a vCon."""
     event_types: EventTypes = (103,)
     """The events that it gets."""
+    include: IncludedParts = ()
+    """What they have besides."""
 
 
 class MemoryFrom(Struct, frozen=True, forbid_unknown_fields=True):
@@ -192,6 +199,8 @@ class SessionConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Whose call it is."""
     labels: Labels = {}
     """Texts by which sessions are found."""
+    recording: Url | None = None
+    """Where a recording of the call is; the service never fetches it."""
     llm: LlmConfig = LlmConfig()
     """The LLM, and what its requests hold."""
     interruptable: bool = True

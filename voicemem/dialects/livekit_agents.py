@@ -141,10 +141,8 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     if name == REPORT:
         ended = ms(content.get("timestamp"))
         began = None if ended is None else ended - max(0, content.get("duration_ms") or 0)
-        times = {"ts": ended, "began": began, "ended": ended}
-        return Frame(
-            content, f"{REPORT}/{content['job_id']}", session_id=content["job_id"], end=content["reason"], **times
-        )
+        id, session_id = f"{REPORT}/{content['job_id']}", content["job_id"]
+        return Frame(content, id, ended, session_id=session_id, end=content["reason"], began=began, ended=ended)
     return Frame(
         content,
         id=id_of(name, content),

@@ -9,7 +9,8 @@ from msgspec import Struct
 from voicemem.protocol.memories import civil_date
 from voicemem.transcript.history import SpeechTimes, tool_uses
 from voicemem.transcript.messages import Message, Summary, ToolUse
-from voicemem.transcript.state import State
+from voicemem.transcript.state import State, Turn
+from voicemem.transcript.turns import ReplyAfter, reply_after, turn_latencies
 
 CALLER, AGENT = "Caller", "Agent"
 NEAR_MS = 24 * 3600 * 1000
@@ -28,6 +29,7 @@ class CallFacts(Struct, frozen=True, kw_only=True):
     channel: str | None = None
     user_id: str | None = None
     labels: dict[str, str] = {}
+    recording: str | None = None
 
 
 class Utterance(Struct, frozen=True):
@@ -38,6 +40,14 @@ class Utterance(Struct, frozen=True):
     start_ms: int
     end_ms: int | None
     """None where nothing tells."""
+    reply_after: ReplyAfter = ReplyAfter()
+    """How long the caller waited for it, of the first reply of a turn."""
+
+    @property
+    def agent(self) -> str | None:
+        """The agent that spoke, of several."""
+        agent = self.message.metadata.get("agent") if self.message.role == "assistant" else None
+        return agent if isinstance(agent, str) and agent.strip() else None
 
     @property
     def unheard(self) -> str:
@@ -54,6 +64,16 @@ class Utterance(Struct, frozen=True):
         return self.message.metadata.get("interrupted") is True
 
 
+class TurnLatencies(Struct, frozen=True):
+    """How long a turn took, in ms: until its first reply, and what the stack reported of its stages."""
+
+    turn_id: int
+    reply_after_ms: float | None
+    reply_after_by: str | None
+    e2e_latency_ms: float | None
+    segmented_latency_ms: dict[str, float]
+
+
 class Call(Struct, frozen=True):
     """A call, as exports need it."""
 
@@ -61,6 +81,8 @@ class Call(Struct, frozen=True):
     utterances: list[Utterance]
     tools: list[ToolUse]
     summary: Summary | None = None
+    latencies: list[TurnLatencies] = []
+    """Of the turns of which any is known."""
 
     @property
     def start_ms(self) -> int:
@@ -86,10 +108,22 @@ class Call(Struct, frozen=True):
 
 def call_of(facts: CallFacts, timed: Iterable[tuple[Message, SpeechTimes]], state: State) -> Call:
     """A call from its messages with their speech times, and the state that they were made from."""
-    return Call(facts, [utterance_of(*pair) for pair in timed], tool_uses(state, with_forgotten=True), state.summary)
+    waits = {number: reply_after(state, state.turns[number]) for number in state.turn_numbers}
+    latencies = [latencies_of(state.turns[number], after) for number, after in waits.items()]
+    utterances = []
+    for message, times in timed:
+        after = waits.pop(message.turn_id, None) if message.role == "assistant" else None
+        utterances.append(utterance_of(message, times, after or ReplyAfter()))
+    known = [one for one in latencies if one.reply_after_ms is not None or one.segmented_latency_ms]
+    return Call(facts, utterances, tool_uses(state, with_forgotten=True), state.summary, known)
 
 
-def utterance_of(message: Message, times: SpeechTimes) -> Utterance:
+def latencies_of(turn: Turn, after: ReplyAfter) -> TurnLatencies:
+    stages, whole = turn_latencies(turn)
+    return TurnLatencies(turn.number, after.ms, after.by, whole, stages)
+
+
+def utterance_of(message: Message, times: SpeechTimes, after: ReplyAfter) -> Utterance:
     start = near(times.get("speech_start_ms"), message.timestamp)
     start_ms = message.timestamp if start is None else start
     end_ms = near(times.get("speech_end_ms"), start_ms)
@@ -98,10 +132,10 @@ def utterance_of(message: Message, times: SpeechTimes) -> Utterance:
         end_ms = end_ms if cut_ms is None else cut_ms
     if end_ms is not None and end_ms <= start_ms:
         end_ms = None
-    user = message.metadata.get("user")
-    speaker = user if isinstance(user, str) and user.strip() else CALLER
-    speaker = AGENT if message.role == "assistant" else speaker
-    return Utterance(message, speaker, start_ms, end_ms)
+    is_agent = message.role == "assistant"
+    named = message.metadata.get("agent" if is_agent else "user")
+    speaker = named if isinstance(named, str) and named.strip() else AGENT if is_agent else CALLER
+    return Utterance(message, speaker, start_ms, end_ms, after)
 
 
 def near(value: Any, ms: int) -> int | None:

@@ -51,6 +51,8 @@ def facts(call: Call) -> Iterator[str]:
     yield f"- **Lasted** {length(call.end_ms - call.start_ms)}"
     reason = f" ({escaped(known.reason)})" if known.reason else ""
     yield f"- **State** {escaped(known.state)}{reason}"
+    if known.recording is not None:
+        yield f"- **Recording** {code(known.recording)}"
     if known.labels:
         labels = ", ".join(code(f"{name}: {value}") for name, value in sorted(known.labels.items()))
         yield f"- **Labels** {labels}"
@@ -59,6 +61,9 @@ def facts(call: Call) -> Iterator[str]:
 def utterance_blocks(one: Utterance, zero: int) -> list[str]:
     """Who spoke and when since `zero`, then what was heard and what was not."""
     head = f"**{escaped(one.speaker)}** · {length(one.start_ms - zero)}"
+    if one.reply_after.ms is not None:
+        about = "about " if one.reply_after.by == "estimate" else ""
+        head += f" · *after {about}{one.reply_after.ms / 1000:.1f} s*"
     if one.is_cut:
         after = "" if one.end_ms is None else f" after {(one.end_ms - one.start_ms) / 1000:.1f} s"
         head += f" · *interrupted{after}*"

@@ -12,7 +12,7 @@ from voicemem.transcript.messages import ToolUse
 
 COLUMNS = (
     *("session_id", "turn_id", "role", "speaker", "began_at", "start_ms", "end_ms"),
-    *("text", "interrupted", "interrupted_at", "unheard", "heard_by", "source"),
+    *("text", "interrupted", "interrupted_at", "unheard", "heard_by", "source", "agent", "reply_after_ms"),
 )
 HEAD = ",".join(COLUMNS) + "\r\n"
 FORMULA = re.compile(r"\s*[=+\-@\uff0b\uff0d\uff1d\uff20]|[\t\r\n]")
@@ -37,6 +37,7 @@ def row(call: Call, one: Utterance, zero: int) -> str:
         *(date_time(one.start_ms), *numbers, field(one.heard), "true" if one.is_cut else "false"),
         date_time(cut_at) if isinstance(cut_at, int) else "",
         *(field(one.unheard), field(heard_by), field(str(metadata.get("source", "")))),
+        *(field(one.agent or ""), "" if one.reply_after.ms is None else str(one.reply_after.ms)),
     ]
     return ",".join(fields) + "\r\n"
 
@@ -65,11 +66,15 @@ def jsonl(call: Call) -> Iterator[str]:
         "channel": facts.channel,
         "user_id": facts.user_id,
         "labels": facts.labels,
+        "recording": facts.recording,
         "summary": None if call.summary is None else call.summary.text,
     }
     yield msgspec.json.encode(head).decode() + "\n"
     for one in call.in_order():
         yield msgspec.json.encode(line_of(call, one)).decode() + "\n"
+    for turn in call.latencies:
+        line = {"type": "latencies", "session_id": facts.session_id} | asdict(turn)
+        yield msgspec.json.encode(line).decode() + "\n"
 
 
 def line_of(call: Call, one: Utterance | ToolUse) -> dict[str, Any]:

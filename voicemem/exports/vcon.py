@@ -8,6 +8,8 @@ from hashlib import blake2b
 from itertools import chain
 from typing import Any
 
+from msgspec.structs import asdict
+
 from voicemem.exports.call import AGENT, CALLER, Call, CallFacts, Utterance, date_time
 from voicemem.protocol.codec import object_parts
 from voicemem.version import __version__
@@ -27,10 +29,10 @@ def vcon(call: Call) -> Iterator[str]:
 
 def vcon_object(call: Call) -> dict[str, Any]:
     """A vCon of a call, with iterators for its long lists: the same call always gives the same one."""
-    facts, places = call.facts, {AGENT: 0}
-    callers = [one.speaker for one in call.utterances if one.message.role == "user"] or [CALLER]
-    for speaker in callers:
-        places.setdefault(as_caller(speaker), len(places))
+    facts, places = call.facts, {("assistant", AGENT): 0}
+    callers = [("user", one.speaker) for one in call.utterances if one.message.role == "user"] or [("user", CALLER)]
+    for speaker in (*callers, *(("assistant", one.speaker) for one in call.utterances if one.agent is not None)):
+        places.setdefault(speaker, len(places))
     subject = {} if facts.name is None else {"subject": facts.name}
     return {
         "vcon": SYNTAX,
@@ -38,38 +40,40 @@ def vcon_object(call: Call) -> dict[str, Any]:
         "created_at": date_time(facts.started_ms),
         "updated_at": date_time(facts.ended_ms or max(facts.started_ms, call.end_ms)),
         **subject,
-        "parties": [party(name, place, facts) for name, place in places.items()],
-        "dialog": (dialog(one, places) for one in call.utterances),
-        "analysis": chain(interruptions(call), tool_analyses(call), about(call)),
+        "parties": [party(name, place, facts) for (_, name), place in places.items()],
+        "dialog": chain((dialog(one, places) for one in call.utterances), recordings(call, len(places))),
+        "analysis": chain(interruptions(call), tool_analyses(call), latency_analyses(call), about(call)),
     }
 
 
-def as_caller(speaker: str) -> str:
-    """The key of a caller; one who is called like the agent is still another party."""
-    return f"{speaker} " if speaker == AGENT else speaker
-
-
-def party(key: str, place: int, facts: CallFacts) -> dict[str, Any]:
+def party(name: str, place: int, facts: CallFacts) -> dict[str, Any]:
     """A party by the name that is known; the session's user has its `user_id` as unique identifier."""
-    named = {"name": key.rstrip() or key, "validation": "none"}
-    if place == 1 and key == CALLER and facts.user_id is not None:
+    named = {"name": name, "validation": "none"}
+    if place == 1 and name == CALLER and facts.user_id is not None:
         return named | {"uuid": facts.user_id}
     return named
 
 
-def dialog(one: Utterance, places: dict[str, int]) -> dict[str, Any]:
+def dialog(one: Utterance, places: dict[tuple[str, str], int]) -> dict[str, Any]:
     """Return what was heard of an utterance; `duration` is in seconds, where it is known."""
-    key = AGENT if one.message.role == "assistant" else as_caller(one.speaker)
     duration = {} if one.end_ms is None else {"duration": (one.end_ms - one.start_ms) / 1000}
     return {
         "type": "text",
         "start": date_time(one.start_ms),
         **duration,
-        "parties": [places[key]],
+        "parties": [places[one.message.role, one.speaker]],
         "mediatype": "text/plain",
         "encoding": "none",
         "body": one.heard,
     }
+
+
+def recordings(call: Call, parties: int) -> Iterator[dict[str, Any]]:
+    """The recording of the call, if it is known where there is one. It is not fetched, so it has no `content_hash`."""
+    if call.facts.recording is not None:
+        duration = max(0, call.end_ms - call.start_ms) / 1000
+        times = {"start": date_time(call.start_ms), "duration": duration}
+        yield {"type": "recording", **times, "parties": list(range(parties)), "url": call.facts.recording}
 
 
 def interruptions(call: Call) -> Iterator[dict[str, Any]]:
@@ -91,10 +95,7 @@ def interruptions(call: Call) -> Iterator[dict[str, Any]]:
 
 def tool_analyses(call: Call) -> Iterator[dict[str, Any]]:
     """Return the tool calls, each with the dialog of its turn."""
-    places: dict[int, list[int]] = {tool.turn_id: [] for tool in call.tools}
-    for place, one in enumerate(call.utterances):
-        if one.message.turn_id in places:
-            places[one.message.turn_id].append(place)
+    places = places_of(call, {tool.turn_id for tool in call.tools})
     for tool in call.tools:
         body = {
             "turn_id": tool.turn_id,
@@ -105,6 +106,22 @@ def tool_analyses(call: Call) -> Iterator[dict[str, Any]]:
             "result": tool.result,
         }
         yield analysis("tool_call", places[tool.turn_id], body)
+
+
+def latency_analyses(call: Call) -> Iterator[dict[str, Any]]:
+    """Return how long turns took, each with the dialog of it."""
+    places = places_of(call, {turn.turn_id for turn in call.latencies})
+    for turn in call.latencies:
+        yield analysis("latency", places[turn.turn_id], asdict(turn))
+
+
+def places_of(call: Call, turns: set[int]) -> dict[int, list[int]]:
+    """The places in the dialog of each of these turns."""
+    places: dict[int, list[int]] = {number: [] for number in turns}
+    for place, one in enumerate(call.utterances):
+        if one.message.turn_id in places:
+            places[one.message.turn_id].append(place)
+    return places
 
 
 def about(call: Call) -> Iterator[dict[str, Any]]:

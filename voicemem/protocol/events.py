@@ -206,6 +206,7 @@ class SessionUpdate(Event, tag="session.update", frozen=True):
     channel: Any = UNSET
     user_id: Any = UNSET
     labels: Any = UNSET
+    recording: Any = UNSET
     llm: Any = UNSET
     system_messages: Any = UNSET
     interruptable: Any = UNSET

@@ -93,7 +93,7 @@ TABLES = (
     table(
         "endpoints",
         "key",
-        "stream url secret id project description event_types old_secret contents disabled_reason disabled_ms"
+        "stream url secret id project description event_types include old_secret contents disabled_reason disabled_ms"
         " created_ms old_secret_until_ms failing_since_ms",
         flags="public_only",
         content=f"(stream is null or stream not in {ERASED})",

@@ -1,9 +1,10 @@
 """The directory: API keys, secrets of inbound webhooks and of callers' ids, the operator's endpoint, and the identity
 of the store."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict
 
@@ -97,10 +98,11 @@ SAVE_OPERATOR_ENDPOINT = f"""
         else secret end,
     old_secret_until_ms = case when url <> :url then null when secret is not distinct from :secret
         then old_secret_until_ms else :until_ms end,
-    url = :url, secret = :secret, contents = :contents, disabled_ms = null, disabled_reason = null
+    url = :url, secret = :secret, contents = :contents, include = :include,
+    disabled_ms = null, disabled_reason = null
     where {IS_OPERATORS}
 """
-INSERT_OPERATOR_ENDPOINT = insert("endpoints", ["key", "url", "secret", "contents", "public_only"])
+INSERT_OPERATOR_ENDPOINT = insert("endpoints", ["key", "url", "secret", "contents", "include", "public_only"])
 TURN_OFF_OPERATOR_ENDPOINT = f"update endpoints set disabled_ms = 0 where {IS_OPERATORS}"
 """Its row stays for its deliveries. The time 0 says that the command line turned it off."""
 
@@ -247,15 +249,22 @@ class Directory(Port):
 
     @writes
     def set_operator_endpoint(
-        self, connection: Connection, url: str, secret: str | None, contents: str = "full", now_ms: int = 0
+        self,
+        connection: Connection,
+        url: str,
+        secret: str | None,
+        contents: str = "full",
+        now_ms: int = 0,
+        include: Sequence[str] = (),
     ) -> None:
         """Set the receiver of every session's history, and enable it.
 
-        It is one for all nodes, and stays until another one is set or it is turned off. `contents` holds for all
-        payloads that are not frozen yet. A secret that is replaced, at the same URL, signs alongside the new one for
-        `OPERATOR_OVERLAP_MS`.
+        It is one for all nodes, and stays until another one is set or it is turned off. `contents` and `include`
+        hold for all payloads that are not frozen yet. A secret that is replaced, at the same URL, signs alongside the
+        new one for `OPERATOR_OVERLAP_MS`.
         """
         values: dict[str, Any] = {"url": url, "secret": secret, "contents": contents}
+        values["include"] = msgspec.json.encode(include).decode()
         if not connection.execute(SAVE_OPERATOR_ENDPOINT, until_ms=now_ms + OPERATOR_OVERLAP_MS, **values):
             connection.execute(INSERT_OPERATOR_ENDPOINT, key=connection.draw_key(), public_only=False, **values)
 

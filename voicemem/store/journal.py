@@ -104,8 +104,8 @@ DELETE_UNREAD_SNAPSHOTS = """
     delete from snapshots where stream = :stream and version <> :version
     and version not in (select snapshot_version from nodes)
 """
-CHANGED_AFTER_END = frozenset({"labels", "user_id"})
-AFTER_END = "The session has ended: of its configuration only labels can change, and `user_id` be set where none was."
+CHANGED_AFTER_END = frozenset({"labels", "recording", "user_id"})
+AFTER_END = "The session has ended: only `labels` and `recording` can change, and `user_id` be set where none was."
 SET_ALREADY = "The session has ended with another `user_id`, which it keeps; link the two ids if they are one person's."
 INLINE_BYTES = 64 * 1024
 """A larger snapshot is compressed on a thread."""

@@ -9,7 +9,15 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from voicemem.config.session import CLOSE_EVENTS, HISTORY_EVENT, LEFT_EVENT, STARTED_EVENT, Contents, parse_config
+from voicemem.config.session import (
+    CLOSE_EVENTS,
+    HISTORY_EVENT,
+    LEFT_EVENT,
+    STARTED_EVENT,
+    Contents,
+    Included,
+    parse_config,
+)
 from voicemem.store.database import Connection, Port, Row, assign, columns, insert, writes
 from voicemem.store.streams import Stream
 
@@ -30,6 +38,7 @@ class Endpoint(Struct, frozen=True):
     project: str | None = None
     description: str = ""
     event_types: tuple[int, ...] = (HISTORY_EVENT,)
+    include: tuple[Included, ...] = ()
     created_ms: int = 0
     old_secret: str | None = None
     """After a rotation: signs alongside the new one until `old_secret_until_ms`."""
@@ -42,6 +51,7 @@ class Endpoint(Struct, frozen=True):
 FIELDS = Endpoint.__struct_fields__
 ENDPOINT_COLUMNS = columns(FIELDS, "e.")
 EVENT_TYPES_DECODER = msgspec.json.Decoder(tuple[int, ...])
+INCLUDE_DECODER = msgspec.json.Decoder(tuple[Included, ...])
 COUNT_ENDPOINTS = "select count(*) from endpoints where project = :project"
 UPDATE_ENDPOINT = f"update endpoints set {assign(FIELDS[1:])} where key = :key"
 DELETE_ENDPOINT = "delete from endpoints where key = :key"
@@ -66,10 +76,10 @@ SELECT_SIGNING = "select value from secrets where stream = :stream and name = 'w
 DISABLE_SESSION_ENDPOINT = "update endpoints set disabled_ms = :now_ms where stream = :stream"
 UPDATE_SESSION_ENDPOINT = """
     update endpoints set url = :url, secret = :secret, contents = :contents, event_types = :event_types,
-    disabled_ms = null, disabled_reason = null where stream = :stream
+    include = :include,    disabled_ms = null, disabled_reason = null where stream = :stream
 """
 INSERT_SESSION_ENDPOINT = insert(
-    "endpoints", ["key", "stream", "url", "secret", "contents", "event_types", "public_only"]
+    "endpoints", ["key", "stream", "url", "secret", "contents", "event_types", "include", "public_only"]
 )
 
 
@@ -160,19 +170,22 @@ def save_session_endpoint(connection: Connection, stream: Stream, now_ms: int) -
         "secret": secret,
         "contents": webhook.get("contents", "full"),
         "event_types": msgspec.json.encode(webhook.get("event_types", [HISTORY_EVENT])).decode(),
+        "include": msgspec.json.encode(webhook.get("include", [])).decode(),
     }
     if not connection.execute(UPDATE_SESSION_ENDPOINT, **values):
         connection.execute(INSERT_SESSION_ENDPOINT, key=connection.draw_key(), public_only=True, **values)
 
 
 def endpoint_values(endpoint: Endpoint) -> dict[str, Any]:
-    return asdict(endpoint) | {"event_types": msgspec.json.encode(endpoint.event_types).decode()}
+    lists = {"event_types": endpoint.event_types, "include": endpoint.include}
+    return asdict(endpoint) | {name: msgspec.json.encode(value).decode() for name, value in lists.items()}
 
 
 def to_endpoint(values: Sequence[Any]) -> Endpoint:
     row = dict(zip(FIELDS, values, strict=True))
     row["public_only"] = bool(row["public_only"])
     row["event_types"] = EVENT_TYPES_DECODER.decode(row["event_types"])
+    row["include"] = INCLUDE_DECODER.decode(row["include"])
     return Endpoint(**row)
 
 
@@ -210,6 +223,7 @@ class SessionHeader(Struct, frozen=True):
     stopped_ms: int
     reason: str | None = None
     user_id: str | None = None
+    recording: str | None = None
 
 
 class ClaimedDelivery(Struct, frozen=True):
@@ -458,10 +472,9 @@ def enqueue(
     if not receivers:
         return
     config = parse_config(stream.config)
-    header = SessionHeader(
-        *(stream.id, config.name, config.channel, config.labels),
-        *(stream.started_ms, stream.ended_ms or now_ms, reason, config.user_id),
-    )
+    stopped_ms = stream.ended_ms or now_ms
+    about = config.name, config.channel, config.labels, stream.started_ms, stopped_ms, reason
+    header = SessionHeader(stream.id, *about, config.user_id, config.recording)
     common: dict[str, Any] = {"stream": stream.key, "position": stream.position, "now_ms": now_ms}
     common["header"] = msgspec.json.encode(header)
     rows = []

@@ -15,6 +15,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+import msgspec
 import orjson
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -31,6 +32,7 @@ from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.outbox import Attempt, ClaimedDelivery, Endpoint
 from voicemem.store.port import Store
+from voicemem.transcript.history import tool_uses
 from voicemem.transcript.messages import Message, order_metadata
 from voicemem.transcript.state import Latency, State
 from voicemem.transcript.turns import compact_number, is_end_to_end, reply_after, turn_report
@@ -120,7 +122,13 @@ def turns_payload(session: dict[str, Any], stopped_ms: int, state: State, fields
     )
 
 
-def history_payload(session: dict[str, Any], stopped_ms: int, messages: Sequence[Message], fields: Contents) -> bytes:
+def history_payload(
+    session: dict[str, Any],
+    stopped_ms: int,
+    messages: Sequence[Message],
+    fields: Contents,
+    tools: list[dict[str, Any]] | None = None,
+) -> bytes:
     """The memory at the close; with `standard` each message has only role and content."""
     contents: list[dict[str, Any]] = [{"role": message.role, "content": message.content} for message in messages]
     if fields == "full":
@@ -129,7 +137,24 @@ def history_payload(session: dict[str, Any], stopped_ms: int, messages: Sequence
             item["metadata"] = order_metadata(message.metadata)
     # The order of the keys is frozen: `stop_ts` comes before `labels`.
     start = {key: value for key, value in session.items() if key != "labels"}
-    return orjson.dumps({**start, "stop_ts": stopped_ms // 1000, "labels": session["labels"], "contents": contents})
+    memory = {"contents": contents} if tools is None else {"contents": contents, "tools": tools}
+    return orjson.dumps({**start, "stop_ts": stopped_ms // 1000, "labels": session["labels"], **memory})
+
+
+def tool_objects(state: State) -> list[dict[str, Any]]:
+    """The tool calls in their order, with their results; `result` and `ended` are null while there is none."""
+    return [
+        {
+            "turn_id": tool.turn_id,
+            "call_id": tool.call_id,
+            "name": tool.name,
+            "arguments": orjson.Fragment(msgspec.json.encode(tool.arguments)),
+            "result": orjson.Fragment(msgspec.json.encode(tool.result)),
+            "started": tool.timestamp,
+            "ended": tool.answered_ms if tool.answered else None,
+        }
+        for tool in tool_uses(state, with_forgotten=True)
+    ]
 
 
 DAY_S = 86_400
@@ -358,7 +383,10 @@ class OutboxWorker:
         Raises `SessionQuarantined`, `StoreUnavailable`.
         """
         header, contents = delivery.header, delivery.endpoint.contents
+        include = delivery.endpoint.include
         session = session_fields(header.session_id, header.name, header.channel, header.labels, header.started_ms)
+        if "user_id" in include:
+            session["user_id"] = header.user_id
         match delivery.event_type:
             case config.STARTED_EVENT:
                 return orjson.dumps(session)
@@ -374,7 +402,8 @@ class OutboxWorker:
                 document = orjson.Fragment(b"".join(object_parts(vcon_object(call))))
                 return orjson.dumps({**session, "stop_ts": header.stopped_ms // 1000, "vcon": document})
             if delivery.event_type == config.HISTORY_EVENT:
-                return history_payload(session, header.stopped_ms, read_model.current_messages(), contents)
+                tools = tool_objects(read_model.state) if "tools" in include else None
+                return history_payload(session, header.stopped_ms, read_model.current_messages(), contents, tools)
             if delivery.event_type == config.METRICS_EVENT:
                 return metrics_payload(session, header.stopped_ms, read_model.state, contents)
             return turns_payload(session, header.stopped_ms, read_model.state, contents)

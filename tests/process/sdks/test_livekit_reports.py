@@ -1,4 +1,4 @@
-"""A real LiveKit agent whose only change is `LIVEKIT_OBSERVABILITY_URL`: its call is remembered from what it uploads."""
+"""A real LiveKit agent whose only change is `LIVEKIT_OBSERVABILITY_URL`: its call is remembered from its upload."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ loop = asyncio.new_event_loop()
 @server.rtc_session()
 async def entrypoint(job: JobContext) -> None:
     session = AgentSession(llm=ScriptedLlm(lambda context: ["It is twelve o'clock."]))
-    await session.start(Agent(instructions="The code of the safe is 4711."), record=True)
+    await session.start(Agent(instructions="The word is xylophone."), record=True)
     await session.run(user_input="What time is it?")
     await session.aclose()
     job.shutdown()
@@ -92,11 +92,12 @@ async def test_one_variable_is_enough(app: App, tmp_path: Path) -> None:
     assert id.startswith("mock-job-"), log
     await wait_until_closed(app, id)
     contents = await admin.contents(id)
-    assert [("user", "What time is it?"), ("assistant", "It is twelve o'clock.")] == [
-        (one["role"], one["content"]) for one in contents
+    assert [(one["role"], one["content"]) for one in contents] == [
+        ("user", "What time is it?"),
+        ("assistant", "It is twelve o'clock."),
     ]
     journal = str(await admin.journal(id))
-    assert "4711" not in journal
+    assert "xylophone" not in journal
     assert "15551234567" not in journal
 
 
@@ -104,4 +105,4 @@ async def test_another_secret_is_refused(app: App, tmp_path: Path) -> None:
     """An agent of another LiveKit project leaves nothing, and its call goes on."""
     admin = RestClient(app, await make_key(app, "admin"))
     await run_agent(tmp_path, f"http://{app.rest_address}/v1/hooks/livekit-agents/default", SECRET[::-1])
-    assert [] == (await admin.get("/v1/sessions")).json["sessions"]
+    assert (await admin.get("/v1/sessions")).json["sessions"] == []

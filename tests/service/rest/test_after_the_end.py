@@ -1,4 +1,4 @@
-"""What can still be said of a call that is over: whose it was, once, and its labels."""
+"""What can still be said of a call that is over: whose it was, once, its labels, and where a recording is."""
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
@@ -153,3 +153,23 @@ async def test_many_memories_follow(api: RestClient) -> None:
     assert 45 == len((await api.get("/v1/users/ann/memories?limit=100")).json["memories"])
     edits = [row["event"] for row in await api.journal() if row["event"]["type"] == "memory.edited"]
     assert 45 == len(edits)
+
+
+async def test_a_recording_may_come_after_the_end(api: RestClient) -> None:
+    """Its address is a part of the configuration, and of exports; one that is no http address is refused."""
+    await over(api)
+    url = "https://example.com/calls/1.ogg?token=a"
+    changed = await api.patch("/v1/sessions/s", {"recording": url})
+    assert (200, url) == (changed.status, changed.json["config"]["recording"])
+    document = (await api.get("/v1/sessions/s/export")).json
+    assert ("recording", url) == (document["dialog"][-1]["type"], document["dialog"][-1]["url"])
+    assert f"`{url}`" in (await api.get("/v1/sessions/s/export?format=markdown")).body.decode()
+    for wrong in (
+        "ftp://example.com/a",
+        "javascript:alert(1)",
+        "https://ann:secret@example.com/",
+        f"https://a/{'x' * 2048}",
+    ):
+        refused = await api.patch("/v1/sessions/s", {"recording": wrong})
+        assert (400, "invalid_field") == refused.problem
+    assert "recording" not in (await api.patch("/v1/sessions/s", {"recording": None})).json["config"]

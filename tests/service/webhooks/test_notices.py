@@ -60,6 +60,26 @@ async def test_a_call_comes_as_a_vcon(caller: RestClient, hook: WebhookReceiver)
     assert [{"turn_id": 1, "llm_ttfb": 210, "tts_ttfb": 90.5, "reply_after_ms": 700}] == told[111]["metrics"]
 
 
+async def test_user_and_tools_come_by_choice(caller: RestClient, hook: WebhookReceiver) -> None:
+    """Whose call it was in every notice, and its tool calls in the history, also beside standard messages."""
+    webhook = {"url": hook.url(), "event_types": [101, 103], "include": ["user_id", "tools"], "contents": "standard"}
+    called = event("tool.call", 1, 1500, call_id="a", name="find", arguments={"nut": 17})
+    answered = event("tool.result", 1, 1900, call_id="a", result=["none"])
+    await finish(caller, "call-1", *CALL, called, answered, user_id="ann", webhook=webhook)
+    told = by_type(await hook.wait(2))
+    assert ("ann", "ann") == (told[101].payload["user_id"], told[103].payload["user_id"])
+    assert [
+        {
+            "turn_id": 1, "call_id": "a", "name": "find", "arguments": {"nut": 17}, "result": ["none"],
+            "started": 1500, "ended": 1900,
+        }
+    ] == told[103].payload["tools"]  # fmt: skip
+    made = await add(caller, hook.url(), 103, include=["tools", "tools"])
+    assert ["tools"] == made["include"]
+    refused = await caller.patch(f"/v1/webhooks/{made['id']}", {"include": ["secrets"]})
+    assert (400, "invalid_field") == refused.problem
+
+
 async def test_a_receiver_that_refuses_other_keys(caller: RestClient, hook: WebhookReceiver) -> None:
     """With `standard` every notice has exactly the keys that Agora's have, at each level, and no others."""
     await add(caller, hook.url(), *ALL, contents="standard")

@@ -39,10 +39,13 @@ def check_vcon(one: dict[str, Any]) -> None:
 
 def check_dialog(dialog: dict[str, Any], parties: int) -> None:
     assert KNOWN["dialog"] >= set(dialog)
-    assert dialog["type"] == "text"
     check_date(dialog["start"])
     assert dialog.get("duration", 0) >= 0
     assert all(0 <= party < parties for party in dialog["parties"])
+    if dialog["type"] == "recording":
+        assert dialog["url"].startswith(("http://", "https://"))
+        return
+    assert dialog["type"] == "text"
     assert ("text/plain", "none", str) == (dialog["mediatype"], dialog["encoding"], type(dialog["body"]))
 
 

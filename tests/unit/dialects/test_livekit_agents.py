@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import jwt
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.callers.signed_hooks import json_web_token
 from tests.support.dialects import RECORDINGS, contents, fold_rows, journal_rows, well_formed
 from tests.support.paths import ROOT
 from tests.support.rows import every_row
@@ -236,24 +236,27 @@ def test_a_session_report_is_a_whole_call() -> None:
     frames = [one for one in map(reduce, split_report(REPORT)) if one is not None]
     state = fold(*split_report(REPORT), close=True)
     messages = contents(state)["contents"]
-    assert ["Front desk, hello.", "Is breakfast included?", "Breakfast is included, "] == [
-        one["content"] for one in messages
+    assert [one["content"] for one in messages] == [
+        "Front desk, hello.",
+        "Is breakfast included?",
+        "Breakfast is included, ",
     ]
-    assert ("restaurant", True) == (messages[2]["metadata"]["agent"], messages[2]["metadata"]["interrupted"])
+    assert (messages[2]["metadata"]["agent"], messages[2]["metadata"]["interrupted"]) == ("restaurant", True)
     assert "4711" not in str(frames)
     assert "15551234567" not in str(frames)
     last = frames[-1]
-    assert ("AJ_breakfast", "participant_disconnected") == (last.session_id, last.end)
-    assert (12_000, BEGAN * 1000) == ((last.ended or 0) - (last.began or 0), last.began)
+    assert (last.session_id, last.end) == ("AJ_breakfast", "participant_disconnected")
+    assert ((last.ended or 0) - (last.began or 0), last.began) == (12_000, BEGAN * 1000)
 
 
 def test_a_session_report_without_a_history_is_refused() -> None:
     """It needs a job and items; what is not an item among them is left out."""
-    for wrong in ({}, {"job_id": "AJ"}, {"chat_history": {"items": []}}, {"job_id": 1, "chat_history": {"items": []}}):
+    items: JsonObject = {"chat_history": {"items": []}}
+    for wrong in ({}, {"job_id": "AJ"}, items, {"job_id": 1, **items}):
         with pytest.raises(MalformedFrame):
             list(split_report(wrong))
     (end,) = split_report({"job_id": "AJ", "chat_history": {"items": [None, {}, {"id": 1}]}, "close_reason": None})
-    assert "ended" == end["reason"]
+    assert end["reason"] == "ended"
 
 
 SECRET = "a-secret-of-livekit-of-32-characters"
@@ -262,7 +265,7 @@ SECRET = "a-secret-of-livekit-of-32-characters"
 def is_taken(secret: str = SECRET, scheme: str = "Bearer", algorithm: str = "HS256", **claims: Any) -> bool:
     """Whether an upload is taken at BEGAN with a token of these claims."""
     usual = {"observability": {"write": True}, "nbf": BEGAN, "exp": BEGAN + 60}
-    token = jwt.encode(usual | claims, secret, algorithm)
+    token = json_web_token(usual | claims, secret, algorithm)
     try:
         return verify(b"", {"authorization": f"{scheme} {token}"}, SECRET, BEGAN * 1000)
     except Exception:  # as the service does
@@ -280,6 +283,6 @@ def test_a_report_is_signed_with_livekits_secret() -> None:
     assert not is_taken(nbf=BEGAN + 120)
     assert not is_taken(observability={"write": False})
     assert not is_taken(observability={}, video={"roomJoin": True})
-    for header in ("", "Bearer", "Bearer x", "Bearer a.b.c", "Bearer ..", f"Bearer {jwt.encode({}, SECRET)}"):
+    for header in ("", "Bearer", "Bearer x", "Bearer a.b.c", "Bearer ..", f"Bearer {json_web_token({}, SECRET)}"):
         with pytest.raises(Exception):  # noqa: B017, PT011
             assert verify(b"", {"authorization": header}, SECRET, BEGAN * 1000)

@@ -8,6 +8,7 @@ import json
 
 from hypothesis import given
 
+from tests.support.events import delta, done, event, final, tts
 from tests.support.samples.exported_calls import EVENTS, JOKE, START, TEXTS, call_after, said
 from tests.support.transcripts import messages_after
 from voicemem.exports.call import without_hidden
@@ -27,7 +28,7 @@ def test_each_message_is_a_row() -> None:
         "session_id": "call-1", "turn_id": "2", "role": "assistant", "speaker": "Agent",
         "began_at": "2026-09-21T14:13:22.000Z", "start_ms": "2000", "end_ms": "5000",
         "text": "Why did the scarecrow ", "interrupted": "true", "interrupted_at": "2026-09-21T14:13:25.000Z",
-        "unheard": JOKE[22:], "heard_by": "exact", "source": "llm",
+        "unheard": JOKE[22:], "heard_by": "exact", "source": "llm", "agent": "", "reply_after_ms": "",
     } == reply  # fmt: skip
     assert ("false", "", "", "", "") == tuple(
         last[name] for name in ("interrupted", "interrupted_at", "unheard", "heard_by", "end_ms")
@@ -72,3 +73,24 @@ def test_texts_are_as_they_were_said(text: str) -> None:
     call = said(text)
     lines = "".join(jsonl(call)).split("\n")
     assert [one.heard for one in call.utterances] == [json.loads(line)["content"] for line in lines[1:-1]]
+
+
+WAITED = (
+    final(1, "Hello?", START),
+    delta(1, "Yes?", START + 500, metadata={"agent": "billing"}),
+    tts(1, START + 740, audio_ms=0),
+    event("metric", 1, START + 740, name="llm_ttft", latency_ms=480),
+    done(1, START + 900),
+)
+
+
+def test_a_row_says_which_agent_spoke_and_how_long_it_was_waited_for() -> None:
+    """In columns of the first reply of a turn; JSON lines have what was reported of the turn besides."""
+    asked, reply = rows("".join(csv(call_after(*WAITED))))
+    assert ("Caller", "", "") == (asked["speaker"], asked["agent"], asked["reply_after_ms"])
+    assert ("billing", "billing", "740") == (reply["speaker"], reply["agent"], reply["reply_after_ms"])
+    last = json.loads("".join(jsonl(call_after(*WAITED))).splitlines()[-1])
+    assert {
+        "type": "latencies", "session_id": "call-1", "turn_id": 1, "reply_after_ms": 740, "reply_after_by": "marks",
+        "e2e_latency_ms": None, "segmented_latency_ms": {"llm_ttft": 480},
+    } == last  # fmt: skip

@@ -10,7 +10,7 @@ from hypothesis import given
 from msgspec import structs
 
 from tests.support.checks.vcon import check_vcon
-from tests.support.events import final
+from tests.support.events import event, final, message
 from tests.support.profiles import examples
 from tests.support.samples.exported_calls import EVENTS, JOKE, START, TEXTS, call_after, call_from, said
 from tests.support.strategies import PRODUCER_JOURNALS
@@ -105,3 +105,39 @@ def test_texts_are_as_they_were_said(text: str, unheard: str) -> None:
 def test_every_call_is_a_vcon(journal: list[JournaledEvent]) -> None:
     """Whatever its producers said, and whatever times they gave."""
     written(call_from(fold_all(State(), entries(journal))))
+
+
+def test_a_recording_is_a_dialog_of_all_parties() -> None:
+    """It stands behind the texts, with its address; without one there is none."""
+    plain, one = written(call_after(*EVENTS)), written(call_after(*EVENTS, recording="https://example.com/a.mp3"))
+    assert plain["dialog"] == one["dialog"][:-1]
+    assert one["dialog"][-1] == {
+        "type": "recording",
+        "start": "2026-09-21T14:13:20.000Z",
+        "duration": 6.0,
+        "parties": [0, 1],
+        "url": "https://example.com/a.mp3",
+    }
+
+
+def test_latencies_are_an_analysis_of_their_turn() -> None:
+    """How long the caller waited, and what the stack reported."""
+    stages = {"llm_ttft": 210, "e2e": 650}
+    measured = [event("metric", 2, START, name=name, latency_ms=ms) for name, ms in stages.items()]
+    (found,) = of_kind(written(call_after(*EVENTS, *measured)), "latency")
+    assert found["dialog"] == [1]
+    assert found["body"] == {
+        "turn_id": 2,
+        "reply_after_ms": 650,
+        "reply_after_by": "reported",
+        "e2e_latency_ms": 650,
+        "segmented_latency_ms": {"llm_ttft": 210},
+    }
+
+
+def test_agents_are_parties_by_name() -> None:
+    """One who is called like a caller is another party; a reply of no named agent is the agent's."""
+    named = [message(4, "Yes?", START + 9_000, metadata={"agent": name}) for name in ("billing", "Caller", " ")]
+    one = written(call_after(*EVENTS, *named))
+    assert ["Agent", "Caller", "billing", "Caller"] == [each["name"] for each in one["parties"]]
+    assert [[2], [3], [0]] == [each["parties"] for each in one["dialog"][-3:]]

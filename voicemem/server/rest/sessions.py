@@ -442,8 +442,8 @@ async def read_session(request: web.Request) -> web.Response:
 async def change_session(request: web.Request) -> web.Response:
     """Change the configuration with a merge patch (RFC 7396); null removes a setting.
 
-    After the end only labels can change, and `user_id` be set once where none was: by `admin`, or with the key that
-    created the session.
+    After the end only `labels` and `recording` can change, and `user_id` be set once where none was: by `admin`, or
+    with the key that created the session.
     """
     stream = await get_stream(request)
     patch = await read_object(request)

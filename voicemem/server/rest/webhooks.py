@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from voicemem.config.session import Contents, EventTypes, Url, check_webhook_secret
+from voicemem.config.session import Contents, EventTypes, Included, IncludedParts, Url, check_webhook_secret
 from voicemem.errors import Refused
 from voicemem.protocol.codec import check_text
 from voicemem.protocol.types import JsonObject, fields_given, matching
@@ -35,6 +35,7 @@ class NewWebhook(Struct, frozen=True, forbid_unknown_fields=True):
     description: Description = ""
     event_types: EventTypes = (103,)
     contents: Contents = "full"
+    include: IncludedParts = ()
     enabled: bool = True
     secret: Secret | UnsetType = UNSET
 
@@ -46,6 +47,7 @@ class WebhookChange(Struct, frozen=True, forbid_unknown_fields=True):
     description: Description | UnsetType | None = UNSET
     event_types: EventTypes | UnsetType = UNSET
     contents: Contents | UnsetType = UNSET
+    include: IncludedParts | UnsetType = UNSET
     enabled: bool | UnsetType = UNSET
 
 
@@ -67,6 +69,7 @@ class Webhook(Struct, frozen=True):
     description: str
     event_types: tuple[int, ...]
     contents: Contents
+    include: tuple[Included, ...]
     enabled: bool
     disabled_at: int | None
     disabled_reason: Literal["request", "gone", "failing"] | None
@@ -115,6 +118,7 @@ def endpoint_fields(endpoint: Endpoint, counts: EndpointCounts) -> JsonObject:
         "description": endpoint.description,
         "event_types": endpoint.event_types,
         "contents": endpoint.contents,
+        "include": endpoint.include,
         "enabled": endpoint.disabled_ms is None,
         "disabled_at": endpoint.disabled_ms,
         "disabled_reason": endpoint.disabled_reason,
@@ -159,8 +163,9 @@ def checked_fields(body: Struct) -> JsonObject:
     check_webhook_secret(values.get("secret"))
     if values.get("description", "") is None:
         values["description"] = ""
-    if "event_types" in values:
-        values["event_types"] = tuple(sorted(set(values["event_types"])))
+    for name in ("event_types", "include"):
+        if name in values:
+            values[name] = tuple(sorted(set(values[name])))
     return values
 
 

@@ -235,6 +235,7 @@ create table endpoints (
     project text collate "C",
     description text collate "C" not null default '',
     event_types text collate "C" not null default '[103]',
+    include text collate "C" not null default '[]',
     created_ms bigint not null default 0,
     old_secret text collate "C",
     old_secret_until_ms bigint,

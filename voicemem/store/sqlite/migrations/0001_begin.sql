@@ -140,7 +140,7 @@ create table secrets (
 ) strict, without rowid;
 
 -- Receivers of webhooks. A session's own has its `stream`, a project's its `project` and `id`, the operator's neither
--- (it hears of every session). `event_types` is a JSON array. `failing_since_ms` is the first failed attempt since the last
+-- (it hears of every session). `event_types` and `include` are JSON arrays. `failing_since_ms` is the first failed attempt since the last
 -- success. Keys of endpoints and deliveries are never given twice: what was begun for one of an erased session may still
 -- come to its end.
 create table endpoints (
@@ -155,6 +155,7 @@ create table endpoints (
     project text,
     description text not null default '',
     event_types text not null default '[103]',
+    include text not null default '[]',
     created_ms integer not null default 0,
     old_secret text,
     old_secret_until_ms integer,
