@@ -109,8 +109,10 @@ class TranscriptIndexer:
         keys, slices = list[int](), Slices()
         for key, stream in [*self.changed.items()]:
             await slices.pause()
-            if concerns(stream) and len(keys) < MAX_INDEXED_FIRST:
+            if concerns(stream):
                 keys.append(key)
+            if len(keys) == MAX_INDEXED_FIRST:
+                break
         if keys or any(concerns(stream) for stream in self.indexing):
             await self.index(keys)
 

@@ -302,8 +302,10 @@ class Presence:
     open until every producer that is connected or expected back has ended as well, or its grace is over.
     """
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, sessions: Sessions, draining: asyncio.Event | None = None) -> None:
+        """`draining` is set when the node is about to stop, which gives back all that it holds in one step."""
         self.sessions = sessions
+        self.draining = draining or asyncio.Event()
         self.connected: dict[tuple[str, str], Counter[str]] = {}
         """How many connections to this node each producer has, by project and session id; for the metrics."""
         self.unrecorded: dict[tuple[int, str], Departure] = {}
@@ -319,7 +321,8 @@ class Presence:
     async def disconnect(self, lease: ProducerLease, lost: bool = False) -> None:
         """Count a connection out: with its last one the session falls silent, or closes if its end was committed.
 
-        `lost` says that the connection broke, so that its producer is expected back. Raises `StoreUnavailable`; the
+        `lost` says that the connection broke, so that its producer is expected back; of a node that stops it is part of
+        what that gives back (`Nodes.retire_node`). Raises `StoreUnavailable`; the
         next sweep repeats it.
         """
         producers = self.connected[lease.project, lease.session_id]
@@ -328,6 +331,8 @@ class Presence:
             del producers[lease.producer]
         if not producers:
             del self.connected[lease.project, lease.session_id]
+        if lost and self.draining.is_set():
+            return
         now = self.sessions.clock()
         departure = Departure(lease, now, now + AWAITED_MS if lost else None)
         self.unrecorded[lease.key, lease.producer] = departure  # of two connections of one producer the newer counts

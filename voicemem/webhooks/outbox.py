@@ -392,12 +392,11 @@ class OutboxWorker:
                 return orjson.dumps(session)
             case config.LEFT_EVENT:
                 return left_payload(session, header.stopped_ms, header.reason)
-        about_call = asdict(header)
-        del about_call["stopped_ms"]
 
         def write(read_model: ReadModel) -> bytes:
             if delivery.event_type == config.HISTORY_EVENT and contents == "vcon":
-                facts = CallFacts(state="ended", ended_ms=header.stopped_ms, **about_call)
+                about_call = asdict(header)
+                facts = CallFacts(state="ended", ended_ms=about_call.pop("stopped_ms"), **about_call)
                 call = call_of(facts, read_model.timed_messages(), read_model.state)
                 document = orjson.Fragment(b"".join(object_parts(vcon_object(call))))
                 return orjson.dumps({**session, "stop_ts": header.stopped_ms // 1000, "vcon": document})

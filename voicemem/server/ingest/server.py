@@ -144,6 +144,9 @@ class IngestServer(IngestHost):
         assert isinstance(websocket, EventSocket)
         assert websocket.request is not None
         origin = self.recorder.telemetry.tracer.origin(websocket.request.headers)
+        for head in (websocket.request, websocket.response):  # the library keeps them as long as the connection
+            if head is not None:
+                head.headers.clear()
         grant, target = self.grants.pop(websocket, None), self.targets.pop(websocket, None)
         if target is None:
             connection = Connection(websocket, self, grant, origin)

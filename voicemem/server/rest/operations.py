@@ -100,7 +100,8 @@ async def metrics(request: web.Request) -> web.Response:
         raise Refused("forbidden", "Metrics are of all projects; they need a key of the project default.")
     services = services_of(request)
     await request.app[GAUGES].refresh()
-    return web.Response(body=services.telemetry.metrics.render(), headers={"Content-Type": TEXT_FORMAT})
+    body = await asyncio.to_thread(services.telemetry.metrics.render)
+    return web.Response(body=body, headers={"Content-Type": TEXT_FORMAT})
 
 
 class FailingWebhook(Struct, frozen=True):

@@ -26,7 +26,7 @@ from voicemem.search.passages import ABOUT_WEIGHT, BEFORE_WEIGHT, Passage, day_w
 from voicemem.search.words import WORDS_VERSION, QueryWord
 from voicemem.store.database import Connection, Database, Row
 from voicemem.store.memories import COLUMNS, MemoryFullText, MemoryRow, MemorySearch, row_of_values
-from voicemem.store.scopes import QueryScope, Scope, scope_term, scope_terms
+from voicemem.store.scopes import QueryScope, Scope, scope_term
 from voicemem.store.transcript_index import MAX_LOOKS, PASSAGE_COLUMNS, IndexedSession, MessageFullText
 from voicemem.store.transcript_search import TranscriptQuery
 
@@ -45,9 +45,15 @@ def mark_of(kind: str, project: str, value: str, secret: bytes) -> str:
     return scope_term(kind, project, value, secret)[1 : MARK_LENGTH + 1].translate(CONSONANTS)
 
 
+def narrower_terms(scope: Scope | QueryScope, secret: bytes) -> list[str]:
+    """The terms of those parts of a scope that are no marks: its namespace and its session."""
+    parts = [("n", scope.namespace), ("s", scope.session_id)]
+    return [scope_term(kind, scope.project, value, secret) for kind, value in parts if value is not None]
+
+
 def marked(scope: Scope, secret: bytes, **texts: Sequence[str]) -> dict[str, str]:
     """The values of the columns of a text: the terms of its scope, and its words by column, with each mark."""
-    values = {"scope": " ".join(scope_terms(scope, secret)[1:])}
+    values = {"scope": " ".join(narrower_terms(scope, secret))}
     marks = {"": mark_of("p", scope.project, "", secret), "own_": ""}
     if scope.user_id is not None:
         marks["own_"] = mark_of("u", scope.project, scope.user_id, secret)
@@ -321,8 +327,7 @@ class ScopeWords:
         self.table = table
         whose = [("u", user_id) for user_id in scope.user_ids] or [("p", "")]
         self.marks = [mark_of(kind, scope.project, value, secret) for kind, value in whose]
-        parts = [("n", scope.namespace), ("s", scope.session_id)]
-        self.terms = [scope_term(kind, scope.project, value, secret) for kind, value in parts if value is not None]
+        self.terms = narrower_terms(scope, secret)
 
     @property
     def phrases(self) -> str:

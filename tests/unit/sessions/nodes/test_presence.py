@@ -8,7 +8,7 @@ import asyncio
 from tests.support.lifecycle import Clock, ended, opened
 from tests.support.stores.contract import start_alone
 from voicemem.runtime import Runtime
-from voicemem.sessions.lifecycle import SWEEP_BATCH, Presence, Sessions
+from voicemem.sessions.lifecycle import DEPARTURES_AT_ONCE, SWEEP_BATCH, Presence, Sessions
 from voicemem.store.records import SessionFilter
 from voicemem.store.streams import AWAITED_MS, END_GRACE_MS
 
@@ -27,6 +27,25 @@ async def test_a_session_falls_silent_with_its_last_connection(presence: Presenc
         await presence.disconnect(lease)
     assert clock.now == (await presence.sessions.store.journal.get_session("p", "s")).silent_since_ms
     assert {} == presence.connected
+
+
+async def test_many_connections_may_be_lost_at_once(presence: Presence, clock: Clock) -> None:
+    """More than are written at a time: each of their sessions falls silent."""
+    names = [f"s{number}" for number in range(2 * DEPARTURES_AT_ONCE + 1)]
+    lost = [await opened(presence, name) for name in names]
+    await asyncio.gather(*(presence.disconnect(lease, lost=True) for lease in lost))
+    silent = [(await presence.sessions.store.journal.get_session("p", name)).silent_since_ms for name in names]
+    assert [clock.now] * len(names) == silent
+
+
+async def test_a_node_that_stops_gives_back_its_connections_in_one_step(presence: Presence, clock: Clock) -> None:
+    """However many it has, none of them is written alone."""
+    lease = await opened(presence)
+    presence.draining.set()
+    await presence.disconnect(lease, lost=True)
+    assert (await presence.sessions.store.journal.get_session("p", "s")).silent_since_ms is None
+    await start_alone(presence.sessions.store, clock.now)
+    assert clock.now == (await presence.sessions.store.journal.get_session("p", "s")).silent_since_ms
 
 
 async def test_silence_is_over_when_somebody_came_meanwhile(presence: Presence) -> None:
