@@ -13,6 +13,7 @@ import pytest
 from tests.support.stores.contract import NOW, append_offers, offers
 from tests.support.stores.heard import found_texts, index_call, passages, reindex
 from voicemem.errors import StoreUnavailable
+from voicemem.store.database import Connection, Row
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.words import INDEX_VERSION
 
@@ -195,6 +196,20 @@ async def test_a_session_that_was_erased_without_the_index_leaves_it_at_the_next
     assert len((await store.transcript_index.check_index(0, 10)).behind) == 0
     assert await found_texts(store, "marzipan") == []
     await store.close_store()
+
+
+async def test_users_share_no_words_of_the_index(store: SqliteStore) -> None:
+    """A user's words are marked as theirs, so that a search reads nothing of what others said."""
+    for user in ("ann", "bob"):
+        await index_call(store, user, "I like walnuts.", given={"user_id": user})
+
+    def found(connection: Connection) -> list[Row]:
+        connection.execute("create virtual table temp.vocabulary using fts5vocab (main, words, col)")
+        return connection.rows("select col, doc from vocabulary where term like '%walnut' order by col")
+
+    assert await store.index_file.write(found) == [("own_said", 1), ("own_said", 1), ("said", 2)]
+    assert len(await found_texts(store, "walnut", user_id="ann")) == 1
+    assert len(await found_texts(store, "walnut")) == 2
 
 
 async def test_a_restored_backup_is_another_store(path: Path) -> None:
