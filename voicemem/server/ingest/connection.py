@@ -144,7 +144,8 @@ class Connection:
         """Bytes received and not yet answered."""
         self.in_flight = 0
         """Batches not yet answered."""
-        self.all_answered = asyncio.Event()
+        self.all_answered: asyncio.Event | None = None
+        """Set when no batch is left to answer; there while that is waited for."""
         self.unstored_in_a_row = 0
         """Events in a row that stored nothing."""
         self.throttle = Throttle(host.recorder.clock, self.pause_reading, self.resume)
@@ -174,7 +175,7 @@ class Connection:
         if self.frame_task is not None and self.frame_task is not asyncio.current_task():
             await self.frame_task
         while self.in_flight:
-            self.all_answered.clear()
+            self.all_answered = self.all_answered or asyncio.Event()
             await self.all_answered.wait()
 
     # Messages in
@@ -391,8 +392,9 @@ class Connection:
                 self.report_result(open_lease, batch)
             except InvalidFrame as flood:
                 self.fail(flood)
-        if not self.in_flight:
+        if not self.in_flight and self.all_answered is not None:
             self.all_answered.set()
+            self.all_answered = None
         self.resume_if_room()
 
     def report_result(self, open_lease: OpenLease, batch: EventBatch) -> None:
