@@ -178,7 +178,8 @@ def stalls_table(found: Sequence[Stall]) -> str:
 
 
 def measured(found: Sequence[Stall], paced: Sequence[Paced], lag_ms: float) -> list[Measured]:
-    steady, lost = (sorted(stall.ms for stall in found if stall.phase == phase) for phase in (1, 2))
+    loop = [stall for stall in found if not stall.ran.startswith("commit")]
+    steady, lost = (sorted(stall.ms for stall in loop if stall.phase == phase) for phase in (1, 2))
     wake_ups = max((stall.wake_ups for stall in found if stall.phase == 1), default=0)
     longest = steady[-(wake_ups // 1000 + 1) :]
     beyond = longest[0] if len(longest) > wake_ups // 1000 else 0.0
@@ -190,6 +191,7 @@ def measured(found: Sequence[Stall], paced: Sequence[Paced], lag_ms: float) -> l
         ),
         Measured("late_worst_ms", "  the longest", max(steady, default=0.0), "ms"),
         Measured("steady_p99_ms", "acks, p99", paced[0].p99_ms, "ms"),
+        Measured("generator_late_ms", "  how late the generator itself was, p99", paced[0].late_p99_ms, "ms"),
         Measured("steady_worst_ms", "  the longest", paced[0].worst_ms, "ms"),
         Measured("lost_late_ms", "while connections are lost: the longest stall", max(lost, default=0.0), "ms"),
         Measured("lost_p99_ms", "  acks, p99", paced[1].p99_ms, "ms"),

@@ -23,6 +23,7 @@ from voicemem.app import App
 from voicemem.cli import main
 
 EVERY_S = 0.001
+LONG_COMMIT_S, COMMIT = 0.01, "Writer.commit"
 PACKAGE = "/voicemem/"
 IDLE = ("run_until_complete", "run")
 """Innermost functions of a loop that runs no Python: it waits for the processor or for the interpreter, or writes."""
@@ -48,6 +49,10 @@ class Watch:
         self.phase = self.wake_ups = 0
         self.seen: tuple[str, list[str]] | None = None
         self.awake_s = time.perf_counter()
+        self.commit: FrameType | None = None
+        self.commit_since_s = 0.0
+        self.committed: str | None = None
+        """What the present commit was at when it had taken long."""
 
     def start(self) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self.begin_phase)
@@ -73,11 +78,34 @@ class Watch:
         own = threading.get_ident()
         while True:
             time.sleep(EVERY_S)
+            self.look_at_commits()
             if self.seen is None and time.perf_counter() > self.awake_s + EVERY_S + self.late_s:
                 frames = sys._current_frames()
                 ran = described(frames.pop(threading.main_thread().ident or 0))
                 others = {described(frame) for ident, frame in frames.items() if ident != own}
                 self.seen = ran, sorted(other for other in others if PACKAGE[1:] in other)
+
+    def look_at_commits(self) -> None:
+        """Note what the writer runs in a commit that takes long, during which no event is acknowledged."""
+        frames = (innermost_commit(frame) for frame in sys._current_frames().values())
+        commit, innermost = next(filter(None, frames), (None, None))
+        now = time.perf_counter()
+        if commit is None or commit is not self.commit:
+            if self.committed is not None:
+                took_ms = (now - self.commit_since_s) * 1000
+                stall = Stall(self.phase, self.wake_ups, took_ms, f"commit: {self.committed}", [])
+                self.lines.write(msgspec.json.encode(stall) + b"\n")
+            self.commit, self.commit_since_s, self.committed = commit, now, None
+        elif innermost is not None and self.committed is None and now - self.commit_since_s > LONG_COMMIT_S:
+            self.committed = described(innermost)
+
+
+def innermost_commit(frame: FrameType) -> tuple[FrameType, FrameType] | None:
+    """The frame of a commit on a stack, and the innermost one."""
+    outer: FrameType | None = frame
+    while outer is not None and outer.f_code.co_qualname != COMMIT:
+        outer = outer.f_back
+    return None if outer is None else (outer, frame)
 
 
 def described(frame: FrameType) -> str:
