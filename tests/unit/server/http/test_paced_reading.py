@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import Any, cast
 
-from voicemem.server.http.connections import AT_ONCE, PIECE, ReadingQueue, Unread
+from voicemem.server.http.connections import AT_ONCE, PIECE, ROUND_S, ReadingQueue, Unread
 
 
 class Connection:
@@ -103,11 +104,20 @@ async def test_what_is_left_is_taken_when_the_connection_is_lost() -> None:
     assert not connection.unread
 
 
-async def test_a_connection_with_nothing_left_ends_at_once() -> None:
-    """Nothing is put off where everything was taken."""
-    ends: list[bool] = []
-    Connection(ReadingQueue()).unread.end(lambda: ends.append(True))
-    assert ends
+async def test_connections_that_are_lost_at_once_end_in_turns() -> None:
+    """Others are served between the ends of two that take long, though nothing of either is left to take."""
+    queue, ends = ReadingQueue(), list[int]()
+
+    def end(number: int) -> None:
+        ends.append(number)
+        time.sleep(2 * ROUND_S)
+
+    for number in range(2):
+        Connection(queue).unread.end(partial(end, number))
+    await asyncio.sleep(0)
+    assert ends == [0]
+    await asyncio.sleep(0)
+    assert ends == [0, 1]
 
 
 async def test_a_connection_stands_in_line_once() -> None:
