@@ -97,7 +97,7 @@ class Watch:
                 self.lines.write(msgspec.json.encode(stall) + b"\n")
             self.commit, self.commit_since_s, self.committed = commit, now, None
         elif innermost is not None and self.committed is None and now - self.commit_since_s > LONG_COMMIT_S:
-            self.committed = described(innermost)
+            self.committed = job_of(innermost)
 
 
 def innermost_commit(frame: FrameType) -> tuple[FrameType, FrameType] | None:
@@ -106,6 +106,16 @@ def innermost_commit(frame: FrameType) -> tuple[FrameType, FrameType] | None:
     while outer is not None and outer.f_code.co_qualname != COMMIT:
         outer = outer.f_back
     return None if outer is None else (outer, frame)
+
+
+def job_of(frame: FrameType) -> str:
+    """The functions of a commit's job, the innermost last; that of the commit itself where it runs no job."""
+    names, outer = list[str](), frame
+    while outer.f_code.co_qualname not in (COMMIT, "Writer.run_job") and outer.f_back is not None:
+        if PACKAGE in outer.f_code.co_filename and not outer.f_code.co_name.startswith("<"):
+            names.insert(0, outer.f_code.co_qualname)
+        outer = outer.f_back
+    return " > ".join(names) or described(frame)
 
 
 def described(frame: FrameType) -> str:
