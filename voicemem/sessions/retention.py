@@ -14,7 +14,9 @@ from voicemem.store.records import SessionFilter
 
 LOG = logging.getLogger("voicemem")
 SESSIONS_PER_ROUND = 50
-"""Sessions handled at a time."""
+"""Sessions claimed at a time."""
+SESSIONS_PER_STEP = 5
+"""Sessions whose content is deleted together: each step looks into all tables for each of them."""
 LEASE_MS = 60_000
 """How long a node has what it claims. Work that takes longer may be done twice, which does no harm."""
 IDLE_PAUSE_S = 0.5
@@ -73,8 +75,10 @@ class RetentionWorker:
         while time() < latest and (keys := await claim(self.node.token, self.clock(), LEASE_MS, SESSIONS_PER_ROUND)):
             for key in keys:
                 self.read_models.discard(key)
-            while await run_paced(self.store.retention.delete_erased(keys)):
-                pass
+            for first in range(0, len(keys), SESSIONS_PER_STEP):
+                together = keys[first : first + SESSIONS_PER_STEP]
+                while await run_paced(self.store.retention.delete_erased(together)):
+                    pass
             count += len(keys)
         while not await run_paced(self.store.retention.finish_erased()):
             pass
