@@ -56,7 +56,7 @@ class CallStarts:
         assistants: Mapping[str | None, str],
     ) -> None:
         self.store = store
-        self.count = policies.counter(None).count
+        self.policies = policies
         self.clock = clock
         self.index_first = index_first
         self.nothing: Variables = {**defaults, **NOTHING}
@@ -76,7 +76,8 @@ class CallStarts:
             return self.nothing
         heard = await self.newest_messages([one.key for one in calls])
         said = sorted((one for one in heard if one.role == "user"), key=lambda one: one.said_ms, reverse=True)
-        lines = fitting([*memories, *map(line_of, said)], MAX_TOKENS, self.count)
+        count = self.policies.counter(None).count  # its table, of 70 MB, is loaded by the first who counts
+        lines = fitting([*memories, *map(line_of, said)], MAX_TOKENS, count)
         last = {"memory": render(lines) if lines else "", "last_call": last_call(calls, heard), "caller_known": "yes"}
         return {**self.nothing, **{name: PLACEHOLDER.sub("{ ", value) for name, value in last.items()}}
 
