@@ -269,7 +269,7 @@ def main() -> int:
         sys.stdout.write(f"| the image | skipped | {reason} |\n")
         return 0
     right = True
-    with tempfile.TemporaryDirectory(prefix="voicemem-image-") as folder:
+    with tempfile.TemporaryDirectory(prefix="voicemem-image-", ignore_cleanup_errors=True) as folder:
         engine = Engine(Path(folder))
         try:
             begun = time.monotonic()
