@@ -225,7 +225,7 @@ class Services:
         budget = DailyBudget(store, runtime.clock, settings.memories_budget)
         models, memory, policies = self.read_models, self.long_term, self.policies
         extractor = Extractor(store, models, memory, background_llm, policies, metrics, budget, self.rules)
-        self.extractions = ExtractionWorker(extractor, policies, limiter, runtime, node)
+        self.extractions = ExtractionWorker(extractor, policies, limiter, runtime, self.overviews.save, node)
 
     async def identify_caller(self, lease: ProducerLease) -> None:
         """Name the user of a session by what its frames have said of the caller."""

@@ -38,6 +38,7 @@ Row = dict[str, Any]
 @click.option("--label", help="KEY:VALUE; calls with this label.")
 @click.option("--interrupted", is_flag=True, help="Calls in which a reply was cut.")
 @click.option("--slow", type=click.IntRange(min=0), help="Calls with an answer that took at least so many ms.")
+@click.option("--outcome", help="Calls with this outcome of their analysis.")
 @click.option("--webhook", type=click.Choice(["failed", "pending"]), help="Calls with such a webhook.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many.")
 @click.option("--follow", is_flag=True, help="Keep running, and show what changes, until Ctrl-C.")

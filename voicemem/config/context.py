@@ -11,7 +11,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 from msgspec import Meta, Struct
 
+from voicemem.documents.json_schema import PLAIN_NAME, check_schema
 from voicemem.errors import Refused
+from voicemem.protocol.codec import drop_nulls
 from voicemem.protocol.types import MAX_INTEGER, MAX_TEXT_BYTES, JsonObject, matching
 
 RecalledKind = Literal["fact", "preference", "episode", "summary", "message"]
@@ -42,19 +44,26 @@ Messages = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
 MESSAGES, NOW = "{messages}", "{now}"
 """The placeholders of a prompt for extraction; the first must be in it."""
 MAX_INSTRUCTIONS = 4_000
-Strategy = Literal["discrete", "preferences", "summary", "custom", "none"]
+Strategy = Literal["discrete", "preferences", "summary", "custom", "analysis", "none"]
 DEFAULT_STRATEGY: Strategy = "discrete"
+MAX_FIELDS, MAX_SCHEMA_BYTES = 32, 16_000
+"""Of the schema of an analysis."""
+SAID_BY = "x-said-by"
+"""The keyword of a field of that schema that says who must have said what shows it; by default the caller."""
+SPEAKERS = ("caller", "agent", "anyone")
 
 
 class ExtractConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """How memories are made of a call. Fields that are null have their defaults; without a strategy, `discrete`."""
 
     strategy: Strategy | None = None
-    """How; `none` makes no memories, also where the service's default would."""
+    """How; `analysis` makes the analysis alone, `none` makes nothing, also where the service's default would."""
     prompt: Annotated[str, Meta(max_length=MAX_TEXT_BYTES // 16)] | None = None
     """For `custom`: says what to write down, and where the lines of the call stand."""
     instructions: Annotated[str, Meta(max_length=MAX_INSTRUCTIONS)] | None = None
     """Added to the rules of the strategy."""
+    schema: JsonObject | None = None
+    """What is to be found out of the call: a JSON Schema, whose properties are the fields of the analysis."""
     model: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     """Writes the memories; by default the model of the session."""
 
@@ -122,6 +131,8 @@ def check_context(section: Any) -> None:
         if MESSAGES not in extract_prompt:
             why = f"In the configuration: `memory.extract.prompt` lacks its placeholder {MESSAGES}."
             raise Refused("invalid_field", why)
+    if isinstance(extract, dict) and isinstance(extract.get("schema"), dict):
+        check_analysis_schema(drop_nulls(extract["schema"]))
     known = PARAMETERS.get(section.get("policy") or "")
     unknown = sorted(given_names(section) - known - COMMON_PARAMETERS) if known is not None else []
     if unknown:
@@ -138,8 +149,34 @@ def check_whole_context(section: JsonObject) -> None:
     """The same for a section after all patches, whose parts must fit together. Raises `Refused`."""
     check_context(section)
     extract = section.get("extract")
-    if isinstance(extract, dict) and extract.get("strategy") == "custom" and extract.get("prompt") is None:
+    if not isinstance(extract, dict):
+        return
+    if extract.get("strategy") == "custom" and extract.get("prompt") is None:
         raise Refused("invalid_field", "The strategy custom needs `memory.extract.prompt`.")
+    schema = extract.get("schema")
+    if extract.get("strategy") == "analysis" and schema is None:
+        raise Refused("invalid_field", "The strategy analysis needs `memory.extract.schema`.")
+    if schema is not None and not schema.get("properties"):
+        raise Refused("invalid_field", "`memory.extract.schema` needs `properties`: the fields of the analysis.")
+
+
+def check_analysis_schema(schema: JsonObject) -> None:
+    """Refuse a schema, or a patch of one, of which no analysis can be made. Raises `Refused`."""
+    try:
+        check_schema(schema)
+    except Refused as refused:
+        raise Refused(refused.code, f"In `memory.extract` of the configuration: {refused.detail}") from None
+    fields = schema.get("properties", {})
+    if len(fields) > MAX_FIELDS or len(msgspec.json.encode(schema)) > MAX_SCHEMA_BYTES:
+        why = f"`memory.extract.schema` may have at most {MAX_FIELDS} fields and {MAX_SCHEMA_BYTES} bytes."
+        raise Refused("invalid_field", why)
+    if not all(map(PLAIN_NAME.match, fields)):
+        why = "The name of a field is a letter, then up to 63 of a-zA-Z0-9_-: `memory.extract.schema.properties`"
+        raise Refused("invalid_field", why)
+    for name, field in fields.items():
+        if isinstance(field, dict) and field.get(SAID_BY, SPEAKERS[0]) not in SPEAKERS:
+            why = f"`{SAID_BY}` must be one of {', '.join(SPEAKERS)}: `memory.extract.schema.properties.{name}`"
+            raise Refused("invalid_field", why)
 
 
 def given_names(section: JsonObject) -> set[str]:

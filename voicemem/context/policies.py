@@ -23,7 +23,7 @@ from voicemem.config.context import (
     TARGET_RATIO,
     THRESHOLD,
     ContextConfig,
-    check_context,
+    check_whole_context,
     given_names,
     overlay,
 )
@@ -491,7 +491,7 @@ def default_memory_config(text: str | None) -> ContextConfig:
         return ContextConfig()
     try:
         section = msgspec.json.decode(text, type=dict[str, Any])
-        check_context(section)
+        check_whole_context(section)
         return overlay(ContextConfig(), msgspec.convert(section, ContextConfig))
     except msgspec.ValidationError as error:
         raise CannotStart(f"The default memory cannot be used: {describe_error(error, ContextConfig)}.") from None

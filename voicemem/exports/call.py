@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from voicemem.protocol.memories import civil_date
+from voicemem.protocol.memories import Analysis, civil_date
 from voicemem.transcript.history import SpeechTimes, tool_uses
 from voicemem.transcript.messages import Message, Summary, ToolUse
 from voicemem.transcript.state import State, Turn
@@ -83,6 +83,7 @@ class Call(Struct, frozen=True):
     summary: Summary | None = None
     latencies: list[TurnLatencies] = []
     """Of the turns of which any is known."""
+    analysis: Analysis = {}
 
     @property
     def start_ms(self) -> int:
@@ -115,7 +116,7 @@ def call_of(facts: CallFacts, timed: Iterable[tuple[Message, SpeechTimes]], stat
         after = waits.pop(message.turn_id, None) if message.role == "assistant" else None
         utterances.append(utterance_of(message, times, after or ReplyAfter()))
     known = [one for one in latencies if one.reply_after_ms is not None or one.segmented_latency_ms]
-    return Call(facts, utterances, tool_uses(state, with_forgotten=True), state.summary, known)
+    return Call(facts, utterances, tool_uses(state, with_forgotten=True), state.summary, known, state.analysis)
 
 
 def latencies_of(turn: Turn, after: ReplyAfter) -> TurnLatencies:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import msgspec
 
 from voicemem.exports.call import Call, Utterance, date_and_clock, length, one_line
+from voicemem.protocol.memories import outcome_of
 from voicemem.transcript.messages import ToolUse
 
 MARKUP = re.compile(r"([\\`*_{}\[\]<>&~|#$^]|:(?=/)|(?<=www)\.|(?<=\w)@(?=\w))", re.IGNORECASE)
@@ -53,6 +54,8 @@ def facts(call: Call) -> Iterator[str]:
     yield f"- **State** {escaped(known.state)}{reason}"
     if known.recording is not None:
         yield f"- **Recording** {code(known.recording)}"
+    if (outcome := outcome_of(call.analysis)) is not None:
+        yield f"- **Outcome** {escaped(outcome)}"
     if known.labels:
         labels = ", ".join(code(f"{name}: {value}") for name, value in sorted(known.labels.items()))
         yield f"- **Labels** {labels}"

@@ -8,11 +8,12 @@ import msgspec
 from msgspec.structs import asdict
 
 from voicemem.exports.call import Call, Utterance, date_time, without_hidden
+from voicemem.protocol.memories import outcome_of
 from voicemem.transcript.messages import ToolUse
 
 COLUMNS = (
     *("session_id", "turn_id", "role", "speaker", "began_at", "start_ms", "end_ms"),
-    *("text", "interrupted", "interrupted_at", "unheard", "heard_by", "source", "agent", "reply_after_ms"),
+    *("text", "interrupted", "interrupted_at", "unheard", "heard_by", "source", "agent", "reply_after_ms", "outcome"),
 )
 HEAD = ",".join(COLUMNS) + "\r\n"
 FORMULA = re.compile(r"\s*[=+\-@\uff0b\uff0d\uff1d\uff20]|[\t\r\n]")
@@ -38,6 +39,7 @@ def row(call: Call, one: Utterance, zero: int) -> str:
         date_time(cut_at) if isinstance(cut_at, int) else "",
         *(field(one.unheard), field(heard_by), field(str(metadata.get("source", "")))),
         *(field(one.agent or ""), "" if one.reply_after.ms is None else str(one.reply_after.ms)),
+        field(outcome_of(call.analysis) or ""),
     ]
     return ",".join(fields) + "\r\n"
 
@@ -68,6 +70,7 @@ def jsonl(call: Call) -> Iterator[str]:
         "labels": facts.labels,
         "recording": facts.recording,
         "summary": None if call.summary is None else call.summary.text,
+        "analysis": call.analysis,
     }
     yield msgspec.json.encode(head).decode() + "\n"
     for one in call.in_order():

@@ -8,6 +8,7 @@ from hashlib import blake2b
 from itertools import chain
 from typing import Any
 
+from msgspec import to_builtins
 from msgspec.structs import asdict
 
 from voicemem.exports.call import AGENT, CALLER, Call, CallFacts, Utterance, date_time
@@ -42,7 +43,9 @@ def vcon_object(call: Call) -> dict[str, Any]:
         **subject,
         "parties": [party(name, place, facts) for (_, name), place in places.items()],
         "dialog": chain((dialog(one, places) for one in call.utterances), recordings(call, len(places))),
-        "analysis": chain(interruptions(call), tool_analyses(call), latency_analyses(call), about(call)),
+        "analysis": chain(
+            interruptions(call), tool_analyses(call), latency_analyses(call), found_out(call), about(call)
+        ),
     }
 
 
@@ -122,6 +125,14 @@ def places_of(call: Call, turns: set[int]) -> dict[int, list[int]]:
         if one.message.turn_id in places:
             places[one.message.turn_id].append(place)
     return places
+
+
+def found_out(call: Call) -> Iterator[dict[str, Any]]:
+    """Return the values of the analysis, with the dialog of the turns that show them."""
+    if call.analysis:
+        turns = {one.turn_id for value in call.analysis.values() for one in value.shown_by}
+        places = [place for place, one in enumerate(call.utterances) if one.message.turn_id in turns]
+        yield analysis("analysis", places, {name: to_builtins(value) for name, value in call.analysis.items()})
 
 
 def about(call: Call) -> Iterator[dict[str, Any]]:

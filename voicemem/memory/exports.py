@@ -25,6 +25,7 @@ from voicemem.memory.long_term.records import Memory, to_memory
 from voicemem.protocol import codec
 from voicemem.protocol.codec import is_valid_json
 from voicemem.protocol.events import MemoryCarried, MemoryDocument, MemorySummary
+from voicemem.protocol.memories import Analysis
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId, fields_of
 from voicemem.runtime import Clock
 from voicemem.sessions.journal_pages import events_at
@@ -218,6 +219,8 @@ class Exporting(Struct):
                 yield self.encode(ExportedCarriedSession(stream.id, one.session_id, one.text) for one in event.sessions)
         if state.data:
             yield self.encode([ExportedData(stream.id, state.data)])
+        if state.analysis:
+            yield self.encode([ExportedAnalysis(stream.id, state.analysis)])
         async for piece in self.documents(stream, stream.id, state.document):
             yield piece
 
@@ -385,6 +388,13 @@ class ExportedData(Struct, frozen=True, tag="data"):
     content: JsonObject
 
 
+class ExportedAnalysis(Struct, frozen=True, tag="analysis"):
+    """The values that were found out of a call, with the words that show each."""
+
+    session_id: SessionId
+    values: Analysis
+
+
 class ExportedDelivery(Struct, frozen=True, tag="delivery"):
     """A webhook event about a session: its receiver, and the outcome."""
 
@@ -432,6 +442,7 @@ ExportLine = (
     | ExportedCarriedSession
     | ExportedMemory
     | ExportedData
+    | ExportedAnalysis
     | ExportedDelivery
     | ExportedEvent
     | Unreadable

@@ -21,6 +21,7 @@ from voicemem.llm.tokens import TokenCounter
 from voicemem.memory.extraction.extractor import ExtractionState
 from voicemem.memory.working_memory import WorkingMemory, owner_of_session
 from voicemem.protocol.events import CarriedSession, MemoryForgotten, MemorySummary
+from voicemem.protocol.memories import outcome_of
 from voicemem.protocol.types import MAX_INTEGER
 from voicemem.sessions.journal_pages import events_at
 from voicemem.sessions.read_models.cache import ReadModelCache, is_ready
@@ -179,7 +180,7 @@ class OverviewFigures(Struct, frozen=True):
     """Figures of a memory in a slim row. `unheard` is in characters.
 
     `reply_after_ms` is the median of its turns', `slowest_ms` the longest. It and `strip` are not there in figures that
-    an older version has made.
+    an older version has made. `outcome` is that of the analysis.
     """
 
     turns: int
@@ -189,6 +190,7 @@ class OverviewFigures(Struct, frozen=True):
     last: LastWords | None
     strip: CallTimeline | None = None
     reply_after_ms: float | None = None
+    outcome: str | None = None
 
 
 class Overviews:
@@ -208,12 +210,22 @@ class Overviews:
         is_at_hand = read_model is not None and is_ready(read_model, row.position, with_messages=False)
         if read_model is not None and is_at_hand and not (read_model.is_large or read_model.has_large_refresh):
             made = made_figures(row.key, read_model)
-            if (made.interruptions, made.slowest_ms) != (row.interruptions or 0, row.slowest_ms):
+            if (made.interruptions, made.slowest_ms, made.outcome) != (
+                row.interruptions or 0,
+                row.slowest_ms,
+                row.outcome,
+            ):
                 self.enqueue(row.key, row.position)  # filters go by what is saved
             return made.figures
         if row.figures_position != row.position:
             self.enqueue(row.key, row.position)
         return row.figures
+
+    async def save(self, stream: Stream) -> None:
+        """Save the figures of a session at once. Raises `SessionQuarantined`, `StoreUnavailable`."""
+        make = partial(made_figures, stream.key)
+        made = await self.read_models.compute_as_of(stream.key, stream.position, make, background=True, or_later=True)
+        await self.store.overviews.save_figures([made])
 
     def enqueue(self, key: int, position: int) -> None:
         if len(self.pending) < MAX_PENDING:
@@ -248,10 +260,11 @@ def made_figures(key: int, read_model: ReadModel) -> SavedFigures:
             last=last_words(read_model, messages),
             strip=call_timeline(state, messages),
             reply_after_ms=None if usual is None else compact_number(usual.p50),
+            outcome=outcome_of(state.analysis),
         )
         slowest = None if made.slowest_ms is None else int(min(max(made.slowest_ms, -MAX_INTEGER), MAX_INTEGER))
         read_model.figures = SavedFigures(
-            key, read_model.position, msgspec.json.encode(made), made.interruptions, slowest
+            key, read_model.position, msgspec.json.encode(made), made.interruptions, slowest, made.outcome
         )
     return read_model.figures
 

@@ -392,6 +392,8 @@ class MemoriesExtracted(Event, tag="memory.extracted", frozen=True):
     input_tokens: Natural | None = None
     output_tokens: Natural | None = None
     added: tuple[Name, ...] = ()
+    analysis: memories.Analysis = {}
+    """Values that were found out, in place of earlier ones of the same names."""
 
 
 class SessionForked(Event, tag="session.forked", frozen=True):

@@ -1,8 +1,10 @@
 """The common part of memories that last: their kinds, where they come from, and the times that they tell."""
 
 import re
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
+import msgspec
 from msgspec import Meta, Struct
 
 from voicemem.protocol.types import Name, Natural, SequenceNumber, SessionId, matching
@@ -48,6 +50,36 @@ class Evidence(Struct, frozen=True, omit_defaults=True):
 
 
 Evidences = Annotated[tuple[Evidence, ...], Meta(max_length=MAX_EVIDENCE)]
+OUTCOME, MAX_OUTCOME = "outcome", 160
+"""The field of an analysis by which calls are listed, and the characters of it that count."""
+
+
+class ShownBy(Struct, frozen=True):
+    """Words of a message that show a value; `position` is where the message began in the journal."""
+
+    turn_id: Natural
+    position: SequenceNumber
+    role: Literal["user", "assistant"]
+    words: str
+
+
+class AnalysedValue(Struct, frozen=True):
+    """A value that was found out of a call, and the messages that show it."""
+
+    value: Any
+    shown_by: tuple[ShownBy, ...]
+
+
+Analysis = dict[str, AnalysedValue]
+"""By the names of the fields that the operator's schema has."""
+
+
+def outcome_of(analysis: Mapping[str, AnalysedValue]) -> str | None:
+    """The outcome as a text, by which calls are listed; None without one, and for one that is an object or a list."""
+    value = analysis[OUTCOME].value if OUTCOME in analysis else None
+    if value is None or isinstance(value, dict | list):
+        return None
+    return (value if isinstance(value, str) else msgspec.json.encode(value).decode())[:MAX_OUTCOME]
 
 
 def time_ms(text: str) -> int:

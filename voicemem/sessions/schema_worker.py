@@ -48,13 +48,15 @@ class SchemaWorker:
 
     async def check_config(self, config: JsonObject) -> None:
         """Refuse a configuration, or a patch of one, with a schema that cannot be used. Raises `Refused`."""
-        section = config.get("working_memory")
-        schema = section.get("schema") if isinstance(section, dict) else None
-        if isinstance(schema, dict):
-            try:
-                await self.check(drop_nulls(schema))
-            except Refused as refused:
-                raise Refused(refused.code, f"In `working_memory` of the configuration: {refused.detail}") from None
+        memory = config.get("memory")
+        extract = memory.get("extract") if isinstance(memory, dict) else None
+        for place, section in (("working_memory", config.get("working_memory")), ("memory.extract", extract)):
+            schema = section.get("schema") if isinstance(section, dict) else None
+            if isinstance(schema, dict):
+                try:
+                    await self.check(drop_nulls(schema))
+                except Refused as refused:
+                    raise Refused(refused.code, f"In `{place}` of the configuration: {refused.detail}") from None
 
     def find_fault(self, schema: JsonObject, document: JsonObject | None) -> str:
         """Return the fault as a sentence; "" where there is none. Raises `StoreUnavailable`."""

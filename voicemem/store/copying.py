@@ -63,7 +63,7 @@ STREAMS = table(
     "streams",
     "key",
     "config kind state project id position started_ms ended_ms silent_since_ms ending_ms ending_ts ending_reason due_ms"
-    " reason key_id restored_ms interruptions slowest_ms",
+    " reason key_id restored_ms interruptions slowest_ms outcome",
     flags="provisional",
     content="true",
 )

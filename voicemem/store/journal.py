@@ -79,6 +79,7 @@ CONDITIONS = {
     "started_before": "s.started_ms < :started_before",
     "interrupted": "(coalesce(s.interruptions, 0) > 0) = :interrupted",
     "slow_ms": "s.slowest_ms >= :slow_ms",
+    "outcome": "s.outcome = :outcome",
     "webhook": "exists (select 1 from deliveries x where x.stream = s.key and x.state = :webhook)",
     "keys": "s.key in :keys",
     "after": "(s.started_ms, s.key) < (:after_ms, :after_key)",
@@ -549,7 +550,7 @@ class Journal(Port):
 
 def is_scan(wanted: SessionFilter) -> bool:
     """Return whether a list is found by looking through rows, which may be all of a project's, not by an index."""
-    checked = (wanted.channel, wanted.interrupted, wanted.slow_ms, wanted.webhook, wanted.keys)
+    checked = (wanted.channel, wanted.interrupted, wanted.slow_ms, wanted.outcome, wanted.webhook, wanted.keys)
     has_label = wanted.label is not None and wanted.label[0] != CLIENT_ID_LABEL
     return has_label or any(condition is not None for condition in checked)
 

@@ -26,12 +26,13 @@ FIRST_LOOKS = 4
 LOOKS_GROW = 4
 PLACE_FIELDS = ("started_after", "started_before", "after")
 """The conditions that only say where in the order the page is."""
-INDEXED = ("keys", "user_id", "interrupted", "slow_ms", "state")
+INDEXED = ("keys", "user_id", "outcome", "interrupted", "slow_ms", "state")
 """The fields by which an index finds sessions, in the order of a list, the one that finds the fewest first."""
 INDEX_CONDITIONS = {"interrupted": " and s.interruptions > 0", "slow_ms": f" and s.slowest_ms >= {SLOW_MS}"}
 SOURCES = {
     "sqlite": {
         "keys": "streams s not indexed",
+        "outcome": "streams s indexed by streams_by_outcome",
         "interrupted": "streams s indexed by streams_interrupted",
         "state": "streams s indexed by streams_by_state",
         "slow_ms": "streams s indexed by streams_slow",
@@ -58,7 +59,7 @@ LIST_OVERVIEWS = f"""
     select s.key, s.id, s.state, substr(s.reason, 1, {MAX_OVERVIEW_TEXT}), s.started_ms, s.ended_ms, coalesce(
         (select j.received_ms from journal j where j.stream = s.key order by j.position desc limit 1),
         s.ended_ms, s.started_ms
-    ), {POSITION}, o.name, o.user_id, o.labels, o.position, o.figures, s.interruptions, s.slowest_ms,
+    ), {POSITION}, o.name, o.user_id, o.labels, o.position, o.figures, s.interruptions, s.slowest_ms, s.outcome,
     (select x.state from deliveries x where x.stream = s.key
         order by case x.state when 'failed' then 1 when 'pending' then 2 else 3 end limit 1),
     (select min(x.due_ms) from deliveries x where x.stream = s.key)
@@ -72,8 +73,9 @@ SAVE_FIGURES = """
     on conflict (stream) do update set position = excluded.position, figures = excluded.figures
 """
 SAVE_FILTERED = """
-    update streams set interruptions = :interruptions, slowest_ms = :slowest_ms where key = :key and state <> 'erased'
-    and (interruptions is distinct from :interruptions or slowest_ms is distinct from :slowest_ms)
+    update streams set interruptions = :interruptions, slowest_ms = :slowest_ms, outcome = :outcome
+    where key = :key and state <> 'erased' and (interruptions is distinct from :interruptions
+    or slowest_ms is distinct from :slowest_ms or outcome is distinct from :outcome)
 """
 Place = tuple[int, int]
 

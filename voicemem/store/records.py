@@ -73,8 +73,8 @@ class SessionFilter(Struct, frozen=True, kw_only=True):
     """A filter of sessions: those for which all conditions hold.
 
     `label` is a name and its value. `after` is the (started_ms, key) of the last session of the page before.
-    `interrupted` and `slow_ms` (the longest end-to-end latency is at least that) are those of the figures that were
-    saved last. `webhook` means sessions with any delivery in that state. `keys` are those to choose among.
+    `interrupted`, `slow_ms` (the longest end-to-end latency is at least that) and `outcome` are those of the figures
+    that were saved last. `webhook` means sessions with any delivery in that state. `keys` are those to choose among.
     With `user_id` those of another id of the same person are meant too, unless it is `of_id_alone`.
     """
 
@@ -87,6 +87,7 @@ class SessionFilter(Struct, frozen=True, kw_only=True):
     channel: str | None = None
     interrupted: bool | None = None
     slow_ms: int | None = None
+    outcome: str | None = None
     webhook: Literal["failed", "pending"] | None = None
     keys: tuple[int, ...] | None = None
     after: tuple[int, int] | None = None
@@ -104,6 +105,7 @@ class SavedFigures(NamedTuple):
     figures: bytes
     interruptions: int
     slowest_ms: int | None
+    outcome: str | None = None
 
 
 class SessionOverview(NamedTuple):
@@ -127,6 +129,7 @@ class SessionOverview(NamedTuple):
     """The figures that were last saved of its memory, and their position; None until then."""
     interruptions: int | None
     slowest_ms: int | None
+    outcome: str | None
     """Saved with the figures, for filters."""
     webhooks: DeliveryState | None
     """The worst state of its deliveries: `failed`, else `pending`, else `delivered`; None without any."""

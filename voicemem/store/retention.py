@@ -76,8 +76,8 @@ ERASED = CLAIMABLE.format(is_due="erased_ms is not null", column="erased_ms")
 LEASE = "update retention set node = :node, leased_until_ms = :until_ms where stream in :keys"
 SELECT_IS_EXPIRED = "select 1 from retention where stream = :key and expires_ms <= :now_ms"
 FORGET_FIGURES = """
-    update streams set interruptions = null, slowest_ms = null
-    where key = :key and coalesce(interruptions, slowest_ms) is not null
+    update streams set interruptions = null, slowest_ms = null, outcome = null
+    where key = :key and (coalesce(interruptions, slowest_ms) is not null or outcome is not null)
 """
 RENAME_STREAM = "update streams set kind = :kind, id = :id where key = :key"
 MARK_ERASED = """

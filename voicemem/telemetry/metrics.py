@@ -20,6 +20,7 @@ TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 REFUSED_MEMORIES = (
     *("malformed", "wrong_kind", "no_lines", "unknown_lines", "unknown_memories", "too_long", "said_by_agent"),
     *("question", "greeting", "instruction", "secret", "unsupported", "repeated", "too_many"),
+    *("breaks_schema", "not_said", "said_by_caller", "contradicted"),
 )
 METHODS = frozenset(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
 LAG_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)

@@ -246,13 +246,15 @@ def fold_forked(state: State, event: events.SessionForked, _ts: int) -> None:
     state.final_turn = max(state.final_turn, event.at_turn + 1)
     forget_playing(state)
     state.carried = state.carried or ()
-    state.extracted = Extracted(state.position)
+    state.extracted, state.analysis = Extracted(state.position), {}
     state.forgotten_items |= set(event.forgotten_items)
 
 
 def fold_extracted(state: State, event: events.MemoriesExtracted, _ts: int) -> None:
     before = state.extracted or Extracted()
     state.extracted = Extracted(max(before.through, event.through), before.calls + 1)
+    if event.analysis:
+        state.analysis = state.analysis | event.analysis
 
 
 def fold_document(state: State, event: events.MemoryDocument, ts: int) -> None:

@@ -18,6 +18,7 @@ from msgspec import Struct, field
 from voicemem.dialects.registry import DIALECTS_VERSION
 from voicemem.documents.document import Document
 from voicemem.protocol.events import CarriedSession
+from voicemem.protocol.memories import Analysis
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.messages import Extracted, Forgotten, MergedMetadata, Summary
 from voicemem.transcript.replies.evidence import Evidence, Generation
@@ -343,6 +344,8 @@ class State(Struct, array_like=True, dict=True):
     carried: tuple[CarriedSession, ...] | None = None
     """Knowledge from earlier sessions; None until it was looked up, () when there is nothing."""
     extracted: Extracted | None = None
+    analysis: Analysis = {}
+    """The values that were found out of the call."""
     requested: dict[int, list[int]] = {}
     """By the hash of what a request brought: the turns of it, as long as no speech stands for it."""
     answers: dict[int, None] = {}

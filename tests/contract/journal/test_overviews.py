@@ -25,6 +25,7 @@ from voicemem.store import overviews
 from voicemem.store.port import Store
 from voicemem.store.records import SavedFigures, SessionFilter
 
+OUTCOMES = ("sold", None, "lost")
 EVERYTHING = SessionFilter(project="p")
 
 
@@ -68,7 +69,9 @@ async def many_calls(store: Store) -> list[int]:
     for number in range(10):
         given = {"user_id": f"u{number % 2}", "labels": {"third": str(number % 3)}}
         keys.append(await open_key(store, f"s{number}", given, now_ms=NOW + number))
-        figures = SavedFigures(keys[-1], 1, b"{}", number % 4, None if number == 1 else 500 * number)
+        figures = SavedFigures(
+            keys[-1], 1, b"{}", number % 4, None if number == 1 else 500 * number, OUTCOMES[number % 3]
+        )
         await store.overviews.save_figures([figures])
     for number in (2, 3, 4):
         await close(store, keys[number], END, f"n{number}", NOW + number)
@@ -89,6 +92,9 @@ async def test_slim_rows_are_filtered(store: Store, most_looks: int) -> None:
         ({"slow_ms": 4000}, "98"),
         ({"slow_ms": 1}, "98765432"),
         ({"slow_ms": 2500, "interrupted": True}, "9765"),
+        ({"outcome": "sold"}, "9630"),
+        ({"outcome": "sold", "interrupted": True, "user_id": "u1"}, "93"),
+        ({"outcome": "none"}, ""),
         ({"webhook": "failed"}, "3"),
         ({"webhook": "pending"}, "4"),
         ({"webhook": "failed", "user_id": "u0"}, ""),
@@ -139,6 +145,7 @@ async def test_an_erased_session_is_found_by_nothing(store: Store) -> None:
     await store.overviews.save_figures([SavedFigures(keys[3], 2, b"{}", 7, 9000)])
     assert ["s9", "s7", "s6", "s5", "s2", "s1"] == await found(store, interrupted=True)
     assert ["s9", "s8"] == await found(store, slow_ms=4000)
+    assert ["s9", "s6", "s0"] == await found(store, outcome="sold")
     assert [] == await found(store, webhook="failed")
     assert [] == await found(store, keys=(keys[3],))
 

@@ -69,6 +69,7 @@ async def test_a_row_shows_figures_and_no_configuration(api: RestClient) -> None
             "last": {"role": "user", "text": "And th", "open": True},
             "strip": shown,
             "reply_after_ms": 700,
+            "outcome": None,
         },
     }
 

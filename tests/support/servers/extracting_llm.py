@@ -30,6 +30,14 @@ def remembers(*memories: JsonObject, tokens: tuple[int, int] | None = None, hold
     return Script(raw=json.dumps(body).encode(), hold_after=0 if hold else None)
 
 
+def finds(*memories: JsonObject, **values: tuple[object, int, str]) -> Script:
+    """An answer with an analysis: each value with a line, and words of it; and with memories, if there are any."""
+    fields = {
+        name: {"value": value, "shown_by": [{"line": n, "words": words}]} for name, (value, n, words) in values.items()
+    }
+    return Script([json.dumps({**({"memories": memories} if memories else {}), "analysis": fields})])
+
+
 def shown_lines(llm: LlmServer, request: int = -1) -> dict[int, str]:
     """The lines that a request showed, by number."""
     content = llm.requests[request].body["messages"][-1]["content"]

@@ -248,7 +248,9 @@ class FullStore:
 
     async def figure(self, choice: int, amount: int) -> None:
         if (key := await self.key(choice)) is not None:
-            await self.store.overviews.save_figures([SavedFigures(key, amount, b'{"n":%d}' % amount, amount, amount)])
+            await self.store.overviews.save_figures(
+                [SavedFigures(key, amount, b'{"n":%d}' % amount, amount, amount, f"{amount}")]
+            )
             await self.store.journal.save_snapshot(key, Snapshot(1, 1, b"state"))
 
 

@@ -19,13 +19,22 @@ from voicemem.errors import Refused
     [
         (
             {"strategy": "discreet"},
-            "must be one of discrete, preferences, summary, custom, none: `memory.extract.strategy`",
+            "must be one of discrete, preferences, summary, custom, analysis, none: `memory.extract.strategy`",
         ),
         ({"strategie": "discrete"}, "no field `strategie` in `memory.extract` (did you mean `strategy`?); known: "),
         ({"strategy": "discrete", "prompt": "{messages}"}, "only `custom` has one"),
         ({"strategy": "custom", "prompt": "Write down pets."}, "lacks its placeholder {messages}"),
         ({"prompt": "Write down pets."}, "lacks its placeholder {messages}"),
         ({"instructions": "x" * 5_000}, "`memory.extract.instructions`"),
+        ({"schema": []}, "Expected an object: `memory.extract.schema`"),
+        ({"schema": {"type": "array"}}, "In `memory.extract` of the configuration: The `schema` is not a JSON Schema"),
+        ({"schema": {"properties": {"a b": {}}}}, "a letter, then up to 63 of a-zA-Z0-9_-"),
+        ({"schema": {"properties": {f"f{number}": {} for number in range(33)}}}, "at most 32 fields"),
+        ({"schema": {"properties": {"outcome": {"enum": ["x" * 20_000]}}}}, "at most 32 fields and 16000 bytes"),
+        (
+            {"schema": {"properties": {"outcome": {"x-said-by": "me"}}}},
+            "one of caller, agent, anyone: `memory.extract.sch",
+        ),
         ({"model": ""}, "`memory.extract.model`"),
         ("discrete", "Expected an object: `memory.extract`"),
         (True, "Expected an object: `memory.extract`"),
@@ -47,6 +56,23 @@ def test_a_prompt_comes_and_goes_with_its_strategy() -> None:
     after = apply_patch(custom, {"memory": {"extract": {"strategy": "summary"}}})
     assert {"strategy": "summary"} == after["memory"]["extract"]
     assert "extract" not in apply_patch(custom, {"memory": {"extract": None}})["memory"]
+
+
+def test_an_analysis_needs_its_schema() -> None:
+    """With at least one field; a patch may change one of them, and another strategy keeps it."""
+    schema = {"type": "object", "properties": {"outcome": {"enum": ["sold"]}}}
+    for extract, sentence in (
+        ({"strategy": "analysis"}, r"needs `memory\.extract\.schema`"),
+        ({"strategy": "analysis", "schema": {}}, r"`memory\.extract\.schema` needs `properties`"),
+        ({"schema": {"type": "object"}}, r"`memory\.extract\.schema` needs `properties`"),
+    ):
+        with pytest.raises(Refused, match=sentence):
+            apply_patch({}, {"memory": {"extract": extract}})
+    given = apply_patch({}, {"memory": {"extract": {"strategy": "analysis", "schema": schema}}})
+    more = apply_patch(given, {"memory": {"extract": {"schema": {"properties": {"people": {"type": "integer"}}}}}})
+    assert {"outcome", "people"} == more["memory"]["extract"]["schema"]["properties"].keys()
+    both = apply_patch(given, {"memory": {"extract": {"strategy": "discrete"}}})
+    assert schema == both["memory"]["extract"]["schema"]
 
 
 def test_another_policy_keeps_it() -> None:

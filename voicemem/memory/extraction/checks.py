@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import msgspec
 from msgspec import Struct, structs
@@ -29,7 +29,7 @@ from voicemem.protocol.memories import MAX_MEMORY_BYTES, MAX_TOPICS, TIME_PATTER
 from voicemem.redaction.texts import Rules, redact_value
 
 UNUSABLE = "unusable_answer"
-BEGINS = re.compile(r'\{\s*"memories"')
+BEGINS = re.compile(r'\{\s*"(?:memories|analysis)"')
 """Where the answer begins within prose or a fence."""
 FENCED = re.compile(r"```(?:json\w*)?[ \t]*\n(.*?)(?:```|\Z)", re.IGNORECASE | re.DOTALL)
 TRAILING_COMMA = re.compile(r'("(?:[^"\\]|\\.)*+")|,(?=\s*[}\]])', re.DOTALL)
@@ -50,8 +50,12 @@ Refusal = Literal[
     "unsupported",
     "repeated",
     "too_many",
+    "breaks_schema",
+    "not_said",
+    "said_by_caller",
+    "contradicted",
 ]
-"""Why a memory is refused; docs/extraction.md explains each."""
+"""Why a memory, or a value of an analysis, is refused; docs/extraction.md explains each."""
 REFUSALS: tuple[Refusal, ...] = get_args(Refusal)
 HIGHEST, DEFAULT_CONFIDENCE, UNCERTAIN = 0.9, 0.8, 0.7
 """The most that an LLM's confidence counts, what it is without any, and the share of it that is left where it is not
@@ -72,9 +76,12 @@ class DraftedMemory(Struct, frozen=True, rename={"lines": "from"}):
 
 
 class Answer(Struct, frozen=True):
-    """The whole of it; each memory is read alone."""
+    """The part of an answer that is memories; each of them is read alone."""
 
     memories: list[Any]
+
+
+A = TypeVar("A", bound=Struct)
 
 
 def read_answer(text: str) -> list[DraftedMemory | None]:
@@ -82,9 +89,7 @@ def read_answer(text: str) -> list[DraftedMemory | None]:
 
     LLMs without schemas put prose or a fence around the JSON, or leave out the object around the list.
     """
-    if len(text) > MAX_ANSWER or has_too_many_values(text.encode(errors="replace")):
-        raise LlmFailed(UNUSABLE)
-    answer = find_answer(text)
+    answer = decode_answer(text, Answer)
     if answer is None or len(answer.memories) > 60:  # an answer with more is none
         raise LlmFailed(UNUSABLE)
     drafts: list[DraftedMemory | None] = []
@@ -96,19 +101,24 @@ def read_answer(text: str) -> list[DraftedMemory | None]:
     return drafts
 
 
-def find_answer(text: str) -> Answer | None:
-    """The last whole answer in a text, which may follow drafts of it; None without any."""
+def decode_answer(text: str, kind: type[A]) -> A | None:
+    """The last whole answer in a text, which may follow drafts of it; None without any, or if it is too large."""
+    if len(text) > MAX_ANSWER or has_too_many_values(text.encode(errors="replace")):
+        return None
     decoder, found = json.JSONDecoder(), None
     for begin in [match.start() for match in BEGINS.finditer(text)][-MAX_TRIES:]:
         with suppress(ValueError, RecursionError):
             rest = without_trailing_commas(text[begin:])
-            found = msgspec.json.decode(rest[: decoder.raw_decode(rest)[1]], type=Answer)
+            found = msgspec.json.decode(rest[: decoder.raw_decode(rest)[1]], type=kind)
     if found is not None:
         return found
     for block in (text, text[text.find("[") : text.rfind("]") + 1], *FENCED.findall(text)[-MAX_TRIES:]):
         with suppress(ValueError, RecursionError):
-            value = msgspec.json.decode(without_trailing_commas(block), type=Answer | list[dict[str, Any]])
-            found = value if isinstance(value, Answer) else Answer([*value]) if value else found
+            value = msgspec.json.decode(without_trailing_commas(block), type=kind | list[dict[str, Any]])
+            if isinstance(value, kind):
+                found = value
+            elif isinstance(value, list) and value and kind is Answer:  # memories without the object around them
+                found = kind([*value])
     return found
 
 

@@ -1,7 +1,8 @@
 """One step of an extraction: what was heard and not sent yet goes to an LLM, and what it makes of it is kept."""
 
 import asyncio
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Literal, NamedTuple
@@ -10,21 +11,24 @@ from msgspec import Struct, structs
 
 from voicemem.config.context import DEFAULT_STRATEGY, ExtractConfig
 from voicemem.context.policies import Policies
-from voicemem.errors import LlmFailed, StoreUnavailable
+from voicemem.errors import LlmFailed, Refused, StoreUnavailable
 from voicemem.llm.background import BackgroundLlm, LlmText
 from voicemem.memory.extraction import prompts
-from voicemem.memory.extraction.checks import ExtractedMemory, check_answer, read_answer
+from voicemem.memory.extraction.analysis import CheckedAnalysis, DraftedValue, check_analysis, read_analysis
+from voicemem.memory.extraction.checks import Checked, ExtractedMemory, Refusal, check_answer, read_answer
 from voicemem.memory.long_term.memories import LongTermMemory
 from voicemem.memory.long_term.plans import MemoryOwner
 from voicemem.memory.long_term.records import Memory, MemoryDraft
 from voicemem.protocol.events import MemoriesExtracted
-from voicemem.protocol.memories import MAX_EVIDENCE, Evidence
+from voicemem.protocol.memories import MAX_EVIDENCE, Analysis, Evidence
+from voicemem.protocol.types import JsonObject
 from voicemem.redaction.texts import Rules
 from voicemem.runtime import Clock
 from voicemem.search.passages import DAY_MS
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
+from voicemem.sessions.schema_worker import SCHEMA_WORKER
 from voicemem.store.memories import AnyOf, NoneOf
 from voicemem.store.port import Store
 from voicemem.store.scopes import scope_of
@@ -84,6 +88,7 @@ class Reading(NamedTuple):
     extracted: Extracted
     section: prompts.Section | None
     summary: str | None
+    analysis: Analysis
 
 
 class Step(NamedTuple):
@@ -138,14 +143,17 @@ class Extractor:
             return Step("calls", reading.position)
         known, before = await self.find_known(stream, config, section)
         summary = before.text if before is not None else reading.summary
-        make = partial(prompts.build_prompt, config, section, known, stream.started_ms, summary)
+        make = partial(
+            prompts.build_prompt, config, section, known, stream.started_ms, summary, analysis=reading.analysis
+        )
         prompt = await asyncio.to_thread(make)
         estimate = count(prompt.system) + count(prompt.user) + ANSWER_TOKENS
         if not await self.budget.spend(stream.project, estimate):
             return Step("budget", reading.position)
         answer = await self.ask(stream, config, prompt, estimate)
-        checked = await asyncio.to_thread(lambda: check_answer(prompt, read_answer(answer.text), self.rules))
-        for reason, number in checked.refused.items():
+        checked = await asyncio.to_thread(self.check, prompt, answer.text)
+        analysis = await self.analyse(prompt, answer.text)
+        for reason, number in (checked.refused + analysis.refused).items():
             self.metrics.refused_memories.labels(reason).inc(number)
         drafts = [draft_of(one, stream, config, answer, before) for one in checked.memories]
         mark = MemoriesExtracted(
@@ -155,13 +163,26 @@ class Extractor:
             model=model_of(config, answer),
             input_tokens=answer.input_tokens,
             output_tokens=answer.output_tokens,
+            analysis=analysis.values,
         )
         await self.keep(stream, reading, drafts, mark)
         return Step("sent", reading.position)
 
+    def check(self, prompt: prompts.Prompt, answer: str) -> Checked:
+        """The memories of an answer. Raises `LlmFailed`."""
+        return check_answer(prompt, read_answer(answer) if prompt.kinds else (), self.rules)
+
+    async def analyse(self, prompt: prompts.Prompt, answer: str) -> CheckedAnalysis:
+        """The values of an answer that fit the schema and are shown. Raises `LlmFailed`, `StoreUnavailable`."""
+        if prompt.schema is None:
+            return CheckedAnalysis({}, Counter())
+        drafts = await asyncio.to_thread(read_analysis, answer)
+        fitting = await fit_to_schema(prompt.schema, drafts)
+        return await asyncio.to_thread(check_analysis, prompt, fitting, self.rules)
+
     async def ask(self, stream: Stream, config: ExtractConfig, prompt: prompts.Prompt, estimate: int) -> LlmText:
         """The LLM's answer; what it really cost is counted."""
-        schema = prompts.response_format(prompt.kinds)
+        schema = prompts.response_format(prompt)
         answer = await self.llm.ask(stream, METRIC_USE, config.model, prompt.messages, schema)
         if answer.input_tokens is not None and answer.output_tokens is not None:
             spent = answer.input_tokens + answer.output_tokens
@@ -216,7 +237,29 @@ def read_section(read_model: ReadModel, count: prompts.CountTokens) -> Reading:
     state = read_model.state
     extracted = state.extracted or Extracted()
     summary = None if state.summary is None else state.summary.text
-    return Reading(read_model.position, extracted, prompts.next_section(state, extracted.through, count), summary)
+    section = prompts.next_section(state, extracted.through, count)
+    return Reading(read_model.position, extracted, section, summary, state.analysis)
+
+
+async def fit_to_schema(
+    schema: JsonObject, drafts: Mapping[str, DraftedValue | Refusal]
+) -> dict[str, DraftedValue | Refusal]:
+    """The values, but for those that break the schema, each by itself. Raises `StoreUnavailable`."""
+    fields = schema["properties"]
+    part: JsonObject = {name: schema[name] for name in ("$defs", "definitions", "properties") if name in schema}
+    values = {name: one.value for name, one in drafts.items() if isinstance(one, DraftedValue) and name in fields}
+    if await fits(part, values):
+        return dict(drafts)
+    broken = {name for name, value in values.items() if not await fits(part, {name: value})}
+    return {name: "breaks_schema" if name in broken else one for name, one in drafts.items()}
+
+
+async def fits(schema: JsonObject, values: JsonObject) -> bool:
+    try:
+        await SCHEMA_WORKER.check(schema, values)
+    except Refused:
+        return False
+    return True
 
 
 def said_now(read_model: ReadModel, reading: Reading) -> tuple[Extracted, list[tuple[int, str, str]]]:

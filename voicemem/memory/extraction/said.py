@@ -4,9 +4,14 @@ Speech recognition often leaves out the marks, so words count too: those of Engl
 """
 
 import re
+from collections.abc import Iterator
 
+from voicemem.protocol.memories import civil_date
+from voicemem.redaction.number_words import find_number
 from voicemem.redaction.runs import START, Limit
 from voicemem.redaction.texts import Rules, redact_text
+from voicemem.search.passages import DAY_MS
+from voicemem.search.times import NUMBERS, span_in
 from voicemem.search.words import PAIRED, STOP_WORDS, words_of
 
 CLAUSES = re.compile(r"(?<=[.!?,;。！？，；])\s*")
@@ -56,6 +61,11 @@ ORDERS = re.compile(
     |\b(?:grant|give)\s+(?:me|the\ caller|the\ user)\b .{0,30} \b(?:admin|root|full\ access|privileges?|permissions?)\b
     |\b(?:has|have|with)\s+(?:admin|administrator|root|full|unlimited|superuser)\s+
         (?:access|rights|privileges|permissions)\b
+    |\b(?:mark|set|record|log|classify|tag|label|rate|report|count|note|treat)\b .{0,20}
+        \b(?:call|conversation|outcome|disposition|analysis|transcript|form|field)\b .{0,20} (?:\b(?:as|to|with)\b|[:=])
+    |\b(?:outcome|disposition|analysis|verdict)\b .{0,30} (?:\b(?:is|be|was|equals|becomes)\b|[:=])
+    |\b(?:markier|setz|trag|vermerk|notier|werte)\w*\b .{0,20} \b(?:anruf|gespräch|ergebnis|formular|feld)\w*\b
+        .{0,20} (?:\b(?:als|auf|mit|ein)\b|[:=])
     |\b(?:store|save|write|add|put|insert|remember)\b .{0,20}
         \b(?:as\ a\ (?:fact|memory)|(?:in)?to\ (?:the|your)\ memory)\b
     |\b(?:ignorier\w*|vergiss|vergessen\ sie|missacht\w*|umgeh\w*|überschreib\w*)\b .{0,60}?
@@ -68,6 +78,37 @@ ORDERS = re.compile(
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
 """Text that tries to tell the agent, or the LLM that reads this, what to do or to believe."""
+NEGATIONS = frozenset(
+    """
+    no not never none without nor neither cannot nothing nobody dont doesnt didnt wont wouldnt cant isnt wasnt
+    nicht kein keine keinen keiner keines keinem nie niemals ohne nichts
+    ne pas jamais sans rien no nunca sin nada
+    """.split()  # noqa: SIM905
+)
+NEGATES = re.compile(r"(?:n['’]t|^(?:don|doesn|didn|won|wouldn|can|couldn|isn|wasn|aren|haven|hasn))$")
+NEGATES_CHINESE = re.compile("[不没沒别無无未]")
+NEAR = 4
+"""How many words before the one that it denies a negation stands, at most."""
+NUMBER = re.compile(r"\d+(?:[.,:' ]\d+)*")
+ENGLISH = """
+    zero one two three four five six seven eight nine
+    ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen
+"""
+ENGLISH_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+ENGLISH_NUMBERS = {word: value for value, word in enumerate(ENGLISH.split())}
+ENGLISH_NUMBERS |= {word: 10 * count for count, word in enumerate(ENGLISH_TENS.split(), 2)}
+TODAY = {"today": 0, "tonight": 0, "heute": 0, "今天": 0, "tomorrow": 1, "morgen": 1, "明天": 1, "yesterday": -1}
+DAYS_APART = TODAY | {"gestern": -1, "昨天": -1, "ubermorgen": 2, "后天": 2}
+"""Words for days, as `words_of` writes them, and how far those are from the day on which they are said."""
+WEEKDAY_NAMES = tuple(
+    frozenset(names.split())
+    for names in (
+        *("thursday donnerstag jeudi jueves", "friday freitag vendredi viernes", "saturday samstag samedi sabado"),
+        *("sunday sonntag dimanche domingo", "monday montag lundi lunes", "tuesday dienstag mardi martes"),
+        "wednesday mittwoch mercredi miercoles",
+    )
+)
+"""From 1 January 1970 on."""
 SECRETS = Rules(Limit(keep=12, codes=True))
 """Runs of digits as long as a card's number, and digits after a word such as `code` or `PIN`, spoken ones too."""
 ENDINGS = (
@@ -116,5 +157,78 @@ def stem(word: str) -> str:
         return word
     for ending in ENDINGS:
         if word.endswith(ending) and len(word) - len(ending) >= 3:  # letters that a stem keeps
-            return word[: -len(ending)]
-    return word
+            return without_doubled(word[: -len(ending)])
+    return without_doubled(word)
+
+
+def without_doubled(word: str) -> str:
+    """`cancell` of `cancelled` as `cancel`."""
+    return word[:-1] if len(word) > 3 and word[-1] == word[-2] and word[-1].isalpha() else word
+
+
+def negates(text: str, stems: set[str]) -> bool:
+    """Return whether a text has words of these stems, and each of them with a negation shortly before it."""
+    found = False
+    for clause in CLAUSES.split(text):
+        words = re.findall(r"[^\W_]+(?:['’][^\W\d_]+)?", clause.casefold())
+        for place, word in enumerate(words):
+            if not stems & stems_of(word):
+                continue
+            found = True
+            before = words[max(0, place - NEAR) : place]
+            if not (
+                any(one in NEGATIONS or NEGATES.search(one) is not None for one in before)
+                or (PAIRED.search(word) is not None and NEGATES_CHINESE.search(clause) is not None)
+            ):
+                return False
+    return found
+
+
+def says_number(text: str, number: str) -> bool:
+    """Return whether a text has a number, which is given in digits, in digits or in words.
+
+    Words of large numbers, and of most languages, are not reckoned: as many digits that were said in words will do.
+    """
+    digits = re.sub(r"\D", "", number)
+    for found in NUMBER.findall(text):
+        parts = re.split(r"\D", found)
+        decimals = len(parts) > 1 and len(parts[-1]) <= 2
+        if digits in ("".join(parts), *parts) or (decimals and "".join(parts).rstrip("0") == digits.rstrip("0")):
+            return True
+    value = int(digits[:18] or 0)
+    if value <= 12 and any(word in NUMBERS and NUMBERS[word] == value for word in (*words_of(text), *text)):
+        return True
+    if value == 0:
+        return not NEGATIONS.isdisjoint(words_of(text))
+    return any(one in (digits, digits.rstrip("0")) for one in spoken_numbers(text)) or says_other_number(text, digits)
+
+
+def spoken_numbers(text: str) -> Iterator[str]:
+    """Yield the English numbers that were said in words, in digits: each, and those that follow each other as one."""
+    run: list[str] = []
+    for word in (*words_of(text), ""):
+        value = ENGLISH_NUMBERS.get(word)
+        if value is not None and value < 10 and run and len(run[-1]) == 2 and run[-1][1] == "0" and run[-1] > "1":
+            run[-1] = f"{run[-1][0]}{value}"
+        elif value is not None:
+            run.append(str(value))
+        elif run:
+            yield from (*run, "".join(run))
+            run = []
+
+
+def says_other_number(text: str, digits: str) -> bool:
+    """Return whether a text has as many digits in words that are not reckoned here: of hundreds, of other languages."""
+    found = [one.digits for word in words_of(text) if word not in ENGLISH_NUMBERS and (one := find_number(word))]
+    return any(one < 0 for one in found) or sum(found) >= len(digits)
+
+
+def says_day(text: str, said_day: int, day: int) -> bool:
+    """Return whether a text that was said on one day (since 1970) names another one: its number, its name, how far."""
+    words = set(words_of(text))
+    if any(word in words and said_day + apart == day for word, apart in DAYS_APART.items()):
+        return True
+    if words & WEEKDAY_NAMES[day % 7] or re.search(rf"(?<!\d)0?{civil_date(day)[2]}(?!\d)", text):
+        return True
+    span = span_in(text, said_day * DAY_MS)
+    return span is not None and span[0] <= day * DAY_MS <= span[1]

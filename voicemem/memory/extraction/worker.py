@@ -7,6 +7,7 @@ each session was looked at.
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -76,9 +77,12 @@ class ExtractionWorker:
         policies: Policies,
         limiter: ConcurrencyLimiter,
         runtime: Runtime,
+        save_figures: Callable[[Stream], Awaitable[None]],
         node: NodeToken | None = None,
     ) -> None:
+        """`save_figures` saves what lists show of a session, and are filtered by: its outcome is among it."""
         self.extractor = extractor
+        self.save_figures = save_figures
         self.store = extractor.store
         self.policies = policies
         self.limiter = limiter
@@ -229,6 +233,8 @@ class ExtractionWorker:
             if current is None:
                 return True
             pauses = current.state == "running" and not waiting.is_asked
+            if pauses and config.strategy == "analysis":  # what a call was like is known at its end
+                return True
             step = await self.extractor.extract_next(current, config, FEWEST_AT_IDLE if pauses else 1)
             if step.result == "budget":
                 job.is_out_of_budget = True
@@ -237,6 +243,8 @@ class ExtractionWorker:
                 return False
             job.failures, job.error = 0, None
             if step.result != "sent":
+                if config.schema is not None:
+                    await self.save_figures(current)
                 await self.store.extractions.note_extracted(stream.key, step.position)
                 return True
         return True

@@ -9,14 +9,15 @@ from aiohttp import web
 from msgspec import UNSET, Meta, Struct, structs
 
 from voicemem.errors import Refused
-from voicemem.memory.extraction.extractor import ExtractionState
+from voicemem.memory.extraction.extractor import ExtractionState, StateName
 from voicemem.memory.long_term.forgetting import ForgetMemories, forget, policy_of
 from voicemem.memory.long_term.memories import MemoriesQuery, MemoryPage, list_filter, memory_page
 from voicemem.memory.long_term.records import MAX_GIVEN, GivenMemory, KnownMemory, Memory, MemoryPatch, draft_of
 from voicemem.memory.search import FoundMemories, MemorySearch
 from voicemem.protocol.codec import object_parts
 from voicemem.protocol.explanations import converted
-from voicemem.protocol.types import JsonObject
+from voicemem.protocol.memories import Analysis, outcome_of
+from voicemem.protocol.types import JsonObject, SessionId
 from voicemem.security.audit import audit
 from voicemem.server.http.request import (
     GRANT,
@@ -70,6 +71,20 @@ class ForgottenMemories(Struct, frozen=True):
 
     ids: list[str]
     dry_run: bool
+
+
+class SessionAnalysis(Struct, frozen=True):
+    """The values that were found out of a call, in the order of its schema, and the words that show each.
+
+    `state` is as in `extraction` of the statistics, and null where no analysis is made. `missing` are the fields that
+    no line shows so far.
+    """
+
+    session_id: SessionId
+    state: StateName | None
+    outcome: str | None
+    values: Analysis
+    missing: list[str]
 
 
 class MemoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -291,3 +306,24 @@ async def extract_memories(request: web.Request) -> web.Response:
     services.extractions.ask(stream)
     state = await services.read_models.get_state(stream)
     return json_response(services.extractions.state_of(stream, state.extracted), HTTPStatus.ACCEPTED)
+
+
+@ROUTES.add("GET /v1/sessions/{id}/analysis", "read", SessionAnalysis, codes="session_set_aside", keys_only=True)
+async def read_analysis(request: web.Request) -> web.Response:
+    """Read what was found out of a call by the schema of its configuration, each value with the words that show it."""
+    stream, services = await get_stream(request), services_of(request)
+    state = await services.read_models.get_state(stream)
+    config = services.extractions.config_of(stream)
+    fields = [] if config is None or config.schema is None else [*config.schema["properties"]]
+    extraction = services.extractions.state_of(stream, state.extracted) if fields else None
+    names = [name for name in fields if name in state.analysis]
+    values = {name: state.analysis[name] for name in (*names, *sorted(state.analysis.keys() - fields))}
+    return json_response(
+        SessionAnalysis(
+            stream.id,
+            None if extraction is None else extraction.state,
+            outcome_of(values),
+            values,
+            [name for name in fields if name not in values],
+        )
+    )

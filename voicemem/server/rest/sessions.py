@@ -24,6 +24,7 @@ from voicemem.memory.search import Millis
 from voicemem.memory.statistics import OverviewFigures
 from voicemem.protocol import sse
 from voicemem.protocol.codec import check_text
+from voicemem.protocol.memories import MAX_OUTCOME
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId
 from voicemem.security.audit import audit
@@ -302,9 +303,9 @@ class SessionsQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """`label` is `key:value` or `key=value`; the first of the two signs ends the key.
 
     With `fields=overview` the rows have no configuration, but figures of the memory. Only these have `total`, for
-    `count=true`. `interrupted`, and `slow` in ms, go by the figures that were saved last; `webhook` means calls with
-    any delivery in that state. `q` means words that were heard in one message, or the beginning
-    of an id or a user.
+    `count=true`. `interrupted`, `slow` in ms and `outcome`, that of the analysis, go by the figures that were saved
+    last; `webhook` means calls with any delivery in that state. `q` means words that were heard in one message, or the
+    beginning of an id or a user.
     """
 
     fields: Literal["full", "overview"] = "full"
@@ -313,6 +314,7 @@ class SessionsQuery(Struct, frozen=True, forbid_unknown_fields=True):
     label: Label | None = None
     interrupted: bool | None = None
     slow: Annotated[int, Meta(ge=0, le=MAX_INTEGER)] | None = None
+    outcome: Annotated[str, Meta(min_length=1, max_length=MAX_OUTCOME)] | None = None
     webhook: Literal["failed", "pending"] | None = None
     q: Annotated[str, Meta(min_length=1, max_length=MAX_QUERY)] | None = None
     count: bool = False

@@ -66,6 +66,7 @@ async def test_a_list_is_read_in_the_order_of_an_index(
         ({"interrupted": True}, "streams_interrupted (project=? AND kind=?)"),
         ({"interrupted": True, "slow_ms": 1500, "after": (NOW, 7)}, "streams_interrupted (project=? AND kind=?"),
         ({"slow_ms": 1500}, "streams_slow (project=? AND kind=?)"),
+        ({"outcome": "sold", "interrupted": True}, "streams_by_outcome (project=? AND kind=? AND outcome=?)"),
         ({"slow_ms": 1500, "state": "running"}, "streams_slow (project=? AND kind=?)"),
         ({"slow_ms": 100}, "streams_by_start (project=? AND kind=?)"),
         ({"interrupted": False, "label": ("a", "b")}, "streams_by_start (project=? AND kind=?)"),

@@ -88,6 +88,7 @@ create table streams (
     restored_ms bigint,
     interruptions bigint,
     slowest_ms bigint,
+    outcome text collate "C",
     primary key (key),
     unique (project, kind, id)
 );
@@ -95,6 +96,7 @@ create index streams_due on streams (due_ms) where due_ms is not null;
 create index streams_by_start on streams (project, kind, started_ms, key) where state <> 'erased';
 create index streams_interrupted on streams (project, kind, started_ms, key) where interruptions > 0;
 create index streams_slow on streams (project, kind, started_ms, key, slowest_ms) where slowest_ms >= 1000;
+create index streams_by_outcome on streams (project, kind, outcome, started_ms, key) where outcome is not null;
 create index streams_by_state on streams (project, kind, state, started_ms, key);
 create index streams_by_key on streams (project, kind, key);
 create index streams_by_user on streams (project, user_id, started_ms, key) where user_id is not null;

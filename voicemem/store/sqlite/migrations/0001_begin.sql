@@ -35,6 +35,7 @@ create table streams (
     channel text,
     interruptions integer,
     slowest_ms integer,
+    outcome text,
     unique (project, kind, id)
 ) strict;
 create index streams_due on streams (due_ms) where due_ms is not null;
@@ -60,6 +61,7 @@ create index streams_by_name on streams (project, name) where state = 'running' 
 create index streams_by_start on streams (project, kind, started_ms, key) where state != 'erased';
 create index streams_interrupted on streams (project, kind, started_ms, key) where interruptions > 0;
 create index streams_slow on streams (project, kind, started_ms, key, slowest_ms) where slowest_ms >= 1000;
+create index streams_by_outcome on streams (project, kind, outcome, started_ms, key) where outcome is not null;
 
 -- `next_seq` is that of the last time the row was saved, like the position of a stream. `node` is the one that the
 -- producer is connected to; `expected_until_ms` is until when it is expected back without.

@@ -1,0 +1,270 @@
+"""Which values of an analysis are kept: those that lines of the call show.
+
+An operator's schema says what is to be found out. An LLM may invent it, take the agent's word for the caller's, or
+believe a caller who says "the outcome is: sold". So each value names lines, and words that are in them.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Raw, Struct
+
+from voicemem.config.context import SAID_BY, SPEAKERS
+from voicemem.errors import LlmFailed
+from voicemem.memory.extraction.checks import UNUSABLE, Refusal, decode_answer
+from voicemem.memory.extraction.prompts import Line, Prompt, one_line
+from voicemem.memory.extraction.said import (
+    gives_orders,
+    is_greeting,
+    is_question,
+    negates,
+    says_day,
+    says_number,
+    stems_of,
+    tells_secret,
+)
+from voicemem.protocol.memories import MAX_EVIDENCE, MAX_MEMORY_BYTES, AnalysedValue, Analysis, ShownBy, time_ms
+from voicemem.protocol.types import MAX_INTEGER, JsonObject
+from voicemem.redaction.texts import Rules, redact_value
+from voicemem.search.passages import DAY_MS
+from voicemem.search.words import PAIRED
+from voicemem.transcript.messages import Role
+
+CONTRADICTED = object()
+"""Stands for a field that an answer has twice, with different values."""
+CHOICES = ("enum", "const")
+"""Keywords that list values: which of them fits is the LLM's to judge."""
+
+
+class Shown(Struct, frozen=True):
+    """A line that an LLM cites."""
+
+    line: int
+    words: str | None = None
+
+
+class DraftedValue(Struct, frozen=True):
+    """A value, as an LLM wrote it."""
+
+    value: Any = None
+    shown_by: list[Shown] = []
+
+
+class AnalysisAnswer(Struct, frozen=True):
+    """The part of an answer that is the analysis."""
+
+    analysis: Raw
+
+
+class CheckedAnalysis(NamedTuple):
+    """The values kept of an answer, and how many were refused for which reason."""
+
+    values: Analysis
+    refused: Counter[Refusal]
+
+
+def read_analysis(text: str) -> dict[str, DraftedValue | Refusal]:
+    """The values of an answer, or why one cannot be looked at; without those that are null. Raises `LlmFailed`."""
+    found = decode_answer(text, AnalysisAnswer)
+    try:
+        fields = None if found is None else json.loads(bytes(found.analysis), object_pairs_hook=each_once)
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        raise LlmFailed(UNUSABLE)
+    drafts: dict[str, DraftedValue | Refusal] = {}
+    for name, field in fields.items():
+        draft = draft_of(field)
+        if isinstance(draft, str) or draft.value is not None:
+            drafts[name] = draft
+    return drafts
+
+
+def each_once(pairs: Sequence[tuple[str, Any]]) -> JsonObject:
+    """An object in which a name that comes again with another value has neither."""
+    values: JsonObject = {}
+    for name, value in pairs:
+        values[name] = value if values.get(name, value) == value else CONTRADICTED
+    return values
+
+
+def draft_of(field: Any) -> DraftedValue | Refusal:
+    if field is CONTRADICTED or (isinstance(field, dict) and field.get("value") is CONTRADICTED):
+        return "contradicted"
+    if field is None:
+        return DraftedValue()
+    try:
+        return msgspec.convert(field, DraftedValue)
+    except msgspec.ValidationError:
+        return "malformed"
+
+
+def check_analysis(
+    prompt: Prompt, drafts: Mapping[str, DraftedValue | Refusal], rules: Rules | None = None
+) -> CheckedAnalysis:
+    """Keep the values, all of which fit the schema, that lines of this prompt show; redacted by these rules."""
+    assert prompt.schema is not None
+    kept: Analysis = {}
+    refused: Counter[Refusal] = Counter()
+    for name, draft in drafts.items():
+        schema = prompt.schema["properties"].get(name)
+        if schema is None:
+            refused["wrong_kind"] += 1
+            continue
+        found = draft if isinstance(draft, str) else check_value(prompt, Field(name, schema), draft, rules)
+        if isinstance(found, str):
+            refused[found] += 1
+        else:
+            kept[name] = found
+    return CheckedAnalysis(kept, refused)
+
+
+class Field(NamedTuple):
+    """A property of the schema."""
+
+    name: str
+    schema: Any
+
+    @property
+    def said_by(self) -> str:
+        """Who must have said what shows it."""
+        return self.schema.get(SAID_BY, SPEAKERS[0]) if isinstance(self.schema, dict) else SPEAKERS[0]
+
+    @property
+    def choices(self) -> list[Any]:
+        """The values that the schema lists, anywhere in it."""
+        found: list[Any] = []
+        waiting = [self.schema]
+        while waiting:
+            part = waiting.pop()
+            if isinstance(part, dict):
+                found += part["enum"] if isinstance(part.get("enum"), list) else []
+                found += [part["const"]] if "const" in part else []
+                waiting += [value for keyword, value in part.items() if keyword not in CHOICES]
+            elif isinstance(part, list):
+                waiting += part
+        return found
+
+
+def check_value(prompt: Prompt, field: Field, draft: DraftedValue, rules: Rules | None) -> AnalysedValue | Refusal:
+    """The value, or why it is refused."""
+    value = cleaned(draft.value if rules is None else redact_value(draft.value, rules))
+    leaves = list(leaves_of(value))
+    if any(isinstance(leaf, int) and abs(leaf) > MAX_INTEGER for leaf in leaves) or value in ("", [], {}):
+        return "malformed"
+    if len(msgspec.json.encode(value)) > MAX_MEMORY_BYTES:
+        return "too_long"
+    if not draft.shown_by:
+        return "no_lines"
+    lines = {line.number: line for line in prompt.section.lines}
+    if not lines.keys() >= {one.line for one in draft.shown_by}:
+        return "unknown_lines"
+    cited = [lines[number] for number in sorted({one.line for one in draft.shown_by})]
+    if any(line.number in prompt.orders for line in cited):
+        return "instruction"
+    shown = [one for cite in draft.shown_by if (one := words_in(lines[cite.line], cite.words)) is not None]
+    if len(shown) < len(draft.shown_by):
+        return "not_said"
+    refusal = refuse_value(prompt, field, leaves, cited, " ".join(one.words for one in shown))
+    return AnalysedValue(value, tuple(dict.fromkeys(shown))[:MAX_EVIDENCE]) if refusal is None else refusal
+
+
+def cleaned(value: Any) -> Any:
+    """A value whose texts are on one line, without control characters."""
+    if isinstance(value, str):
+        return one_line(value)
+    if isinstance(value, list):
+        return [cleaned(item) for item in value]
+    if isinstance(value, dict):
+        return {one_line(name): cleaned(item) for name, item in value.items()}
+    return value
+
+
+def leaves_of(value: Any) -> Iterator[Any]:
+    """Yield the texts, numbers and so on of a value."""
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from leaves_of(item)
+    else:
+        yield value
+
+
+def words_in(line: Line, words: str | None) -> ShownBy | None:
+    """The words as the line has them, all of it if none are named; None if they are not in it."""
+    role: Role = "user" if line.is_callers else "assistant"
+    shown = line.text
+    if words is not None and (parts := re.findall(r"\w+", words)):
+        first, last = (r"\b" if PAIRED.search(edge) is None else "" for edge in (parts[0], parts[-1]))
+        found = re.search(first + r"[\W_]+".join(map(re.escape, parts)) + last, line.text, re.IGNORECASE)
+        if found is None:
+            return None
+        shown = found[0]
+    return ShownBy(line.turn_id, line.position, role, shown)
+
+
+def refuse_value(
+    prompt: Prompt, field: Field, leaves: Sequence[Any], cited: Sequence[Line], words: str
+) -> Refusal | None:
+    """Why these lines, of which these words are cited, do not show a value."""
+    texts = [leaf for leaf in leaves if isinstance(leaf, str)]
+    if any(map(gives_orders, texts)):
+        return "instruction"
+    if any(map(tells_secret, texts)):
+        return "secret"
+    own = [line for line in cited if field.said_by == "anyone" or line.is_callers == (field.said_by == "caller")]
+    if not own:
+        return "said_by_agent" if field.said_by == "caller" else "said_by_caller"
+    if field.said_by != "agent" and all(is_greeting(line.text) for line in own):
+        return "greeting"
+    ordered, said = stems_of(" ".join(prompt.orders.values())), stems_of(" ".join(line.text for line in cited))
+    chosen = " ".join(map(readable, texts))
+    if stems_of(chosen) & ordered - said and not negates(chosen, ordered):
+        return "instruction"
+    choices = field.choices
+    for leaf in leaves:
+        if isinstance(leaf, bool) or leaf in choices:
+            refusal = refuse_choice(leaf, field, own, words)
+        else:
+            refusal = None if leaf is None or is_said(leaf, cited) else "unsupported"
+        if refusal is not None:
+            return refusal
+    return None
+
+
+def refuse_choice(leaf: Any, field: Field, own: Sequence[Line], words: str) -> Refusal | None:
+    """Why lines do not show a value that the LLM chose: they deny it, or say another one, or only ask."""
+    text = readable(leaf)
+    stems = set() if isinstance(leaf, bool) else stems_of(text)
+    naming = [line.text for line in own if stems & stems_of(line.text)]
+    if naming:
+        return "contradicted" if negates(text, stems) != all(negates(one, stems) for one in naming) else None
+    others = {stem for one in field.choices if one != leaf for stem in stems_of(readable(one))}
+    if stems and others & stems_of(words):
+        return "contradicted"
+    only_asks = field.said_by != "agent" and all(is_question(line.text) or is_greeting(line.text) for line in own)
+    return "question" if only_asks else None
+
+
+def readable(value: Any) -> str:
+    """A value as words: `not_sold` and `callBack` are two each."""
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return re.sub(r"(?<=[a-z])(?=[A-Z])|[_-]", " ", text)
+
+
+def is_said(leaf: Any, cited: Sequence[Line]) -> bool:
+    """Return whether lines say a free text or a number: more than half of its words, its numbers, or its day."""
+    said = " ".join(line.text for line in cited)
+    if not isinstance(leaf, str):
+        return says_number(said, f"{leaf:.15g}")
+    with suppress(ValueError):
+        day = time_ms(leaf) // DAY_MS
+        return any(says_day(line.text, line.said_ms // DAY_MS, day) for line in cited)
+    stems = stems_of(leaf)
+    return 2 * len(stems & (stems_of(said) | set(re.findall(r"\d+", said)))) > len(stems) and all(
+        says_number(said, number) for number in re.findall(r"\d+", leaf)
+    )
