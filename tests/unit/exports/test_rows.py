@@ -28,7 +28,7 @@ def test_each_message_is_a_row() -> None:
         "session_id": "call-1", "turn_id": "2", "role": "assistant", "speaker": "Agent",
         "began_at": "2026-09-21T14:13:22.000Z", "start_ms": "2000", "end_ms": "5000",
         "text": "Why did the scarecrow ", "interrupted": "true", "interrupted_at": "2026-09-21T14:13:25.000Z",
-        "unheard": JOKE[22:], "heard_by": "exact", "source": "llm", "agent": "", "reply_after_ms": "",
+        "unheard": JOKE[22:], "heard_by": "exact", "source": "llm", "agent": "", "reply_after_ms": "", "outcome": "",
     } == reply  # fmt: skip
     assert ("false", "", "", "", "") == tuple(
         last[name] for name in ("interrupted", "interrupted_at", "unheard", "heard_by", "end_ms")
