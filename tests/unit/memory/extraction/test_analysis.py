@@ -196,7 +196,12 @@ def test_an_answer_that_contradicts_itself_says_nothing(answer: str, reason: boo
 
 def test_null_and_malformed_fields() -> None:
     """Null is no value, and no fault; one field that is not made as it was asked for leaves the others."""
-    fields = {"name": None, "people": {"value": None, "shown_by": []}, "price": 5, "agreed": field(True, 5)}
+    fields: dict[str, Any] = {
+        "name": None,
+        "people": {"value": None, "shown_by": []},
+        "price": 5,
+        "agreed": field(True, 5),
+    }
     values, refused = check_analysis(prompt(*CALL), read_analysis(json.dumps({"analysis": fields})))
     assert (["agreed"], {"malformed": 1}) == ([*values], dict(refused))
 
