@@ -18,6 +18,7 @@ from voicemem.errors import StoreRuined
 from voicemem.runtime import Clock, MemoryBudget, Runtime
 from voicemem.security.access import Gate
 from voicemem.server import page
+from voicemem.server.http.application import Application
 from voicemem.server.http.connections import PortConnections, ingest_limits, listen, rest_limits
 from voicemem.server.http.request import DECODING, GAUGES, Decoding
 from voicemem.server.ingest.server import IngestServer
@@ -33,7 +34,7 @@ from voicemem.telemetry.metrics import Metrics, Tracer
 
 LOG = logging.getLogger("voicemem")
 EVERYWHERE = (rules.ANY_HOST, "::")
-COMPAT: tuple[Callable[[web.Application, Gate], None], ...] = (
+COMPAT: tuple[Callable[[Application, Gate], None], ...] = (
     register_agora,
     register_agent_memory_server,
 )
@@ -74,7 +75,8 @@ class App:
             services.draining.is_set,
             services.node,
         )
-        self.runner = web.AppRunner(rest, access_log=None, shutdown_timeout=GRACE_S)
+        self.rest = rest
+        self.runner = web.ServerRunner(rest.server(), shutdown_timeout=GRACE_S)
         self.failed = asyncio.Event()
         """Set when the service cannot continue and must end."""
         self.tasks: list[asyncio.Task[None]] = []

@@ -17,8 +17,12 @@ from tests.support.routes import ROUTES
 from tests.support.rows import every_row
 from tests.support.services import Serve
 from voicemem.app import App
+from voicemem.config.service import Address
 from voicemem.errors import InvalidFrame, Refused, StoreUnavailable
-from voicemem.server.http.request import problems
+from voicemem.server.http.application import Application
+from voicemem.server.http.connections import ConnectionLimits, PortConnections, listen
+from voicemem.telemetry import Telemetry
+from voicemem.telemetry.metrics import Metrics, Tracer
 
 HEAD = b"Host: localhost\r\nConnection: close\r\n"
 PATHS = sorted({route.path for route in ROUTES})
@@ -247,15 +251,19 @@ async def raised(error: BaseException) -> RestResponse:
     async def handler(request: web.Request) -> web.Response:
         raise error
 
-    app = web.Application(middlewares=[problems])
-    app.router.add_get("/", handler)
-    runner = web.AppRunner(app, access_log=None)
+    app = Application(Telemetry(Metrics(), Tracer()))
+    app.add_route("GET", "/", handler)
+    runner = web.ServerRunner(app.server())
     await runner.setup()
+    listening = await listen(
+        runner, Address("127.0.0.1", 0), connections=PortConnections(ConnectionLimits(8, 8), lambda: None)
+    )
     try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        async with ClientSession() as session, session.get(f"http://127.0.0.1:{runner.addresses[0][1]}/") as answer:
+        port = listening.sockets[0].getsockname()[1]
+        async with ClientSession() as session, session.get(f"http://127.0.0.1:{port}/") as answer:
             return RestResponse(answer.status, answer.headers, await answer.read())
     finally:
+        listening.close()
         await runner.cleanup()
 
 

@@ -25,6 +25,7 @@ from voicemem.protocol.explanations import converted
 from voicemem.protocol.types import MAX_INTEGER
 from voicemem.security.access import Gate
 from voicemem.security.audit import audit
+from voicemem.server.http.application import APP, IN_PATH, Application
 from voicemem.server.http.request import (
     GRANT,
     SERVICES,
@@ -59,7 +60,7 @@ AGENT_MEMORY = web.AppKey("agent_memory", AgentMemory)
 
 
 def called(request: web.Request) -> tuple[AgentMemory, str]:
-    return request.app[AGENT_MEMORY], request[GRANT].project
+    return request[APP][AGENT_MEMORY], request[GRANT].project
 
 
 class OwnerQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -99,10 +100,10 @@ WORKING_PATH = "/v1/working-memory/{session_id}"
 @ROUTES.add(
     f"GET {WORKING_PATH}", "read", forms.WorkingMemoryView, codes="invalid_field unknown_session session_set_aside"
 )
-async def get_working_memory(request: web.Request, query: WorkingMemoryQuery) -> web.Response:
+async def get_working_memory(request: web.Request, query: WorkingMemoryQuery) -> web.StreamResponse:
     """Read a session's messages, data and summary; with the size of a model's window, the newest that fit."""
     service, project = called(request)
-    owner = checked_owner(request.match_info["session_id"], query.namespace, query.user_id)
+    owner = checked_owner(request[IN_PATH]["session_id"], query.namespace, query.user_id)
     window = window_of(query.model_name, query.context_window_max)
     return json_response(await service.working.read(project, owner, window, query.recent_messages_limit))
 
@@ -115,7 +116,7 @@ async def get_working_memory(request: web.Request, query: WorkingMemoryQuery) ->
     "invalid_field text_too_long session_in_use session_ended session_set_aside"
     " quota_exceeded session_exists session_erased",
 )
-async def put_working_memory(request: web.Request, query: PutQuery) -> web.Response:
+async def put_working_memory(request: web.Request, query: PutQuery) -> web.StreamResponse:
     """Put a session's messages, data and summary in the place of what stood there, or begin the session.
 
     Messages that stand already are not written again. What another client has added since this one's read stays, if
@@ -123,7 +124,7 @@ async def put_working_memory(request: web.Request, query: PutQuery) -> web.Respo
     """
     (service, project), grant = called(request), request[GRANT]
     body = await read_struct(request, forms.GivenWorkingMemory)
-    owner = checked_owner(request.match_info["session_id"], body.namespace, query.user_id or body.user_id)
+    owner = checked_owner(request[IN_PATH]["session_id"], body.namespace, query.user_id or body.user_id)
     admit = partial(services_of(request).limits.count_events, grant.caller)
     stream = await service.working.write(project, owner, body, grant.key_id, admit)
     view = await service.working.view(stream, window_of(query.model_name, query.context_window_max))
@@ -133,14 +134,14 @@ async def put_working_memory(request: web.Request, query: PutQuery) -> web.Respo
         empty["long_term_memory_strategy"] = forms.StrategyConfig()
         view = structs.replace(view, **empty, **owner._asdict())
     undated = any(message.created_at is None for message in body.named_messages)
-    return json_response(view, headers={"X-Deprecation-Warning": TIMES_MISSING} if undated else None)
+    return json_response(view, headers={"X-Deprecation-Warning": TIMES_MISSING} if undated else {})
 
 
 @ROUTES.add(f"DELETE {WORKING_PATH}", "admin", Ack, codes="invalid_field")
-async def delete_working_memory(request: web.Request, query: OwnerQuery) -> web.Response:
+async def delete_working_memory(request: web.Request, query: OwnerQuery) -> web.StreamResponse:
     """Erase a session with everything that came from it. The id can be used again, for a new session."""
     service, project = called(request)
-    owner = checked_owner(request.match_info["session_id"], query.namespace, query.user_id)
+    owner = checked_owner(request[IN_PATH]["session_id"], query.namespace, query.user_id)
     stream = await service.owned.delete(project, owner)
     if stream is not None:
         audit("session_erased", request[GRANT], stream.project, stream.id)
@@ -148,7 +149,7 @@ async def delete_working_memory(request: web.Request, query: OwnerQuery) -> web.
 
 
 @ROUTES.add("GET /v1/working-memory/", "read", forms.SessionList)
-async def list_working_memories(request: web.Request, query: SessionsQuery) -> web.Response:
+async def list_working_memories(request: web.Request, query: SessionsQuery) -> web.StreamResponse:
     """List the ids of sessions, the newest first."""
     service, project = called(request)
     page = slice(query.offset, query.offset + query.limit)
@@ -156,7 +157,7 @@ async def list_working_memories(request: web.Request, query: SessionsQuery) -> w
 
 
 @ROUTES.add("GET /v1/health", None, forms.ServerTime)
-async def health(request: web.Request) -> web.Response:
+async def health(request: web.Request) -> web.StreamResponse:
     """Say that the service answers."""
     return json_response(forms.ServerTime(int(time.time())))
 
@@ -187,7 +188,7 @@ WRITE_CODES = "invalid_field text_too_long memory_exists session_set_aside quota
 
 
 @ROUTES.add(f"POST {LONG_TERM_PATH}/search", "read", FoundRecords, optional(RecordSearch), "invalid_field")
-async def search_long_term_memory(request: web.Request, _: OptimizeQuery) -> web.Response:
+async def search_long_term_memory(request: web.Request, _: OptimizeQuery) -> web.StreamResponse:
     """Search memories; what the filters do not let through is never found, however few there are."""
     service, project = called(request)
     body = await read_object(request)
@@ -196,7 +197,7 @@ async def search_long_term_memory(request: web.Request, _: OptimizeQuery) -> web
 
 
 @ROUTES.add(f"POST {LONG_TERM_PATH}/", "ingest", Ack, long_term.GivenRecords, WRITE_CODES)
-async def create_long_term_memory(request: web.Request, query: NamespaceQuery) -> web.Response:
+async def create_long_term_memory(request: web.Request, query: NamespaceQuery) -> web.StreamResponse:
     """Keep memories; the answer comes when they are on disk and can be found. Those that name no namespace get it."""
     service, project = called(request)
     body = await read_struct(request, long_term.GivenRecords)
@@ -207,25 +208,25 @@ async def create_long_term_memory(request: web.Request, query: NamespaceQuery) -
 
 
 @ROUTES.add(f"GET {MEMORY_PATH}", "read", forms.RecordView, codes="unknown_memory")
-async def get_long_term_memory(request: web.Request, query: NamespaceQuery) -> web.Response:
+async def get_long_term_memory(request: web.Request, query: NamespaceQuery) -> web.StreamResponse:
     """Read a memory."""
     service, project = called(request)
-    memory = await service.records.get(project, request.match_info["memory_id"], query.namespace)
+    memory = await service.records.get(project, request[IN_PATH]["memory_id"], query.namespace)
     return json_response(forms.view_of(memory))
 
 
 @ROUTES.add(f"PATCH {MEMORY_PATH}", "ingest", forms.RecordView, forms.RecordPatch, f"{WRITE_CODES} unknown_memory")
-async def edit_long_term_memory(request: web.Request) -> web.Response:
+async def edit_long_term_memory(request: web.Request) -> web.StreamResponse:
     """Change a memory; null changes nothing."""
     service, project = called(request)
-    patch, id = await read_struct(request, forms.RecordPatch), request.match_info["memory_id"]
+    patch, id = await read_struct(request, forms.RecordPatch), request[IN_PATH]["memory_id"]
     memory = await service.records.edit(project, id, patch)
     may_read = request[GRANT].allows("read")
     return json_response(forms.view_of(memory) if may_read else forms.echo_of(id, patch, memory.updated_at))
 
 
 @ROUTES.add(f"DELETE {LONG_TERM_PATH}", "ingest", Ack)
-async def delete_long_term_memories(request: web.Request, query: IdsQuery) -> web.Response:
+async def delete_long_term_memories(request: web.Request, query: IdsQuery) -> web.StreamResponse:
     """Delete memories by their ids; those that do not exist do not matter."""
     service, project = called(request)
     count = await service.records.delete(project, query.memory_ids, query.namespace)
@@ -233,7 +234,7 @@ async def delete_long_term_memories(request: web.Request, query: IdsQuery) -> we
 
 
 @ROUTES.add(f"POST {LONG_TERM_PATH}/forget", "admin", long_term.Forgotten, long_term.RecordsToForget, "invalid_field")
-async def forget_long_term_memories(request: web.Request, query: long_term.ForgetQuery) -> web.Response:
+async def forget_long_term_memories(request: web.Request, query: long_term.ForgetQuery) -> web.StreamResponse:
     """Delete what a policy forgets, or say what it would. What the query does not say, the body may."""
     service, project = called(request)
     given = await read_object(request)
@@ -244,7 +245,7 @@ async def forget_long_term_memories(request: web.Request, query: long_term.Forge
 
 
 @ROUTES.add(f"POST {LONG_TERM_PATH}/compact", "admin", Ack)
-async def compact_long_term_memories(request: web.Request, query: long_term.CompactQuery) -> web.Response:
+async def compact_long_term_memories(request: web.Request, query: long_term.CompactQuery) -> web.StreamResponse:
     """Delete memories that say the same as another one of the same owner."""
     service, project = called(request)
     left = await service.records.compact(project, equal(namespace=query.namespace, user_id=query.user_id))
@@ -252,7 +253,7 @@ async def compact_long_term_memories(request: web.Request, query: long_term.Comp
 
 
 @ROUTES.add("POST /v1/memory/prompt", "read", Prompt, PromptRequest, "invalid_field session_set_aside")
-async def make_memory_prompt(request: web.Request, _: OptimizeQuery) -> web.Response:
+async def make_memory_prompt(request: web.Request, _: OptimizeQuery) -> web.StreamResponse:
     """Make a prompt: the summary and the messages of a session, memories that fit the query, and the query."""
     service, project = called(request)
     body = await read_object(request)
@@ -272,7 +273,7 @@ VIEW_PATH = f"{VIEWS_PATH}/{{view_id}}"
 
 
 @ROUTES.add(f"POST {VIEWS_PATH}", "ingest", views.SummaryView, views.GivenView, "invalid_field quota_exceeded")
-async def create_summary_view(request: web.Request) -> web.Response:
+async def create_summary_view(request: web.Request) -> web.StreamResponse:
     """Keep a view: which memories, and by what they are grouped."""
     service, project = called(request)
     body = await read_struct(request, views.GivenView)
@@ -280,59 +281,59 @@ async def create_summary_view(request: web.Request) -> web.Response:
 
 
 @ROUTES.add(f"GET {VIEWS_PATH}", "read", list[views.SummaryView])
-async def list_summary_views(request: web.Request) -> web.Response:
+async def list_summary_views(request: web.Request) -> web.StreamResponse:
     """List the views of the project."""
     service, project = called(request)
     return json_response(await service.views.list_views(project))
 
 
 @ROUTES.add(f"GET {VIEW_PATH}", "read", views.SummaryView, codes="not_found")
-async def get_summary_view(request: web.Request) -> web.Response:
+async def get_summary_view(request: web.Request) -> web.StreamResponse:
     """Read a view."""
     service, project = called(request)
-    return json_response(await service.views.get(project, request.match_info["view_id"]))
+    return json_response(await service.views.get(project, request[IN_PATH]["view_id"]))
 
 
 @ROUTES.add(f"DELETE {VIEW_PATH}", "ingest", Ack, codes="quota_exceeded")
-async def delete_summary_view(request: web.Request) -> web.Response:
+async def delete_summary_view(request: web.Request) -> web.StreamResponse:
     """Drop a view; the memories stay."""
     service, project = called(request)
-    await service.views.delete(project, request.match_info["view_id"])
+    await service.views.delete(project, request[IN_PATH]["view_id"])
     return json_response(Ack("ok"))
 
 
 @ROUTES.add(f"POST {VIEW_PATH}/partitions/run", "read", views.Partition, views.Group, "invalid_field not_found")
-async def run_summary_view_partition(request: web.Request) -> web.Response:
+async def run_summary_view_partition(request: web.Request) -> web.StreamResponse:
     """Read one group of a view."""
     service, project = called(request)
     body = await read_struct(request, views.Group)
-    return json_response(await service.views.partition(project, request.match_info["view_id"], body.group))
+    return json_response(await service.views.partition(project, request[IN_PATH]["view_id"], body.group))
 
 
 @ROUTES.add(f"GET {VIEW_PATH}/partitions", "read", list[views.Partition], codes="not_found")
-async def list_summary_view_partitions(request: web.Request, query: PartitionsQuery) -> web.Response:
+async def list_summary_view_partitions(request: web.Request, query: PartitionsQuery) -> web.StreamResponse:
     """List the groups of a view, with what is in each."""
     service, project = called(request)
     values = {name: value for name, value in structs.asdict(query).items() if value is not None}
-    return json_response(await service.views.partitions(project, request.match_info["view_id"], values))
+    return json_response(await service.views.partitions(project, request[IN_PATH]["view_id"], values))
 
 
 @ROUTES.add(f"POST {VIEW_PATH}/run", "read", views.ViewTask, optional(views.RunRequest), "invalid_field not_found")
-async def run_summary_view(request: web.Request) -> web.Response:
+async def run_summary_view(request: web.Request) -> web.StreamResponse:
     """Answer a task that is done: groups are made whenever they are asked for."""
     service, project = called(request)
     await read_struct(request, views.RunRequest)
-    return json_response(await service.views.run(project, request.match_info["view_id"]))
+    return json_response(await service.views.run(project, request[IN_PATH]["view_id"]))
 
 
 @ROUTES.add("GET /v1/tasks/{task_id}", "read", views.ViewTask, codes="not_found")
-async def get_task(request: web.Request) -> web.Response:
+async def get_task(request: web.Request) -> web.StreamResponse:
     """Read a task."""
     service, project = called(request)
-    return json_response(await service.views.find_task(project, request.match_info["task_id"]))
+    return json_response(await service.views.find_task(project, request[IN_PATH]["task_id"]))
 
 
-def register_agent_memory_server(app: web.Application, gate: Gate) -> None:
+def register_agent_memory_server(app: Application, gate: Gate) -> None:
     """Add the routes to the REST application, behind the same guard as its own."""
     app[AGENT_MEMORY] = AgentMemory(app[SERVICES])
     add_routes(app, gate, ROUTES)

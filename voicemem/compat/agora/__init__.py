@@ -11,9 +11,9 @@ from voicemem.compat.agora import agents, apps
 from voicemem.compat.agora.apps import APPS, AppRegistry
 from voicemem.compat.agora.requests import ERRORS, SCHEMES, AppId, translate_problem, with_bearer
 from voicemem.security.access import Gate
-from voicemem.server.http.connections import answer_expect
+from voicemem.server.http.application import Application, with_problems
 from voicemem.server.http.problems import Handler
-from voicemem.server.http.request import SERVICES, guard_route, problems
+from voicemem.server.http.request import SERVICES, guard_route
 from voicemem.server.rest import add_routes
 
 BASES = ("/api/conversational-ai-agent", "/cn/api/conversational-ai-agent")
@@ -36,7 +36,7 @@ DOCUMENTED = (
 """All routes of this room, as `/openapi.json` has them: those of agents are one path, on two servers."""
 
 
-def register_agora(app: web.Application, gate: Gate) -> None:
+def register_agora(app: Application, gate: Gate) -> None:
     """Add the routes to the REST application, behind the same guard as its own."""
     registry = app[APPS] = AppRegistry(app[SERVICES].access)
     add_routes(app, gate, DOCUMENTED, served=apps.ROUTES)
@@ -44,9 +44,9 @@ def register_agora(app: web.Application, gate: Gate) -> None:
     for route in ROUTES:
         handler = partial(as_agora, guard_route(route, gate))
         for base in BASES:
-            app.router.add_route(route.method, base + route.path, handler, expect_handler=answer_expect)
+            app.add_route(route.method, base + route.path, handler)
 
 
 async def as_agora(handler: Handler, request: web.Request) -> web.StreamResponse:
     """Handle a request: keys are taken in Agora's headers, and errors are Agora's."""
-    return translate_problem(await problems(with_bearer(request), handler))
+    return translate_problem(await with_problems(handler, with_bearer(request)))

@@ -110,7 +110,7 @@ def agent_status(stream: Stream) -> str:
     requests.Join,
     "missing_field invalid_field session_exists quota_exceeded",
 )
-async def join(request: web.Request) -> web.Response:
+async def join(request: web.Request) -> web.StreamResponse:
     """Start a session; its id is the agent's id, under which an engine sends events."""
     project = await requests.project_of(request)
     config = requests.session_config(await requests.body_as(request, requests.Join))
@@ -123,7 +123,7 @@ async def join(request: web.Request) -> web.Response:
 
 
 @ROUTES.add(f"GET {PROJECT}/agents", "read", Agents, codes="invalid_cursor")
-async def list_agents(request: web.Request, query: AgentsQuery) -> web.Response:
+async def list_agents(request: web.Request, query: AgentsQuery) -> web.StreamResponse:
     """List the agents of the project that meet all conditions, the newest first."""
     project = await requests.project_of(request)
     sessions = services_of(request).sessions
@@ -149,7 +149,7 @@ async def list_agents(request: web.Request, query: AgentsQuery) -> web.Response:
 
 
 @ROUTES.add(f"GET {AGENT}", "read", Agent, codes="unknown_session")
-async def read_agent(request: web.Request) -> web.Response:
+async def read_agent(request: web.Request) -> web.StreamResponse:
     """Read the status of an agent, while it runs and after it."""
     stream = await requests.agent_of(request)
     has_ended = stream.state != "running"
@@ -172,7 +172,7 @@ async def read_agent(request: web.Request) -> web.Response:
     requests.Update,
     "unknown_session missing_field invalid_field quota_exceeded",
 )
-async def update_agent(request: web.Request) -> web.Response:
+async def update_agent(request: web.Request) -> web.StreamResponse:
     """Replace system messages and LLM parameters while the agent runs."""
     stream = await requests.running_agent_of(request)
     changes: JsonObject = requests.agora_update_patch(
@@ -184,7 +184,7 @@ async def update_agent(request: web.Request) -> web.Response:
 
 
 @ROUTES.add(f"POST {AGENT}/leave", "ingest", {200: ResponseSpec()}, codes="unknown_session")
-async def leave(request: web.Request) -> web.Response:
+async def leave(request: web.Request) -> web.StreamResponse:
     """End and close the session at once; the body is ignored."""
     stream = await requests.running_agent_of(request, STOP_CHANNEL)
     await services_of(request).sessions.end(stream, "api_leave")  # in Agora's words
@@ -256,7 +256,7 @@ class SpokenBody(Struct, frozen=True):
 
 
 @ROUTES.add(f"GET {AGENT}/history", "read", AgoraHistory | StandardAgoraHistory, codes="unknown_session")
-async def read_agent_history(request: web.Request) -> web.Response:
+async def read_agent_history(request: web.Request) -> web.StreamResponse:
     """Read the memory of an agent, while it runs."""
     stream = await requests.running_agent_of(request)
     read_models = services_of(request).read_models
@@ -275,7 +275,7 @@ def agora_turns(read_model: ReadModel) -> list[JsonObject]:
 
 
 @ROUTES.add(f"GET {AGENT}/turns", "read", AgoraTurns, codes="unknown_session")
-async def read_agent_turns(request: web.Request, query: TurnsQuery) -> web.Response:
+async def read_agent_turns(request: web.Request, query: TurnsQuery) -> web.StreamResponse:
     """Read each turn's start, end, cause and latencies, while the agent runs and after it."""
     stream = await requests.agent_of(request)
     all_turns = await services_of(request).read_models.read(stream, agora_turns)
@@ -296,7 +296,7 @@ async def read_agent_turns(request: web.Request, query: TurnsQuery) -> web.Respo
 
 
 @ROUTES.add(f"POST {AGENT}/speak", "ingest", SpokenBody, requests.Speak, SPEAK_CODES)
-async def speak(request: web.Request) -> web.Response:
+async def speak(request: web.Request) -> web.StreamResponse:
     """Record a text that the agent is to say, in the newest turn; it interrupts nothing."""
     stream = await requests.running_agent_of(request)
     body = await requests.body_as(request, requests.Speak)
@@ -309,7 +309,7 @@ async def speak(request: web.Request) -> web.Response:
 
 
 @ROUTES.add(f"POST {AGENT}/think", "ingest", SpokenBody, requests.Think, SPEAK_CODES)
-async def think(request: web.Request) -> web.Response:
+async def think(request: web.Request) -> web.StreamResponse:
     """Record a text that the agent is to take as the user's words, in the next turn."""
     stream = await requests.running_agent_of(request)
     body = await requests.body_as(request, requests.Think)
@@ -320,12 +320,12 @@ async def think(request: web.Request) -> web.Response:
 
 
 @ROUTES.add(f"POST {AGENT}/interrupt", "ingest", SpokenBody, codes=RECORD_CODES)
-async def interrupt(request: web.Request) -> web.Response:
+async def interrupt(request: web.Request) -> web.StreamResponse:
     """Record that the agent was interrupted; the body is ignored."""
     return await record_event(request, await requests.running_agent_of(request), Interrupt(cause="api_interrupt"))
 
 
-async def record_event(request: web.Request, stream: Stream, event: ProducedEvent) -> web.Response:
+async def record_event(request: web.Request, stream: Stream, event: ProducedEvent) -> web.StreamResponse:
     """Record an event of the application's; the answer comes once it is on disk. Raises `Refused`."""
     services = services_of(request)
     lease = ProducerLease(stream, AGORA_PRODUCER, None, may_call_out=False)

@@ -23,6 +23,7 @@ from voicemem.protocol.explanations import describe_error
 from voicemem.protocol.types import JsonObject, fields_given, matching
 from voicemem.security.access import FULL_GRANT
 from voicemem.server.http import problems
+from voicemem.server.http.application import APP, IN_PATH
 from voicemem.server.http.request import GRANT, SESSION_ID, get_stream, read_object
 from voicemem.server.http.routes import JSON, KEY_SCHEME, ErrorFormat
 from voicemem.store.streams import Stream
@@ -74,7 +75,7 @@ def key_of(authorization: str) -> str | None:
 async def project_of(request: web.Request) -> str:
     """Return the caller's project, which the path must name if keys are needed. Raises `Refused` (`forbidden`)."""
     grant = request[GRANT]
-    if grant != FULL_GRANT and not await request.app[APPS].opens(grant, request.match_info["appid"]):
+    if grant != FULL_GRANT and not await request[APP][APPS].opens(grant, request[IN_PATH]["appid"]):
         raise Refused("forbidden", "The key or token belongs to another project than the one in the path.")
     return grant.project
 
@@ -91,7 +92,7 @@ async def agent_of(request: web.Request, *channels: str) -> Stream:
     A token of Agora's must be for the session's channel, or one of these.
     """
     await project_of(request)
-    if not SESSION_ID.match(request.match_info["id"]):
+    if not SESSION_ID.match(request[IN_PATH]["id"]):
         raise Refused("unknown_session")
     stream = await get_stream(request)
     if request[GRANT].channel is not None:

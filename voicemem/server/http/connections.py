@@ -21,8 +21,7 @@ import resource
 import select
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -388,7 +387,7 @@ class ProblemHandler(RequestHandler):
         self.requests = 0
         """How many have begun to be answered."""
         self.working = False
-        """True while a request is being answered."""
+        """True while a request is being answered: meanwhile the connection gives way to no other."""
         self.writes_resumed = 0
         """How often the peer has read so much that writing could go on."""
         self.on_lost: Callable[[], object] | None = None
@@ -417,16 +416,6 @@ class ProblemHandler(RequestHandler):
     def data_received(self, data: bytes) -> None:
         self.port.count_received(self, len(data))
         super().data_received(data)
-
-    @contextmanager
-    def work(self) -> Iterator[None]:
-        """Answer a request: meanwhile the connection gives way to no other."""
-        self.requests += 1
-        self.working = True
-        try:
-            yield
-        finally:
-            self.working = False
 
     def is_idle(self) -> bool:
         return not self.working
@@ -536,7 +525,7 @@ def authenticated(request: web.Request) -> None:
 
 
 async def listen(
-    runner: web.AppRunner,
+    runner: web.ServerRunner,
     address: Address,
     deadlines: Deadlines = DEADLINES,
     *,

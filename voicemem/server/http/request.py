@@ -1,9 +1,7 @@
 """Requests as the routes share them: the guard before each handler, reading of paths, queries and bodies, answers."""
 
 import asyncio
-import logging
 import re
-import time
 import zlib
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -14,24 +12,23 @@ from weakref import WeakValueDictionary
 
 import msgspec
 from aiohttp import web
-from aiohttp.typedefs import Middleware
 
-from voicemem.errors import CODES, InvalidFrame, Refused, SessionQuarantined, StoreUnavailable, VoicememError
+from voicemem.errors import InvalidFrame, Refused, SessionQuarantined, StoreUnavailable
 from voicemem.protocol.codec import decode_body
 from voicemem.protocol.explanations import converted, describe_error
 from voicemem.protocol.types import MAX_FRAME_BYTES, SESSION_ID_PATTERN, JsonObject, Name, fields_of, matching
 from voicemem.runtime import FairQueue, Reader
 from voicemem.security.access import Gate, Grant
+from voicemem.server.http.answers import Answer
+from voicemem.server.http.application import APP, IN_PATH, begin
 from voicemem.server.http.connections import authenticated, connection_of
-from voicemem.server.http.problems import SERVER, Handler, headers_of, problem_response
-from voicemem.server.http.routes import NoQuery, Route
+from voicemem.server.http.problems import Handler
+from voicemem.server.http.routes import NOTHING, NoQuery, Route
 from voicemem.services import Services
 from voicemem.sessions.gauges import STORE_S, Gauges
 from voicemem.sessions.off_loop import BudgetExhausted
 from voicemem.store.records import SessionFilter
 from voicemem.store.streams import Stream
-from voicemem.telemetry import Telemetry
-from voicemem.telemetry.metrics import METHODS
 
 T = TypeVar("T")
 SESSION_ID = re.compile(SESSION_ID_PATTERN)
@@ -46,7 +43,6 @@ LARGE_BODIES = 16
 LARGE_BODY_BYTES = 64 * 1024
 """Bodies up to this size, and as much of each larger one, never wait."""
 BROKEN_BODY = "The body is incomplete, or not encoded as its headers say."
-INGEST_ELSEWHERE = "This is the port of the REST API; websockets have a port of their own (--ingest)."
 STARTED_PER_ROUND = 4
 """Requests that begin in one round of the event loop; each may work for a millisecond before it waits for something."""
 
@@ -96,7 +92,7 @@ OPENAPI_DOCUMENT: web.AppKey[Callable[[], bytes]] = web.AppKey("document")
 
 
 def services_of(request: web.Request) -> Services:
-    return request.app[SERVICES]
+    return request[APP][SERVICES]
 
 
 def project_of(request: web.Request) -> str | None:
@@ -121,7 +117,7 @@ def check_session_id(value: Any) -> str:
 def name_in_path(request: web.Request, placeholder: Literal["user_id", "memory_id"]) -> str:
     """Return the id of a user or a memory that the path names. Raises `Refused`."""
     try:
-        return msgspec.convert(request.match_info[placeholder], Name)
+        return msgspec.convert(request[IN_PATH][placeholder], Name)
     except msgspec.ValidationError:
         subject = "A user id" if placeholder == "user_id" else "The id of a memory"
         raise Refused("invalid_field", f"{subject} is 1 to 128 characters.") from None
@@ -129,7 +125,7 @@ def name_in_path(request: web.Request, placeholder: Literal["user_id", "memory_i
 
 async def get_stream(request: web.Request) -> Stream:
     """Return the session that the path names, in the caller's project. Raises `Refused`."""
-    session_id = check_session_id(request.match_info["id"])
+    session_id = check_session_id(request[IN_PATH]["id"])
     return await services_of(request).store.journal.get_session(request[GRANT].project, session_id)
 
 
@@ -146,7 +142,7 @@ def parse_query(request: web.Request, kind: type[T]) -> T:
     Those that the struct names in `REPEATED` are lists, and may be given several times. Raises `Refused`
     (`invalid_query`; `invalid_field` for a path with U+0000).
     """
-    if any("\0" in part for part in request.match_info.values()):
+    if any("\0" in part for part in request[IN_PATH].values()):
         raise Refused("invalid_field", "An id in a path may have no U+0000.")
     if not request.query_string:
         return kind()
@@ -177,7 +173,7 @@ async def read_body(request: web.Request, most: int = MAX_FRAME_BYTES) -> bytes:
     body = await receive_body(request, most, connection_of(request).deadlines.body)
     encoding = request.headers.get("Content-Encoding", "")
     unpack = partial(decompress, body, encoding, most)
-    unpacked = await request.app[DECODING].run(unpack, project_of(request)) if encoding else unpack()
+    unpacked = await request[APP][DECODING].run(unpack, project_of(request)) if encoding else unpack()
     request[BODY] = unpacked
     return unpacked
 
@@ -187,7 +183,7 @@ async def receive_body(request: web.Request, most: int, timeout_s: float) -> byt
 
     A large body waits, within the same time, while its project is sending many others.
     """
-    slots = request.app[BODIES].setdefault(project_of(request), asyncio.Semaphore(LARGE_BODIES))
+    slots = request[APP][BODIES].setdefault(project_of(request), asyncio.Semaphore(LARGE_BODIES))
     body, holds_slot = bytearray(), False
     try:
         async with asyncio.timeout(timeout_s):
@@ -229,7 +225,7 @@ async def read_json(request: web.Request, empty: bytes = b"") -> Any:
     """Read the body as JSON, which an empty body stands for. Raises as `read_body`, and `Refused`."""
     body = await read_body(request)
     decode = partial(decode_body, body if body.strip() else empty)
-    return await request.app[DECODING].decode(len(body), decode, project_of(request))
+    return await request[APP][DECODING].decode(len(body), decode, project_of(request))
 
 
 async def read_object(request: web.Request) -> JsonObject:
@@ -245,10 +241,8 @@ async def read_struct(request: web.Request, kind: type[T]) -> T:
     return converted(await read_object(request), kind, nulls=request.method == "PATCH")
 
 
-def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    return web.Response(
-        body=msgspec.json.encode(value), status=status, content_type="application/json", headers=headers
-    )
+def json_response(value: Any, status: int = 200, headers: Mapping[str, str] = NOTHING) -> Answer:
+    return Answer(msgspec.json.encode(value), status, headers)
 
 
 async def answer_in_parts(
@@ -269,7 +263,7 @@ async def stream_body(
     """
     response = web.StreamResponse(headers=headers)
     try:
-        await response.prepare(request)
+        await begin(request, response)
         async with aclosing(pieces):
             async for piece in pieces:
                 await response.write(piece)
@@ -283,68 +277,6 @@ async def stream_body(
     return response
 
 
-LOG, FAULTS = logging.getLogger("voicemem.requests"), logging.getLogger("voicemem")
-
-
-def observe_requests(telemetry: Telemetry) -> Middleware:
-    """Return the outermost middleware, which makes metrics, spans and log lines of requests."""
-    metrics, tracer = telemetry
-
-    @web.middleware
-    async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:
-        began = time.monotonic()
-        resource = request.match_info.route.resource
-        route = "none" if resource is None else resource.canonical  # without ids, which may not appear in metrics
-        status = 499  # the caller has hung up, as in nginx
-        method = request.method if request.method in METHODS else "other"
-        attributes = {"http.request.method": method, "http.route": route}
-        origins = [tracer.origin(request.headers)]
-        with connection_of(request).work(), tracer.span(f"{method} {route}", "server", attributes, origins) as span:
-            try:
-                response = await handler(request)
-                status = response.status
-                if status >= 500:
-                    span.fail(str(status))
-                return response
-            finally:
-                seconds = time.monotonic() - began
-                span.set_attribute("http.response.status_code", status)
-                metrics.observe_request(method, route, status, seconds)
-                if LOG.isEnabledFor(logging.DEBUG):
-                    fields = {"method": method, "route": route, "status": status, "ms": round(seconds * 1000, 1)}
-                    LOG.debug("%s %s %d", method, route, status, extra=fields)
-
-    return observe
-
-
-@web.middleware
-async def problems(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn whatever a handler raises into a problem document; callers never see a traceback."""
-    try:
-        return await handler(request)
-    except VoicememError as error:
-        return problem_response(error.code, error.detail, headers_of(error))
-    except web.HTTPMethodNotAllowed as error:
-        routes = request.app.router.routes()  # a path may stand as it is, though it could be the id in another one
-        own = {one.method for one in routes if one.resource is not None and one.resource.canonical == request.path}
-        allowed = ", ".join(sorted(own or error.allowed_methods))
-        return problem_response("method_not_allowed", f"The path takes {allowed}.", {"Allow": allowed})
-    except web.HTTPNotFound:
-        detail = INGEST_ELSEWHERE if request.path == "/v1/ingest" else CODES["not_found"].sentence
-        return problem_response("not_found", detail)
-    except web.HTTPException as error:
-        return problem_response("invalid_query", error.reason)
-    except TimeoutError:
-        return problem_response("timeout", "The request's body did not arrive in time.", {"Connection": "close"})
-    except Exception as error:  # the outermost edge: the caller gets a plain 500, the operator the traceback
-        FAULTS.error("%s %s failed", request.method, request.match_info.route.name or "request", exc_info=error)
-        return problem_response("internal", CODES["internal"].sentence)
-
-
-async def name_server(_: web.Request, response: web.StreamResponse) -> None:
-    response.headers["Server"] = SERVER
-
-
 def guard_route(route: Route[Any], gate: Gate) -> Handler:
     """Return the route's handler behind the checks of host, origin, key, scope and query."""
     for_its_session = route.path.startswith("/v1/sessions/{id}") and not route.keys_only
@@ -354,7 +286,7 @@ def guard_route(route: Route[Any], gate: Gate) -> Handler:
         if route.scope is None:
             return await call_handler(request, route)
         grant: Grant = await gate.grant(request.headers.get("Authorization"), needed, request.remote)
-        session_id = request.match_info["id"] if for_its_session else None
+        session_id = request[IN_PATH]["id"] if for_its_session else None
         grant.require(route.scope, grant.session_id if route.for_tokens else session_id)
         return await answer_as(grant, request, route)
 
@@ -365,7 +297,7 @@ async def answer_as(grant: Grant, request: web.Request, route: Route[Any]) -> we
     """Answer a caller who may do this, when the project's turn comes."""
     authenticated(request)
     request[GRANT] = grant
-    await request.app[FAIR_QUEUE].enter_for_round(grant.project)
+    await request[APP][FAIR_QUEUE].enter_for_round(grant.project)
     return await call_handler(request, route)
 
 

@@ -2,8 +2,9 @@
 
 from aiohttp import web
 
+from voicemem.errors import Refused
 from voicemem.security.access import Gate
-from voicemem.server.http.connections import answer_expect
+from voicemem.server.http.application import Application
 from voicemem.server.http.problems import Handler
 from voicemem.server.http.request import DOCUMENTED
 from voicemem.server.page.files import add_headers, get_asset, get_shell, page_files
@@ -11,12 +12,12 @@ from voicemem.server.page.login import SESSION_PATH, Login, PageOrigin, guard_pa
 
 BASES = ("/ui", "/ui/p/{project}")
 """Without the name of a project, the first one that the browser is signed in to."""
-TABS = "conversation|timeline|memory|deliveries|journal|settings|played"
+TABS = ("conversation", "timeline", "memory", "deliveries", "journal", "settings", "played")
 PAGES = (
     "/",
     "/calls",
     "/calls/{id}",
-    f"/calls/{{id}}/{{tab:{TABS}}}",
+    *(f"/calls/{{id}}/{tab}" for tab in TABS),
     "/deliveries",
     "/deliveries/{endpoint}",
     "/operator",
@@ -25,14 +26,14 @@ PAGES = (
 """Paths of the shell; anything else below `/ui` is not there."""
 
 
-def mount(app: web.Application, gate: Gate, origin: PageOrigin) -> None:
+def mount(app: Application, gate: Gate, origin: PageOrigin) -> None:
     """Add the page to the REST application; behind its login are those of the routes so far that need a key."""
     login = Login(gate, origin)
     page_files()
 
     def add(handler: Handler, path: str, *methods: str) -> None:
         for method in methods:
-            app.router.add_route(method, path, handler, expect_handler=answer_expect)
+            app.add_route(method, path, handler)
 
     def on_host(handler: Handler) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
@@ -42,11 +43,10 @@ def mount(app: web.Application, gate: Gate, origin: PageOrigin) -> None:
         return handle
 
     async def finish(request: web.Request, response: web.StreamResponse) -> None:
-        if request.path == "/ui" or request.path.startswith("/ui/"):
-            add_headers(response)
-            await login.renew(request, response)
+        add_headers(response)
+        await login.renew(request, response)
 
-    app.on_response_prepare.append(finish)
+    app.finishing["ui"] = finish
     add(to_page, "/", "GET")
     add(to_page, "/ui", "GET")
     add(on_host(get_asset), "/ui/assets/{version}/{path:.+}", "HEAD", "GET")
@@ -61,8 +61,8 @@ def mount(app: web.Application, gate: Gate, origin: PageOrigin) -> None:
             add(guard_page(route, login), base + route.path, route.method)
 
 
-async def to_page(request: web.Request) -> web.Response:
+async def to_page(request: web.Request) -> web.StreamResponse:
     """Lead a browser to the page; for programs there is nothing here."""
     if request.path == "/" and "text/html" not in request.headers.get("Accept", ""):
-        raise web.HTTPNotFound
+        raise Refused("not_found")
     return web.Response(status=303, headers={"Location": "/ui/"})

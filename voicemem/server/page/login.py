@@ -15,6 +15,7 @@ import hmac
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from http.cookies import SimpleCookie
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -26,6 +27,7 @@ from voicemem.config.service import is_loopback
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.security.access import DEFAULT_PROJECT, HOST, SCOPES, Access, Gate, Grant
 from voicemem.security.audit import audit
+from voicemem.server.http.application import IN_PATH
 from voicemem.server.http.connections import authenticated
 from voicemem.server.http.problems import Handler
 from voicemem.server.http.request import answer_as, json_response, parse_query, read_struct
@@ -220,7 +222,7 @@ class Login:
     async def admit(self, request: web.Request) -> Grant:
         """Return what the sender may do, in the project of the path, or else the first one. Raises `Refused`."""
         needed = await self.check(request)
-        project = request.match_info.get("project")
+        project = request[IN_PATH].get("project")
         if not needed:
             if project not in (None, DEFAULT_PROJECT):
                 raise Refused("unauthorized", NOT_SIGNED_IN)
@@ -242,10 +244,8 @@ class Login:
         with suppress(Refused, StoreUnavailable):  # the answer stands all the same
             value, _ = await self.cookies.make(one.grant)
             set_cookie(response, one.name, value)
-            # By now aiohttp has made headers of the cookies.
-            response.headers.add("Set-Cookie", response.cookies[one.name].output(header="").strip())
 
-    async def show(self, request: web.Request) -> web.Response:
+    async def show(self, request: web.Request) -> web.StreamResponse:
         needed = await self.check(request)
         parse_query(request, NoQuery)
         is_here = is_loopback(host_name(request.headers.get("Host")))
@@ -256,7 +256,7 @@ class Login:
         projects = [ShownProject.of(one.grant) for one in signed_in]
         return json_response(ShownSession(bool(signed_in), True, projects, command))
 
-    async def sign_in(self, request: web.Request) -> web.Response:
+    async def sign_in(self, request: web.Request) -> web.StreamResponse:
         needed = await self.check(request)
         parse_query(request, NoQuery)
         given = await read_struct(request, GivenKey)
@@ -274,7 +274,7 @@ class Login:
         audit("page_signed_in", grant)
         return response
 
-    async def sign_out(self, request: web.Request) -> web.Response:
+    async def sign_out(self, request: web.Request) -> web.StreamResponse:
         """Take the cookies away again; others that the key has let in stay in until it is revoked."""
         await self.check(request)
         project = parse_query(request, SignOutQuery).project
@@ -288,7 +288,9 @@ class Login:
 def set_cookie(response: web.StreamResponse, name: str, value: str, max_age: int = LIFE_S) -> None:
     """Give the browser a cookie, for the page's paths alone; with `max_age` 0 take it away."""
     secure = name.startswith(SECURE_NAME)
-    response.set_cookie(name, value, max_age=max_age, path="/ui", httponly=True, samesite="Strict", secure=secure)
+    cookie = SimpleCookie({name: value})[name]
+    cookie.update({"max-age": str(max_age), "path": "/ui", "httponly": True, "samesite": "Strict", "secure": secure})
+    response.headers.add("Set-Cookie", cookie.OutputString())
 
 
 def guard_page(route: Route[Any], login: Login) -> Handler:

@@ -6,12 +6,9 @@ from functools import cache, partial
 from typing import Any
 from weakref import WeakValueDictionary
 
-from aiohttp import web
-
-from voicemem.protocol.types import MAX_FRAME_BYTES
 from voicemem.runtime import FairQueue
 from voicemem.security.access import Gate
-from voicemem.server.http.connections import answer_expect
+from voicemem.server.http.application import Application
 from voicemem.server.http.openapi import openapi_json
 from voicemem.server.http.request import (
     BODIES,
@@ -21,9 +18,6 @@ from voicemem.server.http.request import (
     SERVICES,
     STARTED_PER_ROUND,
     guard_route,
-    name_server,
-    observe_requests,
-    problems,
 )
 from voicemem.server.http.routes import Route
 from voicemem.server.rest import (
@@ -52,13 +46,11 @@ RESOURCES = (
     *(history, context, sessions, events, operations, keys, tails, webhooks, deliveries, chat, responses),
     *(working_memory, checkpoints, messages, users, memories, inbound, livekit_reports),
 )
-"""The most frequent requests first: the router goes through the list."""
 ROUTES: tuple[Route[Any], ...] = tuple(route for resource in RESOURCES for route in resource.ROUTES)
 
 
-def application(services: Services, gate: Gate) -> web.Application:
-    app = web.Application(middlewares=[observe_requests(services.telemetry), problems], client_max_size=MAX_FRAME_BYTES)
-    app.on_response_prepare.append(name_server)
+def application(services: Services, gate: Gate) -> Application:
+    app = Application(services.telemetry)
     app[SERVICES] = services
     documented: list[Route[Any]] = []
     openapi: Callable[[], bytes] = cache(partial(openapi_json, documented))
@@ -69,9 +61,9 @@ def application(services: Services, gate: Gate) -> web.Application:
 
 
 def add_routes(
-    app: web.Application, gate: Gate, routes: Iterable[Route[Any]], served: Iterable[Route[Any]] | None = None
+    app: Application, gate: Gate, routes: Iterable[Route[Any]], served: Iterable[Route[Any]] | None = None
 ) -> None:
     """Document routes, and serve them behind the gate, or only those in `served`."""
     app[DOCUMENTED].extend(routes)
     for route in routes if served is None else served:
-        app.router.add_route(route.method, route.path, guard_route(route, gate), expect_handler=answer_expect)
+        app.add_route(route.method, route.path, guard_route(route, gate))

@@ -18,9 +18,10 @@ from voicemem.llm.endpoints import MODELS_PATH
 from voicemem.protocol import sse
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import JsonObject, Reason
+from voicemem.server.http.application import begin, with_problems
 from voicemem.server.http.connections import connection_of
 from voicemem.server.http.problems import Handler, Problem
-from voicemem.server.http.request import GRANT, get_stream, json_response, problems, read_object, services_of
+from voicemem.server.http.request import GRANT, get_stream, json_response, read_object, services_of
 from voicemem.server.http.routes import JSON, PROBLEMS, Routes
 from voicemem.store.streams import Stream
 
@@ -71,7 +72,7 @@ def with_openai_errors(handler: Handler) -> Handler:
     """Add to the problem documents of a handler the object that OpenAI's clients read."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        response = await problems(request, handler)
+        response = await with_problems(handler, request)
         if response.status >= HTTPStatus.BAD_REQUEST:
             response.headers["x-should-retry"] = "false"  # OpenAI's clients would make the same request three times
             if isinstance(response, web.Response) and isinstance(response.body, bytes):
@@ -222,7 +223,7 @@ async def answer_streamed(
             async for data in chunks:
                 if response is None:
                     response = web.StreamResponse(headers=sse.HEADERS | reply_headers(session_id, llm_request))
-                    await response.prepare(request)
+                    await begin(request, response)
                 if piece := format.piece(data):
                     await response.write(piece)
         assert response is not None
@@ -275,7 +276,7 @@ class ModelList(Struct, frozen=True):
 
 
 @ROUTES.add("GET /v1/models", "any", ModelList, for_tokens=True)
-async def list_models(request: web.Request) -> web.Response:
+async def list_models(request: web.Request) -> web.StreamResponse:
     """List the models that requests may name, as the operator's LLM says."""
     services = services_of(request)
     endpoint = services.targets.default

@@ -87,7 +87,7 @@ async def read_checkpoint(request: web.Request) -> web.StreamResponse:
     status=201,
     id_field="session_id",
 )
-async def restore_session(request: web.Request) -> web.Response:
+async def restore_session(request: web.Request) -> web.StreamResponse:
     """Create a session from a checkpoint, with the same journal, and so with the same history and context.
 
     The body may be at most 64 MiB. Two checkpoints are restored at a time: others wait, and are refused with 429
@@ -105,7 +105,7 @@ async def restore_session(request: web.Request) -> web.Response:
         slots.release()
 
 
-async def restore_from_body(request: web.Request) -> web.Response:
+async def restore_from_body(request: web.Request) -> web.StreamResponse:
     encoding = request.headers.get("Content-Encoding", "")
     # In a thread of the event loop's own: there are two slots, so others have threads left.
     body = await receive_body(request, checkpoints.MAX_RESTORE_BYTES, BODY_TIMEOUT_S)
@@ -149,7 +149,7 @@ def read_restore(body: bytes, encoding: str) -> tuple[checkpoints.ParsedCheckpoi
     id_field="session_id",
     keys_only=True,
 )
-async def fork_session(request: web.Request) -> web.Response:
+async def fork_session(request: web.Request) -> web.StreamResponse:
     """Create a running session that remembers this one up to a turn, and continues with the next turn.
 
     Erasing the original does not erase its forks.

@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType, structs
 
 from voicemem.errors import Refused
 from voicemem.protocol.types import MAX_INTEGER, SessionId
+from voicemem.server.http.application import IN_PATH
 from voicemem.server.http.request import GRANT, get_stream, json_response, read_struct, services_of
 from voicemem.server.http.routes import DELIVERY_ID_PATTERN, DeliveryId, Routes
 from voicemem.server.rest.webhooks import ENDPOINT_PATH, UNKNOWN_ENDPOINT, audit_endpoint, endpoint_of, origin_of
@@ -103,14 +104,14 @@ def filter_of(query: SessionDeliveryQuery) -> DeliveryFilter:
 
 
 def delivery_of(request: web.Request) -> int:
-    delivery = request.match_info["delivery"]
+    delivery = request[IN_PATH]["delivery"]
     if not DELIVERY_ID.match(delivery):
         raise Refused("invalid_field", "The id of a delivery is 1 to 18 digits.")
     return int(delivery)
 
 
 @ROUTES.add(f"GET {ENDPOINT_PATH}/deliveries", "admin", DeliveryPage, codes=UNKNOWN_ENDPOINT)
-async def list_deliveries(request: web.Request, query: DeliveryQuery) -> web.Response:
+async def list_deliveries(request: web.Request, query: DeliveryQuery) -> web.StreamResponse:
     """List what was sent to an endpoint and what is still to be sent, with every attempt; the newest first."""
     page, following = await services_of(request).webhooks.deliveries(*endpoint_of(request), filter_of(query))
     return json_response(
@@ -128,21 +129,21 @@ async def list_deliveries(request: web.Request, query: DeliveryQuery) -> web.Res
     codes=f"{UNKNOWN_ENDPOINT} unknown_delivery webhook_disabled",
     status=202,
 )
-async def resend_delivery(request: web.Request) -> web.Response:
+async def resend_delivery(request: web.Request) -> web.StreamResponse:
     """Send one notice again, also one that was delivered; its schedule starts again."""
     resent = await services_of(request).webhooks.resend(*endpoint_of(request), delivery_of(request))
-    audit_endpoint(request, "delivery_resent", request.match_info["id"], delivery=request.match_info["delivery"])
+    audit_endpoint(request, "delivery_resent", request[IN_PATH]["id"], delivery=request[IN_PATH]["delivery"])
     return json_response(WebhookDelivery(**delivery_fields(resent)), 202)
 
 
 @ROUTES.add(
     f"POST {ENDPOINT_PATH}/recover", "admin", Recovered, Since, f"{UNKNOWN_ENDPOINT} webhook_disabled", status=202
 )
-async def recover_deliveries(request: web.Request) -> web.Response:
+async def recover_deliveries(request: web.Request) -> web.StreamResponse:
     """Send again all notices since a time that could not be delivered."""
     body = await read_struct(request, Since)
     count = await services_of(request).webhooks.recover(*endpoint_of(request), body.since)
-    audit_endpoint(request, "deliveries_recovered", request.match_info["id"], since=body.since, count=count)
+    audit_endpoint(request, "deliveries_recovered", request[IN_PATH]["id"], since=body.since, count=count)
     return json_response(Recovered(count), 202)
 
 
@@ -197,14 +198,14 @@ def listed_fields(listed: ListedDelivery) -> dict[str, Any]:
 
 
 @ROUTES.add("GET /v1/deliveries", "read", ProjectDeliveryPage)
-async def list_project_deliveries(request: web.Request, query: DeliveryQuery) -> web.Response:
+async def list_project_deliveries(request: web.Request, query: DeliveryQuery) -> web.StreamResponse:
     """List what was sent of the project's sessions and what is still to be sent, to whatever endpoint."""
     page = await services_of(request).webhooks.project_deliveries(request[GRANT].project, filter_of(query))
     return json_response(page_view(page))
 
 
 @ROUTES.add("GET /v1/sessions/{id}/deliveries", "read", ProjectDeliveryPage)
-async def list_session_deliveries(request: web.Request, query: SessionDeliveryQuery) -> web.Response:
+async def list_session_deliveries(request: web.Request, query: SessionDeliveryQuery) -> web.StreamResponse:
     """List what was sent of a session and what is still to be sent, its own receiver included."""
     stream = await get_stream(request)
     page = await services_of(request).webhooks.project_deliveries(stream.project, filter_of(query), stream.key)
@@ -212,7 +213,7 @@ async def list_session_deliveries(request: web.Request, query: SessionDeliveryQu
 
 
 @ROUTES.add("GET /v1/deliveries/{delivery}", "read", DeliveryWithPayload, codes="unknown_delivery")
-async def read_delivery(request: web.Request, query: OneDeliveryQuery) -> web.Response:
+async def read_delivery(request: web.Request, query: OneDeliveryQuery) -> web.StreamResponse:
     """Read a delivery; with `payload=true` also what was sent."""
     listed, sent = await services_of(request).webhooks.project_delivery(request[GRANT].project, delivery_of(request))
     payload = UNSET if not query.payload else None if sent is None else Raw(sent)

@@ -16,6 +16,7 @@ from voicemem.protocol.codec import DecodedEvent, RawJson, RejectedEvent, decode
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, Name, Reason, SequenceNumber, matching
 from voicemem.runtime import Reader
+from voicemem.server.http.application import APP
 from voicemem.server.http.openapi import reference
 from voicemem.server.http.problems import MEDIA_TYPE, Problem, problem_document
 from voicemem.server.http.request import (
@@ -120,7 +121,7 @@ class AppendProblem(Problem, frozen=True):
     f"flood events_refused unknown_dialect {' '.join(OVER)}",
     error_kinds={CODES[code].status: AppendProblem for code in ("events_refused", *OVER)},
 )
-async def append_events(request: web.Request, query: AppendQuery) -> web.Response:
+async def append_events(request: web.Request, query: AppendQuery) -> web.StreamResponse:
     """Add events to an existing session; the answer comes once they are on disk.
 
     An event that cannot be stored does not affect the others. The answer is then a 422 that reports it in `errors`; or,
@@ -134,7 +135,7 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.Respons
     grant = request[GRANT]
     lease = ProducerLease(stream, producer, query.epoch, grant.allows("admin"), grant.session_id is None, grant.key_id)
     body = await read_body(request)
-    decoding = request.app[DECODING]
+    decoding = request[APP][DECODING]
     pieces = await decoding.decode(len(body), lambda: split_lines(body), grant.project)
     services.limits.count_events(grant.caller, len(pieces), len(body))
     errors: list[EventError] = []

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterable
 from functools import partial
+from http import HTTPStatus
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -19,6 +20,7 @@ from voicemem.protocol.codec import object_parts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId
 from voicemem.runtime import Reader
 from voicemem.security.audit import audit
+from voicemem.server.http.answers import Answer
 from voicemem.server.http.request import (
     GRANT,
     Label,
@@ -166,7 +168,7 @@ async def read_history(request: web.Request, query: HistoryQuery) -> web.StreamR
     etag = f'"{hashlib.blake2b(version.encode(), digest_size=16).hexdigest()}"'
     tags = {tag.strip().removeprefix("W/") for tag in request.headers.get("If-None-Match", "").split(",")}
     if not tags.isdisjoint({etag, "*"}):
-        return web.Response(status=304, headers={"ETag": etag})
+        return Answer(b"", HTTPStatus.NOT_MODIFIED, {"ETag": etag})
     with reader_of(request, stream) as reader:
         stream, made = await read_at_once(
             request, stream, partial(make_contents, query), partial(has_large_contents, query), reader
@@ -260,7 +262,7 @@ async def read_turns(request: web.Request, query: TurnsQuery) -> web.StreamRespo
 
 
 @ROUTES.add("GET /v1/sessions/{id}/memory", "read", MemoryAccount, codes="session_set_aside")
-async def read_session_memory(request: web.Request) -> web.Response:
+async def read_session_memory(request: web.Request) -> web.StreamResponse:
     """Read what the memory has besides its messages: summaries, what was forgotten, what was carried over."""
     return json_response(await services_of(request).accounts.read(await get_stream(request)))
 

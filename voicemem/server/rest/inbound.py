@@ -19,6 +19,7 @@ from voicemem.security.access import DEFAULT_PROJECT, Gate, Grant
 from voicemem.security.audit import Act, audit
 from voicemem.security.callers import Fact
 from voicemem.security.hook_secrets import check_hooked, find_hooked, new_hook_secret, read_target
+from voicemem.server.http.application import APP, IN_PATH
 from voicemem.server.http.request import DECODING, GRANT, get_stream, json_response, read_body, read_struct, services_of
 from voicemem.server.http.routes import JSON, ResponseSpec, Routes, Tag, optional
 from voicemem.server.rest.webhooks import NewSecret
@@ -94,14 +95,14 @@ class StartAnswered(Struct, frozen=True, rename=ANSWERED):
     "quota_exceeded",
     tag=HOOKS,
 )
-async def take_hook(request: web.Request, query: HookQuery) -> web.Response:
+async def take_hook(request: web.Request, query: HookQuery) -> web.StreamResponse:
     """Take a webhook of another stack's platform; the answer comes once it is on disk.
 
     It must be signed with a secret that the project or the operator has set for this dialect. Without one, a key with
     the scope `ingest` is needed, in `Authorization`. A question at the start of a call is answered within 300 ms with
     what is known of the caller; a key needs the scope `read` for it.
     """
-    name = request.match_info["dialect"]
+    name = request[IN_PATH]["dialect"]
     check_hooked(name)
     body = await read_body(request, MAX_HOOK_BYTES)
     start = start_in(name, body)
@@ -120,23 +121,25 @@ async def take_hook(request: web.Request, query: HookQuery) -> web.Response:
     "unknown_dialect malformed_frame missing_field seq_required quota_exceeded",
     tag=HOOKS,
 )
-async def import_hook(request: web.Request) -> web.Response:
+async def import_hook(request: web.Request) -> web.StreamResponse:
     """Take a webhook that was saved, or made of a call as the platform's API shows it; it is stored once, as any.
 
     The key stands in for a signature.
     """
-    name, grant = request.match_info["dialect"], request[GRANT]
+    name, grant = request[IN_PATH]["dialect"], request[GRANT]
     check_hooked(name)
     body = await read_body(request, MAX_HOOK_BYTES)
     return await record(request, find_hooked(name), body, HookAddress(grant.project, key_id=grant.key_id))
 
 
-async def record(request: web.Request, dialect: Dialect | None, body: bytes, address: HookAddress) -> web.Response:
+async def record(
+    request: web.Request, dialect: Dialect | None, body: bytes, address: HookAddress
+) -> web.StreamResponse:
     if dialect is None:  # its platform only asks
         return json_response(HookTaken(None, 0))
     webhooks = services_of(request).inbound_webhooks
     read = partial(webhooks.read, dialect, body)
-    reduced, caller = await request.app[DECODING].decode(len(body), read, address.project)
+    reduced, caller = await request[APP][DECODING].decode(len(body), read, address.project)
     taken = await webhooks.record(dialect, reduced, address, caller)
     refused = UNSET if taken.refused is None else taken.refused
     return json_response(HookTaken(taken.session_id, taken.stored, refused))
@@ -155,7 +158,7 @@ def start_in(dialect: str, body: bytes) -> CallStart | None:
 
 async def answer_start(
     request: web.Request, query: HookQuery, dialect: str, body: bytes, start: CallStart
-) -> web.Response:
+) -> web.StreamResponse:
     """Answer in time, without what is known where the store is slow or away. Raises `Refused`, and `RateLimited`."""
     services = services_of(request)
     starts, project, user_id = services.call_starts, query.project or DEFAULT_PROJECT, None
@@ -259,21 +262,21 @@ class HookSecretList(Struct, frozen=True):
 
 
 @ROUTES.add("GET /v1/hooks", "admin", HookSecretList, tag=HOOKS)
-async def list_hook_secrets(request: web.Request) -> web.Response:
+async def list_hook_secrets(request: web.Request) -> web.StreamResponse:
     """List the dialects whose webhooks are signed in the project, without the secrets."""
     shown = await services_of(request).hook_secrets.list(request[GRANT].project)
     return json_response(HookSecretList([HookSecret(*one) for one in shown]))
 
 
 @ROUTES.add(f"PUT {HOOK}", "admin", HookSecretSet, optional(NewHookSecret), "invalid_field unknown_dialect", tag=HOOKS)
-async def set_hook_secret(request: web.Request) -> web.Response:
+async def set_hook_secret(request: web.Request) -> web.StreamResponse:
     """Set what signs webhooks of a dialect in the project, or rotate it; for a while the old secret verifies too.
 
     Without a `secret` the service makes one, which the answer shows.
     """
     body = await read_struct(request, NewHookSecret)
     secret = new_hook_secret() if body.secret is UNSET else body.secret
-    project, dialect = request[GRANT].project, request.match_info["dialect"]
+    project, dialect = request[GRANT].project, request[IN_PATH]["dialect"]
     identify = None if body.identify is UNSET else frozenset(body.identify)
     shown = await services_of(request).hook_secrets.set(project, dialect, secret, body.overlap_seconds, identify)
     audit("hook_secret_set", request[GRANT], dialect=dialect)
@@ -281,9 +284,9 @@ async def set_hook_secret(request: web.Request) -> web.Response:
 
 
 @ROUTES.add(f"DELETE {HOOK}", "admin", None, codes="unknown_hook_secret", tag=HOOKS)
-async def remove_hook_secret(request: web.Request) -> web.Response:
+async def remove_hook_secret(request: web.Request) -> web.StreamResponse:
     """Remove what the project has set; without another secret, webhooks of the dialect need a key."""
-    dialect = request.match_info["dialect"]
+    dialect = request[IN_PATH]["dialect"]
     await services_of(request).hook_secrets.remove(request[GRANT].project, dialect)
     audit("hook_secret_removed", request[GRANT], dialect=dialect)
     return web.Response(status=204)
@@ -323,14 +326,14 @@ class ShownObservation(Struct, frozen=True):
     ended_at: int | None
 
 
-def answer(stream: Stream, one: Observation, status: int = 200) -> web.Response:
+def answer(stream: Stream, one: Observation, status: int = 200) -> web.StreamResponse:
     shown = (one.dialect, one.call, one.state, one.reason, one.status, one.connections)
     times = (one.started_ms, one.changed_ms, one.ended_ms)
     return json_response(ShownObservation(stream.id, *shown, *times), status)
 
 
 def audit_observation(request: web.Request, act: Act, one: Observation) -> None:
-    audit(act, request[GRANT], session=request.match_info["id"], dialect=one.dialect, call=one.call)
+    audit(act, request[GRANT], session=request[IN_PATH]["id"], dialect=one.dialect, call=one.call)
 
 
 @ROUTES.add(
@@ -342,7 +345,7 @@ def audit_observation(request: web.Request, act: Act, one: Observation) -> None:
     "too_many_observations",
     tag=OBSERVATIONS,
 )
-async def begin_observation(request: web.Request) -> web.Response:
+async def begin_observation(request: web.Request) -> web.StreamResponse:
     """Observe a call at another stack for this session: the service connects to it, and records what it says.
 
     200 if this call is being observed already. An observation that is over may be begun again.
@@ -360,14 +363,14 @@ async def begin_observation(request: web.Request) -> web.Response:
 
 
 @ROUTES.add(f"GET {OBSERVE}", "admin", ShownObservation, codes="unknown_observation", tag=OBSERVATIONS)
-async def read_observation(request: web.Request) -> web.Response:
+async def read_observation(request: web.Request) -> web.StreamResponse:
     """Show how the observation of this session stands, also when it is over."""
     stream = await get_stream(request)
     return answer(stream, await services_of(request).observers.get(stream))
 
 
 @ROUTES.add(f"DELETE {OBSERVE}", "admin", ShownObservation, codes="unknown_observation", tag=OBSERVATIONS)
-async def stop_observation(request: web.Request) -> web.Response:
+async def stop_observation(request: web.Request) -> web.StreamResponse:
     """Stop observing; the call and the session go on. One that is over stays as it is."""
     stream = await get_stream(request)
     observation = await services_of(request).observers.stop(stream)

@@ -10,6 +10,7 @@ from voicemem.protocol.types import Natural, SessionId, fields_given, fields_of
 from voicemem.security.access import ADMIN_KEY_ID, ANY_SCOPE
 from voicemem.security.audit import audit
 from voicemem.security.session_tokens import MAX_TOKEN_S, USER_MEMORIES
+from voicemem.server.http.application import IN_PATH
 from voicemem.server.http.request import (
     GRANT,
     get_stream,
@@ -93,14 +94,14 @@ def key_view(key: ApiKey) -> ShownKey:
 
 
 @ROUTES.add("GET /v1/keys", "admin", Keys)
-async def list_keys(request: web.Request) -> web.Response:
+async def list_keys(request: web.Request) -> web.StreamResponse:
     """List the keys of the project, revoked ones included, without their secrets."""
     keys = await services_of(request).access.list_keys(request[GRANT].project)
     return json_response(Keys([key_view(key) for key in keys]))
 
 
 @ROUTES.add("POST /v1/keys", "admin", MadeKey, optional(NewKey), "invalid_field text_too_long no_keys", status=201)
-async def create_key(request: web.Request) -> web.Response:
+async def create_key(request: web.Request) -> web.StreamResponse:
     """Create a key of the project; its text is shown only this once.
 
     The first key of a service is made with its command line, since from then on every caller needs one.
@@ -117,9 +118,9 @@ async def create_key(request: web.Request) -> web.Response:
 
 
 @ROUTES.add("PATCH /v1/keys/{key_id}", "admin", ShownKey, optional(ChangedLimits), "invalid_field unknown_key")
-async def change_limits(request: web.Request) -> web.Response:
+async def change_limits(request: web.Request) -> web.StreamResponse:
     """Change the limits of a key of the project. They hold for what comes from then on, and on new connections."""
-    grant, key_id = request[GRANT], request.match_info["key_id"]
+    grant, key_id = request[GRANT], request[IN_PATH]["key_id"]
     given = fields_given(await read_struct(request, ChangedLimits))
     key = await services_of(request).access.change_limits(grant.project, key_id, given)
     audit("key_limits_changed", grant, key=key_id, limits=given)
@@ -127,16 +128,16 @@ async def change_limits(request: web.Request) -> web.Response:
 
 
 @ROUTES.add("DELETE /v1/keys/{key_id}", "admin", None, codes="unknown_key")
-async def revoke_key(request: web.Request) -> web.Response:
+async def revoke_key(request: web.Request) -> web.StreamResponse:
     """Revoke a key of the project: it is refused from now on, and its open connections are closed."""
-    grant, key_id = request[GRANT], request.match_info["key_id"]
+    grant, key_id = request[GRANT], request[IN_PATH]["key_id"]
     await services_of(request).access.revoke_key(grant.project, key_id)
     audit("key_revoked", grant, key=key_id)
     return web.Response(status=204)
 
 
 @ROUTES.add("POST /v1/sessions/{id}/tokens", "admin", MadeToken, optional(NewToken), "no_keys", status=201)
-async def create_token(request: web.Request) -> web.Response:
+async def create_token(request: web.Request) -> web.StreamResponse:
     """Create a session token: it allows events and reading for this session, for some minutes, and no settings.
 
     It is signed with the caller's key, and is revoked together with it.
@@ -162,7 +163,7 @@ class Me(Struct, frozen=True):
 
 
 @ROUTES.add("GET /v1/me", ANY_SCOPE, Me)
-async def read_me(request: web.Request) -> web.Response:
+async def read_me(request: web.Request) -> web.StreamResponse:
     """Read which key this is, of which project, and what it may do."""
     grant, access = request[GRANT], services_of(request).access
     key = None if grant.key_id in (None, ADMIN_KEY_ID) else await access.find_key(str(grant.key_id))

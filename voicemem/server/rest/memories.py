@@ -162,7 +162,7 @@ async def token_reach(request: web.Request) -> TokenReach | None:
     f"{GIVEN_CODES} unknown_session session_erased memory_exists",
     for_tokens=True,
 )
-async def keep_memories(request: web.Request) -> web.Response:
+async def keep_memories(request: web.Request) -> web.StreamResponse:
     """Keep a memory, or several; they are found once this is answered.
 
     What the same owner has in the same words already is not kept twice. One with the `id` of a memory replaces it.
@@ -196,7 +196,7 @@ def given_in(body: JsonObject) -> list[GivenMemory]:
 
 
 @ROUTES.add(f"GET {PATH}", "read", KnownMemory, codes="unknown_memory invalid_field")
-async def read_memory(request: web.Request, query: MemoryQuery) -> web.Response:
+async def read_memory(request: web.Request, query: MemoryQuery) -> web.StreamResponse:
     """Read a memory, and on request the messages that it comes from, as they were heard."""
     long_term, project = services_of(request).long_term, request[GRANT].project
     memory = await long_term.find(project, name_in_path(request, "memory_id"))
@@ -211,7 +211,7 @@ async def read_memory(request: web.Request, query: MemoryQuery) -> web.Response:
     MemoryPatch,
     f"{GIVEN_CODES} unknown_memory unknown_session session_erased memory_exists",
 )
-async def change_memory(request: web.Request) -> web.Response:
+async def change_memory(request: web.Request) -> web.StreamResponse:
     """Change a memory: the fields that are given; null takes a value away. `metadata` is replaced as a whole."""
     services, grant, patch = services_of(request), request[GRANT], await read_struct(request, MemoryPatch)
     services.limits.count_events(grant.caller, 1, len(await read_body(request)))
@@ -220,7 +220,7 @@ async def change_memory(request: web.Request) -> web.Response:
 
 
 @ROUTES.add(f"DELETE {PATH}", "ingest", None, codes="unknown_memory invalid_field", for_tokens=True)
-async def remove_memory(request: web.Request) -> web.Response:
+async def remove_memory(request: web.Request) -> web.StreamResponse:
     """Remove a memory: no one can read or find it any more, and its text leaves the store."""
     long_term, project, id = services_of(request).long_term, request[GRANT].project, name_in_path(request, "memory_id")
     reach, memory = await token_reach(request), await long_term.find(project, id)
@@ -259,7 +259,7 @@ async def answer_page(request: web.Request, query: MemoriesQuery, **conditions: 
 
 
 @ROUTES.add("POST /v1/users/{user_id}/memories/forget", "admin", ForgottenMemories, ForgetMemories, "missing_field")
-async def forget_user_memories(request: web.Request) -> web.Response:
+async def forget_user_memories(request: web.Request) -> web.StreamResponse:
     """Forget memories of a user for good: no one can read or find them any more, and their texts leave the store.
 
     What was heard stays in the sessions that it comes from.
@@ -275,7 +275,7 @@ async def forget_user_memories(request: web.Request) -> web.Response:
 @ROUTES.add(
     "POST /v1/memories/search", "read", FoundMemories, MemorySearch, "invalid_field invalid_cursor", for_tokens=True
 )
-async def search_memories(request: web.Request) -> web.Response:
+async def search_memories(request: web.Request) -> web.StreamResponse:
     """Search what was heard and what is remembered in the project, of a user or of one session, by words.
 
     Each message is shown as it was heard, and each memory with all it says and the place that it comes from. The best
@@ -297,7 +297,7 @@ async def search_memories(request: web.Request) -> web.Response:
     status=202,
     keys_only=True,
 )
-async def extract_memories(request: web.Request) -> web.Response:
+async def extract_memories(request: web.Request) -> web.StreamResponse:
     """Make memories of what was heard in a session since the last time, without waiting for a pause or its end.
 
     It happens in the background: the statistics of the session say how far it is.

@@ -26,7 +26,7 @@ ROUTES = Routes()
 @ROUTES.add(
     "POST /v1/sessions/{id}/forget", "ingest", Forgot, ForgetRequest, "missing_field unknown_turn session_set_aside"
 )
-async def forget_messages(request: web.Request) -> web.Response:
+async def forget_messages(request: web.Request) -> web.StreamResponse:
     """Forget messages: they are left out of every context, and stay in the history.
 
     Forget all up to `through_turn`, all but the newest `keep_last`, or everything, which an empty object means too.
@@ -49,7 +49,7 @@ async def forget_messages(request: web.Request) -> web.Response:
     "missing_field text_too_long reserved_metadata session_ended session_erased seq_required session_set_aside "
     "quota_exceeded",
 )
-async def add_messages(request: web.Request) -> web.Response:
+async def add_messages(request: web.Request) -> web.StreamResponse:
     """Add a message or a tool trace, or a list of them, all or none; the answer comes once they are on disk."""
     stream = await get_stream(request)
     services, grant = services_of(request), request[GRANT]
@@ -71,7 +71,7 @@ async def read_messages(request: web.Request) -> list[Added]:
 
 
 @ROUTES.add("GET /v1/sessions/{id}/stats", "read", Statistics, codes="session_set_aside")
-async def read_statistics(request: web.Request) -> web.Response:
+async def read_statistics(request: web.Request) -> web.StreamResponse:
     """Read what can be counted in a session: messages, turns, interruptions, tokens, latencies, tools.
 
     It changes nothing: neither is anything carried over, nor does a summary start because of it.

@@ -11,6 +11,7 @@ from prometheus_client import Gauge
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.protocol.types import JsonObject
 from voicemem.security.access import DEFAULT_PROJECT
+from voicemem.server.http.application import APP
 from voicemem.server.http.request import GAUGES, GRANT, OPENAPI_DOCUMENT, json_response, services_of
 from voicemem.server.http.routes import JSON, Routes
 from voicemem.server.rest.asyncapi import asyncapi_json
@@ -48,7 +49,7 @@ class Readiness(Health, frozen=True):
 
 
 @ROUTES.add("GET /livez", None, Health)
-async def livez(_: web.Request) -> web.Response:
+async def livez(_: web.Request) -> web.StreamResponse:
     """Check that the process answers.
 
     The store is not asked, so that its outage does not make an orchestrator restart every process.
@@ -57,7 +58,7 @@ async def livez(_: web.Request) -> web.Response:
 
 
 @ROUTES.add("GET /readyz", None, Readiness, codes="draining store_unavailable")
-async def readyz(request: web.Request) -> web.Response:
+async def readyz(request: web.Request) -> web.StreamResponse:
     """Check that the process should get traffic: the store can be written, and the service is not draining.
 
     So it is when the last commit succeeded; with PostgreSQL, on each of the process's connections.
@@ -77,19 +78,19 @@ async def readyz(request: web.Request) -> web.Response:
 
 
 @ROUTES.add("GET /asyncapi.json", None, JsonObject)
-async def asyncapi(_: web.Request) -> web.Response:
+async def asyncapi(_: web.Request) -> web.StreamResponse:
     """The AsyncAPI 3.0 document of the websocket ingest: its frames and their answers."""
     return web.Response(body=await asyncio.to_thread(asyncapi_json), content_type=JSON)
 
 
 @ROUTES.add("GET /openapi.json", None, JsonObject)
-async def openapi(request: web.Request) -> web.Response:
+async def openapi(request: web.Request) -> web.StreamResponse:
     """This document, OpenAPI 3.1."""
-    return web.Response(body=await asyncio.to_thread(request.app[OPENAPI_DOCUMENT]), content_type=JSON)
+    return web.Response(body=await asyncio.to_thread(request[APP][OPENAPI_DOCUMENT]), content_type=JSON)
 
 
 @ROUTES.add("GET /metrics", "read", {"text/plain": str}, outlives_store=True)
-async def metrics(request: web.Request) -> web.Response:
+async def metrics(request: web.Request) -> web.StreamResponse:
     """Read the metrics of the service, in Prometheus' text format.
 
     They are of all projects together, so the key must be of the project `default`, which is the operator's. While the
@@ -99,7 +100,7 @@ async def metrics(request: web.Request) -> web.Response:
     if request[GRANT].project != DEFAULT_PROJECT:
         raise Refused("forbidden", "Metrics are of all projects; they need a key of the project default.")
     services = services_of(request)
-    await request.app[GAUGES].refresh()
+    await request[APP][GAUGES].refresh()
     body = await asyncio.to_thread(services.telemetry.metrics.render)
     return web.Response(body=body, headers={"Content-Type": TEXT_FORMAT})
 
@@ -193,7 +194,7 @@ class OperationsReport(Struct, frozen=True):
 
 
 @ROUTES.add("GET /v1/operations", "read", OperationsReport)
-async def read_operations(request: web.Request) -> web.Response:
+async def read_operations(request: web.Request) -> web.StreamResponse:
     """Read how things go now: rates, latencies, what waits and what fails."""
     project, services = request[GRANT].project, services_of(request)
     ready = services.store.healthy and not services.draining.is_set()
@@ -224,7 +225,7 @@ def is_failing(endpoint: Endpoint) -> bool:
 
 
 async def service_figures(request: web.Request) -> ServiceFigures:
-    services, gauges = services_of(request), request.app[GAUGES]
+    services, gauges = services_of(request), request[APP][GAUGES]
     metrics, recent = services.telemetry.metrics, services.recent
     await gauges.refresh()
     pending, due = value(metrics.outbox_pending), value(metrics.outbox_due)

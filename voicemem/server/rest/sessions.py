@@ -357,7 +357,7 @@ class SessionPage(Struct, frozen=True):
     optional(MergePatch(NewSession)),
     f"{CONFIG_CODES} session_exists session_erased quota_exceeded",
 )
-async def create_session(request: web.Request) -> web.Response:
+async def create_session(request: web.Request) -> web.StreamResponse:
     """Create a session from its configuration.
 
     The answer is 200 if it exists with the same configuration, and 409 if it exists with another one.
@@ -427,7 +427,7 @@ async def within_reach(request: web.Request, query: SessionsQuery) -> SessionsQu
 
 
 @ROUTES.add("GET /v1/sessions/{id}", "read", SessionInfo)
-async def read_session(request: web.Request) -> web.Response:
+async def read_session(request: web.Request) -> web.StreamResponse:
     """Read a session's state and configuration."""
     stream = await get_stream(request)
     return json_response(info_of(stream, await services_of(request).read_models.quarantined.find(stream.key)))
@@ -441,7 +441,7 @@ async def read_session(request: web.Request) -> web.Response:
     f"{CONFIG_CODES} session_ended user_conflict user_erased quota_exceeded",
     keys_only=True,
 )
-async def change_session(request: web.Request) -> web.Response:
+async def change_session(request: web.Request) -> web.StreamResponse:
     """Change the configuration with a merge patch (RFC 7396); null removes a setting.
 
     After the end only `labels` and `recording` can change, and `user_id` be set once where none was: by `admin`, or
@@ -467,7 +467,7 @@ async def require_creator(request: web.Request, stream: Stream) -> None:
 
 
 @ROUTES.add("POST /v1/sessions/{id}/end", "ingest", SessionInfo, optional(Ending), "text_too_long")
-async def end_session(request: web.Request) -> web.Response:
+async def end_session(request: web.Request) -> web.StreamResponse:
     """End a session and close it at once; one that is already closed stays as it is."""
     stream = await get_stream(request)
     ending = await read_struct(request, Ending)
@@ -479,7 +479,7 @@ async def end_session(request: web.Request) -> web.Response:
 
 
 @ROUTES.add("POST /v1/sessions/{id}/refold", "admin", SessionInfo, codes="session_set_aside")
-async def refold_session(request: web.Request) -> web.Response:
+async def refold_session(request: web.Request) -> web.StreamResponse:
     """Make the memory from the whole journal again; one that was quarantined is there again if it succeeds.
 
     Webhooks that have waited for it are sent then.
@@ -493,7 +493,7 @@ async def refold_session(request: web.Request) -> web.Response:
 
 
 @ROUTES.add("DELETE /v1/sessions/{id}", "admin", None)
-async def erase_session(request: web.Request) -> web.Response:
+async def erase_session(request: web.Request) -> web.StreamResponse:
     """Erase a session: nothing of it can be read any more, and its id cannot be used again."""
     stream = await get_stream(request)
     services = services_of(request)

@@ -40,7 +40,7 @@ class ExportQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @ROUTES.add("GET /v1/users/{user_id}/sessions", "read", SessionPage, codes="invalid_cursor")
-async def list_user_sessions(request: web.Request, query: UserSessionsQuery) -> web.Response:
+async def list_user_sessions(request: web.Request, query: UserSessionsQuery) -> web.StreamResponse:
     """List the sessions of a user in the project, the newest first."""
     conditions = session_filter(request, query, user_id=name_in_path(request, "user_id"))
     page, cursor = await services_of(request).sessions.list(conditions, query.cursor)
@@ -75,7 +75,7 @@ class LinkedUser(Struct, frozen=True):
 
 
 @ROUTES.add("DELETE /v1/users/{user_id}", "admin", {200: ResponseSpec({JSON: LinkedUser}), 204: ResponseSpec()})
-async def erase_user_memory(request: web.Request, query: EraseQuery) -> web.Response:
+async def erase_user_memory(request: web.Request, query: EraseQuery) -> web.StreamResponse:
     """Erase a user: the document, memories, and all sessions with this `user_id`. Nothing of them can be read any more.
 
     Where another id of the same person is left, the answer names it.
@@ -100,7 +100,7 @@ class Link(Struct, frozen=True):
 
 
 @ROUTES.add("PUT /v1/users/{user_id}/same-as", "admin", Link, SameAs, "user_conflict quota_exceeded")
-async def link_users(request: web.Request) -> web.Response:
+async def link_users(request: web.Request) -> web.StreamResponse:
     """Make two ids one person's: what is read, searched, listed or exported of either is then of both.
 
     An id has at most one other. What is written stays with the id that it was written for.
@@ -114,7 +114,7 @@ async def link_users(request: web.Request) -> web.Response:
 
 
 @ROUTES.add("DELETE /v1/users/{user_id}/same-as", "admin", None)
-async def unlink_user(request: web.Request) -> web.Response:
+async def unlink_user(request: web.Request) -> web.StreamResponse:
     """Remove the link of an id, from either of the two; an id without one stays as it is."""
     services, grant, user_id = services_of(request), request[GRANT], name_in_path(request, "user_id")
     if await services.store.users.unlink(grant.project, user_id, services.runtime.clock()):

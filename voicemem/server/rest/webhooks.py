@@ -12,6 +12,7 @@ from voicemem.errors import Refused
 from voicemem.protocol.codec import check_text
 from voicemem.protocol.types import JsonObject, fields_given, matching
 from voicemem.security.audit import Act, audit
+from voicemem.server.http.application import IN_PATH
 from voicemem.server.http.request import GRANT, SESSION_ID, json_response, read_struct, services_of
 from voicemem.server.http.routes import Routes, optional
 from voicemem.store.deliveries import EndpointCounts
@@ -139,7 +140,7 @@ def origin_of(url: str) -> str:
 
 async def answer(
     request: web.Request, endpoint: Endpoint, status: int = 200, with_secret: bool = False
-) -> web.Response:
+) -> web.StreamResponse:
     counts = EndpointCounts()
     if status != HTTPStatus.CREATED:  # of a new one there are none, and its secret is shown only now: nothing may fail
         counts = (await services_of(request).webhooks.counts_of_day([endpoint]))[endpoint.key]
@@ -150,7 +151,7 @@ async def answer(
 
 def endpoint_of(request: web.Request) -> tuple[str, str]:
     """Return the caller's project and the id of the endpoint that the path names. Raises `Refused`."""
-    endpoint_id = request.match_info["id"]
+    endpoint_id = request[IN_PATH]["id"]
     if not SESSION_ID.match(endpoint_id):
         raise Refused("invalid_field", "An id is 1 to 128 characters of A-Za-z0-9._:-.")
     return request[GRANT].project, endpoint_id
@@ -182,7 +183,7 @@ def audit_endpoint(request: web.Request, act: Act, endpoint_id: str | None, **mo
     status=201,
     id_field="id",
 )
-async def create_webhook(request: web.Request) -> web.Response:
+async def create_webhook(request: web.Request) -> web.StreamResponse:
     """Create an endpoint that is notified of the project's sessions. The answer shows its secret."""
     values = checked_fields(await read_struct(request, NewWebhook))
     disabled = {"disabled_ms": None} if values.pop("enabled") else {"disabled_ms": 0, "disabled_reason": "request"}
@@ -193,7 +194,7 @@ async def create_webhook(request: web.Request) -> web.Response:
 
 
 @ROUTES.add("GET /v1/webhooks", "admin", WebhookList)
-async def list_webhooks(request: web.Request) -> web.Response:
+async def list_webhooks(request: web.Request) -> web.StreamResponse:
     """List the endpoints of the project; for `default`, the operator's comes first."""
     webhooks = services_of(request).webhooks
     endpoints = await webhooks.list(request[GRANT].project)
@@ -202,14 +203,14 @@ async def list_webhooks(request: web.Request) -> web.Response:
 
 
 @ROUTES.add(f"GET {ENDPOINT_PATH}", "admin", Webhook, codes=UNKNOWN_ENDPOINT)
-async def read_webhook(request: web.Request) -> web.Response:
+async def read_webhook(request: web.Request) -> web.StreamResponse:
     """Read an endpoint, and whether it works."""
     endpoint = await services_of(request).webhooks.get(*endpoint_of(request))
     return await answer(request, endpoint)
 
 
 @ROUTES.add(f"PATCH {ENDPOINT_PATH}", "admin", Webhook, optional(WebhookChange), f"{ENDPOINT_CODES} {UNKNOWN_ENDPOINT}")
-async def change_webhook(request: web.Request) -> web.Response:
+async def change_webhook(request: web.Request) -> web.StreamResponse:
     """Change an endpoint, disable it or enable it. When it is disabled, its pending deliveries become failed."""
     changes = checked_fields(await read_struct(request, WebhookChange))
     enabled = changes.pop("enabled", None)
@@ -219,15 +220,15 @@ async def change_webhook(request: web.Request) -> web.Response:
 
 
 @ROUTES.add(f"DELETE {ENDPOINT_PATH}", "admin", None, codes=UNKNOWN_ENDPOINT)
-async def delete_webhook(request: web.Request) -> web.Response:
+async def delete_webhook(request: web.Request) -> web.StreamResponse:
     """Delete an endpoint, with its secret and its deliveries."""
     await services_of(request).webhooks.delete(*endpoint_of(request))
-    audit_endpoint(request, "webhook_deleted", request.match_info["id"])
+    audit_endpoint(request, "webhook_deleted", request[IN_PATH]["id"])
     return web.Response(status=HTTPStatus.NO_CONTENT)
 
 
 @ROUTES.add(f"POST {ENDPOINT_PATH}/rotate-secret", "admin", WebhookWithSecret, optional(NewSecret), UNKNOWN_ENDPOINT)
-async def rotate_secret(request: web.Request) -> web.Response:
+async def rotate_secret(request: web.Request) -> web.StreamResponse:
     """Give an endpoint a new secret, which the answer shows; for a while the old one also signs."""
     body = await read_struct(request, NewSecret)
     secret = None if body.secret is UNSET else body.secret
@@ -239,11 +240,11 @@ async def rotate_secret(request: web.Request) -> web.Response:
 
 
 @ROUTES.add(f"POST {ENDPOINT_PATH}/test", "admin", CheckResults, codes=UNKNOWN_ENDPOINT)
-async def check_webhook(request: web.Request) -> web.Response:
+async def check_webhook(request: web.Request) -> web.StreamResponse:
     """Send Agora's test callback for each event type now, and report the answers."""
     results = []
     for event_type, sent in await services_of(request).webhooks.send_health_checks(*endpoint_of(request)):
         passed = sent.status is not None and sent.status // 100 == 2
         results.append(CheckResult(event_type, passed, sent.duration_ms, sent.status, sent.error, sent.excerpt))
-    audit_endpoint(request, "webhook_tested", request.match_info["id"])
+    audit_endpoint(request, "webhook_tested", request[IN_PATH]["id"])
     return json_response(CheckResults(all(result.passed for result in results), results))

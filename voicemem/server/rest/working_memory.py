@@ -20,6 +20,7 @@ from voicemem.memory.working_memory import (
 )
 from voicemem.protocol.events import MemoryData
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
+from voicemem.server.http.application import IN_PATH
 from voicemem.server.http.openapi import id_of
 from voicemem.server.http.request import (
     GRANT,
@@ -114,16 +115,16 @@ class ToolMessage(Struct, frozen=True):
     content: str
 
 
-async def apply_to_document(request: web.Request, owner: DocumentOwner, change: DocumentChange) -> web.Response:
+async def apply_to_document(request: web.Request, owner: DocumentOwner, change: DocumentChange) -> web.StreamResponse:
     """Change a document; the answer shows it if the key may read it."""
     view = await services_of(request).working_memory.change(owner, change, expected_versions(request))
-    if request[GRANT].allows("read", request.match_info.get("id")):
+    if request[GRANT].allows("read", request[IN_PATH].get("id")):
         return document_response(view)
     document = UpdatedDocument(version=view.version, updated_at=view.updated_ms)
     return json_response(document, headers={"ETag": f'"{view.version}"'})
 
 
-def document_response(view: DocumentView) -> web.Response:
+def document_response(view: DocumentView) -> web.StreamResponse:
     form = view.form.format, view.form.template, view.form.schema
     document = WorkingMemoryDocument(view.owner.scope, *form, view.content, view.version, view.updated_ms)
     return json_response(document, headers={"ETag": f'"{view.version}"'})
@@ -142,20 +143,20 @@ def expected_versions(request: web.Request) -> Collection[int] | None:
 
 
 async def owner_of(request: web.Request) -> DocumentOwner:
-    if "user_id" in request.match_info:
+    if "user_id" in request[IN_PATH]:
         return DocumentOwner("user", request[GRANT].project, name_in_path(request, "user_id"))
     return owner_of_session(await get_stream(request))
 
 
 @ROUTES.add(f"GET {PATH}", "read", WorkingMemoryDocument, codes=f"{READ_CODES} unknown_version", headers=("ETag",))
-async def read_working_memory(request: web.Request, query: VersionQuery) -> web.Response:
+async def read_working_memory(request: web.Request, query: VersionQuery) -> web.StreamResponse:
     """Read the document, as it is now or at a version."""
     owner = await owner_of(request)
     return document_response(await services_of(request).working_memory.read_document(owner, query.version))
 
 
 @ROUTES.add(f"GET {PATH}/versions", "read", DocumentVersions, codes=READ_CODES)
-async def list_working_memory_versions(request: web.Request, query: VersionsQuery) -> web.Response:
+async def list_working_memory_versions(request: web.Request, query: VersionsQuery) -> web.StreamResponse:
     """List the versions of the document and the operations that made them, the newest first."""
     owner = await owner_of(request)
     versions = await services_of(request).working_memory.versions(owner, query.before, query.limit)
@@ -163,7 +164,7 @@ async def list_working_memory_versions(request: web.Request, query: VersionsQuer
 
 
 @ROUTES.add(f"PUT {PATH}", "ingest", Written, ReplacedDocument, f"{WRITE_CODES} missing_field", headers=("ETag",))
-async def replace_working_memory(request: web.Request) -> web.Response:
+async def replace_working_memory(request: web.Request) -> web.StreamResponse:
     """Replace the content of the document, its form, or both."""
     owner = await owner_of(request)
     body = await read_struct(request, ReplacedDocument)
@@ -182,7 +183,7 @@ async def replace_working_memory(request: web.Request) -> web.Response:
 
 
 @ROUTES.add(f"PATCH {PATH}", "ingest", Written, AppendedDocument, WRITE_CODES, headers=("ETag",))
-async def append_working_memory(request: web.Request) -> web.Response:
+async def append_working_memory(request: web.Request) -> web.StreamResponse:
     """Add to the document: objects are merged deeply, new items are added to arrays, a text is appended."""
     owner = await owner_of(request)
     body = await read_struct(request, AppendedDocument)
@@ -190,48 +191,48 @@ async def append_working_memory(request: web.Request) -> web.Response:
 
 
 @ROUTES.add(f"DELETE {PATH}", "ingest", Written, codes=WRITE_CODES, headers=("ETag",))
-async def clear_working_memory(request: web.Request) -> web.Response:
+async def clear_working_memory(request: web.Request) -> web.StreamResponse:
     """Empty the document. Its versions and its form stay."""
     return await apply_to_document(request, await owner_of(request), DocumentChange("clear"))
 
 
 @ROUTES.add(f"GET {PATH}/tools", "read", Tools, codes=READ_CODES)
-async def list_working_memory_tools(request: web.Request) -> web.Response:
+async def list_working_memory_tools(request: web.Request) -> web.StreamResponse:
     """List the tools with which an LLM works on the document, in OpenAI's form."""
     owner = await owner_of(request)
     return json_response(Tools(await services_of(request).working_memory.tool_definitions(owner)))
 
 
 @ROUTES.add(f"POST {PATH}/tools", "ingest", ToolMessage, ChatToolCall, READ_CODES)
-async def call_working_memory_tool(request: web.Request) -> web.Response:
+async def call_working_memory_tool(request: web.Request) -> web.StreamResponse:
     """Execute a tool call on the document, and answer it. The LLM is told of its errors in the answer."""
     owner = await owner_of(request)
     tool_call = await read_struct(request, ChatToolCall)
     if tool_call.function.name == GET_TOOL:
-        request[GRANT].require("read", request.match_info.get("id"))
+        request[GRANT].require("read", request[IN_PATH].get("id"))
     message = await services_of(request).working_memory.execute_tool(owner, tool_call)
     return json_response(msgspec.convert(message, ToolMessage))
 
 
 @ROUTES.add(f"GET {DATA_PATH}", "read", JsonObject, codes="session_set_aside")
-async def read_data(request: web.Request) -> web.Response:
+async def read_data(request: web.Request) -> web.StreamResponse:
     """Read the data of the session: any JSON object of the caller's."""
     return json_response(await services_of(request).working_memory.data(await get_stream(request)))
 
 
 @ROUTES.add(f"PUT {DATA_PATH}", "ingest", JsonObject, optional(JsonObject), "session_set_aside quota_exceeded")
-async def replace_data(request: web.Request) -> web.Response:
+async def replace_data(request: web.Request) -> web.StreamResponse:
     """Replace the session's data with an object."""
     return await apply_to_data(request, MemoryData(operation="replace", content=await read_object(request)))
 
 
 @ROUTES.add(f"PATCH {DATA_PATH}", "ingest", JsonObject, optional(JsonObject), "session_set_aside quota_exceeded")
-async def change_data(request: web.Request) -> web.Response:
+async def change_data(request: web.Request) -> web.StreamResponse:
     """Change the session's data with a merge patch (RFC 7396); null removes a field."""
     return await apply_to_data(request, MemoryData(operation="patch", content=await read_object(request)))
 
 
-async def apply_to_data(request: web.Request, event: MemoryData) -> web.Response:
+async def apply_to_data(request: web.Request, event: MemoryData) -> web.StreamResponse:
     return json_response(await services_of(request).working_memory.change_data(await get_stream(request), event))
 
 

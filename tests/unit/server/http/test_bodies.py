@@ -7,21 +7,23 @@ import gc
 from collections.abc import AsyncIterator
 from weakref import WeakValueDictionary
 
-from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
 from voicemem.security.access import Grant
+from voicemem.server.http.application import APP, Application
 from voicemem.server.http.request import BODIES, GRANT, LARGE_BODIES, LARGE_BODY_BYTES, receive_body
+from voicemem.telemetry import Telemetry
+from voicemem.telemetry.metrics import Metrics, Tracer
 
 
 class Upload:
     """A large body, whose rest comes when `rest` is set."""
 
-    def __init__(self, app: web.Application, project: str) -> None:
+    def __init__(self, app: Application, project: str) -> None:
         self.rest = asyncio.Event()
         self.is_read_on = False
-        self.request = make_mocked_request("POST", "/", app=app, payload=self)  # type: ignore[arg-type]
-        self.request[GRANT] = Grant(project, ())
+        self.request = make_mocked_request("POST", "/", payload=self)  # type: ignore[arg-type]
+        self.request[APP], self.request[GRANT] = app, Grant(project, ())
         self.task = asyncio.create_task(receive_body(self.request, 4 * LARGE_BODY_BYTES, 60.0))
 
     async def iter_any(self) -> AsyncIterator[bytes]:
@@ -32,7 +34,7 @@ class Upload:
 
 async def test_a_project_has_some_slots_and_no_others() -> None:
     """Further bodies of the project wait, and those of no other one; nothing is kept of a project that holds none."""
-    app = web.Application()
+    app = Application(Telemetry(Metrics(), Tracer()))
     app[BODIES] = WeakValueDictionary()
     first = [Upload(app, "one") for _ in range(LARGE_BODIES)]
     late, other = Upload(app, "one"), Upload(app, "other")

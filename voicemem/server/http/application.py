@@ -1,0 +1,225 @@
+"""The HTTP application: finds the handler of a request and answers it, with one function around every route.
+
+It stands on aiohttp's low-level server, without aiohttp's own router, middlewares and signals: where the answer is at
+hand, these cost more than everything else.
+"""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
+
+from aiohttp import web
+
+from voicemem.errors import CODES, VoicememError
+from voicemem.protocol.types import MAX_FRAME_BYTES
+from voicemem.server.http.connections import answer_expect, connection_of
+from voicemem.server.http.problems import SERVER, Handler, headers_of, problem_response
+from voicemem.telemetry import Telemetry
+from voicemem.telemetry.metrics import METHODS
+
+T = TypeVar("T")
+LOG, FAULTS = logging.getLogger("voicemem.requests"), logging.getLogger("voicemem")
+INGEST_ELSEWHERE = "This is the port of the REST API; websockets have a port of their own (--ingest)."
+REST_OF_PATH = ":.+"
+"""After the name of a placeholder, which then takes all segments that are left."""
+Finish = Callable[[web.Request, web.StreamResponse], Awaitable[None]]
+"""Adds to an answer that is about to be sent."""
+
+
+class Endpoint(NamedTuple):
+    """A path with its handlers by method; `names` are those of its placeholders."""
+
+    path: str
+    names: tuple[str, ...]
+    handlers: dict[str, Handler]
+
+
+class Segment:
+    """One place in the tree of paths: the segments that may follow there, and the path that ends there."""
+
+    __slots__ = ("endpoint", "literal", "placeholder", "rest")
+
+    def __init__(self) -> None:
+        self.literal: dict[str, Segment] = {}
+        self.placeholder: Segment | None = None
+        self.rest: Segment | None = None
+        self.endpoint: Endpoint | None = None
+
+    def add(self, path: str) -> Endpoint:
+        """Return the endpoint of a path, which `{name}` segments make a pattern."""
+        place, names = self, list[str]()
+        for part in path.split("/"):
+            if not part.startswith("{"):
+                place = place.literal.setdefault(part, Segment())
+                continue
+            names.append(part[1:-1].removesuffix(REST_OF_PATH))
+            if part[1:-1].endswith(REST_OF_PATH):
+                place.rest = place = place.rest or Segment()
+            else:
+                place.placeholder = place = place.placeholder or Segment()
+        place.endpoint = place.endpoint or Endpoint(path, tuple(names), {})
+        return place.endpoint
+
+    def match(self, parts: list[str], at: int, method: str, found: list[Endpoint]) -> tuple[Endpoint, list[str]] | None:
+        """Return the endpoint of the segments from `at` on that takes a method, and what stands for placeholders.
+
+        Literal segments go first. Those that do not take the method are added to `found`.
+        """
+        if at == len(parts):
+            return self.matched([], method, found)
+        part = parts[at]
+        literal = self.literal.get(part)
+        if literal is not None and (match := literal.match(parts, at + 1, method, found)) is not None:
+            return match
+        if self.placeholder is not None and part:
+            match = self.placeholder.match(parts, at + 1, method, found)
+            if match is not None:
+                match[1].insert(0, part)
+                return match
+        return None if self.rest is None else self.rest.matched(["/".join(parts[at:])], method, found)
+
+    def matched(self, values: list[str], method: str, found: list[Endpoint]) -> tuple[Endpoint, list[str]] | None:
+        if self.endpoint is None:
+            return None
+        if method in self.endpoint.handlers:
+            return self.endpoint, values
+        found.append(self.endpoint)
+        return None
+
+
+class Application:
+    """The routes of a port, and what their handlers share."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self.metrics, self.tracer = telemetry
+        self.root = Segment()
+        self.shared: dict[web.AppKey[Any], Any] = {}
+        self.finishing: dict[str, Finish] = {}
+        """By the first segment of a path."""
+
+    def __getitem__(self, key: web.AppKey[T]) -> T:
+        value: T = self.shared[key]
+        return value
+
+    def __setitem__(self, key: web.AppKey[T], value: T) -> None:
+        self.shared[key] = value
+
+    def add_route(self, method: str, path: str, handler: Handler) -> None:
+        """Serve a path, whose placeholders are whole segments, such as `/v1/sessions/{id}`."""
+        self.root.add(path).handlers[method] = handler
+
+    def served(self) -> Iterator[tuple[str, str]]:
+        """The method and path of each route."""
+        places = [self.root]
+        while places:
+            place = places.pop()
+            places += [*place.literal.values(), *filter(None, (place.placeholder, place.rest))]
+            if place.endpoint is not None:
+                yield from ((method, place.endpoint.path) for method in place.endpoint.handlers)
+
+    def server(self) -> web.Server:
+        """The server of the running event loop."""
+
+        def make(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.Request:
+            return web.Request(
+                message, payload, protocol, writer, task, task.get_loop(), client_max_size=MAX_FRAME_BYTES
+            )
+
+        return web.Server(self.answer, request_factory=make)  # type: ignore[arg-type]  # requests are `web.Request`
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Answer a request, and make metrics, a span and a log line of it."""
+        began, connection = time.monotonic(), connection_of(request)
+        method = request.method if request.method in METHODS else "other"
+        parts = request.rel_url.path_safe.split("/")
+        found: list[Endpoint] = []
+        match = self.root.match(parts, 0, request.method, found)
+        route = "none" if match is None else match[0].path  # without ids, which may not appear in metrics
+        request[APP] = self
+        status = 499  # the caller has hung up, as in nginx
+        connection.requests += 1
+        connection.working = True
+        attributes = {"http.request.method": method, "http.route": route}
+        origins = [self.tracer.origin(request.headers)]
+        with self.tracer.span(f"{method} {route}", "server", attributes, origins) as span:
+            try:
+                try:
+                    response = await self.handle(request, match, found)
+                except Exception as error:  # the outermost edge
+                    response = answer_error(request, error)
+                if not response.prepared:
+                    await self.finish(request, response)
+                status = response.status
+                if status >= 500:
+                    span.fail(str(status))
+                return response
+            finally:
+                connection.working = False
+                seconds = time.monotonic() - began
+                span.set_attribute("http.response.status_code", status)
+                self.metrics.observe_request(method, route, status, seconds)
+                if LOG.isEnabledFor(logging.DEBUG):
+                    fields = {"method": method, "route": route, "status": status, "ms": round(seconds * 1000, 1)}
+                    LOG.debug("%s %s %d", method, route, status, extra=fields)
+
+    async def handle(
+        self, request: web.Request, match: tuple[Endpoint, list[str]] | None, found: list[Endpoint]
+    ) -> web.StreamResponse:
+        if "Expect" in request.headers and (refusal := await answer_expect(request)) is not None:
+            return refusal
+        if match is None:
+            return not_served(request, found)
+        endpoint, values = match
+        if any("%" in value for value in values):  # of what is encoded, these two are left
+            values = [value.replace("%2F", "/").replace("%25", "%") for value in values]
+        request[IN_PATH] = dict(zip(endpoint.names, values, strict=True))
+        return await endpoint.handlers[request.method](request)
+
+    async def finish(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Add what every answer has, before its head is sent."""
+        response.headers["Server"] = SERVER
+        if self.finishing:
+            finish = self.finishing.get(request.rel_url.path_safe.lstrip("/").partition("/")[0])
+            if finish is not None:
+                await finish(request, response)
+
+
+APP = web.RequestKey("app", Application)
+IN_PATH: web.RequestKey[dict[str, str]] = web.RequestKey("path", dict)
+"""What stands in the path for its placeholders, by their names."""
+
+
+async def begin(request: web.Request, response: web.StreamResponse) -> None:
+    """Send the head of an answer whose body follows."""
+    await request[APP].finish(request, response)
+    await response.prepare(request)
+
+
+def not_served(request: web.Request, found: list[Endpoint]) -> web.StreamResponse:
+    if found:
+        # A path may stand as it is, though it could be the id in another one.
+        one = found[:1] if not found[0].names else found
+        allowed = ", ".join(sorted({method for endpoint in one for method in endpoint.handlers}))
+        return problem_response("method_not_allowed", f"The path takes {allowed}.", {"Allow": allowed})
+    detail = INGEST_ELSEWHERE if request.path == "/v1/ingest" else CODES["not_found"].sentence
+    return problem_response("not_found", detail)
+
+
+async def with_problems(handler: Handler, request: web.Request) -> web.StreamResponse:
+    """Turn whatever a handler raises into a problem document."""
+    try:
+        return await handler(request)
+    except Exception as error:
+        return answer_error(request, error)
+
+
+def answer_error(request: web.Request, error: Exception) -> web.Response:
+    """The problem document of what a handler has raised; callers never see a traceback."""
+    if isinstance(error, VoicememError):
+        return problem_response(error.code, error.detail, headers_of(error))
+    if isinstance(error, TimeoutError):
+        return problem_response("timeout", "The request's body did not arrive in time.", {"Connection": "close"})
+    # The caller gets a plain 500, the operator the traceback.
+    FAULTS.error("%s request failed", request.method, exc_info=error)
+    return problem_response("internal", CODES["internal"].sentence)
