@@ -5,15 +5,24 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from voicemem.config.context import ContextConfig, overlay, settle_recall
 from voicemem.config.session import MaxHistory, MemoryFrom, SessionConfig, parse_config
-from voicemem.context.formats import CUSTOM, RequestFormat, json_text, request_body, stands_before, system_text
+from voicemem.context.formats import (
+    CUSTOM,
+    RequestFormat,
+    json_text,
+    request_body,
+    shows_contents,
+    stands_before,
+    system_text,
+)
 from voicemem.context.policies import (
     Choice,
     Policies,
@@ -92,6 +101,10 @@ class ContextSelection(NamedTuple):
     tools: Sequence[ToolUse]
     """The tool uses to show: those of the turns that are shown, and all of the turn under way."""
     counter: TokenCounter
+    encoded: Callable[[], list[bytes]]
+    """Gives role and content of the chosen messages as JSON, but for blank ones; valid until the memory changes."""
+    characters: int
+    """Of all messages in `history` together."""
     document_messages: tuple[JsonObject, ...] = ()
     """System messages with what is not part of the conversation: working memory, data."""
     recalled_message: JsonObject | None = None
@@ -228,6 +241,7 @@ def select_from(
         LOG.error(message, memory_config.policy, session_id, exc_info=error)
         memory_config, policy, choice = ContextConfig(), recent, recent.choose(remembered)
     messages = chosen_messages(remembered, choice)
+    chosen = chosen_indexes(indexes, choice.kept)
     is_cut = bool(remembered.messages) and (not choice.kept or indexes[choice.kept[0]] > 0)
     return ContextSelection(
         history=read_model.current_messages(),
@@ -241,6 +255,8 @@ def select_from(
         messages=messages,
         tools=chosen_tools(remembered, choice, messages, is_cut, counter),
         counter=counter,
+        encoded=partial(read_model.encoded_contents, chosen),
+        characters=read_model.characters,
         document_messages=make_document_messages(read_model.state, session_config, user_documents, options.data),
         recalled_message=None if recalled is None else recalled.message,
         tool_uses=answered_uses,
@@ -288,6 +304,11 @@ def chosen_messages(remembered: Remembered, choice: Choice) -> Sequence[Message]
     if isinstance(choice.kept, range):
         return remembered.messages[choice.kept.start : choice.kept.stop]
     return [remembered.messages[index] for index in choice.kept]
+
+
+def chosen_indexes(indexes: Sequence[int], kept: Sequence[int]) -> Sequence[int]:
+    """The indexes in the history of the chosen ones of its remembered messages."""
+    return indexes[kept.start : kept.stop] if isinstance(kept, range) else [indexes[place] for place in kept]
 
 
 def chosen_tools(
@@ -343,10 +364,12 @@ def render_body(
     options: ContextOptions,
     instructions: Sequence[JsonObject] = (),
     said: Message | None = None,
+    as_json: bool = False,
 ) -> JsonObject:
     """The body; of a peek also `carried`, null, while what is carried over is not put together.
 
-    `instructions` stand behind the session's own system messages; what has just been `said`, behind the memory.
+    `instructions` stand behind the session's own system messages; what has just been `said`, behind the memory. With
+    `as_json`, for a body that is only encoded, messages that are shown as they are may be one piece of JSON.
     """
     session_config, llm = selection.session_config, selection.session_config.llm
     own = selection.system_messages
@@ -363,8 +386,14 @@ def render_body(
         tools=options.tools,
         fields=options.fields,
     )
-    messages = selection.messages if said is None else [*selection.messages, said]
-    body = request_body(messages, selection.tools, format)
+    more = () if said is None else (said,)
+    if as_json and shows_contents(format, selection.tools):
+        body = request_body((), (), format)
+        texts = selection.encoded()
+        body["messages"] += [Raw(b",".join(texts))] if texts else []
+        body["messages"] += request_body(more, (), RequestFormat())["messages"]
+    else:
+        body = request_body([*selection.messages, *more] if more else selection.messages, selection.tools, format)
     return body | {"carried": None} if selection.carries_later else body
 
 

@@ -72,6 +72,9 @@ def request_body(messages: Sequence[Message], tools: Sequence[ToolUse], format: 
     The body shares dicts with the messages and the format, so it must not be changed.
     """
     style, is_custom = STYLES[format.style], format.vendor == CUSTOM
+    if shows_contents(format, tools):
+        said = [{"role": one.role, "content": one.content} for one in messages if one.content.strip()]
+        return with_fields({"messages": [*shown_instructions(format), *said]}, format)
     memory = enriched(messages, format.enrich)
     parts = interleave(memory, tools if format.tools else ())
     fields = custom_fields if is_custom or format.fields else None
@@ -80,11 +83,27 @@ def request_body(messages: Sequence[Message], tools: Sequence[ToolUse], format: 
         shown = alternate_roles(shown)
     if format.alternate and not style.alternates:
         shown = with_readable_arguments(words_before_calls(shown))
-    is_one = format.system == "one" and not is_custom
-    body = style.conversation(shown, join_instructions(format.system_messages) if is_one else format.system_messages)
+    body = style.conversation(shown, shown_instructions(format))
     if is_custom:
         newest = {"turn_id": memory[-1].turn_id, "timestamp": memory[-1].timestamp} if memory else {}
         body |= newest | {"interruptable": format.interruptable}
+    return with_fields(body, format)
+
+
+def shows_contents(format: RequestFormat, tools: Sequence[ToolUse]) -> bool:
+    """True if the body has each message that is not blank as it is, with its role and content alone."""
+    changed = format.enrich or format.alternate or format.fields or (format.tools and tools)
+    return format.style == "openai" and format.vendor != CUSTOM and not changed
+
+
+def shown_instructions(format: RequestFormat) -> Sequence[dict[str, Any]]:
+    is_one = format.system == "one" and format.vendor != CUSTOM
+    return join_instructions(format.system_messages) if is_one else format.system_messages
+
+
+def with_fields(body: dict[str, Any], format: RequestFormat) -> dict[str, Any]:
+    """The body with the model and the other parameters of its request."""
+    style, is_custom = STYLES[format.style], format.vendor == CUSTOM
     model = format.model or format.params.get("model")
     if model:
         body["model"] = model

@@ -95,9 +95,9 @@ async def test_large_histories_are_made_off_the_loop(serve: Serve, monkeypatch: 
     on_loop: list[bool] = []
     encode_messages, messages = ReadModel.encode_messages, ReadModel.messages
 
-    def noted_encoding(read_model: ReadModel, fields: MessageFields = "full") -> bytes:
+    def noted_encoding(read_model: ReadModel, fields: MessageFields = "full", first: int = 0) -> bytes:
         on_loop.append(threading.current_thread() is threading.main_thread())
-        return encode_messages(read_model, fields)
+        return encode_messages(read_model, fields, first)
 
     def noted_messages(read_model: ReadModel, unfinished: bool = False) -> list[Message]:
         on_loop.append(threading.current_thread() is threading.main_thread())

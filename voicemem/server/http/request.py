@@ -297,8 +297,14 @@ async def answer_as(grant: Grant, request: web.Request, route: Route[Any]) -> we
     """Answer a caller who may do this, when the project's turn comes."""
     authenticated(request)
     request[GRANT] = grant
-    await request[APP][FAIR_QUEUE].enter_for_round(grant.project)
+    if route.takes_turn:
+        await take_turn(request)
     return await call_handler(request, route)
+
+
+async def take_turn(request: web.Request) -> None:
+    """Wait until it is the turn of the caller's project to begin some work."""
+    await request[APP][FAIR_QUEUE].enter_for_round(request[GRANT].project)
 
 
 async def call_handler(request: web.Request, route: Route[Any]) -> web.StreamResponse:

@@ -121,6 +121,8 @@ class Route(NamedTuple, Generic[Q]):
     """True if no session token may use it, not even one of the session that the path names."""
     outlives_store: bool = False
     """True if it answers while the store is away: then the last known answer says whether callers need a key."""
+    takes_turn: bool = True
+    """False if the handler itself waits for its project's turn, with `take_turn`, where the answer is not at hand."""
     about: str = ""
     """The operation's summary and description; by default the handler's docstring."""
     wrap: Callable[[problems.Handler], problems.Handler] | None = None

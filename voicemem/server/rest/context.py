@@ -120,14 +120,17 @@ async def read_context(request: web.Request, query: ContextQuery) -> web.StreamR
 
     async def make() -> tuple[JsonObject, int]:
         selection = await select_context(services.read_models, services.policies, stream, options, services.recall)
-        body = render_body(selection, options)
+        size = selection.characters
+        if size > LARGE_CHARACTERS:
+            size = sum(len(message.content) for message in selection.messages)
+        body = render_body(selection, options, as_json=size <= LARGE_CHARACTERS)
+        services.read_models.charge_kept(stream.key)
         if query.usage:
             if query.at is not None or query.at_turn is not None:
                 summary = settled_state(selection)
             else:
                 summary = services.summaries.summary_state(stream, selection, query.peek)
             body |= msgspec.to_builtins(usage_of(selection, summary))
-        size = sum(len(message.content) for message in selection.messages)
         return body, size if size > LARGE_CHARACTERS else 0
 
     with reader_of(request, stream) as reader:

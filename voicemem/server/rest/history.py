@@ -1,9 +1,11 @@
 """Reading a memory: its history, its turns, and what it has besides messages; and the call as a document."""
 
 import hashlib
-from collections.abc import Callable, Iterable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from http import HTTPStatus
+from operator import attrgetter
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -31,6 +33,7 @@ from voicemem.server.http.request import (
     services_of,
     session_filter,
     stream_body,
+    take_turn,
 )
 from voicemem.server.http.routes import JSON, JSON_LINES, ResponseSpec, Routes, Tag
 from voicemem.sessions.lifecycle import StateName
@@ -72,12 +75,6 @@ class History(SessionMemory, frozen=True):
     """A memory, with its messages in the order of the phone call."""
 
     contents: list[Message]
-
-
-class EncodedHistory(SessionMemory, frozen=True):
-    """A whole memory whose messages are already JSON."""
-
-    contents: Raw
 
 
 class StandardHistory(SessionMemory, frozen=True):
@@ -157,6 +154,7 @@ class Turns(Struct, frozen=True):
     "read",
     {200: ResponseSpec({JSON: History | StandardHistory}, headers=("ETag",)), 304: ResponseSpec(headers=("ETag",))},
     codes="session_set_aside",
+    takes_turn=False,
 )
 async def read_history(request: web.Request, query: HistoryQuery) -> web.StreamResponse:
     """Read the memory, during the phone call and after it: all of it, unless the query says otherwise."""
@@ -169,15 +167,27 @@ async def read_history(request: web.Request, query: HistoryQuery) -> web.StreamR
     tags = {tag.strip().removeprefix("W/") for tag in request.headers.get("If-None-Match", "").split(",")}
     if not tags.isdisjoint({etag, "*"}):
         return Answer(b"", HTTPStatus.NOT_MODIFIED, {"ETag": etag})
+    read_model = services.read_models.find_ready(stream)
+    if read_model is not None and read_model.position == stream.position and is_at_hand(query, read_model):
+        return whole_history(stream, make_contents(query, read_model), etag)
+    await take_turn(request)
     with reader_of(request, stream) as reader:
         stream, made = await read_at_once(
             request, stream, partial(make_contents, query), partial(has_large_contents, query), reader
         )
-        head = stream.id, stream.state, stream.started_ms, stream.ended_ms, stream.position
         if isinstance(made, bytes):
-            return json_response(EncodedHistory(*head, Raw(made)), headers={"ETag": etag})
-        history = asdict(SessionMemory(*head)) | {"contents": iter(made.parts)}
+            return whole_history(stream, made, etag)
+        history = asdict(memory_of(stream)) | {"contents": iter(made.parts)}
         return await answer_in_parts(request, {"Content-Type": JSON, "ETag": etag}, object_parts(history))
+
+
+def whole_history(stream: Stream, contents: bytes, etag: str) -> Answer:
+    head = msgspec.json.encode(memory_of(stream))
+    return Answer(b'%b,"contents":%b}' % (head[:-1], contents), headers={"ETag": etag})
+
+
+def memory_of(stream: Stream) -> SessionMemory:
+    return SessionMemory(stream.id, stream.state, stream.started_ms, stream.ended_ms, stream.position)
 
 
 class Large(NamedTuple):
@@ -215,30 +225,37 @@ async def read_at_once(
 
 def make_contents(query: HistoryQuery, read_model: ReadModel) -> bytes | Large:
     """The messages that a query selects, as JSON if they are not large."""
-    if is_whole(query) and not read_model.has_large_answer:
-        return read_model.encode_messages(query.fields)
-    is_own = query.open or is_whole(query)  # it is sent in pieces, while the memory changes
-    messages = read_model.messages(unfinished=query.open) if is_own else read_model.current_messages()
-    if query.after_turn is not None:
-        messages = [message for message in messages if message.turn_id > query.after_turn]
-    if query.limit is not None:
-        messages = messages[-query.limit :]
+    if not (query.open or read_model.has_large_answer):
+        return read_model.encode_messages(query.fields, first_shown(query, read_model.current_messages()))
+    messages = read_model.messages(unfinished=query.open)  # a list of its own: it is sent while the memory changes
+    messages = messages[first_shown(query, messages) :]
     shown = messages if query.fields == "full" else [Spoken(message.role, message.content) for message in messages]
     if read_model.has_large_answer:
         return Large(shown, sum(len(message.content) for message in messages))
     return msgspec.json.encode(shown)
 
 
-def is_whole(query: HistoryQuery) -> bool:
-    return not query.open and query.after_turn is None and query.limit is None
+def first_shown(query: HistoryQuery, messages: Sequence[Message]) -> int:
+    """The index of the first message that a query selects."""
+    first = 0
+    if query.after_turn is not None:
+        first = bisect_right(messages, query.after_turn, key=attrgetter("turn_id"))
+    return first if query.limit is None else max(first, len(messages) - query.limit)
+
+
+def is_at_hand(query: HistoryQuery, read_model: ReadModel) -> bool:
+    """True if all messages that a query selects were encoded before."""
+    if query.open or read_model.has_large_answer:
+        return False
+    return read_model.has_encoded(query.fields, first_shown(query, read_model.all_messages))
 
 
 def has_large_contents(query: HistoryQuery, read_model: ReadModel) -> bool:
-    if is_whole(query):
-        return read_model.has_large_answer or read_model.has_large_encoding(query.fields)
-    if query.open or query.after_turn is not None or query.limit is None or query.limit > LARGE_ROWS:
+    if query.open:
         return read_model.is_large
-    return read_model.has_large_messages
+    if read_model.has_large_answer:
+        return query.limit is None or query.limit > LARGE_ROWS
+    return read_model.has_large_encoding(query.fields, first_shown(query, read_model.current_messages()))
 
 
 @ROUTES.add("GET /v1/sessions/{id}/turns", "read", Turns, codes="session_set_aside")

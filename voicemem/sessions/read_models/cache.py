@@ -123,7 +123,22 @@ class ReadModelCache:
 
         It is valid until the caller awaits. Raises `SessionQuarantined`, `StoreUnavailable`.
         """
-        return await self.prepare_cached(stream, with_messages=True)
+        return self.find_ready(stream) or await self.prepare_cached(stream, with_messages=True)
+
+    def find_ready(self, stream: Stream) -> ReadModel | None:
+        """The read model of a session if nothing has to be done before it is read; valid until the caller awaits."""
+        read_model = self.cached.get(stream.key)
+        if read_model is None or self.is_full or not is_ready(read_model, stream.position, with_messages=True):
+            return None
+        if read_model.position - read_model.saved_position >= SNAPSHOT_EVERY:
+            return None
+        self.keep(stream.key, stream.project)
+        if stream.state == "ended":
+            self.ended[stream.key] = None
+            self.ended.move_to_end(stream.key)
+        else:
+            self.ended.pop(stream.key, None)
+        return read_model
 
     async def get_state(self, stream: Stream) -> State:
         """The fold state alone, where no messages are needed; valid until the caller awaits. Raises as `get`."""
@@ -139,10 +154,14 @@ class ReadModelCache:
         while True:
             read_model = await self.get(stream)
             if not is_large(read_model):
-                return make(read_model)
+                made = make(read_model)
+                self.charge(stream.key, read_model)
+                return made
             async with read_model.lock:
                 if self.cached.get(stream.key) is read_model and read_model.unpacked is not None:
-                    return await self.perform(stream.key, read_model, partial(make, read_model), off_loop=True)
+                    made = await self.perform(stream.key, read_model, partial(make, read_model), off_loop=True)
+                    self.charge(stream.key, read_model)
+                    return made
 
     async def compute_as_of(
         self,
@@ -432,8 +451,16 @@ class ReadModelCache:
         return self.budget.memories > self.budget.room_for_memories or len(self.cached) > self.capacity
 
     def charge(self, key: int, read_model: ReadModel) -> None:
-        if self.cached.get(key) is read_model:
+        """Count what a read model takes now, if it is the one that is kept."""
+        counted = read_model.charged, read_model.charged_packed
+        if self.cached.get(key) is read_model and counted != (read_model.weight, read_model.unpacked is None):
             self.recharge(read_model, read_model.weight)
+
+    def charge_kept(self, key: int) -> None:
+        """Count what the read model of a session takes, after something was made of it that it keeps."""
+        read_model = self.cached.get(key)
+        if read_model is not None:
+            self.charge(key, read_model)
 
     def recharge(self, read_model: ReadModel, weight: int) -> None:
         for change in -read_model.charged, weight:

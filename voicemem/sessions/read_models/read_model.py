@@ -6,9 +6,9 @@ import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import islice, zip_longest
 from sys import getsizeof
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import msgspec
 
@@ -31,6 +31,8 @@ LARGE_ROWS, LARGE_BYTES = 200, 64 * 1024
 """Work on more entries or bytes than these is done off the event loop."""
 ENCODED_AT_ONCE = 256 * 1024
 """Characters of messages that are made JSON on the event loop."""
+ENCODED_BYTES = 48
+"""Bytes of a message that is kept as JSON, beyond its text."""
 LARGE_ANSWER_BYTES = 2 * 1024 * 1024
 """Bytes of a journal from which on answers are made and sent in pieces."""
 PACKED_BYTES, EMPTY_BYTES, FIGURES_BYTES = 1_400, 3_500, 200
@@ -47,14 +49,6 @@ MessageFields = Literal["full", "standard"]
 """All fields of a message, or its role and content alone."""
 
 
-class EncodedTurns(NamedTuple):
-    """The messages of the first turns as a JSON array; the messages of a turn that is over are encoded once."""
-
-    text: bytes
-    ends: list[int]
-    """The offset at which each of these turns ends in `text`."""
-
-
 class ReadModel:
     """One session's fold state, and its messages as they were last made.
 
@@ -64,10 +58,13 @@ class ReadModel:
 
     __slots__ = (
         "all_messages",
+        "blank_messages",
+        "characters",
         "charged",
         "charged_packed",
         "counted",
         "encoded",
+        "encoded_bytes",
         "figures",
         "folded_bytes",
         "known_position",
@@ -111,8 +108,14 @@ class ReadModel:
         """The number of tokens of each joined message, by the name of the counter; -1 where it was not counted yet."""
         self.turn_starts: dict[int, int] = {}
         """The index of each turn's first message among the joined ones."""
-        self.encoded: dict[MessageFields, EncodedTurns] = {}
-        """The messages as JSON, with the fields for which they were asked."""
+        self.encoded: dict[MessageFields, list[bytes]] = {}
+        """Each message as JSON, with the fields for which it was asked; empty where it was not encoded yet."""
+        self.blank_messages: list[int] = []
+        """The indexes of joined messages without a word, which few contexts show."""
+        self.characters = 0
+        """Of all joined messages together."""
+        self.encoded_bytes = 0
+        """About how many bytes the messages as JSON take."""
         self.folded_bytes = 0
         """About how many bytes of the journal were folded; what it takes in memory grows in proportion."""
         self.ratio = 1.0
@@ -159,7 +162,7 @@ class ReadModel:
         figures = 0 if self.figures is None else FIGURES_BYTES + len(self.figures.figures)
         if self.unpacked is None:
             return PACKED_BYTES + len(self.packed) + figures
-        return EMPTY_BYTES + int(self.ratio * self.folded_bytes) + figures
+        return EMPTY_BYTES + int(self.ratio * self.folded_bytes) + self.encoded_bytes + figures
 
     @property
     def has_grown(self) -> bool:
@@ -169,7 +172,7 @@ class ReadModel:
         """Look at what it takes in memory, which takes up to a few milliseconds."""
         made = self.turn_messages, self.times, self.token_counts, self.turn_starts, self.turn_changes
         sample = SAMPLE if self.folded_bytes > LARGE_BYTES else SMALL_SAMPLE
-        taken = weigh(sample, self.state, *made, *chain.from_iterable(self.encoded.values()))
+        taken = weigh(sample, self.state, *made)
         taken += getsizeof(self.all_messages)  # the messages in it are those of the turns
         self.ratio = max(0, taken - EMPTY_BYTES) / max(1, self.folded_bytes)
         self.weighed_bytes = self.folded_bytes
@@ -186,21 +189,19 @@ class ReadModel:
             or self.slow_refresh
         )
 
-    def has_large_encoding(self, fields: MessageFields) -> bool:
-        missing = self.state.turn_numbers[len(self.encoded[fields].ends) if fields in self.encoded else 0 :]
-        if len(missing) > LARGE_ROWS:
-            return True
-        made = chain.from_iterable(self.turn_messages.get(number, ()) for number in missing)
-        return sum(len(message.content) for message in made) > ENCODED_AT_ONCE
+    def has_large_encoding(self, fields: MessageFields, first: int = 0) -> bool:
+        """True if much has to be encoded before the messages from an index on are at hand."""
+        if self.has_encoded(fields, first):
+            return False
+        known = self.encoded.get(fields, ())
+        shown = zip_longest(self.all_messages[first:], known[first:], fillvalue=b"")
+        missing = [message for message, text in shown if not text]
+        return len(missing) > LARGE_ROWS or sum(len(message.content) for message in missing) > ENCODED_AT_ONCE
 
     @property
     def has_large_answer(self) -> bool:
         """True if its messages as JSON are not to be in memory at once."""
         return self.folded_bytes > LARGE_ANSWER_BYTES
-
-    @property
-    def has_large_messages(self) -> bool:
-        return self.folded_bytes > 32 * LARGE_BYTES
 
     def pack(self) -> None:
         """Replace the state and everything made from it by a compressed snapshot."""
@@ -211,7 +212,7 @@ class ReadModel:
         self.packed_position, self.packed, self.unpacked = self.position, packed, None
         self.turn_messages, self.times, self.all_messages, self.turn_starts = {}, {}, [], {}
         self.token_counts, self.turn_changes = {}, None
-        self.encoded = {}
+        self.encoded, self.encoded_bytes, self.blank_messages, self.characters = {}, 0, [], 0
         self.made_position = self.made_bytes = 0
 
     def restore(self, state: State) -> None:
@@ -264,30 +265,44 @@ class ReadModel:
             pair for n in self.state.turn_numbers for pair in zip(self.turn_messages[n], self.times[n], strict=True)
         ]
 
-    def encode_messages(self, fields: MessageFields = "full") -> bytes:
-        """The messages as a JSON array. Turns that did not change since the last time are not encoded again."""
+    def encoded_messages(self, fields: MessageFields, indexes: Sequence[int]) -> list[bytes]:
+        """The messages at these indexes as JSON, each of which is encoded once; valid as `current_messages` are."""
         self.refresh()
-        encoded = self.encoded.get(fields) or EncodedTurns(b"[]", [])
-        missing = self.state.turn_numbers[len(encoded.ends) :]
-        if missing:
-            ends = encoded.ends.copy()
-            pieces = [encoded.text[: ends[-1] if ends else 1]]
-            end = len(pieces[0])
-            for number in missing:
+        known = self.encoded.setdefault(fields, [])
+        known += [b""] * (len(self.all_messages) - len(known))
+        texts = choose_from(known, indexes)
+        if all(texts):
+            return texts
+        for index in indexes:
+            if not known[index]:
                 check_budget()
-                messages = self.turn_messages[number]
-                piece = msgspec.json.encode(messages if fields == "full" else list(map(spoken, messages)))[1:-1]
-                pieces.append(b"," + piece if piece and end > 1 else piece)
-                end += len(pieces[-1])
-                ends.append(end)
-            encoded = self.encoded[fields] = EncodedTurns(b"".join((*pieces, b"]")), ends)
-        return encoded.text
+                message = self.all_messages[index]
+                known[index] = msgspec.json.encode(message if fields == "full" else spoken(message))
+                self.encoded_bytes += len(known[index]) + ENCODED_BYTES
+        return choose_from(known, indexes)
+
+    def encoded_contents(self, indexes: Sequence[int]) -> list[bytes]:
+        """Role and content of the messages at these indexes as JSON, but for blank ones."""
+        texts = self.encoded_messages("standard", indexes)
+        if not self.blank_messages:
+            return texts
+        blank = set(self.blank_messages)
+        return [text for index, text in zip(indexes, texts, strict=True) if index not in blank]
+
+    def encode_messages(self, fields: MessageFields = "full", first: int = 0) -> bytes:
+        """The messages from an index on as a JSON array."""
+        texts = self.encoded_messages(fields, range(first, len(self.current_messages())))
+        return b"[%b]" % b",".join(texts)
+
+    def has_encoded(self, fields: MessageFields, first: int) -> bool:
+        """True if all messages from an index on are at hand as JSON."""
+        known = self.encoded.get(fields, ())
+        return len(known) == len(self.all_messages) and not self.state.dirty_turns and all(known[first:])
 
     def refresh(self) -> None:
         """Make the messages of the turns that have changed, and join all messages again from the first of these on.
 
-        Mostly the last turn has changed, so everything before it stays: messages, token counts, and the text of
-        `encode_messages`, which is cut where the first changed turn begins.
+        Mostly the last turn has changed, so everything before it stays: messages, token counts, and messages as JSON.
         """
         state = self.state
         if not state.dirty_turns:
@@ -304,15 +319,23 @@ class ReadModel:
         place = bisect_left(state.turn_numbers, min(state.dirty_turns))
         state.dirty_turns.clear()
         before = state.turn_numbers[place - 1] if place else None
-        for encoded in self.encoded.values():
-            del encoded.ends[place:]
         unchanged = 0 if before is None else self.turn_starts[before] + len(self.turn_messages[before])
+        self.characters -= sum(len(message.content) for message in self.all_messages[unchanged:])
         del self.all_messages[unchanged:]
         for known in self.token_counts.values():
             del known[unchanged:]
+        for texts in self.encoded.values():
+            self.encoded_bytes -= sum(len(text) + ENCODED_BYTES for text in texts[unchanged:] if text)
+            del texts[unchanged:]
+        while self.blank_messages and self.blank_messages[-1] >= unchanged:
+            self.blank_messages.pop()
         for number in state.turn_numbers[place:]:
             self.turn_starts[number] = len(self.all_messages)
             self.all_messages += self.turn_messages[number]
+        for index, message in enumerate(self.all_messages[unchanged:], unchanged):
+            self.characters += len(message.content)
+            if not message.content.strip():
+                self.blank_messages.append(index)
         self.made_position, self.made_bytes = state.position, self.folded_bytes
         self.slow_refresh = took_long(time.thread_time() - began, dirty)
 
@@ -346,6 +369,10 @@ class ReadModel:
 
     def tool_uses(self) -> list[ToolUse]:
         return history.tool_uses(self.state)
+
+
+def choose_from(texts: list[bytes], indexes: Sequence[int]) -> list[bytes]:
+    return texts[indexes.start : indexes.stop] if isinstance(indexes, range) else [texts[index] for index in indexes]
 
 
 def spoken(message: Message) -> dict[str, str]:
