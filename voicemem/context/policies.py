@@ -184,13 +184,14 @@ def turns_backwards(remembered: Remembered, since: int = 0, tool_count: int | No
 
     With `tool_count`, only the first so many tool calls count.
     """
-    messages, tools = remembered.messages, remembered.tools
+    messages, tools, tokens = remembered.messages, remembered.tools, remembered.tokens
     begin, tool = len(messages), len(tools) if tool_count is None else tool_count
     while begin > since:
-        turn, cost = messages[begin - 1].turn_id, 0
+        begin -= 1
+        turn, cost = messages[begin].turn_id, tokens(begin)
         while begin > since and messages[begin - 1].turn_id == turn:
             begin -= 1
-            cost += remembered.tokens(begin)
+            cost += tokens(begin)
         # Tool calls of a turn without messages are paid for by the next older turn; those before all messages by the
         # first one.
         while tool and (begin == 0 or tools[tool - 1].turn_id >= turn):

@@ -87,6 +87,8 @@ class Hints(NamedTuple):
 
 def find_meeting(known: Sequence[Message], spoken: Sequence[Spoken], hints: Hints) -> Meeting:
     """The newest message that the memory and a request share."""
+    if len(spoken) == 1 and spoken[0].role == "user" and hints.ends_with_words and not hints.may_repeat:
+        return Meeting()  # all that it has are words that are new
     return Comparison(known, spoken, hints).meeting() if known and spoken else Meeting()
 
 

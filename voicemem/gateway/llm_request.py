@@ -31,6 +31,9 @@ from voicemem.telemetry.metrics import Span
 from voicemem.transcript.messages import WANTED_BACK
 from voicemem.transcript.state import State
 
+GATHER_S = 0.05
+"""How long the events of a reply gather between two commits: each costs as much as all the rest of a token."""
+
 
 class ReplyWriter:
     """Writes the events of a reply in order, in the background: the stream to the caller does not wait for the disk."""
@@ -44,6 +47,8 @@ class ReplyWriter:
         self.lease = lease
         self.pending: list[ProducedEvent] = []
         self.task: asyncio.Task[None] | None = None
+        self.awaited = asyncio.Event()
+        """Set while someone waits until everything is written."""
         self.is_incomplete = False
         """True if an event could not be stored; a later event may make up for it."""
         self.refused: Refused | None = None
@@ -51,7 +56,7 @@ class ReplyWriter:
         """The error that kept the last events from being stored."""
 
     def add(self, *events: ProducedEvent) -> None:
-        """Write events, together with all others that are waiting when the current commit is done."""
+        """Write events, together with all others that have gathered since the last commit."""
         self.pending += events
         if self.task is None:
             self.task = asyncio.create_task(self.run())
@@ -70,13 +75,19 @@ class ReplyWriter:
                     self.error, self.is_incomplete = error, True
                     if isinstance(error, Refused):
                         self.refused = error
+                if not self.awaited.is_set():
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(GATHER_S):
+                            await self.awaited.wait()
         finally:
             self.task = None
 
     async def flush(self) -> None:
         """Wait until everything is written; that happens even if the caller is cancelled."""
+        self.awaited.set()
         while self.task is not None:
             await asyncio.shield(self.task)
+        self.awaited.clear()
 
 
 async def record(
@@ -277,7 +288,8 @@ class LlmRequest:
         if error.why not in REFUSED_STATUSES or self.alternated is None:
             return False
         refused, self.body, self.alternated = self.body, self.alternated(), None
-        self.is_alternated = bool(refused["messages"] != self.body["messages"])
+        encode = msgspec.json.encode  # what is JSON already is in one of them at most
+        self.is_alternated = encode(refused["messages"]) != encode(self.body["messages"])
         return self.is_alternated
 
     async def complete(self) -> bytes:
@@ -392,7 +404,9 @@ class LlmRequest:
         """
         self.is_ended = True
         refuses_parts = error.why in REFUSED_STATUSES and any(
-            has_other_parts(message["content"]) for message in self.body["messages"] if message["role"] == "user"
+            has_other_parts(message["content"])
+            for message in self.body["messages"]
+            if isinstance(message, dict) and message["role"] == "user"
         )
         text = self.failure_message if self.failure_message.strip() and not refuses_parts else None
         item = self.item or self.reserve_item(None)

@@ -22,7 +22,13 @@ from voicemem.context.policies import Policies
 from voicemem.context.recall import Recall
 from voicemem.documents.document import TOOL_NAMES
 from voicemem.errors import Refused, SessionQuarantined, StoreUnavailable
-from voicemem.gateway.chat_request import ChatTurn, build_llm_request, caller_tool_names, with_images
+from voicemem.gateway.chat_request import (
+    ChatTurn,
+    build_llm_request,
+    caller_tool_names,
+    has_other_parts,
+    with_images,
+)
 from voicemem.gateway.llm_request import (
     GatewayDeps,
     LlmRequest,
@@ -189,7 +195,11 @@ class Gateway:
         elif alternate and not (selection.messages or selection.tools):  # the agent speaks first
             said = Message("user", CALL_STARTED, prepared.turn_id, self.clock(), {})
         options = structs.replace(options, alternate=alternate)
-        body = with_images(render_body(selection, options, chat_turn.instructions, said), chat_turn.messages)
+        has_images = any(one.role == "user" and has_other_parts(one.content) for one in chat_turn.messages)
+        body = render_body(selection, options, chat_turn.instructions, said, as_json=not has_images)
+        self.read_models.charge_kept(prepared.stream.key)
+        if has_images:
+            body = with_images(body, chat_turn.messages)
         is_custom = selection.session_config.llm.vendor == CUSTOM
         body = build_llm_request(body, chat_turn, prepared.endpoint.model, is_custom)
         if tools:

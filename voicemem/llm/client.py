@@ -149,8 +149,11 @@ class Deadline:
     async def bound(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """Yield the pieces until the deadline. Raises `LlmFailed`."""
         while True:
-            async with self.timeout():  # never around a `yield`, where it would end what the reader does
-                piece = await anext(pieces, None)
+            try:
+                async with asyncio.timeout_at(self.at):  # not around the `yield`: it would end what the reader does
+                    piece = await anext(pieces, None)
+            except TimeoutError:
+                raise LlmFailed("timeout") from None
             if piece is None:
                 return
             if self.loop.time() > self.at:  # everything came at once, so nothing was waited for

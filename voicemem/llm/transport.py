@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import aiohttp
 import httpx2
+import msgspec
 from openai import APIConnectionError, APIStatusError, AsyncOpenAI, AsyncStream, Omit, OpenAIError
 
 from voicemem.errors import LlmFailed
@@ -77,7 +78,7 @@ class OpenAiTransport:
             if body is None:
                 response = await self.openai.get(endpoint.request_url, **streamed)
             else:
-                response = await self.openai.post(endpoint.request_url, body=body, **streamed)
+                response = await self.openai.post(endpoint.request_url, content=msgspec.json.encode(body), **streamed)
         except APIStatusError as error:
             await error.response.aclose()
             raise LlmFailed(error.status_code) from None

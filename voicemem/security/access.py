@@ -12,6 +12,7 @@ import hmac
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -297,6 +298,17 @@ def bearer_token(authorization: str | None) -> str | None:
     return token.strip()
 
 
+@lru_cache(64)
+def check_local(host: str | None, origin: str | None) -> None:
+    """Check that both name this machine. Raises `Refused` (`foreign_host`, `foreign_origin`)."""
+    match = HOST.match(host or "")
+    if match is None or not is_loopback(match[1]):
+        raise Refused("foreign_host")
+    match = ORIGIN.match(origin or "")
+    if origin is not None and (match is None or not is_loopback(match[1])):  # such as null
+        raise Refused("foreign_origin")
+
+
 GrantHolder = Callable[[str | None], Awaitable[Grant]]
 """Finds the grant of a key or token. Raises `Refused` (`unauthorized`, `token_expired`)."""
 
@@ -325,15 +337,9 @@ class Gate:
         Without `ask_store` the last known answer about keys is used. Raises `Refused` (`foreign_host`,
         `foreign_origin`).
         """
-        needed = await self.access.needs_key() if ask_store else self.access.has_seen_key
-        if needed or self.open_to_all:
-            return needed
-        match = HOST.match(host or "")
-        if match is None or not is_loopback(match[1]):
-            raise Refused("foreign_host")
-        match = ORIGIN.match(origin or "")
-        if origin is not None and (match is None or not is_loopback(match[1])):  # such as null
-            raise Refused("foreign_origin")
+        needed = self.access.has_seen_key or (ask_store and await self.access.needs_key())
+        if not (needed or self.open_to_all):
+            check_local(host, origin)
         return needed
 
     async def grant(self, authorization: str | None, needed: bool, address: str | None = None) -> Grant:

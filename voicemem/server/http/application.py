@@ -4,6 +4,7 @@ It stands on aiohttp's low-level server, without aiohttp's own router, middlewar
 hand, these cost more than everything else.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -121,10 +122,10 @@ class Application:
     def server(self) -> web.Server:
         """The server of the running event loop."""
 
+        loop = asyncio.get_running_loop()
+
         def make(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.Request:
-            return web.Request(
-                message, payload, protocol, writer, task, task.get_loop(), client_max_size=MAX_FRAME_BYTES
-            )
+            return web.Request(message, payload, protocol, writer, task, loop, client_max_size=MAX_FRAME_BYTES)
 
         return web.Server(self.answer, request_factory=make)  # type: ignore[arg-type]  # requests are `web.Request`
 
@@ -132,9 +133,8 @@ class Application:
         """Answer a request, and make metrics, a span and a log line of it."""
         began, connection = time.monotonic(), connection_of(request)
         method = request.method if request.method in METHODS else "other"
-        parts = request.rel_url.path_safe.split("/")
-        found: list[Endpoint] = []
-        match = self.root.match(parts, 0, request.method, found)
+        path, found = request.rel_url.path_safe, list[Endpoint]()
+        match = self.root.match(path.split("/"), 0, request.method, found)
         route = "none" if match is None else match[0].path  # without ids, which may not appear in metrics
         request[APP] = self
         status = 499  # the caller has hung up, as in nginx
@@ -145,11 +145,19 @@ class Application:
         with self.tracer.span(f"{method} {route}", "server", attributes, origins) as span:
             try:
                 try:
-                    response = await self.handle(request, match, found)
+                    refusal = await answer_expect(request) if "Expect" in request.headers else None
+                    if refusal is not None:
+                        response = refusal
+                    elif match is None:
+                        response = not_served(request, found)
+                    else:
+                        response = await self.handle(request, *match)
                 except Exception as error:  # the outermost edge
                     response = answer_error(request, error)
                 if not response.prepared:
-                    await self.finish(request, response)
+                    response.headers["Server"] = SERVER
+                    if (finish := self.finish_of(path)) is not None:
+                        await finish(request, response)
                 status = response.status
                 if status >= 500:
                     span.fail(str(status))
@@ -163,26 +171,14 @@ class Application:
                     fields = {"method": method, "route": route, "status": status, "ms": round(seconds * 1000, 1)}
                     LOG.debug("%s %s %d", method, route, status, extra=fields)
 
-    async def handle(
-        self, request: web.Request, match: tuple[Endpoint, list[str]] | None, found: list[Endpoint]
-    ) -> web.StreamResponse:
-        if "Expect" in request.headers and (refusal := await answer_expect(request)) is not None:
-            return refusal
-        if match is None:
-            return not_served(request, found)
-        endpoint, values = match
+    def handle(self, request: web.Request, endpoint: Endpoint, values: list[str]) -> Awaitable[web.StreamResponse]:
         if any("%" in value for value in values):  # of what is encoded, these two are left
             values = [value.replace("%2F", "/").replace("%25", "%") for value in values]
         request[IN_PATH] = dict(zip(endpoint.names, values, strict=True))
-        return await endpoint.handlers[request.method](request)
+        return endpoint.handlers[request.method](request)
 
-    async def finish(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Add what every answer has, before its head is sent."""
-        response.headers["Server"] = SERVER
-        if self.finishing:
-            finish = self.finishing.get(request.rel_url.path_safe.lstrip("/").partition("/")[0])
-            if finish is not None:
-                await finish(request, response)
+    def finish_of(self, path: str) -> Finish | None:
+        return self.finishing.get(path[1:].partition("/")[0])
 
 
 APP = web.RequestKey("app", Application)
@@ -192,7 +188,9 @@ IN_PATH: web.RequestKey[dict[str, str]] = web.RequestKey("path", dict)
 
 async def begin(request: web.Request, response: web.StreamResponse) -> None:
     """Send the head of an answer whose body follows."""
-    await request[APP].finish(request, response)
+    response.headers["Server"] = SERVER
+    if (finish := request[APP].finish_of(request.rel_url.path_safe)) is not None:
+        await finish(request, response)
     await response.prepare(request)
 
 

@@ -3,22 +3,23 @@
 import asyncio
 import re
 import zlib
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, closing
-from functools import partial
+from functools import lru_cache, partial
 from typing import Annotated, Any, Literal, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
 from aiohttp import web
+from yarl import URL
 
 from voicemem.errors import InvalidFrame, Refused, SessionQuarantined, StoreUnavailable
 from voicemem.protocol.codec import decode_body
 from voicemem.protocol.explanations import converted, describe_error
 from voicemem.protocol.types import MAX_FRAME_BYTES, SESSION_ID_PATTERN, JsonObject, Name, fields_of, matching
 from voicemem.runtime import FairQueue, Reader
-from voicemem.security.access import Gate, Grant
+from voicemem.security.access import FULL_GRANT, Gate, Grant
 from voicemem.server.http.answers import Answer
 from voicemem.server.http.application import APP, IN_PATH, begin
 from voicemem.server.http.connections import authenticated, connection_of
@@ -43,6 +44,8 @@ LARGE_BODIES = 16
 LARGE_BODY_BYTES = 64 * 1024
 """Bodies up to this size, and as much of each larger one, never wait."""
 BROKEN_BODY = "The body is incomplete, or not encoded as its headers say."
+KEPT_QUERY, KEPT_QUERIES = 200, 500
+"""Characters of a query that is kept as it was read, and how many of all routes are."""
 STARTED_PER_ROUND = 4
 """Requests that begin in one round of the event loop; each may work for a millisecond before it waits for something."""
 
@@ -142,15 +145,29 @@ def parse_query(request: web.Request, kind: type[T]) -> T:
     Those that the struct names in `REPEATED` are lists, and may be given several times. Raises `Refused`
     (`invalid_query`; `invalid_field` for a path with U+0000).
     """
-    if any("\0" in part for part in request[IN_PATH].values()):
+    url = request.rel_url
+    if "\0" in url.path_safe:
         raise Refused("invalid_field", "An id in a path may have no U+0000.")
-    if not request.query_string:
+    if len(url.raw_query_string) > KEPT_QUERY:
+        return convert_query(url, kind)
+    query: T = convert_kept_query(url.raw_query_string, kind)
+    return query
+
+
+@lru_cache(KEPT_QUERIES)
+def convert_kept_query(text: str, kind: type[T]) -> T:
+    """The same for a query that is not long: clients send few different ones, and their structs never change."""
+    return convert_query(URL.build(query_string=text, encoded=True), kind)
+
+
+def convert_query(url: URL, kind: type[T]) -> T:
+    if not url.raw_query_string:
         return kind()
-    if "%00" in request.query_string:
+    if "%00" in url.query_string:
         raise Refused("invalid_query", "A query may have no U+0000.")
-    values: JsonObject = dict(request.query)
-    repeated = {name: request.query.getall(name) for name in getattr(kind, "REPEATED", ()) if name in values}
-    if len(values) < len(request.query) - sum(len(several) - 1 for several in repeated.values()):
+    values: JsonObject = dict(url.query)
+    repeated = {name: url.query.getall(name) for name in getattr(kind, "REPEATED", ()) if name in values}
+    if len(values) < len(url.query) - sum(len(several) - 1 for several in repeated.values()):
         raise Refused("invalid_query", "A query parameter is given twice.")
     try:
         query = msgspec.convert(values | repeated, kind, strict=False)
@@ -285,7 +302,8 @@ def guard_route(route: Route[Any], gate: Gate) -> Handler:
         needed = await check_origin(request, route, gate)
         if route.scope is None:
             return await call_handler(request, route)
-        grant: Grant = await gate.grant(request.headers.get("Authorization"), needed, request.remote)
+        authorization = request.headers.get("Authorization")
+        grant = await gate.grant(authorization, needed, request.remote) if needed else FULL_GRANT
         session_id = request[IN_PATH]["id"] if for_its_session else None
         grant.require(route.scope, grant.session_id if route.for_tokens else session_id)
         return await answer_as(grant, request, route)
@@ -302,21 +320,26 @@ async def answer_as(grant: Grant, request: web.Request, route: Route[Any]) -> we
     return await call_handler(request, route)
 
 
-async def take_turn(request: web.Request) -> None:
+def take_turn(request: web.Request) -> Awaitable[None]:
     """Wait until it is the turn of the caller's project to begin some work."""
-    await request[APP][FAIR_QUEUE].enter_for_round(request[GRANT].project)
+    return request[APP][FAIR_QUEUE].enter_for_round(request[GRANT].project)
 
 
-async def call_handler(request: web.Request, route: Route[Any]) -> web.StreamResponse:
+def call_handler(request: web.Request, route: Route[Any]) -> Awaitable[web.StreamResponse]:
     query = parse_query(request, route.query)
-    return await (route.handler(request) if route.query is NoQuery else route.handler(request, query))
+    return route.handler(request) if route.query is NoQuery else route.handler(request, query)
 
 
-async def check_origin(request: web.Request, route: Route[Any], gate: Gate) -> bool:
+def check_origin(request: web.Request, route: Route[Any], gate: Gate) -> Awaitable[bool]:
     """Check the origin as `Gate.check_origin` does, and ask the store only as far as the route needs it."""
     host, origin = request.headers.get("Host"), request.headers.get("Origin")
     if not route.outlives_store:
-        return await gate.check_origin(host, origin, ask_store=route.scope is not None)
+        return gate.check_origin(host, origin, ask_store=route.scope is not None)
+    return check_without_store(host, origin, gate)
+
+
+async def check_without_store(host: str | None, origin: str | None, gate: Gate) -> bool:
+    """The same where the store may be away."""
     try:
         async with asyncio.timeout(STORE_S):
             return await gate.check_origin(host, origin)

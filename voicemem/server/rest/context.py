@@ -1,5 +1,6 @@
 """Reading the context: the body of the next LLM request."""
 
+from functools import lru_cache
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
@@ -15,6 +16,7 @@ from voicemem.protocol.codec import object_parts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, fields_of, matching
 from voicemem.server.http.request import (
     GRANT,
+    KEPT_QUERIES,
     answer_in_parts,
     get_stream,
     json_response,
@@ -110,13 +112,10 @@ async def read_context(request: web.Request, query: ContextQuery) -> web.StreamR
     """Read the whole body of the next LLM request, in the style that the query names, or else in the session's."""
     stream = await get_stream(request)
     services = services_of(request)
-    memory = memory_from_query(query)
-    grant = request[GRANT]
+    options, grant = options_of(query), request[GRANT]
+    memory = options.memory
     if grant.session_id is not None and not grant.reaches_user and memory is not None and memory.memories is not None:
         raise Refused("forbidden", OTHER_CALLS)
-    enrich = tuple(name for name in query.enrich.split(",") if name)
-    fields = fields_of(ContextOptions, query) | {"enrich": enrich, "memory": memory}
-    options = ContextOptions(**fields)
 
     async def make() -> tuple[JsonObject, int]:
         selection = await select_context(services.read_models, services.policies, stream, options, services.recall)
@@ -139,6 +138,14 @@ async def read_context(request: web.Request, query: ContextQuery) -> web.StreamR
             return json_response(body)
         fields = {name: iter(value) if isinstance(value, list) else value for name, value in body.items()}
         return await answer_in_parts(request, {"Content-Type": JSON}, object_parts(fields))
+
+
+@lru_cache(KEPT_QUERIES)
+def options_of(query: ContextQuery) -> ContextOptions:
+    """Return the options that a query names. Raises `Refused` (`invalid_query`)."""
+    enrich = tuple(name for name in query.enrich.split(",") if name)
+    fields = fields_of(ContextOptions, query) | {"enrich": enrich, "memory": memory_from_query(query)}
+    return ContextOptions(**fields)
 
 
 def memory_from_query(query: ContextQuery) -> context.ContextConfig | None:

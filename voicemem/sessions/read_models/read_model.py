@@ -6,7 +6,7 @@ import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import islice, zip_longest
+from itertools import islice
 from sys import getsizeof
 from typing import Any, Literal
 
@@ -193,9 +193,8 @@ class ReadModel:
         """True if much has to be encoded before the messages from an index on are at hand."""
         if self.has_encoded(fields, first):
             return False
-        known = self.encoded.get(fields, ())
-        shown = zip_longest(self.all_messages[first:], known[first:], fillvalue=b"")
-        missing = [message for message, text in shown if not text]
+        texts, messages = self.encoded.get(fields, []), self.all_messages
+        missing = [messages[at] for at in range(first, len(messages)) if at >= len(texts) or not texts[at]]
         return len(missing) > LARGE_ROWS or sum(len(message.content) for message in missing) > ENCODED_AT_ONCE
 
     @property

@@ -139,3 +139,19 @@ def test_the_weight_of_packed_memories_is_near_what_python_takes(has_figures: bo
     taken = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert 0.8 * taken < kept.budget.memories_packed < 1.5 * taken
+
+
+def test_many_queries_keep_no_more_than_a_few() -> None:
+    """A message is kept as JSON at most twice, whichever messages of a call are asked for and however often."""
+    read_model = fold_call(decode(CALLS["plain"]), is_read=True)
+    read_model.encode_messages("standard")
+    kept, count = read_model.weight, len(read_model.current_messages())
+    assert kept > len(read_model.encode_messages()) + len(read_model.encode_messages("standard"))
+    for first in range(count):
+        read_model.encode_messages("full", first)
+        read_model.encode_messages("standard", first)
+        read_model.encoded_contents(range(first, count))
+        read_model.encoded_contents([0, first])
+    assert kept == read_model.weight
+    read_model.pack()
+    assert read_model.encoded_bytes == 0
