@@ -289,7 +289,8 @@ def set_cookie(response: web.StreamResponse, name: str, value: str, max_age: int
     """Give the browser a cookie, for the page's paths alone; with `max_age` 0 take it away."""
     secure = name.startswith(SECURE_NAME)
     cookie = SimpleCookie({name: value})[name]
-    cookie.update({"max-age": str(max_age), "path": "/ui", "httponly": True, "samesite": "Strict", "secure": secure})
+    attributes = {"max-age": str(max_age), "path": "/ui", "samesite": "Strict", "httponly": "true"}
+    cookie.update(attributes | ({"secure": "true"} if secure else {}))
     response.headers.add("Set-Cookie", cookie.OutputString())
 
 

@@ -169,7 +169,8 @@ async def read_history(request: web.Request, query: HistoryQuery) -> web.StreamR
         return Answer(b"", HTTPStatus.NOT_MODIFIED, {"ETag": etag})
     read_model = services.read_models.find_ready(stream)
     if read_model is not None and read_model.position == stream.position and is_at_hand(query, read_model):
-        return whole_history(stream, make_contents(query, read_model), etag)
+        first = first_shown(query, read_model.current_messages())
+        return whole_history(stream, read_model.encode_messages(query.fields, first), etag)
     await take_turn(request)
     with reader_of(request, stream) as reader:
         stream, made = await read_at_once(

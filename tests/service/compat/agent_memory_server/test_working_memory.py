@@ -274,9 +274,9 @@ async def test_sessions_are_listed_by_namespace_and_user(client: MemoryAPIClient
 
 async def test_a_session_whose_time_is_over_is_gone(client: MemoryAPIClient, app: App) -> None:
     """It counts from the last change; the id begins anew then."""
-    clock = app.runner.app[AGENT_MEMORY].working.clock
+    clock = app.rest[AGENT_MEMORY].working.clock
     ahead = [0]
-    app.runner.app[AGENT_MEMORY].working.owned.clock = lambda: clock() + ahead[0]
+    app.rest[AGENT_MEMORY].working.owned.clock = lambda: clock() + ahead[0]
     await client.put_working_memory("s", memory(*HELLO, ttl_seconds=600))
     assert 600 == (await client.get_working_memory("s")).ttl_seconds
     ahead[0] = 500_000
@@ -294,7 +294,7 @@ async def test_memories_outlive_working_memory(client: MemoryAPIClient, app: App
     clock = app.services.retention.clock
     facts = [ClientMemoryRecord(text="Likes tea.", id="tea")]
     await client.put_working_memory("s", memory(*HELLO, user_id="ann", ttl_seconds=600, memories=facts))
-    stream = await app.runner.app[AGENT_MEMORY].working.owned.get("default", Owner("s"))
+    stream = await app.rest[AGENT_MEMORY].working.owned.get("default", Owner("s"))
     await app.services.sessions.end(stream, None)
     app.services.retention.clock = lambda: clock() + 700_000
     await eventually(1, app.services.retention.expire)
