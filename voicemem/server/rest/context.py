@@ -22,6 +22,7 @@ from voicemem.server.http.request import (
     json_response,
     reader_of,
     services_of,
+    take_turn,
 )
 from voicemem.server.http.routes import JSON, Routes
 
@@ -29,6 +30,8 @@ ROUTES = Routes()
 
 LARGE_CHARACTERS = 256 * 1024
 """Characters of messages from which on a context is made and sent in pieces."""
+LARGE_MESSAGES = 1_000
+"""Messages of a memory from which on a context waits for its project's turn; of fewer it costs no more than to wait."""
 ENRICHER_NAMES = rf"^(?:{'|'.join(ENRICHERS)})?(?:,(?:{'|'.join(ENRICHERS)})?)*\Z"
 ENRICHER_RULE = f"Enrichers must be names separated by commas, of {', '.join(ENRICHERS)}"
 Enrich = Annotated[str, matching(ENRICHER_NAMES, ENRICHER_RULE)]
@@ -107,6 +110,7 @@ class PeekedContext(Struct, frozen=True):
     "read",
     OpenAiContext | AnthropicContext | GeminiContext | AccountedContext | PeekedContext,
     codes="session_set_aside unknown_turn",
+    takes_turn=False,
 )
 async def read_context(request: web.Request, query: ContextQuery) -> web.StreamResponse:
     """Read the whole body of the next LLM request, in the style that the query names, or else in the session's."""
@@ -132,6 +136,9 @@ async def read_context(request: web.Request, query: ContextQuery) -> web.StreamR
             body |= msgspec.to_builtins(usage_of(selection, summary))
         return body, size if size > LARGE_CHARACTERS else 0
 
+    read_model = services.read_models.find_ready(stream)
+    if read_model is None or len(read_model.all_messages) > LARGE_MESSAGES:
+        await take_turn(request)
     with reader_of(request, stream) as reader:
         body = await reader.make(make)
         if not reader.size:
