@@ -117,14 +117,33 @@ def newest_fitting(remembered: Remembered, budget: int, since: int = 0) -> Choic
     current = first_current(remembered)
     reserved = current_tokens(remembered, current, budget)
     first, left = end, budget - reserved
-    for begin, cost in turns_backwards(remembered, since, current):
-        left -= cost
-        if left < 0:
-            break
-        first = begin
+    if not remembered.tools:
+        first, left = newest_turns_fitting(remembered, left, since)
+    else:
+        for begin, cost in turns_backwards(remembered, since, current):
+            left -= cost
+            if left < 0:
+                break
+            first = begin
     if first < end or end <= since:
         return Choice(range(first, end), "max_tokens", first == end and left < 0, budget=budget)
     return newest_messages_fitting(remembered, budget, since, reserved)
+
+
+def newest_turns_fitting(remembered: Remembered, left: int, since: int) -> tuple[int, int]:
+    """The index of the first message of the newest turns that fit, where there are no tool calls; and what is left."""
+    messages, tokens = remembered.messages, remembered.tokens
+    first = begin = len(messages)
+    turn = None
+    while begin > since:
+        number = messages[begin - 1].turn_id
+        if number != turn:
+            first, turn = begin, number
+        begin -= 1
+        left -= tokens(begin)
+        if left < 0:
+            return first, left
+    return begin, left
 
 
 def first_current(remembered: Remembered) -> int:
@@ -353,8 +372,8 @@ class PriorityPolicy(Struct, frozen=True):
 
     def choose(self, remembered: Remembered) -> Choice:
         messages = remembered.messages
-        older = range(len(messages) - 1)
-        ranked = sorted(older, key=lambda index: (priority_of(messages[index]), index), reverse=True)
+        priorities = list(map(priority_of, messages))
+        ranked = sorted(reversed(range(len(messages) - 1)), key=priorities.__getitem__, reverse=True)
         ranked[:0] = [len(messages) - 1] if messages else []
         limit = self.max_messages
         if limit is None:
@@ -385,6 +404,8 @@ class PriorityPolicy(Struct, frozen=True):
 def priority_of(message: Message) -> float:
     """The priority that a producer gave a message; anything but a number counts as 0."""
     value = message.metadata.get("priority")
+    if value is None:
+        return 0
     return value if isinstance(value, int | float) and not isinstance(value, bool) else 0
 
 

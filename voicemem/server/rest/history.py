@@ -37,12 +37,14 @@ from voicemem.server.http.request import (
 )
 from voicemem.server.http.routes import JSON, JSON_LINES, ResponseSpec, Routes, Tag
 from voicemem.sessions.lifecycle import StateName
-from voicemem.sessions.read_models.read_model import LARGE_ROWS, ReadModel
+from voicemem.sessions.read_models.read_model import ENCODED_AT_ONCE, LARGE_ROWS, ReadModel
 from voicemem.store.streams import Stream
 from voicemem.transcript.messages import Message, Role
 from voicemem.transcript.turns import ToolMarks, TurnMarks
 
 ROUTES = Routes()
+FEW = 4
+"""Messages that are encoded at once, whoever waits."""
 
 
 class HistoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -245,10 +247,11 @@ def first_shown(query: HistoryQuery, messages: Sequence[Message]) -> int:
 
 
 def is_at_hand(query: HistoryQuery, read_model: ReadModel) -> bool:
-    """True if all messages that a query selects were encoded before."""
+    """True if nearly all messages that a query selects were encoded before."""
     if query.open or read_model.has_large_answer:
         return False
-    return read_model.has_encoded(query.fields, first_shown(query, read_model.all_messages))
+    few = FEW if read_model.characters <= ENCODED_AT_ONCE else 0
+    return read_model.has_encoded(query.fields, first_shown(query, read_model.all_messages), but=few)
 
 
 def has_large_contents(query: HistoryQuery, read_model: ReadModel) -> bool:

@@ -126,12 +126,20 @@ class ReadModelCache:
         return self.find_ready(stream) or await self.prepare_cached(stream, with_messages=True)
 
     def find_ready(self, stream: Stream) -> ReadModel | None:
-        """The read model of a session if nothing has to be done before it is read; valid until the caller awaits."""
+        """The read model of a session if next to nothing has to be done first; valid until the caller awaits."""
         read_model = self.cached.get(stream.key)
-        if read_model is None or self.is_full or not is_ready(read_model, stream.position, with_messages=True):
+        if read_model is None or self.is_full or not is_ready(read_model, stream.position, with_messages=False):
             return None
         if read_model.position - read_model.saved_position >= SNAPSHOT_EVERY:
             return None
+        if read_model.state.dirty_turns:
+            if not read_model.has_small_refresh:
+                return None
+            try:
+                read_model.refresh()
+            except Exception:  # whoever gets it in full meets the same, and it is quarantined then
+                return None
+            self.charge(stream.key, read_model)
         self.keep(stream.key, stream.project)
         if stream.state == "ended":
             self.ended[stream.key] = None

@@ -29,6 +29,8 @@ from voicemem.transcript.turns import turns
 
 LARGE_ROWS, LARGE_BYTES = 200, 64 * 1024
 """Work on more entries or bytes than these is done off the event loop."""
+FEW_ROWS, FEW_BYTES = 20, 8 * 1024
+"""Messages of up to so many entries or bytes are made again at once."""
 ENCODED_AT_ONCE = 256 * 1024
 """Characters of messages that are made JSON on the event loop."""
 ENCODED_BYTES = 48
@@ -189,6 +191,12 @@ class ReadModel:
             or self.slow_refresh
         )
 
+    @property
+    def has_small_refresh(self) -> bool:
+        """True if its messages are made again faster than anyone could wait for that."""
+        grown = self.position - self.made_position, self.folded_bytes - self.made_bytes
+        return self.made_position > 0 and grown[0] <= FEW_ROWS and grown[1] <= FEW_BYTES and not self.slow_refresh
+
     def has_large_encoding(self, fields: MessageFields, first: int = 0) -> bool:
         """True if much has to be encoded before the messages from an index on are at hand."""
         if self.has_encoded(fields, first):
@@ -293,10 +301,11 @@ class ReadModel:
         texts = self.encoded_messages(fields, range(first, len(self.current_messages())))
         return b"[%b]" % b",".join(texts)
 
-    def has_encoded(self, fields: MessageFields, first: int) -> bool:
-        """True if all messages from an index on are at hand as JSON."""
-        known = self.encoded.get(fields, ())
-        return len(known) == len(self.all_messages) and not self.state.dirty_turns and all(known[first:])
+    def has_encoded(self, fields: MessageFields, first: int, but: int = 0) -> bool:
+        """True if all messages from an index on, `but` so many, are at hand as JSON."""
+        known = self.encoded.get(fields, [])
+        missing = len(self.all_messages) - max(first, len(known))
+        return missing <= but and (all(known[first:]) or known[first:].count(b"") + max(0, missing) <= but)
 
     def refresh(self) -> None:
         """Make the messages of the turns that have changed, and join all messages again from the first of these on.
@@ -354,6 +363,8 @@ class ReadModel:
         joined = self.all_messages
         known = self.token_counts.setdefault(counter.name, [])
         known.extend([-1] * (len(joined) - len(known)))
+        if len(known) <= LARGE_ROWS and -1 not in known:
+            return known.__getitem__
 
         def count(index: int) -> int:
             if known[index] < 0:
