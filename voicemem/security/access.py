@@ -137,10 +137,14 @@ class Access:
 
     async def needs_key(self) -> bool:
         """Return whether callers need a key: from the first one on, even when all are revoked."""
-        if not self.has_seen_key and abs(self.clock() - self.checked_ms) >= max(ASK_AGAIN_MS, self.cache_ms):
+        if self.must_look_for_keys():
             self.checked_ms = self.clock()
             self.has_seen_key = await self.directory.has_keys()
         return self.has_seen_key
+
+    def must_look_for_keys(self) -> bool:
+        """Return whether no key was seen, and it is time to look again."""
+        return not self.has_seen_key and abs(self.clock() - self.checked_ms) >= max(ASK_AGAIN_MS, self.cache_ms)
 
     async def grant(self, token: str | None) -> Grant:
         """Return the grant of a key or session token. Raises `Refused` (`unauthorized`, `token_expired`)."""
@@ -337,7 +341,9 @@ class Gate:
         Without `ask_store` the last known answer about keys is used. Raises `Refused` (`foreign_host`,
         `foreign_origin`).
         """
-        needed = self.access.has_seen_key or (ask_store and await self.access.needs_key())
+        if ask_store and self.access.must_look_for_keys():
+            await self.access.needs_key()
+        needed = self.access.has_seen_key
         if not (needed or self.open_to_all):
             check_local(host, origin)
         return needed

@@ -234,6 +234,10 @@ class Tracer:
     ) -> AbstractContextManager[Span]:
         return self.no_span
 
+    def request_span(self, method: str, route: str, headers: Mapping[str, str]) -> AbstractContextManager[Span]:
+        """The span of a request to the service; `route` is the path with placeholders."""
+        return self.no_span
+
     def origin(self, headers: Mapping[str, str]) -> object:
         """The origin that a request's headers name; None when they name none."""
         return None

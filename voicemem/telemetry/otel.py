@@ -8,7 +8,7 @@ endpoint, nothing is traced, and the SDK is not imported.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from voicemem.errors import CannotStart
@@ -137,6 +137,10 @@ class OtelTracer(Tracer):
             except Exception as error:
                 wrapped.fail(type(error).__name__)
                 raise
+
+    def request_span(self, method: str, route: str, headers: Mapping[str, str]) -> AbstractContextManager[Span]:
+        attributes = {"http.request.method": method, "http.route": route}
+        return self.span(f"{method} {route}", "server", attributes, [self.origin(headers)])
 
     def origin(self, headers: Mapping[str, str]) -> object:
         from opentelemetry import trace

@@ -10,7 +10,10 @@ from aiohttp import HttpVersion10, HttpVersion11, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.web_request import BaseRequest
 
+from voicemem.server.http.problems import SERVER
 from voicemem.server.http.routes import JSON, NOTHING
+
+EMPTY = HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED
 
 
 @lru_cache(maxsize=1)
@@ -20,16 +23,18 @@ def http_date(seconds: int) -> str:
 
 
 class Answer(web.StreamResponse):
-    """A status, headers and a body of JSON; none of JSON where it is empty.
+    """A status, headers and a body of JSON in pieces; none of JSON where it is empty.
 
-    It says itself what aiohttp's `Response` would find out about it: that costs more than to send it.
+    It writes itself what aiohttp's `Response` would find out about it: that costs more than to send it. Its headers are
+    made by the service alone, so none can break a line.
     """
 
-    def __init__(self, body: bytes, status: int = HTTPStatus.OK, headers: Mapping[str, str] = NOTHING) -> None:
-        super().__init__(status=status, headers={"Content-Type": JSON, **headers} if body else headers)
-        self.whole_body = body
-        self.writer: AbstractStreamWriter | None = None
+    def __init__(self, *body: bytes, status: int = HTTPStatus.OK, headers: Mapping[str, str] = NOTHING) -> None:
+        super().__init__(status=status)
+        self.pieces = body
+        self.own_headers = headers
         self.keeps_connection = False
+        self.writer: AbstractStreamWriter | None = None
 
     @property
     def prepared(self) -> bool:
@@ -40,19 +45,28 @@ class Answer(web.StreamResponse):
         return self.keeps_connection
 
     async def prepare(self, request: BaseRequest) -> AbstractStreamWriter:
-        headers, version = self.headers, request.version
+        """Send all of it."""
         self.writer, self.keeps_connection = request.writer, request.keep_alive
-        if self.whole_body or self.status not in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
-            headers["Content-Length"] = str(len(self.whole_body))
-        headers["Date"] = http_date(int(time.time()))
-        if self.keeps_connection:
-            if version == HttpVersion10:
-                headers["Connection"] = "keep-alive"
-        elif version == HttpVersion11:
-            headers["Connection"] = "close"
-        await self.writer.write_headers(f"HTTP/{version.major}.{version.minor} {self.status} {self.reason}", headers)
+        version, head = request.version, f"HTTP/1.1 {self.status} {self.reason}\r\n"
+        if version != HttpVersion11:
+            head = f"HTTP/{version.major}.{version.minor}{head[8:]}"
+        if size := sum(map(len, self.pieces)):
+            head += f"Content-Type: {JSON}\r\nContent-Length: {size}\r\n"
+        elif self.status not in EMPTY:
+            head += "Content-Length: 0\r\n"
+        for name, value in self.own_headers.items():
+            head += f"{name}: {value}\r\n"
+        for name, value in self.headers.items():
+            head += f"{name}: {value}\r\n"
+        if version == HttpVersion11 and not self.keeps_connection:
+            head += "Connection: close\r\n"
+        elif version == HttpVersion10 and self.keeps_connection:
+            head += "Connection: keep-alive\r\n"
+        head += f"Date: {http_date(int(time.time()))}\r\nServer: {SERVER}\r\n\r\n"
+        await self.writer.write(b"".join((head.encode(), *self.pieces)))
         return self.writer
 
     async def write_eof(self, data: bytes = b"") -> None:
+        """Wait until the reader has taken so much that a next answer can be written."""
         assert self.writer is not None
-        await self.writer.write_eof(self.whole_body)
+        await self.writer.drain()

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from voicemem.errors import CODES, VoicememError
 from voicemem.protocol.types import MAX_FRAME_BYTES
+from voicemem.server.http.answers import Answer
 from voicemem.server.http.connections import answer_expect, connection_of
 from voicemem.server.http.problems import SERVER, Handler, headers_of, problem_response
 from voicemem.telemetry import Telemetry
@@ -133,16 +134,14 @@ class Application:
         """Answer a request, and make metrics, a span and a log line of it."""
         began, connection = time.monotonic(), connection_of(request)
         method = request.method if request.method in METHODS else "other"
-        path, found = request.rel_url.path_safe, list[Endpoint]()
-        match = self.root.match(path.split("/"), 0, request.method, found)
+        parts, found = request.rel_url.path_safe.split("/"), list[Endpoint]()
+        match = self.root.match(parts, 0, request.method, found)
         route = "none" if match is None else match[0].path  # without ids, which may not appear in metrics
         request[APP] = self
         status = 499  # the caller has hung up, as in nginx
         connection.requests += 1
         connection.working = True
-        attributes = {"http.request.method": method, "http.route": route}
-        origins = [self.tracer.origin(request.headers)]
-        with self.tracer.span(f"{method} {route}", "server", attributes, origins) as span:
+        with self.tracer.request_span(method, route, request.headers) as span:
             try:
                 try:
                     refusal = await answer_expect(request) if "Expect" in request.headers else None
@@ -155,8 +154,9 @@ class Application:
                 except Exception as error:  # the outermost edge
                     response = answer_error(request, error)
                 if not response.prepared:
-                    response.headers["Server"] = SERVER
-                    if (finish := self.finish_of(path)) is not None:
+                    if not isinstance(response, Answer):
+                        response.headers["Server"] = SERVER
+                    if (finish := self.finish_of(parts)) is not None:
                         await finish(request, response)
                 status = response.status
                 if status >= 500:
@@ -177,8 +177,8 @@ class Application:
         request[IN_PATH] = dict(zip(endpoint.names, values, strict=True))
         return endpoint.handlers[request.method](request)
 
-    def finish_of(self, path: str) -> Finish | None:
-        return self.finishing.get(path[1:].partition("/")[0])
+    def finish_of(self, parts: list[str]) -> Finish | None:
+        return self.finishing.get(parts[1]) if len(parts) > 1 else None
 
 
 APP = web.RequestKey("app", Application)
@@ -189,7 +189,7 @@ IN_PATH: web.RequestKey[dict[str, str]] = web.RequestKey("path", dict)
 async def begin(request: web.Request, response: web.StreamResponse) -> None:
     """Send the head of an answer whose body follows."""
     response.headers["Server"] = SERVER
-    if (finish := request[APP].finish_of(request.rel_url.path_safe)) is not None:
+    if (finish := request[APP].finish_of(request.rel_url.path_safe.split("/"))) is not None:
         await finish(request, response)
     await response.prepare(request)
 

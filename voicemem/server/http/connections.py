@@ -414,7 +414,8 @@ class ProblemHandler(RequestHandler):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        self.port.count_received(self, len(data))
+        if self in self.port.unauthenticated:
+            self.port.count_received(self, len(data))
         super().data_received(data)
 
     def is_idle(self) -> bool:

@@ -260,7 +260,7 @@ async def read_struct(request: web.Request, kind: type[T]) -> T:
 
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] = NOTHING) -> Answer:
-    return Answer(msgspec.json.encode(value), status, headers)
+    return Answer(msgspec.json.encode(value), status=status, headers=headers)
 
 
 async def answer_in_parts(
@@ -305,8 +305,9 @@ def guard_route(route: Route[Any], gate: Gate) -> Handler:
             return await call_handler(request, route)
         authorization = request.headers.get("Authorization")
         grant = await gate.grant(authorization, needed, request.remote) if needed else FULL_GRANT
-        session_id = request[IN_PATH]["id"] if for_its_session else None
-        grant.require(route.scope, grant.session_id if route.for_tokens else session_id)
+        if grant is not FULL_GRANT:
+            session_id = request[IN_PATH]["id"] if for_its_session else None
+            grant.require(route.scope, grant.session_id if route.for_tokens else session_id)
         return await answer_as(grant, request, route)
 
     return handler if route.wrap is None else route.wrap(handler)

@@ -3,7 +3,7 @@
 import hashlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from http import HTTPStatus
 from operator import attrgetter
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
@@ -43,6 +43,7 @@ from voicemem.transcript.messages import Message, Role
 from voicemem.transcript.turns import ToolMarks, TurnMarks
 
 ROUTES = Routes()
+KEPT_ETAGS = 500
 FEW = 4
 """Messages that are encoded at once, whoever waits."""
 
@@ -165,10 +166,9 @@ async def read_history(request: web.Request, query: HistoryQuery) -> web.StreamR
     # One position of one journal gives one memory. A restored store has another incarnation, since its positions may
     # mean other events. The key distinguishes sessions with one id; the query chooses what is shown.
     version = f"{services.store.directory.incarnation}/{stream.key}/{stream.position}?{request.query_string}"
-    etag = f'"{hashlib.blake2b(version.encode(), digest_size=16).hexdigest()}"'
-    tags = {tag.strip().removeprefix("W/") for tag in request.headers.get("If-None-Match", "").split(",")}
-    if not tags.isdisjoint({etag, "*"}):
-        return Answer(b"", HTTPStatus.NOT_MODIFIED, {"ETag": etag})
+    etag, known = etag_of(version), request.headers.get("If-None-Match")
+    if known is not None and any(tag.strip().removeprefix("W/") in (etag, "*") for tag in known.split(",")):
+        return Answer(status=HTTPStatus.NOT_MODIFIED, headers={"ETag": etag})
     read_model = services.read_models.find_ready(stream)
     if read_model is not None and read_model.position == stream.position and is_at_hand(query, read_model):
         first = first_shown(query, read_model.current_messages())
@@ -184,9 +184,14 @@ async def read_history(request: web.Request, query: HistoryQuery) -> web.StreamR
         return await answer_in_parts(request, {"Content-Type": JSON, "ETag": etag}, object_parts(history))
 
 
+@lru_cache(KEPT_ETAGS)
+def etag_of(version: str) -> str:
+    return f'"{hashlib.blake2b(version.encode(), digest_size=16).hexdigest()}"'
+
+
 def whole_history(stream: Stream, contents: bytes, etag: str) -> Answer:
     head = msgspec.json.encode(memory_of(stream))
-    return Answer(b'%b,"contents":%b}' % (head[:-1], contents), headers={"ETag": etag})
+    return Answer(head[:-1], b',"contents":', contents, b"}", headers={"ETag": etag})
 
 
 def memory_of(stream: Stream) -> SessionMemory:

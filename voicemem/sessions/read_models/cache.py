@@ -128,12 +128,12 @@ class ReadModelCache:
     def find_ready(self, stream: Stream) -> ReadModel | None:
         """The read model of a session if next to nothing has to be done first; valid until the caller awaits."""
         read_model = self.cached.get(stream.key)
-        if read_model is None or self.is_full or not is_ready(read_model, stream.position, with_messages=False):
+        if read_model is None or not is_ready(read_model, stream.position, with_messages=False):
             return None
         if read_model.position - read_model.saved_position >= SNAPSHOT_EVERY:
             return None
         if read_model.state.dirty_turns:
-            if not read_model.has_small_refresh:
+            if self.is_full or not read_model.has_small_refresh:
                 return None
             try:
                 read_model.refresh()
