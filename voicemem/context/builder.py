@@ -115,6 +115,9 @@ class ContextSelection(NamedTuple):
     """True if the next context that may journal puts together what is carried over."""
     recalled: tuple[str, ...] = ()
     """The ids of the memories that are shown."""
+    is_of_memory_alone: bool = False
+    """True if the session's memory and its settings give the same again: nothing of its user is shown, nothing of
+    earlier calls or positions, and no policy of the operator's chose."""
 
     @property
     def summary_source(self) -> Remembered:
@@ -175,6 +178,10 @@ async def select_context(
         if position is None:
             read_model = await read_models.get(stream)  # it may have changed while the store was asked
     selection = select_from(read_model, policies, session_config, options, user_documents, stream.id, recalled)
+    section, from_others = session_config.working_memory, recall_settings or session_config.memory_from
+    if position is None and from_others is None and (section is None or section.scope == "session"):
+        is_built_in = selection.memory_config.policy not in policies.custom_policies
+        selection = selection._replace(is_of_memory_alone=is_built_in)
     return selection._replace(carries_later=True) if carries and peek else selection
 
 

@@ -403,6 +403,11 @@ class Journal(Port):
             raise Refused("unknown_session")
         return stream
 
+    def find_kept_session(self, project: str, session_id: str) -> Stream | None:
+        """A session's committed row, if it is at hand: in the engine's cache."""
+        stream = self.database.find_kept_stream(project, SESSION_KIND, session_id)
+        return None if stream is None or stream.state == "erased" else stream
+
     async def find_by_name(self, project: str, kind: str, name: str) -> Stream | None:
         """The committed stream of a name, from the engine's cache where it is there: then no thread is switched."""
         stream = self.database.find_kept_stream(project, kind, name) or await self.load_by_name(project, kind, name)

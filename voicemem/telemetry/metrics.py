@@ -4,13 +4,18 @@ docs/monitoring.md explains each metric. Labels have few values, known beforehan
 text; only a node names itself. Frequent things are counted once a commit, not once an event.
 """
 
+from bisect import bisect_left
+from collections import Counter as Counts
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import product
+from itertools import accumulate, product
 from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from voicemem.dialects.registry import DIALECTS
 from voicemem.errors import CODES
@@ -31,14 +36,45 @@ TOKEN_BUCKETS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30)
 ROW_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
 
 
+REQUESTS, REQUEST_SECONDS = "voicemem_http_requests", "voicemem_http_request_seconds"
+REQUEST_LABELS = ("method", "route", "status")
+
+
+class RequestMetrics(Collector):
+    """Counts and times of REST requests, in plain numbers: the library's own objects cost more than some answers."""
+
+    def __init__(self) -> None:
+        self.counts: Counts[tuple[str, str, int]] = Counts()
+        """By method, route and status."""
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        """All together, by route."""
+        self.in_buckets: defaultdict[str, list[int]] = defaultdict(lambda: [0] * (len(REQUEST_BUCKETS) + 1))
+        """How many took so long, by route; the last one is for more than the largest bucket."""
+
+    def observe(self, method: str, route: str, status: int, seconds: float) -> None:
+        self.counts[method, route, status] += 1
+        self.seconds[route] += seconds
+        self.in_buckets[route][bisect_left(REQUEST_BUCKETS, seconds)] += 1
+
+    def collect(self) -> Iterator[Metric]:
+        requests = CounterMetricFamily(REQUESTS, "REST requests by route and status.", labels=REQUEST_LABELS)
+        for (method, route, status), count in self.counts.items():
+            requests.add_metric((method, route, str(status)), count)
+        yield requests
+        until_end = "From the head of a REST request to the end of its response."
+        times = HistogramMetricFamily(REQUEST_SECONDS, until_end, labels=REQUEST_LABELS[1:2])
+        bounds = [*(str(float(bound)) for bound in REQUEST_BUCKETS), "+Inf"]
+        for route, counts in self.in_buckets.items():
+            times.add_metric((route,), list(zip(bounds, accumulate(counts), strict=True)), self.seconds[route])
+        yield times
+
+
 class Metrics:
     """Counters and histograms, which the service updates, and gauges, which are set when the metrics are read."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each metric, which only OpenMetrics gives a meaning
         self.registry = registry or CollectorRegistry()
-        self.request_series: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
-        """The series of requests, by method, route and status: looking them up by labels costs more than counting."""
         self.define_ingest()
         self.define_edges()
         self.define_gauges()
@@ -104,11 +140,8 @@ class Metrics:
         self.llm_first_token_seconds = histogram(
             "llm_first_token_seconds", "From an LLM request to the first token of its answer.", TOKEN_BUCKETS, "use"
         )
-        self.http_requests = count(
-            "http_requests", "REST requests by route and status.", method=(), route=(), status=()
-        )
-        until_end = "From the head of a REST request to the end of its response."
-        self.http_request_seconds = histogram("http_request_seconds", until_end, REQUEST_BUCKETS, "route")
+        self.requests = RequestMetrics()
+        self.registry.register(self.requests)
         self.extracted_memories = count("extracted_memories", "Memories that were made of calls.")
         refused = "Memories that an LLM wrote and that were refused, by reason."
         self.refused_memories = count("refused_memories", refused, reason=REFUSED_MEMORIES)
@@ -180,13 +213,7 @@ class Metrics:
 
     def observe_request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a REST request that was answered; `route` is the path with placeholders."""
-        method = method if method in METHODS else "other"
-        series = self.request_series.get((method, route, status))
-        if series is None:
-            requests = self.http_requests.labels(method, route, str(status))
-            series = self.request_series[method, route, status] = requests, self.http_request_seconds.labels(route)
-        series[0].inc()
-        series[1].observe(seconds)
+        self.requests.observe(method if method in METHODS else "other", route, status, seconds)
 
     def render(self) -> bytes:
         return generate_latest(self.registry)
@@ -198,6 +225,8 @@ class Metrics:
                 (family,) = metric.describe()
                 name = f"{family.name}_total" if isinstance(metric, Counter) else family.name
                 yield name, metric._labelnames, family.type
+        yield f"{REQUESTS}_total", REQUEST_LABELS, "counter"
+        yield REQUEST_SECONDS, REQUEST_LABELS[1:2], "histogram"
 
 
 SpanKindName = Literal["server", "client", "internal"]

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 from aiohttp import web
@@ -90,12 +91,30 @@ class Segment:
         return None
 
 
+class Found(NamedTuple):
+    """What is known of a request by its method and path."""
+
+    path: str
+    """That of its route, without ids, which may not appear in metrics; `none` where nothing is served."""
+    handler: Handler | None
+    values: dict[str, str]
+    """What stands for its placeholders."""
+    allowed: tuple[str, ...]
+    """The methods that the path takes, where it does not take this one."""
+    finish: Finish | None
+
+
+KEPT_PATH, KEPT_PATHS = 200, 2_000
+"""Characters of a path of which it is kept what it is for, and how many such paths there are."""
+
+
 class Application:
     """The routes of a port, and what their handlers share."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self.metrics, self.tracer = telemetry
         self.root = Segment()
+        self.find_kept = lru_cache(KEPT_PATHS)(self.find)
         self.shared: dict[web.AppKey[Any], Any] = {}
         self.finishing: dict[str, Finish] = {}
         """By the first segment of a path."""
@@ -134,29 +153,29 @@ class Application:
         """Answer a request, and make metrics, a span and a log line of it."""
         began, connection = time.monotonic(), connection_of(request)
         method = request.method if request.method in METHODS else "other"
-        parts, found = request.rel_url.path_safe.split("/"), list[Endpoint]()
-        match = self.root.match(parts, 0, request.method, found)
-        route = "none" if match is None else match[0].path  # without ids, which may not appear in metrics
+        path = request.rel_url.path_safe
+        route = (self.find_kept if len(path) <= KEPT_PATH else self.find)(request.method, path)
         request[APP] = self
         status = 499  # the caller has hung up, as in nginx
         connection.requests += 1
         connection.working = True
-        with self.tracer.request_span(method, route, request.headers) as span:
+        with self.tracer.request_span(method, route.path, request.headers) as span:
             try:
                 try:
                     refusal = await answer_expect(request) if "Expect" in request.headers else None
                     if refusal is not None:
                         response = refusal
-                    elif match is None:
-                        response = not_served(request, found)
+                    elif route.handler is None:
+                        response = not_served(request, route.allowed)
                     else:
-                        response = await self.handle(request, *match)
+                        request[IN_PATH] = route.values
+                        response = await route.handler(request)
                 except Exception as error:  # the outermost edge
                     response = answer_error(request, error)
                 if not response.prepared:
                     if not isinstance(response, Answer):
                         response.headers["Server"] = SERVER
-                    if (finish := self.finish_of(parts)) is not None:
+                    if (finish := route.finish) is not None:
                         await finish(request, response)
                 status = response.status
                 if status >= 500:
@@ -166,19 +185,25 @@ class Application:
                 connection.working = False
                 seconds = time.monotonic() - began
                 span.set_attribute("http.response.status_code", status)
-                self.metrics.observe_request(method, route, status, seconds)
+                self.metrics.observe_request(method, route.path, status, seconds)
                 if LOG.isEnabledFor(logging.DEBUG):
-                    fields = {"method": method, "route": route, "status": status, "ms": round(seconds * 1000, 1)}
-                    LOG.debug("%s %s %d", method, route, status, extra=fields)
+                    fields = {"method": method, "route": route.path, "status": status, "ms": round(seconds * 1000, 1)}
+                    LOG.debug("%s %s %d", method, route.path, status, extra=fields)
 
-    def handle(self, request: web.Request, endpoint: Endpoint, values: list[str]) -> Awaitable[web.StreamResponse]:
-        if any("%" in value for value in values):  # of what is encoded, these two are left
+    def find(self, method: str, path: str) -> Found:
+        parts, others = path.split("/"), list[Endpoint]()
+        finish = self.finishing.get(parts[1]) if len(parts) > 1 else None
+        match = self.root.match(parts, 0, method, others)
+        if match is None:
+            # A path may stand as it is, though it could be the id in another one.
+            allowing = others[:1] if others and not others[0].names else others
+            allowed = sorted({method for endpoint in allowing for method in endpoint.handlers})
+            return Found("none", None, {}, tuple(allowed), finish)
+        endpoint, values = match
+        if "%" in path:  # of what is encoded, these two are left
             values = [value.replace("%2F", "/").replace("%25", "%") for value in values]
-        request[IN_PATH] = dict(zip(endpoint.names, values, strict=True))
-        return endpoint.handlers[request.method](request)
-
-    def finish_of(self, parts: list[str]) -> Finish | None:
-        return self.finishing.get(parts[1]) if len(parts) > 1 else None
+        in_path = dict(zip(endpoint.names, values, strict=True))
+        return Found(endpoint.path, endpoint.handlers[method], in_path, (), finish)
 
 
 APP = web.RequestKey("app", Application)
@@ -189,17 +214,16 @@ IN_PATH: web.RequestKey[dict[str, str]] = web.RequestKey("path", dict)
 async def begin(request: web.Request, response: web.StreamResponse) -> None:
     """Send the head of an answer whose body follows."""
     response.headers["Server"] = SERVER
-    if (finish := request[APP].finish_of(request.rel_url.path_safe.split("/"))) is not None:
+    finish = request[APP].find(request.method, request.rel_url.path_safe).finish
+    if finish is not None:
         await finish(request, response)
     await response.prepare(request)
 
 
-def not_served(request: web.Request, found: list[Endpoint]) -> web.StreamResponse:
-    if found:
-        # A path may stand as it is, though it could be the id in another one.
-        one = found[:1] if not found[0].names else found
-        allowed = ", ".join(sorted({method for endpoint in one for method in endpoint.handlers}))
-        return problem_response("method_not_allowed", f"The path takes {allowed}.", {"Allow": allowed})
+def not_served(request: web.Request, allowed: tuple[str, ...]) -> web.StreamResponse:
+    if allowed:
+        methods = ", ".join(allowed)
+        return problem_response("method_not_allowed", f"The path takes {methods}.", {"Allow": methods})
     detail = INGEST_ELSEWHERE if request.path == "/v1/ingest" else CODES["not_found"].sentence
     return problem_response("not_found", detail)
 

@@ -129,7 +129,8 @@ def name_in_path(request: web.Request, placeholder: Literal["user_id", "memory_i
 async def get_stream(request: web.Request) -> Stream:
     """Return the session that the path names, in the caller's project. Raises `Refused`."""
     session_id = check_session_id(request[IN_PATH]["id"])
-    return await services_of(request).store.journal.get_session(request[GRANT].project, session_id)
+    journal, project = services_of(request).store.journal, request[GRANT].project
+    return journal.find_kept_session(project, session_id) or await journal.get_session(project, session_id)
 
 
 def session_filter(request: web.Request, query: Any, **more: Any) -> SessionFilter:

@@ -14,12 +14,12 @@ from voicemem.context.summaries import settled_state
 from voicemem.errors import Refused
 from voicemem.protocol.codec import object_parts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, fields_of, matching
+from voicemem.server.http.answers import Answer
 from voicemem.server.http.request import (
     GRANT,
     KEPT_QUERIES,
     answer_in_parts,
     get_stream,
-    json_response,
     reader_of,
     services_of,
     take_turn,
@@ -121,29 +121,38 @@ async def read_context(request: web.Request, query: ContextQuery) -> web.StreamR
     if grant.session_id is not None and not grant.reaches_user and memory is not None and memory.memories is not None:
         raise Refused("forbidden", OTHER_CALLS)
 
-    async def make() -> tuple[JsonObject, int]:
-        selection = await select_context(services.read_models, services.policies, stream, options, services.recall)
+    read_models, question = services.read_models, f"context?{request.query_string}"
+    read_model = read_models.find_ready(stream)
+    if read_model is not None and (body := read_model.kept_answer(question, stream)) is not None:
+        return Answer(body)
+    if read_model is None or len(read_model.all_messages) > LARGE_MESSAGES:
+        await take_turn(request)
+
+    async def make() -> tuple[bytes | JsonObject, int]:
+        selection = await select_context(read_models, services.policies, stream, options, services.recall)
         size = selection.characters
         if size > LARGE_CHARACTERS:
             size = sum(len(message.content) for message in selection.messages)
         body = render_body(selection, options, as_json=size <= LARGE_CHARACTERS)
-        services.read_models.charge_kept(stream.key)
+        read_models.charge_kept(stream.key)
         if query.usage:
             if query.at is not None or query.at_turn is not None:
                 summary = settled_state(selection)
             else:
                 summary = services.summaries.summary_state(stream, selection, query.peek)
             body |= msgspec.to_builtins(usage_of(selection, summary))
-        return body, size if size > LARGE_CHARACTERS else 0
+        if size > LARGE_CHARACTERS:
+            return body, size
+        encoded = msgspec.json.encode(body)
+        if selection.is_of_memory_alone and not query.usage:
+            read_models.keep_answer(question, stream, encoded)
+        return encoded, 0
 
-    read_model = services.read_models.find_ready(stream)
-    if read_model is None or len(read_model.all_messages) > LARGE_MESSAGES:
-        await take_turn(request)
     with reader_of(request, stream) as reader:
-        body = await reader.make(make)
-        if not reader.size:
-            return json_response(body)
-        fields = {name: iter(value) if isinstance(value, list) else value for name, value in body.items()}
+        made: bytes | JsonObject = await reader.make(make)
+        if isinstance(made, bytes):
+            return Answer(made)
+        fields = {name: iter(value) if isinstance(value, list) else value for name, value in made.items()}
         return await answer_in_parts(request, {"Content-Type": JSON}, object_parts(fields))
 
 

@@ -170,16 +170,22 @@ async def read_history(request: web.Request, query: HistoryQuery) -> web.StreamR
     if known is not None and any(tag.strip().removeprefix("W/") in (etag, "*") for tag in known.split(",")):
         return Answer(status=HTTPStatus.NOT_MODIFIED, headers={"ETag": etag})
     read_model = services.read_models.find_ready(stream)
-    if read_model is not None and read_model.position == stream.position and is_at_hand(query, read_model):
-        first = first_shown(query, read_model.current_messages())
-        return whole_history(stream, read_model.encode_messages(query.fields, first), etag)
+    if read_model is not None and read_model.position == stream.position:
+        question = f"history?{request.query_string}"
+        body = read_model.kept_answer(question, stream)
+        if body is None and is_at_hand(query, read_model):
+            first = first_shown(query, read_model.all_messages)
+            body = whole_history(stream, read_model.encode_messages(query.fields, first))
+            services.read_models.keep_answer(question, stream, body)
+        if body is not None:
+            return Answer(body, headers={"ETag": etag})
     await take_turn(request)
     with reader_of(request, stream) as reader:
         stream, made = await read_at_once(
             request, stream, partial(make_contents, query), partial(has_large_contents, query), reader
         )
         if isinstance(made, bytes):
-            return whole_history(stream, made, etag)
+            return Answer(whole_history(stream, made), headers={"ETag": etag})
         history = asdict(memory_of(stream)) | {"contents": iter(made.parts)}
         return await answer_in_parts(request, {"Content-Type": JSON, "ETag": etag}, object_parts(history))
 
@@ -189,9 +195,8 @@ def etag_of(version: str) -> str:
     return f'"{hashlib.blake2b(version.encode(), digest_size=16).hexdigest()}"'
 
 
-def whole_history(stream: Stream, contents: bytes, etag: str) -> Answer:
-    head = msgspec.json.encode(memory_of(stream))
-    return Answer(head[:-1], b',"contents":', contents, b"}", headers={"ETag": etag})
+def whole_history(stream: Stream, contents: bytes) -> bytes:
+    return b"".join((msgspec.json.encode(memory_of(stream))[:-1], b',"contents":', contents, b"}"))
 
 
 def memory_of(stream: Stream) -> SessionMemory:

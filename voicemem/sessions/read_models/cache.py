@@ -464,6 +464,13 @@ class ReadModelCache:
         if self.cached.get(key) is read_model and counted != (read_model.weight, read_model.unpacked is None):
             self.recharge(read_model, read_model.weight)
 
+    def keep_answer(self, question: str, stream: Stream, answer: bytes) -> None:
+        """Keep an answer that was made of the memory at the position of the session's row, and nothing else."""
+        read_model = self.cached.get(stream.key)
+        if read_model is not None and read_model.unpacked is not None:
+            read_model.keep_answer(question, stream, answer)
+            self.charge(stream.key, read_model)
+
     def charge_kept(self, key: int) -> None:
         """Count what the read model of a session takes, after something was made of it that it keeps."""
         read_model = self.cached.get(key)

@@ -19,6 +19,7 @@ from voicemem.protocol.codec import MALFORMED
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions.off_loop import check_budget
 from voicemem.store.records import JournalRow, SavedFigures
+from voicemem.store.streams import Stream
 from voicemem.transcript import history
 from voicemem.transcript.fold import DecodedRow, fold_all
 from voicemem.transcript.history import SpeechTimes, open_messages, turn_times
@@ -33,8 +34,10 @@ FEW_ROWS, FEW_BYTES = 20, 8 * 1024
 """Messages of up to so many entries or bytes are made again at once."""
 ENCODED_AT_ONCE = 256 * 1024
 """Characters of messages that are made JSON on the event loop."""
-ENCODED_BYTES = 48
-"""Bytes of a message that is kept as JSON, beyond its text."""
+ENCODED_BYTES, ANSWER_BYTES = 48, 600
+"""Bytes of a message that is kept as JSON, and of a whole answer, beyond their text."""
+KEPT_ANSWERS, MAX_ANSWER, MAX_QUESTION = 4, 128 * 1024, 200
+"""Answers that are kept of a call, and the bytes of each and of the query that asked for it."""
 LARGE_ANSWER_BYTES = 2 * 1024 * 1024
 """Bytes of a journal from which on answers are made and sent in pieces."""
 PACKED_BYTES, EMPTY_BYTES, FIGURES_BYTES = 1_400, 3_500, 200
@@ -60,6 +63,8 @@ class ReadModel:
 
     __slots__ = (
         "all_messages",
+        "answers",
+        "answers_bytes",
         "blank_messages",
         "characters",
         "charged",
@@ -118,6 +123,9 @@ class ReadModel:
         """Of all joined messages together."""
         self.encoded_bytes = 0
         """About how many bytes the messages as JSON take."""
+        self.answers: dict[str, tuple[Stream, bytes]] = {}
+        """Answers of this position by what was asked, each with the session's row for which it was made."""
+        self.answers_bytes = 0
         self.folded_bytes = 0
         """About how many bytes of the journal were folded; what it takes in memory grows in proportion."""
         self.ratio = 1.0
@@ -164,7 +172,7 @@ class ReadModel:
         figures = 0 if self.figures is None else FIGURES_BYTES + len(self.figures.figures)
         if self.unpacked is None:
             return PACKED_BYTES + len(self.packed) + figures
-        return EMPTY_BYTES + int(self.ratio * self.folded_bytes) + self.encoded_bytes + figures
+        return EMPTY_BYTES + int(self.ratio * self.folded_bytes) + self.encoded_bytes + self.answers_bytes + figures
 
     @property
     def has_grown(self) -> bool:
@@ -220,6 +228,7 @@ class ReadModel:
         self.turn_messages, self.times, self.all_messages, self.turn_starts = {}, {}, [], {}
         self.token_counts, self.turn_changes = {}, None
         self.encoded, self.encoded_bytes, self.blank_messages, self.characters = {}, 0, [], 0
+        self.answers, self.answers_bytes = {}, 0
         self.made_position = self.made_bytes = 0
 
     def restore(self, state: State) -> None:
@@ -288,6 +297,21 @@ class ReadModel:
                 self.encoded_bytes += len(known[index]) + ENCODED_BYTES
         return choose_from(known, indexes)
 
+    def kept_answer(self, question: str, stream: Stream) -> bytes | None:
+        """The answer that was kept, if it is what the session's row and the memory give now."""
+        row, answer = self.answers.get(question, (None, None))
+        return answer if self.position == stream.position and (row is stream or row == stream) else None
+
+    def keep_answer(self, question: str, stream: Stream, answer: bytes) -> None:
+        """Keep an answer, in place of the oldest of a few: readers of a call ask the same again."""
+        if len(question) > MAX_QUESTION or len(answer) > MAX_ANSWER or self.position != stream.position:
+            return
+        dropped = [question] if question in self.answers else [*self.answers][: len(self.answers) + 1 - KEPT_ANSWERS]
+        for one in dropped:
+            self.answers_bytes -= ANSWER_BYTES + len(self.answers.pop(one)[1])
+        self.answers[question] = stream, answer
+        self.answers_bytes += ANSWER_BYTES + len(answer)
+
     def encoded_contents(self, indexes: Sequence[int]) -> list[bytes]:
         """Role and content of the messages at these indexes as JSON, but for blank ones."""
         texts = self.encoded_messages("standard", indexes)
@@ -326,6 +350,7 @@ class ReadModel:
                 self.turn_changes[number] = state.position
         place = bisect_left(state.turn_numbers, min(state.dirty_turns))
         state.dirty_turns.clear()
+        self.answers, self.answers_bytes = {}, 0
         before = state.turn_numbers[place - 1] if place else None
         unchanged = 0 if before is None else self.turn_starts[before] + len(self.turn_messages[before])
         self.characters -= sum(len(message.content) for message in self.all_messages[unchanged:])
