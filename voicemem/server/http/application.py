@@ -92,20 +92,20 @@ class Segment:
 
 
 class Found(NamedTuple):
-    """What is known of a request by its method and path."""
+    """The route of a request, found by its method and path."""
 
     path: str
-    """That of its route, without ids, which may not appear in metrics; `none` where nothing is served."""
+    """With placeholders, since ids may not appear in metrics; `none` where nothing is served."""
     handler: Handler | None
     values: dict[str, str]
-    """What stands for its placeholders."""
+    """By the names of the placeholders."""
     allowed: tuple[str, ...]
     """The methods that the path takes, where it does not take this one."""
     finish: Finish | None
 
 
 KEPT_PATH, KEPT_PATHS = 200, 2_000
-"""Characters of a path of which it is kept what it is for, and how many such paths there are."""
+"""Characters of a path whose route is kept, and how many are."""
 
 
 class Application:
@@ -140,8 +140,7 @@ class Application:
                 yield from ((method, place.endpoint.path) for method in place.endpoint.handlers)
 
     def server(self) -> web.Server:
-        """The server of the running event loop."""
-
+        """The server, for the running event loop."""
         loop = asyncio.get_running_loop()
 
         def make(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.Request:
@@ -154,7 +153,8 @@ class Application:
         began, connection = time.monotonic(), connection_of(request)
         method = request.method if request.method in METHODS else "other"
         path = request.rel_url.path_safe
-        route = (self.find_kept if len(path) <= KEPT_PATH else self.find)(request.method, path)
+        is_usual = len(path) <= KEPT_PATH and method == request.method
+        route = self.find_kept(method, path) if is_usual else self.find(request.method, path)
         request[APP] = self
         status = 499  # the caller has hung up, as in nginx
         connection.requests += 1
@@ -208,7 +208,7 @@ class Application:
 
 APP = web.RequestKey("app", Application)
 IN_PATH: web.RequestKey[dict[str, str]] = web.RequestKey("path", dict)
-"""What stands in the path for its placeholders, by their names."""
+"""The values of the path's placeholders, by their names."""
 
 
 async def begin(request: web.Request, response: web.StreamResponse) -> None:

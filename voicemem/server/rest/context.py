@@ -121,7 +121,7 @@ async def read_context(request: web.Request, query: ContextQuery) -> web.StreamR
     if grant.session_id is not None and not grant.reaches_user and memory is not None and memory.memories is not None:
         raise Refused("forbidden", OTHER_CALLS)
 
-    read_models, question = services.read_models, f"context?{request.query_string}"
+    read_models, question = services.read_models, f"context?{request.rel_url.raw_query_string}"
     read_model = read_models.find_ready(stream)
     if read_model is not None and (body := read_model.kept_answer(question, stream)) is not None:
         return Answer(body)

@@ -171,7 +171,7 @@ async def read_history(request: web.Request, query: HistoryQuery) -> web.StreamR
         return Answer(status=HTTPStatus.NOT_MODIFIED, headers={"ETag": etag})
     read_model = services.read_models.find_ready(stream)
     if read_model is not None and read_model.position == stream.position:
-        question = f"history?{request.query_string}"
+        question = f"history?{request.rel_url.raw_query_string}"
         body = read_model.kept_answer(question, stream)
         if body is None and is_at_hand(query, read_model):
             first = first_shown(query, read_model.all_messages)
