@@ -9,7 +9,14 @@ from tests.support.events import final
 from tests.support.services import Serve
 
 QUESTIONS = (
-    *("history", "history?limit=1", "history?fields=standard", "context", "context?fields=true", "context?max_history=1"),
+    *(
+        "history",
+        "history?limit=1",
+        "history?fields=standard",
+        "context",
+        "context?fields=true",
+        "context?max_history=1",
+    ),
     "context?usage=true",
 )
 
@@ -17,7 +24,7 @@ QUESTIONS = (
 async def answers(api: RestClient) -> list[Any]:
     """All answers, each asked for twice, so that the second one may be what was kept."""
     for question in QUESTIONS:
-        assert 200 == (await api.get(f"/v1/sessions/call/{question}")).status
+        assert (await api.get(f"/v1/sessions/call/{question}")).status == 200
     return [(await api.get(f"/v1/sessions/call/{question}")).json for question in QUESTIONS]
 
 
@@ -33,14 +40,14 @@ async def test_an_answer_is_kept_until_anything_changes(serve: Serve) -> None:
     assert all(one != other for one, other in zip(first, second, strict=True))
     assert "It is order seven." == second[0]["contents"][-1]["content"] == second[3]["messages"][-1]["content"]
     changed = {"llm": {"system_messages": [{"role": "system", "content": "Be brief."}], "max_history": 1}}
-    assert 200 == (await api.patch("/v1/sessions/call", changed)).status
+    assert (await api.patch("/v1/sessions/call", changed)).status == 200
     third = await answers(api)
-    assert ["Be brief.", "It is order seven."] == [one["content"] for one in third[3]["messages"]]
-    assert 200 == (await api.post("/v1/sessions/call/forget", {"everything": True})).status
+    assert [one["content"] for one in third[3]["messages"]] == ["Be brief.", "It is order seven."]
+    assert (await api.post("/v1/sessions/call/forget", {"everything": True})).status == 200
     fourth = await answers(api)
-    assert ["Be brief."] == [one["content"] for one in fourth[3]["messages"]]
+    assert [one["content"] for one in fourth[3]["messages"]] == ["Be brief."]
     await api.end("call")
-    assert ["running", "ended"] == [one[0]["state"] for one in (fourth, await answers(api))]
+    assert [one[0]["state"] for one in (fourth, await answers(api))] == ["running", "ended"]
 
 
 async def test_what_is_of_a_user_is_never_kept(serve: Serve) -> None:
@@ -51,7 +58,7 @@ async def test_what_is_of_a_user_is_never_kept(serve: Serve) -> None:
     await api.send(final(1, "Where is my order?", 1), session_id="call")
     before = await answers(api)
     document = {"content": {"likes": ["tea"]}}
-    assert 200 == (await api.patch("/v1/users/ann/working-memory", document)).status
+    assert (await api.patch("/v1/users/ann/working-memory", document)).status == 200
     after = await answers(api)
     assert "tea" not in str(before[3])
     assert "tea" in str(after[3])

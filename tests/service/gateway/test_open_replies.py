@@ -45,3 +45,17 @@ async def test_equal_words_at_one_time_are_taken_once(serve: Serve, stream: bool
         assert ["message"] == [kind for kind in await kinds(api) if kind == "message"]
         assert [[("user", "Hi.")]] * 4 == [role_and_text(request.body["messages"]) for request in llm.requests]
         await eventually(0, lambda: asyncio.sleep(0, len(api.app.services.gateway.locks)))
+
+
+async def test_a_reply_is_written_in_few_commits(serve: Serve) -> None:
+    """Its words gather between two commits; all of them are on disk, each with its own time, when the answer ends."""
+    words = [f"word{number} " for number in range(40)]
+    async with service_with_llm(serve, Script(words, pause_s=0.004)) as (api, client, _):
+        registry, committed = api.app.services.telemetry.metrics.registry, {"result": "committed"}
+        before = registry.get_sample_value("voicemem_commits_total", committed) or 0
+        assert "".join(words) == await ask(client, "Hi.")
+        commits = (registry.get_sample_value("voicemem_commits_total", committed) or 0) - before
+        assert 2 <= commits < len(words) / 2
+        deltas = [row["event"] for row in await api.journal() if row["event"]["type"] == "llm.delta"]
+        assert words == [delta["text"] for delta in deltas]
+        assert deltas[0]["ts"] < deltas[-1]["ts"]
