@@ -13,6 +13,7 @@ from aiohttp import BodyPartReader, MultipartReader, web
 from voicemem.dialects.livekit_agents import LIVEKIT_AGENTS
 from voicemem.errors import InvalidFrame, RateLimited, Refused, StoreUnavailable
 from voicemem.protocol.types import JsonObject, Name
+from voicemem.server.http.application import IN_PATH
 from voicemem.server.http.connections import connection_of
 from voicemem.server.http.routes import JSON, BodySpec, ResponseSpec, Routes
 from voicemem.server.rest.inbound import HOOKS, HookQuery, HookTaken, address_of, record
@@ -43,7 +44,7 @@ MALFORMED = "An upload is a form of a header, and a chat_history unless the sess
     tag=HOOKS,
     placeholders=PLACES,
 )
-async def take_report(request: web.Request) -> web.Response:
+async def take_report(request: web.Request) -> web.StreamResponse:
     """Take the session report of a LiveKit agent; the answer comes once its history is on disk.
 
     It must carry a token that the LiveKit API secret has signed which the project or the operator has set for
@@ -71,7 +72,7 @@ async def take_report(request: web.Request) -> web.Response:
     tag=HOOKS,
     placeholders=PLACES,
 )
-async def ignore_signal(request: web.Request) -> web.Response:
+async def ignore_signal(request: web.Request) -> web.StreamResponse:
     """Accept a LiveKit agent's traces, logs and metrics, of which nothing is kept."""
     await sender_of(request)
     async with asyncio.timeout(connection_of(request).deadlines.body):
@@ -82,7 +83,7 @@ async def ignore_signal(request: web.Request) -> web.Response:
 async def sender_of(request: web.Request) -> HookAddress:
     """Return the project of an upload, if its sender may send it. Raises `Refused`, and `RateLimited`."""
     assert LIVEKIT_AGENTS.hook is not None
-    query = HookQuery(project=request.match_info["project"])
+    query = HookQuery(project=request[IN_PATH]["project"])
     return await address_of(request, query, LIVEKIT_AGENTS.name, b"", LIVEKIT_AGENTS.hook.verify)
 
 
