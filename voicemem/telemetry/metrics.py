@@ -41,7 +41,10 @@ REQUEST_LABELS = ("method", "route", "status")
 
 
 class RequestMetrics(Collector):
-    """Counts and times of REST requests, in plain numbers: the library's own objects cost more than some answers."""
+    """Counts and times of REST requests, in plain numbers: the library's own objects cost more than some answers.
+
+    They are read on another thread than they are counted on, so each look is at a copy.
+    """
 
     def __init__(self) -> None:
         self.counts: Counts[tuple[str, str, int]] = Counts()
@@ -58,14 +61,14 @@ class RequestMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(REQUESTS, "REST requests by route and status.", labels=REQUEST_LABELS)
-        for (method, route, status), count in self.counts.items():
+        for (method, route, status), count in list(self.counts.items()):
             requests.add_metric((method, route, str(status)), count)
         yield requests
         until_end = "From the head of a REST request to the end of its response."
         times = HistogramMetricFamily(REQUEST_SECONDS, until_end, labels=REQUEST_LABELS[1:2])
         bounds = [*(str(float(bound)) for bound in REQUEST_BUCKETS), "+Inf"]
-        for route, counts in self.in_buckets.items():
-            times.add_metric((route,), list(zip(bounds, accumulate(counts), strict=True)), self.seconds[route])
+        for route, counts in list(self.in_buckets.items()):
+            times.add_metric((route,), list(zip(bounds, accumulate(list(counts)), strict=True)), self.seconds[route])
         yield times
 
 
