@@ -17,8 +17,8 @@ analyses are not kept.
 Notes: `at`, the turn that the transcript has reached; `responses`, the newest that the app has sent: their names,
 texts, whether they are complete, when they came, and the item that says them; `last`, the agent's newest element: its
 item and how many characters of the reply were spoken; `newest`, likewise of a webhook, with its index; `parted`, the
-indexes of webhooks' elements that continue a reply; `marks`, of the newest elements of the websocket; `final`, that the
-call is over.
+indexes of webhooks' elements that continue a reply; `marks`, of the newest elements of the websocket; `rest`, those
+that its last frame could not begin; `final`, that the call is over.
 """
 
 import re
@@ -27,12 +27,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+import msgspec
+
 from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, Hook, MalformedFrame, RawFrame, Side, Speaker, Text, Texts
 from voicemem.dialects.kinds import ANYTHING, Kind, keep, many, optional, record, require_object, silent
 from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent
 from voicemem.dialects.reading import checksum, digest, is_signed, values, whole
 from voicemem.dialects.translating import (
+    MAX_NOTED,
     Flow,
     begins,
     bounded,
@@ -329,6 +332,8 @@ MAX_RESPONSES = 4
 MAX_TEXT = 3_500
 """Bytes of a response that are looked at: notes are small."""
 Response = dict[str, Any]
+MAX_REST = 4
+"""Elements that wait for the next frame, or the close."""
 MAX_LIVE = 30
 """Items beyond the transcript after the call that are withdrawn."""
 
@@ -346,6 +351,8 @@ def closed(ts: int, known: Known) -> Made:
     reply = known.reply(last.get("item", ""))
     if reply is not None and reply.cut == "no" and last["spoken"] < len(reply.text):
         yield Interrupt(item=last["item"], heard_text=reply.text[: last["spoken"]], estimated=True, ts=ts)
+    if not known.notes.get("final"):
+        yield from tell(known.notes.get("rest", []), False, False, known)
     responses = known.notes.get("responses") or [{"item": ""}]
     if "item" not in responses[-1] and responses[-1]["text"].strip() and not known.notes.get("final"):
         newest = responses[-1]
@@ -434,6 +441,7 @@ def tell(
     webhook may divide a reply by a tool that the transcript of the websocket had as one.
     """
     flow, seen, marks = Flow(known), known.notes.get("marks", {}), {}
+    rest: list[JsonObject] = []
     for place, element in enumerate(elements):
         parted: list[int] = known.notes.get("parted", []) if by_hook else []
         index, is_last = str(element["index"]), partial and place == len(elements) - 1
@@ -461,8 +469,11 @@ def tell(
                 events = other_element(element, flow)
         if events is None:
             marks.pop(index, None)
+            rest = elements[place : place + MAX_REST]
             break
         yield from events
+    if not by_hook:
+        known.note("rest", rest if rest and len(msgspec.json.encode(rest)) <= MAX_NOTED else None)
     if marks != known.notes.get("marks", marks if by_hook else None):
         known.note("marks", marks)
 
@@ -654,7 +665,7 @@ FIELDS = {"interaction_type": VENDOR, "response_type": APP, "event": WEBHOOKS}
 """The field with the type of a frame, by table."""
 RETELL = Dialect(
     name="retell",
-    version=3,
+    version=4,
     reduce=reduce,
     translate=translate,
     closed=closed,

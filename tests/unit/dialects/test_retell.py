@@ -225,6 +225,18 @@ def test_a_reply_that_goes_on_was_not_cut() -> None:
     assert not any(one["metadata"].get("interrupted") for one in messages)
 
 
+def test_two_replies_that_come_first_with_the_last_frame_both_stay() -> None:
+    """A frame begins one reply: the next that it has comes with the frame after it, or with the hang-up."""
+    tool = {"role": "tool_call_invocation", "tool_call_id": "c", "name": "book", "arguments": "{}"}
+    said = [user("A table for two."), agent("Let me look."), tool, agent("It is booked.")]
+    frame = {"interaction_type": "update_only", "transcript_with_tool_calls": said}
+    expected = [("user", "A table for two."), ("assistant", "Let me look."), ("assistant", "It is booked.")]
+    assert texts(memory(frame)) == expected
+    assert texts(memory(frame, frame)) == expected
+    later = {**frame, "transcript_with_tool_calls": [*said, user("Thanks.")]}
+    assert texts(memory(frame, later)) == [*expected, ("user", "Thanks.")]
+
+
 def test_response_after_its_element() -> None:
     """The transcript may have the agent's first words before the app has sent all of them."""
     said = update(user("Hi."), agent("Good"))
