@@ -20,7 +20,7 @@ from voicemem.client.transport.failures import reason_of
 from voicemem.client.transport.rest import decode_json
 from voicemem.dialects.dialect import Dialect
 from voicemem.dialects.elevenlabs_agents.translation import ELEVENLABS_AGENTS
-from voicemem.dialects.retell import RETELL
+from voicemem.dialects.retell.translation import RETELL
 from voicemem.dialects.vapi.translation import VAPI
 from voicemem.errors import Refused
 from voicemem.protocol.types import JsonObject

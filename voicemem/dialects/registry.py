@@ -20,7 +20,7 @@ from voicemem.dialects.openai_live import OPENAI_LIVE
 from voicemem.dialects.openai_realtime import OPENAI_REALTIME
 from voicemem.dialects.pipecat_rtvi import PIPECAT_RTVI
 from voicemem.dialects.reading import decode_json
-from voicemem.dialects.retell import RETELL
+from voicemem.dialects.retell.translation import RETELL
 from voicemem.dialects.twilio_media_streams import TWILIO_MEDIA_STREAMS
 from voicemem.dialects.ultravox import ULTRAVOX
 from voicemem.dialects.vapi.translation import VAPI

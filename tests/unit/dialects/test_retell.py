@@ -26,7 +26,8 @@ from tests.support.rows import every_row
 from tests.support.transcripts import closed
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
 from voicemem.dialects.kinds import says_nothing
-from voicemem.dialects.retell import APP, ELEMENT, RETELL, VENDOR, WEBHOOKS, reduce, split, verify
+from voicemem.dialects.retell.frames import ELEMENT, split, verify
+from voicemem.dialects.retell.translation import APP, RETELL, VENDOR, WEBHOOKS, reduce
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDone
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import CLOSED, DecodedRow

@@ -8,12 +8,6 @@
 | webhook `transcript_updated`, `call_ended`, `call_analyzed` | a frame each element: onto the live one of its index |
 | webhook `call_ended`, `call_analyzed` | a `metric` for each latency of a turn, and `session.end` |
 
-A frame is a message of a custom LLM's websocket, of either side, or the body of a webhook. Each transcript repeats
-those before it: of one in a message the newest elements are kept. Times of words become those of elements. What one
-says while the other speaks (`is_backchannel`) is left out and divides nothing; a text message is the result of a tool
-`sms`; a node of a flow is the `agent` of the replies after it. Prompts, variables, numbers, recordings, costs and
-analyses are not kept.
-
 Notes: `at`, the turn that the transcript has reached; `responses`, the newest that the app has sent: their names,
 texts, whether they are complete, when they came, and the item that says them; `last`, the agent's newest element: its
 item and how many characters of the reply were spoken; `newest`, likewise of a webhook, with its index; `parted`, the
@@ -21,19 +15,17 @@ indexes of webhooks' elements that continue a reply; `marks`, of the newest elem
 that its last frame could not begin; `final`, that the call is over.
 """
 
-import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from voicemem.dialects.callers import CallerFields
-from voicemem.dialects.dialect import Dialect, Frame, Hook, MalformedFrame, RawFrame, Side, Speaker, Text, Texts
-from voicemem.dialects.kinds import ANYTHING, Kind, keep, many, optional, record, require_object, silent
+from voicemem.dialects.dialect import Dialect, Frame, Hook, RawFrame, Side
+from voicemem.dialects.kinds import ANYTHING, Kind, keep, record, require_object, silent
 from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent
-from voicemem.dialects.reading import checksum, digest, is_signed, values, whole
+from voicemem.dialects.reading import checksum, digest
+from voicemem.dialects.retell import frames
 from voicemem.dialects.translating import (
     MAX_NOTED,
     Flow,
@@ -43,203 +35,20 @@ from voicemem.dialects.translating import (
     latencies,
     newest_noted,
     pressed,
-    space_between,
     tool_call,
     tool_result,
 )
 from voicemem.protocol.events import Asr, Interrupt, LlmCancel, LlmDelta, LlmDone, Resume, SessionEnd, Tts
 from voicemem.protocol.types import JsonObject
 
-SPOKEN = ("agent", "user", "transfer_target")
-KEPT = (*SPOKEN, "tool_call_invocation", "tool_call_result", "dtmf", "sms")
-"""Roles of elements that say something; injected context does not."""
-TRANSCRIPTS = "transcript_with_tool_calls", "transcript_object", "transcript", "scrubbed_transcript_with_tool_calls"
-ELEMENT = "transcript.element"
-"""One element of a webhook's transcript, as `split` makes it."""
-LATENCY = "transcript.latency"
-"""Latencies of one kind, as `split` makes them of a webhook."""
-LATENCIES = {
-    "e2e": "e2e",
-    "asr": "asr_ttlw",
-    "llm": "llm_ttft",
-    "tts": "tts_ttfb",
-    "knowledge_base": "knowledge_base",
-    "llm_websocket_network_rtt": "llm_websocket_network_rtt",
-    "s2s": "s2s",
-}
-"""Retell's names of them, and ours."""
-MAX_LATENCIES = 60
-"""In one frame."""
-OVER = "call_ended", "call_analyzed"
-"""Webhooks after the call."""
-RUNNING = "registered", "ongoing"
-"""The `call_status` of calls that are not over."""
-UPDATED = "transcript_updated"
-CALL_FIELDS = "call_id", "start_timestamp", "end_timestamp", "disconnection_reason", "spoken"
-MAX_ELEMENTS = 12
-"""Of a transcript that is not the last."""
-ENDED = "ended"
-"""The reason of an end that gives none."""
-SIGNATURE = "x-retell-signature"
-FORM = re.compile(r"v=([0-9]{1,15}),d=([0-9a-f]{64})")
-TOLERANCE_MS = 5 * 60 * 1000
-"""How old or new a signature may be, as in Retell's own SDK."""
-Call = record(
-    "call_id",
-    start_timestamp=optional(int),
-    end_timestamp=optional(int),
-    disconnection_reason=optional(str),
-    spoken=optional(int),
-)
-"""`spoken` is how many utterances its transcript has."""
-Element = record(
-    "role",
-    index=int,
-    content=optional(str),
-    ts=optional(int),
-    until=optional(int),
-    followed=(bool, False),
-    response=optional(str),
-    tool_call_id=optional(str),
-    name=optional(str),
-    arguments=ANYTHING,
-    agent=optional(str),
-)
-"""One element of a transcript. `index` counts utterances of people, else what is of its own role."""
-TranscriptFrame = record("interaction_type", elements=(many(Element), []), timestamp=optional(int))
-"""The transcript so far, or the newest part of it."""
-CallFrame = record("event", call=Call, elements=(many(Element), []))
-"""A webhook; the transcript stands in it unless it was taken apart."""
-LatencyFrame = record("event name", call=Call, values=many(record(index=int, ms=float)))
-"""Each of the reply with this index."""
-ResponseFrame = record("response_type response", content=(str, ""), content_complete=(bool, False))
-"""A piece of text that the app has the agent say."""
-
-
-# Elements of transcripts in one form: numbered, with Unix times, and whether the caller spoke after them.
-
-
-def elements_of(frame: JsonObject, started: int | None = None) -> list[JsonObject]:
-    """The elements of a transcript; `started` is when the call began."""
-    if isinstance(frame.get("elements"), list):
-        return list(frame["elements"])
-    lists = (frame[name] for name in TRANSCRIPTS if isinstance(frame.get(name), list))
-    said = ([one for one in raw if isinstance(one, dict) and isinstance(one.get("role"), str)] for raw in lists)
-    found = numbered(next(filter(None, said), []), started)
-    note_callers(found)
-    return [one for one in found if one["role"] in SPOKEN or one.get("content") or one.get("tool_call_id")]
-
-
-def numbered(raw: list[JsonObject], started: int | None) -> list[JsonObject]:
-    """The elements that say something. What is said around a backchannel is one."""
-    counts: Counter[str] = Counter()
-    found: list[JsonObject] = []
-    node, is_divided = None, False
-    for one in raw:
-        role = one["role"]
-        if role == "node_transition" and isinstance(one.get("new_node_name"), str):
-            node = one["new_node_name"]
-        is_backchannel = role in SPOKEN and truth_of(one.get("metadata"), "is_backchannel")
-        if role not in KEPT or is_backchannel:
-            is_divided = is_divided or is_backchannel
-            continue
-        kind = "spoken" if role in SPOKEN else role
-        element = in_one_form(one, counts[kind], started)
-        if element["ts"] is None:
-            element["ts"] = found[-1]["ts"] if found else started
-        if role == "agent" and node is not None:
-            element["agent"] = node
-        if is_divided and role in SPOKEN and found and found[-1]["role"] == role:
-            before, rest = found[-1].get("content", ""), element.get("content", "")
-            found[-1]["content"] = before + space_between(before, rest) + rest
-        else:
-            found.append(element)
-            counts[kind] += 1
-        is_divided = False
-    return found
-
-
-def in_one_form(raw: JsonObject, index: int, started: int | None) -> JsonObject:
-    element = {"role": raw["role"], "index": index, "ts": time_of(raw, started)}
-    content = raw.get("digit") if raw["role"] == "dtmf" else raw.get("content")
-    if isinstance(content, str | int | float):
-        element["content"] = str(content)
-    for name in ("tool_call_id", "name", "arguments"):
-        if raw.get(name) is not None:
-            element[name] = raw[name]
-    metadata = raw.get("metadata")
-    if isinstance(metadata, dict):
-        element["response"] = response_of(metadata)
-    return element
-
-
-def truth_of(holder: Any, field: str) -> bool:
-    return isinstance(holder, dict) and holder.get(field) is True
-
-
-def response_of(raw: JsonObject) -> str | None:
-    """The name of a response, or of what the agent says to interrupt the caller."""
-    for name, letter in (("response_id", "r"), ("interrupt_id", "i")):
-        number = whole(raw.get(name))
-        if number is not None:
-            return f"{letter}{number}"
-    return None
-
-
-def time_of(raw: JsonObject, started: int | None) -> int | None:
-    """Return when an element began: by its first word or itself, in seconds from the begin of the call."""
-    words = raw.get("words")
-    first = words[0] if isinstance(words, list) and words else None
-    start = first.get("start") if isinstance(first, dict) else raw.get("time_sec")
-    if started is None or not isinstance(start, int | float) or isinstance(start, bool):
-        return None
-    return whole(started + start * 1000)
-
-
-def note_callers(elements: list[JsonObject]) -> None:
-    """Note of the agent's elements that the caller spoke after them, and when."""
-    after: JsonObject | None = None
-    for element in reversed(elements):
-        if element["role"] == "agent":
-            if after is not None:
-                element |= {"followed": True, "until": after["ts"]}
-            after = None
-        elif element["role"] in SPOKEN:
-            after = element
-
-
-def transcript(frame: JsonObject) -> JsonObject:
-    return frame | {"elements": elements_of(frame)[-MAX_ELEMENTS:], "timestamp": whole(frame.get("timestamp"))}
-
-
-def response(frame: JsonObject) -> JsonObject:
-    return frame | {"response": frame.get("response") or response_of(frame), "content": frame.get("content") or ""}
-
-
-def called(frame: JsonObject) -> JsonObject:
-    """A webhook with its transcript, and of the call what is kept. Raises `MalformedFrame`."""
-    call = frame.get("call") if isinstance(frame.get("call"), dict) else frame.get("data")
-    if not isinstance(call, dict):
-        raise MalformedFrame("A webhook of Retell has a call.")
-    beside = frame.get("transcript_with_tool_calls")  # beside the call, or in it
-    holder = call | ({"transcript_with_tool_calls": beside} if isinstance(beside, list) and beside else {})
-    holder = frame if "elements" in frame else holder
-    elements = elements_of(holder, whole(call.get("start_timestamp")))
-    spoken = [one["index"] for one in elements if one["role"] in SPOKEN]
-    times = {name: whole(call.get(name)) for name in ("start_timestamp", "end_timestamp", "spoken")}
-    if spoken:
-        times["spoken"] = spoken[-1] + 1
-    return frame | {"elements": elements, "call": call | times}
-
-
-def element_id(content: JsonObject) -> str:
-    """Return what a repeat of an element has too. Whole transcripts need no id: each says all again."""
-    element = content["element"]
-    return f"{element['role']}/{element['index']}/{digest([element, content.get('reported')])}"
-
-
-def tool_id(content: JsonObject) -> str:
-    return f"{content['response_type']}/{content['tool_call_id']}"
+MAX_RESPONSES = 4
+MAX_TEXT = 3_500
+"""Bytes of a response that are looked at: notes are small."""
+Response = dict[str, Any]
+MAX_REST = 4
+"""Elements that wait for the next frame, or the close."""
+MAX_LIVE = 30
+"""Items beyond the transcript after the call that are withdrawn."""
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
@@ -251,91 +60,17 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     if content is None:
         return None
     call = content.get("call") or {}
-    over = field == "event" and name in OVER
+    over = field == "event" and name in frames.OVER
     return Frame(
         content,
         id=kind.id(content),
         ts=content.get("timestamp"),
         side=kind.side,
         session_id=call.get("call_id"),
-        end=call.get("disconnection_reason", ENDED) if over else None,
+        end=call.get("disconnection_reason", frames.ENDED) if over else None,
         began=call.get("start_timestamp") if over else None,
         ended=call.get("end_timestamp") if over else None,
     )
-
-
-def webhook_of(saved: JsonObject) -> JsonObject | None:
-    """The webhook after a call as the API shows it."""
-    if "event" in saved or "call_id" not in saved:
-        return saved
-    transcripts = (saved.get(name) for name in TRANSCRIPTS)
-    has_words = any(isinstance(one, list) and one for one in transcripts)
-    return {"event": OVER[0], "call": saved} if has_words and saved.get("call_status") not in RUNNING else None
-
-
-def split(body: JsonObject) -> Iterator[JsonObject]:
-    """The frames of a webhook: one for each element of its transcript, then it. Raises `MalformedFrame`."""
-    name = body.get("event")
-    if name not in (UPDATED, *OVER):
-        yield body
-        return
-    prepared = called(body)
-    over = name in OVER
-    call = {field: prepared["call"].get(field) for field in CALL_FIELDS}
-    for element in prepared["elements"]:
-        yield {"event": ELEMENT, "call": {"call_id": call["call_id"]}, "element": element, "reported": over}
-    if over:
-        yield from latency_frames(prepared)
-        yield {"event": name, "call": call}
-
-
-def latency_frames(webhook: JsonObject) -> Iterator[JsonObject]:
-    """The latencies of a call, each with its reply: all of those to the caller, or of all if there are so many."""
-    measured, call = webhook["call"].get("latency"), {"call_id": webhook["call"].get("call_id")}
-    kinds = measured if isinstance(measured, dict) else {}
-    spoken = [one for one in webhook["elements"] if one["role"] in SPOKEN]
-    replies = [one["index"] for one in spoken if one["role"] == "agent"]
-    answers = [one["index"] for before, one in pairwise(spoken) if before["role"] != "agent" and one["role"] == "agent"]
-    for name in LATENCIES:
-        stated = kinds[name].get("values") if isinstance(kinds.get(name), dict) else None
-        values = [one for one in stated if whole(one) is not None] if isinstance(stated, list) else []
-        places = replies if len(values) == len(replies) else answers
-        found = [{"index": index, "ms": ms} for index, ms in zip(places, values, strict=False)]
-        for place in range(0, len(found), MAX_LATENCIES):
-            yield {"event": LATENCY, "call": call, "name": name, "values": found[place : place + MAX_LATENCIES]}
-
-
-def texts(frame: JsonObject) -> Texts:
-    if "response" in frame:
-        return (Text(frame, "content", "piece", item=frame["response"]),) if frame.get("content") else ()
-    return values(frame, "arguments", "content") if "response_type" in frame else element_texts(frame)
-
-
-def element_texts(frame: JsonObject) -> Iterator[Text]:
-    for element in [*frame.get("elements", ()), *([frame["element"]] if "element" in frame else [])]:
-        if element["role"] not in SPOKEN:
-            yield from values(element, "arguments", "content")
-        elif element.get("content"):
-            side: Speaker = "agent" if element["role"] == "agent" else "user"  # also whom a call is transferred to
-            yield Text(element, "content", "whole", side, f"element {element['index']}")
-
-
-def verify(body: bytes, headers: Mapping[str, str], secret: str, now: int) -> bool:
-    """Return whether a body was signed with this API key within the last five minutes: `v=UNIX_MS,d=HEX`."""
-    found = FORM.fullmatch(headers.get(SIGNATURE, ""))
-    if found is None or not secret or abs(now - int(found[1])) > TOLERANCE_MS:
-        return False
-    return is_signed(body + found[1].encode(), secret, [found[2]])
-
-
-MAX_RESPONSES = 4
-MAX_TEXT = 3_500
-"""Bytes of a response that are looked at: notes are small."""
-Response = dict[str, Any]
-MAX_REST = 4
-"""Elements that wait for the next frame, or the close."""
-MAX_LIVE = 30
-"""Items beyond the transcript after the call that are withdrawn."""
 
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -381,14 +116,14 @@ def end_call(frame: JsonObject, ts: int, known: Known) -> Made:
                 yield Asr(item=item, text="", final=True)
             if known.reply(item) is not None:
                 yield LlmCancel(item=item)
-    yield SessionEnd(reason=call.get("disconnection_reason", ENDED), ts=call.get("end_timestamp"))
+    yield SessionEnd(reason=call.get("disconnection_reason", frames.ENDED), ts=call.get("end_timestamp"))
 
 
 def measure(frame: JsonObject, ts: int, known: Known) -> Made:
     for one in frame["values"]:
         reply = known.reply(item_of(one["index"], known.notes.get("parted", ())))
         if reply is not None:
-            yield from latencies({frame["name"]: one["ms"]}, LATENCIES, reply.turn, reply.begun)
+            yield from latencies({frame["name"]: one["ms"]}, frames.LATENCIES, reply.turn, reply.begun)
 
 
 def hear_response(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -626,26 +361,33 @@ def other_element(element: JsonObject, flow: Flow) -> list[MadeEvent]:
 VENDOR: dict[str, Kind] = {
     **dict.fromkeys(
         ("update_only", "response_required", "reminder_required"),
-        Kind("vendor", TranscriptFrame, read_transcript, prepare=transcript),
+        Kind("vendor", frames.TranscriptFrame, read_transcript, prepare=frames.transcript),
     ),
-    "call_details": Kind("vendor", record("interaction_type", call=Call)),
+    "call_details": Kind("vendor", record("interaction_type", call=frames.Call)),
     **silent("vendor", "ping_pong"),
 }
 APP: dict[str, Kind] = {
-    **dict.fromkeys(("response", "agent_interrupt"), Kind("app", ResponseFrame, hear_response, prepare=response)),
-    "tool_call_invocation": Kind(
-        "app", record("response_type tool_call_id name", arguments=ANYTHING), use_tool, tool_id
+    **dict.fromkeys(
+        ("response", "agent_interrupt"), Kind("app", frames.ResponseFrame, hear_response, prepare=frames.response)
     ),
-    "tool_call_result": Kind("app", record("response_type tool_call_id", content=ANYTHING), use_tool, tool_id),
+    "tool_call_invocation": Kind(
+        "app", record("response_type tool_call_id name", arguments=ANYTHING), use_tool, frames.tool_id
+    ),
+    "tool_call_result": Kind("app", record("response_type tool_call_id", content=ANYTHING), use_tool, frames.tool_id),
     **silent("app", "config metadata ping_pong update_agent"),
 }
 WEBHOOKS: dict[str, Kind] = {
-    ELEMENT: Kind(
-        "vendor", record("event", call=Call, element=Element, reported=(bool, False)), read_transcript, element_id
+    frames.ELEMENT: Kind(
+        "vendor",
+        record("event", call=frames.Call, element=frames.Element, reported=(bool, False)),
+        read_transcript,
+        frames.element_id,
     ),
-    LATENCY: Kind("vendor", LatencyFrame, measure, lambda one: f"{LATENCY}/{digest([one['name'], one['values']])}"),
-    UPDATED: Kind("vendor", CallFrame, read_transcript, prepare=called),
-    **dict.fromkeys(OVER, Kind("vendor", CallFrame, end_call, prepare=called)),
+    frames.LATENCY: Kind(
+        "vendor", frames.LatencyFrame, measure, lambda one: f"{frames.LATENCY}/{digest([one['name'], one['values']])}"
+    ),
+    frames.UPDATED: Kind("vendor", frames.CallFrame, read_transcript, prepare=frames.called),
+    **dict.fromkeys(frames.OVER, Kind("vendor", frames.CallFrame, end_call, prepare=frames.called)),
     **silent(
         "vendor",
         """
@@ -669,8 +411,8 @@ RETELL = Dialect(
     reduce=reduce,
     translate=translate,
     closed=closed,
-    texts=texts,
-    hook=Hook(verify=verify, frames=split, webhook_of=webhook_of),
+    texts=frames.texts,
+    hook=Hook(verify=frames.verify, frames=frames.split, webhook_of=frames.webhook_of),
     caller=CallerFields(
         user=of_call("metadata/user_id contact_id contact/id contact/contact_id"),
         number=of_call("from_number"),
@@ -681,6 +423,6 @@ RETELL = Dialect(
             " transfer_destination contact"
         ),
     ),
-    split=split,
+    split=frames.split,
     ids_say_texts=True,
 )
