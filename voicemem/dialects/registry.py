@@ -13,7 +13,7 @@ from voicemem.dialects.conversation_relay import CONVERSATION_RELAY
 from voicemem.dialects.deepgram_agent import DEEPGRAM_AGENT
 from voicemem.dialects.dialect import Dialect, MalformedFrame
 from voicemem.dialects.elevenlabs_agents.translation import ELEVENLABS_AGENTS
-from voicemem.dialects.gemini_live import GEMINI_LIVE
+from voicemem.dialects.gemini_live.translation import GEMINI_LIVE
 from voicemem.dialects.livekit_agents import LIVEKIT_AGENTS
 from voicemem.dialects.nova_sonic import NOVA_SONIC
 from voicemem.dialects.openai_live import OPENAI_LIVE

@@ -19,7 +19,6 @@ from tests.support.samples.callers import SAMPLES
 from voicemem.dialects import agora_ten as agora
 from voicemem.dialects import conversation_relay as relay
 from voicemem.dialects import deepgram_agent as deepgram
-from voicemem.dialects import gemini_live as gemini
 from voicemem.dialects import openai_live as live
 from voicemem.dialects import openai_realtime as realtime
 from voicemem.dialects import pipecat_rtvi as pipecat
@@ -27,6 +26,7 @@ from voicemem.dialects import twilio_media_streams as phone
 from voicemem.dialects.callers import Fields
 from voicemem.dialects.dialect import Frame, MalformedFrame, Side, UnknownFrame, session_id_of
 from voicemem.dialects.elevenlabs_agents import translation as elevenlabs
+from voicemem.dialects.gemini_live import frames as gemini
 from voicemem.dialects.kinds import Typed
 from voicemem.dialects.registry import DIALECTS
 from voicemem.protocol.types import JsonObject

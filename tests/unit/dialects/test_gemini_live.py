@@ -17,7 +17,8 @@ from tests.support.dialects import RECORDINGS, Recording, contents, fold_rows, i
 from tests.support.rows import every_row
 from tests.support.transcripts import closed
 from voicemem.dialects.dialect import AUDIO_BYTES, MalformedFrame, UnknownFrame
-from voicemem.dialects.gemini_live import APP, CAMEL, GEMINI_LIVE, RATE, VENDOR, reduce
+from voicemem.dialects.gemini_live.frames import APP, CAMEL, RATE, VENDOR, reduce
+from voicemem.dialects.gemini_live.translation import GEMINI_LIVE
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, Tts
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import CLOSED, DecodedRow

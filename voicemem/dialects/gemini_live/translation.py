@@ -1,7 +1,5 @@
 """The dialect `gemini-live`: the messages of Gemini's Live API.
 
-Their names are in camelCase as on the wire, or as in Google's Python SDK.
-
 There are no ids. What the user says and what the model answers is an exchange n, up to `turnComplete`: `~uN` and `~aN`.
 What the model says after a call of a tool is another reply, `~aN.1` and so on.
 
@@ -24,9 +22,6 @@ What the model says after a call of a tool is another reply, `~aN.1` and so on.
 Transcriptions come in no order with what the model says: a place is kept for the user's words when the model begins
 before any have come. When the model has generated all, words of an utterance that has a text are the next one's.
 
-Audio of a message is counted next to its `serverContent`, in bytes and with its sample rate. Thoughts, images, prompts,
-definitions of tools, and the handle of a resumption are not kept.
-
 Notes: `exchange` (n), `part` (of its reply), `tool` (a tool was called since that began), `begun` (the model has begun
 in it), `turn` (that of its reply), `generated` and `cut` (what happened to it since; when), `written` (its text is that
 of `modelTurn`), `paused` (a transcription of its words was finished), `ahead` (the user's words are those of the next
@@ -39,16 +34,13 @@ last one ends), `late_of` (the reply that was cut in the exchange before, and wh
 (`give`).
 """
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
 from itertools import islice
-from typing import Any
 
-from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, MalformedFrame, RawFrame, Side, Text, UnknownFrame
-from voicemem.dialects.kinds import ANYTHING, kept, many, optional, record
+from voicemem.dialects.dialect import AUDIO_BYTES, Dialect
+from voicemem.dialects.gemini_live.frames import ONLY_AUDIO, RATE, offset_ms, reduce, texts
 from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent
-from voicemem.dialects.reading import audio_bytes, json_object, values, whole
 from voicemem.dialects.translating import (
     Playing,
     close_by_clock,
@@ -68,207 +60,16 @@ from voicemem.dialects.translating import (
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, ToolCall, ToolResult, Tts, Word
 from voicemem.protocol.types import JsonObject
 
-MAX_BYTES = 16 * 1024 * 1024
-"""Of a message that comes as bytes or text: Gemini sends its JSON in binary messages."""
-USUAL_RATE = 24_000
-"""Samples a second of Gemini's audio, of 16 bits each."""
-RATE = "rate"
-ONLY_AUDIO = {AUDIO_BYTES, RATE}
 OF_EXCHANGE = (
     *("ahead", "begun", "turn", "generated", "cut", "late", "bytes"),
     *("part", "tool", "written", "paused", "resumed", "timed", "wordless"),
 )
 """Notes that are about the exchange under way."""
-CONTINUING = "IN_PROGRESS"
-"""The status with which the model says more after `turnComplete`."""
 ANSWERED = "answered"
-REPLY, SPOKEN = "reply", "spoken"
-"""The pieces that come have no names: they are those of the reply and of the utterance under way."""
-VENDOR = {
-    "serverContent",
-    "toolCall",
-    "toolCallCancellation",
-    "setupComplete",
-    "goAway",
-    "sessionResumptionUpdate",
-    "usageMetadata",
-    "voiceActivity",
-    "voiceActivityDetectionSignal",
-}
-APP = {"setup", "clientContent", "realtimeInput", "toolResponse", "contextUpdate"}
 LATE_MS = 300
 """So long after an interruption words of the cut reply may come, though the user's next words are known."""
-MAX_GIVEN = 64
-"""Turns of a history that are kept, the newest."""
 MAX_PARTS = 16
 """Replies of one exchange that may wait to be played."""
-Offsets = record("startOffset? endOffset?")
-Heard = record("text? languageCode? speakerLabel?", Offsets, finished=optional(bool), words=optional(many(Offsets)))
-"""A transcription of the user's words."""
-Said = record("text?", finished=optional(bool), words=optional(many(record("word?", Offsets))))
-SECONDS = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s?")
-"""An offset, as in `1.200s`."""
-Part = record("text?", thought=optional(bool), inlineData=optional(record("mimeType? data?")))
-Content = record("role?", parts=optional(many(Part)))
-ServerContent = record(
-    inputTranscription=optional(Heard),
-    interimInputTranscription=optional(Heard),
-    outputTranscription=optional(Said),
-    modelTurn=optional(Content),
-    generationComplete=optional(bool),
-    interrupted=optional(bool),
-    turnComplete=optional(bool),
-    interactionStatus=optional(str),
-)
-Message = record(
-    serverContent=optional(ServerContent),
-    toolCall=optional(record(functionCalls=optional(many(record("name id?", args=ANYTHING))))),
-    toolCallCancellation=optional(record(ids=optional(many(str)))),
-    setupComplete=optional(record("sessionId?")),
-    clientContent=optional(record(turns=optional(many(Content)))),
-    realtimeInput=optional(record("text?")),
-    toolResponse=optional(record(functionResponses=optional(many(record("name? id?", response=ANYTHING))))),
-)
-"""One message; of audio that was counted, `audio_bytes` and `rate` stand next to it."""
-IN_MESSAGES = {
-    *("mimeType", "inlineData", "functionCalls", "functionResponses", "sessionId"),
-    *("startOffset", "endOffset", "speakerLabel", "languageCode"),
-}
-NAMES = VENDOR | APP | IN_MESSAGES | {*ServerContent.__struct_fields__}
-CAMEL = {re.sub("[A-Z]", lambda letter: "_" + letter[0].lower(), name): name for name in NAMES}
-"""The names of the Python SDK, and those of the wire."""
-DEPTH = 8
-"""How deep a message has names of its own."""
-FREE = ("args", "response")
-"""Fields of a tool's call and answer whose names are the app's."""
-
-
-def in_camel_case(value: Any, depth: int = DEPTH) -> Any:
-    """A message with the names of the wire, without what is null."""
-    if not depth:
-        return value
-    if isinstance(value, dict):
-        return {
-            CAMEL.get(key, key): one if key in FREE else in_camel_case(one, depth - 1)
-            for key, one in value.items()
-            if one is not None
-        }
-    return [in_camel_case(one, depth - 1) for one in value] if isinstance(value, list) else value
-
-
-def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
-    raw = in_camel_case(json_object(frame, MAX_BYTES))
-    sender = sender_of(raw)
-    if side not in (None, sender):
-        raise MalformedFrame("The other side sends messages of this kind.")
-    message = kept(Message, raw)
-    content: JsonObject = counted_audio(message, raw) if sender == "vendor" else {}
-    content |= server_content(message.get("serverContent", {}))
-    lists = ("toolCall", "functionCalls"), ("toolResponse", "functionResponses"), ("toolCallCancellation", "ids")
-    for name, field in lists:
-        if message.get(name, {}).get(field):
-            content[name] = message[name]
-    typed = typed_text(message)
-    content |= typed
-    setup = message.get("setupComplete")
-    session_id = (setup or {}).get("sessionId") or None
-    if setup is not None:
-        content["setupComplete"] = {"sessionId": session_id} if session_id else {}
-    if not content:
-        return None
-    counts_audio = content.keys() == ONLY_AUDIO
-    return Frame(content, side=sender, session_id=session_id, typed=bool(typed), counts_audio=counts_audio)
-
-
-def sender_of(raw: JsonObject) -> Side:
-    """Who sends a message. Raises `MalformedFrame`, `UnknownFrame`."""
-    vendor, app = raw.keys() & VENDOR or AUDIO_BYTES in raw, raw.keys() & APP
-    if vendor and app:
-        raise MalformedFrame("A message is either Gemini's or the app's.")
-    if not vendor and not app:
-        if raw:
-            raise UnknownFrame(str(next(iter(raw))))
-        raise MalformedFrame("A message of this dialect says something.")
-    return "vendor" if vendor else "app"
-
-
-def server_content(raw: JsonObject) -> JsonObject:
-    """Return what the model and the recogniser say, without what is empty."""
-    content: JsonObject = {}
-    for name in ("inputTranscription", "interimInputTranscription", "outputTranscription"):
-        said = {key: value for key, value in raw.get(name, {}).items() if value}
-        if said:
-            content[name] = said
-    parts = raw.get("modelTurn", {}).get("parts", ())
-    texts = [{"text": part["text"]} for part in parts if part.get("text") and not part.get("thought")]
-    if texts:
-        content["modelTurn"] = {"parts": texts}
-    content |= {name: True for name in ("generationComplete", "interrupted", "turnComplete") if raw.get(name)}
-    if content.get("turnComplete") and raw.get("interactionStatus") == CONTINUING:
-        content["interactionStatus"] = CONTINUING
-    return {"serverContent": content} if content else {}
-
-
-def counted_audio(message: JsonObject, raw: JsonObject) -> JsonObject:
-    """Return how much audio there is in a message, if any. Raises `MalformedFrame`."""
-    count, rate = 0, USUAL_RATE
-    if AUDIO_BYTES in raw:
-        count = audio_bytes(raw, AUDIO_BYTES)
-        rate = whole(raw.get(RATE)) or USUAL_RATE
-    for part in message.get("serverContent", {}).get("modelTurn", {}).get("parts", ()):
-        blob = part.get("inlineData", {})
-        mime_type = blob.get("mimeType") or "audio/"
-        if blob.get("data") and mime_type.startswith("audio/"):
-            count += audio_bytes(blob, "data")
-            stated = re.search(r"rate=(\d{1,9})(?!\d)", mime_type)  # as in `audio/pcm;rate=24000`
-            rate = (int(stated[1]) if stated else 0) or rate
-    return {AUDIO_BYTES: count, RATE: rate} if count else {}
-
-
-def typed_text(message: JsonObject) -> JsonObject:
-    """Return the user's words as the app sends them; of turns that it adds as the model's only that there are any."""
-    text = message.get("realtimeInput", {}).get("text", "")
-    if text.strip():
-        return {"realtimeInput": {"text": text}}
-    turns: list[JsonObject] = []
-    for turn in message.get("clientContent", {}).get("turns", ())[-MAX_GIVEN:]:
-        said = "\n".join(part["text"] for part in turn.get("parts", ()) if part.get("text"))
-        if turn.get("role") not in (None, "user"):
-            turns.append({"role": turn["role"]})
-        elif said.strip():
-            turns.append({"parts": [{"text": said}]})
-    return {"clientContent": {"turns": turns}} if turns else {}
-
-
-def texts(frame: JsonObject) -> Iterator[Text]:
-    content = frame.get("serverContent", {})
-    if "text" in content.get("inputTranscription", ()):
-        yield Text(content["inputTranscription"], "text", "piece", "user", SPOKEN)
-    if "text" in content.get("interimInputTranscription", ()):
-        yield Text(content["interimInputTranscription"], "text", "next", "user", SPOKEN)
-    for part in content.get("modelTurn", {}).get("parts", ()):
-        yield Text(part, "text", "piece", item=REPLY)
-    if "text" in content.get("outputTranscription", ()):
-        yield Text(content["outputTranscription"], "text", "piece", item=REPLY)
-    words = content.get("outputTranscription", {}).get("words", ())
-    yield from (Text(one, "word", "word", item=REPLY, at_ms=offset_ms(one.get("startOffset"))) for one in words)
-    if content.get("interrupted") or content.get("turnComplete"):
-        yield Text(None, "", "end", item=REPLY)
-        yield Text(None, "", "end", "user", SPOKEN)
-    for call in frame.get("toolCall", {}).get("functionCalls") or ():
-        yield from values(call, "args")
-    for result in frame.get("toolResponse", {}).get("functionResponses") or ():
-        yield from values(result, "response")
-    if "realtimeInput" in frame:
-        yield Text(frame["realtimeInput"], "text", "whole", "user")
-    for turn in frame.get("clientContent", {}).get("turns", ()):
-        for part in turn.get("parts", ()):
-            yield Text(part, "text", "whole", "user")
-
-
-# What it means
-
-
 OFF_COURSE = {"cut", "generated", "tool", "written", "paused", "resumed"}
 """Notes with which the reply under way is not simply continued."""
 
@@ -410,12 +211,6 @@ def made_at(reply: KnownReply | None, known: Known) -> int | None:
         return None
     since: int = cut if wordless is None or reply is not None else wordless[0]
     return since
-
-
-def offset_ms(offset: str | None) -> int | None:
-    """A time from the start of the audio; None for what is not one."""
-    found = SECONDS.fullmatch(offset or "")
-    return None if found is None else round(float(found[1]) * 1000)
 
 
 def span_of(word: JsonObject) -> tuple[int, int] | None:

@@ -1,0 +1,1 @@
+"""The messages of Gemini's Live API, as a dialect."""
