@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from voicemem.dialects import retell
 from voicemem.dialects.callers import Caller, CallerFields
 from voicemem.dialects.dialect import Verify
+from voicemem.dialects.retell import frames as retell
 from voicemem.dialects.vapi import frames as vapi
 from voicemem.protocol.types import JsonObject
 

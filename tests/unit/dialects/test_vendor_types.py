@@ -11,14 +11,14 @@ import pytest
 
 from voicemem.dialects import (
     deepgram_agent,
-    gemini_live,
     livekit_agents,
     openai_live,
     openai_realtime,
     pipecat_rtvi,
-    retell,
 )
 from voicemem.dialects.elevenlabs_agents import translation as elevenlabs_agents
+from voicemem.dialects.gemini_live import frames as gemini
+from voicemem.dialects.retell import frames as retell_frames
 
 
 def members(kind: Any) -> Iterator[Any]:
@@ -81,9 +81,9 @@ def gemini_types() -> Types:
     fields = {one.alias or name for kind in messages for name, one in kind.model_fields.items()}
     said = {one.alias or name for name, one in types.LiveServerContent.model_fields.items()}
     said |= {one.alias or name for name, one in types.Transcription.model_fields.items()}
-    kept = gemini_live.ServerContent, gemini_live.Heard
+    kept = gemini.ServerContent, gemini.Heard
     known = {name for kind in kept for name in kind.__struct_fields__}
-    return fields | said, known | gemini_live.VENDOR | gemini_live.APP
+    return fields | said, known | gemini.VENDOR | gemini.APP
 
 
 def deepgram_types() -> Types:
@@ -112,7 +112,7 @@ def pipecat_types() -> Types:
 def retell_types() -> Types:
     from retell.types import phone_call_response
 
-    return names([phone_call_response.PostSessionTranscriptWithToolCall], "role"), {*retell.KEPT}
+    return names([phone_call_response.PostSessionTranscriptWithToolCall], "role"), {*retell_frames.KEPT}
 
 
 @pytest.mark.long
