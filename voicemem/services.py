@@ -42,7 +42,15 @@ from voicemem.sessions.inbound_webhooks import InboundWebhooks
 from voicemem.sessions.lifecycle import SWEEP_S, Presence, Sessions
 from voicemem.sessions.node_lease import NodeClock, NodeLease, Watcher, beat_forever, watch_journals_forever
 from voicemem.sessions.read_models.cache import ReadModelCache
-from voicemem.sessions.read_models.maintenance import ROUND_S, catch_up_lagging, maintain, relieve_forever, save_all
+from voicemem.sessions.read_models.maintenance import (
+    FOLD_S,
+    ROUND_S,
+    catch_up_lagging,
+    fold_committed,
+    maintain,
+    relieve_forever,
+    save_all,
+)
 from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import Recorder
 from voicemem.sessions.recording.redaction import Redaction
@@ -259,6 +267,7 @@ class Services:
             repeat(self.retention.erase_all, IDLE_PAUSE_S),
             repeat(self.retention.compact_all, IDLE_PAUSE_S),
             repeat(partial(maintain, self.read_models), ROUND_S),
+            repeat(partial(fold_committed, self.read_models), FOLD_S),
             relieve_forever(self.read_models),
             repeat(partial(catch_up_lagging, self.read_models), ROUND_S),  # apart, since it may take long
             repeat(self.summaries.check_changed, LOOK_INTERVAL_S),

@@ -206,7 +206,7 @@ class Overviews:
 
     def figures(self, row: SessionOverview) -> bytes | None:
         """The figures of a row as JSON: of now where the memory is at hand, else as last saved, perhaps None."""
-        read_model = self.read_models.cached.get(row.key)
+        read_model = self.read_models.find(row.key)
         is_at_hand = read_model is not None and is_ready(read_model, row.position, with_messages=False)
         if read_model is not None and is_at_hand and not (read_model.is_large or read_model.has_large_refresh):
             made = made_figures(row.key, read_model)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.callers.producer import Producer, connected_producer, open_producer
 from tests.support.callers.raw_websocket import PING, TEXT, RawSocket, upgraded_socket, websocket_frame
-from tests.support.callers.rest import RestClient
+from tests.support.callers.rest import RestClient, bearer_header, make_key
 from tests.support.events import final_transcript
 from tests.support.services import Serve
 from tests.support.services import serve as serve
@@ -167,7 +167,9 @@ async def test_an_error_in_one_connection_ends_that_one_alone(
 async def test_connections_are_read_again_once_there_is_room(serve: Serve) -> None:
     """A connection over its rate is out of the looks, is read on when its time comes, and loses nothing."""
     app = await serve(ingest_looks=True, event_rate=10.0)
-    async with open_producer(app) as producer:
+    key = await make_key(app, "ingest")
+    async with connected_producer(app, bearer_header(key)) as producer:
+        await producer.open()
         await producer.send_together(*map(final_transcript, range(1, 26)))
         await producer.send(*map(final_transcript, range(26, 30)))
         frames = [await producer.next()]
@@ -177,7 +179,7 @@ async def test_connections_are_read_again_once_there_is_room(serve: Serve) -> No
         assert 1 == len(looks_of(app).watched)
 
 
-def test_a_transport_that_is_no_plain_socket_is_left_to_the_loop() -> None:
+def test_an_encrypted_transport_is_left_to_the_loop() -> None:
     """The bytes of a TLS connection's socket are not those of its stream."""
 
     class Encrypted(asyncio.Transport):

@@ -238,6 +238,7 @@ async def test_what_the_fold_ignores_is_counted(serve: Serve, monkeypatch: pytes
     app = await serve()
     async with open_producer(app) as producer:
         await producer.store(*(event("metric", 1, seq=seq, name="x", latency_ms=seq) for seq in range(1, 6)))
+    await RestClient(app).contents()
     metrics = (await RestClient(app).get("/metrics")).body
     assert b'voicemem_fold_ignored_total{bound="traces"} 2.0' in metrics
     assert b'voicemem_fold_ignored_total{bound="segments"} 0.0' in metrics

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -22,7 +22,6 @@ from tests.support.samples.frames import (
     STRUCTURE,
     TAKEN,
     rejected,
-    single,
     verdict,
     with_number,
     with_string,
@@ -30,6 +29,7 @@ from tests.support.samples.frames import (
 from tests.support.strategies import PRODUCER_EVENTS
 from voicemem.errors import CODES, InvalidFrame
 from voicemem.protocol.codec import (
+    ANY_NUMBER,
     MALFORMED,
     DecodedEvent,
     RejectedEvent,
@@ -37,9 +37,19 @@ from voicemem.protocol.codec import (
     decode_fast,
     decode_journaled,
     decode_stored,
+    decode_thoroughly,
+    is_too_deep,
 )
-from voicemem.protocol.events import LlmDelta, MessageEvent, RefusalMarker, SessionClosed, SessionGap, SessionReopened
-from voicemem.protocol.types import JsonObject
+from voicemem.protocol.events import (
+    LlmDelta,
+    MessageEvent,
+    RefusalMarker,
+    SessionClosed,
+    SessionGap,
+    SessionReopened,
+    TranscriptEvent,
+)
+from voicemem.protocol.types import MAX_INTEGER, JsonObject
 
 # What can still be read of a refused event
 
@@ -243,7 +253,7 @@ def test_an_ordinary_event_is_what_a_closer_look_finds(event: JsonObject, spaces
     frame = json.dumps(event).encode() + spaces.encode()
     found = decode_fast(frame)
     if found is not None:
-        (arrived,) = decode_frame(frame)
+        arrived = decode_thoroughly(frame.strip())
         assert isinstance(arrived, DecodedEvent)
         assert found == arrived.event
 
@@ -261,7 +271,7 @@ def test_most_events_are_ordinary() -> None:
 def test_the_short_way_takes_nothing_bad(frame: bytes) -> None:
     """What is refused, or is no frame, is left to the closer look."""
     if decode_fast(frame) is not None:
-        assert single(frame) == TAKEN
+        assert isinstance(decode_thoroughly(frame), DecodedEvent)
 
 
 @every_row(("name", "number", "field", "expected"), CASES)
@@ -269,6 +279,30 @@ def test_the_short_way_takes_no_bad_number(name: str, number: str, field: str, e
     """Numbers that JSON readers cannot hold are seen there too."""
     if decode_fast(with_number(field, number)) is not None:
         assert expected == TAKEN, name
+        assert isinstance(decode_thoroughly(with_number(field, number)), DecodedEvent)
+
+
+def test_only_named_kinds_may_hold_any_number() -> None:
+    """The short way looks for large numbers in events with an unbounded field; types bound those of all others."""
+
+    def may_be_any(kind: msgspec.inspect.Type) -> bool:
+        if isinstance(kind, msgspec.inspect.IntType):
+            return kind.le != MAX_INTEGER
+        return isinstance(kind, msgspec.inspect.FloatType | msgspec.inspect.AnyType) or any(
+            map(may_be_any, getattr(kind, "types", ()))
+        )
+
+    kinds = [msgspec.inspect.type_info(kind) for kind in get_args(TranscriptEvent)]
+    unbounded = {kind.cls for kind in kinds if any(may_be_any(field.type) for field in kind.fields)}
+    assert unbounded == ANY_NUMBER
+
+
+@every_row(("depth", "expected"), [(1, False), (31, False), (32, False), (33, True), (400, True)])
+def test_lists_of_objects_are_as_deep_as_the_deepest(depth: int, expected: bool) -> None:
+    """However many objects there are, and whatever their texts look like."""
+    deep = b'{"a":' * depth + b"1" + b"}" * depth
+    flat = b'{"a":"},{"}'
+    assert expected is is_too_deep(b",".join([flat] * 50 + [deep] + [flat] * 50), 32)
 
 
 CALLS = sorted(path.stem for path in FIXTURES.glob("*.jsonl"))

@@ -35,17 +35,23 @@ from voicemem.sessions.recording.recorder import (
     is_update,
 )
 
+OnResult = Callable[["OpenLease", EventBatch, VoicememError | None], None]
+
 
 class OpenLease:
     """A lease of a producer, with the events that wait for the next commit."""
 
-    def __init__(self, lease: ProducerLease, shard: CommitShard, dialect: str | None = None) -> None:
+    def __init__(
+        self, lease: ProducerLease, shard: CommitShard, on_result: OnResult, dialect: str | None = None
+    ) -> None:
         self.lease = lease
         self.shard = shard
         """The shard in which its batches wait for the next commit."""
         self.dialect = dialect
         """Whose frames come in envelopes next to events."""
         self.batch: EventBatch | None = None
+        self.on_result = partial(on_result, self)
+        """Called with what became of each batch."""
         self.ack_prefix = msgspec.json.encode(AckFrame(lease.session_id, lease.producer, 0)).removesuffix(b"0}")
         """An ack up to its seq; the seq and `}` are appended for each."""
         self.dead = False
@@ -57,7 +63,8 @@ class OpenLease:
 class Leases:
     """The leases of a connection, by session id and producer."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_result: OnResult) -> None:
+        self.on_result = on_result
         self.by_session: dict[str, dict[str, OpenLease]] = {}
         self.takes_envelopes = False
         """True if any of them has a dialect."""
@@ -70,7 +77,7 @@ class Leases:
     def put(self, lease: ProducerLease, shard: CommitShard, dialect: str | None = None) -> OpenLease | None:
         of_session = self.by_session.setdefault(lease.session_id, {})
         before = of_session.get(lease.producer)
-        open_lease = of_session[lease.producer] = OpenLease(lease, shard, dialect)
+        open_lease = of_session[lease.producer] = OpenLease(lease, shard, self.on_result, dialect)
         self.takes_envelopes = self.takes_envelopes or dialect is not None
         self.only = open_lease if len(self.by_session) == 1 == len(of_session) else None
         return before
@@ -82,6 +89,8 @@ class Leases:
 
     def find(self, event: IncomingEvent | RejectedEvent) -> OpenLease | None:
         """Return the lease that an event belongs to, if that is clear."""
+        if self.only is not None and event.session_id is None and event.producer is None:
+            return self.only
         if event.session_id is not None:
             of_session = self.by_session.get(event.session_id, {})
         else:
@@ -131,7 +140,7 @@ class Connection:
         self.origin = origin
         """The trace that the client's handshake is part of."""
         self.grant: Grant | None = None
-        self.leases = Leases()
+        self.leases = Leases(self.on_result)
         self.frame_task: asyncio.Task[None] | None = None
         """Works on a frame that needs the store: a `session.open`, or a key."""
         self.tasks: set[asyncio.Task[None]] = set()
@@ -204,10 +213,9 @@ class Connection:
 
     def take_message(self, message: bytes) -> None:
         """Take a message whose turn it is. Raises `InvalidFrame`."""
-        event, leases, throttle = decode_fast(message), self.leases, self.throttle
+        event, throttle = decode_fast(message), self.throttle
         if event is not None:
-            is_plain = event.session_id is None and event.producer is None
-            open_lease = leases.only if is_plain else leases.find(event)
+            open_lease = self.leases.find(event)
             if open_lease is not None:
                 throttle.allowance -= 1
                 if throttle.allowance < 0:
@@ -353,7 +361,7 @@ class Connection:
                 lease.producer,
                 lease.epoch,
                 lease=lease,
-                on_result=partial(self.on_result, open_lease),
+                on_result=open_lease.on_result,
                 kind="websocket",
                 origin=self.origin,
             )
@@ -382,7 +390,11 @@ class Connection:
         self.unanswered -= batch.received_bytes
         if open_lease.batch is batch:
             open_lease.batch = None  # otherwise its events would stay in memory until the next batch
-        if error is not None:
+        if batch.position is not None:  # all of it was stored, as nearly always
+            if not open_lease.dead:
+                self.unstored_in_a_row = 0
+                self.websocket.send_nowait(b"%b%d}" % (open_lease.ack_prefix, batch.acked))
+        elif error is not None:
             open_lease.dead = True
             self.fail(error)
         elif any(problem.code == "superseded" for problem in batch.problems):
@@ -395,7 +407,8 @@ class Connection:
         if not self.in_flight and self.all_answered is not None:
             self.all_answered.set()
             self.all_answered = None
-        self.resume_if_room()
+        if not self.websocket.reading:
+            self.resume_if_room()
 
     def report_result(self, open_lease: OpenLease, batch: EventBatch) -> None:
         """Send the errors of a batch, then its ack. Raises `InvalidFrame` for a flood."""

@@ -45,7 +45,7 @@ MOST = 1_024
 """Sockets that one poll reports."""
 READABLE = getattr(select, "EPOLLIN", 0)
 AT_END = getattr(select, "EPOLLRDHUP", 0)
-"""Told of a socket whose peer has closed, or sends no more."""
+"""Reported for a socket whose peer has closed, or sends no more."""
 
 
 class Watched(Protocol):

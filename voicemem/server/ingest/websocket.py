@@ -345,6 +345,11 @@ class EventSocket(ServerConnection):
     def parse(self, data: bytes) -> None:
         """Deliver fast frames; from the first other frame on, leave everything to the library."""
         assert self.listener is not None
+        assert apply_mask is not None
+        is_one = MIN_FRAME_BYTES <= len(data) == data[1] - MASKED + MIN_FRAME_BYTES < 126 + MIN_FRAME_BYTES
+        if is_one and data[0] == TEXT_FRAME and not self.partial:  # nearly all that comes
+            self.listener(apply_mask(data[MIN_FRAME_BYTES:], data[2:MIN_FRAME_BYTES]), False)
+            return
         if self.partial:
             self.partial += data
             if len(self.partial) < self.bytes_needed:

@@ -8,7 +8,6 @@ held no one else may look at the read model, and the caller of `get` may do so u
 
 import asyncio
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -26,15 +25,14 @@ from voicemem.sessions.read_models.quarantine import QuarantinedSessions
 from voicemem.sessions.read_models.read_model import (
     LARGE_BYTES,
     LARGE_ROWS,
-    SLOW_S,
+    Committed,
     ReadModel,
     decompress_state,
-    took_long,
 )
 from voicemem.store.port import Store
 from voicemem.store.records import Snapshot
 from voicemem.store.streams import Stream
-from voicemem.transcript.fold import digest_of, fold_event
+from voicemem.transcript.fold import digest_of
 from voicemem.transcript.state import SNAPSHOT_VERSION, State, decode_state
 
 LOG = logging.getLogger("voicemem")
@@ -57,12 +55,10 @@ LARGE_PACKED = 16 * 1024
 """Bytes of a packed read model that is unpacked off the event loop."""
 MAX_LAG = 64
 """Entries that a packed read model may be behind its journal."""
-WATCHED_FOLDS = 2_000
-"""Folds on the event loop that are measured after a commit that was slow: a commit has up to 1,000."""
+FOLDED_TOGETHER = 256
+"""Batches of a session that wait to be folded, at most."""
 OTHERS_FOLLOW = 7
 """Rounds ago that a use in the background counts as: three more keep what was unpacked for those that come next."""
-USUAL_FOLD_S = 0.000_1
-"""The usual time of a batch's fold at most; a commit of many batches is not slow for their number."""
 FOLD_PAGE = 500
 """Rows read and folded at a time, so that a long journal does not block the event loop."""
 IS_LARGE = attrgetter("is_large")
@@ -105,8 +101,8 @@ class ReadModelCache:
         """Keys of read models that are to be folded further in the background."""
         self.failed: dict[int, int] = {}
         """By key, the position up to which a fold has just failed; the background looks whether it fails again."""
-        self.watched_folds = 0
-        """How many of the next folds on the event loop are measured."""
+        self.to_fold: dict[int, ReadModel] = {}
+        """Those that have committed events to fold, by key."""
         self.rounds = 0
         """Rounds of maintenance so far."""
         self.typical_ratio = FIRST_RATIO
@@ -182,6 +178,8 @@ class ReadModelCache:
     ) -> T:
         """The same for a session's read model as it was at a position, `or_later` where the cached one is."""
         read_model = self.cached.get(key)
+        if read_model is not None and read_model.waiting and (or_later or read_model.waiting[-1].last <= position):
+            self.fold_waiting(key, read_model)
         if read_model is not None and read_model.loaded:
             async with read_model.lock:
                 if self.cached.get(key) is read_model and (or_later or read_model.position <= position):
@@ -215,6 +213,7 @@ class ReadModelCache:
         """The cached read model of a session, made ready for a caller that does not wait before it reads."""
         key, position, is_kept = stream.key, stream.position, False
         while True:
+            self.find(key)
             read_model = self.keep(key, stream.project)
             if not is_ready(read_model, position, with_messages):
                 async with read_model.lock:
@@ -280,15 +279,23 @@ class ReadModelCache:
             if read_model.unpacked is not None and read_model.unpacked.ignored and self.cached.get(key) is read_model:
                 self.note_ignored(read_model)
 
+    def find(self, key: int) -> ReadModel | None:
+        """The cached read model of a session, with what was committed folded as far as that can be done at once."""
+        read_model = self.cached.get(key)
+        if read_model is not None and read_model.waiting:
+            self.fold_waiting(key, read_model)
+            return self.cached.get(key)
+        return read_model
+
     def has_frame(self, key: int, frame: FrameEvent) -> bool:
         """True if a frame of this id was folded before, as far as that is known at once; the fold itself is sure."""
-        read_model = self.cached.get(key)
+        read_model = self.find(key)
         state = None if read_model is None or read_model.lock.locked() else read_model.unpacked
         return state is not None and digest_of(frame) in state.event_ids
 
     # Commits
 
-    def fold_committed(
+    def add_committed(
         self,
         key: int,
         position: int,
@@ -297,51 +304,48 @@ class ReadModelCache:
         producer: str | None,
         size: int = 0,
     ) -> None:
-        """Fold events that were just committed, the first at `position`, if nothing is missing before them.
+        """Keep events that were just committed, the first at `position`, until they are folded: soon, or at a read.
 
-        A packed read model is not unpacked for a few events, and many bytes are not folded on the event loop: a read or
-        a round of maintenance folds them later. `size` is that of their payloads in bytes. It never raises: they are
-        acknowledged already. This is the hot path: it runs for every commit, in the recorder's task.
+        A packed read model is not unpacked for a few events, and many bytes are not folded on the event loop: they wait
+        in the journal for a read or a round of maintenance, as does what follows them. `size` is that of their payloads
+        in bytes. This is the hot path: it runs for every batch, in the recorder's task.
         """
         read_model = self.cached.get(key)
         if read_model is None:
             return
-        state, large = read_model.unpacked, size > LARGE_BYTES or read_model.slow_fold
-        folded = read_model.packed_position if state is None else state.position
-        worth = state is not None or (len(events) >= UNPACK_MIN and len(read_model.packed) <= LARGE_PACKED)
-        if worth and not large and folded == position - 1 and not read_model.lock.locked():
-            began = time.thread_time() if self.watched_folds else None
-            try:
-                state, read_model.last_round = state or read_model.state, self.rounds
-                read_model.folded_bytes += size
-                self.uncharged += size
-                for place, event in enumerate(events, position):
-                    fold_event(state, place, received_ms, event, producer)
-            except Exception:  # read again off the loop, it fails there too, and is quarantined
-                self.drop(key, read_model)
-                self.failed[key] = position + len(events) - 1
+        read_model.last_round = self.rounds
+        if len(read_model.waiting) >= FOLDED_TOGETHER or read_model.waiting_bytes + size > LARGE_BYTES:
+            read_model = self.find(key)
+            if read_model is None:
                 return
-            if began is not None:
-                self.watched_folds -= 1
-                read_model.slow_fold = took_long(time.thread_time() - began, len(events))
-            if state.ignored:
-                self.note_ignored(read_model)
+        waiting, is_large = read_model.waiting, size > LARGE_BYTES or read_model.slow_fold
+        before = waiting[-1].last if waiting else read_model.position
+        if before == position - 1 and not is_large and is_worth_folding(read_model, len(events)):
+            waiting.append(Committed(position, received_ms, events, producer, size))
+            read_model.waiting_bytes += size
+            self.to_fold[key] = read_model
             return
         read_model.known_position = position + len(events) - 1
-        if large or read_model.known_position - folded > MAX_LAG:
+        if is_large or read_model.known_position - read_model.position > MAX_LAG:
             self.lagging.add(key)
 
-    def note_commit(self, seconds: float, batches: int) -> None:
-        """Note a whole commit, and how long folding its batches took by the wall's clock.
-
-        After one that was long for its batches it is measured who is slow: the CPU time of every fold would cost more
-        than many a fold does.
-        After many bytes the weights of read models are brought up to date.
-        """
+    def fold_waiting(self, key: int, read_model: ReadModel) -> None:
+        """Fold what was committed of a session, unless its read model is in use. It never raises."""
+        if read_model.lock.locked():
+            return
+        self.to_fold.pop(key, None)
+        last = read_model.waiting[-1].last
+        self.uncharged += read_model.waiting_bytes
+        try:
+            read_model.fold_waiting()
+        except Exception:  # read again off the loop, it fails there too, and is quarantined
+            self.drop(key, read_model)
+            self.failed[key] = last
+            return
+        if read_model.state.ignored:
+            self.note_ignored(read_model)
         if self.uncharged > self.budget.limit // UNCHARGED_SHARE:
             self.under_pressure.set()
-        if seconds > SLOW_S + batches * USUAL_FOLD_S:
-            self.watched_folds = WATCHED_FOLDS
 
     def note_ignored(self, read_model: ReadModel) -> None:
         counted = read_model.counted = read_model.counted or {}
@@ -424,6 +428,7 @@ class ReadModelCache:
     def discard(self, key: int) -> None:
         read_model = self.cached.pop(key, None)
         self.ended.pop(key, None)
+        self.to_fold.pop(key, None)
         if read_model is not None:
             self.recharge(read_model, 0)
 
@@ -499,6 +504,13 @@ def decode_snapshot(saved: bytes) -> State | None:
         return decode_state(saved)
     except MALFORMED:
         return None
+
+
+def is_worth_folding(read_model: ReadModel, count: int) -> bool:
+    """True if so many committed events are kept for the next fold: no thread has held it up, and little is unpacked."""
+    if read_model.unpacked is None and not read_model.waiting:
+        return count >= UNPACK_MIN and len(read_model.packed) <= LARGE_PACKED
+    return len(read_model.waiting) < FOLDED_TOGETHER and read_model.waiting_bytes <= LARGE_BYTES
 
 
 def is_ready(read_model: ReadModel, position: int, with_messages: bool) -> bool:

@@ -8,20 +8,20 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from sys import getsizeof
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from voicemem.errors import DamagedEntry
 from voicemem.llm.tokens import TokenCounter
-from voicemem.protocol import codec
+from voicemem.protocol import codec, events
 from voicemem.protocol.codec import MALFORMED
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions.off_loop import check_budget
 from voicemem.store.records import JournalRow, SavedFigures
 from voicemem.store.streams import Stream
 from voicemem.transcript import history
-from voicemem.transcript.fold import DecodedRow, fold_all
+from voicemem.transcript.fold import DecodedRow, fold_all, fold_event
 from voicemem.transcript.history import SpeechTimes, open_messages, turn_times
 from voicemem.transcript.messages import Message, ToolUse
 from voicemem.transcript.replies.playing import settle
@@ -52,6 +52,23 @@ SLOW_S, SLOW_PIECE_S = 0.02, 0.001
 
 MessageFields = Literal["full", "standard"]
 """All fields of a message, or its role and content alone."""
+
+
+class Committed(NamedTuple):
+    """Events of one batch that were committed, and are to be folded."""
+
+    position: int
+    """That of the first."""
+    received_ms: int
+    events: Sequence[events.IncomingEvent | events.JournaledEvent]
+    producer: str | None
+    size: int
+    """Bytes of their payloads."""
+
+    @property
+    def last(self) -> int:
+        """The position of the last."""
+        return self.position + len(self.events) - 1
 
 
 class ReadModel:
@@ -93,6 +110,8 @@ class ReadModel:
         "turn_messages",
         "turn_starts",
         "unpacked",
+        "waiting",
+        "waiting_bytes",
         "weighed_bytes",
     )  # fmt: skip
 
@@ -152,7 +171,10 @@ class ReadModel:
         self.figures: SavedFigures | None = None
         """The figures of a slim list, at a position."""
         self.known_position = 0
-        """The last position that is known to be in the journal, when it was not folded at once."""
+        """The last position that is known to be in the journal, when it waits there to be folded."""
+        self.waiting: list[Committed] = []
+        """What was committed since the last fold, in a row; the rest of it is in the journal."""
+        self.waiting_bytes = 0
 
     @property
     def state(self) -> State:
@@ -249,6 +271,18 @@ class ReadModel:
             fold_all(self.state, entries[first : first + FOLDED_PER_CHECK])
         self.folded_bytes += sum(len(row.payload) for row in rows)
         self.slow_fold = took_long(time.thread_time() - began, len(rows))
+
+    def fold_waiting(self) -> None:
+        """Fold what was committed, as far as nothing is missing before it: that is in the journal."""
+        waiting, self.waiting, self.waiting_bytes = self.waiting, [], 0
+        began, state, count = time.thread_time(), self.state, 0
+        for position, received_ms, committed, producer, size in waiting:
+            count += len(committed)
+            self.folded_bytes += size
+            for place, event in enumerate(committed, position):
+                if place == state.position + 1:
+                    fold_event(state, place, received_ms, event, producer)
+        self.slow_fold = took_long(time.thread_time() - began, count)
 
     def messages(self, unfinished: bool = False) -> list[Message]:
         """The messages in order; with `unfinished`, those in progress too. The list is the caller's."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 import msgspec
 
@@ -141,6 +141,10 @@ def source_of(frame: ReducedFrame) -> tuple[object, ...]:
     return event.dialect, event.sender, event.ts is None, event.id, content
 
 
+NOTHING: Any = ()
+"""In place of lists of what most batches have nothing of."""
+
+
 class EventBatch(Batch, kw_only=True, eq=False, gc=True):
     """Events of one lease. They gather until the next commit; after it the batch says what became of them."""
 
@@ -170,7 +174,7 @@ class EventBatch(Batch, kw_only=True, eq=False, gc=True):
     """The position of the first event of a batch that was stored whole."""
     acked: int | None = None
     """The highest seq that is on disk."""
-    problems: list[Error] = msgspec.field(default_factory=list)
+    problems: list[Error] = NOTHING
     """Problems reported to the sender, before the ack."""
     offered: int = 0
     """Events that were offered to the journal."""
@@ -180,9 +184,9 @@ class EventBatch(Batch, kw_only=True, eq=False, gc=True):
     """Events that had been stored before."""
     ended: bool = False
     """True if it held the producer's end."""
-    entries: list[tuple[int, events.IncomingEvent | events.RefusalMarker]] = msgspec.field(default_factory=list)
+    entries: list[tuple[int, events.IncomingEvent | events.RefusalMarker]] = NOTHING
     """The events that the fold takes of a batch that was not stored whole, with their positions."""
-    updates: list[SessionPatch] = msgspec.field(default_factory=list)
+    updates: list[SessionPatch] = NOTHING
     """The configuration changes among the stored events."""
     reopened: bool = False
     """True if it opened its session again."""
@@ -233,6 +237,7 @@ class EventBatch(Batch, kw_only=True, eq=False, gc=True):
             self.stored, self.stored_bytes = self.offered, sum(map(len, self.payloads))
         elif not appended.position_taken:
             self.offered = len(appended.outcomes)
+            self.problems, self.entries, self.updates = [], [], []
             offered = iter(zip(self.as_offers(), appended.outcomes, strict=True))
             for arrival in self.arrivals:
                 offer, outcome = next(offered) if is_offered(arrival) else (None, None)

@@ -1,4 +1,4 @@
-"""Commits of what waits: one at a time in each commit shard of the store, then its answers, then the fold."""
+"""Commits of what waits: one at a time in each commit shard of the store, then its answers; the fold follows later."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Commits:
     async def commit(
         self, batches: Sequence[EventBatch], since: float, append: Append, may_differ: Callable[[int], bool]
     ) -> list[EventBatch]:
-        """Journal batches, answer them, then fold them; returns those that `append` has left out.
+        """Journal batches, answer them, and have them folded; returns those that `append` has left out.
 
         `since` is when the oldest of them began to wait. After an error nothing is trusted that is known of sessions
         whose key `may_differ`.
@@ -111,11 +111,7 @@ class Commits:
             batch.on_result(batch, error if isinstance(error, VoicememError) else VoicememError("internal"))
 
     def settle(self, batches: Sequence[EventBatch], appended: Sequence[AppendResult], now: int, since: float) -> None:
-        """Answer batches that are on disk, then fold them.
-
-        Answers go out before the fold, since producers wait for them. Nothing is awaited in between, so no reader can
-        see an acknowledged event missing from the memory.
-        """
+        """Answer batches that are on disk, then hand them to the fold, which reads of the memory wait for."""
         for batch, outcome in zip(batches, appended, strict=True):
             if self.redaction is not None:
                 self.redaction.settle(batch, outcome)
@@ -123,22 +119,20 @@ class Commits:
             batch.on_result(batch, None)
             if is_no_unix_ms(batch.first_ts):
                 self.refusals.note_time(batch.lease.project, batch.lease.session_id)
-        answered = time.monotonic()
-        self.metrics.ack_latency_seconds.observe(answered - since)
-        fold = self.read_models.fold_committed
+        self.metrics.ack_latency_seconds.observe(time.monotonic() - since)
+        add = self.read_models.add_committed
         counts: Counter[tuple[str, str]] = Counter()
         for batch in batches:
             counts[batch.kind, "stored"] += batch.stored
             if batch.position is not None:  # nearly every batch of a call
                 events = [arrival.event for arrival in cast(list[DecodedEvent], batch.arrivals)]
-                fold(batch.key, batch.position, now, events, batch.producer, batch.stored_bytes)
+                add(batch.key, batch.position, now, events, batch.producer, batch.stored_bytes)
             else:
                 size = batch.stored_bytes  # counted with the first entry: if that one waits for the journal, all do
                 for position, event in batch.entries:
-                    fold(batch.key, position, now, [event], batch.producer, size)
+                    add(batch.key, position, now, [event], batch.producer, size)
                     size = 0
                 self.note_others(batch, counts)
-        self.read_models.note_commit(time.monotonic() - answered, len(batches))
         offered, stored_bytes = sum(one.offered for one in batches), sum(one.stored_bytes for one in batches)
         self.metrics.count_commit(counts, offered, stored_bytes)
         self.feed.report(appended)

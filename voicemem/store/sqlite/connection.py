@@ -240,6 +240,11 @@ class CommittedRows:
                 row.producers[name] = producer
 
     def put(self, key: int, stream: Stream) -> None:
+        row = self.running.get(key)
+        if row is not None and stream.config is row.stream.config and stream.state == "running":
+            row.stream = stream  # as after nearly every append: it weighs what it did
+            self.running.move_to_end(key)
+            return
         row = self.running.pop(key, None) or self.ended.pop(key, None)
         if row is None:
             row = CommittedRow(stream)

@@ -7,6 +7,8 @@ import asyncio
 import itertools
 import random
 from collections.abc import Awaitable
+from itertools import zip_longest
+from typing import cast
 
 import msgspec
 import pytest
@@ -29,6 +31,7 @@ from voicemem.sessions.read_models.maintenance import (
     IDLE_ROUNDS,
     PRESSURE_ROUNDS,
     catch_up_lagging,
+    fold_committed,
     maintain,
     relieve_forever,
     save_all,
@@ -75,9 +78,15 @@ async def append(store: InMemoryStore, stream: Stream, *events: JsonObject) -> A
 
 
 def note(read_models: ReadModelCache, stream: Stream, entries: list[DecodedRow]) -> None:
-    """Note entries one after the other."""
+    """Note entries one after the other, and fold them."""
+    add(read_models, stream, entries)
+    read_models.find(stream.key)
+
+
+def add(read_models: ReadModelCache, stream: Stream, entries: list[DecodedRow]) -> None:
+    """Note entries one after the other, which are to be folded later."""
     for entry in entries:
-        read_models.fold_committed(stream.key, entry.position, entry.received_ms, [entry.event], entry.producer)
+        read_models.add_committed(stream.key, entry.position, entry.received_ms, [entry.event], entry.producer)
 
 
 async def journal(store: InMemoryStore, stream: Stream) -> list[DecodedRow]:
@@ -124,6 +133,43 @@ async def test_what_is_noted_is_what_would_be_read(store: InMemoryStore, events:
         note(read_models, stream, (await journal(store, stream))[-1:])
         assert stream.position == read_models.cached[stream.key].state.position
     assert await from_scratch(store, stream) == read_models.cached[stream.key].messages()
+
+
+@on_one_store
+@given(events=TALK, steps=st.lists(st.sampled_from(["add", "skip", "read", "journal", "round", "pack"]), max_size=12))
+async def test_committed_events_are_folded_once(
+    store: InMemoryStore, events: list[JsonObject], steps: list[str]
+) -> None:
+    """Whatever is folded when they come, read from the journal, packed or never noted: a read has each of them once."""
+    stream, read_models = await begin(store), ReadModelCache(store)
+    read_model = await read_models.get(stream)
+    for event, step in zip_longest(events, steps[: len(events)], fillvalue="add"):
+        await append(store, stream, cast(JsonObject, event))
+        if step != "skip":
+            add(read_models, stream, (await journal(store, stream))[-1:])
+        if step == "journal":  # as a read that began before it was committed
+            await read_models.catch_up(stream.key, read_model, stream.position)
+        elif step == "round":
+            await fold_committed(read_models)
+        elif step == "pack":
+            read_model.pack()
+        elif step == "read":
+            assert await from_scratch(store, stream) == (await read_models.get(stream)).messages()
+    assert await from_scratch(store, stream) == (await read_models.get(stream)).messages()
+
+
+async def test_committed_events_wait_for_a_read_or_a_round(store: InMemoryStore, read_models: ReadModelCache) -> None:
+    """They are folded together; a read as of a position before them leaves them waiting."""
+    stream = await begin(store)
+    read_model = await read_models.get(stream)
+    await append(store, stream, *talk(4))
+    add(read_models, stream, await journal(store, stream))
+    assert 0 == read_model.position
+    assert await from_scratch(store, stream, 2) == await read_models.compute_as_of(stream.key, 2, ReadModel.messages)
+    assert 2 == read_model.position
+    await fold_committed(read_models)
+    assert (4, []) == (read_model.position, read_model.waiting)
+    assert not read_models.to_fold
 
 
 @on_one_store
@@ -521,9 +567,9 @@ async def test_fast_events_are_noticed_between_rounds(store: InMemoryStore) -> N
     upkeep = asyncio.create_task(relieve_forever(read_models))
     for stream in streams:
         for event in talk(50):
-            read_models.fold_committed(stream.key, stream.position + 1, NOW, [decoded(event)], "main", 100)
+            read_models.add_committed(stream.key, stream.position + 1, NOW, [decoded(event)], "main", 100)
             stream.position += 1
-        read_models.note_commit(0.0, 1)
+        await fold_committed(read_models)
         await asyncio.sleep(0)
     async with asyncio.timeout(60):
         while not budget.evicted_memories:  # noqa: ASYNC110 (nothing is told of it)
