@@ -63,7 +63,7 @@ from voicemem.store.records import Quotas
 from voicemem.telemetry import Telemetry
 from voicemem.telemetry.recent import RecentMetrics, measure_loop_lag_forever, sample_forever
 from voicemem.webhooks.endpoints import Webhooks
-from voicemem.webhooks.outbox import OutboxWorker
+from voicemem.webhooks.outbox import TURNS_PAUSE_S, OutboxWorker, TurnFeed
 from voicemem.webhooks.requests import WebhookSender, observe_webhooks
 
 LOG = logging.getLogger("voicemem")
@@ -213,6 +213,7 @@ class Services:
         self.sender = WebhookSender(allowed=self.allowed, extra_headers=self.telemetry.tracer.headers)
         send, due = observe_webhooks(self.sender.send, self.telemetry), self.sessions.webhooks_due
         self.outbox = OutboxWorker(store, self.read_models, send, runtime, self.node)
+        self.turn_feed = TurnFeed(store, self.read_models, due, runtime)
         check = partial(check_url, allowed=self.allowed)
         self.webhooks = Webhooks(store.endpoints, store.deliveries, send, runtime, due, check)
 
@@ -258,7 +259,7 @@ class Services:
     def background(self) -> list[Coroutine[Any, Any, None]]:
         """Return the background tasks of the service, and collect what they are to do; none of them ends by itself."""
         self.sessions.close_collectors += [self.overviews.closed, self.extractions.changed]
-        self.recorder.feed.collectors += [self.extractions.changed, self.summaries.changed]
+        self.recorder.feed.collectors += [self.extractions.changed, self.summaries.changed, self.turn_feed.changed]
         return [
             *(() if self.store.is_exclusive else (beat_forever(self.node), watch_journals_forever(self.watcher))),
             repeat(self.presence.sweep, SWEEP_S),
@@ -272,6 +273,7 @@ class Services:
             repeat(partial(catch_up_lagging, self.read_models), ROUND_S),  # apart, since it may take long
             repeat(self.summaries.check_changed, LOOK_INTERVAL_S),
             repeat(self.overviews.make_pending, PAUSE_S),
+            repeat(self.turn_feed.look, TURNS_PAUSE_S),
             index_forever(self.indexer),
             *([] if self.vectors is None else [make_vectors_forever(self.vectors.maker)]),
             expire_memories_forever(self.long_term),

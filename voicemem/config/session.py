@@ -97,7 +97,11 @@ STARTED_EVENT, LEFT_EVENT, HISTORY_EVENT, METRICS_EVENT, TURNS_EVENT = 101, 102,
 """The event types of webhook events, with Agora's numbers."""
 CLOSE_EVENTS = (LEFT_EVENT, HISTORY_EVENT, METRICS_EVENT, TURNS_EVENT)
 """Sent when a session is closed, in the order in which they become due; they may arrive in another."""
-EventTypes = Annotated[tuple[Literal[101, 102, 103, 111, 112], ...], Meta(min_length=1, max_length=5)]
+COMPLETE_TURNS_EVENT, MEMORIES_EVENT = 1001, 1002
+"""Ours: turns that are complete, while the call runs; and memories that were kept, changed or removed."""
+ORDERED_EVENTS = (COMPLETE_TURNS_EVENT, MEMORIES_EVENT)
+"""Those of one session or user arrive one after another."""
+EventTypes = Annotated[tuple[Literal[101, 102, 103, 111, 112, 1001, 1002], ...], Meta(min_length=1, max_length=7)]
 """The webhook events that a receiver subscribes to."""
 
 

@@ -15,6 +15,7 @@ from voicemem.search.passages import MemoryWords, memory_words
 from voicemem.search.words import QueryWord
 from voicemem.store.admission import admit_bytes
 from voicemem.store.database import Connection, Database, columns, scans, writes
+from voicemem.store.outbox import enqueue_memories
 from voicemem.store.scopes import FIRST_MS, LAST_MS, QueryScope, Scope, find_linked, list_of_two
 from voicemem.store.stream_changes import find, new_stream
 from voicemem.store.streams import USER_KIND, Stream
@@ -473,6 +474,8 @@ class Memories:
             changes.save_stream(stream)
         for row in rows:
             self.save(connection, replace(row, key=key, project=stream.project))
+        if payloads:
+            enqueue_memories(connection, stream, list(dict.fromkeys(row.id for row in rows)), now_ms)
         return stream
 
     async def find_memories(self, project: str, ids: Sequence[str]) -> list[MemoryRow]:

@@ -11,15 +11,18 @@ from msgspec.structs import asdict, replace
 
 from voicemem.config.session import (
     CLOSE_EVENTS,
+    COMPLETE_TURNS_EVENT,
     HISTORY_EVENT,
     LEFT_EVENT,
+    MEMORIES_EVENT,
+    ORDERED_EVENTS,
     STARTED_EVENT,
     Contents,
     Included,
     parse_config,
 )
 from voicemem.store.database import Connection, Port, Row, assign, columns, insert, writes
-from voicemem.store.streams import Stream
+from voicemem.store.streams import USER_KIND, Stream
 
 
 class Endpoint(Struct, frozen=True):
@@ -224,6 +227,9 @@ class SessionHeader(Struct, frozen=True):
     reason: str | None = None
     user_id: str | None = None
     recording: str | None = None
+    memories: tuple[str, ...] = ()
+    """The ids of memories of `project` that were changed."""
+    project: str = ""
 
 
 class ClaimedDelivery(Struct, frozen=True):
@@ -273,11 +279,16 @@ OLDEST_OF_EACH = {
     "postgresql": (f"waiting cross join lateral ({OLDEST_OF_ENDPOINT}) c", IS_CANDIDATE),
 }
 """By engine: SQLite has no lateral join, and PostgreSQL would look at each delivery for each endpoint."""
+IS_NEXT = f"""
+    (x.event_type not in {ORDERED_EVENTS} or not exists (select 1 from deliveries y where y.stream = x.stream
+    and y.endpoint = x.endpoint and y.event_type = x.event_type and y.key < x.key and y.state = 'pending'))
+"""
+"""True for deliveries (x) that wait for no other of their stream."""
 SELECT_DUE = f"""
     select {DELIVERY_COLUMNS}, {ENDPOINT_COLUMNS} from {{candidates}} cross join deliveries x
     join endpoints e on e.key = x.endpoint
     where {{is_candidate}} and x.due_ms <= :now_ms and x.leased_until_ms <= :now_ms and e.disabled_ms is null
-    and not (e.url in :full) and {NOT_ERASED} order by x.due_ms, x.key limit :limit
+    and not (e.url in :full) and {NOT_ERASED} and {IS_NEXT} order by x.due_ms, x.key limit :limit
     for no key update of x skip locked
 """
 COUNT_DUE = "select count(*) from (select 1 from deliveries where due_ms <= :now_ms limit :most) c"
@@ -323,6 +334,21 @@ INSERT_DELIVERY = """
     lease, leased_until_ms, made_ms) values (:key, :stream, :endpoint, :notice_id, :event_type, :position, :header,
     'pending', 0, :now_ms, 0, 0, :now_ms)
 """
+SELECT_UNMADE = """
+    select key, header from deliveries where stream = :stream and endpoint = :endpoint and event_type = :event_type
+    and state = 'pending' and payload is null and leased_until_ms <= :now_ms for no key update
+"""
+EXTEND_DELIVERY = "update deliveries set position = :position, header = :header where key = :key"
+MAX_CHANGED = 1_000
+"""Memories in one webhook event."""
+SELECT_PAYLOAD_BEFORE = """
+    select payload from deliveries where stream = :stream and endpoint = :endpoint and event_type = :event_type
+    and key < :key and payload is not null order by key desc limit 1
+"""
+SELECT_SUBSCRIBED = f"""
+    select stream, project from endpoints
+    where disabled_ms is null and event_types like '%{COMPLETE_TURNS_EVENT}%'
+"""
 SELECT_WAS_JOINED = """
     select 1 where exists (select 1 from producers where stream = :stream)
     or exists (select 1 from journal where stream = :stream and producer is not null)
@@ -334,8 +360,9 @@ class Outbox(Port):
 
     The journal's transactions make them: at a start or reopening (event type 101) and at a close (102, 103, 111, 112;
     only 102 at the idle close of a session that no one joined), one for each endpoint that subscribed to it and is not
-    disabled: the session's own, its project's, and the operator's, which gets 103 only. A delivery is `pending` with a
-    time at which it is due, then `delivered` or `failed`.
+    disabled: the session's own, its project's, and the operator's, which gets 103 only. Those of complete turns (1001)
+    are added while the call runs too, and those of memories (1002) when these are written. A delivery is `pending` with
+    a time at which it is due, then `delivered` or `failed`.
     """
 
     async def claim_deliveries(
@@ -413,6 +440,24 @@ class Outbox(Port):
         values = {"key": delivery.key, "lease": delivery.lease, "waiting_for": waiting_for, "due_ms": due_ms}
         await self.database.execute(POSTPONE_DELIVERY, **values)
 
+    async def list_turn_subscribers(self) -> set[int | str]:
+        """The keys of the sessions, and the projects, whose complete turns a receiver gets while the call runs."""
+        rows = await self.database.rows(SELECT_SUBSCRIBED)
+        return {project if stream is None else stream for stream, project in rows}
+
+    @writes
+    def offer_turns(self, connection: Connection, key: int, now_ms: int) -> None:
+        """Add deliveries of a running session's complete turns, where none waits that will have them."""
+        stream = connection.streams.stream(key)
+        if stream is not None and stream.state == "running":
+            enqueue(connection, stream, (COMPLETE_TURNS_EVENT,), None, secrets.token_hex(16), now_ms)
+
+    async def payload_before(self, delivery: ClaimedDelivery) -> bytes | None:
+        """What was sent last, of the same type, to the same endpoint, about the same stream; None before the first."""
+        values = {"stream": delivery.stream, "endpoint": delivery.endpoint.key, "event_type": delivery.event_type}
+        row = await self.database.row(SELECT_PAYLOAD_BEFORE, key=delivery.key, **values)
+        return None if row is None else row[0]
+
     async def next_delivery_ms(self) -> int | None:
         """When the next delivery is due, leases included; None when none waits."""
         row = await self.database.read(lambda connection: connection.row(SELECT_NEXT_DUE_MS))
@@ -457,11 +502,24 @@ def enqueue_close(connection: Connection, stream: Stream, close_id: str, now_ms:
     sent all the same, since its start was.
     """
     was_joined = not stream.provisional or connection.row(SELECT_WAS_JOINED, stream=stream.key) is not None
-    enqueue(connection, stream, CLOSE_EVENTS if was_joined else (LEFT_EVENT,), stream.reason, close_id, now_ms)
+    events = (*CLOSE_EVENTS, COMPLETE_TURNS_EVENT) if was_joined else (LEFT_EVENT,)
+    enqueue(connection, stream, events, stream.reason, close_id, now_ms)
+
+
+def enqueue_memories(connection: Connection, stream: Stream, ids: Sequence[str], now_ms: int) -> None:
+    """Add the deliveries that say which memories in a stream's journal have changed."""
+    if ids:
+        enqueue(connection, stream, (MEMORIES_EVENT,), None, secrets.token_hex(16), now_ms, tuple(ids))
 
 
 def enqueue(
-    connection: Connection, stream: Stream, event_types: Iterable[int], reason: str | None, base_id: str, now_ms: int
+    connection: Connection,
+    stream: Stream,
+    event_types: Iterable[int],
+    reason: str | None,
+    base_id: str,
+    now_ms: int,
+    memories: tuple[str, ...] = (),
 ) -> None:
     """Add a row for each endpoint and event type that it subscribed to; the outbox makes the payload from the row."""
     subscribers = [
@@ -474,12 +532,30 @@ def enqueue(
     config = parse_config(stream.config)
     stopped_ms = stream.ended_ms or now_ms
     about = config.name, config.channel, config.labels, stream.started_ms, stopped_ms, reason
-    header = SessionHeader(stream.id, *about, config.user_id, config.recording)
+    user_id = stream.id if stream.kind == USER_KIND else config.user_id
+    header = SessionHeader(stream.id, *about, user_id, config.recording, memories, stream.project if memories else "")
     common: dict[str, Any] = {"stream": stream.key, "position": stream.position, "now_ms": now_ms}
     common["header"] = msgspec.json.encode(header)
     rows = []
     for event_type, endpoint in receivers:
+        if event_type in ORDERED_EVENTS and extend_waiting(connection, common, header, event_type, endpoint):
+            continue
         notice_id = base_id if event_type == HISTORY_EVENT else f"{base_id}-{event_type}"
         own = {"key": connection.draw_key(), "endpoint": endpoint, "event_type": event_type, "notice_id": notice_id}
         rows.append(common | own)
     connection.many(INSERT_DELIVERY, rows)
+
+
+def extend_waiting(
+    connection: Connection, common: dict[str, Any], header: SessionHeader, event_type: int, endpoint: int
+) -> bool:
+    """Have the delivery that waits to be made say this too, so that few wait however long a receiver is away."""
+    about = {"stream": common["stream"], "now_ms": common["now_ms"], "endpoint": endpoint, "event_type": event_type}
+    for key, waiting in connection.rows(SELECT_UNMADE, **about):
+        before = HEADER_DECODER.decode(waiting).memories
+        memories = tuple(dict.fromkeys((*before, *header.memories)))
+        if len(memories) <= MAX_CHANGED:
+            changed = msgspec.json.encode(replace(header, memories=memories))
+            connection.execute(EXTEND_DELIVERY, key=key, position=common["position"], header=changed)
+            return True
+    return False

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import UTC
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -30,9 +31,11 @@ from voicemem.protocol.codec import object_parts
 from voicemem.runtime import NodeToken, Runtime
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
+from voicemem.store.memories import MemoryRow
 from voicemem.store.outbox import Attempt, ClaimedDelivery, Endpoint
 from voicemem.store.port import Store
-from voicemem.transcript.history import tool_uses
+from voicemem.store.streams import Stream
+from voicemem.transcript.history import tool_uses, turn_messages
 from voicemem.transcript.messages import Message, order_metadata
 from voicemem.transcript.state import Latency, State
 from voicemem.transcript.turns import compact_number, is_end_to_end, reply_after, turn_report
@@ -120,6 +123,47 @@ def turns_payload(session: dict[str, Any], stopped_ms: int, state: State, fields
             "turns": first_turns,
         }
     )
+
+
+def complete_turns_payload(session: dict[str, Any], after: int, read_model: ReadModel) -> bytes:
+    """The turns that are complete, from the one after a turn on, as in `/turns`, each with its messages."""
+    state = read_model.state
+    complete = [number for number in complete_turns(state) if number > after]
+    shown = [turn_report(state, state.turns[number]) for number in complete[:MAX_TURNS]]
+    for turn in shown:
+        turn["contents"] = [
+            {"role": one.role, "content": one.content, "turn_id": one.turn_id, "timestamp": one.timestamp}
+            | {"metadata": order_metadata(one.metadata)}
+            for one in turn_messages(state, state.turns[turn["turn_id"]])
+        ]
+    through = shown[-1]["turn_id"] if shown else after
+    rest = {"is_truncated": len(complete) > MAX_TURNS, "through_turn": through, "position": read_model.position}
+    return orjson.dumps({**session, **rest, "turns": shown})
+
+
+def complete_turns(state: State) -> list[int]:
+    """The turns that are over: those before the newest, and after the end that one too."""
+    return state.turn_numbers if state.closed_ts is not None else state.turn_numbers[:-1]
+
+
+def memories_payload(session: dict[str, Any], ids: Sequence[str], rows: Sequence[MemoryRow]) -> bytes:
+    """Memories that have changed, as they are now, and the ids of those that are not there any more."""
+    there = {row.id: row for row in rows if row.removed_ms is None}
+    memories = [
+        {
+            "id": row.id,
+            "kind": row.kind,
+            "text": row.text,
+            "user_id": row.user_id,
+            "session_id": row.session_id,
+            "created_at": row.created_ms,
+            "updated_at": row.updated_ms,
+            "superseded_by": row.superseded_by,
+        }
+        for id in ids
+        if (row := there.get(id)) is not None
+    ]
+    return orjson.dumps({**session, "memories": memories, "removed": [id for id in ids if id not in there]})
 
 
 def history_payload(
@@ -261,6 +305,54 @@ def retry_after_s(value: str | None, now_s: float | None) -> float:
     return min(DAY_S, max(0.0, date.timestamp() - now_s))
 
 
+TURNS_PAUSE_S = 0.5
+"""Between two looks for turns that are complete."""
+SUBSCRIBERS_MS = 2_000
+"""How long it may take until turns are sent to a new subscriber."""
+MAX_NOTED = 100_000
+
+
+class TurnFeed:
+    """Looks which turns of running calls are complete, where a receiver gets them, and makes their deliveries due."""
+
+    def __init__(self, store: Store, read_models: ReadModelCache, due: asyncio.Event, runtime: Runtime) -> None:
+        self.store = store
+        self.read_models = read_models
+        self.due = due
+        self.clock = runtime.clock
+        self.changed: dict[int, Stream] = {}
+        """Sessions with new events, by key."""
+        self.noted: dict[int, int] = {}
+        """By key, how many turns were complete at the last look."""
+        self.subscribers: set[int | str] = set()
+        """Keys of sessions, and projects."""
+        self.known_until_ms = 0
+
+    async def look(self) -> None:
+        """Look once at all sessions with new events. Raises `StoreUnavailable`."""
+        if not self.changed:
+            return
+        changed = list(self.changed.values())
+        self.changed.clear()
+        if self.clock() >= self.known_until_ms:
+            self.subscribers = await self.store.outbox.list_turn_subscribers()
+            self.known_until_ms = self.clock() + SUBSCRIBERS_MS
+        for stream in changed if self.subscribers else ():
+            if stream.key in self.subscribers or stream.project in self.subscribers:
+                with suppress(SessionQuarantined):
+                    await self.look_at(stream)
+
+    async def look_at(self, stream: Stream) -> None:
+        count = len(complete_turns(await self.read_models.get_state(stream)))
+        if count <= self.noted.get(stream.key, 0):
+            return
+        if len(self.noted) >= MAX_NOTED:
+            self.noted.clear()
+        self.noted[stream.key] = count
+        await self.store.outbox.offer_turns(stream.key, self.clock())
+        self.due.set()
+
+
 class OutboxWorker:
     """Delivers the webhook events of one store with `send`."""
 
@@ -392,11 +484,20 @@ class OutboxWorker:
                 return orjson.dumps(session)
             case config.LEFT_EVENT:
                 return left_payload(session, header.stopped_ms, header.reason)
+            case config.MEMORIES_EVENT:
+                rows = await self.store.memories.find_memories(header.project, header.memories)
+                return memories_payload(session | {"user_id": header.user_id}, header.memories, rows)
+            case config.COMPLETE_TURNS_EVENT:
+                before = await self.store.outbox.payload_before(delivery)
+                after = -1 if before is None else orjson.loads(before)["through_turn"]
+                write_turns = partial(complete_turns_payload, session | {"user_id": header.user_id}, after)
+                place = delivery.stream, delivery.position
+                return await self.read_models.compute_as_of(*place, write_turns, background=True, or_later=True)
 
         def write(read_model: ReadModel) -> bytes:
             if delivery.event_type == config.HISTORY_EVENT and contents == "vcon":
-                about_call = asdict(header)
-                facts = CallFacts(state="ended", ended_ms=about_call.pop("stopped_ms"), **about_call)
+                about_call = {name: one for name, one in asdict(header).items() if name in CallFacts.__struct_fields__}
+                facts = CallFacts(state="ended", ended_ms=header.stopped_ms, **about_call)
                 call = call_of(facts, read_model.timed_messages(), read_model.state)
                 document = orjson.Fragment(b"".join(object_parts(vcon_object(call))))
                 return orjson.dumps({**session, "stop_ts": header.stopped_ms // 1000, "vcon": document})

@@ -18,7 +18,7 @@ from tests.support.services import Serve
         (
             "/v1/webhooks",
             {"url": "https://x.example/", "event_types": [1]},
-            "must be one of 101, 102, 103, 111, 112: `event_types[0]`",
+            "must be one of 101, 102, 103, 111, 112, 1001, 1002: `event_types[0]`",
         ),
         ("/v1/keys", {"scopes": ["all"]}, "must be one of ingest, read, admin: `scopes[0]`"),
         ("/v1/sessions", {"session_id": "a b"}, "A session id is 1 to 128"),

@@ -9,11 +9,22 @@ import pytest
 
 from tests.support.callers.producer import open_over_websocket
 from tests.support.callers.rest import LOOPBACK, RestClient, client_with_key, wait_until_closed
-from tests.support.callers.webhooks import ALL, CALL, add, by_type, everything, finish, is_enabled, read, settled
+from tests.support.callers.webhooks import (
+    ALL,
+    CALL,
+    add,
+    by_type,
+    deliveries,
+    everything,
+    finish,
+    is_enabled,
+    read,
+    settled,
+)
 from tests.support.checks.vcon import check_vcon
 from tests.support.clock import ManualClock
-from tests.support.events import event, final
-from tests.support.servers.webhook_receiver import Reply, WebhookReceiver
+from tests.support.events import delta, dialogue, event, final
+from tests.support.servers.webhook_receiver import Reply, WebhookEvent, WebhookReceiver
 from tests.support.services import ANY_PORT, Serve, running_service
 from tests.support.waiting import eventually
 from voicemem.app import running
@@ -294,3 +305,58 @@ async def test_projects_do_not_hear_each_other(serve: Serve, hook: WebhookReceiv
     for answered in await everything(other, made["id"], delivery["id"]):
         assert (404, "unknown_webhook") == answered.problem
     assert hook.url("/one") == (await read(one, made))["url"]
+
+
+async def test_complete_turns_come_while_the_call_runs(caller: RestClient, hook: WebhookReceiver) -> None:
+    """Each once and in order, with its messages, as soon as the next has begun; the last one comes with the end."""
+    await add(caller, hook.url(), 1001)
+    await caller.create("s", user_id="ann")
+    await caller.send(*dialogue(1), final(2, "Go on.", 3000))
+    (first,) = await hook.wait(1)
+    assert (1001, "ann", 1, False) == (
+        first.json["eventType"],
+        *(first.payload[name] for name in ("user_id", "through_turn", "is_truncated")),
+    )
+    assert [1] == [turn["turn_id"] for turn in first.payload["turns"]]
+    assert (await caller.contents("s"))[:2] == first.payload["turns"][0]["contents"]
+    await caller.send(delta(2, "Well.", 3500), final(3, "And?", 4000), final(4, "Bye.", 5000))
+    await caller.end("s")
+    seen = [turn["turn_id"] for notice in await eventually_through(hook, 4) for turn in notice.payload["turns"]]
+    assert [1, 2, 3, 4] == seen
+
+
+async def eventually_through(hook: WebhookReceiver, turn: int) -> list[WebhookEvent]:
+    """All notices, once one has told of the turns through this one."""
+
+    async def told() -> bool:
+        return any(notice.payload["through_turn"] == turn for notice in hook.notices)
+
+    await eventually(True, told)
+    return list(hook.notices)
+
+
+async def test_complete_turns_wait_for_those_before(caller: RestClient, hook: WebhookReceiver) -> None:
+    """While a receiver fails there is one attempt under way a session, and what comes meanwhile is in the next."""
+    hook.replies += [Reply(500), Reply(500)]
+    made = await add(caller, hook.url(), 1001)
+    await caller.create("s")
+    await caller.send(*dialogue(1), final(2, "Go on.", 3000))
+    await hook.wait(1)
+    for turn in range(3, 8):
+        await caller.send(final(turn, "And?", 1000 * turn))
+    await caller.end("s")
+    assert 2 >= len(await deliveries(caller, made))
+
+
+async def test_changes_of_memories_are_told(caller: RestClient, hook: WebhookReceiver) -> None:
+    """What was kept, what it is after a change, and what is not there any more; nothing to those who did not ask."""
+    await add(caller, hook.url("/others"), 103)
+    await add(caller, hook.url("/memories"), 1002)
+    kept = (await caller.post("/v1/memories", {"text": "Ann likes walnuts.", "user_id": "ann"})).json["memories"][0]
+    (first,) = await hook.wait(1)
+    assert ("/memories", 1002, "ann") == (first.path, first.json["eventType"], first.payload["user_id"])
+    ((memory,), removed) = first.payload["memories"], first.payload["removed"]
+    assert (kept["id"], "Ann likes walnuts.", []) == (memory["id"], memory["text"], removed)
+    assert 204 == (await caller.delete(f"/v1/memories/{kept['id']}")).status
+    second = (await hook.wait(2))[1]
+    assert ([], [kept["id"]]) == (second.payload["memories"], second.payload["removed"])

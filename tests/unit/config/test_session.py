@@ -145,7 +145,7 @@ def test_refusal_names_the_setting_that_is_not_known(given: JsonObject, named: s
     [
         ({"llm": {"style": "cohere"}}, "openai, anthropic, gemini: `llm.style`"),
         ({"webhook": {"contents": "some"}}, "full, standard, vcon: `webhook.contents`"),
-        ({"webhook": {"event_types": [103, 104]}}, "101, 102, 103, 111, 112: `webhook.event_types[1]`"),
+        ({"webhook": {"event_types": [103, 104]}}, "101, 102, 103, 111, 112, 1001, 1002: `webhook.event_types[1]`"),
     ],
     ids=str,
 )

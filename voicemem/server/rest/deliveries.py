@@ -41,7 +41,7 @@ class DeliveryQuery(SessionDeliveryQuery, frozen=True, forbid_unknown_fields=Tru
     """`before` is the `next_before` of the previous page."""
 
     session_id: SessionId | None = None
-    event_type: Literal[101, 102, 103, 111, 112] | None = None
+    event_type: Literal[101, 102, 103, 111, 112, 1001, 1002] | None = None
 
 
 class DeliveryAttempt(Struct, frozen=True):
