@@ -14,8 +14,9 @@ import msgspec
 
 from voicemem.errors import DamagedEntry
 from voicemem.llm.tokens import TokenCounter
-from voicemem.protocol import codec, events
+from voicemem.protocol import codec
 from voicemem.protocol.codec import MALFORMED
+from voicemem.protocol.events import IncomingEvent, JournaledEvent
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions.off_loop import check_budget
 from voicemem.store.records import JournalRow, SavedFigures
@@ -60,7 +61,7 @@ class Committed(NamedTuple):
     position: int
     """That of the first."""
     received_ms: int
-    events: Sequence[events.IncomingEvent | events.JournaledEvent]
+    events: Sequence[IncomingEvent | JournaledEvent]
     producer: str | None
     size: int
     """Bytes of their payloads."""
