@@ -63,6 +63,11 @@ class Utterance(Struct, frozen=True):
     def is_cut(self) -> bool:
         return self.message.metadata.get("interrupted") is True
 
+    @property
+    def is_estimated(self) -> bool:
+        """Whether it is an estimate how much of it was heard."""
+        return self.is_cut and self.message.metadata.get("heard") == "estimated"
+
 
 class TurnLatencies(Struct, frozen=True):
     """How long a turn took, in ms: until its first reply, and what the stack reported of its stages."""

@@ -14,6 +14,7 @@ MARKUP = re.compile(r"([\\`*_{}\[\]<>&~|#$^]|:(?=/)|(?<=www)\.|(?<=\w)@(?=\w))",
 LINE_START = re.compile(r"([-+=]|\d{1,9}(?=[.)]))")
 """Text that begins a list, a rule or a heading at the start of a line."""
 LEGEND = "*Struck out: the agent had it, and nobody heard it.*"
+ESTIMATES = "*Where it says “about”, it is an estimate where the caller stopped hearing the agent.*"
 
 
 def markdown(call: Call) -> Iterator[str]:
@@ -26,7 +27,7 @@ def markdown(call: Call) -> Iterator[str]:
 
 
 def blocks(call: Call) -> Iterator[str]:
-    zero, is_struck_out = call.start_ms, False
+    zero, is_struck_out, is_estimated = call.start_ms, False, False
     yield from ("\n".join(facts(call)), "---")
     if call.summary is not None:
         yield from (f"**Summary of the first {call.summary.messages} messages**", escaped(call.summary.text))
@@ -36,10 +37,11 @@ def blocks(call: Call) -> Iterator[str]:
         else:
             yield from utterance_blocks(one, zero)
             is_struck_out = is_struck_out or bool(one.unheard.strip())
+            is_estimated = is_estimated or one.is_estimated
     if not call.utterances:
         yield "*Nothing was said.*"
-    if is_struck_out:
-        yield from ("---", LEGEND)
+    if is_struck_out or is_estimated:
+        yield from ("---", " ".join([LEGEND] * is_struck_out + [ESTIMATES] * is_estimated))
 
 
 def facts(call: Call) -> Iterator[str]:
@@ -68,12 +70,19 @@ def utterance_blocks(one: Utterance, zero: int) -> list[str]:
         about = "about " if one.reply_after.by == "estimate" else ""
         head += f" · *after {about}{one.reply_after.ms / 1000:.1f} s*"
     if one.is_cut:
-        after = "" if one.end_ms is None else f" after {(one.end_ms - one.start_ms) / 1000:.1f} s"
-        head += f" · *interrupted{after}*"
+        head += f" · *interrupted{cut_after(one)}*"
     heard, unheard = escaped(one.heard), escaped(one.unheard)
     if not unheard:
         return [head, heard or "*(nothing)*"]
     return [head, f"{heard}{gap(one)}~~{unheard}~~" if heard else f"~~{unheard}~~"]
+
+
+def cut_after(one: Utterance) -> str:
+    """How long it was heard, where that is known."""
+    if one.end_ms is None:
+        return " at about this point" if one.is_estimated else ""
+    seconds = (one.end_ms - one.start_ms) / 1000
+    return f" after about {round(seconds) or 1} s" if one.is_estimated else f" after {seconds:.1f} s"
 
 
 def gap(one: Utterance) -> str:

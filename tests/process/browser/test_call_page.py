@@ -81,10 +81,10 @@ async def test_a_cut_says_when_why_and_how_it_is_known(serve: Serve, tmp_path: P
     await replay(app, "barge_in_on_greeting")
     async with call_page(app, tmp_path) as shown:
         await shown.open("barge_in_on_greeting")
-        await shown.until_text(".note:last-of-type", "the caller spoke")
+        await shown.until_text(".note:last-of-type", "heard up to here")
         reply = ".msg.a:first-child"
-        assert "cut after 1.70 s" == await shown.text(f"{reply} .cutline")
-        assert "heard by the words’ times or a count" in await shown.text(f"{reply} .said")
+        assert "cut at 1.70 s (the caller spoke)" == await shown.text(f"{reply} .cutline")
+        assert "heard up to here by word times or a count" in await shown.text(f"{reply} .said")
         deleted = await shown.text(f"{reply} del")
         assert deleted.startswith("Not heard: your order in thirty minutes")
         assert " End of what was not heard." == await shown.text(f"{reply} del + .sr")
@@ -102,7 +102,7 @@ async def test_a_false_alarm_is_noted_and_strikes_nothing_out(serve: Serve, tmp_
     )
     async with call_page(app, tmp_path) as shown:
         await shown.open("s")
-        await shown.until_text(".msg.a .said", "a false alarm, not an interruption")
+        await shown.until_text(".msg.a .said", "a false alarm: the reply continued")
         assert "Shall I change it?" == await shown.text("[data-part=heard]")
         assert await shown.text("del") is None
         assert await shown.text(".cutline") is None
@@ -215,7 +215,7 @@ async def test_looking_leaves_no_trace(serve: Serve, tmp_path: Path) -> None:
         for tab in ("", "timeline", "memory", "deliveries", "journal", "settings"):
             await shown.open("s", tab)
         await shown.open("s")
-        await shown.until_text(".pairs", "memory")
+        await shown.until_text(".pairs", "messages")
     assert before == [(await api.session(name))["position"] for name in ("first", "s")]
 
 

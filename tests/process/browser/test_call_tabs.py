@@ -80,7 +80,7 @@ async def test_settings_are_shown(app: App, page: Page) -> None:
 async def test_a_call_without_deliveries_says_so(app: App, page: Page) -> None:
     """The tab explains when notices go out."""
     await page.open(f"http://{app.rest_address}/ui/calls/call-1/deliveries")
-    await page.until(f"{TEXT}.includes('Nothing was delivered')")
+    await page.until(f"{TEXT}.includes('No deliveries yet')")
     assert await violations(page) == []
 
 

@@ -67,16 +67,16 @@ async def test_an_admin_s_key_acts_once_it_was_asked(
     """Ending asks, erasing wants the id as well; each is one line of the audit, by this key at the page."""
     key = await make_key(app, "admin")
     async with signed_in(app, tmp_path, key) as page:
-        await page.evaluate(pressed("End call…"))
+        await page.evaluate(pressed("End session…"))
         assert "running" == (await RestClient(app, ADMIN_KEY).session("s"))["state"]
-        await page.evaluate(pressed("End call"))
-        await page.until(f"!{BUTTONS}.includes('End call…')")
+        await page.evaluate(pressed("End session"))
+        await page.until(f"!{BUTTONS}.includes('End session…')")
         await page.evaluate(pressed("Erase…"))
         assert await page.evaluate("document.querySelector('dialog button[type=submit]').disabled")
         await page.evaluate("document.querySelector('dialog input').focus()")
         await page.type("s")
         await page.evaluate(pressed("Erase for good"))
-        await page.until("document.querySelector('h1')?.textContent === 'There is no such call'")
+        await page.until("document.querySelector('.done')?.textContent === 's was erased.'")
     by = {"by": key.split("_")[1], "project": "default"}
     assert [
         {"act": "page_signed_in", **by},

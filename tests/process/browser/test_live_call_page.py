@@ -76,7 +76,7 @@ async def test_a_reply_shows_what_was_heard_so_far_and_is_struck_out_when_it_is_
         await api.send({"type": "interrupt", "turn_id": 1, "ts": 2000, "heard_text": "Check-in is from "})
         await shown.until_text("[data-part=unheard]", "three, but leave your bags.")
         assert [["assistant", "Check-in is from ", "three, but leave your bags."]] == await shown.page.evaluate(SAID)
-        await shown.page.until(f"({PICTURE} ?? '').endsWith('1 interrupted')")
+        await shown.page.until(f"({PICTURE} ?? '').endsWith('1 cut')")
         assert await shown.page.evaluate("window.stays")
 
 
@@ -119,7 +119,7 @@ async def test_a_call_that_ends_says_so(serve: Serve, tmp_path: Path) -> None:
         await api.end("s", reason="hangup")
         await shown.until_text(".title .state", "ended: hangup")
         assert await shown.page.evaluate("document.querySelector('.follow').hidden")
-        assert "End call" not in await shown.text(".title .acts")
+        assert "End session" not in await shown.text(".title .acts")
 
 
 async def test_a_call_that_comes_back_is_live_again(serve: Serve, tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ async def test_erasing_wants_the_id_and_leaves_nothing(serve: Serve, tmp_path: P
         await shown.page.evaluate("document.querySelector('dialog input').select()")
         await shown.page.type("call-1")
         await shown.page.press("Enter")
-        await shown.until_text("h1", "This call was erased")
+        await shown.until_text(".done", "call-1 was erased.")
         assert "seven" not in await shown.page.evaluate("document.documentElement.outerHTML")
         await shown.page.evaluate("history.back()")
         await shown.until_text("h1", "There is no such call")

@@ -56,7 +56,7 @@ async def test_what_was_sent_and_when_it_is_tried_again(serve: Serve, hook: Webh
     await press(page, "Show the payload")
     await page.until("document.querySelector('.payload pre')?.textContent.includes('Hello.')")
     await page.open(f"http://{app.rest_address}/ui/deliveries/{made['id']}?state=delivered")
-    await page.until("document.body.textContent.includes('Nothing was sent that fits.')")
+    await page.until("document.body.textContent.includes('No deliveries are in this state.')")
     assert await page.evaluate("document.querySelector('.chosen h2').textContent") == "quality review"
 
 

@@ -12,7 +12,7 @@ from tests.support.events import delta, done, final
 from tests.support.services import Serve
 
 pytestmark = pytest.mark.needs("chromium")
-MAX_BYTES, MAX_ZIPPED = 120_000, 40_000
+MAX_BYTES, MAX_ZIPPED = 140_000, 50_000
 LOADED = """performance.getEntriesByType("resource").filter((one) => one.name.includes("/ui/assets/"))
     .map((one) => [one.name, one.decodedBodySize, one.encodedBodySize])"""
 

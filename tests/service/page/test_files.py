@@ -16,7 +16,8 @@ from voicemem.server.page.files import FOLDER, HEADERS, page_files, takes_gzip
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
-    "base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    "media-src https: http:; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
+    "trusted-types 'none'"
 )
 KNOWN = ["/ui/", "/ui/calls", "/ui/calls/s", "/ui/calls/s/memory", "/ui/deliveries", "/ui/operator"]
 UNKNOWN = ["/ui/x", "/ui/calls/s/x", "/ui/calls/s/memory/x", "/ui/index.html", "/ui/p/shop", "/ui//", "/uix"]

@@ -128,7 +128,8 @@ def render_message(message: dict[str, Any], styled: bool) -> Text:
     if metadata.get("interrupted"):
         unheard = shown(metadata.get("original", "").removeprefix(message["content"]))
         text.append(unheard if styled else f"~~{unheard}~~", style="strike dim red")
-        text.append("  ← interrupted; the rest was never heard", style="dim italic")
+        where = "at about this point (an estimate)" if metadata.get("heard") == "estimated" else "here"
+        text.append(f"  ← interrupted {where}; the rest was not heard", style="dim italic")
     elif metadata.get("open"):
         text.stylize("italic" if metadata.get("partial") else "", len(text) - len(content))
         heard = metadata.get("heard_so_far")

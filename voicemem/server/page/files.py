@@ -98,9 +98,10 @@ def takes_gzip(accepted: str) -> bool:
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
-    "base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    "media-src https: http:; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
+    "trusted-types 'none'"
 )
-"""Only files of the page itself, and no text that becomes markup or script (Trusted Types)."""
+"""Only files of the page itself, no text that becomes markup or script (Trusted Types), and recordings of calls."""
 FEATURES = ("accelerometer", "camera", "display-capture", "geolocation", "gyroscope", "microphone", "payment", "usb")
 HEADERS = {
     "Content-Security-Policy": POLICY,

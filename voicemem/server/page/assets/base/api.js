@@ -64,13 +64,18 @@ async function fetched(method, address, body, signal) {
   const sent = body === undefined ? undefined : JSON.stringify(body);
   const answer = await fetch(address, { method, headers, body: sent, signal }).catch((error) => {
     if (error.name === "AbortError") throw error;
+    answers(false);
     throw new Problem(0, "unreachable", "The service does not answer.");
   });
+  answers(true);
   if (answer.ok) return answer;
   const problem = await problemOf(answer);
   if (problem.status === 401) toSignIn();
   throw problem;
 }
+
+/** Tell the page whether the service answers. @param {boolean} does */
+export const answers = (does) => window.dispatchEvent(new CustomEvent("answers", { detail: does }));
 
 /** @param {Response} answer */
 export async function problemOf(answer) {

@@ -1,6 +1,6 @@
 // @ts-check
 /** The start of the page: whom it is shown to, and which part of it stands at the address. */
-import { get, toSignIn } from "./api.js";
+import { get, Problem, toSignIn } from "./api.js";
 import { h, replace } from "./dom.js";
 import { patterns } from "./logo.js";
 import { catchLinks, link, route } from "./routes.js";
@@ -15,6 +15,7 @@ const PAGES = {
   deliveries: () => import("../deliveries/page.js"),
   operator: () => import("../operator/page.js"),
   sign_in: () => import("./sign_in.js"),
+  nothing: async () => ({ show: nothing }),
 };
 
 const main = h("main", { id: "main", tabindex: -1 });
@@ -35,7 +36,7 @@ async function showPage(isFirst) {
   if (mine !== number) return;
   shell?.mark(at.page);
   try {
-    const page = await (PAGES[at.page] ?? PAGES.calls)();
+    const page = await (PAGES[at.page] ?? PAGES.nothing)().catch(notLoaded);
     if (mine !== number) return;
     replace(main);
     if (!isFirst) {
@@ -62,10 +63,21 @@ async function whoAmI() {
   return new Promise(() => {}); // until the browser is there
 }
 
+/** A part of the page that did not come, in plain words. @returns {never} */
+function notLoaded() {
+  throw new Problem(0, "unreachable", "The service does not answer, or has been updated.");
+}
+
+/** @param {HTMLElement} container */
+function nothing(container) {
+  document.title = "No such page · voicemem";
+  container.append(h("section", { class: "panel gone-page" }, h("h1", null, "There is no such page"), h("p", null, link("/calls", "Back to calls"))));
+}
+
 /** @param {{detail?: string, message: string}} problem */
 function broken(problem) {
   const again = h("button", { class: "btn", type: "button", on: { click: () => location.reload() } }, "Try again");
-  return h("section", { class: "panel", role: "alert" }, h("h1", null, "This page cannot be shown"), h("p", null, problem.detail ?? problem.message), h("p", null, again, " ", link("/calls", "To the calls")));
+  return h("section", { class: "panel unreachable", role: "alert" }, h("h1", null, "This page cannot be shown"), h("p", null, problem.detail ?? problem.message), h("p", null, again, " ", link("/calls", "Back to calls")));
 }
 
 /** @param {boolean} isFirst */
@@ -85,6 +97,13 @@ const moved = () => {
   start(false);
 };
 window.addEventListener("queried", () => (path = place()));
+// What could not be shown while the service was away is shown once it is back.
+let wasAway = false;
+window.addEventListener("answers", (event) => {
+  const isBack = /** @type {CustomEvent} */ (event).detail;
+  if (isBack && wasAway && main.querySelector(".unreachable")) location.reload();
+  wasAway = !isBack;
+});
 window.addEventListener("popstate", moved);
 window.addEventListener("moved", moved);
 window.addEventListener("pageshow", (event) => event.persisted && location.reload());

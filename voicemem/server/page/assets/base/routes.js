@@ -5,14 +5,29 @@ import { h } from "./dom.js";
 
 /** @typedef {{page: string, project: string | null, id: string, tab: string, query: URLSearchParams}} Route */
 
+/** @type {Record<string, number>} how many names the address of a page has at most */
+const DEEPEST = { calls: 2, call: 3, deliveries: 2, operator: 1, sign_in: 1 };
+export const TABS = ["conversation", "timeline", "memory", "deliveries", "journal", "settings", "played"];
+
+/** @param {string} text */
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text; // a lone % in a typed address
+  }
+}
+
 /** What an address shows. @param {{pathname: string, search: string}} address @returns {Route} */
 export function route({ pathname, search }) {
   const [, project, rest] = /^\/ui(?:\/p\/([^/]+))?(?:\/(.*))?$/.exec(pathname) ?? ["", undefined, ""];
-  const [first = "", id = "", tab = ""] = (rest ?? "").split("/").map(decodeURIComponent);
-  const page = first === "calls" && id ? "call" : { "": "calls", "sign-in": "sign_in" }[first] ?? first;
+  const parts = (rest ?? "").split("/").map(decoded);
+  const [first = "", id = "", tab = ""] = parts;
+  const known = first === "calls" && id ? "call" : { "": "calls", "sign-in": "sign_in" }[first] ?? first;
+  const page = parts.length <= DEEPEST[known] && (!tab || TABS.includes(tab)) ? known : "nothing";
   return {
     page,
-    project: project === undefined ? null : decodeURIComponent(project),
+    project: project === undefined ? null : decoded(project),
     id,
     tab: tab || (page === "call" ? "conversation" : ""),
     query: new URLSearchParams(search),
@@ -22,9 +37,9 @@ export function route({ pathname, search }) {
 /** The address of a page of this project. @param {string} path such as `/calls` */
 export const address = (path) => `${base()}${path}`;
 
-/** Show another page. @param {string} path */
-export function go(path) {
-  history.pushState(null, "", address(path));
+/** Show another page. @param {string} path @param {any} [state] what that page is told, once */
+export function go(path, state = null) {
+  history.pushState(state, "", address(path));
   window.dispatchEvent(new Event("moved"));
 }
 

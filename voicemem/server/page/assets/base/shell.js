@@ -9,6 +9,7 @@ import { themeSwitch } from "./theme.js";
 
 const PAGES = { calls: "Calls", deliveries: "Deliveries", operator: "Operator" };
 const HEALTH_MS = 10_000;
+const AGAIN_MS = 2000; // while the service is away
 const ADD = "\u0000add"; // no project is called so
 
 /** @typedef {{project: string, scopes: string[], key_id: string | null, name: string | null, keys_required: boolean, version: string}} Me */
@@ -18,7 +19,12 @@ export function makeShell(me) {
   const nav = h("nav", { "aria-label": "Main" });
   const who = h("div", { class: "who" });
   const failing = h("span", { class: "count" });
-  const head = h("header", { class: "head" }, h("a", { class: "word", href: address("/calls") }, logo(), "voicemem"), nav, who);
+  const away = h("p", { class: "away", role: "alert", hidden: true });
+  const head = h("header", { class: "head" }, h("a", { class: "word", href: address("/calls") }, logo(), "voicemem"), nav, who, away);
+  window.addEventListener("answers", (event) => {
+    away.hidden = /** @type {CustomEvent} */ (event).detail;
+    away.textContent = away.hidden ? "" : "The service does not answer. What you see may be out of date. Trying again…";
+  });
   const shell = {
     me,
     head,
@@ -44,7 +50,7 @@ function drawWho(who, me) {
   const place = h("span", { class: "place" });
   const key = me.keys_required ? `${me.scopes.includes("admin") ? "admin" : "read"} key ${me.name ?? me.key_id ?? ""}` : null;
   const leave = me.keys_required ? h("button", { class: "btn plain", type: "button", on: { click: () => signOut() } }, "Sign out") : null;
-  const tag = key ? h("span", { class: "tag hide", title: "Everything that is done here is done with this key" }, key) : null;
+  const tag = key ? h("span", { class: "tag hide", title: "Everything you do here is done with this key" }, key) : null;
   replace(who, place, tag, themeSwitch(), leave);
   if (me.keys_required) drawProjects(place, me.project);
 }
@@ -69,5 +75,10 @@ function watchEndpoints(count) {
   };
   look();
   setInterval(look, HEALTH_MS);
+  let again = 0;
+  window.addEventListener("answers", (event) => {
+    clearTimeout(again);
+    if (!(/** @type {CustomEvent} */ (event).detail)) again = window.setTimeout(look, AGAIN_MS);
+  });
   document.addEventListener("visibilitychange", look);
 }

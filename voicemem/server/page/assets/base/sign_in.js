@@ -42,7 +42,7 @@ export function show(container, { query }) {
       button.disabled = false;
     }
   });
-  const help = h("p", { class: "soft", id: "key-help" }, "A key with the scope ", h("code", null, "read"), " looks; one with ", h("code", null, "admin"), " also resends, ends and erases. It is exchanged for a cookie and is not kept by this page.");
+  const help = h("p", { class: "soft", id: "key-help" }, "Keys with the scope ", h("code", null, "read"), " can sign in; those with ", h("code", null, "admin"), " can also resend, end and erase. The key is exchanged for a cookie and not kept by this page.");
   const command = h("code", { class: "command" }, keyCommand("read", null));
   const make = h("p", { class: "soft" }, "Make one with ", command);
   readSession().then((session) => replace(command, keyCommand("read", session)), () => {});
@@ -64,7 +64,7 @@ async function nextPage(query) {
 
 /** @param {{status: number, detail: string}} problem */
 function explained({ status, detail }) {
-  if (status === 401) return "This key is not known here, or was revoked.";
+  if (status === 401) return "This key is not known here, or has been revoked.";
   if (status === 429) return "Too many wrong keys. Wait a minute, then try again.";
   return detail;
 }

@@ -3,7 +3,7 @@
  * One live tail: server-sent events that are read by `fetch`, because an EventSource does not tell of the comments that
  * say that a silent connection is still there. A hidden page holds none: a browser has six connections for all its tabs.
  */
-import { problemOf, toSignIn, url } from "./api.js";
+import { answers, problemOf, toSignIn, url } from "./api.js";
 
 const SILENT_MS = 30_000;
 const FIRST_WAIT_MS = 500;
@@ -56,7 +56,11 @@ async function read(address, stop, handlers, begun) {
   let silence = window.setTimeout(() => stop.abort(), SILENT_MS);
   try {
     const headers = { Accept: "text/event-stream" };
-    const answer = await fetch(address, { headers, signal: stop.signal, cache: "no-store" });
+    const answer = await fetch(address, { headers, signal: stop.signal, cache: "no-store" }).catch((error) => {
+      if (!stop.signal.aborted) answers(false);
+      throw error;
+    });
+    answers(true);
     if (answer.status === 401) toSignIn();
     const isStream = answer.headers.get("Content-Type")?.startsWith("text/event-stream");
     if (!answer.ok || !answer.body || !isStream) throw await problemOf(answer);

@@ -50,6 +50,13 @@ export function milliseconds(ms) {
   return ms < 60_000 ? `${(ms / 1000).toFixed(2)} s` : `${length(ms)} min`;
 }
 
+/** "about 0.4 s", "about 2 s", "about 3 min" @param {any} ms */
+export function about(ms) {
+  if (!isKnown(ms)) return NOTHING;
+  if (ms < 950) return `about ${Math.max(0.1, Math.round(ms / 100) / 10)} s`;
+  return ms < 90_000 ? `about ${Math.round(ms / 1000)} s` : `about ${Math.round(ms / 60_000)} min`;
+}
+
 /** "just now", "4 minutes ago", "in 4 minutes" for a time that has not come @param {any} ms @param {number} [now] */
 export function ago(ms, now = Date.now()) {
   if (!isKnown(ms)) return NOTHING;

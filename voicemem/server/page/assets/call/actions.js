@@ -3,6 +3,7 @@
 import { post, remove, url } from "../base/api.js";
 import { ask } from "../base/dialog.js";
 import { h, replace } from "../base/dom.js";
+import { go } from "../base/routes.js";
 
 const FORMATS = {
   vcon: "vCon",
@@ -27,7 +28,7 @@ export function drawActions(container, call, shell) {
   replace(
     container,
     download(call.id),
-    may && call.session.state === "running" ? button("End call…", "btn", () => end(call)) : null,
+    may && call.session.state === "running" ? button("End session…", "btn", () => end(call)) : null,
     may ? button("Erase…", "btn danger", () => erase(call)) : null,
   );
 }
@@ -60,9 +61,9 @@ function download(id) {
 /** @param {import("./live.js").Call} call */
 function end(call) {
   ask({
-    title: "End this call?",
-    words: h("p", null, `The memory of ${call.id} is closed, and its webhooks are sent. The agent can send nothing more for it.`),
-    action: "End call",
+    title: "End this session?",
+    words: h("p", null, `This ends the memory’s session ${call.id}, not the phone call. Its webhooks are sent, and the agent can send nothing more for it.`),
+    action: "End session",
     danger: true,
     run: () => post(`${pathOf(call.id)}/end`, {}),
   });
@@ -72,13 +73,17 @@ function end(call) {
 function erase(call) {
   ask({
     title: "Erase this call?",
-    words: h("p", null, "Its messages, journal and working memory will be gone for good, and so will its memories. Nobody can bring them back."),
+    words: h("p", null, "Its messages, journal, working memory and memories are deleted for good. This cannot be undone."),
     action: "Erase for good",
     danger: true,
     typed: call.id,
     run: async () => {
-      await remove(pathOf(call.id));
-      if (call.connection === "over") location.reload(); // of one that has ended, no tail tells it
+      call.erasing = true; // the tail may say first that it is gone
+      await remove(pathOf(call.id)).catch((problem) => {
+        call.erasing = false;
+        throw problem;
+      });
+      go("/calls", { erased: call.id });
     },
   });
 }

@@ -36,5 +36,5 @@ export function show(container, { id }, shell) {
 }
 
 function nothing() {
-  return h("div", { class: "panel empty" }, h("h2", null, "Nothing was delivered"), h("p", null, "No endpoint wanted a notice of this call yet. Notices go out when it ends. ", link("/deliveries", "Endpoints of the project")));
+  return h("div", { class: "panel empty" }, h("h2", null, "No deliveries yet"), h("p", null, "A call’s webhooks are sent when it ends, to every endpoint of the project. ", link("/deliveries", "See the endpoints")));
 }

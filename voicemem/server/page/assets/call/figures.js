@@ -20,7 +20,7 @@ export function figuresOf(turns, messages) {
     messages: finished.length,
     interruptions: finished.filter((message) => message.metadata?.interrupted).length,
     falseAlarms: rows.reduce((sum, turn) => sum + (turn.false_alarms ?? 0), 0),
-    unheard: unheardShare(finished),
+    unheard: unheardCharacters(finished),
     usual: whole.length ? whole[Math.ceil(whole.length / 2) - 1] : null,
     slowest: whole.length ? whole[whole.length - 1] : null,
     tools: tools.length,
@@ -28,14 +28,8 @@ export function figuresOf(turns, messages) {
   };
 }
 
-/** The part, from 0 to 1, of what the LLM generated that nobody heard; null where it generated nothing. */
-function unheardShare(/** @type {import("./words.js").Message[]} */ messages) {
-  let generated = 0;
-  let heard = 0;
-  for (const { role, content, metadata = {} } of messages) {
-    if (role !== "assistant" || metadata.source !== "llm") continue;
-    generated += (metadata.original ?? content).length;
-    heard += content.length;
-  }
-  return generated ? Math.max(0, generated - heard) / generated : null;
+/** The characters that the LLM generated and nobody heard. */
+function unheardCharacters(/** @type {import("./words.js").Message[]} */ messages) {
+  const cut = messages.filter(({ role, metadata = {} }) => role === "assistant" && metadata.interrupted);
+  return cut.reduce((sum, { content, metadata }) => sum + Math.max(0, (metadata?.original ?? content).length - content.length), 0);
 }

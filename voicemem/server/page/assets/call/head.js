@@ -9,7 +9,7 @@ import { stateOf } from "./words.js";
 
 /** @typedef {import("./live.js").Call} Call */
 
-const LABELS = 8; // shown in the head; the settings have all
+const LABELS = 8; // the others are one click away
 
 /** @param {HTMLElement} container @param {Call} call @param {any} shell */
 export function head(container, call, shell) {
@@ -26,7 +26,9 @@ export function head(container, call, shell) {
     notice,
   );
   const labels = Object.entries(call.session.config?.labels ?? {});
-  replace(tags, labels.slice(0, LABELS).map(([key, value]) => h("span", { class: "tag", title: `${key}:${value}` }, `${key}:${value}`)));
+  const tagOf = (/** @type {string[]} */ [key, value]) => h("span", { class: "tag", title: `${key}:${value}` }, `${key}:${value}`);
+  const more = h("button", { class: "btn plain more-tags", type: "button", on: { click: () => replace(tags, labels.map(tagOf)) } }, `${labels.length - LABELS} more`);
+  replace(tags, labels.slice(0, LABELS).map(tagOf), labels.length > LABELS ? more : null);
   return {
     /** @param {any} figures */
     draw(figures) {
@@ -36,7 +38,7 @@ export function head(container, call, shell) {
       drawActions(acts, call, shell);
       replace(facts, ...factsOf(call, figures));
       notice.hidden = call.connection !== "lost";
-      notice.textContent = call.connection === "lost" ? "Connection lost, trying again. What you see may be behind." : "";
+      notice.textContent = call.connection === "lost" ? "Connection lost. Trying again… What you see may be out of date." : "";
     },
   };
 }
@@ -47,7 +49,7 @@ function factsOf(call, figures) {
   const user = config.user_id;
   const model = config.llm?.model ?? config.llm?.params?.model;
   const slow = figures.slowest > SLOW_MS;
-  const slowest = slow ? h("small", { class: "slow" }, `slowest ${milliseconds(figures.slowest)}, slow`) : `slowest ${milliseconds(figures.slowest ?? 0)}`;
+  const slowest = slow ? h("small", { class: "slow" }, `slowest ${milliseconds(figures.slowest)}`) : `slowest ${milliseconds(figures.slowest ?? 0)}`;
   const alarms = figures.falseAlarms ? `${figures.falseAlarms} false ${figures.falseAlarms > 1 ? "alarms" : "alarm"}` : "";
   const unanswered = figures.tools - figures.answered;
   return [
@@ -55,8 +57,8 @@ function factsOf(call, figures) {
     fact("started", full(started)),
     fact("length", length(figures.length)),
     fact("turns", figures.turns.toLocaleString("en")),
-    fact("interruptions", figures.interruptions.toLocaleString("en"), alarms),
-    figures.unheard === null ? null : fact("generated, not heard", `${Math.round(figures.unheard * 100)} %`),
+    fact("cut replies", figures.interruptions.toLocaleString("en"), alarms),
+    figures.unheard ? fact("not heard", `${figures.unheard.toLocaleString("en")} characters`) : null,
     figures.usual === null ? null : fact("reply after", milliseconds(figures.usual), slowest),
     figures.tools ? fact("tools", String(figures.tools), unanswered ? `${unanswered} unanswered` : "all answered") : null,
     model ? fact("model", String(model)) : null,

@@ -85,7 +85,7 @@ async function load(journal) {
   journal.after = rows.at(-1)?.position ?? journal.after;
   journal.over = rows.length < PAGE;
   journal.list.append(...rows.map(entry));
-  replace(journal.words, journal.rows.length ? null : "No entry is like that.");
+  replace(journal.words, journal.rows.length ? null : "No entries match these filters.");
   const button = h("button", { class: "btn", type: "button", on: { click: () => load(journal) } }, "Show more");
   replace(journal.more, h("span", null, `${journal.rows.length} shown`), journal.over ? null : button);
   const wanted = target() && document.getElementById(`p${target()}`);

@@ -38,6 +38,8 @@ export function openCall(session) {
     /** @type {"loading" | "open" | "lost" | "over"} */
     connection: "loading",
     erased: false,
+    /** this page has asked for it */
+    erasing: false,
     lastEvent: 0,
     /** @returns {Message[]} */
     list: () => call.keys.map((key) => /** @type {Message} */ (call.messages.get(key))),

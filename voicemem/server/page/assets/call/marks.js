@@ -55,7 +55,7 @@ function callerBars(/** @type {number} */ turn, /** @type {any} */ marks, /** @t
   const users = said.filter((message) => message.role === "user");
   return users.map((message, place) => {
     const from = known(place ? null : marks.user_started) ?? known(message.timestamp) ?? 0;
-    const to = Math.max(from, known(place ? null : marks.user_final) ?? from);
+    const to = Math.max(from, known(place ? null : (marks.user_ended ?? marks.user_final)) ?? from);
     const guess = Math.min(message.content.length * SPOKEN_MS, MOST_SPOKEN_MS);
     return { lane: "user", from: to > from ? from : to - guess, to, turn };
   });
@@ -123,7 +123,7 @@ function endBeforeTheNextReply(bars) {
 export const toolsOf = (turn) => turn?.marks?.tools ?? turn?.tools ?? [];
 
 /**
- * The latencies of a turn by their part: {asr, llm, tts, tool, other, whole}, in ms, null where unknown.
+ * The latencies of a turn by their part: {asr, llm, tts, tool, other}, and `whole`, after which its reply began; null where unknown.
  * @param {any} turn
  */
 export function latenciesOf(turn) {
@@ -137,14 +137,8 @@ export function latenciesOf(turn) {
     if (known(tool.started) === null || known(tool.ended) === null) continue;
     found.tool = (found.tool ?? 0) + Math.max(0, tool.ended - tool.started);
   }
-  found.whole = known(turn?.metrics?.e2e_latency_ms) ?? sumOf(found);
+  found.whole = known(turn?.reply_after_ms);
   return found;
-}
-
-/** Without a latency from end to end: its parts together. @param {Record<string, number | null>} parts */
-function sumOf({ asr, llm, tts, other }) {
-  const given = [asr, llm, tts, other].filter((part) => part !== null);
-  return given.length ? given.reduce((sum, part) => /** @type {number} */ (sum) + /** @type {number} */ (part), 0) : null;
 }
 
 /** The time between two marks, or null. @param {any} from @param {any} to */

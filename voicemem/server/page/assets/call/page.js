@@ -2,11 +2,13 @@
 /** The page of one call: its head, its timeline, and the tabs. */
 import * as api from "../base/api.js";
 import { h, replace } from "../base/dom.js";
-import { link } from "../base/routes.js";
+import { go, link } from "../base/routes.js";
 import { figuresOf } from "./figures.js";
 import { head } from "./head.js";
 import { openCall } from "./live.js";
 import { callTimeline } from "./call_timeline.js";
+import { compactHead } from "./compact.js";
+import { player } from "./player.js";
 
 const TABS = {
   conversation: { words: "Conversation", load: () => import("../conversation/page.js") },
@@ -49,14 +51,30 @@ async function begin(container, route, shell, page, close) {
   page.closers.push(call.close);
   const [top, picture, body] = [h("div", null), h("div", null), h("div", { class: "tab-body" })];
   replace(container, top, picture, tabs(session, tab), body);
+  /** @type {any} the part of the page that is shown */
+  let shown = null;
+  const pick = (/** @type {number} */ time, /** @type {number | null} */ turn, /** @type {string} */ lane) => {
+    audio.seek(time);
+    const key = keyAt(call, time, turn, lane);
+    if (key === undefined) return;
+    if (shown?.go) shown.go(key);
+    else go(`/calls/${encodeURIComponent(call.id)}#m-${encodeURIComponent(key)}`);
+  };
   const headOf = head(top, call, shell);
-  const timelineOf = callTimeline(picture);
-  page.closers.push(timelineOf.close);
+  const timelineOf = callTimeline(picture, { pick });
+  const compact = compactHead(container, picture, call, pick);
+  const strips = [timelineOf, compact.strip];
+  const strip = { look: (/** @type {number[]} */ ...range) => strips.forEach((one) => one.look(...range)) };
+  const audio = player(picture, call, (time) => strips.forEach((one) => one.play(time)));
+  page.closers.push(timelineOf.close, compact.close, audio.close);
   const draw = () => {
     const figures = figuresOf(call.turns, call.list());
     const live = call.session.state === "running";
+    const words = `Timeline: ${figures.messages} ${figures.messages === 1 ? "message" : "messages"}, ${figures.interruptions} cut`;
     headOf.draw(figures);
-    timelineOf.draw(figures.picture, `${figures.messages} messages, ${figures.interruptions} interrupted`, live);
+    audio.draw(figures.picture.from);
+    timelineOf.draw(figures.picture, words, live);
+    compact.draw(figures, words, live);
     document.title = `${live ? "● " : ""}${route.id} · voicemem`;
   };
   draw();
@@ -67,8 +85,8 @@ async function begin(container, route, shell, page, close) {
   }));
   const module = await loading;
   if (page.closed) return;
-  if (!module) return body.append(h("p", { class: "soft", role: "alert" }, "This part of the page could not be loaded."));
-  const shown = module.show(body, { session, id: route.id, api, call }, shell);
+  if (!module) return body.append(broken());
+  shown = module.show(body, { session, id: route.id, api, call, strip }, shell);
   page.closers.push(() => shown?.close?.());
 }
 
@@ -80,6 +98,7 @@ function onChange(/** @type {any} */ call, /** @type {() => void} */ draw, /** @
     draw();
   };
   const unlisten = call.listen((/** @type {any} */ change) => {
+    if (call.erased && call.erasing) return; // the list says it
     if (call.erased) gone();
     else if (change.state || change.fresh) draw();
     else if (!timer) timer = window.setTimeout(now, FIGURES_MS);
@@ -88,6 +107,16 @@ function onChange(/** @type {any} */ call, /** @type {() => void} */ draw, /** @
     unlisten();
     clearTimeout(timer);
   };
+}
+
+/** The message at a time: of that turn and speaker where one is meant, else the last that had begun. */
+function keyAt(/** @type {any} */ call, /** @type {number} */ time, /** @type {number | null} */ turn, /** @type {string} */ lane) {
+  const role = lane === "user" ? "user" : lane === "agent" || lane === "unheard" ? "assistant" : null;
+  const all = call.keys.map((/** @type {string} */ key) => ({ key, ...call.messages.get(key) }));
+  const ofTurn = all.filter((/** @type {any} */ one) => turn === null || one.turn_id === turn);
+  const ofRole = ofTurn.filter((/** @type {any} */ one) => role === null || one.role === role);
+  const left = ofRole.length ? ofRole : ofTurn.length ? ofTurn : all;
+  return (left.findLast((/** @type {any} */ one) => one.timestamp <= time) ?? left[0])?.key;
 }
 
 /** @param {any} session @param {string} current */
@@ -100,7 +129,18 @@ function tabs(session, current) {
     if (tab === current) made.setAttribute("aria-current", "page");
     return made;
   });
-  return h("nav", { class: "tabs", "aria-label": "This call" }, ...links);
+  const nav = h("nav", { class: "tabs", "aria-label": "This call" }, ...links);
+  requestAnimationFrame(() => {
+    const chosen = /** @type {HTMLElement | null} */ (nav.querySelector("[aria-current]"));
+    if (chosen) nav.scrollLeft = chosen.offsetLeft - nav.offsetLeft - (nav.clientWidth - chosen.offsetWidth) / 2;
+  });
+  return nav;
+}
+
+/** A part of the page that did not come: the service is away, or a newer one has another page. */
+function broken() {
+  const again = h("button", { class: "btn", type: "button", on: { click: () => location.reload() } }, "Try again");
+  return h("p", { class: "alert unreachable", role: "alert" }, h("span", null, "This tab could not be loaded: the service does not answer, or has been updated."), again);
 }
 
 /** @returns {HTMLElement} */
@@ -109,8 +149,8 @@ function erased() {
     "section",
     { class: "panel gone-page", role: "status" },
     h("h1", null, "This call was erased"),
-    h("p", null, "Nothing of it is left, here or in the store."),
-    h("p", null, link("/calls", "To the calls")),
+    h("p", null, "Nothing of it is left."),
+    h("p", null, link("/calls", "Back to calls")),
   );
 }
 
@@ -119,9 +159,9 @@ function missing(id, problem) {
   const unknown = problem?.status === 404 || problem?.status === 410;
   return h(
     "section",
-    { class: "panel gone-page" },
+    { class: problem?.status === 0 ? "panel gone-page unreachable" : "panel gone-page" },
     h("h1", null, unknown ? "There is no such call" : "This call cannot be shown"),
-    h("p", null, unknown ? `${id} never was here, or was erased.` : (problem?.detail ?? String(problem))),
-    h("p", null, link("/calls", "To the calls")),
+    h("p", null, unknown ? `${id} was never here, or has been erased.` : (problem?.detail ?? String(problem))),
+    h("p", null, link("/calls", "Back to calls")),
   );
 }

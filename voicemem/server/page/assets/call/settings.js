@@ -24,7 +24,7 @@ function draw(place, session) {
   const plain = Object.entries(config).filter(([, value]) => !isGroup(value) && value !== null);
   const times = [["session_id", session.session_id], ["state", session.state], ["reason", session.reason], ["started_at", full(session.started_at)], ["ended_at", session.ended_at ? full(session.ended_at) : null], ["position", session.position]];
   const panels = [panel("This call", pairs(times.filter(([, value]) => value !== null && value !== undefined))), plain.length ? panel("Settings", pairs(plain)) : null, ...groups.map(([name, value]) => panel(name, pairs(flat(value))))];
-  const raw = h("details", { class: "panel" }, h("summary", null, "As JSON, as the API has it"), h("pre", { tabindex: 0, "aria-label": "Configuration as JSON" }, JSON.stringify(config, null, 2)));
+  const raw = h("details", { class: "panel" }, h("summary", null, "As JSON"), h("pre", { tabindex: 0, "aria-label": "Configuration as JSON" }, JSON.stringify(config, null, 2)));
   replace(place, ...panels, raw);
 }
 

@@ -3,7 +3,7 @@
 import { h, replace, s } from "../base/dom.js";
 import { milliseconds } from "../base/times.js";
 import { between, latenciesOf, SLOW_MS, toolsOf } from "./marks.js";
-import { beganBy, endedBy } from "./words.js";
+import { afterOf, beganBy, endedBy } from "./words.js";
 
 /** @typedef {{look: string, from: number, to: number, words: string}} Part */
 
@@ -11,7 +11,7 @@ const WIDTH = 1000; // of a row, in units of its own
 const LEAST_MS = 4000; // of the axis
 const MOST_MS = 20_000; // from here on a long speech is cut off at the edge, and its figure says how long it was
 const KEYS = { talk: "caller speaks", asr: "recogniser", tk: "tool", llm: "LLM’s first token", tts: "voice", speak: "agent speaks" };
-const HEADS = ["Turn", "Began by", "Ended", ...Object.values(KEYS).slice(0, 5), "whole", "agent speaks"];
+const HEADS = ["Turn", "Began by", "Ended", ...Object.values(KEYS).slice(0, 5), "reply after", "agent speaks"];
 const REFRESH_MS = 500;
 
 /** @param {HTMLElement} container @param {{call: import("./live.js").Call}} given */
@@ -25,7 +25,7 @@ export function show(container, { call }) {
     timer = 0;
     const turns = [...call.turns.values()].sort((one, other) => one.turn_id - other.turn_id);
     const rows = turns.map((turn) => ({ turn, ...partsOf(turn) }));
-    replace(water, ...(rows.length ? waterfall(rows) : [h("p", { class: "soft" }, "No turn has begun yet.")]));
+    replace(water, ...(rows.length ? waterfall(rows) : [h("p", { class: "soft" }, "No turns yet.")]));
     replace(table, figures(rows));
   };
   draw();
@@ -47,7 +47,7 @@ export function show(container, { call }) {
 function partsOf(turn) {
   const marks = turn.marks ?? {};
   const lengths = latenciesOf(turn);
-  const talk = between(marks.user_started, marks.user_final);
+  const talk = between(marks.user_started, marks.user_ended ?? marks.user_final);
   const isGuess = !marks.cut && marks.estimated?.includes("heard_last");
   const speak = isGuess ? null : between(marks.heard_first, marks.cut ?? marks.heard_last);
   /** @type {Part[]} */
@@ -122,7 +122,7 @@ function waterRow({ turn, parts, answered, lengths, end, cut }, span) {
 function belowOf(turn, lengths) {
   if (lengths.whole === null) return [];
   const slow = lengths.whole > SLOW_MS;
-  const whole = slow ? h("b", { class: "slow" }, `${milliseconds(lengths.whole)}, slow`) : h("b", null, milliseconds(lengths.whole));
+  const whole = slow ? h("b", { class: "slow" }, `${afterOf(turn)}, slow`) : h("b", null, afterOf(turn));
   const most = slow ? longestPart(turn, lengths) : null;
   return most ? [whole, h("span", { class: "soft" }, `of it ${most}`)] : [whole];
 }
@@ -141,7 +141,7 @@ function figures(rows) {
   const cell = (/** @type {number | null} */ ms) => h("td", { class: "r num" }, ms === null ? "–" : milliseconds(ms));
   const body = rows.map(({ turn, lengths }) => {
     const slow = lengths.whole > SLOW_MS;
-    const whole = slow ? h("td", { class: "r num" }, h("b", { class: "slow" }, `${milliseconds(lengths.whole)}, slow`)) : cell(lengths.whole);
+    const whole = slow ? h("td", { class: "r num" }, h("b", { class: "slow" }, `${afterOf(turn)}, slow`)) : h("td", { class: "r num" }, lengths.whole === null ? "–" : afterOf(turn));
     return h(
       "tr",
       null,

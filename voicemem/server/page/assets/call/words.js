@@ -1,24 +1,30 @@
 // @ts-check
 /** What of a message is shown how, and the words for it. Nothing here touches the page. */
 
+import { about, milliseconds } from "../base/times.js";
+
 /** @typedef {{role: string, content: string, turn_id: number, timestamp: number, metadata?: Record<string, any>}} Message */
 /** @typedef {{heard: string, ahead: string, unheard: string, apart: boolean}} Parts */
 
 const EVIDENCE = {
-  aligned: "heard by the words’ times or a count of characters",
-  estimated: "heard up to about here, an estimate",
-  unmatched: "heard as the engine said it, which is not how the generated text begins",
+  aligned: "heard up to here by word times or a count of characters",
+  estimated: "heard up to about here (an estimate)",
+  unmatched: "heard as reported; the generated text begins differently",
 };
 const CAUSES = {
-  start_of_speech: "start of speech",
+  start_of_speech: "voice activity",
+  vad: "voice activity",
+  turn_detected: "voice activity",
   user_speech: "the caller spoke",
-  turn_detected: "the caller took the turn",
   hangup: "the caller hung up",
+  hang_up: "the caller hung up",
+  api_interrupt: "by request",
+  cleared: "the audio was cleared",
 };
 const SOURCES = {
   greeting: "greeting",
-  silence: "said because of silence",
-  command: "said by command",
+  silence: "said after silence",
+  command: "said on command",
   llm_failure: "said because the LLM failed",
   message: "typed",
 };
@@ -52,34 +58,32 @@ export function partsOf(message) {
 
 /** Who speaks. @param {Message} message */
 export function speaker(message) {
-  if (message.role === "assistant") return "agent";
-  const user = message.metadata?.user;
-  return typeof user === "string" && user ? user : "caller";
+  const { agent, user } = message.metadata ?? {};
+  const [name, other] = message.role === "assistant" ? [agent, "agent"] : [user, "caller"];
+  return typeof name === "string" && name ? name : other;
 }
 
-/**
- * The small words under a message.
- * @param {Message} message
- * @param {any} turn its turn, where known
- * @returns {string[]}
- */
-export function notesOf(message, turn) {
+/** The small words under a message. @param {Message} message @returns {string[]} */
+export function notesOf(message) {
   const { metadata = {}, role } = message;
   const notes = [];
   if (SOURCES[metadata.source]) notes.push(SOURCES[metadata.source]);
-  if (metadata.interrupted) notes.push(evidenceOf(metadata.heard, turn?.end?.metadata?.caused_by));
+  if (metadata.interrupted) notes.push(EVIDENCE[metadata.heard] ?? (metadata.heard ? plain(metadata.heard) : "heard as reported by the engine"));
   if (metadata.open && role === "assistant" && typeof metadata.heard_so_far === "string") {
-    notes.push("heard so far; the rest is generated, not yet played");
+    notes.push("heard so far; the rest has been generated, but not played yet");
   } else if (metadata.open && role === "assistant") notes.push("in progress");
-  if (metadata.partial && !metadata.open) notes.push("not final: the call ended before the recogniser had finished");
+  if (metadata.partial && !metadata.open) notes.push("not final: the call ended before the recogniser finished");
   return notes;
 }
 
-/** How it is known what was heard, and why it was cut. @param {string | undefined} heard @param {string} [cause] */
-export function evidenceOf(heard, cause) {
-  const known = heard === undefined ? "heard as the engine said" : (EVIDENCE[heard] ?? plain(heard));
-  return cause ? `${known}; ${CAUSES[cause] ?? plain(cause)}` : known;
+/** Why a turn's reply was cut, or null. @param {any} turn */
+export function causeOf(turn) {
+  const cause = turn?.end?.metadata?.caused_by;
+  return cause ? (CAUSES[cause] ?? plain(cause)) : null;
 }
+
+/** After how long the reply of a turn began. @param {any} turn */
+export const afterOf = (turn) => (turn.reply_after_by === "estimate" ? about(turn.reply_after_ms) : milliseconds(turn.reply_after_ms));
 
 /** That something did not interrupt, and when the reply went on. @param {any} turn @param {(ms: number) => string} at */
 export function falseAlarms(turn, at) {
@@ -87,7 +91,7 @@ export function falseAlarms(turn, at) {
   if (count < 1) return null;
   const resumed = turn.marks?.resumed;
   const when = Number.isFinite(resumed) ? ` at ${at(resumed)}` : "";
-  return `${count === 1 ? "a false alarm" : `${count} false alarms`}, not an interruption: the reply went on${when}`;
+  return `${count === 1 ? "a false alarm" : `${count} false alarms`}: the reply continued${when}`;
 }
 
 /** Why a turn began. @param {any} turn */
@@ -95,13 +99,13 @@ export const beganBy = (turn) => BEGINNINGS[turn?.start?.type] ?? plain(turn?.st
 
 /** How a turn ended. @param {any} turn */
 export function endedBy(turn) {
-  if (!turn?.end) return "goes on";
+  if (!turn?.end) return "in progress";
   const { type, metadata = {} } = turn.end;
   const cause = metadata.caused_by ?? metadata.details;
   return cause ? `${plain(type)}: ${CAUSES[cause] ?? plain(String(cause))}` : plain(type);
 }
 
-/** How a call stands. @param {{state?: string, reason?: string | null}} session */
+/** The state of a call. @param {{state?: string, reason?: string | null}} session */
 export function stateOf(session) {
   if (session.state === "running") return "live";
   const isPlain = !session.reason || session.reason === session.state;

@@ -10,8 +10,8 @@ const STATES = { "": "All", running: "Live", ended: "Ended" };
 /** @type {Record<string, [string, number]>} */
 const SPANS = { "": ["Any time", 0], "1h": ["Last hour", HOUR_MS], "24h": ["Last 24 hours", 24 * HOUR_MS], "7d": ["Last 7 days", 168 * HOUR_MS] };
 /** @type {Record<string, string>} */
-const WEBHOOKS = { "": "Any webhook", failed: "Webhook failed", pending: "Webhook pending" };
-const NAMES = ["q", "state", "when", "label", "user", "interrupted", "slow", "webhook"];
+const WEBHOOKS = { "": "Any webhook", failed: "Webhook failed", pending: "Webhook waiting" };
+const NAMES = ["q", "state", "when", "label", "user", "outcome", "interrupted", "slow", "webhook"];
 
 /** The parameters of the API for an address. @param {URLSearchParams} query */
 export function parameters(query) {
@@ -21,6 +21,7 @@ export function parameters(query) {
     state: query.get("state"),
     label: query.get("label"),
     user_id: query.get("user"),
+    outcome: query.get("outcome"),
     started_after: span ? Date.now() - span : null,
     interrupted: query.get("interrupted"),
     slow: query.get("slow"),
@@ -37,7 +38,9 @@ export function filterBar(query, changed) {
     setQuery({ ...values, cursor: null });
     changed();
   };
-  const search = words("q", "search", "A call, or words that were said", query, set, "Search");
+  const search = words("q", "search", "A call, a user, or words that were heard", query, set, "Search");
+  const outcome = words("outcome", "text", "Outcome", query, set, "Outcome");
+  outcome.toggleAttribute("hidden", !query.get("outcome"));
   const form = h(
     "form",
     { class: "bar", role: "search", "aria-label": "Calls" },
@@ -45,13 +48,20 @@ export function filterBar(query, changed) {
     states(query, set),
     choice("when", "Started", Object.entries(SPANS).map(([span, [words]]) => [span, words]), query, set),
     words("user", "text", "User", query, set, "User"),
-    words("label", "text", "Label, key:value", query, set, "Label"),
+    words("label", "text", "Label (key:value)", query, set, "Label"),
+    outcome,
     choice("webhook", "Webhook", Object.entries(WEBHOOKS), query, set),
-    h("span", { class: "toggles" }, toggle("interrupted", "true", "interrupted", query, set),
-      toggle("slow", String(SLOW_MS), "slow (over 1.5 s)", query, set)),
+    h("span", { class: "toggles" }, toggle("interrupted", "true", "With cut replies", query, set),
+      toggle("slow", String(SLOW_MS), "With slow replies (over 1.5 s)", query, set)),
   );
   form.addEventListener("submit", (/** @type {Event} */ event) => event.preventDefault());
   return form;
+}
+
+/** Offer the filter by outcome, once a call has one. @param {HTMLElement} form @param {Iterable<any>} rows */
+export function offerOutcome(form, rows) {
+  const field = form.querySelector("label:has([name=outcome])");
+  if (field?.hasAttribute("hidden") && [...rows].some((row) => row.figures?.outcome)) field.removeAttribute("hidden");
 }
 
 /** Whether any of them is set. @param {URLSearchParams} query */

@@ -5,7 +5,7 @@ import { clear, h, replace } from "../base/dom.js";
 import { go, link } from "../base/routes.js";
 import { length } from "../base/times.js";
 import { counted } from "./counting.js";
-import { filterBar, isFiltered, parameters } from "./filters.js";
+import { filterBar, isFiltered, offerOutcome, parameters } from "./filters.js";
 import { followCalls } from "./live.js";
 import { callRow, lengthOf } from "./row.js";
 import { searched } from "./search.js";
@@ -15,7 +15,7 @@ const MOST = 10_000; // more is not counted
 const TICK_MS = 1000;
 const COUNT_MS = 1000; // at least between two counts of calls that are not all shown
 const LONGEST_MS = 10_000; // and at most, as nothing is told of those
-const COLUMNS = ["Call", "User", "Started", ["Length"], "Caller above, agent below", ["Turns"], ["Cut"], ["Unheard chars", "Characters that were generated and that nobody heard"], ["Slowest reply"], "Last words", "Webhook"];
+const COLUMNS = ["Call", "User", "Started", ["Length"], "Caller above, agent below", ["Turns"], ["Cut"], ["Not heard", "Characters that were generated and not heard"], ["Reply after", "How long the caller waited for a reply: the median of the call"], "Last words", "Webhook"];
 
 /** @typedef {{rows: Map<string, any>, next: string | null, total: number | null}} Shown */
 
@@ -27,12 +27,18 @@ export function show(container, route) {
   const message = h("div", { class: "message" });
   const lost = h("span", { class: "state wait", role: "status" });
   const list = { query: route.query, rows: new Map(), next: null, total: null, live: null, counting: 0, asked: 0, closed: false };
-  const heads = COLUMNS.map((column) => (Array.isArray(column) ? h("th", { scope: "col", class: "r", title: column[1] }, column[0]) : h("th", { scope: "col" }, column)));
+  const heads = COLUMNS.map((column) => (Array.isArray(column) ? h("th", { scope: "col", class: column[0] === "Not heard" ? "r less" : "r", title: column[1] }, column[0]) : h("th", { scope: "col" }, column)));
   const table = h("table", { class: "calls", hidden: true }, h("caption", { class: "sr" }, "Calls, the newest first"), h("thead", null, h("tr", null, ...heads)), body);
   const parts = { body, summary, more, message, table, lost };
   const bar = filterBar(route.query, () => load(list, parts));
+  Object.assign(parts, { bar });
   container.append(h("div", { class: "title" }, h("h1", null, "Calls"), summary, lost), bar, message, h("div", { class: "wide-table", tabindex: 0, role: "region", "aria-label": "Calls" }, table), more);
   document.title = "Calls · voicemem";
+  const erased = history.state?.erased;
+  if (erased) {
+    bar.before(h("p", { class: "done", role: "status" }, `${erased} was erased.`));
+    history.replaceState(null, "");
+  }
   load(list, parts);
   const timer = setInterval(() => tick(list, body), TICK_MS);
   const counts = setInterval(() => document.hidden || countSoon(list, parts), LONGEST_MS);
@@ -71,7 +77,7 @@ async function load(list, parts) {
     changed: (row) => update(list, parts, row),
     again: () => load(list, parts),
     gone: (id) => remove(list, parts, id),
-    lost: (isLost) => replace(parts.lost, isLost ? [h("span", { class: "dot wait" }), "connection lost, trying again"] : null),
+    lost: (isLost) => replace(parts.lost, isLost ? [h("span", { class: "dot wait" }), "Connection lost. Trying again…"] : null),
   });
 }
 
@@ -97,6 +103,7 @@ function draw(list, parts) {
 
 /** @param {any} list @param {any} parts */
 function count(list, parts) {
+  offerOutcome(parts.bar, list.rows.values());
   const isWhole = !list.next && !list.query.get("cursor");
   if (isWhole) list.total = list.rows.size;
   const live = isWhole ? [...list.rows.values()].filter((row) => row.state === "running").length : list.live;
@@ -134,13 +141,13 @@ function pageAt(query, cursor) {
 
 /** @param {any} list */
 function empty({ query, next }) {
-  if (next) return h("div", { class: "panel empty" }, h("p", null, "None of the newest calls is like that. Older ones were not looked at yet."));
+  if (next) return h("div", { class: "panel empty" }, h("p", null, "None of the newest calls match these filters. Older ones have not been searched yet."));
   if (!isFiltered(query) && !query.get("cursor")) {
-    return h("div", { class: "panel empty" }, h("h2", null, "No calls yet"), h("p", null, "Calls appear here by themselves as soon as an agent sends one. To see what it looks like, replay a call that comes with the package:"), h("p", null, h("code", { class: "command" }, "voicemem demo")));
+    return h("div", { class: "panel empty" }, h("h2", null, "No calls yet"), h("p", null, "A call appears here as soon as an agent sends it. To see one now, replay the recorded call that comes with the package:"), h("p", null, h("code", { class: "command" }, "voicemem replay --pace 1")));
   }
   const reset = h("button", { class: "btn", type: "button" }, "Show all calls");
   reset.addEventListener("click", () => go("/calls"));
-  return h("div", { class: "panel empty" }, h("h2", null, "No calls match these filters."), h("p", null, reset));
+  return h("div", { class: "panel empty" }, h("h2", null, "No calls match these filters"), h("p", null, reset));
 }
 
 /** @param {any} parts @param {any} problem */
@@ -148,7 +155,7 @@ function fail(parts, problem) {
   parts.table.hidden = true;
   replace(parts.summary);
   replace(parts.more);
-  replace(parts.message, h("p", { class: "alert", role: "alert" }, `The calls cannot be shown: ${problem.detail ?? problem.message}`));
+  replace(parts.message, h("p", { class: problem.status ? "alert" : "alert unreachable", role: "alert" }, `Calls cannot be shown. ${problem.detail ?? problem.message}`));
 }
 
 /** Show a row that changed, or is new. @param {any} list @param {any} parts @param {any} row */

@@ -9,7 +9,7 @@ export const SLOW_MS = 1500;
 const NOTHING = "–";
 const LABELS = 1; // the rest is counted
 /** @type {Record<string, [string, string]>} */
-const WEBHOOKS = { delivered: ["ok", "delivered"], pending: ["wait", "pending"], failed: ["bad", "failed"] };
+const WEBHOOKS = { delivered: ["ok", "delivered"], pending: ["wait", "waiting"], failed: ["bad", "failed"] };
 
 /** @param {any} row a slim row of GET /v1/sessions */
 export function callRow(row) {
@@ -25,8 +25,8 @@ export function callRow(row) {
     h("td", { class: "wide picture" }, smallTimeline(figures.strip, spoken(figures))),
     h("td", { class: "r num opt" }, count(figures.turns)),
     h("td", { class: "r num opt" }, count(figures.interruptions)),
-    h("td", { class: "r num opt" }, figures.unheard ? h("span", { title: `${figures.unheard} characters were generated and not heard` }, figures.unheard.toLocaleString("en")) : NOTHING),
-    h("td", { class: "r num opt" }, slow ? h("span", { class: "bad" }, milliseconds(figures.slowest_ms), h("span", { class: "sr" }, ", slow")) : milliseconds(figures.slowest_ms)),
+    h("td", { class: "r num opt less" }, figures.unheard ? h("span", { title: `${figures.unheard.toLocaleString("en")} characters were generated and not heard` }, figures.unheard.toLocaleString("en")) : NOTHING),
+    h("td", { class: "r num opt" }, milliseconds(figures.reply_after_ms), slow ? h("div", { class: "sub bad" }, `slowest ${milliseconds(figures.slowest_ms)}`) : null),
     h("td", { class: "wide" }, lastWords(figures.last)),
     h("td", { class: "opt" }, webhookOf(row.webhooks)),
   );
@@ -48,7 +48,8 @@ function nameOf(row) {
 function stateOf(row) {
   const live = row.state === "running";
   const words = live ? h("span", { class: "state live" }, h("span", { class: "dot" }), "live") : h("span", { class: "soft" }, (row.reason ?? "ended").replaceAll("_", " "));
-  return h("div", { class: "sub" }, words);
+  const outcome = row.figures?.outcome;
+  return h("div", { class: "sub" }, words, outcome ? h("span", { class: "tag", title: `Outcome: ${outcome}` }, outcome) : null);
 }
 
 /** How long it has been, up to now for one that runs. @param {any} row */
@@ -63,8 +64,8 @@ const count = (number) => (number ? number.toLocaleString("en") : NOTHING);
 
 /** @param {any} figures */
 function spoken({ turns, interruptions }) {
-  if (!turns) return "nothing said";
-  return `${turns} turn${turns === 1 ? "" : "s"}, ${interruptions || "none"} interrupted`;
+  if (!turns) return "nothing was said";
+  return `${turns} turn${turns === 1 ? "" : "s"}, ${interruptions || "none"} cut`;
 }
 
 /** @param {any} last */
@@ -78,6 +79,6 @@ function lastWords(last) {
 function webhookOf(webhooks) {
   const [look, words] = WEBHOOKS[webhooks?.state] ?? [];
   if (!look) return null;
-  const next = webhooks.state === "pending" && webhooks.next_attempt_at > Date.now() ? `retry ${ago(webhooks.next_attempt_at)}` : words;
+  const next = webhooks.state === "pending" && webhooks.next_attempt_at > Date.now() ? `next try ${ago(webhooks.next_attempt_at)}` : words;
   return h("span", { class: "state" }, h("span", { class: `dot ${look}` }), h("span", { class: look === "ok" ? "soft" : look }, next));
 }

@@ -3,6 +3,7 @@
 import { get } from "../base/api.js";
 import { h, replace } from "../base/dom.js";
 import { setQuery } from "../base/routes.js";
+import { toolsOf } from "../call/marks.js";
 import { folded } from "./fold.js";
 import { showJson } from "./json_dialog.js";
 import { gauge, pairs, textOf } from "./usage.js";
@@ -11,7 +12,7 @@ const POLICIES = ["full", "recent", "window", "summary", "priority"];
 const STYLES = { openai: "OpenAI", anthropic: "Anthropic", gemini: "Gemini" };
 const REFRESH_MS = 1000; // at least between two requests while a call grows
 const LONG = 260; // characters of a message from which it is folded here
-const KEYS = { sys: "system", sum: "in the summary", in: "as it is", out: "left out", gone: "forgotten" };
+const KEYS = { sys: "system", sum: "in the summary", in: "unchanged", out: "left out", gone: "forgotten" };
 
 /**
  * @param {HTMLElement} container
@@ -22,13 +23,14 @@ export function contextPanel(container, call, onUsage) {
   const own = call.session.config?.memory?.policy;
   const select = policySelect(own);
   const moment = momentSelect();
+  const tools = toolsToggle();
   const body = h("div", { class: "context-body" });
-  const choose = h("div", { class: "choose" }, moment.label, select.label);
+  const choose = h("div", { class: "choose" }, moment.label, tools.label, select.label);
   const head = h("header", null, h("h2", { id: "next" }, "What the next LLM call gets"), choose);
   const panel = h("section", { class: "panel", "aria-labelledby": "next" }, head, body);
   container.append(panel);
   const state = { timer: 0, asked: 0, last: 0, closed: false };
-  const parameters = () => ({ ...select.parameters(), ...moment.parameters(), peek: true });
+  const parameters = () => ({ ...select.parameters(), ...moment.parameters(), ...tools.parameters(), peek: true });
   const read = async () => {
     state.timer = 0;
     state.last = Date.now();
@@ -46,9 +48,11 @@ export function contextPanel(container, call, onUsage) {
   };
   select.label.addEventListener("change", read);
   moment.label.addEventListener("change", read);
+  tools.label.addEventListener("change", read);
   return {
     refresh() {
       moment.offer([...call.turns.keys()]);
+      tools.label.hidden = ![...call.turns.values()].some((turn) => toolsOf(turn).length);
       if (!state.timer) state.timer = window.setTimeout(read, Math.max(0, state.last + REFRESH_MS - Date.now()));
     },
     close() {
@@ -90,6 +94,14 @@ function momentSelect() {
   };
 }
 
+/** Whether the request has the tool calls too; it stands in the URL. */
+function toolsToggle() {
+  const box = h("input", { type: "checkbox", name: "tools", checked: new URLSearchParams(location.search).get("tools") !== "off" });
+  box.addEventListener("change", () => setQuery({ tools: box.checked ? null : "off" }));
+  const label = h("label", { class: "toggle", hidden: true }, box, "tools");
+  return { label, parameters: () => (box.checked && !label.hidden ? { tools: true } : {}) };
+}
+
 /** The panel's body for an answer. @param {any} context @param {import("../call/live.js").Call} call @param {() => any} parameters */
 function written(context, call, parameters) {
   const buttons = Object.entries(STYLES).map(([style, name]) =>
@@ -107,7 +119,7 @@ function written(context, call, parameters) {
 
 /** @param {any} message */
 function messageRow(message) {
-  return h("li", { dataset: { role: message.role } }, h("span", { class: "role" }, message.role), h("p", null, h("bdi", null, folded(textOf(message), LONG, LONG - 60))));
+  return h("li", { dataset: { role: message.role } }, h("span", { class: "role" }, message.tool_calls ? "tool call" : message.role), h("p", null, h("bdi", null, folded(textOf(message), LONG, LONG - 60))));
 }
 
 /** The body in the style of a vendor, to be copied. */

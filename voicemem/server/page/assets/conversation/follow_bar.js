@@ -14,7 +14,8 @@ export function followBar(container, call) {
   const button = h("button", { class: "btn", type: "button" });
   const bar = h("div", { class: "follow", hidden: true }, words, since, button);
   container.append(bar);
-  const state = { follows: !location.hash, y: window.scrollY, height: 0, shown: "", frame: 0, own: 0 };
+  const isSent = location.hash || /[?&](find|in|only)=/.test(location.search);
+  const state = { follows: !isSent, y: window.scrollY, height: 0, shown: "", frame: 0, own: 0 };
   const tick = () => {
     const seconds = Math.max(0, Math.round((Date.now() - call.lastEvent) / 1000));
     const words = seconds < 1 ? "just now" : `${seconds < 120 ? `${seconds} s` : length(1000 * seconds)} ago`;
@@ -26,7 +27,7 @@ export function followBar(container, call) {
     if (shown === state.shown) return;
     state.shown = shown;
     const lost = shown === "lost";
-    const text = lost ? "connection lost, trying again" : shown;
+    const text = lost ? "Connection lost. Trying again…" : shown;
     const look = lost ? "state wait" : state.follows ? "state live" : "state";
     replace(words, h("span", { class: look }, h("span", { class: lost ? "dot wait" : "dot" }), text));
     button.textContent = state.follows ? "Stop following" : "Follow";
@@ -47,6 +48,7 @@ export function followBar(container, call) {
   const timer = window.setInterval(tick, TICK_MS);
   return {
     following: () => state.follows,
+    follow,
     /** @param {import("../call/live.js").Change} change */
     update(change) {
       write();

@@ -33,6 +33,6 @@ async function copied(/** @type {HTMLElement} */ button, /** @type {HTMLElement}
     button.textContent = "Copied";
   } catch {
     getSelection()?.selectAllChildren(text);
-    button.textContent = "Selected: copy it by the keyboard";
+    button.textContent = "Selected: copy it with the keyboard";
   }
 }

@@ -1,10 +1,10 @@
 // @ts-check
 /** One message of the conversation: who, when, what was heard, what was not, and how that is known. */
 import { h, replace, s } from "../base/dom.js";
-import { length, milliseconds } from "../base/times.js";
+import { about, length, milliseconds } from "../base/times.js";
 import { folded } from "./fold.js";
-import { between, cutOf, latenciesOf, SLOW_MS, toolsOf } from "../call/marks.js";
-import { falseAlarms, notesOf, partsOf, speaker } from "../call/words.js";
+import { between, cutOf, latenciesOf, SLOW_MS } from "../call/marks.js";
+import { afterOf, causeOf, falseAlarms, notesOf, partsOf, speaker } from "../call/words.js";
 
 /** @typedef {import("../call/words.js").Message} Message */
 
@@ -24,37 +24,38 @@ export function messageItem(key) {
 }
 
 /**
- * Write a message into its place; `answers` says that the turn's figures and tools stand here.
+ * Write a message into its place; `answers` says that the turn's figures stand here.
  * @param {HTMLElement} item
- * @param {{message: Message, turn: any, tools: Map<string, any>, start: number, answers: boolean}} given
+ * @param {{message: Message, turn: any, start: number, answers: boolean, find: any}} given
  */
-export function fillMessage(item, { message, turn, tools, start, answers }) {
+export function fillMessage(item, { message, turn, start, answers, find }) {
   const [, at, who, said, lat] = /** @type {HTMLElement[]} */ ([...item.children]);
   const isUser = message.role === "user";
   item.classList.toggle("u", isUser);
   item.classList.toggle("a", !isUser);
   item.classList.toggle("open", message.metadata?.open === true);
+  item.classList.toggle("cut", message.metadata?.interrupted === true);
   at.textContent = length(message.timestamp - start);
   who.textContent = speaker(message);
   const alarm = answers ? falseAlarms(turn, (ms) => length(ms - start)) : null;
   replace(
     said,
-    wordsOf(message, turn),
-    answers ? toolsOf(turn).map((tool) => toolNote(tool, tools.get(tool.call_id))) : null,
-    [...notesOf(message, turn), alarm].map((note) => (note ? h("span", { class: "note" }, note) : null)),
+    wordsOf(message, turn, find),
+    [...notesOf(message), alarm].map((note) => (note ? h("span", { class: "note" }, note) : null)),
   );
   replace(lat, answers ? latencyOf(turn) : null);
 }
 
-/** The text with its stroke and what was not heard. @param {Message} message @param {any} turn */
-function wordsOf(message, turn) {
+/** The text with its stroke and what was not heard. @param {Message} message @param {any} turn @param {any} find */
+function wordsOf(message, turn, find) {
+  const shown = (/** @type {string} */ text) => find?.mark(text) ?? folded(text);
   const { heard, ahead, unheard, apart } = partsOf(message);
   const { open, interrupted } = message.metadata ?? {};
   const ends = open ? (message.role === "user" ? "words partial" : "words coming") : "words";
   return h(
     "p",
     { class: ends, dir: FIRST_STRONG.exec(message.content || unheard)?.[1] ? "rtl" : "ltr" },
-    h("bdi", { dataset: { part: "heard" } }, folded(heard)),
+    h("bdi", { dataset: { part: "heard" } }, shown(heard)),
     ahead ? h("bdi", { class: "ahead", dataset: { part: "ahead" } }, folded(ahead)) : null,
     interrupted ? h("span", { class: "cutline" }, cutAfter(message, turn)) : null,
     unheard
@@ -63,7 +64,7 @@ function wordsOf(message, turn) {
             "del",
             null,
             h("span", { class: "sr" }, apart ? "Generated instead: " : "Not heard: "),
-            h("bdi", { dataset: { part: "unheard" } }, folded(unheard)),
+            h("bdi", { dataset: { part: "unheard" } }, shown(unheard)),
           ),
           h("span", { class: "sr" }, " End of what was not heard."),
         ]
@@ -77,39 +78,19 @@ function cutAfter(message, turn) {
   const first = turn?.marks?.heard_first;
   const began = first >= message.timestamp && first <= cut ? first : message.timestamp;
   const after = between(began, cut);
-  return after === null ? "cut" : `cut after ${milliseconds(after)}`;
+  const { estimated = [] } = turn?.marks ?? {};
+  const isEstimate = message.metadata?.heard === "estimated" || began !== first || ["heard_first", "cut"].some((mark) => estimated.includes(mark));
+  const cause = causeOf(turn);
+  const why = cause ? ` (${cause})` : "";
+  return after === null ? `cut${why}` : `cut ${isEstimate ? `at ${about(after)}` : `at ${milliseconds(after)}`}${why}`;
 }
-
-/** What a tool was asked, what it answered, and how long that took. @param {any} tool @param {any} asked */
-function toolNote(tool, asked) {
-  const took = between(tool.started, tool.ended);
-  const answer = asked?.answered ? ` → ${written(asked.result)}` : tool.ended ? "" : " → no answer yet";
-  return h(
-    "span",
-    { class: tool.failed ? "note t failed" : "note t" },
-    folded(`${tool.name}(${asked ? argumentsOf(asked.arguments) : ""})${answer}`),
-    tool.failed ? " · failed" : null,
-    took === null ? null : ` · ${milliseconds(took)}`,
-  );
-}
-
-/** @param {any} value */
-function argumentsOf(value) {
-  if (value === null || typeof value !== "object" || Array.isArray(value)) return written(value);
-  return Object.entries(value)
-    .map(([name, given]) => `${name}: ${written(given)}`)
-    .join(", ");
-}
-
-/** @param {any} value */
-const written = (value) => (typeof value === "string" ? value : (JSON.stringify(value) ?? ""));
 
 /** How long the reply took, in a number and a bar of its parts. @param {any} turn */
 function latencyOf(turn) {
   const { whole, asr, tool, llm, tts } = latenciesOf(turn);
   if (whole === null) return null;
   const slow = whole > SLOW_MS;
-  const words = `reply after ${milliseconds(whole)}${slow ? ", slow" : ""}`;
+  const words = `reply after ${afterOf(turn)}${slow ? ", slow" : ""}`;
   const bar = s("svg", { viewBox: "0 0 120 8", preserveAspectRatio: "none", role: "img", "aria-label": words });
   let x = 0;
   for (const [kind, value] of /** @type {[string, number | null][]} */ ([
@@ -122,5 +103,5 @@ function latencyOf(turn) {
     if (width > 0) bar.append(s("rect", { class: kind, x: x.toFixed(1), y: 0, width: width.toFixed(1), height: 8 }));
     x += width;
   }
-  return [h("span", slow ? { class: "slow", title: "slow: over 1.5 s" } : null, milliseconds(whole)), bar];
+  return [h("span", slow ? { class: "slow", title: "slow: over 1.5 s" } : { title: "reply after" }, afterOf(turn)), bar];
 }

@@ -2,15 +2,15 @@
 /** What the next LLM call gets of each message, as the thin line beside it says. Pure but for `paint`. */
 import { h, replace } from "../base/dom.js";
 
-const IN = { kind: "in", words: "goes to the LLM as it is" };
-const SUMMARY = { kind: "sum", words: "stands in the summary" };
-const FORGOTTEN = { kind: "gone", words: "forgotten: no context shows it" };
+const IN = { kind: "in", words: "goes to the LLM unchanged" };
+const SUMMARY = { kind: "sum", words: "in the summary" };
+const FORGOTTEN = { kind: "gone", words: "forgotten: left out of every context" };
 const OPEN = { kind: "open", words: "still in progress" };
-const LATER = { kind: "open", words: "later than the moment that is shown" };
+const LATER = { kind: "open", words: "after the chosen turn" };
 const REASONS = {
-  max_messages: "left out: more messages than the policy takes",
-  max_tokens: "left out: more tokens than the policy takes",
-  blank: "left out: it is blank",
+  max_messages: "left out: over the policy’s number of messages",
+  max_tokens: "left out: over the policy’s number of tokens",
+  blank: "left out: blank",
 };
 
 /** What tells messages of a call apart. @param {any} one @returns {string} */
@@ -84,7 +84,7 @@ export function dividersOf(keys, messages, usage, memory, clock) {
   if (through !== undefined && through !== null) {
     const covered = keys.filter((key) => (messages.get(key)?.turn_id ?? Infinity) <= through);
     const count = usage.summary?.messages || newest?.messages || covered.length;
-    put(covered.at(-1), `summary of ${count} messages above${newest?.model ? `, by ${newest.model}` : ""}`);
+    put(covered.at(-1), `summary of the ${count} messages above${newest?.model ? `, by ${newest.model}` : ""}`);
   }
   return dividers;
 }

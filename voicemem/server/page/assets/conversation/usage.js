@@ -8,7 +8,7 @@ const LEFT_OUT = { max_messages: "over max_messages", max_tokens: "over max_toke
 /** What the context is made of, in tokens. @param {any} context */
 export function gauge(context) {
   const { tokens, system_tokens: system, context_window: window } = context;
-  const words = `${system} tokens of system messages and working memory, ${tokens} of memory`;
+  const words = `${system} tokens of system messages and working memory, ${tokens} of messages`;
   const whole = Math.max(1, tokens + system);
   const scale = (window && whole / window > 0.1 ? Math.max(window, whole) : whole) / 100;
   const summary = Math.min(tokens, tokens * summaryShare(context));
@@ -39,21 +39,27 @@ export function pairs(context) {
   const used = context.context_percentage_total_used;
   const until = context.context_percentage_until_summarization;
   const rows = [
-    ["memory", `${context.tokens.toLocaleString("en")} tokens`],
+    ["messages", `${context.tokens.toLocaleString("en")} tokens`],
     ["system and working memory", `${context.system_tokens.toLocaleString("en")} tokens`],
     ["left out", left || "nothing"],
-    until === null ? null : until >= 100 && context.summary?.state !== "current" ? ["next summary", "due"] : ["of the way to the next summary", `${until} %`],
-    used === null ? null : [`of the window of ${context.context_window.toLocaleString("en")}`, `${used} %`],
-    context.over_budget ? ["over the budget", "one message is larger than all of it"] : null,
+    ];
+  const isDue = until >= 100 && context.summary?.state !== "current";
+  const more = [
+    until === null ? null : isDue ? "The next summary is due." : `${until} % until the next summary`,
+    used === null ? null : `${used} % of the window of ${context.context_window.toLocaleString("en")} tokens`,
+    context.over_budget ? "One message alone is larger than the budget." : null,
   ];
-  const shown = rows.filter((row) => row !== null);
-  return h("dl", { class: "pairs" }, ...shown.flatMap(([name, value]) => [h("dt", { class: "soft" }, name), h("dd", null, value)]));
+  return [
+    h("dl", { class: "pairs" }, ...rows.flatMap(([name, value]) => [h("dt", { class: "soft" }, name), h("dd", null, value)])),
+    more.map((words) => (words ? h("p", { class: "note num" }, words) : null)),
+  ];
 }
 
-/** @param {any} message @returns {string} */
+/** A message of the request as text; of tool calls, what they ask. @param {any} message @returns {string} */
 export function textOf(message) {
   const { content } = message;
   if (typeof content === "string") return content;
-  if (content === null || content === undefined) return JSON.stringify(message.tool_calls ?? message);
+  const calls = message.tool_calls?.map((/** @type {any} */ one) => `${one.function?.name}(${one.function?.arguments ?? ""})`);
+  if (content === null || content === undefined) return calls?.join(", ") ?? JSON.stringify(message);
   return JSON.stringify(content);
 }

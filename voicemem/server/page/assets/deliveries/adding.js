@@ -23,7 +23,7 @@ export async function addEndpoint(changed) {
     made = await post("/v1/webhooks", { url: form.get("url"), description: form.get("description"), event_types: types });
   };
   if (!(await ask({ title: "Add an endpoint", words, action: "Add", run }))) return;
-  tell("Its secret", h("p", null, "Copy it now: it is not shown again. What is sent is signed with it."), h("p", null, h("code", { class: "command", tabindex: 0 }, made.secret)));
+  tell("Signing secret", h("p", null, "Copy it now: it is not shown again. Each webhook is signed with it."), h("p", null, h("code", { class: "command", tabindex: 0 }, made.secret)));
   made = null;
   changed();
 }

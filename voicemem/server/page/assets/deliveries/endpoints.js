@@ -7,11 +7,11 @@ import { link } from "../base/routes.js";
 import { ago } from "../base/times.js";
 
 const DAY_MS = 86_400_000;
-const REASONS = { gone: "it answered that it is gone", failing: "it failed for days", request: "by request" };
+const REASONS = { gone: "it answered 410 Gone", failing: "it failed for days", request: "by request" };
 
 /** How people call an endpoint. @param {any} endpoint */
 export function nameOf(endpoint) {
-  if (endpoint.id === "operator") return "Operator’s receiver";
+  if (endpoint.id === "operator") return "Operator’s endpoint";
   return endpoint.description || host(endpoint.url ?? endpoint.origin);
 }
 
@@ -80,40 +80,40 @@ export function button(words, act, kind = "") {
 /** @param {any} endpoint @param {string} path */
 async function test(endpoint, path) {
   let answer = /** @type {any} */ (null);
-  const words = h("p", null, `Each of the events ${endpoint.event_types.join(", ")} is sent once, now, as a test that no call is behind.`);
+  const words = h("p", null, `One test event of each type (${endpoint.event_types.join(", ")}) is sent now. It belongs to no call.`);
   const isSent = await ask({ title: `Send a test to ${nameOf(endpoint)}?`, words, action: "Send a test", run: async () => (answer = await post(`${path}/test`)) });
   if (!isSent) return;
   const rows = answer.results.map((/** @type {any} */ one) =>
     h("li", null, h("span", { class: "num" }, one.event_type), h("span", { class: one.passed ? "ok" : "bad" }, one.status ?? one.error), h("span", { class: "num" }, `${one.duration_ms} ms`), h("span", { class: "soft said" }, one.excerpt)),
   );
-  tell(answer.passed ? "It took every test" : "It did not take every test", h("ul", { class: "tries" }, ...rows));
+  tell(answer.passed ? "Every test was accepted" : "Not every test was accepted", h("ul", { class: "tries" }, ...rows));
 }
 
 /** @param {any} endpoint @param {string} path @param {() => void} changed */
 async function recover(endpoint, path, changed) {
-  const words = h("p", null, `What could not be delivered in the last 24 hours (${endpoint.failed_24h}) is sent again, now.`);
-  if (await ask({ title: `Send again what ${nameOf(endpoint)} has missed?`, words, action: "Recover failed", run: () => post(`${path}/recover`, { since: Date.now() - DAY_MS }) })) changed();
+  const words = h("p", null, `Everything that failed in the last 24 hours (${endpoint.failed_24h}) is sent again, now.`);
+  if (await ask({ title: `Send failed deliveries to ${nameOf(endpoint)} again?`, words, action: "Recover failed", run: () => post(`${path}/recover`, { since: Date.now() - DAY_MS }) })) changed();
 }
 
 /** @param {any} endpoint @param {string} path @param {() => void} changed */
 async function rotate(endpoint, path, changed) {
   let answer = /** @type {any} */ (null);
-  const words = h("p", null, "It gets a new secret, which is shown once. For 24 hours the old one signs as well.");
+  const words = h("p", null, "You get a new secret, which is shown once. For 24 hours the old one signs as well.");
   const isDone = await ask({ title: `Rotate the secret of ${nameOf(endpoint)}?`, words, action: "Rotate secret", run: async () => (answer = await post(`${path}/rotate-secret`)) });
   if (!isDone) return;
-  tell("The new secret", h("p", null, "Copy it now: it is not shown again."), h("p", null, h("code", { class: "command", tabindex: 0 }, answer.secret)));
+  tell("New secret", h("p", null, "Copy it now: it is not shown again."), h("p", null, h("code", { class: "command", tabindex: 0 }, answer.secret)));
   answer = null;
   changed();
 }
 
 /** @param {any} endpoint @param {string} path @param {() => void} changed */
 async function disable(endpoint, path, changed) {
-  const words = h("p", null, `It gets nothing any more, and the ${endpoint.pending} that wait for it count as failed.`);
+  const words = h("p", null, `Nothing more is sent to it. ${endpoint.pending} waiting ${endpoint.pending === 1 ? "delivery counts" : "deliveries count"} as failed.`);
   if (await ask({ title: `Disable ${nameOf(endpoint)}?`, words, action: "Disable", danger: true, run: () => patch(path, { enabled: false }) })) changed();
 }
 
 /** @param {any} endpoint @param {string} path @param {() => void} changed */
 async function enable(endpoint, path, changed) {
-  const words = h("p", null, "It hears of what happens from now on. What it has missed can be recovered afterwards.");
+  const words = h("p", null, "It receives events from now on. Failed deliveries can be sent again afterwards.");
   if (await ask({ title: `Enable ${nameOf(endpoint)}?`, words, action: "Enable", run: () => patch(path, { enabled: true }) })) changed();
 }

@@ -13,12 +13,14 @@ const ROWS = 50;
 
 /** @param {HTMLElement} container @param {any} route @param {any} shell */
 export function show(container, route, shell) {
-  const page = { id: route.id, may: shell.may, endpoints: [], deliveries: [], next: null, older: 0, closed: false, table: /** @type {any} */ (null) };
-  const parts = { ends: h("div", { class: "ends" }), title: h("h2"), more: h("div", { class: "more" }), message: h("p", { class: "soft", role: "status" }) };
+  const page = { id: route.id, may: shell.may, endpoints: [], deliveries: [], next: null, older: 0, closed: false, table: /** @type {any} */ (null), add: () => {} };
+  const parts = { ends: h("div", { class: "ends" }), rest: h("div"), title: h("h2"), more: h("div", { class: "more" }), message: h("p", { class: "soft", role: "status" }) };
   const changed = () => load(page, parts);
   page.table = deliveriesTable({ may: page.may, changed });
-  const add = page.may ? h("span", { class: "acts" }, button("Add an endpoint…", () => addEndpoint(changed), "main")) : null;
-  container.append(h("div", { class: "title" }, h("h1", null, "Deliveries"), add), parts.ends, h("div", { class: "title" }, parts.title, stateChoice(page, changed)), parts.message, page.table.element, parts.more);
+  page.add = () => addEndpoint(changed);
+  const add = page.may ? h("span", { class: "acts" }, button("Add an endpoint…", page.add, "main")) : null;
+  parts.rest.append(h("div", { class: "title" }, parts.title, stateChoice(page, changed)), parts.message, page.table.element, parts.more);
+  container.append(h("div", { class: "title" }, h("h1", null, "Deliveries"), add), parts.ends, parts.rest);
   document.title = "Deliveries · voicemem";
   changed();
   const timer = setInterval(() => !document.hidden && !page.older && load(page, parts), LOOK_MS);
@@ -63,14 +65,24 @@ async function load(page, parts, before) {
   draw(page, parts, chosen);
 }
 
+const hasState = () => Boolean(new URLSearchParams(location.search).get("state"));
+
+/** @param {() => void} add */
+function noEndpoints(add) {
+  return h("section", { class: "panel empty" }, h("h2", null, "No endpoints yet"), h("p", null, "An endpoint is a URL of yours that receives each call when it ends, as a signed webhook."), h("p", null, button("Add an endpoint…", add, "main")));
+}
+
 /** @param {any} page @param {any} parts @param {any} chosen */
 function draw(page, parts, chosen) {
   const changed = () => load(page, parts);
   const focused = /** @type {HTMLElement | null} */ (document.activeElement)?.getAttribute("aria-controls");
+  const isBare = page.may && !page.endpoints.length && !page.deliveries.length;
+  parts.rest.hidden = isBare;
+  if (isBare) return replace(parts.ends, noEndpoints(page.add));
   replace(parts.ends, ...page.endpoints.map((/** @type {any} */ one) => endpointCard(one, one.id === page.id, page.may, changed)));
   replace(parts.title, page.id ? [nameOf(chosen ?? { id: page.id, description: page.id }), " ", link("/deliveries", "show all")] : "All endpoints");
   page.table.draw(page.deliveries);
-  const empty = page.deliveries.length ? null : page.next ? "Nothing here yet; there may be older ones." : "Nothing was sent that fits.";
+  const empty = page.deliveries.length ? null : page.next ? "None of the newest deliveries are in this state." : hasState() ? "No deliveries are in this state." : "Nothing has been sent yet. A call’s webhooks are sent when it ends.";
   replace(parts.message, empty);
   const older = page.next ? button("Older deliveries", () => ((page.older += 1), load(page, parts, page.next))) : null;
   replace(parts.more, older);

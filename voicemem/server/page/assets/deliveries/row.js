@@ -25,7 +25,7 @@ export function deliveryRows(delivery, isOpen, { may, toggle, changed, withCall 
     h("td", { class: "num" }, h("time", { title: full(delivery.created_at) }, moment(delivery.created_at))),
     h("td", null, EVENTS[/** @type {101} */ (delivery.event_type)] ?? "", " ", h("span", { class: "soft num" }, delivery.event_type)),
     withCall ? h("td", { class: "call" }, link(`/calls/${encodeURIComponent(delivery.session_id)}`, delivery.session_id)) : null,
-    h("td", null, delivery.webhook.id ? nameOf(delivery.webhook) : "the call’s own receiver"),
+    h("td", null, delivery.webhook.id ? nameOf(delivery.webhook) : "the call’s own endpoint"),
     h("td", null, open),
     h("td", null, state(delivery)),
     h("td", { class: "r" }, canResend ? button("Resend…", () => resend(delivery, changed)) : null),
@@ -51,10 +51,12 @@ function state(delivery) {
 
 /** @param {any} delivery */
 function stateWords({ state: now, waiting_for, next_attempt_at, attempts }) {
-  if (waiting_for) return "waits: the call is set aside";
+  const last = attempts.at(-1);
+  if (waiting_for) return "waiting: the call is quarantined";
+  if (now === "failed" && last) return `failed: ${last.status ?? last.error}`;
   if (now !== "pending") return now;
-  if (!attempts.length) return "on its way";
-  return next_attempt_at > Date.now() ? `next try ${ago(next_attempt_at)}` : "being tried again";
+  if (!last) return "on its way";
+  return `${last.status ?? last.error}; ${next_attempt_at > Date.now() ? `next try ${ago(next_attempt_at)}` : "trying again"}`;
 }
 
 /** @param {any} delivery */
@@ -71,16 +73,16 @@ function details(delivery) {
     show.disabled = true;
     const answer = await get(`/v1/deliveries/${delivery.id}`, { payload: true }).catch((problem) => problem);
     if (answer instanceof Error) replace(shown, h("p", { class: "bad", role: "alert" }, answer.message));
-    else replace(shown, answer.payload ? h("pre", { tabindex: 0, "aria-label": "Payload" }, JSON.stringify(answer.payload, null, 2)) : h("p", { class: "soft" }, "It is made at the first attempt."));
+    else replace(shown, answer.payload ? h("pre", { tabindex: 0, "aria-label": "Payload" }, JSON.stringify(answer.payload, null, 2)) : h("p", { class: "soft" }, "The payload is made at the first attempt."));
     show.disabled = false;
   });
-  const list = tries.length ? h("ul", { class: "tries" }, ...tries) : h("p", { class: "soft" }, "No attempt was made.");
-  return [list, h("p", { class: "soft mono" }, `notice ${delivery.notice_id}`), h("p", null, show), shown];
+  const list = tries.length ? h("ul", { class: "tries" }, ...tries) : h("p", { class: "soft" }, "No attempt has been made.");
+  return [list, h("p", { class: "soft mono" }, `Webhook event ${delivery.notice_id}`), h("p", null, show), shown];
 }
 
 /** @param {any} delivery @param {() => void} changed */
 async function resend(delivery, changed) {
   const path = `/v1/webhooks/${encodeURIComponent(delivery.webhook.id)}/deliveries/${delivery.id}/resend`;
-  const words = h("p", null, `${nameOf(delivery.webhook)} gets event ${delivery.event_type} of the call ${delivery.session_id} again, now.`);
-  if (await ask({ title: "Send this again?", words, action: "Resend", run: () => post(path) })) changed();
+  const words = h("p", null, `Event ${delivery.event_type} of call ${delivery.session_id} is sent to ${nameOf(delivery.webhook)} once more, now.`);
+  if (await ask({ title: "Send this event again?", words, action: "Resend", run: () => post(path) })) changed();
 }

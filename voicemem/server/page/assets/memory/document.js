@@ -26,7 +26,7 @@ export function documentPanels(container, path, config) {
 function explain(panel, problem) {
   panel.versions.hidden = true;
   replace(panel.choice);
-  const words = problem.code === "no_user" ? "This call is to share the document of a user, and has no user." : (problem.detail ?? String(problem));
+  const words = problem.code === "no_user" ? "This call shares the working memory of its user, but has no user." : (problem.detail ?? String(problem));
   replace(panel.text, h("p", { class: "soft" }, words));
 }
 
@@ -72,7 +72,7 @@ async function compare(panel, from, to) {
   const changed = from !== to && from > 0;
   replace(panel.choice, panel.newest > 0 ? chooser(panel, from, to) : null);
   if (!after.length && !before.length) {
-    replace(panel.text, h("p", { class: "soft" }, "Nothing was written to it."));
+    replace(panel.text, h("p", { class: "soft" }, "Nothing has been written to it."));
     return;
   }
   replace(panel.text, h("pre", { tabindex: 0, "aria-label": "The document" }, ...lines.filter(({ kind }) => changed || kind !== "gone").map((line) => drawn(line, changed))));

@@ -26,7 +26,7 @@ export function longTermPanel(container, path) {
 
 /** @param {any[]} memories @param {string | null} next */
 function drawn(memories, next) {
-  if (!memories.length) return h("p", { class: "soft" }, "Nothing was kept of this call beyond it.");
+  if (!memories.length) return h("p", { class: "soft" }, "No memories have been kept of this call.");
   const more = next ? h("p", { class: "note" }, `The newest ${PAGE} are shown.`) : null;
   return [h("ul", { class: "stack" }, ...memories.map(memoryItem)), more];
 }
@@ -38,7 +38,7 @@ function memoryItem(memory) {
   const details = h("details", null, h("summary", null, "Where it comes from"), lines);
   details.addEventListener("toggle", () => details.hasAttribute("open") && !lines.hasChildNodes() && showEvidence(lines, memory), { once: false });
   const facts = [memory.kind, ...memory.topics, memory.pinned ? "pinned" : null, memory.confidence < 1 ? `confidence ${memory.confidence}` : null, memory.model, full(memory.said_at)];
-  const note = h("p", { class: "note" }, facts.filter(Boolean).join(" · "), old ? " · replaced by a newer one" : null);
+  const note = h("p", { class: "note" }, facts.filter(Boolean).join(" · "), old ? " · replaced by a newer memory" : null);
   return h("li", null, h("p", { class: "said", dir: "auto" }, old ? h("del", null, memory.text) : memory.text), note, memory.from.length ? details : null);
 }
 
@@ -48,7 +48,7 @@ async function showEvidence(place, memory) {
   try {
     const { evidence } = await get(`/v1/memories/${encodeURIComponent(memory.id)}`, { evidence: true });
     const lines = (evidence ?? []).map(line);
-    replace(place, lines.length ? h("ul", null, ...lines) : h("p", { class: "note" }, "The messages are gone, or cannot be read any more."));
+    replace(place, lines.length ? h("ul", null, ...lines) : h("p", { class: "note" }, "The messages have been erased or forgotten."));
   } catch (problem) {
     replace(place, h("p", { class: "note" }, /** @type {any} */ (problem).detail ?? String(problem)));
   }

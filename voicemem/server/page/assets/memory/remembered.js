@@ -11,9 +11,9 @@ export function rememberedPanels(container, config) {
   return {
     /** @param {any} memory the answer of …/memory */
     draw(memory) {
-      replace(summaries, listOr(memory?.summaries?.toReversed().map((/** @type {any} */ one, /** @type {number} */ place) => summary(one, place === 0)), "No summary was made. One is made when the messages grow too long for the context and the policy is a summary."));
-      replace(forgotten, listOr(memory?.forgotten?.map(forgot), "Nothing was forgotten."));
-      replace(carried, listOr(memory?.carried?.map(carry), config?.memory_from ? "Nothing was carried over yet." : ["Nothing is carried over: ", h("code", null, "memory_from"), " is not set."]));
+      replace(summaries, listOr(memory?.summaries?.toReversed().map((/** @type {any} */ one, /** @type {number} */ place) => summary(one, place === 0)), "No summaries yet. With the policy “summary”, one is made when the messages outgrow the context."));
+      replace(forgotten, listOr(memory?.forgotten?.map(forgot), "Nothing has been forgotten."));
+      replace(carried, listOr(memory?.carried?.map(carry), config?.memory_from ? "Nothing has been carried over yet." : ["Nothing is carried over, since ", h("code", null, "memory_from"), " is not set."]));
     },
   };
 }
@@ -34,8 +34,8 @@ function summary({ range, messages, text, model, tokens, position, ts, current }
     tokens ? `${tokens.input ?? "?"} → ${tokens.output ?? "?"} tokens` : null,
     ts ? seconds(ts) : null,
   ];
-  const where = h("a", { href: journal(position) }, `at ${position} of the journal`);
-  const words = current ? "shown now" : isNewest ? "not shown: some of it was forgotten since" : null;
+  const where = h("a", { href: journal(position) }, `journal, position ${position}`);
+  const words = current ? "in use" : isNewest ? "not in use: part of it has been forgotten" : null;
   const tag = words ? h("span", { class: "tag" }, words) : null;
   return h("li", null, h("p", { class: "said", dir: "auto" }, text), h("p", { class: "note" }, tag, tag ? " " : null, said.filter(Boolean).join(" · "), " · ", where));
 }
@@ -46,10 +46,10 @@ const journal = (position) => `${location.pathname.replace(/\/[^/]*$/, "/journal
 /** @param {any} one */
 function forgot({ through_turn: through, turn, kept, carried, position }) {
   const all = through !== undefined && through !== null;
-  const rest = kept?.length ? `, but for ${kept.length} of its messages` : "";
+  const rest = kept?.length ? `, except ${kept.length} of its messages` : "";
   const whole = all ? `Everything through turn ${through}.` : `Turn ${turn}${rest}.`;
-  const also = carried ? " What earlier calls left is forgotten too." : null;
-  return h("li", null, whole, also, h("span", { class: "note" }, "Its words stay in the history and in the journal. ", h("a", { href: journal(position) }, `At ${position} of the journal`)));
+  const also = carried ? " Memories of earlier calls are forgotten too." : null;
+  return h("li", null, whole, also, h("span", { class: "note" }, "The words stay in the history and the journal. ", h("a", { href: journal(position) }, `Journal, position ${position}`)));
 }
 
 /** @param {any} one */

@@ -59,19 +59,19 @@ function drawReport(page, parts, report) {
   replace(parts.facts, service ? `voicemem ${report.version} · up ${span(service.uptime_s)}` : `voicemem ${report.version} · ${report.sessions.running} live calls`);
   replace(parts.alerts, ...report.webhooks.map(alert));
   parts.figures.hidden = !service;
-  if (!service) return replace(parts.note, "Figures of the whole service are for keys of the project default.");
+  if (!service) return replace(parts.note, "The figures of the whole service need a key of the project default.");
   replace(parts.figures, ...tiles(report, page.past));
-  replace(parts.note, "The last 15 minutes, kept by this page while it is open. For longer: ", h("code", null, "/metrics"), " and Prometheus.");
+  replace(parts.note, "Each line shows the last 15 minutes, as long as this page is open. For more, let Prometheus read ", h("code", null, "/metrics"), ".");
   replace(parts.nodes, service.nodes.length ? nodesTable(service.nodes) : null);
   replace(parts.refused, refusedTable(service.refused));
 }
 
 /** @param {any} endpoint */
 function alert(endpoint) {
-  const name = endpoint.id === "operator" ? "Operator’s receiver" : endpoint.description || endpoint.id;
-  const waits = `${endpoint.pending.toLocaleString("en")} ${endpoint.pending === 1 ? "notice waits" : "notices wait"}`;
-  const words = endpoint.disabled_reason ? "was disabled, since it failed." : `has failed for ${lasting(endpoint.failing_since)}; ${waits}.`;
-  return h("p", { class: "alert" }, h("strong", { class: "bad" }, name), h("span", null, words), link(`/deliveries/${encodeURIComponent(endpoint.id)}`, "Look at its deliveries"));
+  const name = endpoint.id === "operator" ? "Operator’s endpoint" : endpoint.description || endpoint.id;
+  const waits = `${endpoint.pending.toLocaleString("en")} ${endpoint.pending === 1 ? "delivery waits" : "deliveries wait"}`;
+  const words = endpoint.disabled_reason ? "was disabled because it kept failing." : `has been failing for ${lasting(endpoint.failing_since)}; ${waits}.`;
+  return h("p", { class: "alert" }, h("strong", { class: "bad" }, name), h("span", null, words), link(`/deliveries/${encodeURIComponent(endpoint.id)}`, "See its deliveries"));
 }
 
 /** 3 d 4 h, 4 h 5 min, 5 min, 12 s @param {number} seconds */

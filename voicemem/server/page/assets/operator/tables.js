@@ -22,7 +22,7 @@ export function refusedTable(refused) {
 /** @param {any[]} nodes */
 export function nodesTable(nodes) {
   const rows = nodes.map((one) =>
-    h("tr", null, h("td", null, h("code", null, one.node), one.this ? h("span", { class: "tag" }, "answers this page") : null), h("td", null, one.address || "library"), h("td", null, one.version), h("td", { class: "num" }, ago(one.started_at)), h("td", null, state(one.alive))),
+    h("tr", null, h("td", null, h("code", null, one.node), one.this ? h("span", { class: "tag" }, "serves this page") : null), h("td", null, one.address || "library"), h("td", null, one.version), h("td", { class: "num" }, ago(one.started_at)), h("td", null, state(one.alive))),
   );
   return table("Nodes of this store", ["Node", "Address", "Version", "Started", "State"], rows);
 }
@@ -35,18 +35,18 @@ function state(isAlive) {
 
 /** @param {any[]} keys @param {string | null} own @param {() => void} changed @param {string} command makes the first key */
 export function keysTable(keys, own, changed, command) {
-  if (!keys.length) return h("section", null, h("h2", null, "Keys of this project"), h("p", { class: "soft" }, "None. Without keys everybody on this machine may do everything; ", h("code", { class: "command" }, command), " makes the first one."));
+  if (!keys.length) return h("section", null, h("h2", null, "Keys of this project"), h("p", { class: "soft" }, "None. Without keys, anyone on this machine can do everything; ", h("code", { class: "command" }, command), " makes the first one."));
   const rows = keys.map((key) =>
     h("tr", null, h("td", null, key.name || h("span", { class: "soft" }, "no name"), h("div", { class: "soft mono" }, key.id)), h("td", null, key.scopes.join(", ")), h("td", { class: "num" }, day(key.created_at)), h("td", { class: "r" }, key.revoked_at ? h("span", { class: "soft" }, `revoked ${day(key.revoked_at)}`) : revoking(key, own, changed))),
   );
-  return table("Keys of this project", ["Name", "Scopes", "Made", ""], rows);
+  return table("Keys of this project", ["Name", "Scopes", "Created", ""], rows);
 }
 
 /** @param {any} key @param {string | null} own @param {() => void} changed */
 function revoking(key, own, changed) {
   const revoke = async () => {
-    const mine = key.id === own ? " It is the key that you are signed in with: this page ends with it." : "";
-    const words = h("p", null, `Whoever uses it is refused at once, and open connections are closed. It cannot be taken back.${mine}`);
+    const mine = key.id === own ? " You are signed in with this key: this page closes too." : "";
+    const words = h("p", null, `Requests with it are refused at once, and its open connections are closed. This cannot be undone.${mine}`);
     if (await ask({ title: `Revoke ${key.name || key.id}?`, words, action: "Revoke", danger: true, run: () => remove(`/v1/keys/${key.id}`) })) changed();
   };
   return h("button", { class: "btn danger", type: "button", on: { click: revoke } }, "Revoke…");

@@ -27,7 +27,7 @@ export function show(container, { id, call }) {
   get(`/v1/sessions/${encodeURIComponent(id)}/data`).then(
     (data) => {
       played = data?.played ?? null;
-      if (!played) return replace(place, h("p", { class: "soft" }, "Nothing is known of what was played on this call."));
+      if (!played) return replace(place, h("p", { class: "soft" }, "It is not known what was played on this call."));
       timer = window.setInterval(draw, TICK_MS);
       draw();
     },
@@ -48,7 +48,7 @@ function said(played, messages, now) {
   const known = pairs.filter(({ reply, message }) => message && isOver(reply, played, now));
   const exact = known.filter(({ reply, message }) => words(message?.content ?? "") === words(reply.heard)).length;
   return [
-    h("p", { class: "note" }, `The call “${played.call}”, replayed as an engine tells it whose evidence is “${played.evidence.replaceAll("_", " ")}”. ${exact} of ${known.length} replies are remembered to the word.`),
+    h("p", { class: "note" }, `The call “${played.call}”, replayed with evidence of the kind “${played.evidence.replaceAll("_", " ")}”. ${exact} of ${known.length} replies are remembered to the word.`),
     h(
       "div",
       { class: "wide-table", tabindex: 0, role: "region", "aria-label": "The replies of the call" },
@@ -56,7 +56,7 @@ function said(played, messages, now) {
         "table",
         null,
         h("caption", { class: "sr" }, "The replies of the call"),
-        h("thead", null, h("tr", null, ["Time", "Really played", "The memory says", "Words apart"].map((one) => h("th", { scope: "col" }, one)))),
+        h("thead", null, h("tr", null, ["Time", "Played", "Remembered", "Difference in words"].map((one) => h("th", { scope: "col" }, one)))),
         h("tbody", null, pairs.map((pair) => row(pair, played, now))),
       ),
     ),
@@ -72,9 +72,9 @@ function row({ reply, message }, played, now) {
     "tr",
     null,
     h("td", { class: "num" }, first ? length(first - played.began_ms) : "–"),
-    h("td", { dataset: { part: "played", label: "Really played" } }, h("bdi", null, reply.words.map((word) => wordOf(word, now)))),
-    h("td", { dataset: { part: "memory", label: "The memory says" } }, parts ? h("bdi", null, parts.heard, h("span", { class: "ahead" }, parts.ahead), h("del", null, parts.unheard)) : null),
-    h("td", { class: "num", dataset: { label: "Words apart" } }, apart === null ? "" : apart === 0 ? "0" : `${apart > 0 ? "+" : "−"}${Math.abs(apart)}`),
+    h("td", { dataset: { part: "played", label: "Played" } }, h("bdi", null, reply.words.map((word) => wordOf(word, now)))),
+    h("td", { dataset: { part: "memory", label: "Remembered" } }, parts ? h("bdi", null, parts.heard, h("span", { class: "ahead" }, parts.ahead), h("del", null, parts.unheard)) : null),
+    h("td", { class: "num", dataset: { label: "Difference in words" } }, apart === null ? "" : apart === 0 ? "0" : `${apart > 0 ? "+" : "−"}${Math.abs(apart)}`),
   );
 }
 
