@@ -78,7 +78,7 @@ async def call(ingest_url: str, rest_url: str) -> None:
         await run.aclose()
         playing.end()  # *
         await playing.aclose()  # *
-        history = await (await client.open(session.id, producer="reader")).history()
+        history = await (await client.open(session.id, producer="reader", allow_ended=True)).history()
     for message in history["contents"]:
         print(f"{message['role']}: {message['content']!r}")
 
