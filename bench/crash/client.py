@@ -22,7 +22,8 @@ class ClientProducer(Producer):
 
     async def run(self) -> None:
         async with Client(self.world.front.ingest, self.world.front.rest, options=OPTIONS) as client:
-            session = await client.open(self.session, producer=self.name, config=self.script.config)
+            config = self.script.config
+            session = await client.open(self.session, producer=self.name, config=config, allow_ended=True)
             listening = asyncio.create_task(self.listen())
             await self.stream(session)
             self.acks.put_nowait(None)
