@@ -292,8 +292,12 @@ def test_only_named_kinds_may_hold_any_number() -> None:
             map(may_be_any, getattr(kind, "types", ()))
         )
 
-    kinds = [msgspec.inspect.type_info(kind) for kind in get_args(TranscriptEvent)]
-    unbounded = {kind.cls for kind in kinds if any(may_be_any(field.type) for field in kind.fields)}
+    unbounded = set()
+    for kind in get_args(TranscriptEvent):
+        described = msgspec.inspect.type_info(kind)
+        assert isinstance(described, msgspec.inspect.StructType)
+        if any(may_be_any(field.type) for field in described.fields):
+            unbounded.add(kind)
     assert unbounded == ANY_NUMBER
 
 

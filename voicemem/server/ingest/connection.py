@@ -393,7 +393,7 @@ class Connection:
         if batch.position is not None:  # all of it was stored, as nearly always
             if not open_lease.dead:
                 self.unstored_in_a_row = 0
-                self.websocket.send_nowait(b"%b%d}" % (open_lease.ack_prefix, batch.acked))
+                self.websocket.send_nowait(b"%b%d}" % (open_lease.ack_prefix, batch.next_seq - 1))
         elif error is not None:
             open_lease.dead = True
             self.fail(error)
