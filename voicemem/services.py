@@ -51,7 +51,6 @@ from voicemem.sessions.read_models.maintenance import (
     relieve_forever,
     save_all,
 )
-from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import Recorder
 from voicemem.sessions.recording.redaction import Redaction
 from voicemem.sessions.retention import IDLE_PAUSE_S, RetentionWorker
@@ -152,13 +151,15 @@ class Services:
         self.read_models = ReadModelCache(
             store, self.budget, clock=self.runtime.clock, count_ignored=metrics.count_fold_ignored
         )
-        self.sessions = Sessions(store, self.runtime, self.check_patch, self.read_models.note_ended, self.rules)
+        self.sessions = Sessions(
+            store, self.runtime, self.check_patch, self.read_models.note_ended, self.rules, self.callers
+        )
         self.presence = Presence(self.sessions, self.draining)
         redaction = None if self.rules is None else Redaction(self.rules, store, metrics.redacted_events.inc)
         self.recorder = Recorder(
             store.journal, self.read_models, self.runtime, self.check_patch, self.telemetry, node, redaction
         )
-        self.inbound_webhooks = InboundWebhooks(self.recorder, self.sessions, self.presence, self.callers)
+        self.inbound_webhooks = InboundWebhooks(self.recorder, self.sessions, self.presence)
         self.overviews = Overviews(store, self.read_models)
         settings, urls = self.settings, parse_observe_urls(self.settings.observe_urls)
         self.observers = Observers(
@@ -236,17 +237,10 @@ class Services:
         extractor = Extractor(store, models, memory, background_llm, policies, metrics, budget, self.rules)
         self.extractions = ExtractionWorker(extractor, policies, limiter, runtime, self.overviews.save, node)
 
-    async def identify_caller(self, lease: ProducerLease) -> None:
-        """Name the user of a session by what its frames have said of the caller."""
-        caller = lease.sender.caller
-        user = None if caller is None else await self.callers.user_of(lease.project, lease.sender.dialect, caller)
-        stream = None if user is None else await self.store.journal.find_session(lease.project, lease.session_id)
-        if stream is not None and user is not None:
-            await self.sessions.name_user(stream, user)
-
     def connect(self) -> None:
         """Connect listeners to what they listen to; each list is called in its order."""
-        self.recorder.identify_caller = self.identify_caller
+        self.outbox.find_analysis = self.extractions.find_analysis
+        self.recorder.identify_caller = self.sessions.identify
         self.node.count_listeners.append(self.limits.divide)
         self.node.displaced_listeners.append(self.read_models.discard_all)
         self.sessions.close_collectors.append(self.indexer.changed)
@@ -274,6 +268,7 @@ class Services:
             repeat(self.summaries.check_changed, LOOK_INTERVAL_S),
             repeat(self.overviews.make_pending, PAUSE_S),
             repeat(self.turn_feed.look, TURNS_PAUSE_S),
+            repeat(partial(self.long_term.give_named, self.recorder.commits.named), PAUSE_S),
             index_forever(self.indexer),
             *([] if self.vectors is None else [make_vectors_forever(self.vectors.maker)]),
             expire_memories_forever(self.long_term),

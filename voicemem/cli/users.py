@@ -1,10 +1,11 @@
-"""`voicemem users`: the ids of callers, which are made of their numbers."""
+"""`voicemem users`: the ids of callers, which are made of their numbers; and two ids of one person."""
 
 import click
 
-from voicemem.cli.common import CommandFailed, read_secret, variable_option
+from voicemem.cli.common import CommandFailed, Server, read_secret, rest_options, variable_option
 from voicemem.cli.service_settings import store_option
 from voicemem.cli.stores import in_store, project_option
+from voicemem.client.memories import link_path
 from voicemem.runtime import now_ms
 from voicemem.security.access import check_project
 from voicemem.security.audit import COMMAND_LINE, audit
@@ -12,13 +13,16 @@ from voicemem.security.callers import Callers
 from voicemem.store.port import Store
 
 
-@click.group(short_help="Find users by number.")
+@click.group(short_help="Find users by number, and link their ids.")
 def users() -> None:
     """Find users by their telephone numbers, which no store has: a user's id is made of one with a secret.
+
+    Two ids of one person, such as those of a number and of an account, can be linked.
 
     \b
     Example:
       voicemem users id --number --store sqlite:calls.db
+      voicemem users same-as tel_4711 ann
     """
 
 
@@ -67,3 +71,28 @@ def rotate_secret(store: str, project: str) -> None:
     in_store(store, lambda opened: Callers(opened, now_ms).add_secret(project))
     audit("caller_secret_rotated", COMMAND_LINE, project)
     click.echo(f"new callers of the project {project} have ids made with a new secret")
+
+
+@users.command("same-as", short_help="Link two ids of one person.")
+@click.argument("user_id")
+@click.argument("other_id", required=False)
+@rest_options
+@click.option("--undo", is_flag=True, help="Remove the link of the id.")
+def same_as(server: Server, user_id: str, other_id: str | None, undo: bool) -> None:
+    """Make two ids one person's, with a key of the scope admin: what is read of either is then of both.
+
+    An id has one partner at most. With --undo, which takes either of the two, each is a user of its own again.
+
+    \b
+    Examples:
+      voicemem users same-as tel_4711 ann
+      voicemem users same-as tel_4711 --undo
+    """
+    if undo == (other_id is not None):
+        raise click.UsageError("Name the other id, or use --undo with one id.")
+    if other_id is None:
+        server.ask("DELETE", link_path(user_id))
+        click.echo(f"{user_id} is linked with no other id")
+    else:
+        server.ask("PUT", link_path(user_id), {"user_id": other_id})
+        click.echo(f"{user_id} and {other_id} are one person's")

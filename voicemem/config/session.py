@@ -161,7 +161,7 @@ Contents = Literal["full", "standard", "vcon"]
 """Form of the messages in a webhook event: with all fields, with role and content alone, or as a vCon."""
 
 
-Included = Literal["user_id", "tools"]
+Included = Literal["user_id", "tools", "analysis"]
 """Further parts of webhook events: whose call it is, in all that are about one; its tool calls, in its history."""
 IncludedParts = Annotated[tuple[Included, ...], Meta(max_length=8)]
 

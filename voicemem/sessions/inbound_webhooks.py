@@ -14,7 +14,6 @@ from voicemem.errors import InvalidFrame, Refused
 from voicemem.protocol.codec import ENCODER, MALFORMED, RejectedEvent, check_frame
 from voicemem.protocol.events import FrameEvent
 from voicemem.protocol.types import MAX_VALUES
-from voicemem.security.callers import Callers
 from voicemem.sessions.lifecycle import Presence, Sessions
 from voicemem.sessions.recording.batches import ProducerLease, ReducedFrame, SenderState
 from voicemem.sessions.recording.recorder import YIELD_EVERY, Recorder
@@ -55,9 +54,8 @@ class HookAddress(NamedTuple):
 class InboundWebhooks:
     """Takes the webhooks of other stacks."""
 
-    def __init__(self, recorder: Recorder, sessions: Sessions, presence: Presence, callers: Callers) -> None:
+    def __init__(self, recorder: Recorder, sessions: Sessions, presence: Presence) -> None:
         self.recorder = recorder
-        self.callers = callers
         self.sessions = sessions
         self.presence = presence
 
@@ -115,7 +113,9 @@ class InboundWebhooks:
             raise Refused("missing_field", "The webhook does not say which session it is about.")
         name = address.session_id or session_id_of(said or "")
         if address.user_id is None and caller is not None:
-            address = address._replace(user_id=await self.callers.user_of(address.project, dialect.name, caller))
+            address = address._replace(
+                user_id=await self.sessions.callers.user_of(address.project, dialect.name, caller)
+            )
         try:
             stream = await self.sessions.find_or_create(address.project, name, address.user_id, address.key_id)
             producer = await self.producer_of(stream, dialect, said, address)

@@ -20,6 +20,7 @@ from voicemem.errors import Refused
 from voicemem.protocol.types import JsonObject, SessionId, join_cursor, split_cursor
 from voicemem.redaction.texts import Rules
 from voicemem.runtime import Runtime
+from voicemem.security.callers import Callers
 from voicemem.sessions.recording.batches import DEFAULT_END_REASON, ProducerLease
 from voicemem.sessions.recording.commits import log_session
 from voicemem.sessions.recording.redaction import redact_rows
@@ -62,10 +63,12 @@ class Sessions:
         check_settings: Callable[[SessionPatch], None],
         note_ended: Callable[[int], None] = lambda key: None,
         rules: Rules | None = None,
+        callers: Callers | None = None,
     ) -> None:
-        """`rules` say what is redacted in journals that are restored."""
+        """`rules` say what is redacted in journals that are restored; without `callers` no frame names a user."""
         self.rules = rules
         self.store = store
+        self.callers = callers or Callers(store, runtime.clock)
         self.clock = runtime.clock
         self.new_id = runtime.new_id
         self.check_settings = check_settings
@@ -219,6 +222,14 @@ class Sessions:
         except Refused as refused:  # what is said on the call counts more than who says it
             LOG.warning("A session's user was not set: %s", refused.detail, extra={"project": stream.project})
             return stream
+
+    async def identify(self, lease: ProducerLease) -> None:
+        """Name the user of a session by what the frames of its sender have said of the caller."""
+        caller = lease.sender.caller
+        user = None if caller is None else await self.callers.user_of(lease.project, lease.sender.dialect, caller)
+        stream = None if user is None else await self.store.journal.find_session(lease.project, lease.session_id)
+        if stream is not None and user is not None:
+            await self.name_user(stream, user)
 
     def on_changed(self, stream: Stream) -> None:
         """Report that the service has journaled something in a session itself, other than its close."""

@@ -480,6 +480,11 @@ class Journal(Port):
         values = {"project": project, "kind": SESSION_KIND, "keys": list(keys)}
         return [changes.to_stream(row) for row in await self.database.rows(SELECT_STREAMS_BY_KEYS, **values)]
 
+    async def find_stream(self, key: int) -> Stream | None:
+        """The stream of a key; None for one that was erased."""
+        rows = await self.database.rows(changes.SELECT_READABLE_STREAMS, keys=[key])
+        return changes.to_stream(rows[0]) if rows else None
+
     async def list_newest_keys(self, project: str, limit: int) -> list[int]:
         """The highest keys of the project's sessions, erased ones included, the highest first; at most `limit`."""
         values = {"project": project, "kind": SESSION_KIND, "limit": limit}

@@ -232,6 +232,10 @@ class SessionHeader(Struct, frozen=True):
     project: str = ""
 
 
+class PayloadPending(Exception):
+    """A webhook event waits for something before it can be made: the name of that, as deliveries show it."""
+
+
 class ClaimedDelivery(Struct, frozen=True):
     """A webhook event about a session on its way to one endpoint."""
 

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import msgspec
 import orjson
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from voicemem.backoff import spread
 from voicemem.config import session as config
@@ -28,11 +28,12 @@ from voicemem.errors import SessionQuarantined, StoreUnavailable
 from voicemem.exports.call import CallFacts, call_of
 from voicemem.exports.vcon import vcon_object
 from voicemem.protocol.codec import object_parts
+from voicemem.protocol.memories import Analysis
 from voicemem.runtime import NodeToken, Runtime
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.memories import MemoryRow
-from voicemem.store.outbox import Attempt, ClaimedDelivery, Endpoint
+from voicemem.store.outbox import Attempt, ClaimedDelivery, Endpoint, PayloadPending
 from voicemem.store.port import Store
 from voicemem.store.streams import Stream
 from voicemem.transcript.history import tool_uses, turn_messages
@@ -171,9 +172,9 @@ def history_payload(
     stopped_ms: int,
     messages: Sequence[Message],
     fields: Contents,
-    tools: list[dict[str, Any]] | None = None,
+    more: dict[str, Any] | None = None,
 ) -> bytes:
-    """The memory at the close; with `standard` each message has only role and content."""
+    """The memory at the close, and `more`; with `standard` each message has only role and content."""
     contents: list[dict[str, Any]] = [{"role": message.role, "content": message.content} for message in messages]
     if fields == "full":
         for item, message in zip(contents, messages, strict=True):
@@ -181,8 +182,10 @@ def history_payload(
             item["metadata"] = order_metadata(message.metadata)
     # The order of the keys is frozen: `stop_ts` comes before `labels`.
     start = {key: value for key, value in session.items() if key != "labels"}
-    memory = {"contents": contents} if tools is None else {"contents": contents, "tools": tools}
-    return orjson.dumps({**start, "stop_ts": stopped_ms // 1000, "labels": session["labels"], **memory})
+    labels = session["labels"]
+    return orjson.dumps(
+        {**start, "stop_ts": stopped_ms // 1000, "labels": labels, "contents": contents, **(more or {})}
+    )
 
 
 def tool_objects(state: State) -> list[dict[str, Any]]:
@@ -226,6 +229,8 @@ FAILING_MS = 5 * DAY_S * 1000
 """A project's endpoint that has failed for this long without a success is disabled."""
 QUARANTINE_DELAY_S = 600.0
 """Between two looks at a delivery whose session is quarantined; a refold that succeeds makes it due at once."""
+PENDING_DELAY_S = 5.0
+"""Between two looks at a delivery that waits for an analysis."""
 MAX_WAIT_S = 1.0
 """Between two looks at the store while nothing wakes the outbox."""
 
@@ -353,6 +358,10 @@ class TurnFeed:
         self.due.set()
 
 
+async def no_analysis(_: int) -> Analysis | None:
+    return None
+
+
 class OutboxWorker:
     """Delivers the webhook events of one store with `send`."""
 
@@ -372,6 +381,8 @@ class OutboxWorker:
         self.random = runtime.random
         self.in_flight: Counter[str] = Counter()
         """Attempts in flight by URL: many sessions may have the same receiver."""
+        self.find_analysis: Callable[[int], Awaitable[Analysis | None]] = no_analysis
+        """The analysis that goes out with the messages of a session, by its key. It raises `PayloadPending`."""
         self.tasks: set[asyncio.Task[None]] = set()
         self.wake = asyncio.Event()
         self.in_flight_limit = REFILL_THRESHOLD
@@ -448,6 +459,10 @@ class OutboxWorker:
             due_ms = self.clock() + int(1000 * spread(QUARANTINE_DELAY_S, self.random(), 1.0, 1.2))
             with suppress(StoreUnavailable):
                 await self.store.outbox.postpone_delivery(delivery, "session_set_aside", due_ms)
+        except PayloadPending as pending:
+            with suppress(StoreUnavailable):
+                due_ms = self.clock() + int(1000 * PENDING_DELAY_S)
+                await self.store.outbox.postpone_delivery(delivery, str(pending), due_ms)
         except StoreUnavailable:
             return  # the lease runs out, and the webhook event is claimed again
         finally:
@@ -472,7 +487,7 @@ class OutboxWorker:
     async def make_payload(self, delivery: ClaimedDelivery) -> bytes:
         """The payload of a webhook event, from the journal up to the close; later events do not change it.
 
-        Raises `SessionQuarantined`, `StoreUnavailable`.
+        Raises `SessionQuarantined`, `StoreUnavailable`, `PayloadPending`.
         """
         header, contents = delivery.header, delivery.endpoint.contents
         include = delivery.endpoint.include
@@ -494,16 +509,24 @@ class OutboxWorker:
                 place = delivery.stream, delivery.position
                 return await self.read_models.compute_as_of(*place, write_turns, background=True, or_later=True)
 
+        analysis: Analysis | None = None
+        has_analysis = "analysis" in include and delivery.event_type == config.HISTORY_EVENT
+        if has_analysis:
+            analysis = await self.find_analysis(delivery.stream)
+
         def write(read_model: ReadModel) -> bytes:
             if delivery.event_type == config.HISTORY_EVENT and contents == "vcon":
                 about_call = {name: one for name, one in asdict(header).items() if name in CallFacts.__struct_fields__}
                 facts = CallFacts(state="ended", ended_ms=header.stopped_ms, **about_call)
                 call = call_of(facts, read_model.timed_messages(), read_model.state)
+                call = replace(call, analysis=analysis or {})
                 document = orjson.Fragment(b"".join(object_parts(vcon_object(call))))
                 return orjson.dumps({**session, "stop_ts": header.stopped_ms // 1000, "vcon": document})
             if delivery.event_type == config.HISTORY_EVENT:
-                tools = tool_objects(read_model.state) if "tools" in include else None
-                return history_payload(session, header.stopped_ms, read_model.current_messages(), contents, tools)
+                more: dict[str, Any] = {"tools": tool_objects(read_model.state)} if "tools" in include else {}
+                if has_analysis:
+                    more["analysis"] = orjson.Fragment(msgspec.json.encode(analysis))
+                return history_payload(session, header.stopped_ms, read_model.current_messages(), contents, more)
             if delivery.event_type == config.METRICS_EVENT:
                 return metrics_payload(session, header.stopped_ms, read_model.state, contents)
             return turns_payload(session, header.stopped_ms, read_model.state, contents)

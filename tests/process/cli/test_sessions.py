@@ -90,6 +90,16 @@ async def test_sessions_are_a_table_on_a_terminal(api: RestClient) -> None:
     assert "assistant: Why did the scarecrow" in rows[1]
 
 
+async def test_two_ids_are_linked(api: RestClient) -> None:
+    """Calls of either are then of both; a second partner is refused, and a link is undone from either."""
+    assert 0 == (await run(api, "users", "same-as", "ann", "ben"))[0]
+    assert ["ben-1", "ann-2", "ann-1"] == ids((await run(api, "sessions", "--user-id", "ben"))[1])
+    assert 1 == (await run(api, "users", "same-as", "ann", "carl"))[0]
+    assert 2 == (await run(api, "users", "same-as", "ann"))[0]
+    assert 0 == (await run(api, "users", "same-as", "ben", "--undo"))[0]
+    assert ["ben-1"] == ids((await run(api, "sessions", "--user-id", "ben"))[1])
+
+
 async def test_json_on_a_terminal(api: RestClient) -> None:
     """By choice."""
     async with in_terminal("sessions", "--url", api.base, "--json", "--limit", "1", columns=2_000) as terminal:

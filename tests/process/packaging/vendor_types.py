@@ -8,12 +8,14 @@ type is not known. `tests/unit/dialects/test_vendor_types.py` has those of the o
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 import tempfile
 from pathlib import Path
 
 from tests.process.packaging.matrix import Environment, pythons
+from tests.support.servers.vendor_apis import KEY, NUMBERS, WEBHOOKS, vapi_call, vendor_server
 from voicemem.dialects.call_starts import CALL_STARTS, CallStart, StartAnswer, Variables
 from voicemem.dialects.callers import Caller
 from voicemem.dialects.vapi.translation import KINDS
@@ -34,6 +36,23 @@ print(json.dumps([answer.assistant_id, answer.assistant_overrides.variable_value
 """
 
 
+CALLS = """
+import json, sys, vapi
+from datetime import datetime
+client = vapi.Vapi(token=sys.argv[2], base_url=sys.argv[1])
+calls = client.calls.list(limit=100, created_at_ge=datetime.fromisoformat("2025-01-01T00:00:00+00:00"))
+print(json.dumps([[call.id, call.customer.number, len(call.artifact.messages)] for call in calls]))
+"""
+
+
+async def calls_are_read(environment: Environment) -> bool:
+    """Return whether Vapi's client reads the calls of the API that the tests of `voicemem import` ask."""
+    async with vendor_server("vapi", vapi_call("call_1")) as api:
+        printed = await asyncio.to_thread(environment.run, "-c", CALLS, api.url, KEY)
+    messages = len(WEBHOOKS["vapi"]["message"]["artifact"]["messages"])
+    return bool(json.loads(printed) == [["call_1", NUMBERS[0], messages]])
+
+
 def answer_is_read(environment: Environment) -> bool:
     """Return whether Vapi's type for the answer at the start of a call reads ours."""
     variables: Variables = {"memory": "It is known.", "open": True, "lines": 3}
@@ -50,10 +69,14 @@ def main() -> int:
         environment.install("vapi_server_sdk>=3")
         stated = json.loads(environment.run("-c", VAPI))
         answered = answer_is_read(environment)
+        listed = asyncio.run(calls_are_read(environment))
     unknown = sorted({name.partition("[")[0] for name in stated} - KINDS.keys() - {"final", "partial"})
     sys.stdout.write(f"vapi: {len(stated)} types, of which {unknown or 'none'} are unknown\n")
     sys.stdout.write(f"vapi: its type {'reads' if answered else 'does not read'} the answer at the start of a call\n")
-    return 1 if unknown or len(stated) <= 5 or not answered else 0
+    sys.stdout.write(
+        f"vapi: its client {'reads' if listed else 'does not read'} the calls that the import is tested with\n"
+    )
+    return 1 if unknown or len(stated) <= 5 or not answered or not listed else 0
 
 
 if __name__ == "__main__":

@@ -14,10 +14,12 @@ from tests.support.callers.rest import RestClient
 from tests.support.events import delta, done, final, tts
 from tests.support.servers.extracting_llm import finds, memory, shown_lines
 from tests.support.servers.llm_server import Script, llm_server
+from tests.support.servers.webhook_receiver import webhook_receiver
 from tests.support.services import Serve
 from tests.support.waiting import eventually
 from voicemem.memory.extraction import worker
 from voicemem.protocol.types import JsonObject
+from voicemem.webhooks import outbox
 
 SCHEMA: JsonObject = {
     "type": "object",
@@ -75,6 +77,11 @@ async def analysed(api: RestClient, session_id: str = "s", state: str = "current
 
 async def listed(api: RestClient, query: str) -> list[str]:
     return [row["session_id"] for row in (await api.get(f"/v1/sessions?{query}")).json["sessions"]]
+
+
+async def waiting_for(api: RestClient) -> Any:
+    deliveries = (await api.get("/v1/sessions/s/deliveries")).json["deliveries"]
+    return [one.get("waiting_for") for one in deliveries][:1]
 
 
 GOOD = finds(outcome=("sold", 2, "I'll take it"), people=(4, 2, "a table for four"), greeted=(True, 1, "Good morning"))
@@ -220,6 +227,25 @@ async def test_an_outcome_is_found_after_a_restart_and_an_erasure_takes_it(serve
         assert 204 == (await api.delete("/v1/sessions/s")).status
         assert [] == await listed(api, "outcome=sold")
         assert 404 == (await api.get("/v1/sessions/s/analysis")).status
+
+
+@pytest.mark.parametrize("contents", ["full", "vcon", "standard"])
+async def test_the_webhook_waits_for_it_by_choice(serve: Serve, contents: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as it may be made, whatever the form of the messages."""
+    monkeypatch.setattr(outbox, "PENDING_DELAY_S", 0.05)
+    held = GOOD._replace(hold_after=0)
+    async with llm_server(held) as llm, webhook_receiver() as hooks:
+        api = RestClient(await serve(llm_url=llm.url, allow_addresses=("127.0.0.0/8",)))
+        await call(api, webhook={"url": hooks.url(), "contents": contents, "include": ["analysis"]})
+        await eventually(["analysis"], lambda: waiting_for(api))
+        llm.go_on.set()
+        payload = (await hooks.one()).payload
+        values = (await analysed(api))["values"]
+        if contents == "vcon":
+            (kept,) = [one for one in payload["vcon"]["analysis"] if one["type"] == "analysis"]
+            assert values == kept["body"]
+        else:
+            assert values == payload["analysis"]
 
 
 async def test_settings_that_cannot_be_are_refused(serve: Serve) -> None:

@@ -125,6 +125,18 @@ async def test_memories_of_a_call_follow_the_user_during_it_too(api: RestClient)
     assert ["ann"] == [one["user_id"] for one in edits]
 
 
+async def test_memories_follow_a_user_whom_a_producer_names(api: RestClient) -> None:
+    """By `session.update`, soon after it is stored."""
+    await api.create()
+    await api.post("/v1/memories", {"text": "Likes tea.", "session_id": "s"})
+    await api.send({"type": "session.update", "user_id": "ann"})
+
+    async def of_ann() -> list[str]:
+        return [one["text"] for one in (await api.get("/v1/users/ann/memories")).json["memories"]]
+
+    await eventually(["Likes tea."], of_ann)
+
+
 async def test_what_an_llm_makes_of_the_call_is_the_user_s(serve: Serve) -> None:
     """Before the user is known and after it."""
     async with llm_server(remembers(memory(NOTED, 1)), remembers()) as llm:

@@ -61,11 +61,11 @@ ORDERS = re.compile(
     |\b(?:grant|give)\s+(?:me|the\ caller|the\ user)\b .{0,30} \b(?:admin|root|full\ access|privileges?|permissions?)\b
     |\b(?:has|have|with)\s+(?:admin|administrator|root|full|unlimited|superuser)\s+
         (?:access|rights|privileges|permissions)\b
-    |\b(?:mark|set|record|log|classify|tag|label|rate|report|count|note|treat)\b .{0,20}
-        \b(?:call|conversation|outcome|disposition|analysis|transcript|form|field)\b .{0,20} (?:\b(?:as|to|with)\b|[:=])
-    |\b(?:outcome|disposition|analysis|verdict)\b .{0,30} (?:\b(?:is|be|was|equals|becomes)\b|[:=])
-    |\b(?:markier|setz|trag|vermerk|notier|werte)\w*\b .{0,20} \b(?:anruf|gespräch|ergebnis|formular|feld)\w*\b
-        .{0,20} (?:\b(?:als|auf|mit|ein)\b|[:=])
+    |\b(?:mark|classify|tag|label|count|log|record|rate)\b .{0,12}
+        \b(?:call|conversation|outcome|disposition|transcript)\s+as\b
+    |\b(?:outcome|disposition|verdict)\b (?:\ (?:of|for)\ (?:this|the)\ (?:call|conversation))?
+        \s*(?:\bis\b|=|:|\b(?:should|must|shall|will)\ be\b|\bto\b)
+    |\b(?:markier|vermerk|notier|werte)\w*\b .{0,20} \b(?:anruf|gespräch|ergebnis)\s+als\b
     |\b(?:store|save|write|add|put|insert|remember)\b .{0,20}
         \b(?:as\ a\ (?:fact|memory)|(?:in)?to\ (?:the|your)\ memory)\b
     |\b(?:ignorier\w*|vergiss|vergessen\ sie|missacht\w*|umgeh\w*|überschreib\w*)\b .{0,60}?

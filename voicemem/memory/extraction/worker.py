@@ -20,9 +20,13 @@ from voicemem.context.policies import Policies
 from voicemem.errors import Refused, SessionQuarantined, StoreUnavailable, VoicememError
 from voicemem.llm.background import ConcurrencyLimiter
 from voicemem.memory.extraction.extractor import MAX_CALLS, ExtractionState, Extractor, StateName
+from voicemem.memory.extraction.prompts import said_between
+from voicemem.protocol.memories import Analysis
 from voicemem.runtime import NodeToken, Runtime
 from voicemem.search.passages import DAY_MS
+from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.nodes import EXTRACTION
+from voicemem.store.outbox import PayloadPending
 from voicemem.store.streams import SESSION_KIND, Stream
 from voicemem.transcript.messages import Extracted
 
@@ -38,6 +42,8 @@ MAX_LATE_MS = 2 * 86_400_000
 calls, does not want to pay for all calls that there ever were."""
 MAX_PAUSE_S = 1.0
 """The longest pause after a step of that look; it is as long as the step."""
+MAX_AWAITED_MS = 120_000
+"""How long a webhook event waits for an analysis that may be made."""
 CLAIM_MS = 900_000
 """How long a node may take for one section, unless it is retired before."""
 ELSEWHERE_MS = 1_000
@@ -160,6 +166,20 @@ class ExtractionWorker:
             state = "finished"
         return ExtractionState(state, done.through, done.calls, job.failures, job.error)
 
+    async def find_analysis(self, key: int) -> Analysis | None:
+        """The analysis for the webhook event with the messages of a session; None if none is made of it.
+
+        Raises `PayloadPending` while it is awaited, `SessionQuarantined`, `StoreUnavailable`.
+        """
+        stream = await self.store.journal.find_stream(key)
+        config = None if stream is None or stream.kind != SESSION_KIND else self.config_of(stream)
+        if stream is None or config is None or config.schema is None:
+            return None
+        analysis, is_read = await self.extractor.read_models.read(stream, analysis_so_far)
+        if stream.state == "ended" and not is_read and self.clock() < first_moment(stream, 0) + MAX_AWAITED_MS:
+            raise PayloadPending("analysis")
+        return analysis
+
     # Doing it
 
     async def check_due(self) -> None:
@@ -281,6 +301,14 @@ class ExtractionWorker:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def analysis_so_far(read_model: ReadModel) -> tuple[Analysis, bool]:
+    """What was found out of a call, and whether all that its callers said was read for it."""
+    state = read_model.state
+    done = state.extracted or Extracted()
+    left = said_between(state, done.through, state.position)
+    return state.analysis, done.calls >= MAX_CALLS or not any(line.is_callers for line in left)
 
 
 def first_moment(stream: Stream, changed_ms: int) -> int:

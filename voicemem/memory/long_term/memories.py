@@ -7,6 +7,7 @@ If something else was journaled first, both are repeated. So writers on any numb
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from typing import Annotated, Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -376,6 +377,15 @@ class LongTermMemory:
             ids = [row.id for row in rows if row.user_id is None]
             if ids:
                 await self.give_some(stream, ids)
+
+    async def give_named(self, named: dict[int, tuple[str, str]]) -> None:
+        """Do that for sessions by key, with their projects and ids, and take them out. Raises `StoreUnavailable`."""
+        for key, place in list(named.items()):
+            stream = await self.store.journal.find_session(*place)
+            if stream is not None and stream.key == key and scope_of(stream).user_id is not None:
+                with suppress(Refused):  # the session, or the user, was erased meanwhile
+                    await self.give_to_user(stream)
+            named.pop(key, None)
 
     async def give_some(self, stream: Stream, ids: Sequence[str]) -> None:
         for _ in range(MAX_APPEND_ATTEMPTS):

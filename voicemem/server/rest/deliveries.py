@@ -57,7 +57,7 @@ class DeliveryAttempt(Struct, frozen=True):
 class WebhookDelivery(Struct, frozen=True):
     """One notice to this endpoint. `next_attempt_at` is null when no further attempt is planned.
 
-    `waiting_for` is there only while the notice cannot be made, since its session is quarantined.
+    `waiting_for` is there only while the notice cannot be made, for a quarantined session or an analysis.
     """
 
     id: DeliveryId
@@ -68,7 +68,7 @@ class WebhookDelivery(Struct, frozen=True):
     created_at: int
     next_attempt_at: int | None
     attempts: list[DeliveryAttempt]
-    waiting_for: Literal["session_set_aside"] | UnsetType = UNSET
+    waiting_for: Literal["session_set_aside", "analysis"] | UnsetType = UNSET
 
 
 class DeliveryPage(Struct, frozen=True):

@@ -63,6 +63,8 @@ class Commits:
         self.metrics, self.tracer = telemetry
         self.feed = CommitFeed()
         self.refusals = RefusalLog()
+        self.named: dict[int, tuple[str, str]] = {}
+        """By key, the projects and ids of sessions to which a producer gave a user; its owner takes them out."""
         self.shards = [CommitShard(self, number) for number in range(journal.commit_shards)]
 
     def shard_of(self, key: int) -> CommitShard:
@@ -147,6 +149,8 @@ class Commits:
         for problem in batch.problems:
             self.metrics.count_refused(problem.code)
             self.refusals.note(lease.project, lease.session_id, problem.code, problem.detail)
+        if any(update.public.get("user_id") is not None for update in batch.updates):
+            self.named[batch.key] = lease.project, lease.session_id
         for _ in filter(patch_changes_outbound, batch.updates):  # each is an administrative act
             audit("calling_out_changed", lease.key_id, lease.project, lease.session_id)
 
