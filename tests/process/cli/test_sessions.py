@@ -46,8 +46,7 @@ async def api(serve: Serve) -> RestClient:
 
 
 async def run(api: RestClient, *arguments: str) -> tuple[int, str, str]:
-    command, *more = arguments
-    return await voicemem(command, "--url", api.base, *more)
+    return await voicemem(*arguments, "--url", api.base)
 
 
 def is_asking(terminal: Terminal) -> bool:

@@ -309,7 +309,7 @@ async def extract_memories(request: web.Request) -> web.StreamResponse:
 
 
 @ROUTES.add("GET /v1/sessions/{id}/analysis", "read", SessionAnalysis, codes="session_set_aside", keys_only=True)
-async def read_analysis(request: web.Request) -> web.Response:
+async def read_analysis(request: web.Request) -> web.StreamResponse:
     """Read what was found out of a call by the schema of its configuration, each value with the words that show it."""
     stream, services = await get_stream(request), services_of(request)
     state = await services.read_models.get_state(stream)
