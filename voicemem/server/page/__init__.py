@@ -1,5 +1,7 @@
 """The page at `/ui/`: its files, its login, and the API behind that login (docs/page.md)."""
 
+import re
+
 from aiohttp import web
 
 from voicemem.errors import Refused
@@ -23,7 +25,9 @@ PAGES = (
     "/operator",
     "/sign-in",
 )
-"""Paths of the shell; anything else below `/ui` is not there."""
+"""Paths of the shell; at any other below `/ui` it says that there is no such page."""
+NO_PAGE = re.compile("/ui/(?:p/[^/]*/)?(?:v1|assets)/")
+"""Beginnings of paths that no page can have."""
 
 
 def mount(app: Application, gate: Gate, origin: PageOrigin) -> None:
@@ -59,10 +63,25 @@ def mount(app: Application, gate: Gate, origin: PageOrigin) -> None:
             add(on_host(get_shell), base + page, "HEAD", "GET")
         for route in behind:
             add(guard_page(route, login), base + route.path, route.method)
+    add(on_host(show_nothing), "/ui/{path:.+}", "HEAD", "GET")
+
+
+def is_for_browser(request: web.Request) -> bool:
+    """Return whether a browser asks for a page to show; for programs there is nothing at its address."""
+    return "text/html" in request.headers.get("Accept", "")
+
+
+async def show_nothing(request: web.Request) -> web.StreamResponse:
+    """Say that there is no such page, and lead back."""
+    if not is_for_browser(request) or NO_PAGE.match(request.path):
+        raise Refused("not_found")
+    response = await get_shell(request)
+    response.set_status(404)
+    return response
 
 
 async def to_page(request: web.Request) -> web.StreamResponse:
-    """Lead a browser to the page; for programs there is nothing here."""
-    if request.path == "/" and "text/html" not in request.headers.get("Accept", ""):
+    """Lead a browser to the page."""
+    if request.path == "/" and not is_for_browser(request):
         raise Refused("not_found")
     return web.Response(status=303, headers={"Location": "/ui/"})

@@ -24,6 +24,9 @@ COMMENTS = re.compile(
 )
 """Lines of a module that are nothing but comments, and types inside of lines, which a browser need not load."""
 
+LAYOUT = re.compile(rb"/\*(?:[^*]|\*(?!/))*\*/|^[ \t]+", re.MULTILINE)
+"""Comments and indentation of a stylesheet, likewise."""
+
 
 class Asset(NamedTuple):
     """A file as it is sent."""
@@ -37,6 +40,8 @@ class Asset(NamedTuple):
 def asset(body: bytes, suffix: str) -> Asset:
     if suffix == ".js":
         body = COMMENTS.sub(b"", body)
+    elif suffix == ".css":
+        body = LAYOUT.sub(b"", body)
     return Asset(body, gzip.compress(body, 9, mtime=0), MEDIA_TYPES[suffix], hashlib.sha256(body).hexdigest()[:32])
 
 
