@@ -123,7 +123,7 @@ async def test_words_that_were_said_lead_to_their_call(serve: Serve, page: Page)
     await page.until(f"{CALLS}.length === 1")
     await page.evaluate("document.querySelector('[type=search]').focus()")
     await page.type("slopes")
-    await page.until("document.querySelector('.found a[href$=call-1]') !== null")
+    await page.until("document.querySelector('.found a[href*=\"/calls/call-1?find=slopes\"]') !== null")
     assert await page.evaluate("location.search") == "?q=slopes"
 
 
