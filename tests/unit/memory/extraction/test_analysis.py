@@ -186,6 +186,7 @@ def test_what_is_no_analysis_is_a_failure(text: str) -> None:
         ('{"agreed": {"value": true, "shown_by": [{"line": 5}]}, "agreed": {"value": false, "shown_by": []}}', True),
         ('{"agreed": {"value": true, "value": false, "shown_by": [{"line": 5}]}}', True),
         ('{"agreed": {"value": true, "value": true, "shown_by": [{"line": 5}]}}', False),
+        ('{"agreed": {"value": {"a": {"b": 1, "b": 2}}, "shown_by": [{"line": 5}]}}', True),
     ],
 )
 def test_an_answer_that_contradicts_itself_says_nothing(answer: str, reason: bool) -> None:
