@@ -174,11 +174,12 @@ def measured(voicemem: Run, bare: Run, frame: int) -> list[Measured]:
     """The figures of the better runs, with bare's as the baseline, and the goals that are about this load."""
     ours, theirs = voicemem.loaded, bare.loaded
     rate, cpu, base_cpu = voicemem.events_s, cpu_us(voicemem), cpu_us(bare)
+    cpu_ratio = cpu / base_cpu if base_cpu else 0.0  # so short a run may take none that is counted
     ratio, p50, p99, less_cpu, most = None, None, None, None, MOST_CPU.get(voicemem.arrivals)
     if most is None:
         ratio = at_least(rate / bare.events_s, 1.2 if frame == 1 else 3.0)
     else:
-        p50, p99, less_cpu = at_most(ours.p50_ms, 3), at_most(ours.p99_ms, 6), at_most(cpu / base_cpu, most)
+        p50, p99, less_cpu = at_most(ours.p50_ms, 3), at_most(ours.p99_ms, 6), at_most(cpu_ratio, most)
     figures = [
         Measured("events_s", "acknowledged", rate, "events/s", bare.events_s),
         Measured("ratio", "voicemem / bare", rate / bare.events_s, "x", None, ratio),
@@ -186,7 +187,7 @@ def measured(voicemem: Run, bare: Run, frame: int) -> list[Measured]:
         Measured("p99_ms", "send to ack p99", ours.p99_ms, "ms", theirs.p99_ms, p99),
         Measured("server_cpu", "server CPU", cores(voicemem), "cores", cores(bare)),
         Measured("us_per_event", "server CPU of an event", cpu, "µs", base_cpu),
-        Measured("cpu_ratio", "CPU / bare", cpu / base_cpu, "x", None, less_cpu),
+        Measured("cpu_ratio", "CPU / bare", cpu_ratio, "x", None, less_cpu),
         Measured("rss_mib", "server memory at the end", ours.server_rss_mib or 0, "MiB", theirs.server_rss_mib),
     ]
     if most is None:

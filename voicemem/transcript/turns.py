@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
@@ -355,11 +355,15 @@ def waited(state: State, turn: Turn, replies: Sequence[ReplyMarks]) -> tuple[Rep
     spoken = [(one.begin, speech_end(one)) for one in said] + [(one.begin, one.begin) for one in turn.typed or ()]
     began = min(spoken, default=(AFTER_ALL,))[0]
     pairs = zip(standing_replies(state, turn), replies, strict=True)
-    heard = (one for reply, one in pairs if (one.heard_first or 0) >= began and was_heard(state, reply, one))
-    first = min(heard, key=attrgetter("heard_first"), default=None)
-    if first is None or first.heard_first is None:
+    heard = (
+        (one.heard_first, one)
+        for reply, one in pairs
+        if one.heard_first is not None and one.heard_first >= began and was_heard(state, reply, one)
+    )
+    heard_ms, first = min(heard, key=itemgetter(0), default=(0, None))
+    if first is None:
         return None, 0
-    ms = first.heard_first - max(end for begin, end in spoken if begin <= first.heard_first)
+    ms = heard_ms - max(end for begin, end in spoken if begin <= heard_ms)
     # A transcript that comes after the reply has begun does not say when its words were.
     return (None, 0) if ms < 0 else (first, ms)
 

@@ -160,7 +160,7 @@ async def test_a_small_window_marks_exactly_what_is_left_out(serve: Serve, tmp_p
         await shown.open("s")
         await shown.page.until(f"{RAIL}.join() === 'gone,out,in,in'")
         await shown.until_text(".divide", "forgotten up to here")
-        assert "left out: more messages than the policy takes" == await shown.text(".msg:nth-of-type(3) .rail .sr")
+        assert "left out: over the policy’s number of messages" == await shown.text(".msg:nth-of-type(3) .rail .sr")
 
 
 async def test_the_request_of_an_earlier_turn_can_be_seen(serve: Serve, tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ async def test_the_request_of_an_earlier_turn_can_be_seen(serve: Serve, tmp_path
         assert 2 == len(context["messages"])
         await shown.page.until(f"document.querySelectorAll('.ctx li').length === {len(context['messages'])}")
         await shown.page.until(f"{RAIL}.join() === 'in,in,open,open,open'")
-        assert "later than the moment that is shown" == await shown.text(".msg:nth-of-type(3) .rail .sr")
+        assert "after the chosen turn" == await shown.text(".msg:nth-of-type(3) .rail .sr")
 
 
 @pytest.mark.parametrize("style", ["openai", "anthropic", "gemini"])

@@ -117,7 +117,7 @@ async def test_refused_events_take_no_room(serve: Serve) -> None:
         await producer.store({"type": "session.end", "seq": seq})
 
 
-@every_row("dialect", BODIES)
+@every_row("dialect", sorted({*BODIES} - {"livekit-agents"}))  # whose token stands where a key does
 async def test_webhooks_count_as_other_ways_in(serve: Serve, dialect: str) -> None:
     """A session that one begins is one of the day; a key's own quota holds for what comes with it."""
     app = await serve(hook_secrets=(f"{dialect}={SECRET}",), sessions_per_day=3)

@@ -63,12 +63,11 @@ async def test_a_webhook_that_was_seen_reaches_no_other_call(app: App, dialect: 
 async def test_a_key_and_a_signed_url_name_the_session(app: App, dialect: str) -> None:
     """Who may send events of the session may name it; and the operator, who has signed the URL."""
     ingest = await client_with_key(app, "ingest")
-    for number, (api, query) in enumerate(
-        (
-            (ingest, f"?session_id={dialect}0&user_id=ann"),
-            (RestClient(app), address(app, dialect, session_id=f"{dialect}1", user_id="ann")),
-        )
-    ):
+    by_key = ingest, f"?session_id={dialect}0&user_id=ann"
+    by_url = RestClient(app), address(app, dialect, session_id=f"{dialect}1", user_id="ann")
+    for number, (api, query) in enumerate((by_key, by_url)):
+        if dialect == "livekit-agents" and api is ingest:
+            continue  # its token stands where a key does
         body = body_of(dialect, f"{dialect}-{number}")
         answered = await send_hook(api, dialect, body, signature_of(dialect, body), query)
         assert (200, f"{dialect}{number}") == (answered.status, answered.json["session_id"]), answered.body

@@ -70,7 +70,10 @@ async def missing(app: App) -> int | None:
     """How many messages have no vector yet; None before anything can be told."""
     assert app.services.vectors is not None
     maker, indexer = app.services.vectors.maker, app.services.indexer
-    if maker.embedder.name is None or not indexer.is_complete or indexer.changed or indexer.indexing:
+    if maker.embedder.name is None or not indexer.is_complete:
+        return None
+    await indexer.index_first(lambda stream: True)  # as a search does: a running call is indexed once a minute
+    if indexer.changed or indexer.indexing:
         return None
     return await maker.count_missing()
 

@@ -86,7 +86,7 @@ def test_flags_that_are_gone_say_where_the_setting_is() -> None:
         result = check_config(old, "1")
         assert (result.exit_code, result.output) == (1, f"voicemem: {old} is now called {new}.\n")
     removed = [option for option in serve.params if isinstance(option, FormerFlag) and option.expose_value]
-    assert len(removed) == 24
+    assert len(removed) == 26
     for option in removed:
         flag = option.opts[0]
         sentence = f"voicemem: {flag} is now set in the settings file as {flag[2:]}, or as {option.envvar}.\n"

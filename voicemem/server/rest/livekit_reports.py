@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 
 import orjson
 from aiohttp import BodyPartReader, MultipartReader, web
+from aiohttp.http_exceptions import BadHttpMessage
 
 from voicemem.dialects.livekit_agents import LIVEKIT_AGENTS
 from voicemem.errors import InvalidFrame, RateLimited, Refused, StoreUnavailable
@@ -22,7 +23,7 @@ from voicemem.sessions.inbound_webhooks import MAX_HOOK_BYTES, HookAddress
 ROUTES = Routes()
 UPLOAD = f"/v1/hooks/{LIVEKIT_AGENTS.name}/{{project}}/observability"
 PLACES = {"project": Name, "signal": Name}
-PROTOBUF, FORM = "application/x-protobuf", "multipart/form-data"
+PROTOBUF, FORM, ANY = "application/x-protobuf", "multipart/form-data", "application/octet-stream"
 MAX_HEADER_BYTES = 1024 * 1024
 MAX_RECORDING_BYTES, RECORDING_S = 1024**3, 600
 """A recording is read, and not kept, up to so much, and for so long."""
@@ -66,8 +67,8 @@ async def take_report(request: web.Request) -> web.StreamResponse:
 @ROUTES.add(
     f"POST {UPLOAD}/{{signal}}/otlp/v0",
     None,
-    {200: ResponseSpec({PROTOBUF: bytes})},
-    BodySpec({PROTOBUF: bytes}),
+    {200: ResponseSpec({ANY: bytes})},
+    BodySpec({ANY: bytes}),
     "unauthorized forbidden rate_limited too_big",
     tag=HOOKS,
     placeholders=PLACES,
@@ -77,7 +78,7 @@ async def ignore_signal(request: web.Request) -> web.StreamResponse:
     await sender_of(request)
     async with asyncio.timeout(connection_of(request).deadlines.body):
         await skip(request.content.iter_any(), MAX_HOOK_BYTES)
-    return web.Response(content_type=PROTOBUF)
+    return web.Response(content_type=ANY)
 
 
 async def sender_of(request: web.Request) -> HookAddress:
@@ -106,7 +107,7 @@ async def read_part(parts: MultipartReader, name: str) -> bytes:
             read += piece
             if len(read) > MAX_HOOK_BYTES:
                 raise InvalidFrame("too_big", f"A part may be at most {MAX_HOOK_BYTES // 1024**2} MiB.")
-    except (ValueError, web.RequestPayloadError, ConnectionResetError):
+    except (ValueError, BadHttpMessage, web.RequestPayloadError, ConnectionResetError):
         raise Refused("malformed_frame", MALFORMED) from None
     return bytes(read)
 
