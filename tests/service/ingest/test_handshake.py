@@ -50,6 +50,7 @@ async def test_a_store_that_is_away(
         raise StoreUnavailable
 
     monkeypatch.setattr(app.services.access, "needs_key", needs_key)
+    app.services.access.checked_ms = 0  # it is time to ask again
     assert (503, "store_unavailable") == await refusal(app)
     assert "process_request" not in caplog.text
 
