@@ -555,7 +555,7 @@ class Connection:
 
     async def expel(self, error: VoicememError) -> None:
         """Take nothing more, answer what came, then report the error and close with the close code of its code."""
-        if self.reading_stopped:
+        if self.reading_stopped or self.websocket.failed_with is not None:  # it is being closed already
             return
         self.process_backlog()
         self.stop_reading()
