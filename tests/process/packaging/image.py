@@ -156,7 +156,7 @@ class Engine:
         """Make a Debian with Python under the name of the Containerfile's base image."""
         root = self.folder / "base"
         packages = "--include=python3,python3-venv,ca-certificates"
-        run("debootstrap", "--variant=minbase", packages, "bookworm", str(root), "http://deb.debian.org/debian")
+        run("debootstrap", "--variant=minbase", packages, "bookworm", str(root))
         (root / "usr/local/bin/python").symlink_to("/usr/bin/python3")
         run("tar", "-C", str(root), "-cf", str(self.folder / "base.tar"), ".")
         (name,) = set(re.findall(r"^FROM (\S+)", CONTAINER, re.MULTILINE))

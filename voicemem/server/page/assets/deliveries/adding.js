@@ -3,8 +3,7 @@
 import { post } from "../base/api.js";
 import { ask, tell } from "../base/dialog.js";
 import { h } from "../base/dom.js";
-
-const EVENTS = { 101: "started", 102: "left", 103: "history", 111: "latencies", 112: "turns", 1001: "complete turns", 1002: "memories" };
+import { EVENTS } from "./row.js";
 
 /** @param {() => void} changed */
 export async function addEndpoint(changed) {

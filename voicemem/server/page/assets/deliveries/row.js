@@ -7,7 +7,7 @@ import { link } from "../base/routes.js";
 import { ago, full, milliseconds, moment } from "../base/times.js";
 import { button, nameOf } from "./endpoints.js";
 
-const EVENTS = { 101: "started", 102: "left", 103: "history", 111: "latencies", 112: "turns", 1001: "complete turns", 1002: "memories" };
+export const EVENTS = { 101: "started", 102: "left", 103: "history", 111: "latencies", 112: "turns", 1001: "complete turns", 1002: "memories" };
 const KINDS = { delivered: "ok", pending: "wait", failed: "bad" };
 export const COLUMNS = ["When", "Event", "Call", "To", "Attempts", "State", "Actions"];
 
