@@ -45,7 +45,7 @@ from voicemem.protocol.quoting import quoted
 from voicemem.protocol.types import JsonObject, Natural
 from voicemem.sessions.derived import append_derived, find_documents
 from voicemem.sessions.read_models.cache import ReadModelCache
-from voicemem.sessions.read_models.read_model import ReadModel
+from voicemem.sessions.read_models.read_model import ReadModel, choose_from
 from voicemem.store.records import SessionFilter
 from voicemem.store.streams import Stream
 from voicemem.transcript.history import begun_positions
@@ -101,7 +101,7 @@ class ContextSelection(NamedTuple):
     tools: Sequence[ToolUse]
     """The tool uses to show: those of the turns that are shown, and all of the turn under way."""
     counter: TokenCounter
-    encoded: Callable[[], list[bytes]]
+    encoded: Callable[[], Sequence[bytes]]
     """Gives role and content of the chosen messages as JSON, but for blank ones; valid until the memory changes."""
     characters: int
     """Of all messages in `history` together."""
@@ -247,8 +247,8 @@ def select_from(
         message = "The policy %s failed; session %s is shown its newest messages"
         LOG.error(message, memory_config.policy, session_id, exc_info=error)
         memory_config, policy, choice = ContextConfig(), recent, recent.choose(remembered)
-    messages = chosen_messages(remembered, choice)
-    chosen = chosen_indexes(indexes, choice.kept)
+    messages = choose_from(remembered.messages, choice.kept)
+    chosen = choose_from(indexes, choice.kept)
     is_cut = bool(remembered.messages) and (not choice.kept or indexes[choice.kept[0]] > 0)
     return ContextSelection(
         history=read_model.current_messages(),
@@ -305,17 +305,6 @@ def choose(
     if memory_config.policy in policies.custom_policies:
         choice = check_choice(choice, remembered)
     return policy, choice
-
-
-def chosen_messages(remembered: Remembered, choice: Choice) -> Sequence[Message]:
-    if isinstance(choice.kept, range):
-        return remembered.messages[choice.kept.start : choice.kept.stop]
-    return [remembered.messages[index] for index in choice.kept]
-
-
-def chosen_indexes(indexes: Sequence[int], kept: Sequence[int]) -> Sequence[int]:
-    """The indexes in the history of the chosen ones of its remembered messages."""
-    return indexes[kept.start : kept.stop] if isinstance(kept, range) else [indexes[place] for place in kept]
 
 
 def chosen_tools(

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from sys import getsizeof
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -51,6 +51,7 @@ SLOW_S, SLOW_PIECE_S = 0.02, 0.001
 """Work that took longer than this, in all and for each entry or turn, is done off the event loop the next time."""
 
 
+T = TypeVar("T")
 MessageFields = Literal["full", "standard"]
 """All fields of a message, or its role and content alone."""
 
@@ -316,7 +317,7 @@ class ReadModel:
             pair for n in self.state.turn_numbers for pair in zip(self.turn_messages[n], self.times[n], strict=True)
         ]
 
-    def encoded_messages(self, fields: MessageFields, indexes: Sequence[int]) -> list[bytes]:
+    def encoded_messages(self, fields: MessageFields, indexes: Sequence[int]) -> Sequence[bytes]:
         """The messages at these indexes as JSON, each of which is encoded once; valid as `current_messages` are."""
         self.refresh()
         known = self.encoded.setdefault(fields, [])
@@ -347,7 +348,7 @@ class ReadModel:
         self.answers[question] = stream, answer
         self.answers_bytes += ANSWER_BYTES + len(answer)
 
-    def encoded_contents(self, indexes: Sequence[int]) -> list[bytes]:
+    def encoded_contents(self, indexes: Sequence[int]) -> Sequence[bytes]:
         """Role and content of the messages at these indexes as JSON, but for blank ones."""
         texts = self.encoded_messages("standard", indexes)
         if not self.blank_messages:
@@ -441,8 +442,9 @@ class ReadModel:
         return history.tool_uses(self.state)
 
 
-def choose_from(texts: list[bytes], indexes: Sequence[int]) -> list[bytes]:
-    return texts[indexes.start : indexes.stop] if isinstance(indexes, range) else [texts[index] for index in indexes]
+def choose_from(items: Sequence[T], indexes: Sequence[int]) -> Sequence[T]:
+    """The items at these indexes; in one piece where they are a range."""
+    return items[indexes.start : indexes.stop] if isinstance(indexes, range) else [items[index] for index in indexes]
 
 
 def spoken(message: Message) -> dict[str, str]:
