@@ -51,15 +51,18 @@ SLICE_S = 0.001
 
 
 class Slices:
-    """The slices of long work on the event loop: after each ms of it others have their turn."""
+    """The slices of long work on the event loop: after each ms of it the loop is the others' for a ms.
+
+    What they do takes several turns of the loop, each of which would otherwise wait for another slice.
+    """
 
     def __init__(self) -> None:
         self.ends_s = time.monotonic() + SLICE_S
 
     async def pause(self) -> None:
-        """Let others have their turn, if this slice is over."""
+        """Rest, if this slice is over."""
         if time.monotonic() >= self.ends_s:
-            await asyncio.sleep(0)
+            await asyncio.sleep(SLICE_S)
             self.ends_s = time.monotonic() + SLICE_S
 
 

@@ -152,7 +152,7 @@ class Services:
             store, self.budget, clock=self.runtime.clock, count_ignored=metrics.count_fold_ignored
         )
         self.sessions = Sessions(
-            store, self.runtime, self.check_patch, self.read_models.note_ended, self.rules, self.callers
+            store, self.runtime, self.check_patch, self.read_models.note_closed, self.rules, self.callers
         )
         self.presence = Presence(self.sessions, self.draining)
         redaction = None if self.rules is None else Redaction(self.rules, store, metrics.redacted_events.inc)

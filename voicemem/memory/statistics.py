@@ -23,6 +23,7 @@ from voicemem.memory.working_memory import WorkingMemory, owner_of_session
 from voicemem.protocol.events import CarriedSession, MemoryForgotten, MemorySummary
 from voicemem.protocol.memories import outcome_of
 from voicemem.protocol.types import MAX_INTEGER
+from voicemem.runtime import Slices
 from voicemem.sessions.journal_pages import events_at
 from voicemem.sessions.read_models.cache import ReadModelCache, is_ready
 from voicemem.sessions.read_models.read_model import ReadModel
@@ -233,15 +234,16 @@ class Overviews:
 
     async def make_pending(self) -> None:
         """Make and save some of the figures that are pending. Raises `StoreUnavailable`."""
-        while self.closed:
-            key, stream = self.closed.popitem()
+        for key, stream in self.closed.items():
             self.enqueue(key, stream.position)
-        made = []
+        self.closed.clear()
+        made, slices = [], Slices()
         for key in list(islice(self.pending, SLICE)):
             position = self.pending.pop(key)
             with suppress(SessionQuarantined):
                 make = partial(made_figures, key)
                 made.append(await self.read_models.compute_as_of(key, position, make, background=True, or_later=True))
+            await slices.pause()
         if made:
             await self.store.overviews.save_figures(made)
 

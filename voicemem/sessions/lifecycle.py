@@ -28,7 +28,7 @@ from voicemem.sessions.schema_worker import SCHEMA_WORKER
 from voicemem.store.port import Store
 from voicemem.store.quarantine import QuarantineEntry
 from voicemem.store.records import RestoredSession, SessionFilter, SessionOverview
-from voicemem.store.streams import AWAITED_MS, SessionEnding, Stream
+from voicemem.store.streams import AWAITED_MS, ClosedSession, SessionEnding, Stream
 from voicemem.transcript.fold import CLOSED
 
 LOG = logging.getLogger("voicemem")
@@ -52,8 +52,8 @@ SWEEP_S = 0.2
 class Sessions:
     """Creates, lists, changes, ends and erases sessions.
 
-    `check_settings` raises `Refused` for a configuration that this service does not allow. `note_ended` is called with
-    the key of each session that this process has closed.
+    `check_settings` raises `Refused` for a configuration that this service does not allow. `note_closed` is called with
+    each session that this process has closed.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Sessions:
         store: Store,
         runtime: Runtime,
         check_settings: Callable[[SessionPatch], None],
-        note_ended: Callable[[int], None] = lambda key: None,
+        note_closed: Callable[[ClosedSession], None] = lambda closed: None,
         rules: Rules | None = None,
         callers: Callers | None = None,
     ) -> None:
@@ -72,7 +72,7 @@ class Sessions:
         self.clock = runtime.clock
         self.new_id = runtime.new_id
         self.check_settings = check_settings
-        self.note_ended = note_ended
+        self.note_closed = note_closed
         self.webhooks_due = asyncio.Event()
         """Set at every start and close, when there may be webhook events to send."""
         self.user_listeners: builtins.list[Callable[[Stream], Awaitable[None]]] = []
@@ -252,16 +252,18 @@ class Sessions:
     ) -> Stream | None:
         """Close a session; None if there is nothing to close. Without an `ending` it is closed only if it is due."""
         closed = await self.store.journal.close_session(key, ending, self.new_id(), now_ms, if_silent=if_silent)
-        if closed is not None:
-            self.on_closed(closed)
-        return closed
+        if closed is None:
+            return None
+        self.on_closed(closed)
+        return closed.stream
 
-    def on_closed(self, stream: Stream) -> None:
+    def on_closed(self, closed: ClosedSession) -> None:
         """Log a close, and let its webhook events go out."""
+        stream = closed.stream
         reason = stream.reason if stream.reason in OWN_REASONS else "given"
         log_session("closed", stream.project, stream.id, reason=reason)
         self.webhooks_due.set()
-        self.note_ended(stream.key)
+        self.note_closed(closed)
         for collector in self.close_collectors:
             collector[stream.key] = stream
         self.on_listed(stream)

@@ -32,6 +32,7 @@ from voicemem.store.streams import (
     USER_KIND,
     AppendResult,
     Batch,
+    ClosedSession,
     ProducerState,
     SessionEnding,
     Stream,
@@ -369,7 +370,7 @@ class Journal(Port):
         notice_id: str,
         now_ms: int,
         if_silent: bool = False,
-    ) -> Stream | None:
+    ) -> ClosedSession | None:
         """Journal `session.closed` and add the close deliveries, in one transaction; None when nothing was closed.
 
         With an `ending`, a running session is closed at once; with `if_silent`, only if no producer is connected.
@@ -382,7 +383,7 @@ class Journal(Port):
         return changes.close(rows, key, due, notice_id, now_ms, if_silent)
 
     @writes
-    def close_ended(self, connection: Connection, key: int, notice_id: str, now_ms: int) -> Stream | None:
+    def close_ended(self, connection: Connection, key: int, notice_id: str, now_ms: int) -> ClosedSession | None:
         """Close a session with a committed `session.end` if no one's last words are awaited; None otherwise.
 
         They are while a producer that has not ended is connected to any node, or expected back

@@ -198,7 +198,7 @@ NOT_ERASED = "(select s.state from streams s where s.key = x.stream) <> 'erased'
 CLAIMS = "claims of deliveries"
 """The lock of a claim: the places of a URL are counted over all nodes."""
 FRONT_ROWS = 200
-"""The oldest due deliveries that a claim looks at first. When these are not enough, since their receivers are
+"""The oldest due deliveries that a claim looks at, after a few. When these are not enough, since their receivers are
 busy or were taken away, it looks at the oldest of each endpoint."""
 
 
@@ -350,8 +350,8 @@ SELECT_PAYLOAD_BEFORE = """
     and key < :key and payload is not null order by key desc limit 1
 """
 SELECT_SUBSCRIBED = f"""
-    select stream, project from endpoints
-    where disabled_ms is null and event_types like '%{COMPLETE_TURNS_EVENT}%'
+    select distinct project from endpoints
+    where project is not null and disabled_ms is null and event_types like '%{COMPLETE_TURNS_EVENT}%'
 """
 SELECT_WAS_JOINED = """
     select 1 where exists (select 1 from producers where stream = :stream)
@@ -399,7 +399,8 @@ class Outbox(Port):
                 connection.execute(LEASE_DELIVERIES, until_ms=now_ms + lease_ms, node=node, keys=keys)
             return claimed
 
-        if await self.database.read(lambda connection: connection.one(COUNT_DUE, now_ms=now_ms, most=1)) == (0,):
+        is_shared = not self.database.is_exclusive  # a look at what others hold too is a commit, and takes a lock
+        if is_shared and await self.database.read(lambda one: one.one(COUNT_DUE, now_ms=now_ms, most=1)) == (0,):
             return []
         return await self.database.write(job)
 
@@ -444,10 +445,9 @@ class Outbox(Port):
         values = {"key": delivery.key, "lease": delivery.lease, "waiting_for": waiting_for, "due_ms": due_ms}
         await self.database.execute(POSTPONE_DELIVERY, **values)
 
-    async def list_turn_subscribers(self) -> set[int | str]:
-        """The keys of the sessions, and the projects, whose complete turns a receiver gets while the call runs."""
-        rows = await self.database.rows(SELECT_SUBSCRIBED)
-        return {project if stream is None else stream for stream, project in rows}
+    async def list_turn_subscribers(self) -> set[str]:
+        """The projects that have a receiver of complete turns; a session's own is in its configuration."""
+        return {project for (project,) in await self.database.rows(SELECT_SUBSCRIBED)}
 
     @writes
     def offer_turns(self, connection: Connection, key: int, now_ms: int) -> None:
@@ -471,14 +471,15 @@ class Outbox(Port):
 def select_due(connection: Connection, engine: str, now_ms: int, full: Sequence[str], limit: int) -> list[Row]:
     """The deliveries that are due at URLs that are not full, the oldest first, locked.
 
-    Thousands may be due at one receiver that is down. The oldest few are enough as a rule; the search over all
-    endpoints is made only when these are held up by busy receivers, so that one of them cannot delay the others.
+    Thousands may be due at one receiver that is down. The oldest few are enough as a rule; more are looked at, and then
+    those of all endpoints, only when these are held up by busy receivers, so that one of them cannot delay the others.
     """
     values: dict[str, Any] = {"now_ms": now_ms, "full": list(full), "limit": limit}
     sql = SELECT_DUE.format(candidates=OLDEST_DUE, is_candidate=IS_CANDIDATE)
-    rows = connection.rows(sql, most=FRONT_ROWS, **values)
-    if len(rows) == limit or connection.one(COUNT_DUE, now_ms=now_ms, most=FRONT_ROWS) < (FRONT_ROWS,):
-        return rows
+    for most in (2 * limit, FRONT_ROWS):
+        rows = connection.rows(sql, most=most, **values)
+        if len(rows) == limit or connection.one(COUNT_DUE, now_ms=now_ms, most=most) < (most,):
+            return rows
     candidates, is_candidate = OLDEST_OF_EACH[engine]
     sql = WITH_WAITING + SELECT_DUE.format(candidates=candidates, is_candidate=is_candidate)
     return connection.rows(sql, most=max(FRONT_ROWS, limit), **values)

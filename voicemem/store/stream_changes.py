@@ -25,6 +25,7 @@ from voicemem.store.streams import (
     IN_OVERVIEW,
     NAME_TAKEN,
     SESSION_KIND,
+    ClosedSession,
     JournalRun,
     ProducerState,
     SessionEnding,
@@ -396,7 +397,7 @@ def take_times(rows: StreamRows, stream: Stream, ending: SessionEnding, now_ms: 
 
 def close(
     rows: StreamRows, key: int, ending: SessionEnding | None, notice_id: str, now_ms: int, if_silent: bool = False
-) -> Stream | None:
+) -> ClosedSession | None:
     """Close a running session with an ending, or else with the committed one if nothing more is expected."""
     stream = rows.stream(key)
     if stream is None or stream.state != "running" or (if_silent and stream.silent_since_ms is None):
@@ -416,4 +417,4 @@ def close(
         rows.save_producer(key, rows.producer(key, name))
     plan_retention(rows, stream)
     enqueue_close(rows.connection, stream, notice_id, now_ms)
-    return stream
+    return ClosedSession(stream, ending, now_ms)

@@ -85,6 +85,14 @@ class Stream(Struct, gc=False):
         return None if self.ending_ts is None else SessionEnding(self.ending_ts, self.ending_reason or "ended")
 
 
+class ClosedSession(NamedTuple):
+    """A session that was just closed, with what the last entry of its journal says, and when that was made."""
+
+    stream: Stream
+    ending: SessionEnding
+    received_ms: int
+
+
 class OverviewValues(NamedTuple):
     name: str | None
     user_id: str | None

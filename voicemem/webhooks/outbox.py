@@ -29,7 +29,7 @@ from voicemem.exports.call import CallFacts, call_of
 from voicemem.exports.vcon import vcon_object
 from voicemem.protocol.codec import object_parts
 from voicemem.protocol.memories import Analysis
-from voicemem.runtime import NodeToken, Runtime
+from voicemem.runtime import NodeToken, Runtime, Slices
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.memories import MemoryRow
@@ -329,8 +329,8 @@ class TurnFeed:
         """Sessions with new events, by key."""
         self.noted: dict[int, int] = {}
         """By key, how many turns were complete at the last look."""
-        self.subscribers: set[int | str] = set()
-        """Keys of sessions, and projects."""
+        self.subscribers: set[str] = set()
+        """The projects that have a receiver."""
         self.known_until_ms = 0
 
     async def look(self) -> None:
@@ -342,10 +342,13 @@ class TurnFeed:
         if self.clock() >= self.known_until_ms:
             self.subscribers = await self.store.outbox.list_turn_subscribers()
             self.known_until_ms = self.clock() + SUBSCRIBERS_MS
-        for stream in changed if self.subscribers else ():
-            if stream.key in self.subscribers or stream.project in self.subscribers:
+        slices = Slices()
+        for stream in changed:
+            own = stream.config.get("webhook") or {}
+            if stream.project in self.subscribers or config.COMPLETE_TURNS_EVENT in own.get("event_types", ()):
                 with suppress(SessionQuarantined):
                     await self.look_at(stream)
+            await slices.pause()
 
     async def look_at(self, stream: Stream) -> None:
         count = len(complete_turns(await self.read_models.get_state(stream)))

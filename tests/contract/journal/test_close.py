@@ -79,7 +79,7 @@ async def test_an_end_waits_for_those_connected(store: Store) -> None:
     await append_offers(store, key, end_offer(1), producer="asr")
     closed = await store.journal.close_ended(key, "n", NOW)
     assert closed is not None
-    assert END.reason == closed.reason
+    assert END.reason == closed.stream.reason == closed.ending.reason
 
 
 async def test_an_end_waits_for_nobody(store: Store) -> None:

@@ -15,6 +15,7 @@ from tests.support.stores.contract import (
     REOPEN_MS,
     append_offers,
     claim_deliveries,
+    close,
     offer,
     open_key,
     open_session,
@@ -77,8 +78,7 @@ async def test_an_end_that_waits_is_restored_too(store: Store) -> None:
     made = await restore(store, ending=END, producers=[ProducerState("main", next_seq=5, ended=True)])
     assert END == made.ending
     assert [made.key] == await store.journal.find_due(NOW + END_GRACE_MS, 10)
-    closed = await store.journal.close_session(made.key, None, "n", NOW + END_GRACE_MS)
-    assert closed is not None
+    closed = await close(store, made.key, None, now_ms=NOW + END_GRACE_MS)
     assert ("ended", END.reason) == (closed.state, closed.reason)
 
 

@@ -25,7 +25,7 @@ from tests.support.stores.contract import (
 )
 from voicemem.config.session import validate_config
 from voicemem.store.port import Store
-from voicemem.store.streams import Outcome, Stream
+from voicemem.store.streams import ClosedSession, Outcome
 
 
 async def test_what_one_acknowledges_the_other_reads(two_handles: tuple[Store, Store]) -> None:
@@ -115,7 +115,7 @@ async def test_two_sweepers_close_once(two_handles: tuple[Store, Store]) -> None
         await hang_up(two_handles[0], key, NOW)
     later = NOW + IDLE_MS
 
-    async def sweep(store: Store, notice_id: str) -> list[Stream | None]:
+    async def sweep(store: Store, notice_id: str) -> list[ClosedSession | None]:
         return [
             await store.journal.close_session(key, None, notice_id, later)
             for key in await store.journal.find_due(later, 10)
@@ -124,7 +124,7 @@ async def test_two_sweepers_close_once(two_handles: tuple[Store, Store]) -> None
     swept = await asyncio.gather(
         sweep(two_handles[0], "a"), sweep(two_handles[1], "b"), sweep(two_handles[0], "c"), sweep(two_handles[1], "d")
     )
-    assert sorted(keys) == sorted(closed.key for each in swept for closed in each if closed is not None)
+    assert sorted(keys) == sorted(closed.stream.key for each in swept for closed in each if closed is not None)
     for key in keys:
         assert ["session.closed"] == await event_types(two_handles[1], key)
         assert 1 == len(await two_handles[1].deliveries.list_deliveries(key))

@@ -154,7 +154,7 @@ async def close(
     """The session as this closes it, which it must."""
     closed = await store.journal.close_session(key, ending, notice_id, now_ms)
     assert closed is not None
-    return closed
+    return closed.stream
 
 
 async def close_idle(store: Store, key: int, notice_id: str = "n") -> Stream:

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from voicemem.errors import DamagedEntry, SessionQuarantined, StoreUnavailable, VoicememError
 from voicemem.protocol.codec import MALFORMED
-from voicemem.protocol.events import FrameEvent, IncomingEvent, JournaledEvent
+from voicemem.protocol.events import FrameEvent, IncomingEvent, JournaledEvent, SessionClosed
 from voicemem.runtime import Clock, MemoryBudget, now_ms
 from voicemem.sessions.off_loop import BUDGET_S, OffLoop
 from voicemem.sessions.read_models.quarantine import QuarantinedSessions
@@ -31,7 +31,7 @@ from voicemem.sessions.read_models.read_model import (
 )
 from voicemem.store.port import Store
 from voicemem.store.records import Snapshot
-from voicemem.store.streams import Stream
+from voicemem.store.streams import ClosedSession, Stream
 from voicemem.transcript.fold import digest_of
 from voicemem.transcript.state import SNAPSHOT_VERSION, State, decode_state
 
@@ -415,10 +415,13 @@ class ReadModelCache:
         read_model.last_round = self.rounds
         return read_model
 
-    def note_ended(self, key: int) -> None:
-        """A session has just ended; its read model may go before those of running ones."""
-        if key in self.cached:
-            self.ended[key] = None
+    def note_closed(self, closed: ClosedSession) -> None:
+        """Fold the close of a session with what else was committed of it; it may go before those of running ones."""
+        stream = closed.stream
+        if stream.key in self.cached:
+            self.ended[stream.key] = None
+            event = SessionClosed(ts=closed.ending.ts, reason=closed.ending.reason)
+            self.add_committed(stream.key, stream.position, closed.received_ms, [event], None)
 
     def drop(self, key: int, read_model: ReadModel | None) -> None:
         """Forget a read model, if it is the one that is kept."""

@@ -19,6 +19,7 @@ from tests.support.events import LARGE_TEXT, delta, done, final
 from tests.support.frames import decode_frame
 from tests.support.profiles import examples, seeds
 from tests.support.stores.contract import append_batch as append_offers
+from tests.support.stores.contract import close
 from tests.support.strategies import PRODUCER_EVENTS
 from voicemem.config.session import SessionPatch
 from voicemem.errors import StoreUnavailable
@@ -41,7 +42,7 @@ from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import Recorder
 from voicemem.store.records import Snapshot
 from voicemem.store.sqlite.store import InMemoryStore
-from voicemem.store.streams import AppendResult, Offer, Stream
+from voicemem.store.streams import AppendResult, ClosedSession, Offer, SessionEnding, Stream
 from voicemem.telemetry import Telemetry
 from voicemem.transcript import history
 from voicemem.transcript.fold import DecodedRow, fold_all
@@ -344,13 +345,26 @@ async def test_the_memory_at_a_close_is_determined(store: InMemoryStore, read_mo
     stream = await begin(store)
     await append(store, stream, final(1, "Hello?", 1), delta(1, "Let me", 2))
     await store.journal.leave(stream.key, "main", 1, None, NOW - 60_000)
-    closed = await store.journal.close_session(stream.key, None, "n", NOW)
-    assert closed is not None
+    closed = await close(store, stream.key, None)
     at_close = await read_models.compute_as_of(stream.key, closed.position, ReadModel.messages)
     await append(store, stream, done(1, 7, text="Let me see."))
     await read_models.get(stream)
     assert [("Hello?", None), ("", "Let me")] == [(one.content, one.metadata.get("original")) for one in at_close]
     assert at_close == await read_models.compute_as_of(stream.key, closed.position, ReadModel.messages)
+
+
+async def test_a_close_is_folded_from_memory(store: InMemoryStore, read_models: ReadModelCache) -> None:
+    """A memory that has all events of a call has its close too without another look at the journal."""
+    stream = await begin(store)
+    await append(store, stream, final(1, "Hello?", 1), delta(1, "Let me", 2))
+    await read_models.get(stream)
+    closed = await store.journal.close_session(stream.key, SessionEnding(NOW + 5, "left"), "n", NOW + 9)
+    assert closed is not None
+    read_models.note_closed(closed)
+    read_model = read_models.find(stream.key)
+    assert read_model is not None
+    assert (closed.stream.position, NOW + 5) == (read_model.position, read_model.state.closed_ts)
+    assert await from_scratch(store, stream) == read_model.messages()
 
 
 async def test_as_of_races_with_a_call_that_goes_on(store: InMemoryStore, read_models: ReadModelCache) -> None:
@@ -515,7 +529,7 @@ async def test_memories_of_ended_sessions_go_first(store: InMemoryStore) -> None
     running, told, seen, last = [await begin(store) for _ in range(4)]
     for stream in (running, told):
         await read_models.get(stream)
-    read_models.note_ended(told.key)
+    read_models.note_closed(ClosedSession(told, SessionEnding(NOW, "left"), NOW))
     for stream in (seen, last):
         stream.state = "ended"
         await read_models.get(stream)

@@ -133,7 +133,7 @@ def test_the_weight_of_packed_memories_is_near_what_python_takes(has_figures: bo
         if has_figures:
             made_figures(1, read_model)
         read_model.pack()
-        kept.note_ended(key)
+        kept.ended[key] = None
         kept.charge(key, read_model)
     gc.collect()
     taken = tracemalloc.get_traced_memory()[0]
