@@ -25,8 +25,8 @@ Instructions, images, identities and names of rooms, which may hold a caller's n
 what was said, when, and which tool was called.
 
 Notes: `pending` (turn, first and last number of the items `~pN` that no item has replaced), `pieces` (their count),
-`turns` (when the newest turns began), `last` (the newest reply), `agents` (the newest agents, and since when),
-`speaker` (whom the recogniser heard in the turn that waits for its item).
+`turns` (when the newest turns began), `last` (the newest reply), `alone` (no utterance came after it), `agents` (the
+newest agents, and since when), `speaker` (whom the recogniser heard in the turn that waits for its item).
 """
 
 import hashlib
@@ -353,6 +353,7 @@ def finish_utterance(item: JsonObject, text: str, at: int, known: Known) -> Made
         known.note("pending", None)
     yield Asr(item=item["id"], text=text, final=True, turn_id=turn, ts=at, user=known.notes.get("speaker"))
     known.note("speaker", None)
+    known.note("alone", None)
     yield from latencies(item.get("metrics", {}), LATENCIES, turn, at, 1_000)
     if answered:
         yield from move_answer(turn, known)
@@ -371,12 +372,17 @@ def move_answer(turn: int, known: Known) -> Made:
 
 
 def finish_reply(item: JsonObject, text: str, at: int, added: int, known: Known) -> Made:
+    """A reply that was played; LiveKit may add one that was interrupted again, under another id."""
+    before = known.reply(known.notes.get("last")) if item.get("interrupted") and known.notes.get("alone") else None
+    if before is not None and before.item != item["id"] and before.text == text:
+        return
     turn, metrics = turn_at(at, known), item.get("metrics", {})
     agent = next((name for since, name in reversed(known.notes.get("agents", ())) if since <= at), None)
     metadata = None if agent is None else {"agent": agent}
     yield LlmDone(item=item["id"], text=text, turn_id=turn, ts=at, metadata=metadata)
     yield from latencies(metrics, LATENCIES, turn, ms(metrics.get("started_speaking_at")) or at, 1_000)
     known.note("last", item["id"])
+    known.note("alone", True)
     if item.get("interrupted"):
         stopped = ms(item.get("metrics", {}).get("stopped_speaking_at"))
         end = added if stopped is None else stopped
@@ -485,7 +491,7 @@ KINDS: dict[str, Kind] = {
 }
 LIVEKIT_AGENTS = Dialect(
     name="livekit-agents",
-    version=5,
+    version=6,
     reduce=reduce,
     translate=translate,
     hook=Hook(verify=verify, frames=split_report),

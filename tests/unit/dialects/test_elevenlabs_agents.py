@@ -168,6 +168,35 @@ def test_correction_of_both_answers_around_a_tool() -> None:
     ]
 
 
+def test_replies_with_names_of_their_own() -> None:
+    """A reply with a `response_id` counts once however often it comes; the same text under another one is another."""
+
+    def named(frame: JsonObject, id: str) -> JsonObject:
+        return {key: one | {"response_id": id} if isinstance(one, dict) else one for key, one in frame.items()}
+
+    parts = [("start", ""), ("delta", "One "), ("delta", "moment."), ("stop", "")]
+    streamed = [
+        {"type": "agent_chat_response_part", "text_response_part": {"text": text, "type": type, "event_id": 1}}
+        for type, text in parts
+    ]
+    first = [named(one, "r1") for one in (*streamed, agent("One moment.", 1))]
+    sent = [
+        *first,
+        audio(800, 1),
+        first[-1],
+        named(agent("One moment.", 1), "r2"),
+        named(agent("It is nine.", 1), "r3"),
+    ]
+    found = memory(user("How much?", 1), *sent, first[-1], user("Thanks.", 2))
+    assert [(one["turn_id"], one["content"]) for one in found] == [
+        (1, "How much?"),
+        (1, "One moment."),
+        (1, "One moment."),
+        (1, "It is nine."),
+        (2, "Thanks."),
+    ]
+
+
 def test_an_interruption_of_which_no_audio_was_seen() -> None:
     """It cuts the newest reply; the one before it was over by the length of its text, for any voice."""
     sent = [(0, user("How much?", 1)), (500, agent("One moment.", 1)), (4_000, agent("It is nine euros.", 1))]

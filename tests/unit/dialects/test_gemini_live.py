@@ -155,6 +155,61 @@ def test_words_that_come_after_the_whole_reply_stand_before_it() -> None:
     assert memory(*frames) == [("user", 1, "Hi there.", None), ("assistant", 1, "Hello.", None)]
 
 
+def test_words_that_come_after_the_end_of_their_exchange_stand_in_it() -> None:
+    """Words that follow `turnComplete` at once, where none had come, are those that were answered."""
+    call = [(1_000, heard("Hi.")), (1_500, spoken("Hello.")), (2_600, OVER), (5_000, spoken("Nine.")), (6_100, OVER)]
+    late = [(6_200, heard("What time")), (6_300, heard(" is it?")), (8_000, heard("Thanks.")), (8_500, spoken("Sure."))]
+    late.append((9_600, OVER))
+    assert memory(*call, *late) == [
+        ("user", 1, "Hi.", None),
+        ("assistant", 1, "Hello.", None),
+        ("user", 2, "What time is it?", None),
+        ("assistant", 2, "Nine.", None),
+        ("user", 3, "Thanks.", None),
+        ("assistant", 3, "Sure.", None),
+    ]
+    call = [(1_000, spoken("Your number?")), (2_100, OVER), (2_500, heard("Five.")), (3_000, spoken("OK."))]
+    answered = memory(*call, (4_100, OVER))
+    assert answered == [
+        ("assistant", 1, "Your number?", None),
+        ("user", 2, "Five.", None),
+        ("assistant", 2, "OK.", None),
+    ]
+
+
+@pytest.mark.parametrize("prompt", [".", " "])
+def test_a_turn_without_words_prompts_the_model_and_is_not_said(prompt: str) -> None:
+    """Frameworks send a period or a space to have the model speak; what the user says over that comes after it."""
+    given = {"clientContent": {"turns": [{"role": "model", "parts": [{"text": "Greet."}]}, user_turn(prompt)]}}
+    setup: JsonObject = {"setupComplete": {}}
+    for asked in (given, {"realtimeInput": {"text": prompt}}):
+        call = [
+            (0, setup),
+            (10, asked),
+            (500, spoken(TEXT, 8_000)),
+            (4_400, heard("Hello?")),
+            (4_500, CUT),
+            (4_510, OVER),
+        ]
+        assert memory(*call, (5_000, asked), (5_500, spoken("OK.")), (6_600, OVER)) == [
+            ("assistant", 0, "One two three four ", TEXT),
+            ("user", 1, "Hello?", None),
+            ("assistant", 1, "OK.", None),
+        ]
+
+
+def test_a_prompt_over_another_connection_begins_another_reply() -> None:
+    """An app that gives the history again, and a turn without words, does not have the old reply continued."""
+    said: JsonObject = {"clientContent": {"turns": [user_turn("Count."), {"role": "model"}, user_turn(" ")]}}
+    call = [(1_000, heard("Count.")), (1_500, spoken("One two")), (3_000, {"setupComplete": {}}), (3_100, said)]
+    found = memory(*call, (3_500, spoken("Where was I?")), (4_600, OVER))
+    assert [one[2] for one in found] == ["Count.", "One two", "Where was I?"]
+
+
+def user_turn(text: str) -> JsonObject:
+    return {"role": "user", "parts": [{"text": text}]}
+
+
 def test_words_over_a_finished_reply_are_the_next_utterance() -> None:
     """The model has generated all and is still played: what the user says then is new, before and after the cut."""
     call = [(1_000, heard("Count.")), (1_500, spoken(TEXT, 8_000)), (1_600, DONE), (5_400, heard("Stop"))]

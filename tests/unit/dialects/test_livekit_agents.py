@@ -166,6 +166,18 @@ def test_a_false_alarm_of_this_turn_alone_is_taken_back() -> None:
     assert contents(later)["contents"][1]["metadata"]["interrupted"] is True
 
 
+def test_a_reply_that_livekit_adds_again_when_it_is_interrupted_counts_once() -> None:
+    """The same text under another id, interrupted, is the reply before it, unless the user has spoken between."""
+    sent = [heard(1, "Hi."), item(2, "user", "Hi."), item(3, "assistant", "Yes?", "a1", interrupted=True)]
+    again = item(3.2, "assistant", "Yes?", "a2", interrupted=True)
+    said = [("user", 1, "Hi."), ("assistant", 1, "Yes?"), ("user", 2, "Me.")]
+    assert memory(*sent, again, item(5, "user", "Me.")) == said
+    later = item(6, "assistant", "Yes?", "a3", interrupted=True)
+    assert memory(*sent, again, item(5, "user", "Me."), later) == [*said, ("assistant", 2, "Yes?")]
+    whole = item(4, "assistant", "Yes?", "a4")
+    assert memory(*sent, whole, item(5, "user", "Me.")) == [*said[:2], ("assistant", 1, "Yes?"), said[2]]
+
+
 def test_a_noise_is_no_utterance() -> None:
     """What the agent says after a noise stands before what the user says next."""
 

@@ -17,7 +17,8 @@ The user's items are `uEVENT`, replies `aEVENT`, by the vendor's number of the e
 is `aEVENT/2`, and so on. What only the webhook has is `~pINDEX`. In a second conversation they are `u2.EVENT`, and so
 on. A reply that comes before the transcript of its event keeps a place for that. Notes: `format` (bytes of audio a
 millisecond), `said` (the items of the live conversation, in order), `tentative` (the user's item that is not final),
-`parts` (the reply that came in parts), `whole` (the item under which it came again), `audio` (the newest reply with
+`parts` (the reply that came in parts), `whole` (the item under which it came again), `named` (items of replies by their
+`response_id`), `audio` (the newest reply with
 audio, its bytes so far and its last word), `waiting` (audio that came before its reply), `interrupted` (which reply,
 when, by which event), `called` (the turn of the newest tool call), `conversations` (numbers by id), `matched` (how
 many of `said` the webhook has passed).
@@ -155,8 +156,9 @@ def typed_text(frame: JsonObject, ts: int, known: Known) -> Made:
 
 def grow_reply(frame: JsonObject, ts: int, known: Known) -> Made:
     part = frame["text_response_part"]
-    first = item_of("a", part["event_id"], known)
+    first, id = item_of("a", part["event_id"], known), part.get("response_id")
     item = answer_of(first, known) if part.get("type") != "start" else next_answer(first, known)
+    item = item if id is None else named_answer(id, first, known)
     reply = known.reply(item)
     if part.get("type") == "start":
         known.note("parts", item)
@@ -174,22 +176,38 @@ def finish_reply(frame: JsonObject, ts: int, known: Known) -> Made:
     """A reply, all of it: it may have come in parts, also under the number of another event, or not be the first."""
     event = frame["agent_response_event"]
     first, text = item_of("a", event["event_id"], known), event["agent_response"].strip()
-    in_parts = known.notes.get("parts")
-    item = answer_of(first, known)
-    is_again = item != in_parts and any(said_text(one, known) == text for one in answers(first, known))
-    if not text or is_again or first == known.notes.get("whole"):
+    id = event.get("response_id")
+    item = unnamed_answer(first, text, known) if id is None else named_answer(id, first, known)
+    if not text or item is None:
         return
-    if in_parts is not None and known.reply(first) is None and said_text(in_parts, known) == text:
-        known.note("whole", first)
-        item = in_parts
-    elif item != in_parts:
-        item = next_answer(first, known)
     known.note("parts", None)
     turn = None
     if known.reply(item) is None:
         turn = yield from begin_reply(item, event["event_id"], known)
     yield LlmDone(item=item, text=text, turn_id=turn)
     yield from play_waiting(item, known)
+
+
+def unnamed_answer(first: str, text: str, known: Known) -> str | None:
+    """The item of a reply that has only the number of its event; None if its text has come before."""
+    in_parts, newest = known.notes.get("parts"), answer_of(first, known)
+    if newest == in_parts:
+        return newest
+    if first == known.notes.get("whole") or any(said_text(one, known) == text for one in answers(first, known)):
+        return None
+    if in_parts is not None and known.reply(first) is None and said_text(in_parts, known) == text:
+        known.note("whole", first)
+        return str(in_parts)
+    return next_answer(first, known)
+
+
+def named_answer(id: str, first: str, known: Known) -> str:
+    """The item of a reply that has a name of its own, under which it may come in parts, whole, and again."""
+    named: dict[str, str] = known.notes.get("named") or {}
+    if id not in named:
+        named = dict([*named.items()][-RECENT + 1 :]) | {id: next_answer(first, known)}
+        known.note("named", named)
+    return named[id]
 
 
 def answers(first: str, known: Known) -> list[str]:
@@ -304,7 +322,7 @@ def begin(frame: JsonObject, ts: int, known: Known) -> Made:
     if event["conversation_id"] not in numbers:  # it counts its events from the start
         number = max(numbers.values(), default=0) + 1
         known.note("conversations", dict([*numbers.items()][-MAX_CALLS + 1 :]) | {event["conversation_id"]: number})
-        for note in ("tentative", "parts", "whole", "waiting", "interrupted"):
+        for note in ("tentative", "parts", "whole", "named", "waiting", "interrupted"):
             known.note(note, None)
     name, _, rate = (event.get("agent_output_audio_format") or "").partition("_")
     if name == "pcm" and rate.isascii() and rate.isdecimal():
@@ -569,9 +587,15 @@ KINDS: dict[str, Kind] = {
     ),
     "tentative_user_transcript": Kind("vendor", typed(tentative_user_transcription_event=UserText), grow_transcript),
     "user_transcript": Kind("vendor", typed(user_transcription_event=UserText), finish_transcript),
-    "agent_response": Kind("vendor", typed(agent_response_event=record("agent_response", event_id=int)), finish_reply),
+    "agent_response": Kind(
+        "vendor",
+        typed(agent_response_event=record("agent_response", event_id=int, response_id=optional(str))),
+        finish_reply,
+    ),
     "agent_chat_response_part": Kind(
-        "vendor", typed(text_response_part=record("text", event_id=int, type=optional(str))), grow_reply
+        "vendor",
+        typed(text_response_part=record("text", event_id=int, type=optional(str), response_id=optional(str))),
+        grow_reply,
     ),
     "audio": Kind("vendor", Audio, count_audio, prepare=counted),
     "interruption": Kind("vendor", typed(interruption_event=record(event_id=int)), interrupt),
@@ -622,7 +646,7 @@ KINDS: dict[str, Kind] = {
 }
 ELEVENLABS_AGENTS = Dialect(
     name="elevenlabs-agents",
-    version=5,
+    version=6,
     reduce=reduce,
     translate=translation(KINDS),
     closed=closed,

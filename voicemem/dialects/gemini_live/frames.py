@@ -164,15 +164,15 @@ def counted_audio(message: JsonObject, raw: JsonObject) -> JsonObject:
 
 def typed_text(message: JsonObject) -> JsonObject:
     """Return the user's words as the app sends them; of turns that it adds as the model's only that there are any."""
-    text = message.get("realtimeInput", {}).get("text", "")
-    if text.strip():
+    text = message.get("realtimeInput", {}).get("text")
+    if text:
         return {"realtimeInput": {"text": text}}
     turns: list[JsonObject] = []
     for turn in message.get("clientContent", {}).get("turns", ())[-MAX_GIVEN:]:
         said = "\n".join(part["text"] for part in turn.get("parts", ()) if part.get("text"))
         if turn.get("role") not in (None, "user"):
             turns.append({"role": turn["role"]})
-        elif said.strip():
+        elif said:
             turns.append({"parts": [{"text": said}]})
     return {"clientContent": {"turns": turns}} if turns else {}
 

@@ -15,7 +15,7 @@ What the model says after a call of a tool is another reply, `~aN.1` and so on.
 | `turnComplete` | `llm.done`; without `interrupted` also `tts` `done`: Gemini waits for the end of playback; n + 1 |
 | `toolCall.functionCalls[]`, app `toolResponse.functionResponses[]` | `tool.call`, `tool.result` |
 | `toolCallCancellation.ids[]` | `tool.result`, which says so |
-| app `clientContent.turns[]`, `realtimeInput.text` | a `message` of the user, unless it is history |
+| app `clientContent.turns[]`, `realtimeInput.text` | a `message` of the user, unless it is history, or a prompt (`.`) |
 | `setupComplete` | the session's id; what the user says then begins another exchange |
 | `goAway`, `sessionResumptionUpdate`, `usageMetadata`, `setup`, audio and video sent, all else | nothing |
 
@@ -30,8 +30,9 @@ exchange), `late` (they came after the reply), `said` (characters of the user's 
 (the model continues without being spoken to, after a text or the result of a tool; a number: in that turn), `resumed`
 (another connection has begun in this exchange), `bytes` (of the reply's audio), `wordless` (when that began before any
 words of it, until when it plays, and how long it is), `timed` (the offset at which its first word begins, and where the
-last one ends), `late_of` (the reply that was cut in the exchange before, and when), `spoken`, `given`, `found`
-(`give`).
+last one ends), `late_of` (the reply that was cut in the exchange before, and when), `missing` (the user's item of which
+no words had come when its exchange ended, and when that was; not of the first, where the agent may have greeted),
+`spoken`, `given`, `found` (`give`).
 """
 
 from collections.abc import Iterable
@@ -68,6 +69,10 @@ OF_EXCHANGE = (
 ANSWERED = "answered"
 LATE_MS = 300
 """So long after an interruption words of the cut reply may come, though the user's next words are known."""
+MISSING_MS = 500
+"""So long after a reply was played words may come of what it answers: no one has said anything new by then."""
+PROMPTS = ("", ".")
+"""Texts with which apps have the model speak, where Gemini wants a turn of the user's."""
 MAX_PARTS = 16
 """Replies of one exchange that may wait to be played."""
 OFF_COURSE = {"cut", "generated", "tool", "written", "paused", "resumed"}
@@ -124,7 +129,7 @@ def server_events(frame: JsonObject, ts: int, known: Known) -> Made:
     begins = answers and not known.notes.get("begun")
     are_next = cut and not begins  # a message begins one utterance at most
     if (heard or interim) and not are_next:
-        yield from hear(heard, interim, begins, known)
+        yield from hear(heard, interim, begins, ts, known)
     if begins:
         yield from begin("text" in heard, known)
     yield from divide(has_audio, has_text, known)
@@ -137,10 +142,11 @@ def server_events(frame: JsonObject, ts: int, known: Known) -> Made:
     if cut:
         yield from interrupt(ts, known)
         if are_next and (heard or interim):
-            yield from hear(heard, interim, False, known)
+            yield from hear(heard, interim, False, ts, known)
     if "toolCall" in frame:
         yield from tool_calls(frame, known)
     if content.get("turnComplete"):
+        note_missing(ts, known)
         yield from end_exchange(known, played=True, has_text=has_text)
         known.note("prompted", "interactionStatus" in content or known.notes.get("prompted"))
 
@@ -287,9 +293,22 @@ def end_exchange(known: Known, played: bool, has_text: bool = False) -> Made:
         known.note(key, None)
 
 
-def hear(heard: JsonObject, interim: str, final: bool, known: Known) -> Made:
+def note_missing(ts: int, known: Known) -> None:
+    """An exchange ends, of which the user's words may still come."""
+    item = f"~u{exchange(known)}"
+    segment = known.segment(item)
+    is_missing = known.here > 1 and known.has_clock and segment is not None and not segment.text
+    known.note("missing", [item, ts] if is_missing and "cut" not in known.notes else None)
+
+
+def hear(heard: JsonObject, interim: str, final: bool, ts: int, known: Known) -> Made:
     """Add to the user's words, of which a transcription may come again whole."""
     item = f"~u{exchange(known)}"
+    missing, since = known.notes.get("missing") or (item, None)
+    if since is not None and not interim and not final and ts - since <= MISSING_MS:
+        item, final = missing, True
+    else:
+        known.note("missing", None)
     segment = known.segment(item)
     if known.notes.get("generated") and not known.notes.get("late"):
         is_late = segment is not None and not segment.text
@@ -328,16 +347,26 @@ def heard_words(heard: JsonObject) -> tuple[Word, ...] | None:
 
 def type_texts(turns: list[JsonObject], ts: int, known: Known) -> Made:
     """Turns that the app adds: history, until someone speaks over a connection; then the last is typed, if a user's."""
+    texts = [turn["parts"][0]["text"] if "parts" in turn else None for turn in turns]
+    if is_prompt(texts[-1]):
+        if known.notes.get("resumed") and known.notes.get("begun"):
+            yield from end_exchange(known, played=False)
+            known.note("resumed", None)
+        known.note("prompted", True)
     if "spoken" not in known.notes:
-        for turn in turns:
-            if "parts" in turn:
-                give(turn["parts"][0]["text"], None, ts, known)
-            else:
+        for text in texts:
+            if text is None:
                 known.note("given", None)
-    elif "parts" in turns[-1]:
+            elif not is_prompt(text):
+                give(text, None, ts, known)
+    elif texts[-1] is not None and not is_prompt(texts[-1]):
         known.note("prompted", True)
         known.note("answered", None)
-        yield MessageEvent(role="user", text=turns[-1]["parts"][0]["text"], source="message")
+        yield MessageEvent(role="user", text=texts[-1], source="message")
+
+
+def is_prompt(text: str | None) -> bool:
+    return text is not None and text.strip() in PROMPTS
 
 
 def new_turn(known: Known) -> int:
@@ -371,6 +400,7 @@ def begin(is_heard: bool, known: Known) -> Made:
             yield Asr(item=item, text="", turn_id=turn)
     known.note("begun", True)
     known.note("late_of", None)
+    known.note("missing", None)
     known.note("answered", True)
     known.note("turn", turn)
     known.note("prompted", None)
@@ -464,4 +494,4 @@ def call_id(call: JsonObject) -> str:
     return str(call.get("id") or f"~{call.get('name')}")
 
 
-GEMINI_LIVE = Dialect(name="gemini-live", version=4, reduce=reduce, translate=translate, closed=closed, texts=texts)
+GEMINI_LIVE = Dialect(name="gemini-live", version=5, reduce=reduce, translate=translate, closed=closed, texts=texts)

@@ -14,8 +14,8 @@ const KINDS = new Map([
         "conversation_initiation_metadata_event{conversation_id agent_output_audio_format}",
       tentative_user_transcript: "tentative_user_transcription_event{user_transcript event_id}",
       user_transcript: "user_transcription_event{user_transcript event_id}",
-      agent_response: "agent_response_event{agent_response event_id}",
-      agent_chat_response_part: "text_response_part{text event_id type}",
+      agent_response: "agent_response_event{agent_response event_id response_id}",
+      agent_chat_response_part: "text_response_part{text event_id type response_id}",
       audio: "",
       interruption: "interruption_event{event_id}",
       agent_response_correction:

@@ -170,8 +170,8 @@ function serverContent(said) {
  * @returns {JsonObject}
  */
 function typedTexts(message) {
-  const text = textOf(message.realtimeInput?.text) ?? "";
-  if (text.trim()) {
+  const text = textOf(message.realtimeInput?.text);
+  if (text) {
     return { realtimeInput: { text } };
   }
   const turns = [];
@@ -180,7 +180,7 @@ function typedTexts(message) {
     const said = texts.filter(Boolean).join("\n");
     if (typeof role === "string" && role !== "user") {
       turns.push({ role });
-    } else if (said.trim()) {
+    } else if (said) {
       turns.push({ parts: [{ text: said }] });
     }
   }
