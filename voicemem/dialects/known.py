@@ -18,6 +18,10 @@ class KnownSegment(NamedTuple):
 
     text: str
     final: bool
+    begun: int
+    """Its earliest `ts`."""
+    has_end: bool
+    """True if it is known when they were said."""
 
 
 class KnownReply(Protocol):

@@ -378,8 +378,7 @@ def finish_reply(item: JsonObject, text: str, at: int, added: int, known: Known)
         return
     turn, metrics = turn_at(at, known), item.get("metrics", {})
     agent = next((name for since, name in reversed(known.notes.get("agents", ())) if since <= at), None)
-    metadata = None if agent is None else {"agent": agent}
-    yield LlmDone(item=item["id"], text=text, turn_id=turn, ts=at, metadata=metadata)
+    yield LlmDone(item=item["id"], text=text, turn_id=turn, ts=at, agent=agent)
     yield from latencies(metrics, LATENCIES, turn, ms(metrics.get("started_speaking_at")) or at, 1_000)
     known.note("last", item["id"])
     known.note("alone", True)

@@ -31,6 +31,7 @@ from voicemem.dialects.translating import (
     close_by_clock,
     complete,
     connect,
+    end_speech,
     end_with,
     give,
     interrupt_by_clock,
@@ -232,6 +233,21 @@ def open_utterance(frame: JsonObject, ts: int, known: Known) -> Made:
         yield Asr(item=item, text="", turn_id=new_turn(known))
 
 
+def stop_speech(frame: JsonObject, ts: int, known: Known) -> Made:
+    return end_speech(frame["item_id"], ts, known)
+
+
+def commit(frame: JsonObject, ts: int, known: Known) -> Made:
+    """What the user has said is complete; without detection of speech, nothing else says when that was."""
+    item = frame["item_id"]
+    yield from open_utterance(frame, ts, known)
+    segment = known.segment(item)
+    if known.turn_of(item) is None:
+        yield Asr(item=item, text="", start_ms=0, end_ms=0)
+    elif segment is not None and not segment.has_end:
+        yield from end_speech(item, ts, known)
+
+
 def new_turn(known: Known) -> int:
     """The turn of a new utterance: another one, too, once a reply is announced."""
     return known.next_turn if known.notes.get("answering") == known.here else utterance_turn(known)
@@ -401,7 +417,11 @@ def grow_reply(frame: JsonObject, ts: int, known: Known) -> Made:
     written = known.notes.get("written", [])
     if frame["type"] == WRITTEN and item not in written:
         known.note("written", [*written, item][-KEPT_RESPONSES:])
+    is_new = known.reply(item) is None
     yield LlmDelta(item=item, text=frame["delta"], turn_id=turn_of_reply(item, known))
+    began = known.notes.get(f"b:{frame.get('response_id')}")
+    if is_new and began is not None:
+        yield Tts(item=item, audio_ms=0, ts=began)
 
 
 def count_audio(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -543,7 +563,8 @@ KINDS: dict[str, Kind] = {
     "session.created": Kind("vendor", SessionFrame, begin_session),
     "session.updated": Kind("vendor", SessionFrame, note_format),
     "input_audio_buffer.speech_started": Kind("vendor", NamedItem, open_utterance),
-    "input_audio_buffer.committed": Kind("vendor", NamedItem, open_utterance),
+    "input_audio_buffer.speech_stopped": Kind("vendor", NamedItem, stop_speech),
+    "input_audio_buffer.committed": Kind("vendor", NamedItem, commit),
     "conversation.item.added": Kind("vendor", ItemFrame, add_item),
     "conversation.item.done": Kind("vendor", ItemFrame, finish_item),
     "conversation.item.retrieved": Kind("vendor", ItemFrame),
@@ -581,7 +602,7 @@ KINDS: dict[str, Kind] = {
         "vendor",
         """
         conversation.created conversation.item.deleted conversation.item.input_audio_transcription.segment error
-        input_audio_buffer.cleared input_audio_buffer.speech_stopped session.output_audio.delta
+        input_audio_buffer.cleared session.output_audio.delta
         input_audio_buffer.timeout_triggered mcp_list_tools.completed mcp_list_tools.failed
         mcp_list_tools.in_progress rate_limits.updated response.content_part.added response.content_part.done
         response.function_call_arguments.delta response.function_call_arguments.done response.mcp_call.completed
@@ -611,7 +632,7 @@ KINDS: dict[str, Kind] = {
 }
 OPENAI_REALTIME = Dialect(
     name="openai-realtime",
-    version=4,
+    version=5,
     reduce=reduce,
     translate=translate,
     closed=closed,

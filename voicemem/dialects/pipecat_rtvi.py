@@ -14,6 +14,8 @@
 | `bot-output`, not to be spoken | nothing |
 | `bot-transcription`, from servers before `bot-output` | `llm.delta` once it was spoken; `interrupt` by the clock |
 | `bot-interrupted` | `interrupt`; the last heard text is exact; what was on its way then belongs to the cut reply |
+| `user-stopped-speaking`, `vad-user-stopped-speaking` | when what the user says was said |
+| `bot-started-speaking` | `tts`: playback of the newest reply, or of the next, has begun |
 | `bot-started-speaking`, `bot-stopped-speaking` | whether more was said than a TTS without word times reports |
 | `llm-function-call-in-progress`, `-stopped`, and what 1.x has for them | `tool.call`, `tool.result` |
 | any other message | nothing |
@@ -23,7 +25,8 @@ Notes: `reply` (number of the newest reply), `turn` (that of its LLM request), `
 newest reply that were heard, where no segment says so), `utterance` (number of the open or last utterance), `input`
 (whether `user-input` comes), `speaking` (whether audio is played), `words` (whether the TTS has word times), `cut`
 (when a reply was cut, until the user or the bot speaks), `output` (whether `bot-output` comes), `held` (sentences that
-may come as `bot-output` too), `spoke` (when the user began to speak while they were spoken).
+may come as `bot-output` too), `spoke` (when the user began to speak while they were spoken), `voice` (when a voice
+began whose text has not come), `vad` (whether the detection of speech comes).
 """
 
 from collections.abc import Iterator
@@ -50,6 +53,7 @@ from voicemem.dialects.reading import digest, names_someone, unix_ms, values
 from voicemem.dialects.translating import (
     MAX_NOTED,
     bounded,
+    end_speech,
     pressed,
     space_between,
     tool_call,
@@ -67,6 +71,7 @@ BEGINS_REPLY = ("bot-ready", "bot-llm-started", "bot-interrupted")
 MAX_SEGMENTS = 50
 """Segments whose place in their reply is known."""
 KEYS = ("dtmf", "dtmf-input")
+DETECTED = "vad-user-stopped-speaking"
 LATE_MS = 300
 """So long after an interruption, output that was on its way may come."""
 PIECES = ("word", "token")
@@ -181,6 +186,15 @@ def open_utterance(frame: JsonObject, ts: int, known: Known) -> Made:
     elif not segment.text:  # a noise, or "uh-huh", had been taken for the beginning
         yield Asr(item=item, text="", final=True)
         yield Asr(item=item, text="")
+
+
+def stop_speech(frame: JsonObject, ts: int, known: Known) -> Made:
+    """The user stopped speaking: where its detection says so too, the end of their turn comes later than that."""
+    is_detected = frame["type"] == DETECTED
+    if is_detected and "vad" not in known.notes:
+        known.note("vad", True)
+    if is_detected or "vad" not in known.notes:
+        yield from end_speech(f"~u{known.notes.get('utterance', 0)}", ts, known)
 
 
 def take_input(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -302,6 +316,9 @@ def append(text: str, ts: int, known: Known) -> tuple[str, str, list[MadeEvent]]
     gap = space_between(before, text)
     turn = None if reply is not None else known.notes.get("turn", known.here)
     made: list[MadeEvent] = [LlmDelta(item=item, text=gap + text, turn_id=turn)]
+    if reply is None and "voice" in known.notes:
+        made.append(Tts(item=item, audio_ms=0, ts=known.notes["voice"]))
+        known.note("voice", None)
     if not known.notes.get("llm"):
         made.append(LlmDone(item=item))
     return item, before + gap, made
@@ -366,8 +383,14 @@ def note_speaking(frame: JsonObject, ts: int, known: Known) -> Made:
         yield from say_held(ts, known.notes.get("spoke"), known)
     known.note("speaking", ts or True if has_begun else None)
     known.note("spoke", None)
+    known.note("voice", None)
     if has_begun:
         known.note("cut", None)
+        reply = known.reply(newest(known))
+        if reply is not None and not is_over(reply, ts, known):
+            yield Tts(item=reply.item, audio_ms=0)
+        elif known.has_clock:
+            known.note("voice", ts)
 
 
 def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -410,6 +433,7 @@ KINDS: dict[str, Kind] = {
     "user-transcription": Kind("vendor", UserInput, take_transcription),
     "bot-ready": Kind("vendor", Nothing, start_session),
     "user-started-speaking": Kind("vendor", Nothing, open_utterance),
+    **dict.fromkeys((DETECTED, "user-stopped-speaking"), Kind("vendor", Nothing, stop_speech)),
     "bot-llm-started": Kind("vendor", Nothing, start_llm),
     "bot-llm-stopped": Kind("vendor", Nothing, stop_llm),
     "bot-output": Kind(
@@ -438,9 +462,9 @@ KINDS: dict[str, Kind] = {
         "vendor",
         """
         bot-llm-text bot-llm-marker bot-tts-text bot-tts-audio bot-tts-started bot-tts-stopped
-        user-llm-text stt-raw-text llm-raw-text tts-raw-text user-stopped-speaking
-        vad-user-started-speaking vad-user-stopped-speaking user-mute-started user-mute-stopped metrics server-message
-        server-response error-response error system-log user-audio-level bot-audio-level ui-command ui-job-group
+        user-llm-text stt-raw-text llm-raw-text tts-raw-text vad-user-started-speaking user-mute-started
+        user-mute-stopped metrics server-message server-response error-response error system-log user-audio-level
+        bot-audio-level ui-command ui-job-group
         llm-function-call-started llm-search-response bot-llm-search-response config config-available
         config-error action-response actions-available storage-item-stored bot-output-progress
         """,
@@ -455,7 +479,7 @@ KINDS: dict[str, Kind] = {
 }
 PIPECAT_RTVI = Dialect(
     name="pipecat-rtvi",
-    version=3,
+    version=4,
     reduce=reduce,
     translate=translation(KINDS),
     closed=closed,

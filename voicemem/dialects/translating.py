@@ -14,6 +14,7 @@ import msgspec
 
 from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent, Translate
 from voicemem.protocol.events import (
+    Asr,
     Interrupt,
     LlmDone,
     MessageEvent,
@@ -141,6 +142,13 @@ def utterance_turn(known: Known) -> int:
 def turn_of_speech(item: str | None, known: Known, new_turn: Callable[[Known], int] = utterance_turn) -> int | None:
     """The turn for an utterance, for a new one that of `new_turn`; None for one that has its turn already."""
     return None if item is not None and known.turn_of(item) is not None else new_turn(known)
+
+
+def end_speech(item: str, ts: int, known: Known) -> Made:
+    """The user stopped speaking at a time, whenever the words come."""
+    segment = known.segment(item)
+    if segment is not None and not segment.final and segment.begun <= ts:
+        yield Asr(item=item, text=segment.text, start_ms=0, end_ms=ts - segment.begun, ts=ts)
 
 
 def turn_of_answer(item: str, known: Known) -> int | None:

@@ -16,6 +16,7 @@ import msgspec
 
 from voicemem.client import BufferFull, Client, ClientError, ProducerSession, Unreachable
 from voicemem.client.metrics import DroppedEvents
+from voicemem.integrations.ledger import Ledger
 from voicemem.protocol.types import JsonObject
 
 LOG = logging.getLogger("voicemem.integrations")
@@ -212,10 +213,15 @@ class BackgroundSession:
 class AttachedMemory:
     """The memory of one call that an integration follows; `end` reports the end of the call, with a reason."""
 
-    def __init__(self, session: BackgroundSession, end: Callable[[str | None], object]) -> None:
+    def __init__(self, session: BackgroundSession, ledger: Ledger, end: Callable[[str | None], object]) -> None:
         self.session = session
         """The way to the memory; `session.session` is the client's session once it is open, else None."""
+        self.ledger = ledger
         self.end = end
+
+    def speaks(self, agent: str | None) -> None:
+        """Name the agent that speaks from now on, of several, where the framework does not."""
+        self.ledger.agent = agent
 
     async def aclose(self, reason: str | None = None, *, timeout: float | None = None) -> None:
         """End the call, if it has not ended, and wait until all of it is on disk; never raises.

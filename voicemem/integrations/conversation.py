@@ -43,6 +43,8 @@ class Conversation:
         """The newest reply, by its item."""
         self.utterance: str | None = None
         """The user's newest utterance that was sent from here: tools that are called next are of its turn."""
+        self.agent: str | None = None
+        """The agent that replies, of several."""
         self.heard: Newest[str, str] = Newest(100)
         """Heard texts of replies that were cut, for while the memory is away."""
         self.after_tools = 0
@@ -119,10 +121,10 @@ class Conversation:
         self.reply = item
         self.send({"type": "llm.delta", "item": item, "text": text})
 
-    def replied(self, text: str | None, item: str) -> JsonObject:
+    def replied(self, text: str | None, item: str, agent: str | None = None) -> JsonObject:
         """The whole text of a reply, or what it has grown to if there is none; returns what takes it back."""
         self.reply = item
-        self.send({"type": "llm.done", "item": item, "text": text})
+        self.send({"type": "llm.done", "item": item, "text": text, "agent": agent or self.agent})
         return {"type": "llm.cancel", "item": item}
 
     def tool_called(self, call_id: str, name: str, arguments: Any) -> None:

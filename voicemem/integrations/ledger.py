@@ -3,6 +3,7 @@
     ledger = Ledger(session.send)                         # anything that takes an event and returns at once
 
     ledger.user_said("Tell me a joke", at, final=True)    # any number of partials and finals in one turn of the caller
+    ledger.user_spoke(at)                                 # when they stopped speaking, if you know it
     ledger.user_turn_ended()
     ledger.said("r1", "Why did the scarecrow win?", at)   # "r1": your own id of this reply, new for each
     ledger.said_all("r1", at)
@@ -27,7 +28,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec
+from typing import Any, Concatenate, NamedTuple, ParamSpec
 
 from voicemem.integrations.spoken_text import MAX_CHARS, SpokenText, SpokenWord, VoiceRate, place_of
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
@@ -56,6 +57,8 @@ class Reply:
         """How far playback has come; None before it has begun."""
         self.reported_ms = float("-inf")
         self.complete = False
+        self.is_named = False
+        """True if the agent that speaks it was reported."""
         self.is_cut = False
         self.cut_ms: float | None = None
         """The position of the last cut, if that is known."""
@@ -101,6 +104,17 @@ class Reply:
         return {**stated, "heard_text": self.text[: place_of(heard, self.text)], "estimated": True}
 
 
+class Final(NamedTuple):
+    """Words of the caller that are final."""
+
+    event: JsonObject
+    at: float
+    began: float
+    """When the first of them came."""
+    item: str
+    language: str | None
+
+
 def never_raises(method: Callable[Concatenate[Ledger, P], None]) -> Callable[Concatenate[Ledger, P], None]:
     """Drop what cannot be understood, with one warning a call; and everything after the end."""
 
@@ -144,8 +158,16 @@ class Ledger:
         """How many reports could not be understood."""
         self.replies: dict[str, Reply] = {}
         self.rate = VoiceRate()
+        self.agent: str | None = None
+        """The agent that speaks, of several."""
         self.utterances = 1
         self.segment = 0
+        self.segment_began: float | None = None
+        """When the first text of the segment came."""
+        self.spoken_until: float | None = None
+        """When the caller stopped speaking, unless they speak again."""
+        self.newest_final: Final | None = None
+        """The last final of the utterance, unless they have spoken again."""
         self.utterance_has_final = False
         self.partial: tuple[JsonObject, float, str | None] | None = None
         """The caller's words that are not final yet: their event, time and language."""
@@ -159,12 +181,38 @@ class Ledger:
         """The text of the segment so far; after a `final` the next one begins, in the same turn of the caller."""
         if not text and not final:
             return
+        item = f"{self.prefix}u{self.utterances}"
         event = {"type": "asr", "text": text, "final": final, "segment": self.segment, "user": user or None}
-        self.emit(event, at, f"{self.prefix}u{self.utterances}", language=language or None)
+        began = at if self.segment_began is None else self.segment_began
+        if final and text:
+            self.newest_final = Final(event, at, began, item, language or None)
+            self.emit_final(self.newest_final)
+        else:
+            self.emit(event, at, item, language=language or None)
         self.partial = None if final else (event, at, language)
+        self.segment_began = None if final else began
         if final:
             self.segment += 1
             self.utterance_has_final |= bool(text)
+
+    @never_raises
+    def user_spoke(self, until: float | None) -> None:
+        """The caller stopped speaking at a time, whenever their words come; None while they speak."""
+        self.spoken_until = None if until is None else positive(until)
+        if until is None:
+            self.newest_final = None
+        elif self.newest_final is not None and until < self.newest_final.at:
+            self.emit_final(self.newest_final)
+
+    def emit_final(self, final: Final) -> None:
+        """The caller's words, with the time when they were said where that is known."""
+        event, at, began, item, language = final
+        until = self.spoken_until
+        if until is not None and until <= at:
+            if until < began:  # a place in which they begin
+                self.emit({**event, "text": "", "final": False}, until, item)
+            event = {**event, "start_ms": 0, "end_ms": max(0, round(until) - round(began))}
+        self.emit(event, at, item, language=language)
 
     @property
     def place(self) -> tuple[str, int]:
@@ -176,11 +224,18 @@ class Ledger:
         """The final at a place has become another text; an empty one takes it back."""
         item, segment = place
         self.emit({"type": "asr", "text": text, "final": True, "segment": segment}, at, item)
+        newest = self.newest_final
+        if newest is not None and (newest.item, newest.event["segment"]) == place:
+            self.newest_final = newest._replace(event={**newest.event, "text": text}) if text else None
 
     @never_raises
-    def transcribed(self, utterance: str, text: str, at: float, final: bool) -> None:
-        """A transcript for a framework that has an id for each utterance of the caller; empty, it keeps the place."""
-        self.emit({"type": "asr", "segment": 0, "text": text, "final": final}, at, self.item_of(utterance))
+    def transcribed(self, utterance: str, text: str, at: float, final: bool, *, ended: bool = False) -> None:
+        """A transcript for a framework that has an id for each utterance of the caller; empty, it keeps the place.
+
+        `ended` says that the caller has just stopped speaking.
+        """
+        times = {"start_ms": 0, "end_ms": 0} if ended else {}
+        self.emit({"type": "asr", "segment": 0, "text": text, "final": final, **times}, at, self.item_of(utterance))
 
     @never_raises
     def user_turn_ended(self) -> None:
@@ -203,10 +258,11 @@ class Ledger:
         before, partial = f"{self.prefix}u{self.utterances}", self.partial
         self.utterances += 1
         self.segment, self.utterance_has_final = 0, False
+        self.segment_began = self.newest_final = None
         if partial is not None:
             event, at, language = partial
             self.emit({**event, "text": "", "final": True}, at, before)
-            event["segment"] = 0
+            event["segment"], self.segment_began = 0, at
             self.emit(event, at, f"{self.prefix}u{self.utterances}", language=language or None)
 
     # Replies
@@ -216,7 +272,7 @@ class Ledger:
         """The LLM generated more of a reply, or it is a text that the agent is to say."""
         if text and not reply.complete:
             reply.said(text)
-            self.emit({"type": "llm.delta", "text": text}, at, reply.item)
+            self.emit({"type": "llm.delta", "text": text}, at, reply.item, agent=self.agent_of(reply))
 
     @of_reply
     def said_all(self, reply: Reply, at: float) -> None:
@@ -231,7 +287,13 @@ class Ledger:
         if text and not reply.complete:
             reply.said(text)
             reply.complete = True
-            self.emit({"type": "message", "role": "assistant", "source": source, "text": text}, at, reply.item)
+            event = {"type": "message", "role": "assistant", "source": source, "text": text}
+            self.emit(event, at, reply.item, agent=self.agent_of(reply))
+
+    def agent_of(self, reply: Reply) -> str | None:
+        """The agent that speaks a reply; None once it was reported."""
+        agent, reply.is_named = None if reply.is_named else self.agent, True
+        return agent
 
     @of_reply
     def withdrawn(self, reply: Reply, at: float) -> None:

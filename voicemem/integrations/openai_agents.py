@@ -20,12 +20,14 @@ from functools import wraps
 from typing import Any, Protocol
 
 from voicemem.client import Client
-from voicemem.integrations.background_session import AttachedMemory, BackgroundSession, config_of
+from voicemem.integrations.background_session import AttachedMemory, BackgroundSession, Newest, config_of
 from voicemem.integrations.conversation import Conversation, parsed
 from voicemem.integrations.ledger import PLAYED_OUT_MS, Ledger, now_ms
 from voicemem.protocol.types import JsonObject
 
 LOG = logging.getLogger("voicemem.integrations")
+HANDOFF = "transfer_to_"
+"""Begins the names of tools that hand over to another agent."""
 __all__ = ["AgentsSession", "AttachedMemory", "attach", "input_items", "session"]
 
 
@@ -73,6 +75,8 @@ class AgentsSession(Conversation):
         super().__init__(session)
         self.added: deque[tuple[JsonObject, JsonObject | None]] = deque(maxlen=1000)
         """Items that this process added, for while the memory is away, each with the event that takes it back."""
+        self.handoffs: Newest[str, None] = Newest(100)
+        """The calls of tools that hand over to another agent."""
 
     # What the SDK calls
 
@@ -123,12 +127,23 @@ class AgentsSession(Conversation):
         undo = None
         if kind == "function_call":
             self.tool_called(item["call_id"], item["name"], item["arguments"])
+            if item["name"].startswith(HANDOFF):
+                self.handoffs[item["call_id"]] = None
         elif kind == "function_call_output":
             self.tool_returned(item["call_id"], item["output"])
+            if item["call_id"] in self.handoffs:
+                self.hand_over(parsed(item["output"]))
         elif kind == "message" and role in ("user", "assistant") and (text := text_of(item)):
+            if role == "user":  # which agent answers is not in the items
+                self.agent = None
             said = self.user_said if role == "user" else self.replied
             undo = said(text, self.new_item())
         self.added.append((item, undo))
+
+    def hand_over(self, result: Any) -> None:
+        """Another agent replies in this run from now on."""
+        agent = result.get("assistant") if isinstance(result, dict) else None
+        self.agent = agent if isinstance(agent, str) and agent else self.agent
 
 
 class PlaybackTracker(Protocol):
@@ -149,7 +164,8 @@ class Spoken:
 class RealtimeListener:
     """A `RealtimeModelListener`: hears of each event of the model. It never raises and never waits."""
 
-    def __init__(self, ledger: Ledger, tracker: PlaybackTracker | None, bytes_per_ms: float) -> None:
+    def __init__(self, session: Any, ledger: Ledger, tracker: PlaybackTracker | None, bytes_per_ms: float) -> None:
+        self.session = session
         self.ledger = ledger
         self.tracker = tracker
         self.bytes_per_ms = bytes_per_ms
@@ -168,6 +184,7 @@ class RealtimeListener:
             "audio_interrupted": self.on_interrupted,
             "turn_ended": self.on_turn_ended,
             "function_call": self.on_tool_call,
+            "raw_server_event": self.on_raw,
         }
 
     async def on_event(self, event: Any) -> None:
@@ -217,6 +234,12 @@ class RealtimeListener:
         else:
             self.ledger.transcribed(item.item_id, "", at, False)
 
+    def on_raw(self, event: Any, at: float) -> None:
+        """The SDK has no event of its own for the end of what the caller says."""
+        if event.data.get("type") == "input_audio_buffer.speech_stopped":
+            self.users.add(event.data["item_id"])
+            self.ledger.transcribed(event.data["item_id"], "", at, False, ended=True)
+
     def on_transcript(self, event: Any, at: float) -> None:
         self.users.add(event.item_id)
         self.ledger.transcribed(event.item_id, event.transcript.strip(), at, True)
@@ -224,6 +247,9 @@ class RealtimeListener:
     # The agent
 
     def on_delta(self, event: Any, at: float) -> None:
+        """Text of the agent that speaks: the SDK's events do not name it."""
+        agent = getattr(getattr(self.session, "_current_agent", None), "name", None)
+        self.ledger.agent = agent or self.ledger.agent
         self.spoken.setdefault(event.item_id, Spoken())
         self.ledger.said(event.item_id, event.delta, at)
 
@@ -326,7 +352,7 @@ def attach(
     """
     background = BackgroundSession(client, session_id, producer, config_of(user_id, config))
     ledger = Ledger(background.send, f"{secrets.token_hex(4)}-")
-    listener = RealtimeListener(ledger, tracker, bytes_per_ms)
+    listener = RealtimeListener(session, ledger, tracker, bytes_per_ms)
     session.model.add_listener(listener)
     listener.follow_sending(session.model)
-    return AttachedMemory(background, listener.end)
+    return AttachedMemory(background, ledger, listener.end)

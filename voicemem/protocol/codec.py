@@ -15,6 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from voicemem.errors import InvalidFrame, Refused
 from voicemem.protocol.events import (
+    AgentEvent,
     Asr,
     Event,
     IncomingEvent,
@@ -470,7 +471,7 @@ RESERVED_RULE = (
 
 TEXT_FIELDS = {
     kind: tuple(name for name in ("text", "heard_text", "synthesised_text", "reason") if name in kind.__struct_fields__)
-    for kind in (*Event.__subclasses__(), *TurnEvent.__subclasses__())
+    for kind in (*Event.__subclasses__(), *TurnEvent.__subclasses__(), *AgentEvent.__subclasses__())
 }
 """The fields of each kind of event that hold a text."""
 

@@ -63,6 +63,13 @@ class TurnEvent(Event, kw_only=True, frozen=True):
     """The number of the turn; without it, the turn follows from the item or from what came before."""
 
 
+class AgentEvent(TurnEvent, kw_only=True, frozen=True):
+    """The field of events that say what an agent generated."""
+
+    agent: Name | None = None
+    """Which agent, of several; it goes into the metadata of the message."""
+
+
 class Asr(TurnEvent, tag="asr", frozen=True):
     """The recogniser's current text of one segment; the text "" reserves the place of a late transcript."""
 
@@ -86,7 +93,7 @@ class Asr(TurnEvent, tag="asr", frozen=True):
     """The recogniser's, from 0 to 1."""
 
 
-class LlmDelta(TurnEvent, tag="llm.delta", frozen=True):
+class LlmDelta(AgentEvent, tag="llm.delta", frozen=True):
     """The LLM generated more text; with `whole`, the text is all of the reply so far."""
 
     text: str
@@ -95,7 +102,7 @@ class LlmDelta(TurnEvent, tag="llm.delta", frozen=True):
     """True if `text` replaces what came before."""
 
 
-class LlmDone(TurnEvent, tag="llm.done", frozen=True):
+class LlmDone(AgentEvent, tag="llm.done", frozen=True):
     """The LLM finished; `text`, when given, is the whole reply."""
 
     text: str | None = None
@@ -106,7 +113,7 @@ class LlmCancel(TurnEvent, tag="llm.cancel", frozen=True):
     """The reply never existed: it was generated ahead, and thrown away before any of it was played."""
 
 
-class LlmError(TurnEvent, tag="llm.error", frozen=True):
+class LlmError(AgentEvent, tag="llm.error", frozen=True):
     """The LLM request failed; `text` is the failure message that was spoken."""
 
     text: str | None = None
@@ -155,7 +162,7 @@ class Resume(TurnEvent, tag="resume", frozen=True):
     """The interruption was a false alarm; playback went on."""
 
 
-class MessageEvent(TurnEvent, tag="message", frozen=True):
+class MessageEvent(AgentEvent, tag="message", frozen=True):
     """A whole message: a greeting, typed text, a silence reminder, a command, a restored one."""
 
     role: Literal["user", "assistant"]

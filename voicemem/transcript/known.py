@@ -164,7 +164,7 @@ class FoldKnown:
         if item is None or turn is None or not turn.segments:
             return None
         found = speech_index(self.state, turn).find((item, 0), None)
-        return None if found is None else KnownSegment(found.text, found.final)
+        return None if found is None else KnownSegment(found.text, found.final, found.begin, found.end_ms is not None)
 
     def reply(self, item: str | None) -> FoldReply | None:
         id = None if item is None else self.state.item_replies.get(item, self.state.counterparts.get(item))

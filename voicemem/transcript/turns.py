@@ -229,15 +229,23 @@ def user_marks(state: State, turn: Turn) -> tuple[int | None, bool, int | None, 
     finals = [one for one in said if one.final]
     typed = [one.begin for one in turn.typed or ()]
     start, is_estimate = min([*begins, *((ts, False) for ts in typed)], default=(None, False))
-    ended = max([*map(speech_end, finals), *typed], default=None)
+    ended = max([*(end for _, end in spoken_spans(state, turn)), *typed], default=None)
     return start, is_estimate, ended, max([*(one.final_ts for one in finals), *typed], default=None)
 
 
+def spoken_spans(state: State, turn: Turn) -> list[tuple[int, int]]:
+    """When the caller began to say each final, and had said it; without any, what has no words yet and was said."""
+    segments = spoken_segments(state, turn)
+    ended = [one for one in segments if one.final and one.text] or [one for one in segments if one.end_ms is not None]
+    return [(one.begin, speech_end(one)) for one in ended]
+
+
 def speech_end(segment: Segment) -> int:
-    """When the caller had said a segment that is final: by its own times, where they are known, else by the final."""
-    if segment.end_ms is None or segment.begin >= segment.final_ts:
-        return segment.final_ts
-    return max(segment.begin, min(segment.final_ts, segment.begin + segment.end_ms - (segment.start_ms or 0)))
+    """When the caller had said a segment: by its own times, where they are known, else by its newest text."""
+    newest_ts = segment.final_ts if segment.final else segment.newest_ts
+    if segment.end_ms is None or segment.begin >= newest_ts:
+        return newest_ts
+    return max(segment.begin, min(newest_ts, segment.begin + segment.end_ms - (segment.start_ms or 0)))
 
 
 def spoken_ms(text: str) -> int:
@@ -298,10 +306,13 @@ def ended_ts(state: State, reply: Reply) -> int | None:
 def heard_first(
     reply: Reply, sources: list[Source], audio_ts: int | None
 ) -> tuple[int | None, Literal["playback", "latency", "guess"]]:
-    """Return when the voice of a reply began, and what says so: it never begins before the text."""
-    stated = min((one.ts - one.value for one in first_entries(sources, "starts", "audio")), default=None)
-    if stated is not None:
-        return max(stated, reply.text_ts), "playback"
+    """Return when the voice of a reply began, and what says so; before its text only where playback says that."""
+    began = min((one.ts for one in first_entries(sources, "starts")), default=None)
+    if began is not None:
+        return began, "playback"
+    played = min((one.ts - one.value for one in first_entries(sources, "audio")), default=None)
+    if played is not None:
+        return max(played, reply.text_ts), "playback"
     if audio_ts is not None:
         return audio_ts, "latency"
     begin = min((one.ts - one.value for one in first_entries(sources, "estimated_audio")), default=None)
@@ -351,8 +362,7 @@ def reply_after(state: State, turn: Turn, replies: Sequence[ReplyMarks] | None =
 
 def waited(state: State, turn: Turn, replies: Sequence[ReplyMarks]) -> tuple[ReplyMarks | None, int]:
     """Return the first reply to the caller, and how long they waited for it; None where the marks do not tell."""
-    said = [one for one in spoken_segments(state, turn) if one.text and one.final]
-    spoken = [(one.begin, speech_end(one)) for one in said] + [(one.begin, one.begin) for one in turn.typed or ()]
+    spoken = [*spoken_spans(state, turn), *((one.begin, one.begin) for one in turn.typed or ())]
     began = min(spoken, default=(AFTER_ALL,))[0]
     pairs = zip(standing_replies(state, turn), replies, strict=True)
     heard = (

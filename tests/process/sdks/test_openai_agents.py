@@ -169,6 +169,7 @@ async def realtime_call(client: Client, tracker: Any) -> None:
     memory = openai_agents.attach(session, client, tracker=tracker, session_id="call")
     await memory.session.opening
     hear = model.emit
+    await hear(said.RealtimeModelRawServerEvent(data={"type": "input_audio_buffer.speech_stopped", "item_id": "u1"}))
     await hear(said.RealtimeModelItemUpdatedEvent(item=user_item("u1")))
     for delta in ("In Oslo it rains ", "until the evening."):
         await hear(said.RealtimeModelTranscriptDeltaEvent(item_id="a1", delta=delta, response_id="r1"))
@@ -196,6 +197,9 @@ async def test_a_realtime_reply_ends_where_the_player_was(app: App) -> None:
     assert [messages[0]["content"], messages[2]["content"]] == ["The weather?", "Thanks."]
     assert messages[1]["content"] == "In Oslo it rains "
     assert messages[1]["metadata"]["original"] == WEATHER
+    assert messages[1]["metadata"]["agent"] == "bot"
+    turns = await RestClient(app).ok("GET", "/v1/sessions/call/turns")
+    assert turns["turns"][0]["reply_after_by"] == "marks"
 
 
 async def test_without_a_tracker_a_cut_is_a_cut(app: App) -> None:
@@ -287,8 +291,8 @@ async def test_a_reply_that_a_guardrail_stopped_can_be_taken_back(app: App) -> N
 
 
 async def test_a_hand_over_is_in_the_history(app: App) -> None:
-    """The second agent's reply follows the call that handed over to it."""
-    second, _ = bot([assistant_message("This is Anna.")])
+    """The second agent's reply follows the call that handed over to it, and names it; the next run does not say."""
+    second, _ = bot([assistant_message("This is Anna.")], [assistant_message("I am.")])
     second.name = "anna"
     agent, _ = bot([function_call("transfer_to_anna", "{}", "call-1")])
     agent.handoffs.append(second)
@@ -297,6 +301,9 @@ async def test_a_hand_over_is_in_the_history(app: App) -> None:
         await memory.session.opening
         assert await ask(agent, "Anna, please.", memory) == "This is Anna."
         items = contents(await memory.get_items())
+        await ask(second, "Are you?", memory)
         await memory.aclose()
     assert [kind for kind, _ in items] == ["user", "function_call", "function_call_output", "assistant"]
     assert items[-1] == ("assistant", "This is Anna.")
+    agents = [one["metadata"].get("agent") for one in await RestClient(app).contents("call")]
+    assert agents == [None, "anna", None, None]

@@ -81,7 +81,7 @@ def read_event(row: PlainRow, before: Sequence[Event]) -> Event:
     ts = fields.get("ts", row.received_ms)
     if not stated and fields["type"] == "interrupt":
         ts = newest_stated(before, row.producer, row.received_ms)
-    metadata = fields.get("metadata", {})
+    metadata = fields.get("metadata", {}) | ({"agent": fields["agent"]} if "agent" in fields else {})
     return Event(row.position, row.producer, fields["type"], ts, stated, fields, metadata=metadata)
 
 

@@ -18,10 +18,12 @@ from voicemem.dialects.openai_realtime import KINDS, RENAMED, reduce
 from voicemem.protocol.events import FrameEvent
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import CLOSED, DecodedRow
+from voicemem.transcript.turns import reply_after
 
 CALLS = [one for one in RECORDINGS if one.dialect == "openai-realtime"]
 NOT_OF_OPENAI = {"response.audio_timestamp.delta"}
 """Azure Voice Live's."""
+DELTA = "response.output_audio_transcript.delta"
 BETA, TRANSLATED, AZURE = "beta_names_and_word_times", "translation_session", "azure_voice_live"
 
 
@@ -273,3 +275,48 @@ def test_notes_stay_small_however_long_the_call() -> None:
     assert evidence is not None
     assert evidence.totals is not None
     assert evidence.totals.highest == 6_000
+
+
+def waits(*frames: tuple[int, JsonObject]) -> list[tuple[float | None, str | None]]:
+    """How long the caller waited in each turn after these frames, and what that is known by."""
+    rows = []
+    for position, (ts, frame) in enumerate(frames, 1):
+        reduced = reduce(frame)
+        if reduced is not None:
+            event = FrameEvent(dialect="openai-realtime", frame=reduced.content, ts=ts, id=reduced.id)
+            rows.append(DecodedRow(position, ts, event, "main"))
+    state = fold_rows(rows)
+    return [reply_after(state, state.turns[number])[:] for number in state.turn_numbers]
+
+
+def test_the_caller_waits_from_the_end_of_their_speech_however_late_its_words_come() -> None:
+    """`speech_stopped` says when that was, else `committed`: before the words, with them after the reply, without."""
+    item = {"item_id": "u1"}
+    began = (1_000, {"type": "input_audio_buffer.speech_started", **item, "audio_start_ms": 0})
+    stopped = (3_000, {"type": "input_audio_buffer.speech_stopped", **item, "audio_end_ms": 2_000})
+    committed = (3_040, {"type": "input_audio_buffer.committed", **item})
+    kind = "conversation.item.input_audio_transcription"
+    words = (4_500, {"type": f"{kind}.completed", **item, "transcript": "Is it open?"})
+    failed = (4_500, {"type": f"{kind}.failed", **item, "error": {}})
+    noise = (4_500, {"type": f"{kind}.completed", **item, "transcript": " "})
+    audio = (3_700, {"type": "response.output_audio.delta", "item_id": "a1", "response_id": "r1", "delta": "AAAA"})
+    text = {"type": DELTA, "item_id": "a1", "response_id": "r1", "delta": "Yes."}
+    reply = [audio, (3_710, text)]
+    assert waits(began, stopped, committed, *reply) == [(710, "estimate")]
+    assert waits(began, stopped, committed, *reply, words) == [(710, "estimate")]
+    assert waits(began, stopped, committed, *reply, failed) == [(710, "estimate")]
+    assert waits(began, stopped, committed, *reply, noise) == [(None, None)]
+    assert waits(began, committed, *reply, words) == [(670, "estimate")]
+    assert waits(committed, *reply, words) == [(670, "estimate")]
+    assert waits(began, *reply, words) == [(None, None)]
+
+
+def test_over_webrtc_the_server_says_when_the_voice_began() -> None:
+    """`output_audio_buffer.started` comes before the first text."""
+    call = [
+        (1_000, {"type": "input_audio_buffer.speech_started", "item_id": "u1"}),
+        (3_000, {"type": "input_audio_buffer.speech_stopped", "item_id": "u1"}),
+        (3_600, {"type": "output_audio_buffer.started", "response_id": "r1"}),
+        (3_650, {"type": DELTA, "item_id": "a1", "response_id": "r1", "delta": "Yes."}),
+    ]
+    assert waits(*call) == [(600, "marks")]

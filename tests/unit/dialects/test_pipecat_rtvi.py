@@ -22,6 +22,7 @@ from voicemem.protocol.events import FrameEvent, LlmDelta
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import CLOSED, DecodedRow
 from voicemem.transcript.state import State
+from voicemem.transcript.turns import reply_after, turn_marks
 
 CALLS = [one for one in RECORDINGS if one.dialect == "pipecat-rtvi"]
 
@@ -296,3 +297,30 @@ def test_any_frames_in_any_order_are_folded(frames: list[JsonObject]) -> None:
     taken = well_formed(frames, reduce)
     state = fold(*taken, close=True)
     assert "frames" not in state.ignored, json.dumps(taken)
+
+
+def waited(*frames: JsonObject) -> tuple[float | None, str | None]:
+    """How long the caller waited in the first turn, and what that is known by."""
+    state = fold(*frames)
+    return reply_after(state, state.turns[1])[:]
+
+
+def test_the_caller_waits_from_the_end_of_their_speech_until_the_bot_speaks() -> None:
+    """Detection of speech goes before the end of the turn, and both before words that come later."""
+    began, ended = message("user-started-speaking"), message("user-stopped-speaking")
+    detected, voice = message("vad-user-stopped-speaking"), message("bot-started-speaking")
+    thinks, words, reply = message("bot-llm-started"), user("Is it open?"), output(1, "Yes.")
+    assert waited(began, ended, words, thinks, voice, reply) == (300, "marks")
+    assert waited(began, ended, words, thinks, reply, voice) == (400, "marks")
+    assert waited(began, detected, words, ended, thinks, voice, reply) == (400, "marks")
+    assert waited(began, detected, ended, thinks, voice, reply, words) == (300, "marks")
+    assert waited(began, words, ended, thinks, voice, reply) == (300, "marks")
+    assert waited(began, detected, began, detected, words, thinks, voice, reply) == (300, "marks")
+
+
+def test_each_reply_begins_when_the_bot_begins_to_speak_it() -> None:
+    """A voice whose text has not come is of the next reply, and of no other."""
+    voice, stops, thinks = (message(f"bot-{name}") for name in ("started-speaking", "stopped-speaking", "llm-started"))
+    call = [thinks, voice, output(1, "Hello."), stops, user("Hi"), thinks, voice, output(2, "Yes?")]
+    state = fold(*call)
+    assert [turn_marks(state, state.turns[number]).heard_first for number in (0, 1)] == [1_000_200, 1_000_700]

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.transcripts import messages_after
+from tests.support.transcripts import folded, messages_after
 from voicemem.integrations.ledger import MAX_REPLIES, Ledger
 from voicemem.integrations.spoken_text import MAX_CHARS
 from voicemem.protocol.codec import DecodedEvent, decode_event
 from voicemem.protocol.types import JsonObject
+from voicemem.transcript.turns import reply_after, turn_marks
 
 FIRST, SECOND = "Why did the scarecrow win an award? ", "Because he was outstanding in his field!"
 TEXT = FIRST + SECOND
@@ -376,3 +377,56 @@ def test_whatever_is_reported_every_event_is_taken(actions: list[tuple[Any, ...]
     for one in messages_after(*events):
         original = one["metadata"].get("original", one["content"])
         assert " ".join(original.split()).startswith(" ".join(one["content"].split()))
+
+
+@pytest.mark.parametrize(
+    ("partials", "final", "stopped"),
+    [((1000, 1500), 2600, 1900), ((), 2600, 1900), ((1000,), 1800, 1700), ((1950,), 2600, 1900)],
+)
+def test_the_end_of_the_callers_speech_counts_whenever_its_words_come(
+    partials: tuple[int, ...], final: int, stopped: int
+) -> None:
+    """The words may have partials or none, and be final before a detector says that the caller has stopped."""
+    for is_final_first in (False, True):
+        events: list[JsonObject] = []
+        ledger = Ledger(events.append)
+        for at in partials:
+            ledger.user_said("Is it", at, final=False)
+        ledger.user_spoke(None)
+        if is_final_first:
+            ledger.user_said("Is it open?", final, final=True)
+        ledger.user_spoke(stopped)
+        if not is_final_first:
+            ledger.user_said("Is it open?", final, final=True)
+        ledger.user_turn_ended()
+        ledger.said("r1", "Yes.", 2700)
+        ledger.said_all("r1", 2700)
+        ledger.played("r1", 0, 2900)
+        state = folded(*events)
+        assert reply_after(state, state.turns[1])[:] == (2900 - stopped, "marks")
+        assert [one["content"] for one in messages_after(*events)] == ["Is it open?", "Yes."]
+
+
+def test_words_after_a_pause_are_timed_by_themselves() -> None:
+    """The caller has spoken again since: what was said then has no end yet."""
+    events: list[JsonObject] = []
+    ledger = Ledger(events.append)
+    ledger.user_said("Is it", 1000, final=True)
+    ledger.user_spoke(900)
+    ledger.user_spoke(None)
+    ledger.user_said("open?", 2000, final=True)
+    assert [one.get("end_ms") for one in events if one["segment"]] == [None]
+    state = folded(*events)
+    assert turn_marks(state, state.turns[1]).user_ended == 2000
+
+
+def test_each_reply_names_its_agent_once(call: Call) -> None:
+    """The agent that speaks then; a text that no LLM made has one, too."""
+    call.ledger.agent = "triage"
+    call.ledger.said("r1", "One moment, ", 200)
+    call.ledger.said("r1", "please.", 250)
+    call.ledger.said_all("r1", 250)
+    call.ledger.agent = "billing"
+    call.ledger.announced("r2", "Billing here.", 300)
+    assert [one.get("agent") for one in call.events if one.get("agent")] == ["triage", "billing"]
+    assert [one["metadata"].get("agent") for one in messages_after(*call.events)] == [None, "triage", "billing"]

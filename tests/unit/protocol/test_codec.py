@@ -115,7 +115,7 @@ def test_a_damaged_row_is_not_an_event(row: bytes) -> None:
             "no field `is_final` (did you mean `final`?); known:",
         ),
         ({"type": "asr", "text": "a", "turn": 1}, "There is no field `turn` (did you mean `turn_id`?); known:"),
-        ({"type": "llm.done", "content": "a"}, "no field `content`; known: `id`, `item`, `metadata`,"),
+        ({"type": "llm.done", "content": "a"}, "no field `content`; known: `agent`, `id`, `item`,"),
         ({"type": "interrupt", "heard": "a"}, "no field `heard`; known: `audio_end_ms`, `cause`, `estimated`,"),
         (
             {"type": "session.update", "session": {}},

@@ -446,11 +446,10 @@ def agent_item(frame: JsonObject, text: str, known: Known) -> Iterator[MadeEvent
     item = item_of("~p", frame["index"], known, frame["conversation_id"]) if live is None else live
     reply = known.reply(item)
     agent = frame.get("agent_metadata", {}).get("agent_id")
-    metadata = None if agent is None else {"agent": agent}
     if reply is None:
-        yield LlmDone(item=item, text=original, turn_id=turn_of_answer(item, known), metadata=metadata)
-    elif metadata is not None:  # the times of a live one are finer than the webhook's
-        yield LlmDone(item=item, metadata=metadata, ts=reply.begun)
+        yield LlmDone(item=item, text=original, turn_id=turn_of_answer(item, known), agent=agent)
+    elif agent is not None:  # the times of a live one are finer than the webhook's
+        yield LlmDone(item=item, agent=agent, ts=reply.begun)
     heard = without_ellipsis(text, original)
     if frame.get("interrupted") and heard != original:
         ended = None if reply is None else reply.ended

@@ -326,10 +326,9 @@ def heard_whole(reply: KnownReply, spoken: int) -> Iterator[MadeEvent]:
 def generated(
     item: str, full: str, response: Response | None, turn: int, ts: int | None, agent: str | None = None
 ) -> MadeEvent:
-    metadata = None if agent is None else {"agent": agent}
     if response is None or response.get("complete"):
-        return LlmDone(item=item, text=full, turn_id=turn, ts=ts, metadata=metadata)
-    return LlmDelta(item=item, text=full, whole=True, turn_id=turn, ts=ts, metadata=metadata)
+        return LlmDone(item=item, text=full, turn_id=turn, ts=ts, agent=agent)
+    return LlmDelta(item=item, text=full, whole=True, turn_id=turn, ts=ts, agent=agent)
 
 
 def heard(element: JsonObject, item: str, text: str, full: str, reply: KnownReply | None) -> Iterator[MadeEvent]:

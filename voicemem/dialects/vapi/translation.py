@@ -391,8 +391,7 @@ def bot_message(message: JsonObject, stamp: int | None, flow: Flow) -> list[Made
     now = message_note(item, message, stamp) | {"spoken": len(text)}
     if reply is None or reply.text != full:
         agent = message.get("assistantName")
-        metadata = None if agent is None else {"agent": agent}
-        events.append(LlmDone(item=item, text=full, turn_id=turn, ts=message.get("time"), metadata=metadata))
+        events.append(LlmDone(item=item, text=full, turn_id=turn, ts=message.get("time"), agent=agent))
     keep_message("bots", now, known)
     events += heard(now, before, full, reply is not None and reply.cut != "no", known)
     return [*events, *swallowed("bots", message, known)]

@@ -243,7 +243,7 @@ class AdkSession(Conversation):
             return
         if text:
             item = self.growing.pop(agent, "") or self.new_item()
-            self.replied(text, item)
+            self.replied(text, item, event.author)
             self.texts[item] = text
         self.on_tools(event.content)
 

@@ -85,7 +85,7 @@ class ThreadMemory(Conversation):
                 self.user_said(text, item)
         elif message.type == "ai":
             if text and "replies" in self.kinds:
-                self.replied(text, item)
+                self.replied(text, item, message.name)
             for call in message.tool_calls if "tools" in self.kinds else ():
                 self.tool_called(call["id"], call["name"], call["args"])
         elif message.type == "tool" and "tools" in self.kinds:

@@ -50,4 +50,4 @@ def attach(
     remembering = Remembering(background, lambda: session.history.items) if context else None
     call = LiveKitCall(session, background.send, f"{secrets.token_hex(4)}-", remembering)
     call.listen()
-    return AttachedMemory(background, call.end)
+    return AttachedMemory(background, call.ledger, call.end)

@@ -21,6 +21,8 @@ from voicemem.protocol.types import JsonObject
 
 LOG = logging.getLogger("voicemem.integrations")
 NODES = ("on_user_turn_completed", "llm_node", "tts_node", "realtime_audio_output_node", "transcription_node")
+UNNAMED = "default_agent"
+"""The id of an agent whose program gave it none, and no class of its own."""
 P = ParamSpec("P")
 
 
@@ -50,6 +52,8 @@ class LiveKitCall:
         self.ledger = Ledger(send, prefix)
         self.nodes = Nodes(self.ledger, remembering, self.missed)
         self.agents: WeakSet[Any] = WeakSet()
+        self.agent: Any = None
+        """The agent that speaks."""
         self.has_spoken = False
         """True if the caller's turn has a transcript; a turn without one was typed."""
         self.misses: set[str] = set()
@@ -59,6 +63,7 @@ class LiveKitCall:
         for name in ("say", "generate_reply"):
             self.nodes.wrap(self.session, name)
         for name, callback in {
+            "user_state_changed": self.on_user_state,
             "user_input_transcribed": self.on_transcript,
             "conversation_item_added": self.on_item,
             "function_tools_executed": self.on_tools,
@@ -79,6 +84,9 @@ class LiveKitCall:
                 self.agents.add(agent)
                 for name in NODES:
                     self.nodes.wrap(agent, name)
+            if agent is not self.agent:
+                self.agent, id = agent, getattr(agent, "id", None)
+                self.ledger.agent = None if id == UNNAMED else id
         self.nodes.playback.watch(self.session.output.audio)
 
     def missed(self, where: str, error: Exception) -> None:
@@ -90,6 +98,12 @@ class LiveKitCall:
         self.ledger.end(now_ms(), reason)
 
     # Events of the session
+
+    @handler
+    def on_user_state(self, event: Any) -> None:
+        """The event's time is that of the caller's last speech."""
+        if "speaking" in (event.old_state, event.new_state):
+            self.ledger.user_spoke(None if event.new_state == "speaking" else event.created_at * 1000)
 
     @handler
     def on_transcript(self, event: Any) -> None:

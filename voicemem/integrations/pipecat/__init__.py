@@ -59,7 +59,7 @@ def attach(
         remembering = Remembering(background, listener)
         for llm in llm_services(worker.pipeline):
             llm.add_event_handler("on_before_process_frame", remembering.before)
-    return AttachedMemory(background, lambda reason: listener.end(reason=reason))
+    return AttachedMemory(background, listener.ledger, lambda reason: listener.end(reason=reason))
 
 
 def observer(send: Callable[[JsonObject], object], *, client_buffer_ms: float = 0.0) -> BaseObserver:

@@ -46,6 +46,10 @@ class Caller:
             language = None if frame.language is None else str(frame.language)
             self.ledger.user_said(frame.text, at, final=final, user=frame.user_id or None, language=language)
 
+    def stopped(self, frame: Any, at: float) -> None:
+        """The caller stopped speaking, and has been silent for a while."""
+        self.ledger.user_spoke(at - 1000.0 * getattr(frame, "stop_secs", 0.0))
+
     def transcribed(self, pushed: Any, at: float) -> None:
         """A final is new, or a program has edited it: in place, or in a new frame for those that it was given."""
         frame = pushed.frame

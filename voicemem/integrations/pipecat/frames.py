@@ -77,6 +77,8 @@ class FrameListener:
             frames.StartFrame: self.on_start,
             frames.TranscriptionFrame: self.caller.transcribed,
             frames.InterimTranscriptionFrame: at_first_push(self.caller.said),
+            frames.VADUserStartedSpeakingFrame: at_first_push(lambda frame, at: self.ledger.user_spoke(None)),
+            frames.VADUserStoppedSpeakingFrame: at_first_push(self.caller.stopped),
             frames.LLMMessagesAppendFrame: at_first_push(self.on_messages),
             frames.LLMFullResponseStartFrame: self.on_response_start,
             frames.LLMTextFrame: at_first_push(self.on_llm_text),

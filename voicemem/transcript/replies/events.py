@@ -35,7 +35,8 @@ def fold_delta(state: State, event: events.LlmDelta, ts: int) -> Turn | None:
     if reply is None:
         return None
     generation = reply.generation
-    if reply.shown and ts >= reply.begin and generation.ended_ts is None and not (event.whole or event.metadata):
+    is_plain = not (event.whole or event.metadata or event.agent)
+    if is_plain and reply.shown and ts >= reply.begin and generation.ended_ts is None:
         generation.deltas.add(ts, event.text)
         if event.ts is not None and not reply.states_time:
             reply.states_time = True
@@ -105,8 +106,9 @@ def grow(
             show(state, reply)
         elif reply.generation.complete:
             state.touch(reply)
-    if event.metadata and with_metadata:
-        reply.metadata = merge_metadata(reply.metadata, state.position, event.metadata)
+    metadata = event.metadata if event.agent is None else {**(event.metadata or {}), "agent": event.agent}
+    if metadata and with_metadata:
+        reply.metadata = merge_metadata(reply.metadata, state.position, metadata)
     return state.turns[reply.turn]
 
 

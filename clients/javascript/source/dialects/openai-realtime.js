@@ -35,6 +35,7 @@ const KINDS = new Map([
       "session.created": SESSION,
       "session.updated": SESSION,
       "input_audio_buffer.speech_started": "item_id previous_item_id",
+      "input_audio_buffer.speech_stopped": "item_id previous_item_id",
       "input_audio_buffer.committed": "item_id previous_item_id",
       "conversation.item.added": ITEM_FRAME,
       "conversation.item.done": ITEM_FRAME,
@@ -59,7 +60,7 @@ const KINDS = new Map([
       "output_audio_buffer.cleared": "response_id",
     },
     `conversation.created conversation.item.deleted conversation.item.input_audio_transcription.segment error
-     input_audio_buffer.cleared input_audio_buffer.speech_stopped session.output_audio.delta
+     input_audio_buffer.cleared session.output_audio.delta
      input_audio_buffer.timeout_triggered mcp_list_tools.completed mcp_list_tools.failed mcp_list_tools.in_progress
      rate_limits.updated response.content_part.added response.content_part.done response.function_call_arguments.delta
      response.function_call_arguments.done response.mcp_call.completed response.mcp_call.failed

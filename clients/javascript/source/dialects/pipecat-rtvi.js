@@ -21,6 +21,8 @@ const KINDS = new Map([
       "user-transcription": INPUT,
       "bot-ready": "",
       "user-started-speaking": "",
+      "user-stopped-speaking": "",
+      "vad-user-stopped-speaking": "",
       "bot-llm-started": "",
       "bot-llm-stopped": "",
       "bot-output": OUTPUT,
@@ -33,8 +35,8 @@ const KINDS = new Map([
       "llm-function-call-stopped": RESULT,
     },
     `bot-llm-text bot-llm-marker bot-tts-text bot-tts-audio bot-tts-started bot-tts-stopped
-     user-llm-text stt-raw-text llm-raw-text tts-raw-text user-stopped-speaking
-     vad-user-started-speaking vad-user-stopped-speaking user-mute-started user-mute-stopped metrics server-message
+     user-llm-text stt-raw-text llm-raw-text tts-raw-text
+     vad-user-started-speaking user-mute-started user-mute-stopped metrics server-message
      server-response error-response error system-log user-audio-level bot-audio-level ui-command ui-job-group
      llm-function-call-started llm-search-response bot-llm-search-response config config-available
      config-error action-response actions-available storage-item-stored bot-output-progress`,

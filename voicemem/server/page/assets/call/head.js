@@ -54,6 +54,7 @@ function factsOf(call, figures) {
   const unanswered = figures.tools - figures.answered;
   return [
     user ? fact("user", link(`/calls?user=${encodeURIComponent(user)}`, user)) : null,
+    call.outcome === null ? null : fact("outcome", h("bdi", null, call.outcome)),
     fact("started", full(started)),
     fact("length", length(figures.length)),
     fact("turns", figures.turns.toLocaleString("en")),

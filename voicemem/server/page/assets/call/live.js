@@ -41,8 +41,14 @@ export function openCall(session) {
     /** this page has asked for it */
     erasing: false,
     lastEvent: 0,
+    /** @type {string | null} that of the analysis */
+    outcome: null,
     /** @returns {Message[]} */
     list: () => call.keys.map((key) => /** @type {Message} */ (call.messages.get(key))),
+    changed() {
+      change.state = true;
+      soon();
+    },
     listen(/** @type {(change: Change) => void} */ listener) {
       listeners.add(listener);
       return () => listeners.delete(listener);
@@ -124,6 +130,17 @@ export function openCall(session) {
     onBack: connection("open"),
   });
   return call;
+}
+
+/** What was found out about a call, where anything is asked; its outcome is in the head. @param {Call} call */
+export async function readAnalysis(call) {
+  if (!call.session.config?.memory?.extract?.schema) return null;
+  const answer = await get(`/v1/sessions/${encodeURIComponent(call.id)}/analysis`).catch(() => null);
+  if (answer && answer.outcome !== call.outcome) {
+    call.outcome = answer.outcome;
+    call.changed();
+  }
+  return answer;
 }
 
 /**

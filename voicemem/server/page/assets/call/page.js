@@ -5,7 +5,7 @@ import { h, replace } from "../base/dom.js";
 import { go, link } from "../base/routes.js";
 import { figuresOf } from "./figures.js";
 import { head } from "./head.js";
-import { openCall } from "./live.js";
+import { openCall, readAnalysis } from "./live.js";
 import { callTimeline } from "./call_timeline.js";
 import { compactHead } from "./compact.js";
 import { player } from "./player.js";
@@ -78,6 +78,7 @@ async function begin(container, route, shell, page, close) {
     document.title = `${live ? "● " : ""}${route.id} · voicemem`;
   };
   draw();
+  if (tab !== "conversation") readAnalysis(call); // whose panel does it
   page.closers.push(onChange(call, draw, () => {
     close();
     document.title = "voicemem";

@@ -1,7 +1,7 @@
 // @ts-check
 /** The panel of what was found out about a call: each value, with the words that show it. */
-import { get } from "../base/api.js";
 import { h, replace } from "../base/dom.js";
+import { readAnalysis } from "../call/live.js";
 
 /** @type {Record<string, string>} */
 const STATES = { waiting: "The analysis has not started yet.", running: "The analysis is in progress.", failing: "The analysis failed and will be tried again.", out_of_budget: "Today’s token budget is used up: the analysis continues tomorrow." };
@@ -19,8 +19,7 @@ export function analysisPanel(container, call, go) {
   let timer = 0;
   const refresh = async () => {
     clearTimeout(timer);
-    if (!call.session.config?.memory?.extract?.schema) return;
-    const answer = await get(`/v1/sessions/${encodeURIComponent(call.id)}/analysis`).catch(() => null);
+    const answer = await readAnalysis(call);
     if (closed || !answer) return;
     if (answer.state === null && !Object.keys(answer.values).length) return panel.remove();
     if (!panel.isConnected) container.querySelector(".panel")?.before(panel);
