@@ -198,7 +198,7 @@ async def test_a_realtime_reply_ends_where_the_player_was(app: App) -> None:
     assert messages[1]["content"] == "In Oslo it rains "
     assert messages[1]["metadata"]["original"] == WEATHER
     assert messages[1]["metadata"]["agent"] == "bot"
-    turns = await RestClient(app).ok("GET", "/v1/sessions/call/turns")
+    turns = (await RestClient(app).get("/v1/sessions/call/turns")).json
     assert turns["turns"][0]["reply_after_by"] == "marks"
 
 
