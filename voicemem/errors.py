@@ -175,7 +175,7 @@ class RateLimited(Refused):
 
 
 class QuotaExceeded(Refused):
-    """A project has used up a quota; `retry_after_s` is None where nobody knows when it is free again."""
+    """A project has used up a quota; `retry_after_s` is None where it is not known when it is free again."""
 
     def __init__(self, quota: str, detail: str, retry_after_s: float | None = None) -> None:
         super().__init__("quota_exceeded", detail)

@@ -203,7 +203,7 @@ def end_in_word(text: str, start: int) -> int:
     """Return the end of numerals that are only a part of a word, as in 什么, 一个, 千万别; `start` where they may be
     a number.
 
-    They say one digit at most, and the word goes on behind them.
+    They say one digit at most, and the word continues behind them.
     """
     end, digits = start, 0
     while end < min(len(text), start + MOST_IN_WORD) and NUMERIC_CHARACTERS[ord(text[end])] == NUMERIC:

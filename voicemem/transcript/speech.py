@@ -63,7 +63,7 @@ class SpeechIndex:
     def find(self, key: SegmentKey, user: str | None) -> Segment | None:
         """The segment that an event of this key and user is about: the user's, or one that is no user's yet.
 
-        An event without a user continues the newest, whoever spoke.
+        An event without a user continues the newest, of any speaker.
         """
         known = self.open if key == (None, None) else self.by_key.get(key)
         if not known:

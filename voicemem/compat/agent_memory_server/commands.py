@@ -141,7 +141,7 @@ def line_of(*key: Any) -> str:
 @click.option(
     "--state",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="A file that notes what was taken over, so that the next run goes on from there.",
+    help="A file that notes what was taken over, so that the next run continues from there.",
 )
 def import_ams(
     source: str, server: Server, source_key: str | None, namespace: str | None, user_id: str | None, state: Path | None

@@ -45,7 +45,7 @@ from voicemem.transcript.turns import ToolMarks, TurnMarks
 ROUTES = Routes()
 KEPT_ETAGS = 500
 FEW = 4
-"""Messages that are encoded at once, whoever waits."""
+"""So few messages are encoded at once, even while others wait."""
 
 
 class HistoryQuery(Struct, frozen=True, forbid_unknown_fields=True):

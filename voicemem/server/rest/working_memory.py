@@ -205,7 +205,7 @@ async def list_working_memory_tools(request: web.Request) -> web.StreamResponse:
 
 @ROUTES.add(f"POST {PATH}/tools", "ingest", ToolMessage, ChatToolCall, READ_CODES)
 async def call_working_memory_tool(request: web.Request) -> web.StreamResponse:
-    """Execute a tool call on the document, and answer it. The LLM is told of its errors in the answer."""
+    """Execute a tool call on the document, and answer it. Errors of the LLM are in the answer."""
     owner = await owner_of(request)
     tool_call = await read_struct(request, ChatToolCall)
     if tool_call.function.name == GET_TOOL:

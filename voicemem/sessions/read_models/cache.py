@@ -133,7 +133,7 @@ class ReadModelCache:
                 return None
             try:
                 read_model.refresh()
-            except Exception:  # whoever gets it in full meets the same, and it is quarantined then
+            except Exception:  # a full read fails too, and quarantines it
                 return None
             self.charge(stream.key, read_model)
         self.keep(stream.key, stream.project)

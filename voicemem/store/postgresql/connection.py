@@ -200,7 +200,7 @@ class PostgresqlConnection:
     def send(self, query: str, values: dict[str, Any], before: bytes = b"") -> psycopg.Cursor[Row]:
         statement = to_postgresql(query)
         cursor = self.raw.execute(before + statement.text, statement.values(values), binary=True)
-        if self.wait_was_cut:  # somebody cancelled it: what became of the commit is asked on another connection
+        if self.wait_was_cut:  # it was cancelled: whether it committed is asked on another connection
             self.raw.close()
             raise psycopg.OperationalError("a commit did not wait for its standby")
         return cursor

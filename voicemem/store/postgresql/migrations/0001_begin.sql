@@ -9,7 +9,7 @@ create table meta (
     value bytea not null
 );
 
--- The connections of each node that write. A transaction holds the row of its connection, so whoever raises `fencing_token` waits
+-- The connections of each node that write. A transaction holds the row of its connection, so raising `fencing_token` waits
 -- for the transaction that may still run there, and keeps out one whose bytes are still on their way.
 create table lanes (
     token bytea not null,

@@ -48,7 +48,7 @@ create index streams_restored on streams (project, kind, restored_ms, key) where
 create index streams_restored_by_key_id on streams (key_id, restored_ms, key)
 where restored_ms is not null and key_id is not null;
 -- Sessions by the ids that clients of agent-memory-server's have for them; lists of these are in order. A configuration
--- that is damaged has none, and stops nobody.
+-- that is damaged has none, and stops no one.
 create index streams_by_client_id on streams (
     project, kind,
     case when json_valid(cast(config as text))
@@ -231,7 +231,7 @@ create table keys (
 
 -- Apps of Agora's whose tokens are accepted. `certificate` signs; `old_certificate` is the one before the last rotation.
 -- `scopes` are joined by commas. The row of an app that was removed stays without certificates: as with a revoked key, the
--- service goes on requiring keys.
+-- service continues to require keys.
 create table agora_apps (
     app_id text primary key,
     project text not null,
@@ -251,7 +251,7 @@ create table quarantined (
 ) strict;
 
 -- What the slim list of sessions shows besides their rows, so that it reads no configuration: what is repeated from that,
--- in bounds, and `figures` (JSON) of the memory at `position`, which are null until somebody has made them.
+-- in bounds, and `figures` (JSON) of the memory at `position`, which are null until they are made.
 create table overviews (
     stream integer primary key,
     name text,

@@ -3,7 +3,7 @@
 import { h } from "./dom.js";
 
 /**
- * Ask before an action; true when it was done. An error of the action is told in the dialog, which stays. With `typed`,
+ * Ask before an action; true when it was done. An error of the action is shown in the dialog, which stays. With `typed`,
  * that must be typed first.
  * @param {{title: string, words?: any, action: string, danger?: boolean, typed?: string, run: (form: FormData) => Promise<any>}} question
  * @returns {Promise<boolean>}
@@ -46,7 +46,7 @@ export function ask({ title, words, action, danger = false, typed, run }) {
 /** Show something that is shown only once. @param {string} title @param {...any} words */
 export function tell(title, ...words) {
   const close = h("button", { class: "btn main", type: "button", autofocus: true }, "Done");
-  const dialog = h("dialog", { class: "ask", "aria-labelledby": "told" }, h("h2", { id: "told" }, title), ...words, h("p", { class: "acts" }, close));
+  const dialog = h("dialog", { class: "ask", "aria-labelledby": "dialog-title" }, h("h2", { id: "dialog-title" }, title), ...words, h("p", { class: "acts" }, close));
   close.addEventListener("click", () => dialog.close());
   dialog.addEventListener("close", () => dialog.remove());
   document.body.append(dialog);

@@ -37,7 +37,7 @@ export function route({ pathname, search }) {
 /** The address of a page of this project. @param {string} path such as `/calls` */
 export const address = (path) => `${base()}${path}`;
 
-/** Show another page. @param {string} path @param {any} [state] what that page is told, once */
+/** Show another page. @param {string} path @param {any} [state] what that page gets, once */
 export function go(path, state = null) {
   history.pushState(state, "", address(path));
   window.dispatchEvent(new Event("moved"));

@@ -10,7 +10,7 @@ const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 5_000;
 
 /**
- * Follow a path for as long as the page is visible. `handlers.reset` is called before everything is told again.
+ * Follow a path for as long as the page is visible. `handlers.reset` is called before everything is sent again.
  * @param {string} path @param {Record<string, any>} params
  * @param {Record<string, (data: any) => void>} handlers by the name of the event
  * @param {{onLost?: () => void, onBack?: () => void}} [notices]
@@ -66,11 +66,11 @@ async function read(address, stop, handlers, begun) {
     if (!answer.ok || !answer.body || !isStream) throw await problemOf(answer);
     handlers.reset?.(null);
     begun();
-    const told = { over: false };
+    const stream = { over: false };
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     const take = parser((name, data) => {
       handlers[name]?.(data);
-      if (name === "end" && !address.includes("/v1/events")) told.over = true;
+      if (name === "end" && !address.includes("/v1/events")) stream.over = true;
     });
     for (let part = await reader.read(); !part.done; part = await reader.read()) {
       clearTimeout(silence);
@@ -78,7 +78,7 @@ async function read(address, stop, handlers, begun) {
       take(part.value);
       if (stop.signal.aborted) break;
     }
-    return told.over;
+    return stream.over;
   } finally {
     clearTimeout(silence);
   }

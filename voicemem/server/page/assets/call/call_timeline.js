@@ -1,5 +1,5 @@
 // @ts-check
-/** The timeline of a call: caller above the line, agent below, what nobody heard hatched, cuts as strokes, tools as a line. */
+/** The timeline of a call: caller above the line, agent below, what was not heard hatched, cuts as strokes, tools as a line. */
 import { h, replace, s } from "../base/dom.js";
 import { length } from "../base/times.js";
 

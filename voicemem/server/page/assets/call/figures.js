@@ -28,7 +28,7 @@ export function figuresOf(turns, messages) {
   };
 }
 
-/** The characters that the LLM generated and nobody heard. */
+/** The characters that the LLM generated and that were not heard. */
 function unheardCharacters(/** @type {import("./words.js").Message[]} */ messages) {
   const cut = messages.filter(({ role, metadata = {} }) => role === "assistant" && metadata.interrupted);
   return cut.reduce((sum, { content, metadata }) => sum + Math.max(0, (metadata?.original ?? content).length - content.length), 0);

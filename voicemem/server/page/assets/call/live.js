@@ -1,5 +1,5 @@
 // @ts-check
-/** What the page knows of one call, kept up to date by one tail, and told in one piece before each frame. */
+/** What the page knows of one call, kept up to date by one tail, and passed on in one piece before each frame. */
 import { get } from "../base/api.js";
 import { follow } from "../base/tail.js";
 
@@ -63,9 +63,9 @@ export function openCall(session) {
   };
   const tell = () => {
     frame = 0;
-    const told = change;
+    const reported = change;
     change = nothing();
-    for (const listener of [...listeners]) listener(told);
+    for (const listener of [...listeners]) listener(reported);
   };
   const soon = () => {
     if (!frame) frame = requestAnimationFrame(tell);

@@ -9,7 +9,7 @@ import { partsOf } from "./words.js";
 export const SLOW_MS = 1500;
 const SPOKEN_MS = 60; // of a caller's character, where only the final text is known
 const MOST_SPOKEN_MS = 60_000;
-const GENERATED_MS = 55; // of a character that nobody heard
+const GENERATED_MS = 55; // of a character that was not heard
 const KINDS = [
   ["asr", /^(asr|stt|transcri)/],
   ["llm", /^llm/],

@@ -4,7 +4,7 @@ import { h } from "../base/dom.js";
 
 const NEAR_MS = 60_000; // between the beginning of a session and its first word
 
-/** @param {HTMLElement} container @param {import("./live.js").Call} call @param {(time: number) => void} moved told the moment that is heard */
+/** @param {HTMLElement} container @param {import("./live.js").Call} call @param {(time: number) => void} moved called with the moment that is heard */
 export function player(container, call, moved) {
   const url = call.session.config?.recording;
   if (!url) return { seek() {}, draw() {}, close() {} };

@@ -12,7 +12,7 @@ export function followCalls(asked, { changed, gone, again, lost }) {
     "/v1/sessions",
     asked,
     {
-      // What has gone meanwhile is not told: after a break the list is read again.
+      // Changes during a break are not reported: after it the list is read again.
       reset: () => (begins += 1) > 1 && again(),
       session: changed,
       gone: ({ session_id: id }) => gone(id),

@@ -1,5 +1,5 @@
 // @ts-check
-/** A call as a small picture: the caller above the line, the agent below, what nobody heard hatched, cuts as strokes. */
+/** A call as a small picture: the caller above the line, the agent below, what was not heard hatched, cuts as strokes. */
 import { s } from "../base/dom.js";
 
 const WIDTH = 170;

@@ -17,7 +17,7 @@ const KEYS = { sys: "system", sum: "in the summary", in: "unchanged", out: "left
 /**
  * @param {HTMLElement} container
  * @param {import("../call/live.js").Call} call
- * @param {(usage: any) => void} onUsage told with each answer
+ * @param {(usage: any) => void} onUsage called with each answer
  */
 export function contextPanel(container, call, onUsage) {
   const own = call.session.config?.memory?.policy;

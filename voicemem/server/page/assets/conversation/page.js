@@ -15,20 +15,20 @@ import { partsOf, speaker } from "../call/words.js";
 /** @typedef {import("../call/live.js").Change} Change */
 /** @typedef {import("../call/live.js").Call} Call */
 
-const TOLD = 600; // characters of an utterance that a screen reader is told at once
+const ANNOUNCED = 600; // characters of an utterance that a screen reader announces at once
 
 /** @param {HTMLElement} container @param {{call: Call, strip: any}} given */
 export function show(container, { call, strip }) {
   const query = new URLSearchParams(location.search);
   const view = talkList(call, finder(query.get("find")));
-  const told = h("p", { class: "sr", role: "status" });
+  const announcer = h("p", { class: "sr", role: "status" });
   const empty = h("p", { class: "soft empty", hidden: true });
   const section = h("section", { "aria-label": "Conversation" });
   const aside = h("aside", { class: "sheet" });
   container.append(h("div", { class: "two" }, section, aside));
   const side = sheet(aside, "Context");
   const steps = stepBar(section, view, { more: side.button, left: () => bar.follow(false) });
-  section.append(told, empty, view.element);
+  section.append(announcer, empty, view.element);
   const bar = followBar(section, call);
   const analysis = analysisPanel(aside, call, (turn, role) => (side.close(), steps.go(keyIn(call, turn, role))));
   const panel = contextPanel(aside, call, (usage) => {
@@ -45,7 +45,7 @@ export function show(container, { call, strip }) {
     empty.textContent = call.session.state === "running" ? "Nothing has been said yet." : "Nothing was said.";
     const isFirst = finished.size === 0;
     const news = finishedNow(call, change, finished);
-    if (news.length && !isFirst && bar.following()) told.textContent = news.map(utterance).join(" ");
+    if (news.length && !isFirst && bar.following()) announcer.textContent = news.map(utterance).join(" ");
     if (call.connection !== "loading" && (news.length || changesContext(call, change, asked))) panel.refresh();
     if (change.state || change.fresh) analysis.refresh();
     askTools(view, change, asked);
@@ -144,5 +144,5 @@ function askTools(/** @type {any} */ view, /** @type {Change} */ change, /** @ty
 /** A whole utterance, as a screen reader tells it. */
 function utterance(/** @type {any} */ message) {
   const { heard, unheard } = partsOf(message);
-  return `${speaker(message)}: ${heard.slice(0, TOLD)}${unheard ? " (cut off)" : ""}`;
+  return `${speaker(message)}: ${heard.slice(0, ANNOUNCED)}${unheard ? " (cut off)" : ""}`;
 }

@@ -59,8 +59,8 @@ async function load(page, parts, before) {
   if (ends) page.endpoints = ends.webhooks;
   if (sent instanceof Error) return replace(parts.message, h("span", { class: "bad" }, sent.message));
   const chosen = page.endpoints.find((/** @type {any} */ one) => one.id === page.id);
-  const told = sent.deliveries.filter((/** @type {any} */ one) => !page.id || !one.webhook || one.webhook.id === page.id).map((/** @type {any} */ one) => (one.webhook ? one : { ...one, webhook: chosen ?? { id: page.id, description: page.id, enabled: true } }));
-  page.deliveries = before ? [...page.deliveries, ...told] : told;
+  const shown = sent.deliveries.filter((/** @type {any} */ one) => !page.id || !one.webhook || one.webhook.id === page.id).map((/** @type {any} */ one) => (one.webhook ? one : { ...one, webhook: chosen ?? { id: page.id, description: page.id, enabled: true } }));
+  page.deliveries = before ? [...page.deliveries, ...shown] : shown;
   page.next = sent.next_before;
   draw(page, parts, chosen);
 }
