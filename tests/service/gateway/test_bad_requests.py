@@ -20,6 +20,7 @@ LONG = "x" * 10_000
 BOOK = {"type": "function", "function": {"name": "book", "parameters": {}}}
 
 
+@pytest.mark.long
 async def test_requests_of_ten_thousand_messages(serve: Serve) -> None:
     """A past, the same again, and one that contradicts it: the last words are taken, in time that its size explains."""
     past: Any = [says(USER if place % 2 else ASSISTANT, f"Words {place // 3}.") for place in range(10_000)]

@@ -54,7 +54,9 @@ class Segment:
         place, names = self, list[str]()
         for part in path.split("/"):
             if not part.startswith("{"):
-                place = place.literal.setdefault(part, Segment())
+                if part not in place.literal:
+                    place.literal[part] = Segment()
+                place = place.literal[part]
                 continue
             names.append(part[1:-1].removesuffix(REST_OF_PATH))
             if part[1:-1].endswith(REST_OF_PATH):

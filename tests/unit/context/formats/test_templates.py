@@ -142,7 +142,7 @@ class StrictAgent(RandomAgent):
         return new
 
 
-@examples(0.2)
+@examples(0.2, least=2)
 @given(st.sampled_from(["whole", "since the last request", "new messages"]), st.booleans(), st.randoms())
 def test_random_sessions_are_taken(way: Way, few_words: bool, chance: Random) -> None:
     """With tools, fillers, interruptions, speech under way and everything forgotten, under every policy."""
