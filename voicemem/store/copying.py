@@ -116,8 +116,8 @@ TABLES = (
     table(
         "memories",
         "stream id",
-        "position said_ms created_ms updated_ms event_ms expires_ms removed_ms last_accessed_ms access_count project"
-        " namespace user_id session_id text event_at topics entities kind details supersedes",
+        "position said_ms created_ms updated_ms event_ms text_digest expires_ms removed_ms last_accessed_ms"
+        " access_count project namespace user_id session_id text event_at topics entities kind details supersedes",
         flags="pinned",
     ),
     table("superseded", "stream by_id old_id", "created_ms project"),

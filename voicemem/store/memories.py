@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import msgspec
@@ -10,11 +11,11 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from voicemem.errors import Refused
-from voicemem.protocol.memories import time_ms
+from voicemem.protocol.memories import normalised, time_ms
 from voicemem.search.passages import MemoryWords, memory_words
 from voicemem.search.words import QueryWord
 from voicemem.store.admission import admit_bytes
-from voicemem.store.database import Connection, Database, columns, scans, writes
+from voicemem.store.database import Connection, Database, columns, reads, scans, writes
 from voicemem.store.outbox import enqueue_memories
 from voicemem.store.scopes import FIRST_MS, LAST_MS, QueryScope, Scope, find_linked, list_of_two
 from voicemem.store.stream_changes import find, new_stream
@@ -96,6 +97,13 @@ def event_ms_of(event_at: str | None) -> int | None:
     return None
 
 
+def text_digest_of(scope: Scope, text: str) -> int:
+    """A number that texts of one owner have in common when they say the same; the owner is a user, else a session."""
+    owner = (scope.project, scope.namespace, scope.user_id, scope.session_id if scope.user_id is None else None)
+    said = msgspec.json.encode((*owner, normalised(text)))
+    return int.from_bytes(blake2b(said, digest_size=8).digest(), signed=True)
+
+
 def check_rows(rows: Sequence[MemoryRow]) -> None:
     """Raise `ValueError` for rows that no caller may give."""
     if len(rows) > MAX_ROWS:
@@ -124,13 +132,14 @@ STORED = ("stream", *MemoryRow.__struct_fields__[1:-2])
 
 
 def values_of(row: MemoryRow) -> dict[str, Any]:
-    """The values of `STORED`, and of `event_ms`, which is `event_at`, comparable."""
+    """The values of `SAVED`: `event_ms` is `event_at`, comparable."""
     return asdict(row) | {
         "stream": row.key,
         "topics": pack_tags(row.topics),
         "entities": pack_tags(row.entities),
         "supersedes": msgspec.json.encode(row.supersedes),
         "event_ms": event_ms_of(row.event_at),
+        "text_digest": text_digest_of(row.scope, row.text),
     }
 
 
@@ -326,6 +335,11 @@ COLUMNS = columns(STORED, "m.")
 OF_USER = "m.user_id"
 NEWEST_FIRST = "m.created_ms desc, m.id desc"
 LIST = f"select {COLUMNS} from memories m where {{conditions}} order by {NEWEST_FIRST} limit :limit"
+LIST_SAME = f"""
+    with m as materialized (select * from memories where text_digest = :digest and removed_ms is null)
+    select {COLUMNS} from m where {{conditions}} order by {NEWEST_FIRST} limit :limit
+"""
+"""Materialised, so that no other index is used than that of texts, which finds next to nothing but these."""
 IS_AFTER = "(m.created_ms, m.id) < (:after_ms, :after_id)"
 FIND_BY_ID = f"select {COLUMNS} from memories m where project = :project and id in :ids and {IS_THERE}"
 FIND_EXPIRED = f"""
@@ -360,7 +374,7 @@ SELECT_STORED = f"select {COLUMNS} from memories m where stream = :stream and id
 SELECT_PORTION = f"select {COLUMNS} from memories m where stream = :key limit :limit"
 ACCESSED = ("last_accessed_ms", "access_count")
 """Columns that stay as they are stored, unless the memory was removed."""
-SAVED = (*STORED, "event_ms")
+SAVED = (*STORED, "event_ms", "text_digest")
 REPLACED = [name for name in SAVED if name not in ("stream", "id", *ACCESSED)]
 SAVE = "insert into memories ({columns}) values ({values}) on conflict (stream, id) do update set {changes}"
 DELETE = "delete from memories where stream = :stream and id = :id"
@@ -499,6 +513,14 @@ class Memories:
             conditions.clauses.append(IS_AFTER)
         rows = [row_of_values(row) for row in connection.rows(conditions.listing(), **values)]
         return with_newer(connection, query.project, rows, query.as_of_ms) if query.with_superseded else rows
+
+    @reads
+    def list_same(self, connection: Connection, query: MemoryFilter, owner: Scope, text: str) -> list[MemoryRow]:
+        """An owner's memories that say the same as a text, and for which all conditions hold, the newest first."""
+        conditions, digest = Conditions(query), text_digest_of(owner, text)
+        sql, values = LIST_SAME.format(conditions=conditions.sql), conditions.values
+        rows = connection.rows(sql, digest=digest, limit=query.limit, **values)
+        return [row for row in map(row_of_values, rows) if normalised(row.text) == normalised(text)]
 
     async def find_memories_by_words(
         self, query: MemoryFilter, words: Sequence[QueryWord], limit: int

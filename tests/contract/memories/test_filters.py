@@ -12,6 +12,7 @@ from tests.support.stores.memories import found, listed, remember, session_of, s
 from voicemem.search.words import QueryWord, query_words
 from voicemem.store.memories import AnyOf, Between, MemoryFilter, NoneOf, StartsWith, Tags, event_ms_of
 from voicemem.store.port import Store
+from voicemem.store.scopes import Scope
 
 DAY_MS = 86_400_000
 MAY_3 = 1_777_766_400_000
@@ -153,3 +154,18 @@ def test_days_and_instants_are_compared_in_utc() -> None:
     assert MAY_3 == event_ms_of("2026-05-03") == event_ms_of("2026-05-03T02:00:00+02:00")
     assert MAY_3 + 1_500 == event_ms_of("2026-05-03T00:00:01.5") == event_ms_of("2026-05-03T00:00:01.500Z")
     assert [None] * 4 == [event_ms_of(text) for text in (None, "", "May", "2026-02-30")]
+
+
+async def test_the_same_text_is_found_among_many_with_its_words(store: Store) -> None:
+    """Of its owner alone, however many others share its words, until it is changed or removed."""
+    session = await session_of(store)
+    await remember(store, "a", "I like black tea.", stream=session, user_id="ann")
+    for number, text in enumerate(("Tea: I like black", "black like I tea", "like black tea I", "I tea like black")):
+        await remember(store, f"b{number}", text, created_ms=NOW + 1 + number)
+    await remember(store, "c", "I like black tea.", stream=await stream_of(store, "ben"))
+    query, owner = MemoryFilter(project="p", of_ids_alone=True), Scope("p", user_id="ann")
+    assert ["a"] == [row.id for row in await store.memories.list_same(query, owner, "i  like black TEA")]
+    assert [] == await store.memories.list_same(query, owner._replace(namespace="shop"), "I like black tea.")
+    await remember(store, "a", "I like tea.", stream=session, user_id="ann", updated_ms=NOW + 9)
+    assert [] == await store.memories.list_same(query, owner, "I like black tea.")
+    assert ["a"] == [row.id for row in await store.memories.list_same(query, owner, "I like tea")]

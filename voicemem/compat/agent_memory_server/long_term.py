@@ -11,17 +11,17 @@ from voicemem.compat.agent_memory_server.sessions import SESSION_ID, OwnedSessio
 from voicemem.errors import Refused
 from voicemem.memory.long_term.memories import LongTermMemory
 from voicemem.memory.long_term.plans import MemoryOwner, settle_owner
-from voicemem.memory.long_term.records import Memory, MemoryDraft
+from voicemem.memory.long_term.records import Memory, MemoryDraft, to_memory
 from voicemem.protocol.memories import normalised
 from voicemem.protocol.types import Natural
 from voicemem.store.memories import AnyOf, MemoryFilter
+from voicemem.store.scopes import Scope
 from voicemem.store.streams import Stream
 
 Looked = Annotated[int, Meta(ge=1, le=10_000)]
 Days = Annotated[float, Meta(ge=0, le=1_000_000)]
 ONLY_RECENCY = Recency(semantic_weight=0.0, recency_weight=1.0)
 MAX_GIVEN = 500
-SAME_LOOKED_AT = 10
 
 
 class Policy(Struct, frozen=True, forbid_unknown_fields=True):
@@ -186,10 +186,11 @@ class LongTermRecords:
             user_ids=AnyOf((owner.user_id,)),
             session_ids=AnyOf((owner.session_id,)),
             kinds=AnyOf((draft.kind,)),
+            unexpired_at_ms=self.long_term.clock(),
             of_ids_alone=True,
         )
-        found = await self.long_term.find_by_words(owner.project, wanted, draft.text, SAME_LOOKED_AT)
-        return next((one for one, _ in found if normalised(one.text) == normalised(draft.text)), None)
+        found = await self.store.memories.list_same(wanted, Scope(*owner), draft.text)
+        return to_memory(found[0]) if found else None
 
     async def get(self, project: str, id: str, namespace: str | None = None) -> Memory:
         """A memory; with a namespace, only one of it or of none. Raises `Refused` (`unknown_memory`)."""

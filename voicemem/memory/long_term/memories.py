@@ -27,11 +27,9 @@ from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.store.memories import MAX_ROWS, AnyOf, MemoryFilter, MemoryRow, Tags
 from voicemem.store.port import Store
-from voicemem.store.scopes import scope_of
+from voicemem.store.scopes import Scope, scope_of
 from voicemem.store.streams import Stream
 
-SAME_LOOKED_AT = 5
-"""How many of the memories that share words with a new one are checked for the same text."""
 MAX_USED = 10_000
 """Memories of a project whose use waits to be noted."""
 MAX_TOUCHED = 200
@@ -308,19 +306,12 @@ class LongTermMemory:
         self, plan: plans.Plan, draft: records.MemoryDraft, owner: plans.MemoryOwner
     ) -> MemoryRow | None:
         text = normalised(draft.text)
-        planned = (row for row in plan.rows.values() if row.removed_ms is None)
-        filter = structs.replace(owner.filter, unexpired_at_ms=plan.now_ms)
-        words = query_words(draft.text, in_all_forms=False)
-        found = await self.store.memories.find_memories_by_words(filter, words, SAME_LOOKED_AT)
-        stored = (row for row, _ in found if row.id not in plan.rows)
-        return next(
-            (
-                row
-                for row in (*planned, *stored)
-                if normalised(row.text) == text and plans.owner_of(row).key == owner.key
-            ),
-            None,
-        )
+        for row in plan.rows.values():
+            if row.removed_ms is None and normalised(row.text) == text and plans.owner_of(row).key == owner.key:
+                return row
+        filter = structs.replace(owner.filter, unexpired_at_ms=plan.now_ms, limit=MAX_ROWS + 1)
+        found = await self.store.memories.list_same(filter, Scope(*owner), draft.text)
+        return next((row for row in found if row.id not in plan.rows), None)
 
     # Changing
 

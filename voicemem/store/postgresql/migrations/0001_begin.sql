@@ -364,7 +364,7 @@ create index transcript_messages_by_word on transcript_messages using gin (words
 
 -- Memories, each of a stream in whose journal the events about it are. `details` is JSON that is only passed on, `supersedes`
 -- a JSON array of ids. `topics` and `entities` have a line break before, between and behind them. A row whose memory was removed
--- stays, without content. `event_ms` is `event_at`, comparable. `words` holds, stemmed, the words of the text (of weight A), those
+-- stays, without content. `event_ms` is `event_at`, comparable. `text_digest` is that of the owner and the text. `words` holds, stemmed, the words of the text (of weight A), those
 -- of what it is about, and one word for each part of its scope; `length` is how many the first two are.
 create table memories (
     stream bigint not null,
@@ -381,6 +381,7 @@ create table memories (
     updated_ms bigint not null,
     event_at text collate "C",
     event_ms bigint,
+    text_digest bigint not null,
     expires_ms bigint,
     pinned boolean not null,
     removed_ms bigint,
@@ -402,6 +403,7 @@ create index memories_by_user on memories (project, user_id, created_ms, id) inc
     where removed_ms is null and user_id is not null;
 create index memories_by_session on memories (project, session_id, created_ms, id) include (length)
     where removed_ms is null and session_id is not null;
+create index memories_by_text on memories (text_digest) where removed_ms is null;
 create index memories_to_expire on memories (expires_ms) where removed_ms is null and expires_ms is not null;
 create index memories_by_word on memories using gin (words) with (fastupdate = off);
 

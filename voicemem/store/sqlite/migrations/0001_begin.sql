@@ -297,7 +297,7 @@ create table replies (
 
 -- Memories, each of a stream in whose journal the events about it are. `details` is JSON that is only passed on, `supersedes`
 -- a JSON array of ids. `topics` and `entities` have a line break before, between and behind them. A row whose memory was removed
--- stays, without content. `event_ms` is `event_at`, comparable.
+-- stays, without content. `event_ms` is `event_at`, comparable. `text_digest` is that of the owner and the text.
 create table memories (
     number integer primary key,
     stream integer not null,
@@ -314,6 +314,7 @@ create table memories (
     updated_ms integer not null,
     event_at text,
     event_ms integer,
+    text_digest integer not null,
     expires_ms integer,
     pinned integer not null,
     removed_ms integer,
@@ -332,6 +333,7 @@ create index memories_by_user on memories (project, user_id, created_ms, id)
     where removed_ms is null and user_id is not null;
 create index memories_by_session on memories (project, session_id, created_ms, id)
     where removed_ms is null and session_id is not null;
+create index memories_by_text on memories (text_digest) where removed_ms is null;
 create index memories_to_expire on memories (expires_ms) where removed_ms is null and expires_ms is not null;
 
 -- Which memory (`old_id`) another one (`by_id`, in `stream`) has taken the place of: content of the newer one's stream.
