@@ -199,7 +199,9 @@ class LlmAnswer:
         self.fragments: list[JsonObject] = []
         """The fragments of tool calls in the newest chunk, as a well-formed one has them."""
         self.is_malformed = False
-        """True if the newest chunk has them otherwise."""
+        """True if the newest chunk has them otherwise, lacks what OpenAI's have, or divides a character."""
+        self.newest_text = ""
+        """What the newest chunk adds."""
         self.has_newest_choice = False
         self.only_finishes = False
         """True if the newest chunk says why the answer ends, and nothing else."""
@@ -237,11 +239,15 @@ class LlmAnswer:
         self.id = self.id or (None if completion.id is None else str(completion.id))
         self.model = self.model or completion.model
         self.usage = completion.usage if isinstance(completion.usage, dict) else self.usage
-        self.fragments, self.is_malformed, self.only_finishes = [], False, False
-        self.has_newest_choice = bool(completion.choices)
-        added = "".join(self.add_choice(choice) for choice in completion.choices or () if not choice.index)
+        choices = completion.choices or []
+        self.fragments, self.only_finishes = [], False
+        self.is_malformed = completion.choices is None or any(one.delta is one.message is None for one in choices)
+        self.has_newest_choice = bool(choices)
+        added = "".join(self.add_choice(choice) for choice in choices if not choice.index)
         if self.half or added[-1:] >= "\ud800":
             added, self.half = join_halves(self.half + added)
+            self.is_malformed = True
+        self.newest_text = added
         if added:
             self.text.append(added)
             self.add_size(added)
@@ -365,11 +371,17 @@ class LlmAnswer:
         if not self.is_malformed:
             return data
         payload: Any = json.loads(data)
+        text, payload["choices"] = self.newest_text, payload.get("choices") or []
         for choice in payload["choices"]:
-            message = choice.get("delta") or choice.get("message") or {}
-            if not choice.get("index") and message.get("tool_calls"):
+            message = choice.get("message") or choice.get("delta")
+            if message is None:
+                message = choice["delta"] = {}
+            is_first = not choice.get("index")
+            if is_first and message.get("tool_calls"):
                 message["tool_calls"] = self.fragments
-            if isinstance(message.get("content"), list):
+            if is_first and message.get("content"):
+                message["content"], text = text, ""
+            elif isinstance(message.get("content"), list):
                 message["content"] = content_text(message["content"])
         return json.dumps(payload).encode()
 

@@ -321,11 +321,26 @@ def test_tool_calls_of_many_servers(chunks: list[Any]) -> None:
 
 
 def test_a_character_in_two_chunks_is_one() -> None:
-    """A server that cuts its text between the halves of a character does not end the answer."""
-    answer = LlmAnswer()
+    """A server that cuts its text between the halves of a character does not end the answer; clients get it whole."""
+    answer, sent = LlmAnswer(), list[str]()
     for half in ("Hi \\ud83d", "\\ude00!", "\\ud83d"):
-        answer.add_chunk(b'{"choices":[{"delta":{"content":"%s"}}]}' % half.encode())
+        data = b'{"choices":[{"delta":{"content":"%s"}}]}' % half.encode()
+        answer.add_chunk(data)
+        sent.append(json.loads(answer.well_formed(data))["choices"][0]["delta"]["content"])
     assert "Hi \U0001f600!" == "".join(answer.text)
+    assert ["Hi ", "\U0001f600!", ""] == sent
+
+
+@pytest.mark.parametrize("fields", [{}, {"choices": None}, {"choices": [{"index": 0, "delta": None}]}])
+def test_chunks_of_nothing_are_read_by_openais_helper(fields: dict[str, Any]) -> None:
+    """Null instead of choices or of what one adds is an empty list or object to a client."""
+    answer, stream = LlmAnswer(), ChatCompletionStreamState()
+    head = {"id": "a", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    for more in (fields, {"choices": [{"index": 0, "delta": {"content": "Hi."}, "finish_reason": None}]}, fields):
+        data = json.dumps(head | more).encode()
+        answer.add_chunk(data)
+        stream.handle_chunk(ChatCompletionChunk.construct(**json.loads(answer.well_formed(data))))
+    assert "Hi." == "".join(answer.text) == stream.current_completion_snapshot.choices[0].message.content
 
 
 def test_what_came_with_a_tool_call_is_kept() -> None:
