@@ -98,10 +98,6 @@ class App:
         await services.node.start(node_address(self.rest_address))
         services.node.fenced_listeners.append(self.ingest.reconnect_all)
         await services.sender.open()
-        if self.settings.llm_url is not None:
-            await services.llm.open()
-        if services.vectors is not None:
-            await services.embeddings.open()
         for work in (*services.background(), self.ingest.enforce_grants()):
             self.run_in_background(work)
         if not services.store.is_exclusive:

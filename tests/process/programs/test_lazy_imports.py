@@ -9,8 +9,8 @@ import sys
 from tests.support.processes.python_code import python
 
 
-def test_nothing_is_imported_before_the_first_call() -> None:
-    """OpenAI's package takes time and memory, so only who calls an LLM has it."""
+def test_llms_are_called_without_openais_package() -> None:
+    """It takes time and memory, and the service sends what it makes itself."""
     code = "import sys, voicemem.app; print([name for name in ('openai', 'httpx2') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "[]" == done.stdout.strip()

@@ -31,7 +31,6 @@ QUICK = Timeouts(connect_s=2.0, read_s=0.3)
 @asynccontextmanager
 async def models(timeouts: Timeouts = QUICK) -> AsyncIterator[LlmClient]:
     calling = LlmClient(timeouts=timeouts)
-    await calling.open()
     try:
         yield calling
     finally:

@@ -81,7 +81,6 @@ async def patient(app: App, **timeouts: float) -> None:
 
 async def reopened(app: App) -> None:
     await app.services.llm.close()
-    await app.services.llm.open()
 
 
 # Upstream errors
