@@ -191,6 +191,8 @@ def checked(state: State, made: MadeEvent, stated_ts: int | None) -> MadeEvent |
         kind = type(made)
         if kind not in MADE_KINDS:
             raise TypeError
+        if isinstance(made, events.MessageEvent) and not made.text.strip():
+            return None  # nothing was typed
         fields = msgspec.to_builtins(made)
         if stated_ts is not None:
             fields.setdefault("ts", stated_ts)

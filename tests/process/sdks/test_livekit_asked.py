@@ -27,6 +27,7 @@ with warnings.catch_warnings():
 
 CHINESE = ("我想订一张", "去北京的票。")
 THAI = ("ผมอยากจอง", "ตั๋วไปเชียงใหม่")
+JAPANESE = ("東京行きの切符を", "二枚ください。")
 AHEAD: dict[str, Any] = {"preemptive": True, "endpointing_s": 0.5}
 ENGLISH = ("I would like", "a ticket", "to Oslo")
 
@@ -68,7 +69,9 @@ def of_user(context: list[tuple[str, str]]) -> list[str]:
     return [text for role, text in context if role == "user"]
 
 
-@pytest.mark.parametrize("finals", [CHINESE, THAI, ENGLISH], ids=["Chinese", "Thai", "three finals"])
+@pytest.mark.parametrize(
+    "finals", [CHINESE, JAPANESE, THAI, ENGLISH], ids=["Chinese", "Japanese", "Thai", "three finals"]
+)
 async def test_several_finals(app: App, finals: tuple[str, ...]) -> None:
     """LiveKit joins them with spaces, also where the script has none; the next request has the memory's text."""
 

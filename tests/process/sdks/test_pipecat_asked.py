@@ -37,6 +37,7 @@ with warnings.catch_warnings():
 pytestmark = pytest.mark.filterwarnings("default")  # the framework's own are not ours
 CHINESE = ("我想订一张", "去北京的票。")
 THAI = ("ผมอยากจอง", "ตั๋วไปเชียงใหม่")
+JAPANESE = ("東京行きの切符を", "二枚ください。")
 ENGLISH = ("I would like", "a ticket", "to Oslo")
 SHORT = [CAR, OKAY, CAR, OKAY]
 
@@ -71,7 +72,9 @@ async def is_answered(call: Call, *finals: str) -> None:
     await call.until_silent()
 
 
-@pytest.mark.parametrize("finals", [CHINESE, THAI, ENGLISH], ids=["Chinese", "Thai", "three finals"])
+@pytest.mark.parametrize(
+    "finals", [CHINESE, JAPANESE, THAI, ENGLISH], ids=["Chinese", "Japanese", "Thai", "three finals"]
+)
 async def test_several_finals(app: App, finals: tuple[str, ...]) -> None:
     """Pipecat joins them with spaces, also where the script has none; later requests have the memory's text."""
 

@@ -77,6 +77,29 @@ def test_a_made_event_stands_at_the_frames_position_and_time(dialect: Callable[.
     assert [(one["content"], one["timestamp"]) for one in message_dicts(state)] == [("One.", 5_000), ("Two.", 3_000)]
 
 
+TYPED_FRAMES: dict[str, JsonObject] = {
+    "deepgram-agent": {"type": "InjectUserMessage", "content": "TEXT"},
+    "elevenlabs-agents": {"type": "user_message", "text": "TEXT"},
+    "openai-realtime": {"type": "input_audio_buffer.dtmf_event_received", "event_id": "e", "event": "TEXT"},
+    "pipecat-rtvi": {"label": "rtvi-ai", "type": "send-text", "data": {"content": "TEXT"}},
+    "twilio-media-streams": {"event": "dtmf", "streamSid": "s", "dtmf": {"digit": "TEXT"}},
+    "ultravox": {"type": "user_text_message", "text": "TEXT"},
+}
+
+
+@pytest.mark.parametrize("name", TYPED_FRAMES)
+def test_a_blank_text_is_not_typed(name: str) -> None:
+    """Whichever stack an app types into, a text of white space is no message."""
+
+    def typed(text: str) -> list[str]:
+        raw = msgspec.json.decode(msgspec.json.encode(TYPED_FRAMES[name]).replace(b"TEXT", text.encode()))
+        kept = DIALECTS[name].reduce(raw, None)
+        events = [] if kept is None else [FrameEvent(dialect=name, frame=kept.content, ts=2)]
+        return [one["content"] for one in message_dicts(fold(*events)) if one["role"] == "user"]
+
+    assert (typed("7"), typed(" ")) == (["7"], [])
+
+
 def test_an_unknown_dialect_changes_nothing() -> None:
     """A journal of a later version can be read: frames of its dialects say nothing here."""
     state = fold(FrameEvent(dialect="later", frame={"x": 1}))

@@ -181,8 +181,8 @@ def tell(
         parted: list[int] = known.notes.get("parted", []) if by_hook else []
         index, is_last = str(element["index"]), partial and place == len(elements) - 1
         if not by_hook:
-            reply = known.reply(item_of(element["index"])) if element["role"] == "agent" else None
-            marks[index] = mark_of(element, is_last, -1 if reply is None else len(reply.text))
+            reply = known.reply(f"~t{index}") if element["role"] == "agent" else None
+            marks[index] = mark_of(element, is_last, -1 if reply is None else reply.length)
             if seen.get(index) == marks[index]:
                 continue
         if by_hook and element["role"] == "agent" and (spoken := spoken_before(element, parted, known)) is not None:
@@ -192,12 +192,13 @@ def tell(
         item = item_of(element["index"], parted)
         match element["role"]:
             case "agent":
-                length = len(element.get("content", "").strip())
-                known.note("newest", [item, element["index"], length] if by_hook else None)
+                newest = [item, element["index"], len(element.get("content", "").strip())] if by_hook else None
+                known.note("newest", newest)
                 events = agent_element(element, item, reported, flow)
-                said = [one for one in events or () if isinstance(one, LlmDone | LlmDelta) and one.item == item]
-                if said and not by_hook:  # looked at again only if there is more of it by then
-                    marks[index] = mark_of(element, False, len(said[0].text or ""))
+                said = () if by_hook else (one for one in events or () if isinstance(one, LlmDone | LlmDelta))
+                text = next((one.text for one in said if one.item == item), None)
+                if text is not None:  # looked at again only if there is more of it by then
+                    marks[index] = mark_of(element, False, len(text))
             case "user" | "transfer_target":
                 events = user_element(element, item, not is_last, reported, flow)
             case _:

@@ -285,28 +285,33 @@ def read_messages(messages: list[JsonObject], stamp: int | None, reported: bool,
     Each history repeats those before it: a message that is as it was is not looked at again, unless live messages have
     said more of the agent's since.
     """
-    flow, seen = Flow(known), known.notes.get("marks", {})
-    marks: dict[str, int] = {}
+    flow = Flow(known)
+    if len(messages) == 1:
+        yield from read_one(messages[0], stamp, reported, flow) or ()
+        return
+    seen, marks = known.notes.get("marks", {}), {}
     has_new_voices = seen.get(VOICES) != checksum(known.notes.get("voices", ()))
     for message in messages:
         mark, item = checksum(message), frames.item_of(message)
-        if seen.get(item) == mark and not reported and not (has_new_voices and message["role"] == "bot"):
-            marks[item] = mark
-            continue
-        match message["role"]:
-            case "user":
-                events = user_message(message, stamp, reported, flow)
-            case "bot":
-                events = bot_message(message, stamp, flow)
-            case _:
-                events = tools(message, flow.here, message.get("time"))
-        if events is None:
-            break
+        if seen.get(item) != mark or reported or (has_new_voices and message["role"] == "bot"):
+            events = read_one(message, stamp, reported, flow)
+            if events is None:
+                break
+            yield from events
         marks[item] = mark
-        yield from events
     marks[VOICES] = checksum(known.notes.get("voices", ()))
-    if marks != seen and len(messages) > 1:
+    if marks != seen:
         known.note("marks", marks)
+
+
+def read_one(message: JsonObject, stamp: int | None, reported: bool, flow: Flow) -> list[MadeEvent] | None:
+    """Return what one message of a history says that is new; None for one that this frame may not begin."""
+    match message["role"]:
+        case "user":
+            return user_message(message, stamp, reported, flow)
+        case "bot":
+            return bot_message(message, stamp, flow)
+    return tools(message, flow.here, message.get("time"))
 
 
 def noted_message(kind: str, item: str, known: Known) -> speaking.NotedMessage:
