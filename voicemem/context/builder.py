@@ -174,7 +174,8 @@ async def select_context(
             messages = reversed(read_model.current_messages())
             said = next((message.content for message in messages if message.role == "user"), "")
         count = policies.counter(model_of(session_config, policies)).count
-        recalled = await recall.message(stream, recall_settings, said, count, note=not peek)
+        carried = "\n".join(session.text for session in read_model.state.carried or ())
+        recalled = await recall.message(stream, recall_settings, said, count, note=not peek, carried=carried)
         if position is None:
             read_model = await read_models.get(stream)  # it may have changed while the store was asked
     selection = select_from(read_model, policies, session_config, options, user_documents, stream.id, recalled)

@@ -14,7 +14,7 @@ from msgspec import Struct
 from voicemem.config.context import Recalled
 from voicemem.errors import StoreUnavailable
 from voicemem.protocol.memories import normalised
-from voicemem.protocol.quoting import quoted
+from voicemem.protocol.quoting import on_one_line, quoted
 from voicemem.protocol.types import JsonObject
 from voicemem.search.words import QueryWord, query_words, says_something
 from voicemem.store.memories import AnyOf, Memories, MemoryFilter, MemoryRow, NoneOf, event_ms_of
@@ -81,15 +81,23 @@ class Recall:
         self.noting: set[asyncio.Task[None]] = set()
 
     async def message(
-        self, stream: Stream, settings: Recalled, said: str, count: Callable[[str], int], *, note: bool
+        self,
+        stream: Stream,
+        settings: Recalled,
+        said: str,
+        count: Callable[[str], int],
+        *,
+        note: bool,
+        carried: str = "",
     ) -> RecalledMessage | None:
         """The message for a session whose caller has just `said` this; None without anything to show.
 
-        `count` counts tokens; `note` says that what is shown is noted as accessed, later. Raises `StoreUnavailable`.
+        `count` counts tokens; `note` says that what is shown is noted as accessed, later. What was heard and is in the
+        text that was `carried` over is not shown again. Raises `StoreUnavailable`.
         """
         try:
             async with asyncio.timeout(LONGEST_S):
-                lines = await self.lines_for(stream, settings, said)
+                lines = await self.lines_for(stream, settings, said, carried)
         except TimeoutError:
             LOG.warning("A context goes without what is known of earlier calls: the store takes longer than it may")
             return None
@@ -101,7 +109,7 @@ class Recall:
         ids = tuple(line.id for line in shown if line.id is not None)
         return RecalledMessage({"role": "system", "content": render(shown)}, ids)
 
-    async def lines_for(self, stream: Stream, settings: Recalled, said: str) -> list[RecalledLine]:
+    async def lines_for(self, stream: Stream, settings: Recalled, said: str, carried: str) -> list[RecalledLine]:
         """Return the lines that may be shown, the most important first; what was heard, before the newest memories."""
         scope, earlier = scope_of(stream), settings.source == "earlier"
         if scope.user_id is None and earlier:
@@ -119,7 +127,7 @@ class Recall:
         with_heard = MESSAGE in settings.kinds and says_something(said)
         (relevant, newest), heard = await asyncio.gather(
             self.memories_for(filter, query_words(said) if said else []),
-            self.heard_lines(stream, said) if with_heard else asyncio.sleep(0, []),
+            self.heard_lines(stream, said, carried) if with_heard else asyncio.sleep(0, []),
         )
         return [*memory_lines(relevant), *heard, *memory_lines(newest)]
 
@@ -137,7 +145,7 @@ class Recall:
         others = {text: row for text, row in by_text(newest).items() if text not in relevant}
         return list(relevant.values()), list(others.values())
 
-    async def heard_lines(self, stream: Stream, said: str) -> list[RecalledLine]:
+    async def heard_lines(self, stream: Stream, said: str, carried: str) -> list[RecalledLine]:
         """Return what was heard on other calls of the user and answers what they say now, the best first.
 
         What the caller said comes before what the agent did. Nothing where the index is too slow, or cannot be used.
@@ -146,7 +154,8 @@ class Recall:
         try:
             async with asyncio.timeout(HEARD_S):
                 for message in await self.heard_messages(stream, said):
-                    heard.setdefault((message.role, normalised(message.text)), message)
+                    if f": {on_one_line(message.text)}" not in carried:
+                        heard.setdefault((message.role, normalised(message.text)), message)
         except (TimeoutError, StoreUnavailable) as error:
             LOG.info("A context goes without what was heard on earlier calls: %r", error)
             return []

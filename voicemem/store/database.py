@@ -94,7 +94,7 @@ class Connection(Protocol):
     def execute(self, statement: str, **values: Any) -> int:
         """Run a statement that changes rows, and return how many."""
 
-    def many(self, statement: str, values: Sequence[dict[str, Any]]) -> None:
+    def many(self, statement: str, values: Iterable[dict[str, Any]]) -> None:
         """Run a statement once for each of these values."""
 
     def hold_node(self, token: str) -> None:

@@ -63,6 +63,8 @@ SELECT_SESSION = """
 SAVE_SESSION = upsert(
     "transcript_sessions", ["stream"], ["position", *Scope._fields, "started_ms", "messages", "words"]
 )
+TURNS_AT_ONCE = 200
+"""Turns of which the rows are made at a time: the words of a message, with marks, take many times its text."""
 PORTION = 20
 """Messages that are deleted in one transaction: each takes milliseconds, since its words are overwritten."""
 SELECT_PORTION = "select turn, number from transcript_messages where stream = :key limit :limit"
@@ -286,7 +288,10 @@ class TranscriptIndex:
             self.remove(connection, known, ALL)
         elif known is not None and update.since is None:
             self.remove(connection, known, OTHERS, turns=list(update.turns))
-        self.replace_turns(connection, session, update.turns)
+        numbers = [*update.turns]
+        for first in range(0, len(numbers), TURNS_AT_ONCE):
+            some = {number: update.turns[number] for number in numbers[first : first + TURNS_AT_ONCE]}
+            self.replace_turns(connection, session, some)
         messages, words = connection.one(MEASURE_SESSION, key=update.key)
         values = {"stream": session.key, "position": session.position, "started_ms": session.started_ms}
         connection.execute(SAVE_SESSION, messages=messages, words=words, **values, **session.scope._asdict())

@@ -1,10 +1,12 @@
 """The search for what was heard: the best messages by words, in an order that knows who and when a question means.
 
 What a speaker said whose name the question has, or the caller where it has a pronoun of theirs, counts more; so does
-what was said at a time that the question names. The order is the same on every engine.
+what was said at a time that the question names. A message is found by the words before it too, so the answer to one
+that has the words gives it some of its own score. The order is the same on every engine.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -22,6 +24,8 @@ NAMED_BY = 50
 """Messages in which the names of speakers are looked for."""
 OF_SPEAKER, OF_TIME = 3.0, 2.0
 """How much more a message counts that is of the speaker, or of the time, which the question means."""
+OF_ANSWER = 0.3
+"""The part of a message's score that counts for the message before it, whose words it was found by."""
 MAX_SLACK_MS = 7 * 86_400_000
 """How long after a time people still speak of it; of a short time as long as it was."""
 MAX_FOUND = 1_000
@@ -99,7 +103,25 @@ def ranked(query: TranscriptQuery, found: Sequence[FoundMessage]) -> list[FoundM
         if span is not None and is_said_in(message.said_ms, span):
             score *= OF_TIME
         best.append(message._replace(score=score))
-    return sorted(best, key=order_of, reverse=True)
+    return sorted(with_answers(best), key=order_of, reverse=True)
+
+
+def with_answers(messages: Sequence[FoundMessage]) -> list[FoundMessage]:
+    """The messages; of two that follow each other the first one counts more, since the answer has its words too."""
+    in_order = sorted(messages, key=place_of)
+    scores = [message.score for message in in_order]
+    for place, (first, second) in enumerate(pairwise(in_order)):
+        if is_followed_by(first, second):
+            scores[place] += OF_ANSWER * second.score
+            scores[place + 1] -= OF_ANSWER * min(first.score, second.score)
+    return [message._replace(score=score) for message, score in zip(in_order, scores, strict=True)]
+
+
+def is_followed_by(first: FoundMessage, second: FoundMessage) -> bool:
+    """Return whether the second message is the next one of the call, as far as their places say."""
+    if (first.key, first.turn_id) == (second.key, second.turn_id):
+        return second.number == first.number + 1
+    return first.key == second.key and second.turn_id == first.turn_id + 1 and second.number == 0
 
 
 def is_said_in(said_ms: int, span: tuple[int, int]) -> bool:

@@ -47,6 +47,18 @@ async def test_a_message_is_found_by_the_words_before_it_and_by_the_day(store: S
     assert await found_texts(store, "what did I say in June 1999?") == []
 
 
+async def test_an_answer_counts_for_what_it_answers(store: Store) -> None:
+    """Of equal messages the one that was answered with the same words comes first, before its answer."""
+    said = "My sister keeps bees in the garden."
+    answered = await index_call(store, "answered", said, "How nice, bees and a garden.")
+    await index_call(store, "alone", said, "Hello there.")
+    found = await search(store, "sister bees garden", now_ms=NOW)
+    assert (answered, 0) == (found[0].key, found[0].number)
+    assert said == found[1].text
+    assert all(one.score > 0 for one in found)
+    assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+
+
 DAY_MS = 86_400_000
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import threading
 from pathlib import Path
@@ -283,8 +284,7 @@ async def test_what_the_caller_said_comes_before_what_the_agent_did(app: App) ->
 
     await eventually(True, is_indexed)
     lines = await shown(api)
-    assert '- 3 May 2026, user: "The red bicycle."' == lines[0]
-    assert 1 == len([line for line in lines if ", user:" in line])
+    assert ['- 3 May 2026, user: "The red bicycle."'] == [line for line in lines if ", user:" in line]
     assert lines[1:]
 
 
@@ -387,3 +387,20 @@ async def test_a_context_does_not_wait_for_a_store_that_is_busy(
         free.set()
         await held
     assert 1 == len(lines_in(await api.context(session_id="again")))
+
+
+async def test_what_was_carried_over_is_not_shown_twice(app: App) -> None:
+    """With `memory_from`, words of an earlier call are in the prompt once; those of calls before it are recalled."""
+    api = RestClient(app)
+    for name, text in (("first", "My dog Rex is allergic to walnuts."), ("second", "Walnuts make my dog ill.")):
+        await api.create(name, user_id="ann")
+        await api.send(final(1, text), session_id=name)
+        await api.end(name)
+    await api.create("s", user_id="ann", memory_from={"sessions": 1}, **ON)
+    await api.send(final(1, "Which dog was ill from walnuts?"))
+
+    async def prompt() -> tuple[int, int]:
+        text = json.dumps((await api.context())["messages"])
+        return text.count("Rex is allergic"), text.count("Walnuts make my dog ill")
+
+    await eventually((1, 1), prompt)

@@ -414,7 +414,7 @@ RETELL = Dialect(
     texts=frames.texts,
     hook=Hook(verify=frames.verify, frames=frames.split, webhook_of=frames.webhook_of),
     caller=CallerFields(
-        user=of_call("metadata/user_id contact_id contact/id contact/contact_id"),
+        user=of_call("metadata/user_id contact_id"),
         number=of_call("from_number"),
         called=of_call("to_number"),
         direction=of_call("direction"),

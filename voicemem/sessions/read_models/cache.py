@@ -45,10 +45,8 @@ RATIO_MEMORY = 16
 """How many weighings the typical ratio goes back."""
 SNAPSHOT_EVERY = 2_000
 """Entries after which a new snapshot is worth its cost."""
-SNAPSHOT_BYTES, SNAPSHOT_BYTES_EACH = 16 * 1024 * 1024, 16 * 1024
-"""Bytes of a journal, and of each of its entries, up to which a snapshot is made: beyond both, it takes much memory,
-and saves little time.
-"""
+SNAPSHOT_BYTES = 32 * 1024 * 1024
+"""Bytes of a journal up to which a snapshot is made: one of more would take too much memory, beside what it is of."""
 UNPACK_MIN = 8
 """A packed read model is unpacked for this many entries at a time; fewer wait in the journal."""
 LARGE_PACKED = 16 * 1024
@@ -384,8 +382,8 @@ class ReadModelCache:
     # Snapshots
 
     async def save_snapshot_if_due(self, key: int, read_model: ReadModel, every: int = SNAPSHOT_EVERY) -> None:
-        most = max(SNAPSHOT_BYTES, read_model.position * SNAPSHOT_BYTES_EACH)
-        if read_model.position - read_model.saved_position >= every and read_model.folded_bytes <= most:
+        is_due = read_model.position - read_model.saved_position >= every
+        if is_due and read_model.folded_bytes <= SNAPSHOT_BYTES:
             position = read_model.saved_position = read_model.position
             encoded = await self.encode(read_model, read_model.encode_state)
             if encoded is not None and read_model.position == position:

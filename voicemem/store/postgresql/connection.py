@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -219,11 +219,11 @@ class PostgresqlConnection:
     def execute(self, statement: str, **values: Any) -> int:
         return self.send(statement, values).rowcount
 
-    def many(self, statement: str, values: Sequence[dict[str, Any]]) -> None:
-        if values:
-            numbered = to_postgresql(statement)
+    def many(self, statement: str, values: Iterable[dict[str, Any]]) -> None:
+        numbered = to_postgresql(statement)
+        if rows := [numbered.values(one) for one in values]:
             with self.raw.cursor() as cursor:
-                cursor.executemany(numbered.text, [numbered.values(one) for one in values])
+                cursor.executemany(numbered.text, rows)
 
     def hold_node(self, token: str) -> None:
         self.streams.hold_node(token)

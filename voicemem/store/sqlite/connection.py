@@ -11,7 +11,7 @@ the file, so that a restart reads nothing else.
 import json
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -101,7 +101,7 @@ class SqliteConnection:
         self.send(statement, values).fetchall()
         return self.raw.total_changes() - before
 
-    def many(self, statement: str, values: Sequence[dict[str, Any]]) -> None:
+    def many(self, statement: str, values: Iterable[dict[str, Any]]) -> None:
         prepared = to_sqlite(statement)
         self.raw.executemany(prepared.text, map(prepared.values, values))
 

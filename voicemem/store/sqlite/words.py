@@ -287,11 +287,11 @@ class SqliteMessageWords(MessageFullText):
         turns = list({one.turn_id for one in passages})
         ids = {(turn, number): id for turn, number, id in connection.rows(SELECT_IDS, key=session.key, turns=turns)}
         values = ({"id": ids[one.turn_id, one.number], **self.words_of(session, one)} for one in passages)
-        connection.many(ADD, list(values))
+        connection.many(ADD, values)
 
     def remove(self, connection: Connection, session: IndexedSession, where: str, **values: Any) -> None:
         rows = connection.rows(SELECT_REMOVED.format(where=where), key=session.key, **values)
-        connection.many(REMOVE, [{"id": row[0], **self.words_of(session, Passage(*row[1:]))} for row in rows])
+        connection.many(REMOVE, ({"id": row[0], **self.words_of(session, Passage(*row[1:]))} for row in rows))
 
     def clear(self, connection: Connection) -> None:
         connection.execute(CLEAR)
