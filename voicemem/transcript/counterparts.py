@@ -6,6 +6,7 @@ of the words that a request brought, and what a stack reports about its reply is
 """
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
@@ -46,10 +47,11 @@ def note_request(state: State, turn: Turn) -> None:
         state.requested.setdefault(id_digest(key), []).append(turn.number)
 
 
-def find_requested(state: State, text: str, begin: int) -> Turn | None:
+def find_requested(state: State, text: str, begin: int, has_partial: bool = False) -> Turn | None:
     """The turn in which a request brought the words of a final that began at `begin`; the oldest of such turns.
 
-    A stack that hosts the agent reports each utterance, however late; of a recogniser it must be near in time.
+    A stack that hosts the agent reports each utterance, however late; of a recogniser it must be near in time, and have
+    begun before the reply where a partial with a time shows it.
     """
     key = text_key(text)
     numbers = state.requested.get(id_digest(key)) or []
@@ -59,10 +61,23 @@ def find_requested(state: State, text: str, begin: int) -> Turn | None:
         messages = requested(turn, key)
         if messages and begin > messages[0].begin + LATE_MS:
             break
+        if messages and has_partial and is_answered_before(state, turn, begin):
+            break
         oldest = turn if messages else oldest
     if oldest is None and state.memo.translates:
         oldest = next((state.turns[one] for one in numbers if requested(state.turns[one], key)), None)
     return oldest
+
+
+def is_answered_before(state: State, turn: Turn, ts: int) -> bool:
+    """Return whether the reply to a turn, which may be of a later one, began before this."""
+    numbers = state.turn_numbers
+    for number in islice(numbers, bisect_left(numbers, turn.number), None):
+        replies = [state.replies[id] for id in state.turns[number].replies]
+        begins = [reply.begin for reply in replies if not reply.cancelled]
+        if begins:
+            return min(begins) < ts
+    return False
 
 
 def requested(turn: Turn, key: str) -> Sequence[TypedMessage]:

@@ -204,7 +204,8 @@ def move_to_request(state: State, event: Asr, key: SegmentKey, where: int, ts: i
     if known is None and event.item is None:
         known = open_speech(state).find(key, event.user)
     moving, text = [] if known is None else [known], event.text
-    requested = find_requested(state, text, ts if known is None else min(ts, known.begin))
+    begin = ts if known is None else min(ts, known.begin)
+    requested = find_requested(state, text, begin, has_partial=known is not None and event.ts is not None)
     for number in {where, state.utterance_turn} if requested is None else ():
         turn = state.turns.get(number)
         if requested is None and turn is not None and len(turn.segments) <= FEW_FINALS:

@@ -65,6 +65,17 @@ def test_the_same_words_said_again_are_new() -> None:
     assert [(USER, "Yes.", 1), (ASSISTANT, "Good.", 1), (USER, "Yes.", 2)] == turns(call)
 
 
+def test_the_same_words_in_partials_after_the_reply_are_new() -> None:
+    """Their time shows that they were said after it, also where several messages were answered together."""
+    for more in ((), (says(USER, "And a chair."),)):
+        call = Call()
+        call.answer(call.ask(says(USER, "Yes."), *more), "Good.")
+        before = call.said
+        for text, final in (("Ye", False), ("Yes.", True)):
+            call.fold(Asr(text=text, final=final, ts=call.now()), producer="asr")
+        assert [*before, (USER, "Yes.")] == call.said
+
+
 def test_many_messages_of_a_turn_cost_their_size() -> None:
     """What is noted and compared of a turn is bounded, so none of its messages costs more than those before it."""
     call = Call()
