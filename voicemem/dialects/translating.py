@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import structs
 
 from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent, Translate
 from voicemem.protocol.events import (
@@ -149,6 +150,21 @@ def end_speech(item: str, ts: int, known: Known) -> Made:
     segment = known.segment(item)
     if segment is not None and not segment.final and segment.begun <= ts:
         yield Asr(item=item, text=segment.text, start_ms=0, end_ms=ts - segment.begun, ts=ts)
+
+
+def said_until(said: Asr, end: int | None) -> Iterator[Asr]:
+    """What was said from the time of `said` until another, both stated: a place where it begins, and the words."""
+    if said.ts is None or end is None or end <= said.ts:
+        yield said
+        return
+    yield structs.replace(said, text="", final=False)
+    yield structs.replace(said, ts=end, turn_id=None)
+
+
+def begin_voice(item: str, ts: int | None) -> Iterator[Tts]:
+    """The audio of a reply begins at a time, if one is stated; how long it is comes later, or never."""
+    if ts is not None:
+        yield Tts(item=item, total_audio_ms=0, ts=ts)
 
 
 def turn_of_answer(item: str, known: Known) -> int | None:

@@ -121,6 +121,8 @@ def numbered(raw: list[JsonObject], started: int | None) -> list[JsonObject]:
         if is_divided and role in SPOKEN and found and found[-1]["role"] == role:
             before, rest = found[-1].get("content", ""), element.get("content", "")
             found[-1]["content"] = before + space_between(before, rest) + rest
+            if element.get("until") is not None:
+                found[-1]["until"] = element["until"]
         else:
             found.append(element)
             counts[kind] += 1
@@ -130,6 +132,11 @@ def numbered(raw: list[JsonObject], started: int | None) -> list[JsonObject]:
 
 def in_one_form(raw: JsonObject, index: int, started: int | None) -> JsonObject:
     element = {"role": raw["role"], "index": index, "ts": time_of(raw, started)}
+    words = raw.get("words")
+    last = words[-1] if isinstance(words, list) and words else None
+    until = ms_of(last.get("end"), started) if isinstance(last, dict) else None
+    if until is not None and element["role"] != "agent":
+        element["until"] = until
     content = raw.get("digit") if raw["role"] == "dtmf" else raw.get("content")
     if isinstance(content, str | int | float):
         element["content"] = str(content)
@@ -159,10 +166,14 @@ def time_of(raw: JsonObject, started: int | None) -> int | None:
     """Return when an element began: by its first word or itself, in seconds from the begin of the call."""
     words = raw.get("words")
     first = words[0] if isinstance(words, list) and words else None
-    start = first.get("start") if isinstance(first, dict) else raw.get("time_sec")
-    if started is None or not isinstance(start, int | float) or isinstance(start, bool):
+    return ms_of(first.get("start") if isinstance(first, dict) else raw.get("time_sec"), started)
+
+
+def ms_of(seconds: Any, started: int | None) -> int | None:
+    """The Unix ms of so many seconds from the begin of a call; None for what is no number."""
+    if started is None or not isinstance(seconds, int | float) or isinstance(seconds, bool):
         return None
-    return whole(started + start * 1000)
+    return whole(started + seconds * 1000)
 
 
 def note_callers(elements: list[JsonObject]) -> None:

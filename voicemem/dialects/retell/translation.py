@@ -29,12 +29,14 @@ from voicemem.dialects.retell import frames
 from voicemem.dialects.translating import (
     MAX_NOTED,
     Flow,
+    begin_voice,
     begins,
     bounded,
     completed,
     latencies,
     newest_noted,
     pressed,
+    said_until,
     tool_call,
     tool_result,
 )
@@ -244,7 +246,8 @@ def user_element(element: JsonObject, item: str, final: bool, reported: bool, fl
             return []
     user = "transfer_target" if element["role"] == "transfer_target" else None
     final = final or (segment is not None and segment.final)
-    return [Asr(item=item, text=text, final=final, user=user, turn_id=turn, ts=element.get("ts"))]
+    said = Asr(item=item, text=text, final=final, user=user, turn_id=turn, ts=element.get("ts"))
+    return [*said_until(said, element.get("until"))]
 
 
 def responses_of(known: Known) -> list[Response]:
@@ -281,6 +284,8 @@ def agent_element(element: JsonObject, item: str, reported: bool, flow: Flow) ->
         keep_responses(responses, known)
     if reply is None or reply.text != full:
         events.append(generated(item, full, response, turn, element.get("ts"), element.get("agent")))
+    if reply is None or reported:
+        events += begin_voice(item, element.get("ts"))
     now = {"item": item, "index": element["index"], "spoken": len(text)}
     if element["index"] >= last.get("index", 0) and now != last:
         known.note("last", now)
@@ -407,7 +412,7 @@ FIELDS = {"interaction_type": VENDOR, "response_type": APP, "event": WEBHOOKS}
 """The field with the type of a frame, by table."""
 RETELL = Dialect(
     name="retell",
-    version=4,
+    version=5,
     reduce=reduce,
     translate=translate,
     closed=closed,

@@ -44,10 +44,12 @@ from voicemem.dialects.known import Known, Made, MadeEvent
 from voicemem.dialects.reading import checksum
 from voicemem.dialects.translating import (
     Flow,
+    begin_voice,
     begins,
     completed,
     latencies,
     plain,
+    said_until,
     tool_call,
     tool_result,
     utterance_turn,
@@ -349,7 +351,8 @@ def user_message(message: JsonObject, stamp: int | None, reported: bool, flow: F
     events: list[MadeEvent] = [] if segment is not None else [*settle_last(known), *unheard]
     if segment is None and live_text(turn, known):
         events.append(Asr(item=f"~u{turn}", text="", final=True))
-    events.append(Asr(item=item, text=text, final=True, turn_id=turn, ts=message.get("time")))
+    said = Asr(item=item, text=text, final=True, turn_id=turn, ts=message.get("time"))
+    events += said_until(said, message.get("endTime"))
     return [*events, *swallowed("users", message, known)]
 
 
@@ -397,6 +400,7 @@ def bot_message(message: JsonObject, stamp: int | None, flow: Flow) -> list[Made
     if reply is None or reply.text != full:
         agent = message.get("assistantName")
         events.append(LlmDone(item=item, text=full, turn_id=turn, ts=message.get("time"), agent=agent))
+        events += begin_voice(item, message.get("time")) if reply is None else ()
     keep_message("bots", now, known)
     events += heard(now, before, full, reply is not None and reply.cut != "no", known)
     return [*events, *swallowed("bots", message, known)]
@@ -583,7 +587,7 @@ KINDS: dict[str, Kind] = {
 }
 VAPI = Dialect(
     name="vapi",
-    version=5,
+    version=6,
     reduce=reduce,
     translate=translation(KINDS),
     closed=closed,
