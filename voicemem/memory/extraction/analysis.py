@@ -173,7 +173,21 @@ def check_value(prompt: Prompt, field: Field, draft: DraftedValue, rules: Rules 
     if len(shown) < len(draft.shown_by):
         return "not_said"
     refusal = refuse_value(prompt, field, leaves, cited, " ".join(one.words for one in shown))
+    quotes = zip(draft.shown_by, shown, strict=True)
+    if refusal is None and any(is_denied(lines[cite.line].text, one.words) for cite, one in quotes):
+        refusal = None if all(map(denies, leaves)) else "contradicted"
     return AnalysedValue(value, tuple(dict.fromkeys(shown))[:MAX_EVIDENCE]) if refusal is None else refusal
+
+
+def is_denied(text: str, words: str) -> bool:
+    """Return whether words are quoted without the negation before them: "take it" of "I won't take it"."""
+    stems = stems_of(words)
+    return negates(text, stems) and not negates(words, stems)
+
+
+def denies(leaf: Any) -> bool:
+    text = readable(leaf)
+    return leaf is False or negates(text, stems_of(text))
 
 
 def cleaned(value: Any) -> Any:

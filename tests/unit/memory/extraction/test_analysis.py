@@ -146,6 +146,27 @@ def test_a_choice_is_not_the_opposite_of_what_was_said(text: str, value: str, ke
 
 
 @every_row(
+    ("text", "words", "value", "kept"),
+    [
+        ("I won't take it, thanks.", "take it", "booked", False),
+        ("I won't take it, thanks.", "take it", "not_booked", True),
+        ("I won't take it, thanks.", "I won't take it", "declined", True),
+        ("I never agreed to that.", "agreed to that", True, False),
+        ("I never agreed to that.", "agreed to that", False, True),
+        ("No lo quiero.", "lo quiero", "booked", False),
+        ("I don't have time, call me tomorrow.", "call me tomorrow", "booked", True),
+        ("Not today. Take the room for tomorrow.", "Take the room", "booked", True),
+        ("I cannot wait, take it now.", "take it now", True, True),
+    ],
+)
+def test_words_are_not_quoted_without_their_negation(text: str, words: str, value: Any, kept: bool) -> None:
+    """Taken out of a line that denies them, they show no value but a negative one."""
+    schema = {"properties": {"outcome": {"enum": ["booked", "not_booked", "declined", True, False]}}}
+    answer = json.dumps({"analysis": {"outcome": field(value, (1, words))}})
+    assert kept == bool(check_analysis(prompt(text, schema=schema), read_analysis(answer)).values)
+
+
+@every_row(
     "around",
     [
         "{}",
