@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
+from tests.support import postgresql
 from tests.support.callers.rest import LOOPBACK, RestClient
 from tests.support.servers.webhook_receiver import WebhookReceiver, webhook_receiver
 from tests.support.services import Serve
@@ -19,6 +21,10 @@ async def hook() -> AsyncIterator[WebhookReceiver]:
 
 
 @pytest.fixture
-async def caller(serve: Serve) -> RestClient:
-    """A caller of a service that may call this machine."""
-    return RestClient(await serve(allow_addresses=LOOPBACK))
+async def caller(request: pytest.FixtureRequest, serve: Serve, tmp_path: Path) -> AsyncIterator[RestClient]:
+    """A caller of a service that may call this machine; its store is in memory, unless a test has parameters."""
+    if getattr(request, "param", "memory:") == "memory:":
+        yield RestClient(await serve(allow_addresses=LOOPBACK))
+        return
+    with postgresql.database_of(tmp_path) as name:
+        yield RestClient(await serve(store=postgresql.server().url(name), allow_addresses=LOOPBACK))

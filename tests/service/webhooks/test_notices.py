@@ -32,6 +32,11 @@ from voicemem.config.service import Settings
 from voicemem.protocol.types import JsonObject
 from voicemem.webhooks import outbox
 
+ON_BOTH = pytest.mark.parametrize(
+    "caller", ["memory:", pytest.param("postgresql:", marks=pytest.mark.postgresql)], indirect=True
+)
+"""On both engines of stores."""
+
 
 async def test_every_notice_of_a_call(caller: RestClient, hook: WebhookReceiver) -> None:
     """An endpoint with all types hears of start, leaving, history, metrics and turns, with Agora's payloads."""
@@ -307,6 +312,7 @@ async def test_projects_do_not_hear_each_other(serve: Serve, hook: WebhookReceiv
     assert hook.url("/one") == (await read(one, made))["url"]
 
 
+@ON_BOTH
 async def test_complete_turns_come_while_the_call_runs(caller: RestClient, hook: WebhookReceiver) -> None:
     """Each once and in order, with its messages, as soon as the next has begun; the last one comes with the end."""
     await add(caller, hook.url(), 1001)
@@ -335,6 +341,7 @@ async def eventually_through(hook: WebhookReceiver, turn: int) -> list[WebhookEv
     return list(hook.notices)
 
 
+@ON_BOTH
 async def test_complete_turns_wait_for_those_before(caller: RestClient, hook: WebhookReceiver) -> None:
     """While a receiver fails there is one attempt under way a session, and what comes meanwhile is in the next."""
     hook.replies += [Reply(500), Reply(500)]
@@ -348,6 +355,7 @@ async def test_complete_turns_wait_for_those_before(caller: RestClient, hook: We
     assert 2 >= len(await deliveries(caller, made))
 
 
+@ON_BOTH
 async def test_changes_of_memories_are_told(caller: RestClient, hook: WebhookReceiver) -> None:
     """What was kept, what it is after a change, and what is not there any more; nothing to those who did not ask."""
     await add(caller, hook.url("/others"), 103)
