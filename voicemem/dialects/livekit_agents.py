@@ -41,7 +41,15 @@ from voicemem.dialects.dialect import Dialect, Frame, Hook, MalformedFrame, RawF
 from voicemem.dialects.kinds import Kind, Record, keep, kept, many, optional, record, require_object, silent, typed
 from voicemem.dialects.known import Known, Made
 from voicemem.dialects.reading import names_someone
-from voicemem.dialects.translating import end_with, latencies, tool_call, tool_result, turn_of_answer, utterance_turn
+from voicemem.dialects.translating import (
+    begin_voice,
+    end_with,
+    latencies,
+    tool_call,
+    tool_result,
+    turn_of_answer,
+    utterance_turn,
+)
 from voicemem.protocol.events import Asr, Interrupt, LlmCancel, LlmDelta, LlmDone, Resume, ToolResult
 from voicemem.protocol.types import JsonObject
 
@@ -379,7 +387,9 @@ def finish_reply(item: JsonObject, text: str, at: int, added: int, known: Known)
     turn, metrics = turn_at(at, known), item.get("metrics", {})
     agent = next((name for since, name in reversed(known.notes.get("agents", ())) if since <= at), None)
     yield LlmDone(item=item["id"], text=text, turn_id=turn, ts=at, agent=agent)
-    yield from latencies(metrics, LATENCIES, turn, ms(metrics.get("started_speaking_at")) or at, 1_000)
+    began = ms(metrics.get("started_speaking_at"))
+    yield from begin_voice(item["id"], began)
+    yield from latencies(metrics, LATENCIES, turn, began or at, 1_000)
     known.note("last", item["id"])
     known.note("alone", True)
     if item.get("interrupted"):
@@ -490,7 +500,7 @@ KINDS: dict[str, Kind] = {
 }
 LIVEKIT_AGENTS = Dialect(
     name="livekit-agents",
-    version=6,
+    version=7,
     reduce=reduce,
     translate=translate,
     hook=Hook(verify=verify, frames=split_report),
