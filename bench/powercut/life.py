@@ -139,7 +139,10 @@ class Life:
         try:
             if self.broken == "normal":
                 store.database.writer.pragma("synchronous", 1)
-            store.database.writer.wal_autocheckpoint(self.choice.choice((1000, 50, 20)))
+            checkpoints = store.database.checkpoints
+            assert checkpoints is not None
+            checkpoints.pages = self.choice.choice((1000, 50, 20))
+            checkpoints.most_pages = 4 * checkpoints.pages
             await store.directory.set_operator_endpoint("http://127.0.0.1/", None)
             await keep_busy(store, self.ledger, self.choice, self.choice.randint(1, self.steps))
             if self.choice.random() < 0.5:

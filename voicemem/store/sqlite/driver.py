@@ -6,6 +6,7 @@ SQLite comes from `apsw`, whose bundled version has the WAL-reset fix (3.51.3) t
 import asyncio
 import os
 import secrets
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -43,11 +44,69 @@ MAX_JOBS = 4096
 """Jobs in one transaction, at most: it bounds how long a commit takes to build."""
 
 
+class Checkpoints:
+    """Moves what the writer has committed from the log into the file, on a thread and connection of its own.
+
+    Within a commit it would take the commit some ten ms. A passive checkpoint holds up neither writer nor readers, but
+    while commits follow one upon the other it never gets to the end of the log, which could then not begin again. So
+    once the log is long, the writer itself makes the last step, between two commits: next to nothing is left to do.
+    """
+
+    pages = 1_000
+    """Of the log, after which it is moved."""
+    most_pages = 4_000
+    """After which the writer makes the last step."""
+
+    def __init__(self, path: str, writer: apsw.Connection) -> None:
+        self.writer = writer
+        self.connection = apsw.Connection(path)
+        self.connection.set_busy_timeout(0)  # others move the log too (`files.truncate_log`)
+        self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        self.connection.pragma("user_version")  # a connection does not notice the log before its first read
+        self.is_due, self.is_last_step_due, self.is_closed, self.sync_failed = threading.Event(), False, False, False
+        self.thread = threading.Thread(target=self.work, name="voicemem-checkpoints", daemon=True)
+        self.thread.start()
+        writer.set_wal_hook(self.note_commit)
+
+    def note_commit(self, _: apsw.Connection, __: str, pages: int) -> int:
+        if pages >= self.pages:
+            self.is_due.set()
+        return apsw.SQLITE_OK
+
+    def work(self) -> None:
+        while self.is_due.wait() and not self.is_closed:
+            self.is_due.clear()
+            pages, _ = self.checkpoint(self.connection)
+            self.is_last_step_due = pages >= self.most_pages
+
+    def make_last_step(self) -> None:
+        """Move the rest of a long log; for the writer's thread."""
+        if self.is_last_step_due:
+            self.is_last_step_due = False
+            self.checkpoint(self.writer)
+
+    def checkpoint(self, connection: apsw.Connection) -> tuple[int, int]:
+        """How many pages the log has, and how many of them are moved; a failure leaves the log as it is."""
+        try:
+            return connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        except apsw.Error as error:
+            self.sync_failed = self.sync_failed or getattr(error, "extendedresult", None) in files.SYNC_ERRORS
+            return 0, 0
+
+    def close(self) -> None:
+        self.is_closed = True
+        self.is_due.set()
+        self.thread.join()
+        self.connection.close()
+
+
 class Writer:
     """Runs all jobs that write, on its thread and connection; all that wait share a transaction and a sync."""
 
-    def __init__(self, rows: RowCache) -> None:
+    def __init__(self, rows: RowCache, checkpoints: Checkpoints | None) -> None:
+        """`checkpoints` is None of a database in memory."""
         self.connection = rows.connection.raw
+        self.checkpoints = checkpoints
         self.rows = rows
         self.troubles = Troubles()
         self.ruined = False
@@ -78,6 +137,10 @@ class Writer:
         After an error of the file it is unknown whether the commit happened: all get `StoreUnavailable`, and everything
         cached is dropped. After a fault of one job each runs again alone, so that only the faulty one fails.
         """
+        if self.checkpoints is not None:
+            self.checkpoints.make_last_step()
+            if self.checkpoints.sync_failed and not self.ruined:
+                self.mark_ruined()
         if self.ruined:
             return [StoreUnavailable(RUINED)] * len(jobs)
         try:
@@ -128,7 +191,7 @@ WRITER_PRAGMAS = """
     pragma secure_delete = on;
 """
 READER_PRAGMAS = "pragma query_only = on; pragma wal_autocheckpoint = 0;"
-"""Only the writer checkpoints."""
+"""Readers make no checkpoints."""
 SELECT_LAST_KEY = """
     select max(
         ifnull((select max(key) from endpoints), 0), ifnull((select max(key) from deliveries), 0),
@@ -174,7 +237,8 @@ class SqliteDatabase(Database):
                 raise
             raise CannotStart(f"The database {path} cannot be opened: {error}.") from None
         self.closed = False
-        self.writing = Writer(self.streams)
+        self.checkpoints = None if path == IN_MEMORY else Checkpoints(path, self.writer)
+        self.writing = Writer(self.streams, self.checkpoints)
         self.readers = ThreadPoolExecutor(1, "voicemem-reader")
         self.scanners = ThreadPoolExecutor(1, "voicemem-scanner")
 
@@ -253,6 +317,8 @@ class SqliteDatabase(Database):
     def close(self) -> None:
         self.closed = True
         self.writing.close()
+        if self.checkpoints is not None:
+            self.checkpoints.close()
         self.readers.shutdown()
         self.scanners.shutdown()
         try:

@@ -184,3 +184,39 @@ async def test_lists_that_look_through_rows_hold_up_no_reads(sqlite: SqliteStore
         goes_on.set()
     assert [[], []] == await asyncio.gather(*waiting)
     assert await scan
+
+
+async def test_the_log_is_moved_beside_commits(sqlite: SqliteStore, path: str) -> None:
+    """It begins again once it is long, though a commit always follows the one before."""
+    assert sqlite.database.checkpoints is not None
+    sqlite.database.checkpoints.pages, sqlite.database.checkpoints.most_pages = 20, 60
+
+    async def keep_writing(name: str) -> None:
+        for number in range(600):
+            await sqlite.database.write(insert(f"{name}{number}"))
+
+    await asyncio.gather(keep_writing("a"), keep_writing("b"))
+    assert 1_200 == len(await inserted(sqlite))
+    assert os.path.getsize(f"{path}-wal") < 300 * 4_096  # noqa: ASYNC240 (a test may)
+
+
+async def test_a_long_log_begins_again_between_two_commits(sqlite: SqliteStore) -> None:
+    """The writer itself moves what a checkpoint beside it has left."""
+    checkpoints = sqlite.database.checkpoints
+    assert checkpoints is not None
+    checkpoints.pages = 10**9
+    for number in range(100):
+        await sqlite.database.write(insert(f"before {number}"))
+    checkpoints.is_last_step_due = True
+    await sqlite.database.write(insert("after"))
+    pages, moved = sqlite.database.writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+    assert 0 < pages == moved < 20
+
+
+async def test_a_failed_sync_of_a_checkpoint_ruins_the_store(sqlite: SqliteStore) -> None:
+    """As one of a commit does: what the kernel has dropped is not known."""
+    assert sqlite.database.checkpoints is not None
+    sqlite.database.checkpoints.sync_failed = True
+    with pytest.raises(StoreUnavailable):
+        await sqlite.database.write(insert("written"))
+    assert sqlite.database.writing.ruined
