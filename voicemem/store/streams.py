@@ -227,7 +227,7 @@ class Outcome(NamedTuple):
     expected: int | None = None
 
 
-class AppendResult(NamedTuple):
+class AppendResult(Struct, frozen=True, gc=False):
     """The results of a batch, with the stream and the producer's `next_seq` after it.
 
     `position` is that of the first event when all were stored in a row. Otherwise it is None, and `outcomes` has one
@@ -290,7 +290,7 @@ def outcome_sentence(outcome: Outcome) -> str:
     return f"{text} Expected seq {outcome.expected}." if outcome.expected is not None else text
 
 
-class JournalRun(NamedTuple):
+class JournalRun(Struct, frozen=True, gc=False):
     """Events of one producer (None: the server's own) that came together, at consecutive positions and seqs."""
 
     stream: int
@@ -302,10 +302,10 @@ class JournalRun(NamedTuple):
 
     def columns(self, waypoint: bool) -> tuple[Any, ...]:
         """The values of `runs.JOURNAL_COLUMNS`; the payloads of several events become one JSON array."""
-        stream, position, producer, seq, received_ms, payloads = self
+        stream, position, payloads = self.stream, self.position, self.payloads
         payload = payloads[0] if len(payloads) == 1 else b"[" + b",".join(payloads) + b"]"
         checked = checksum(stream, position, payload)
-        return stream, position, producer, seq, received_ms, len(payloads), checked, waypoint, payload
+        return stream, position, self.producer, self.seq, self.received_ms, len(payloads), checked, waypoint, payload
 
 
 def checksum(stream: int, position: int, payload: bytes) -> int:

@@ -213,10 +213,13 @@ class Connection:
 
     def take_message(self, message: bytes) -> None:
         """Take a message whose turn it is. Raises `InvalidFrame`."""
-        event, throttle = decode_fast(message), self.throttle
+        event = decode_fast(message)
         if event is not None:
-            open_lease = self.leases.find(event)
+            open_lease = self.leases.only
+            if open_lease is None or event.session_id is not None or event.producer is not None:
+                open_lease = self.leases.find(event)
             if open_lease is not None:
+                throttle = self.throttle
                 throttle.allowance -= 1
                 if throttle.allowance < 0:
                     throttle.charge_taken()

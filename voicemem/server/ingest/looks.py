@@ -30,7 +30,6 @@ import os
 import select
 import socket
 import time
-from collections import deque
 from typing import Protocol
 
 PAUSE_S = 0.002
@@ -41,6 +40,8 @@ PIECE = 8 * 1024
 """Bytes that are taken of a socket in one look."""
 LOOK_S = 0.005
 """How long a look may take."""
+AT_A_TIME = 16
+"""Sockets that are read before it is seen how long the look has taken."""
 MOST = 1_024
 """Sockets that one poll reports."""
 READABLE = getattr(select, "EPOLLIN", 0)
@@ -68,7 +69,7 @@ class Looks:
         self.loop = asyncio.get_running_loop()
         self.epoll = select.epoll()
         self.watched: dict[int, Watched] = {}
-        self.unread: deque[tuple[int, int]] = deque()
+        self.unread: list[tuple[int, int]] = []
         """Ready sockets that the last look has not reached, and their events."""
         self.loop.add_reader(self.epoll.fileno(), self.look)
         self.is_watching = True
@@ -102,13 +103,16 @@ class Looks:
         """Read what has come, and see to the next look."""
         if self.epoll.closed:
             return
-        ready = self.unread or deque(self.epoll.poll(0, MOST))
-        is_busy = len(ready) >= BUSY_FROM
-        has_more, ends = False, time.monotonic() + LOOK_S
-        while ready and time.monotonic() < ends:
-            has_more |= self.read(*ready.popleft())
-        self.unread = ready
-        if has_more or ready:
+        ready = self.unread or self.epoll.poll(0, MOST)
+        is_busy, ends_s = len(ready) >= BUSY_FROM, time.monotonic() + LOOK_S
+        has_more, self.unread = False, []
+        for first in range(0, len(ready), AT_A_TIME):
+            if time.monotonic() >= ends_s:
+                self.unread = ready[first:]
+                break
+            for fd, events in ready[first : first + AT_A_TIME]:
+                has_more |= self.read(fd, events)
+        if has_more or self.unread:
             self.watch(False)
             self.loop.call_soon(self.look)
         elif is_busy:

@@ -236,14 +236,17 @@ class EventSocket(ServerConnection):
 
     def send_nowait(self, message: bytes) -> None:
         """Send a text message without waiting; the connection of a peer that never reads is aborted."""
-        if self.silent or self.transport.is_closing():
+        transport = self.transport
+        if self.silent or transport.is_closing() or self.protocol.state is not OPEN:
             return
-        if self.protocol.state is OPEN and len(message) > SHORT_BYTES:
+        size = len(message)
+        if size <= SHORT_BYTES:
+            transport.write(b"%c%c%b" % (TEXT_FRAME, size, message))
+        else:
             self.protocol.send_text(message)
             self.send_data()
-        elif self.protocol.state is OPEN:
-            self.transport.write(b"%c%c%b" % (TEXT_FRAME, len(message), message))
-        self.check_unsent()
+        if transport.get_write_buffer_size():
+            self.check_unsent()
 
     # Who reads the socket
 
@@ -289,7 +292,7 @@ class EventSocket(ServerConnection):
 
     def take_looked(self, data: bytes) -> None:
         if not self.transport.is_closing():
-            self.take(data)
+            (self.parse if self.fast else self.receive)(data)
 
     def fail_looked(self, error: Exception) -> None:
         context = {"message": "Taking a connection's bytes failed", "exception": error, "protocol": self}
@@ -346,10 +349,15 @@ class EventSocket(ServerConnection):
         """Deliver fast frames; from the first other frame on, leave everything to the library."""
         assert self.listener is not None
         assert apply_mask is not None
-        is_one = MIN_FRAME_BYTES <= len(data) == data[1] - MASKED + MIN_FRAME_BYTES < 126 + MIN_FRAME_BYTES
-        if is_one and data[0] == TEXT_FRAME and not self.partial:  # nearly all that comes
-            self.listener(apply_mask(data[MIN_FRAME_BYTES:], data[2:MIN_FRAME_BYTES]), False)
-            return
+        size = len(data)
+        if size >= MIN_FRAME_BYTES and data[0] == TEXT_FRAME and not self.partial:
+            length = data[1] - MASKED
+            if size == length + MIN_FRAME_BYTES <= SHORT_BYTES + MIN_FRAME_BYTES:  # nearly all that comes
+                self.listener(apply_mask(data[6:], data[2:6]), False)
+                return
+            if length == 126 and size == int.from_bytes(data[2:4]) + 8:
+                self.listener(apply_mask(data[8:], data[4:8]), False)
+                return
         if self.partial:
             self.partial += data
             if len(self.partial) < self.bytes_needed:

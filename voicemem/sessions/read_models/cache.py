@@ -317,13 +317,13 @@ class ReadModelCache:
             if read_model is None:
                 return
         waiting, is_large = read_model.waiting, size > LARGE_BYTES or read_model.slow_fold
-        before = waiting[-1].last if waiting else read_model.position
+        before, last = waiting[-1].last if waiting else read_model.position, position + len(events) - 1
         if before == position - 1 and not is_large and is_worth_folding(read_model, len(events)):
-            waiting.append(Committed(position, received_ms, events, producer, size))
+            waiting.append(Committed(position, last, received_ms, events, producer, size))
             read_model.waiting_bytes += size
             self.to_fold[key] = read_model
             return
-        read_model.known_position = position + len(events) - 1
+        read_model.known_position = last
         if is_large or read_model.known_position - read_model.position > MAX_LAG:
             self.lagging.add(key)
 

@@ -8,9 +8,10 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from sys import getsizeof
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from voicemem.errors import DamagedEntry
 from voicemem.llm.tokens import TokenCounter
@@ -56,21 +57,18 @@ MessageFields = Literal["full", "standard"]
 """All fields of a message, or its role and content alone."""
 
 
-class Committed(NamedTuple):
+class Committed(Struct, gc=False):
     """Events of one batch that were committed, and are to be folded."""
 
     position: int
     """That of the first."""
+    last: int
+    """That of the last."""
     received_ms: int
     events: Sequence[IncomingEvent | JournaledEvent]
     producer: str | None
     size: int
     """Bytes of their payloads."""
-
-    @property
-    def last(self) -> int:
-        """The position of the last."""
-        return self.position + len(self.events) - 1
 
 
 class ReadModel:
@@ -278,12 +276,12 @@ class ReadModel:
         """Fold what was committed, as far as nothing is missing before it: that is in the journal."""
         waiting, self.waiting, self.waiting_bytes = self.waiting, [], 0
         began, state, count = time.thread_time(), self.state, 0
-        for position, received_ms, committed, producer, size in waiting:
-            count += len(committed)
-            self.folded_bytes += size
-            for place, event in enumerate(committed, position):
+        for committed in waiting:
+            count += len(committed.events)
+            self.folded_bytes += committed.size
+            for place, event in enumerate(committed.events, committed.position):
                 if place == state.position + 1:
-                    fold_event(state, place, received_ms, event, producer)
+                    fold_event(state, place, committed.received_ms, event, committed.producer)
         self.slow_fold = took_long(time.thread_time() - began, count)
 
     def messages(self, unfinished: bool = False) -> list[Message]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, cast, get_args
 
 import msgspec
@@ -141,6 +142,7 @@ def source_of(frame: ReducedFrame) -> tuple[object, ...]:
     return event.dialect, event.sender, event.ts is None, event.id, content
 
 
+PAYLOAD, EVENT = attrgetter("payload"), attrgetter("event")
 NOTHING: Any = ()
 """In place of lists of what most batches have nothing of."""
 
@@ -198,19 +200,13 @@ class EventBatch(Batch, kw_only=True, eq=False, gc=True):
         """True if any event is in the journal, by this batch or an earlier one."""
         return self.stored + self.repeated > 0
 
-    @property
-    def first_ts(self) -> int | None:
-        """The `ts` of its first event, if that states one."""
-        first = self.arrivals[0] if self.arrivals else None
-        return first.event.ts if isinstance(first, DecodedEvent) else None
-
     def add(self, arrival: DecodedEvent | RejectedEvent) -> None:
         if self.is_plain:
             seq = arrival.event.seq if type(arrival) is DecodedEvent and type(arrival.event) in PLAIN_KINDS else None
-            if seq == self.next_seq:
-                self.next_seq = seq + 1
-            elif seq is not None and not self.arrivals:
+            if seq is not None and not self.arrivals:
                 self.first_seq, self.next_seq = seq, seq + 1
+            elif seq is not None and seq == self.next_seq:
+                self.next_seq = seq + 1
             else:
                 self.is_plain = False
         elif isinstance(arrival, ReducedFrame) and isinstance(self.arrivals[-1], ReducedFrame):
@@ -223,7 +219,7 @@ class EventBatch(Batch, kw_only=True, eq=False, gc=True):
     def seal(self, now_ms: int) -> None:
         self.is_sealed, self.received_ms = True, now_ms
         if self.is_plain:
-            self.payloads = [arrival.payload for arrival in cast(list[DecodedEvent], self.arrivals)]
+            self.payloads = [*map(PAYLOAD, self.arrivals)]
         else:
             self.offers = [to_offer(arrival, now_ms) for arrival in self.arrivals if is_offered(arrival)]
 

@@ -9,7 +9,6 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
-from typing import cast
 
 from voicemem.config.session import patch_changes_outbound
 from voicemem.errors import VoicememError
@@ -17,7 +16,7 @@ from voicemem.protocol.codec import DecodedEvent
 from voicemem.runtime import Clock
 from voicemem.security.audit import audit
 from voicemem.sessions.read_models.cache import ReadModelCache
-from voicemem.sessions.recording.batches import EventBatch
+from voicemem.sessions.recording.batches import EVENT, EventBatch, ProducerLease
 from voicemem.sessions.recording.redaction import Redaction
 from voicemem.store.journal import Journal
 from voicemem.store.streams import EARLIEST_MS, AppendResult, Batch, Stream
@@ -119,15 +118,18 @@ class Commits:
                 self.redaction.settle(batch, outcome)
             batch.settle(outcome)
             batch.on_result(batch, None)
-            if is_no_unix_ms(batch.first_ts):
-                self.refusals.note_time(batch.lease.project, batch.lease.session_id)
         self.metrics.ack_latency_seconds.observe(time.monotonic() - since)
         add = self.read_models.add_committed
         counts: Counter[tuple[str, str]] = Counter()
+        offered = stored_bytes = 0
         for batch in batches:
+            offered += batch.offered
+            stored_bytes += batch.stored_bytes
             counts[batch.kind, "stored"] += batch.stored
             if batch.position is not None:  # nearly every batch of a call
-                events = [arrival.event for arrival in cast(list[DecodedEvent], batch.arrivals)]
+                events = [*map(EVENT, batch.arrivals)]
+                if is_no_unix_ms(events[0].ts):
+                    self.refusals.note_time(batch.lease)
                 add(batch.key, batch.position, now, events, batch.producer, batch.stored_bytes)
             else:
                 size = batch.stored_bytes  # counted with the first entry: if that one waits for the journal, all do
@@ -135,13 +137,15 @@ class Commits:
                     add(batch.key, position, now, [event], batch.producer, size)
                     size = 0
                 self.note_others(batch, counts)
-        offered, stored_bytes = sum(one.offered for one in batches), sum(one.stored_bytes for one in batches)
         self.metrics.count_commit(counts, offered, stored_bytes)
         self.feed.report(appended)
 
     def note_others(self, batch: EventBatch, counts: Counter[tuple[str, str]]) -> None:
         """Count and log what of a batch was not stored, and audit its configuration changes."""
         lease = batch.lease
+        first = batch.arrivals[0] if batch.arrivals else None
+        if isinstance(first, DecodedEvent) and is_no_unix_ms(first.event.ts):
+            self.refusals.note_time(lease)
         if batch.reopened:
             log_session("reopened", lease.project, lease.session_id)
         counts[batch.kind, "repeated"] += batch.repeated
@@ -243,9 +247,9 @@ class CommitFeed:
 
     def report(self, appended: Sequence[AppendResult]) -> None:
         self.commits += 1
+        streams = {result.stream.key: result.stream for result in appended}
         for collector in self.collectors:
-            for result in appended:
-                collector[result.stream.key] = result.stream
+            collector.update(streams)
         for listener in self.listeners:
             listener(appended)
 
@@ -268,10 +272,10 @@ class RefusalLog:
             where = {"project": project, "session_id": session_id, "code": code}
             LOG.warning("An event was refused. %s", detail, extra=where)
 
-    def note_time(self, project: str, session_id: str) -> None:
+    def note_time(self, lease: ProducerLease) -> None:
         """Log that times of a session are no Unix ms, unless that was logged before."""
-        if self.is_first(project, session_id, NO_UNIX_MS):
-            LOG.warning(NO_UNIX_MS, extra={"project": project, "session_id": session_id})
+        if self.is_first(lease.project, lease.session_id, NO_UNIX_MS):
+            LOG.warning(NO_UNIX_MS, extra={"project": lease.project, "session_id": lease.session_id})
 
     def is_first(self, project: str, session_id: str | None, fault: str) -> bool:
         faults = self.logged.setdefault((project, session_id), set())

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import apsw
 import msgspec
+from msgspec.structs import replace
 
 from voicemem.errors import CannotStart, Refused
 from voicemem.protocol.types import JsonObject
@@ -214,14 +215,6 @@ class CommittedRows:
         self.ended: OrderedDict[int, CommittedRow] = OrderedDict()
         self.by_name: dict[tuple[str, str, str], CommittedRow] = {}
 
-    def find(self, key: int) -> Stream | None:
-        row = self.row(key)
-        return None if row is None else row.stream
-
-    def find_producer(self, key: int, name: str) -> ProducerState | None:
-        row = self.row(key)
-        return None if row is None else row.producers.get(name)
-
     def find_by_name(self, project: str, kind: str, name: str) -> Stream | None:
         row = self.by_name.get((project, kind, name))
         return None if row is None else row.stream
@@ -233,7 +226,7 @@ class CommittedRows:
         for key, stream in streams.items():
             self.put(key, stream)
         for (key, name), producer in producers.items():
-            row = self.row(key)
+            row = self.running.get(key) or self.ended.get(key)
             if row is not None:
                 if name not in row.producers:
                     self.budget.rows += PRODUCER_BYTES
@@ -371,8 +364,10 @@ class RowCache(StreamRows):
     def stream(self, key: int) -> Stream | None:
         stream = self.job_streams.get(key)
         if stream is None:
-            known = self.changed_streams.get(key) or self.committed.find(key)
-            stream = msgspec.structs.replace(known) if known is not None else self.load_stream(key)
+            known = self.changed_streams.get(key)
+            if known is None and (row := self.committed.row(key)) is not None:
+                known = row.stream
+            stream = replace(known) if known is not None else self.load_stream(key)
             if stream is not None:
                 self.job_streams[key] = stream
         return stream
@@ -398,11 +393,14 @@ class RowCache(StreamRows):
     # Producers
 
     def producer(self, key: int, name: str) -> ProducerState:
-        producer = self.job_producers.get((key, name))
+        named = key, name
+        producer = self.job_producers.get(named)
         if producer is None:
-            known = self.changed_producers.get((key, name)) or self.committed.find_producer(key, name)
-            producer = msgspec.structs.replace(known) if known is not None else self.load_producer(key, name)
-            self.job_producers[key, name] = producer
+            known = self.changed_producers.get(named)
+            if known is None and (row := self.committed.row(key)) is not None:
+                known = row.producers.get(name)
+            producer = replace(known) if known is not None else self.load_producer(key, name)
+            self.job_producers[named] = producer
         return producer
 
     # Journals
