@@ -287,7 +287,7 @@ def weigh_config(config: JsonObject) -> int:
 
 
 SELECT_NEW_KEY = "select ifnull(max(key), 0) + 1 from streams"
-MAX_ROWS = 1_000
+MAX_ROWS = 1_024
 """Rows in one statement: SQLite takes at most 32,766 values."""
 INSERT_RUNS = f"insert or rollback into journal ({JOURNAL_COLUMNS}) values "
 """`or rollback` spares SQLite a copy of every page that the statement touches; a row that cannot be inserted ends the
@@ -457,8 +457,14 @@ class Waypoints:
 
 
 def insert_runs(connection: apsw.Connection, runs: Sequence[tuple[JournalRun, bool]]) -> None:
-    """Insert runs, each with whether it is a waypoint; many at once, since Python may switch threads in between."""
-    for first in range(0, len(runs), MAX_ROWS):
-        some = runs[first : first + MAX_ROWS]
-        marks = ",".join([RUN_VALUES] * len(some))
-        connection.execute(INSERT_RUNS + marks, [value for run, waypoint in some for value in run.columns(waypoint)])
+    """Insert runs, each with whether it is a waypoint; many at once, since Python may switch threads in between.
+
+    Their numbers are powers of two, so that there are few statements, which stay prepared.
+    """
+    first = 0
+    while first < len(runs):
+        number = min(MAX_ROWS, 1 << (len(runs) - first).bit_length() - 1)
+        some = runs[first : first + number]
+        values = [value for run, waypoint in some for value in run.columns(waypoint)]
+        connection.execute(INSERT_RUNS + ",".join([RUN_VALUES] * number), values)
+        first += number
