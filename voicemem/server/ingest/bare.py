@@ -95,6 +95,8 @@ class Received(NamedTuple):
 class BareConnection(Connection):
     """Takes bare frames, and envelopes, of one session."""
 
+    __slots__ = ("open_lease", "received", "sender", "target", "waiting", "waiting_bytes")
+
     def __init__(
         self, websocket: EventSocket, host: IngestHost, grant: Grant | None, target: NativeTarget, origin: object = None
     ) -> None:

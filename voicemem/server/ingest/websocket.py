@@ -116,7 +116,7 @@ class EventSocket(ServerConnection):
         """True if the client sent more than its request, without waiting for the answer."""
         self.fast = False
         """True if only fast frames, pings and pongs have come, so that the library is between two frames."""
-        self.partial = bytearray()
+        self.partial: bytes | bytearray = b""
         """The beginning of a frame whose rest has not come; `bytes_needed` is its size as far as is known."""
         self.bytes_needed = 0
         self.reading = True
@@ -329,7 +329,7 @@ class EventSocket(ServerConnection):
         if had_listener and self.reading and self.awaits_key and self.protocol.state is OPEN:
             self.bytes_before_key += len(data)
             if self.bytes_before_key > MAX_BYTES_BEFORE_KEY:
-                self.partial.clear()
+                self.partial = b""
                 self.protocol.fail(1009, TOO_BIG_WITHOUT_KEY)
                 self.send_data()
 
@@ -362,7 +362,7 @@ class EventSocket(ServerConnection):
             self.partial += data
             if len(self.partial) < self.bytes_needed:
                 return
-            data, self.partial = bytes(self.partial), bytearray()
+            data, self.partial = bytes(self.partial), b""
         at, bytes_needed = 0, 0
         while not bytes_needed:
             texts, at, bytes_needed = parse_fast_frames(data, at, MAX_FRAME_BYTES)
@@ -380,7 +380,8 @@ class EventSocket(ServerConnection):
             else:
                 self.feed_library(data[at : at + control])
                 at += control
-        self.partial += data[at:]
+        if at < len(data):
+            self.partial = bytearray(data[at:])
         self.bytes_needed = bytes_needed
 
     def feed_library(self, data: bytes) -> None:
@@ -488,6 +489,20 @@ class Throttle:
     `on_hold` is called when that begins, with whether to notify the client, and `on_resume` when it ends. `clock`
     gives Unix ms.
     """
+
+    __slots__ = (
+        "allowance",
+        "bucket",
+        "bytes",
+        "clock",
+        "held",
+        "last_report_s",
+        "metered",
+        "on_hold",
+        "on_resume",
+        "released",
+        "reserved",
+    )
 
     def __init__(
         self, clock: Callable[[], int], on_hold: Callable[[bool], None], on_resume: Callable[[], None]

@@ -87,6 +87,20 @@ class SenderState:
 class ProducerLease:
     """A producer's access to a session: one epoch on a connection, or one HTTP request (without an epoch)."""
 
+    __slots__ = (
+        "epoch",
+        "key",
+        "key_id",
+        "may_call_out",
+        "may_set",
+        "position",
+        "producer",
+        "project",
+        "reported_gap",
+        "sender",
+        "session_id",
+    )
+
     def __init__(
         self,
         stream: Stream,
