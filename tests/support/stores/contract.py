@@ -33,7 +33,7 @@ async def append_batch(
     if appended.position is None:
         return appended
     positions = range(appended.position, appended.position + len(offers))
-    return appended._replace(outcomes=[Outcome(position) for position in positions])
+    return replace(appended, outcomes=[Outcome(position) for position in positions])
 
 
 NOW = 1_778_390_400_000
