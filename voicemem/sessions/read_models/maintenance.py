@@ -25,7 +25,7 @@ read from the journal when it is needed."""
 WEIGHING_S = 0.01
 """CPU time of a round in which read models are weighed. Those that were not are taken to be like the others."""
 FOLD_S = 1.0
-"""Pause between two rounds in which committed events are folded: about five of a call come in it."""
+"""Pause between two rounds in which committed events are folded: about ten of a call come in it."""
 CATCH_UP_SLICE = 50
 """Read models that catch up in one round, at most."""
 
