@@ -38,6 +38,8 @@ FOUND = finds(
     outcome=("booked", 3, "Book it"), people=(4, 1, "table for four"), recording_announced=(True, 3, "Book it")
 )
 PLAYHEAD = "document.querySelector('.call-timeline .playhead')"
+UNCUT = "[...document.querySelectorAll('.tabs a')].every((one) => one.scrollWidth <= one.offsetWidth)"
+"""No tab is narrower than its words, which would run into those of the next."""
 AUDIO = "document.querySelector('.player audio')"
 
 
@@ -140,6 +142,7 @@ async def test_an_analysis_shows_the_words_it_rests_on(serve: Serve, page: Page)
             await page.until("document.querySelector('.facts').textContent.includes('outcomebooked')")
             await page.screenshot(ROOT / "build" / "screenshots" / f"analysis-{width}.png")
             assert [] == await violations(page)
+            assert await page.evaluate(UNCUT)
         shown = await page.evaluate("document.querySelector('.analysis').innerText")
         assert "No words of the call show: recording_announced." in shown
         await page.viewport(1440)
