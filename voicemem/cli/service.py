@@ -51,6 +51,7 @@ def serve(context: click.Context, /, **values: Any) -> None:
     """
     handler = start_logging(context, LOG, values)
     run(serve_until_stopped(values, handler))
+    gc.freeze()  # at its end Python would look through all that is left, which takes seconds
 
 
 def start_logging(context: click.Context, log: logging.Logger, options: dict[str, Any]) -> logging.Handler:
