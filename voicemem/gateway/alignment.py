@@ -54,8 +54,6 @@ class Spoken(Struct, frozen=True):
     """Unix ms of the newest such call in a message before: a reply behind it began later."""
     before_ms: int | None = None
     """Unix ms of the tool calls of the same message, which the memory knows; the reply began before them."""
-    called_turn: int | None = None
-    """The turn of the tool calls that the memory knows of the next message."""
 
 
 class Meeting(Struct, frozen=True):
@@ -211,9 +209,6 @@ class Comparison:
             return 1.0
         if self.known[known].metadata.get("source") != "asr":
             return None
-        called = self.spoken[asked].called_turn
-        if called is not None and self.known[known].turn_id > called:
-            return None  # it was said before that call
         is_newest = known == len(self.known) - 1
         has_answer = self.is_words_alone and self.known[known].turn_id in self.answered
         if not self.is_unanswered and (asked == self.newest_words if is_newest else has_answer):

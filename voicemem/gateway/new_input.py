@@ -109,15 +109,13 @@ class InputReader:
     def spoken_messages(self) -> Iterator[Spoken]:
         """The messages with text, each with the newest turn of the tool calls before it."""
         after_turn, after_ms = -1, -1
-        known = [list(self.known_calls(index)) for index in self.conversation]
-        for index, places, following in zip(self.conversation, known, [*known[1:], []], strict=False):
-            message = self.messages[index]
+        for index in self.conversation:
+            message, places = self.messages[index], list(self.known_calls(index))
             called = [self.state.tool_record(place).ts for place in places]
             after_turn = max((after_turn, *(turn for turn, _ in places)))
             text = content_text(message.content)
             if message.role in ("user", "assistant") and text.strip():
-                called_turn = max((turn for turn, _ in following), default=None)
-                yield Spoken(index, message.role, text, after_turn, after_ms, min(called, default=None), called_turn)
+                yield Spoken(index, message.role, text, after_turn, after_ms, min(called, default=None))
             after_ms = max((after_ms, *called))
 
     def hints(self) -> Hints:

@@ -264,15 +264,3 @@ def test_words_of_the_recogniser_are_those_of_the_request() -> None:
     assert ([], None) == (call.ask(says(USER, "Tell me a joke.")).events, None)
     call.fold(MessageEvent(role="assistant", text="Why?", source="llm"), producer="llm")
     assert 2 == call.ask(says(USER, "Tell me a joke."), says(ASSISTANT, "Why?"), says(USER, "Go on.")).turn_id
-
-
-def test_the_same_words_in_another_transcript_stay_before_their_tool_call() -> None:
-    """What stands before a tool call was said before it, so that the words behind it are the newest speech."""
-    call = Call()
-    call.fold(Asr(text="no uh", final=True), producer="asr")
-    asked = call.ask(says(USER, "No."))
-    call.fold(ToolCall(call_id="a", name="book", arguments="{}", turn_id=asked.turn_id))
-    call.fold(Asr(text="no uh", final=True), producer="asr")
-    new = call.ask(says(USER, "No."), calls("a"), result("a"), says(USER, "No."))
-    assert ["ToolResult"] == [type(event).__name__ for event in new.events]
-    assert [(USER, "no uh"), (USER, "no uh")] == call.said
