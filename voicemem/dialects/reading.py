@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import json
 import re
+from binascii import crc32
 from collections.abc import Iterable, Iterator
 from math import isfinite
 from typing import Any
@@ -17,7 +18,6 @@ from voicemem.protocol.codec import JSON_DECODER, MALFORMED, check_frame, may_ha
 from voicemem.protocol.memories import time_ms
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 
-CHECKSUM_PRIME = 2**61 - 1
 LONGEST_MS = 72 * 3600 * 1000
 """Calls are not longer: a time within one that is later is not a time."""
 PHONE_NUMBER = re.compile(r"(?:sip|tel)?[:_]?\+?[\d\s().-]{7,}(?:@.*)?")
@@ -109,7 +109,8 @@ def digest(value: Any) -> str:
 
 def checksum(value: Any) -> int:
     """A number that shows whether a JSON value is as it was; it costs less than a digest."""
-    return int.from_bytes(msgspec.json.encode(value), "big") % CHECKSUM_PRIME
+    text = msgspec.json.encode(value)
+    return len(text) << 32 | crc32(text)
 
 
 def names_someone(user: str) -> bool:
