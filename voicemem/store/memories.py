@@ -19,7 +19,7 @@ from voicemem.store.database import Connection, Database, columns, reads, scans,
 from voicemem.store.outbox import enqueue_memories
 from voicemem.store.scopes import FIRST_MS, LAST_MS, QueryScope, Scope, find_linked, list_of_two
 from voicemem.store.stream_changes import find, new_stream
-from voicemem.store.streams import USER_KIND, Stream
+from voicemem.store.streams import SESSION_KIND, USER_KIND, Stream
 
 MAX_ROWS = 20
 """Memories in one write: the words of each are indexed in its transaction, and others wait for that."""
@@ -342,6 +342,10 @@ LIST_SAME = f"""
 """Materialised, so that no other index is used than that of texts, which finds next to nothing but these."""
 IS_AFTER = "(m.created_ms, m.id) < (:after_ms, :after_id)"
 FIND_BY_ID = f"select {COLUMNS} from memories m where project = :project and id in :ids and {IS_THERE}"
+FIND_OWNERLESS = f"""
+    select distinct s.key, s.project, s.id from memories m join streams s on s.key = m.stream
+    where m.removed_ms is null and m.user_id is null and s.user_id is not null and s.kind = '{SESSION_KIND}'
+"""
 FIND_EXPIRED = f"""
     select {COLUMNS} from memories m where expires_ms <= :now_ms and removed_ms is null and {IS_THERE}
     order by expires_ms limit :limit
@@ -543,6 +547,11 @@ class Memories:
             return [(row, float(score)) for row, (score, *_) in zip(rows, found, strict=True)]
 
         return await self.database.scan(job)
+
+    @scans
+    def find_ownerless(self, connection: Connection) -> dict[int, tuple[str, str]]:
+        """By key, the projects and ids of sessions that have a user, and memories that are still no one's."""
+        return {key: (project, id) for key, project, id in connection.rows(FIND_OWNERLESS)}
 
     async def find_expired_memories(self, now_ms: int, limit: int) -> list[MemoryRow]:
         """Memories of all projects whose `expires_ms` is over, the earliest first; removed ones are not among them."""

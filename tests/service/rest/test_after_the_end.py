@@ -3,6 +3,7 @@
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +12,11 @@ from tests.support.callers.rest import RestClient, client_with_key
 from tests.support.events import final
 from tests.support.servers.extracting_llm import memory, remembers
 from tests.support.servers.llm_server import llm_server
-from tests.support.services import Serve
+from tests.support.services import Serve, running_service
 from tests.support.waiting import eventually
+from voicemem.config.session import validate_config
 from voicemem.protocol.types import JsonObject
+from voicemem.store.engines import open_store
 
 PATH = "/v1/sessions/s"
 SAID, NOTED = "I am allergic to walnuts.", "Ann is allergic to walnuts."
@@ -135,6 +138,27 @@ async def test_memories_follow_a_user_whom_a_producer_names(api: RestClient) -> 
         return [one["text"] for one in (await api.get("/v1/users/ann/memories")).json["memories"]]
 
     await eventually(["Likes tea."], of_ann)
+
+
+async def test_memories_follow_after_a_kill(tmp_path: Path) -> None:
+    """A service that was killed once the user was stored gives them to the user when it starts again."""
+    url = f"sqlite:{tmp_path}/calls.db"
+    async with running_service(store=url) as app:
+        api = RestClient(app)
+        await api.create()
+        await api.post("/v1/memories", {"text": "Likes tea.", "session_id": "s"})
+    store = open_store(url)
+    stream = await store.journal.get_session("default", "s")
+    payload = b'{"type":"session.update","user_id":"ann"}'
+    await store.journal.change_config(stream.key, validate_config({"user_id": "ann"}), payload, stream.started_ms)
+    await store.close_store()
+    async with running_service(store=url) as app:
+        again = RestClient(app)
+
+        async def of_ann() -> list[str]:
+            return [one["text"] for one in (await again.get("/v1/users/ann/memories")).json["memories"]]
+
+        await eventually(["Likes tea."], of_ann)
 
 
 async def test_what_an_llm_makes_of_the_call_is_the_user_s(serve: Serve) -> None:

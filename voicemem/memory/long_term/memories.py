@@ -61,6 +61,7 @@ class LongTermMemory:
         """Called with the keys of the streams in which memories were written."""
         self.locks: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
         """By stream: writers of one journal in this process take turns, so they do not repeat each other's attempts."""
+        self.is_first_look = True
         self.used: defaultdict[str, dict[str, None]] = defaultdict(dict)
         """By project: memories that were found since this was last noted in the store."""
 
@@ -370,7 +371,13 @@ class LongTermMemory:
                 await self.give_some(stream, ids)
 
     async def give_named(self, named: dict[int, tuple[str, str]]) -> None:
-        """Do that for sessions by key, with their projects and ids, and take them out. Raises `StoreUnavailable`."""
+        """Do that for sessions by key, with their projects and ids, and take them out. Raises `StoreUnavailable`.
+
+        The first time also for those that got their user just before the service was killed.
+        """
+        if self.is_first_look:
+            named |= await self.store.memories.find_ownerless()
+            self.is_first_look = False
         for key, place in list(named.items()):
             stream = await self.store.journal.find_session(*place)
             if stream is not None and stream.key == key and scope_of(stream).user_id is not None:

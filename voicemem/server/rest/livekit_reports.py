@@ -89,9 +89,12 @@ async def sender_of(request: web.Request) -> HookAddress:
 
 
 async def parts_of(request: web.Request) -> MultipartReader:
-    if request.content_type != FORM or not request.headers.get("Content-Type", "").count("boundary="):
+    if request.content_type != FORM:
         raise Refused("malformed_frame", MALFORMED)
-    return await request.multipart()
+    try:
+        return await request.multipart()
+    except ValueError:  # a boundary that is missing, or too long
+        raise Refused("malformed_frame", MALFORMED) from None
 
 
 async def read_part(parts: MultipartReader, name: str) -> bytes:

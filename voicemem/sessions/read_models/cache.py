@@ -10,11 +10,12 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from itertools import chain
 from operator import attrgetter
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 from voicemem.errors import DamagedEntry, SessionQuarantined, StoreUnavailable, VoicememError
 from voicemem.protocol.codec import MALFORMED
@@ -99,6 +100,8 @@ class ReadModelCache:
         """Keys of read models that are to be folded further in the background."""
         self.failed: dict[int, int] = {}
         """By key, the position up to which a fold has just failed; the background looks whether it fails again."""
+        self.loading: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
+        """By key, held while the background has a read model of its own: several look at a call that has just ended."""
         self.to_fold: dict[int, ReadModel] = {}
         """Those that have committed events to fold, by key."""
         self.rounds = 0
@@ -187,8 +190,9 @@ class ReadModelCache:
                         return await self.perform(
                             key, read_model, partial(make, read_model), read_model.is_large, background
                         )
-        read_model = await self.load_as_of(key, position, background, owner)
-        return await self.perform(key, read_model, partial(make, read_model), read_model.is_large, background)
+        async with self.loading.setdefault(key, asyncio.Lock()) if background else nullcontext():
+            read_model = await self.load_as_of(key, position, background, owner)
+            return await self.perform(key, read_model, partial(make, read_model), read_model.is_large, background)
 
     async def load_as_of(
         self, key: int, position: int, background: bool = False, owner: str | None = None
