@@ -153,12 +153,13 @@ def end_speech(item: str, ts: int, known: Known) -> Made:
 
 
 def said_until(said: Asr, end: int | None) -> Iterator[Asr]:
-    """What was said from the time of `said` until another, both stated: a place where it begins, and the words."""
-    if said.ts is None or end is None or end <= said.ts:
-        yield said
-        return
-    yield structs.replace(said, text="", final=False)
-    yield structs.replace(said, ts=end, turn_id=None)
+    """What was said from the time of `said` until another, both stated: the words, and the same when they end.
+
+    The words come first: a request that brought them may have them already, and no turn begins for them then.
+    """
+    yield said
+    if said.ts is not None and end is not None and end > said.ts:
+        yield structs.replace(said, ts=end, turn_id=None)
 
 
 def begin_voice(item: str, ts: int | None) -> Iterator[Tts]:

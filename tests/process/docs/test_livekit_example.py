@@ -26,7 +26,7 @@ async def test_the_next_request_has_what_was_heard(tmp_path: Path) -> None:
     assert stopped == "user: 'Stop that please'"
     system, known, asked, *_ = [line.strip() for line in requests[2]]
     assert (system, asked) == ("system: 'You are funny.'", "user: 'Another joke please'")
-    assert 'user: "Tell me a joke"' in known
+    assert "user: Tell me a joke" in known
 
 
 def test_it_is_short() -> None:
