@@ -53,6 +53,7 @@ check: .venv/installed-tests
 	$(BIN)/mypy
 
 # More workers than cores: many tests wait. Hostile cases take their time, and are for test-all.
+test: WORKERS = 5
 test: .venv/installed-tests
 	$(PYTEST) -n $(WORKERS) --hypothesis-profile=sample -m 'not long' --ignore tests/service/hostile \
 	  tests/law tests/unit tests/contract tests/service

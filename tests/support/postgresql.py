@@ -68,6 +68,7 @@ def take_database() -> str:
         return idle.pop()
     name = f"test_{next(numbers)}"
     server().execute(f"create database {name} template {TEMPLATE}")
+    server().execute(RENEW_IDENTITY, name)  # it has the template's
     return name
 
 
