@@ -18,10 +18,9 @@ is `aEVENT/2`, and so on. What only the webhook has is `~pINDEX`. In a second co
 on. A reply that comes before the transcript of its event keeps a place for that. Notes: `format` (bytes of audio a
 millisecond), `said` (the items of the live conversation, in order), `tentative` (the user's item that is not final),
 `parts` (the reply that came in parts), `whole` (the item under which it came again), `named` (items of replies by their
-`response_id`), `audio` (the newest reply with
-audio, its bytes so far and its last word), `waiting` (audio that came before its reply), `interrupted` (which reply,
-when, by which event), `called` (the turn of the newest tool call), `conversations` (numbers by id), `matched` (how
-many of `said` the webhook has passed).
+`response_id`), `audio` (the newest reply with audio, its bytes so far and its last word), `waiting` (audio that came
+before its reply), `interrupted` (which reply, when, by which event), `called` (the turn of the newest tool call),
+`conversations` (numbers by id), `matched` (how many of `said` the webhook has passed).
 """
 
 from collections.abc import Generator, Iterable, Iterator

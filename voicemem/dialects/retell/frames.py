@@ -132,9 +132,8 @@ def numbered(raw: list[JsonObject], started: int | None) -> list[JsonObject]:
 
 def in_one_form(raw: JsonObject, index: int, started: int | None) -> JsonObject:
     element = {"role": raw["role"], "index": index, "ts": time_of(raw, started)}
-    words = raw.get("words")
-    last = words[-1] if isinstance(words, list) and words else None
-    until = ms_of(last.get("end"), started) if isinstance(last, dict) else None
+    last = word_at(-1, raw)
+    until = None if last is None else ms_of(last.get("end"), started)
     if until is not None and element["role"] != "agent":
         element["until"] = until
     content = raw.get("digit") if raw["role"] == "dtmf" else raw.get("content")
@@ -164,9 +163,15 @@ def response_of(raw: JsonObject) -> str | None:
 
 def time_of(raw: JsonObject, started: int | None) -> int | None:
     """Return when an element began: by its first word or itself, in seconds from the begin of the call."""
+    first = word_at(0, raw)
+    return ms_of(raw.get("time_sec") if first is None else first.get("start"), started)
+
+
+def word_at(place: int, raw: JsonObject) -> JsonObject | None:
+    """A word of an element, with its times in seconds; None where there is none, or it is malformed."""
     words = raw.get("words")
-    first = words[0] if isinstance(words, list) and words else None
-    return ms_of(first.get("start") if isinstance(first, dict) else raw.get("time_sec"), started)
+    word = words[place] if isinstance(words, list) and words else None
+    return word if isinstance(word, dict) else None
 
 
 def ms_of(seconds: Any, started: int | None) -> int | None:
