@@ -157,10 +157,10 @@ def receive(listen: str, secret: str | None) -> None:
 
 
 async def receive_forever(listen: str, secret: str | None) -> None:
-    def show(notice: WebhookEvent) -> None:
-        for name, valid in notice.verified.items():
+    def show(event: WebhookEvent) -> None:
+        for name, valid in event.verified.items():
             click.secho(f"{'verified' if valid else 'NOT VERIFIED':13}{name}", fg="green" if valid else "red")
-        click.echo(json_shown(notice.body, 2))
+        click.echo(json_shown(event.body, 2))
 
     receiver = WebhookReceiver(secret, show)
     try:

@@ -543,7 +543,7 @@ class OutboxWorker:
                 await self.store.outbox.finish_delivery(delivery, attempt, "delivered", None)
             case "gone":
                 which = describe_endpoint(delivery), delivery.notice_id
-                LOG.warning("%s is disabled: it answered 410 to notice %s", *which)
+                LOG.warning("%s is disabled: it answered 410 to event %s", *which)
                 await self.store.outbox.finish_delivery(delivery, attempt, "failed", None)
                 await self.store.endpoints.disable_endpoint(delivery.endpoint, self.clock())
             case "retry":
@@ -558,7 +558,7 @@ class OutboxWorker:
         outcome = "given up" if delay is None else f"the next in {delay:.0f} s"
         which, why = (delivery.attempts + 1, delivery.notice_id), answer.error or answer.status
         host = urlsplit(delivery.endpoint.url).hostname
-        LOG.warning("Webhook attempt %d of notice %s to %s failed (%s), %s", *which, host, why, outcome)
+        LOG.warning("Webhook attempt %d of event %s to %s failed (%s), %s", *which, host, why, outcome)
         await self.store.outbox.finish_delivery(delivery, attempt, "pending" if due else "failed", due)
         if due == now:
             self.wake.set()
@@ -569,7 +569,7 @@ class OutboxWorker:
             and await self.store.endpoints.disable_failing(delivery.endpoint.key, now - FAILING_MS, now)
         ):
             whose = describe_endpoint(delivery), delivery.notice_id
-            LOG.warning("%s is disabled: it failed for days, last for notice %s", *whose)
+            LOG.warning("%s is disabled: it failed for days, last for event %s", *whose)
 
 
 def describe_endpoint(delivery: ClaimedDelivery) -> str:

@@ -38,9 +38,9 @@ CUSTOM_LLM = {"vendor": "custom", "model": "my-model"}
 
 async def demo(console: Console, fast: bool) -> None:
     """Start the service, play a recorded call, and show the memory, both formats, the webhook and the next call."""
-    notices: asyncio.Queue[WebhookEvent] = asyncio.Queue()
+    events: asyncio.Queue[WebhookEvent] = asyncio.Queue()
     secret = new_webhook_secret()
-    receiver = WebhookReceiver(secret, notices.put_nowait)
+    receiver = WebhookReceiver(secret, events.put_nowait)
     webhook = await receiver.start(ANY_PORT)
     try:
         with tempfile.TemporaryDirectory(prefix="voicemem-demo-") as folder:
@@ -55,8 +55,8 @@ async def demo(console: Console, fast: bool) -> None:
                 await post(http, "", {"session_id": SESSION, **CALLER})
                 await play(console, app, http, FAST if fast else 1.0)
                 await show_formats(console, http)
-                notice = await asyncio.wait_for(notices.get(), WEBHOOK_TIMEOUT_S)
-                show_webhook_event(console, notice, await call_again(http))
+                event = await asyncio.wait_for(events.get(), WEBHOOK_TIMEOUT_S)
+                show_webhook_event(console, event, await call_again(http))
     finally:
         await receiver.stop()
     called = sys.argv[0]  # a path where a shell would not find the command by its name
@@ -151,12 +151,12 @@ async def show_formats(console: Console, http: aiohttp.ClientSession) -> None:
     console.print(Panel(Group(*map(Text, shown)), title=title))
 
 
-def show_webhook_event(console: Console, notice: WebhookEvent, known: Text) -> None:
+def show_webhook_event(console: Console, event: WebhookEvent, known: Text) -> None:
     """Show the signatures of the webhook, and what the caller's next call knows."""
-    payload = notice.body["payload"]
-    what = f"The webhook: eventType {notice.body['eventType']}, {len(payload['contents'])} messages"
+    payload = event.body["payload"]
+    what = f"The webhook: eventType {event.body['eventType']}, {len(payload['contents'])} messages"
     marks = Text()
-    for name, valid in notice.verified.items():
+    for name, valid in event.verified.items():
         marks.append_text(
             Text.assemble(("✓ verified", "bold green") if valid else ("✗ wrong", "bold red"), f" {name}  ")
         )

@@ -55,9 +55,9 @@ class DeliveryAttempt(Struct, frozen=True):
 
 
 class WebhookDelivery(Struct, frozen=True):
-    """One notice to this endpoint. `next_attempt_at` is null when no further attempt is planned.
+    """One webhook event to this endpoint. `next_attempt_at` is null when no further attempt is planned.
 
-    `waiting_for` is there only while the notice cannot be made, for a quarantined session or an analysis.
+    `waiting_for` is there only while the event cannot be made, for a quarantined session or an analysis.
     """
 
     id: DeliveryId
@@ -130,7 +130,7 @@ async def list_deliveries(request: web.Request, query: DeliveryQuery) -> web.Str
     status=202,
 )
 async def resend_delivery(request: web.Request) -> web.StreamResponse:
-    """Send one notice again, also one that was delivered; its schedule starts again."""
+    """Send one webhook event again, also one that was delivered; its schedule starts again."""
     resent = await services_of(request).webhooks.resend(*endpoint_of(request), delivery_of(request))
     audit_endpoint(request, "delivery_resent", request[IN_PATH]["id"], delivery=request[IN_PATH]["delivery"])
     return json_response(WebhookDelivery(**delivery_fields(resent)), 202)
@@ -163,7 +163,7 @@ class Receiver(Struct, frozen=True):
 
 
 class ProjectDelivery(WebhookDelivery, frozen=True):
-    """One notice, and where it goes."""
+    """One webhook event, and where it goes."""
 
     webhook: Receiver = Receiver(None, "", "", True)
 
