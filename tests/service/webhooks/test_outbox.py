@@ -181,7 +181,7 @@ async def test_410_disables_the_endpoint(
     assert "failed" == (await office.delivery(keys[0])).state
     assert [] == await office.store.deliveries.list_deliveries(keys[1])
     assert 1 == len(hook.notices)
-    assert "The operator's webhook to 127.0.0.1 is disabled: it answered 410 to notice n1" in caplog.messages
+    assert "The operator's webhook to 127.0.0.1 is disabled: it answered 410 to event n1" in caplog.messages
 
 
 @pytest.mark.fault(55)
@@ -236,7 +236,7 @@ async def test_a_receiver_that_is_down_is_tried_again(office: OutboxRig, caplog:
     await office.store.directory.set_operator_endpoint(f"http://127.0.0.1:{port}/hook", SECRET)
     key = await office.closed()
     await office.attempt()
-    assert "attempt 1 of notice n1 to 127.0.0.1 failed (refused)" in caplog.text
+    assert "attempt 1 of event n1 to 127.0.0.1 failed (refused)" in caplog.text
     assert "/hook" not in caplog.text
     assert [(None, "refused")] == [(one.status, one.error) for one in (await office.delivery(key)).attempts]
     async with webhook_receiver() as receiver:

@@ -60,7 +60,7 @@ async def test_a_receiver_that_is_gone_is_disabled(
     await finish(caller, "first")
     (delivery,) = await settled(caller, made, "failed")
     await eventually(False, lambda: is_enabled(caller, made))
-    assert f"Webhook {made['id']} to 127.0.0.1 is disabled: it answered 410 to notice {delivery['notice_id']}" in (
+    assert f"Webhook {made['id']} to 127.0.0.1 is disabled: it answered 410 to event {delivery['notice_id']}" in (
         caplog.messages
     )
     assert "hush" not in caplog.text
