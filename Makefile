@@ -93,7 +93,7 @@ clients/javascript/node_modules/installed: clients/javascript/package.json
 	cd clients/javascript && npm install --silent --no-fund --no-audit --no-package-lock
 	@touch $@
 
-# WORDS="oldest livekit-agents": only the checks with one of these words in their names
+# WORDS="oldest livekit-agents": only the checks with all of these words in their names
 frameworks: .venv/installed-tests
 	$(BIN)/python -m tests.process.packaging.frameworks $(WORDS)
 

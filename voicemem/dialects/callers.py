@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
-from voicemem.protocol.telephone import MIN_DIGITS, digits_of, is_number
+from voicemem.protocol.telephone import MIN_DIGITS, digits_in, digits_of, is_number
 from voicemem.protocol.types import JsonObject
 
 CALLER = "~caller"
@@ -104,12 +104,12 @@ class CallerFields:
         number = next(texts_of(picked, self.called if is_outbound else self.number), None)
         given = texts_of(picked, (*self.number, *self.called))
         parties = (one for path in self.parties for one in numbers_in(picked.get(path), path.rpartition("/")[2]))
-        found = [*given, *islice(parties, MAX_NUMBERS)]
+        found = [*given, *parties]
         if user is not None and is_number(user):
             number = number or user
             found.insert(0, user)
-        numbers = tuple(dict.fromkeys(one for one in map(digits_of, found) if len(one) >= MIN_DIGITS))
-        if user is not None and any(one in re.sub(r"\D", "", user) for one in numbers):
+        numbers = digits_of_all(found)
+        if user is not None and any(one in digits_in(user) for one in numbers):
             user = None
         return Caller(user, number, numbers) if user or number or numbers else None
 
@@ -136,6 +136,12 @@ def numbers_in(value: Any, name: str = "", depth: int = 0) -> Iterator[str]:
         text = text_of(value)
         if text is not None and (is_number(text) or PARTY.search(name)):
             yield text
+
+
+def digits_of_all(numbers: Iterable[str]) -> tuple[str, ...]:
+    """The digits of the numbers among texts, each once."""
+    found = map(digits_of, islice(numbers, MAX_NUMBERS))
+    return tuple(dict.fromkeys(one for one in found if len(one) >= MIN_DIGITS))
 
 
 def carry(picked: JsonObject, frames: Iterable[JsonObject]) -> Iterator[JsonObject]:

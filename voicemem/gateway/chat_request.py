@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from voicemem.context.formats import INSTRUCTION_ROLES
+from voicemem.dialects.callers import digits_of_all, numbers_in
 from voicemem.errors import Refused
 from voicemem.llm.completions import MAX_EXTRA_BYTES, MESSAGE_FIELDS, content_text, further_fields
 from voicemem.protocol.explanations import explain
@@ -62,6 +63,8 @@ class ChatTurn(Struct, frozen=True):
     """Further fields of the messages with tool calls, by index: their LLM wants them back."""
     fields: JsonObject
     """All but `messages`, `model` and `stream`."""
+    parties: tuple[str, ...] = ()
+    """The digits of the numbers of the call's parties."""
 
 
 def read_request(payload: JsonObject) -> ChatTurn:
@@ -94,6 +97,13 @@ def without_vendor_fields(payload: JsonObject) -> JsonObject:
     """The body of a request from a stack that hosts agents: numbers of callers are not for the LLM."""
     own = ("messages", "model", "stream")
     return {name: value for name, value in payload.items() if name in PASSED_ON or name in own}
+
+
+def with_parties(chat_turn: ChatTurn, payload: JsonObject) -> ChatTurn:
+    """A request with the numbers that the fields beside its conversation give as those of the call's parties."""
+    said = ("messages", "input", "instructions")
+    beside = {name: value for name, value in payload.items() if name not in PASSED_ON and name not in said}
+    return structs.replace(chat_turn, parties=digits_of_all(numbers_in(beside)))
 
 
 def with_images(body: JsonObject, asked: Sequence[AskedMessage]) -> JsonObject:

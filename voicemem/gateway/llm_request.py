@@ -24,6 +24,7 @@ from voicemem.protocol.sse import DONE
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.recording.batches import ProducerLease
+from voicemem.sessions.recording.parties import hide_in_event
 from voicemem.sessions.recording.recorder import Recorder
 from voicemem.store.nodes import Claims
 from voicemem.store.streams import Stream
@@ -97,6 +98,8 @@ async def record(
 
     Raises `Refused` for the first refused event, `StoreUnavailable`.
     """
+    if lease.sender.caller is not None:
+        events = [hide_in_event(event, lease.sender.caller.numbers) for event in events]
     arrivals = [decode_event(msgspec.json.encode(event)) for event in events]
     recorded = await recorder.record(lease, arrivals, expected_position=position)
     for problem in recorded.problems:

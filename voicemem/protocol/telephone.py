@@ -15,10 +15,16 @@ INTERNATIONAL = re.compile(r"\+\d[\d\s().-]{5,}\d")
 MIN_DIGITS, SURE_DIGITS, MAX_DIGITS = 7, 10, 17
 
 
+def digits_in(text: str) -> str:
+    """All digits in a text, in ASCII, whatever the script."""
+    digits = re.sub(r"\D", "", text)
+    return digits if digits.isascii() else "".join(str(int(one)) for one in digits)
+
+
 def digits_of(text: str) -> str:
     """The digits of a number in any spelling, without zeros at its begin; none where it is no number."""
     match = NUMBER.fullmatch(text) if len(text) <= MAX_NUMBER else None
-    return "" if match is None else re.sub(r"\D", "", match["number"]).lstrip("0")
+    return "" if match is None else digits_in(match["number"]).lstrip("0")
 
 
 def is_number(text: str) -> bool:
@@ -26,6 +32,6 @@ def is_number(text: str) -> bool:
     match = NUMBER.fullmatch(text) if len(text) <= MAX_NUMBER else None
     if match is None:
         return False
-    digits = re.sub(r"\D", "", match["number"])
+    digits = digits_in(match["number"])
     is_marked = match.start("number") > 0 or "+" in match["number"] or digits.startswith("00")
     return (MIN_DIGITS if is_marked else SURE_DIGITS) <= len(digits) <= MAX_DIGITS

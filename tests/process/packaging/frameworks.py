@@ -15,7 +15,7 @@ import tomllib
 from functools import partial
 from pathlib import Path
 
-from tests.process.packaging.matrix import ROOT, TEST_TOOLS, Built, build, pythons, timed
+from tests.process.packaging.matrix import ROOT, TEST_TOOLS, Built, build, chosen, pythons, timed
 
 TESTS = {
     "livekit-agents": ("tests/process/sdks/test_livekit.py", "tests/process/sdks/test_livekit_edges.py"),
@@ -64,17 +64,15 @@ def check(built: Built, python: str, framework: str, requirement: str) -> str:
 
 def main(words: list[str]) -> int:
     python, _ = pythons()
-    right = True
+    requirements = {f"oldest {one}": f"{one}=={oldest(one)}" for one in TESTS} | {f"newest {one}": one for one in TESTS}
+    requirements, right = chosen(requirements, words), True
     with tempfile.TemporaryDirectory(prefix="voicemem-frameworks-") as folder:
         built = build(Path(folder), python)
-        for framework in TESTS:
-            for name, requirement in {"oldest": f"{framework}=={oldest(framework)}", "newest": framework}.items():
-                if not words or any(word in f"{name} {framework}" for word in words):
-                    passed, result, seconds = timed(partial(check, built, python, framework, requirement))
-                    right &= passed
-                    state = "passed" if passed else "FAILED"
-                    sys.stdout.write(f"| {name} {framework} | {state} | {result} | {seconds:.0f} s |\n")
-                    sys.stdout.flush()
+        for name, requirement in requirements.items():
+            passed, result, seconds = timed(partial(check, built, python, name.split()[1], requirement))
+            right &= passed
+            sys.stdout.write(f"| {name} | {'passed' if passed else 'FAILED'} | {result} | {seconds:.0f} s |\n")
+            sys.stdout.flush()
     return 0 if right else 1
 
 

@@ -23,9 +23,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from urllib.request import urlopen
 
+Check = TypeVar("Check")
 ROOT = Path(__file__).resolve().parents[3]
 RECORD_CALL = Path(__file__).with_name("record_call.py")
 WEBSOCKET_TESTS = (
@@ -263,13 +264,19 @@ def main(words: list[str]) -> int:
                 checks[f"next to {framework}"] = partial(check_framework, built, oldest, framework, addresses)
             for python in {oldest, newest}:
                 checks[f"wheel on {Path(python).name}"] = partial(check_python, built, python, addresses)
-            chosen = {name: check for name, check in checks.items() if not words or any(word in name for word in words)}
+            checks = chosen(checks, words)
             with ThreadPoolExecutor(os.cpu_count()) as pool:
-                results = list(pool.map(timed, chosen.values()))
-        for name, (right, result, seconds) in zip(chosen, results, strict=True):
+                results = list(pool.map(timed, checks.values()))
+        for name, (right, result, seconds) in zip(checks, results, strict=True):
             sys.stdout.write(f"| {name} | {'passed' if right else 'FAILED'} | {result} | {seconds:.0f} s |\n")
         sys.stdout.flush()  # to remove the environments may take long
     return 0 if all(right for right, _, _ in results) else 1
+
+
+def chosen(checks: dict[str, Check], words: list[str]) -> dict[str, Check]:
+    """The checks with all of these words in their names."""
+    found = {name: check for name, check in checks.items() if all(word in name for word in words)}
+    return found or sys.exit(f"No check has these words in its name. There are: {', '.join(checks)}.")
 
 
 def timed(check: Callable[[], str]) -> tuple[bool, str, float]:

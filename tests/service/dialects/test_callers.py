@@ -25,7 +25,7 @@ from voicemem.dialects.dialect import session_id_of, user_id_of
 from voicemem.dialects.registry import DIALECTS
 from voicemem.protocol.types import JsonObject
 
-RUN = re.compile(r"\d[\d\s().\-]{5,}\d")
+RUN = re.compile(r"\d[\d\s().\-–_·/]{5,}\d")
 SECRETS = ("5551234567", "8912345678")
 """The numbers of the samples' parties, without their countries."""
 WAYS = ("hooks", "bare", "events", "envelopes")
@@ -33,8 +33,9 @@ ALLOWED = ("off", "user", "number", "user,number")
 
 
 def has_number(text: str) -> list[str]:
-    """The runs of digits in a text that are a party's number, in whatever spelling."""
-    runs = (re.sub(r"\D", "", run[0]) for run in RUN.finditer(text))
+    """The runs of digits in a text that are a party's number, in whatever spelling and script."""
+    unescaped = re.sub(r"\\+u([0-9a-f]{4})", lambda escaped: chr(int(escaped[1], 16)), text)
+    runs = ("".join(str(int(one)) for one in run[0] if one.isdecimal()) for run in RUN.finditer(unescaped))
     return [run for run in runs if any(number in run for number in SECRETS)]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import time
 from typing import Any, get_type_hints
 
@@ -220,6 +221,35 @@ async def test_what_a_vendor_adds_goes_nowhere(serve: Serve) -> None:
             assert number not in str(llm.last)
             assert number.encode() not in journal
         assert "call-1" not in str(llm.last)
+
+
+@every_row("path", ["/v1/chat/completions", "/v1/responses"])
+async def test_no_number_of_a_party_is_kept_of_tools(serve: Serve, path: str) -> None:
+    """Neither in calls and results that a request brings, nor in those of the LLM, whose client gets them whole."""
+    arguments = json.dumps({"to": NUMBER, "or": ["0151 / 123 456 78", 4915112345678], "table": 7})
+    made = {"id": "c1", "type": "function", "function": {"name": "ring", "arguments": arguments}}
+    messages: list[JsonObject] = [
+        {"role": "user", "content": "Call me."},
+        {"role": "assistant", "content": None, "tool_calls": [made]},
+        {"role": "tool", "tool_call_id": "c1", "content": f"rang {NUMBER} and +1 (555) 123-0000"},
+    ]
+    items: list[JsonObject] = [
+        {"role": "user", "content": "Call me."},
+        {"type": "function_call", "call_id": "c1", "name": "ring", "arguments": arguments},
+        {"type": "function_call_output", "call_id": "c1", "output": f"rang {NUMBER} and +1 (555) 123-0000"},
+    ]
+    own = {"id": "c2", "name": "ring", "arguments": [arguments]}
+    async with llm_server(Script(["Again."], tools=[own])) as llm:
+        api = RestClient(await serve(llm_url=llm.url, llm_model="m"))
+        said = {"messages": messages} if path.endswith("completions") else {"input": items}
+        answered = await api.call("POST", path, json=VAPI | said)
+        assert 200 == answered.status
+        assert NUMBER in answered.body.decode()
+        journal = (await api.get("/v1/sessions/call-1/events")).lines
+        found = [one["event"] for one in journal if one["event"]["type"].startswith("tool.")]
+        hidden = {"to": "████", "or": ["████", "████"], "table": 7}
+        assert [hidden, hidden] == [json.loads(one["arguments"]) for one in found if one["type"] == "tool.call"]
+        assert ["rang ████ and ████"] == [one["result"] for one in found if one["type"] == "tool.result"]
 
 
 def test_all_of_openais_fields_are_passed_on() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import NamedTuple
 
 from voicemem.protocol.types import JsonObject
@@ -10,7 +11,18 @@ CALLER, AGENT = "+15551234567", "+498912345678"
 SPELLINGS = (CALLER, CALLER[1:], "(555) 123-4567", "555 123 4567", AGENT, "089 12345678")
 """Ways to write the numbers, of which none may be kept."""
 USER = "ann"
-ARGUMENTS = {"to": "(555) 123-4567", "from": AGENT, "nested": [{"phone": 15551234567}]}
+SPELLED = (
+    *("001 555 123 4567", "+1 (0)555 1234567", "5 5 5 1 2 3 4 5 6 7", "555_123_4567", "555 – 1234567", "555·123·4567"),
+    *(
+        "(555) 123-4567 10:30",
+        "call 555/123/4567x9",
+        "%2B15551234567",
+        "５５５１２３４５６７",
+        "٥٥٥١٢٣٤٥٦٧",
+        5551234567.0,
+    ),
+)
+ARGUMENTS = {"to": "(555) 123-4567", "from": AGENT, "nested": [{"phone": 15551234567}], "spelled": SPELLED}
 
 
 class Sample(NamedTuple):
@@ -45,7 +57,7 @@ ELEVENLABS = {
                 {
                     "request_id": "r1",
                     "tool_name": "call_back",
-                    "params_as_json": '{"phone": "+1 555 123-4567", "from": "089 12345678"}',
+                    "params_as_json": json.dumps({"phone": "+1 555 123-4567", "from": "089 12345678", "all": SPELLED}),
                 }
             ],
             "tool_results": [{"request_id": "r1", "tool_name": "call_back", "result_value": f"calling {CALLER}"}],
@@ -197,7 +209,7 @@ SAMPLES = [
                 "response_type": "tool_call_invocation",
                 "tool_call_id": "t1",
                 "name": "call_back",
-                "arguments": '{"to": "+1 (555) 123-4567"}',
+                "arguments": json.dumps({"to": "+1 (555) 123-4567", "all": SPELLED}),
             },
             {"response_type": "tool_call_result", "tool_call_id": "t1", "content": {"dialled": CALLER, "line": AGENT}},
         ],

@@ -13,7 +13,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from voicemem.errors import Refused
-from voicemem.gateway.chat_request import PASSED_ON, ChatTurn, read_request
+from voicemem.gateway.chat_request import PASSED_ON, ChatTurn, read_request, with_parties
 from voicemem.llm.completions import Completion, content_text, decode_completion
 from voicemem.protocol import sse
 from voicemem.protocol.sse import EVENT_STREAM
@@ -79,7 +79,7 @@ class ResponseEvent(Struct, frozen=True):
 async def create_hosted_response(request: web.Request) -> web.StreamResponse:
     """Answer as `POST /v1/chat/completions`, for clients of OpenAI's Responses API."""
     payload = await read_object(request)
-    chat_turn = read_response_request(payload)
+    chat_turn = with_parties(read_response_request(payload), payload)
     stream = await locate_session(request, payload)
     return await answer(request, stream, chat_turn, response_format(request, payload))
 

@@ -4,59 +4,80 @@ What someone says is speech, for redaction to judge; ids, arguments and results 
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from voicemem.dialects.dialect import Dialect
 from voicemem.protocol.codec import ENCODER, JSON_DECODER, MALFORMED
 from voicemem.protocol.comparison import HIDDEN_WORD
-from voicemem.protocol.telephone import INTERNATIONAL, MIN_DIGITS
+from voicemem.protocol.events import ProducedEvent, ToolCall, ToolResult
+from voicemem.protocol.telephone import INTERNATIONAL, MAX_DIGITS, MIN_DIGITS, PARTS, digits_in
 from voicemem.protocol.types import JsonObject
 
-RUN = re.compile(rf"\+?\d[\d\s().\-/]{{{MIN_DIGITS - 2},}}\d")
+RUN = re.compile(rf"\+?\d[{PARTS}_]{{{MIN_DIGITS - 2},}}\d")
 """What may be a number, in any spelling."""
+SHORTEST, LONGEST = 10 ** (MIN_DIGITS - 1), 10**MAX_DIGITS
+NO_DIGITS = bytes(set(range(256)) - set(b"0123456789"))
+OTHER_DIGITS = re.compile(r"[^\D0-9]|\\u")
+"""Those of other scripts, and what JSON within JSON may write them as."""
 
 
 def may_have_number(payload: bytes, numbers: Sequence[str]) -> bool:
     """Return whether a frame may have one of these numbers (their digits) in it, in any spelling."""
-    return any(number[-2:].encode() in payload for number in numbers)
+    digits = payload.translate(None, NO_DIGITS)
+    if any(number[-MIN_DIGITS:].encode() in digits for number in numbers):
+        return True
+    is_plain = payload.isascii() and b"\\u" not in payload
+    return bool(numbers) and not is_plain and OTHER_DIGITS.search(payload.decode()) is not None
 
 
 def hide_in_frame(dialect: Dialect, content: JsonObject, numbers: Sequence[str]) -> JsonObject:
     """A reduced frame without these numbers, but for what was said."""
     speech = {(id(text.holder), text.key) for text in dialect.texts(content) if text.form != "value"}
-
-    def hide(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {
-                hide_in_text(key, numbers): item if (id(value), key) in speech else hide(item)
-                for key, item in value.items()
-            }
-        if isinstance(value, list):
-            return [item if (id(value), at) in speech else hide(item) for at, item in enumerate(value)]
-        if isinstance(value, str):
-            return hide_in_json(value) if value.startswith(("{", "[")) else hide_in_text(value, numbers)
-        is_hidden = isinstance(value, int) and is_party(str(value), numbers)
-        return HIDDEN_WORD if is_hidden else value
-
-    def hide_in_json(text: str) -> str:
-        """What a tool was called with, as text: it stays JSON."""
-        try:
-            values = JSON_DECODER.decode(text)
-        except (*MALFORMED, msgspec.ValidationError):
-            return hide_in_text(text, numbers)
-        without = hide(values)
-        return text if without == values else ENCODER.encode(without).decode()
-
-    hidden: JsonObject = hide(content)
+    hidden: JsonObject = hide(content, numbers, speech)
     return hidden
+
+
+def hide_in_event(event: ProducedEvent, numbers: Sequence[str]) -> ProducedEvent:
+    """A tool call or a result without these numbers; other events as they are."""
+    if isinstance(event, ToolCall):
+        without = structs.replace(event, arguments=hide(event.arguments, numbers))
+        return structs.replace(without, metadata=hide(event.metadata, numbers))
+    return structs.replace(event, result=hide(event.result, numbers)) if isinstance(event, ToolResult) else event
+
+
+def hide(value: Any, numbers: Sequence[str], speech: Collection[tuple[int, Any]] = ()) -> Any:
+    """A value without these numbers; `speech` are places that stay, by the identity of their holder and their key."""
+    if isinstance(value, dict):
+        return {
+            hide_in_text(key, numbers): item if (id(value), key) in speech else hide(item, numbers, speech)
+            for key, item in value.items()
+        }
+    if isinstance(value, list):
+        return [item if (id(value), at) in speech else hide(item, numbers, speech) for at, item in enumerate(value)]
+    if isinstance(value, str):
+        return hide_in_json(value, numbers) if value.startswith(("{", "[")) else hide_in_text(value, numbers)
+    if isinstance(value, int | float) and SHORTEST <= value < LONGEST and value == int(value):
+        return HIDDEN_WORD if any(number.endswith(str(int(value))) for number in numbers) else value
+    return value
+
+
+def hide_in_json(text: str, numbers: Sequence[str]) -> str:
+    """What a tool was called with, as text: it stays JSON."""
+    try:
+        values = JSON_DECODER.decode(text)
+    except (*MALFORMED, msgspec.ValidationError):
+        return hide_in_text(text, numbers)
+    without = hide(values, numbers)
+    return text if without == values else ENCODER.encode(without).decode()
 
 
 def international_in(text: str) -> list[str]:
     """The digits of the numbers in a text that stand behind a plus."""
-    return [re.sub(r"\D", "", run[0]) for run in INTERNATIONAL.finditer(text)]
+    return [digits_in(run[0]) for run in INTERNATIONAL.finditer(text)]
 
 
 def hide_in_text(text: str, numbers: Sequence[str], mark: str = HIDDEN_WORD) -> str:
@@ -64,6 +85,6 @@ def hide_in_text(text: str, numbers: Sequence[str], mark: str = HIDDEN_WORD) -> 
 
 
 def is_party(run: str, numbers: Sequence[str]) -> bool:
-    """Return whether digits are one of these numbers, with its country or without, or have one in them."""
-    digits = re.sub(r"\D", "", run).lstrip("0")
-    return len(digits) >= MIN_DIGITS and any(number in digits or number.endswith(digits) for number in numbers)
+    """Return whether one of these numbers is in a run of digits, with its country, with its area, or without both."""
+    digits = digits_in(run)
+    return any(number[-MIN_DIGITS:] in digits for number in numbers)
