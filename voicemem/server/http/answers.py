@@ -63,7 +63,8 @@ class Answer(web.StreamResponse):
         elif version == HttpVersion10 and self.keeps_connection:
             head += "Connection: keep-alive\r\n"
         head += f"Date: {http_date(int(time.time()))}\r\nServer: {SERVER}\r\n\r\n"
-        await self.writer.write(b"".join((head.encode(), *self.pieces)))
+        pieces = () if request.method == "HEAD" else self.pieces
+        await self.writer.write(b"".join((head.encode(), *pieces)))
         return self.writer
 
     async def write_eof(self, data: bytes = b"") -> None:

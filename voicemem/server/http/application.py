@@ -129,8 +129,14 @@ class Application:
         self.shared[key] = value
 
     def add_route(self, method: str, path: str, handler: Handler) -> None:
-        """Serve a path, whose placeholders are whole segments, such as `/v1/sessions/{id}`."""
-        self.root.add(path).handlers[method] = handler
+        """Serve a path, whose placeholders are whole segments, such as `/v1/sessions/{id}`.
+
+        What takes GET takes HEAD as well: the answer is the same, and its body is not sent.
+        """
+        handlers = self.root.add(path).handlers
+        handlers[method] = handler
+        if method == "GET":
+            handlers["HEAD"] = handler
 
     def served(self) -> Iterator[tuple[str, str]]:
         """The method and path of each route."""

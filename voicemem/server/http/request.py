@@ -284,6 +284,8 @@ async def stream_body(
     try:
         await begin(request, response)
         async with aclosing(pieces):
+            if request.method == "HEAD":
+                return response
             async for piece in pieces:
                 await response.write(piece)
                 await asyncio.sleep(0)

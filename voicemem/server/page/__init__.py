@@ -35,9 +35,8 @@ def mount(app: Application, gate: Gate, origin: PageOrigin) -> None:
     login = Login(gate, origin)
     page_files()
 
-    def add(handler: Handler, path: str, *methods: str) -> None:
-        for method in methods:
-            app.add_route(method, path, handler)
+    def add(handler: Handler, path: str, method: str = "GET") -> None:
+        app.add_route(method, path, handler)
 
     def on_host(handler: Handler) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
@@ -51,19 +50,19 @@ def mount(app: Application, gate: Gate, origin: PageOrigin) -> None:
         await login.renew(request, response)
 
     app.finishing["ui"] = finish
-    add(to_page, "/", "GET")
-    add(to_page, "/ui", "GET")
-    add(on_host(get_asset), "/ui/assets/{version}/{path:.+}", "HEAD", "GET")
-    add(login.show, SESSION_PATH, "GET")
+    add(to_page, "/")
+    add(to_page, "/ui")
+    add(on_host(get_asset), "/ui/assets/{version}/{path:.+}")
+    add(login.show, SESSION_PATH)
     add(login.sign_in, SESSION_PATH, "POST")
     add(login.sign_out, SESSION_PATH, "DELETE")
     behind = [route for route in app[DOCUMENTED] if route.scope is not None and route.path.startswith("/v1/")]
     for base in BASES:
         for page in PAGES:
-            add(on_host(get_shell), base + page, "HEAD", "GET")
+            add(on_host(get_shell), base + page)
         for route in behind:
             add(guard_page(route, login), base + route.path, route.method)
-    add(on_host(show_nothing), "/ui/{path:.+}", "HEAD", "GET")
+    add(on_host(show_nothing), "/ui/{path:.+}")
 
 
 def is_for_browser(request: web.Request) -> bool:
