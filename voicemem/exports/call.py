@@ -166,6 +166,8 @@ DAY_S = 86_400
 
 def one_line(text: str) -> str:
     """The text on one line, without control characters, and without those that reorder text."""
+    if text.isprintable() and "  " not in text:  # it has none of these, and no white space but spaces
+        return text.strip()
     return " ".join(without_hidden(text).split())
 
 

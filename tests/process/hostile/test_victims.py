@@ -24,7 +24,7 @@ LONG = ("words " * 50_000)[: 250 * 1024]
 BEGAN = 1_700_000_000_000
 MOST_MIB = 200
 ACK_S, READ_S = 0.25, 1.0
-LIST = "/v1/sessions?fields=overview"
+READ, LIST = ("history", "context", "turns", "stats"), "/v1/sessions?fields=overview"
 PATIENCE = 8
 """How often the worst answer of an idle service may be waited for besides: other tests run at the same time."""
 
@@ -126,7 +126,7 @@ async def send_events(scene: Scene, waits: Waits) -> None:
 
 async def read_calls(scene: Scene, waits: Waits) -> None:
     while True:
-        for path in (*(f"/v1/sessions/victim/{one}" for one in ("history", "context", "turns")), LIST, "/livez"):
+        for path in (*(f"/v1/sessions/victim/{one}" for one in READ), LIST, "/livez"):
             began = time.monotonic()
             async with scene.victim.get(path) as answer:
                 assert answer.status in (200, 404), await answer.text()  # 404 until its first event
