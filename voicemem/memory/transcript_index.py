@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Seque
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 from voicemem.errors import SessionQuarantined, StoreUnavailable
 from voicemem.runtime import Clock, NodeToken, Slices
@@ -65,7 +66,8 @@ class TranscriptIndexer:
         self.changed: dict[int, Stream] = {}
         """Sessions that have changed since they were indexed, by key."""
         feed.collectors.append(self.changed)
-        self.indexing: Sequence[Stream] = ()
+        self.indexing: dict[int, Stream] = {}
+        """Those that are being indexed, by key."""
         self.not_before: dict[int, int] = {}
         """When a running session may be indexed again, Unix ms."""
         self.known: OrderedDict[int, Indexed] = OrderedDict()
@@ -73,8 +75,8 @@ class TranscriptIndexer:
         """How often the index had been reset when all sessions were last looked at; None before."""
         self.listeners: list[Callable[[Iterable[int]], None]] = []
         """Called with the keys of the sessions of which something was indexed."""
-        self.turn = asyncio.Lock()
-        """Held while sessions are indexed, so that older news never follow newer ones."""
+        self.turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By project, held while its sessions are indexed, so that older news never follow newer ones."""
 
     @property
     def is_complete(self) -> bool:
@@ -113,18 +115,27 @@ class TranscriptIndexer:
                 keys.append(key)
             if len(keys) == MAX_INDEXED_FIRST:
                 break
-        if keys or any(concerns(stream) for stream in self.indexing):
-            await self.index(keys)
+        await self.index([*keys, *(key for key, stream in self.indexing.items() if concerns(stream))])
 
     async def index_first_of(self, keys: Collection[int]) -> None:
         """Index those of these sessions that have just changed, before a search. Raises `StoreUnavailable`."""
-        if any(key in self.changed for key in keys) or any(stream.key in keys for stream in self.indexing):
-            await self.index(list(keys))
+        await self.index(list(keys))
 
     async def index(self, keys: Sequence[int]) -> None:
-        """Index those of these sessions that have changed. Raises `StoreUnavailable`."""
-        async with self.turn:
-            streams = self.indexing = [self.changed.pop(key) for key in keys if key in self.changed]
+        """Index those of these sessions that have changed, and wait for those that are. Raises `StoreUnavailable`."""
+        by_project = dict[str, list[int]]()
+        for key in keys:
+            stream = self.changed.get(key) or self.indexing.get(key)
+            if stream is not None:
+                by_project.setdefault(stream.project, []).append(key)
+        for project, some in by_project.items():
+            await self.index_project(project, some)
+
+    async def index_project(self, project: str, keys: Sequence[int]) -> None:
+        """Index those of these sessions of a project that have changed; other projects wait for nothing of it."""
+        async with self.turns.setdefault(project, asyncio.Lock()):
+            streams = [self.changed.pop(key) for key in keys if key in self.changed]
+            self.indexing |= {stream.key: stream for stream in streams}
             try:
                 incomplete = await self.index_streams(streams)
                 if incomplete:
@@ -136,7 +147,8 @@ class TranscriptIndexer:
                     self.changed.setdefault(stream.key, stream)
                 raise
             finally:
-                self.indexing = ()
+                for stream in streams:
+                    del self.indexing[stream.key]
             now = self.clock()
             self.not_before |= {s.key: now + RUNNING_INTERVAL_MS for s in streams if s.state == "running"}
 

@@ -7,7 +7,8 @@ database. Full-text search and its ranking are the engine's own (`MessageFullTex
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct
@@ -65,6 +66,8 @@ SAVE_SESSION = upsert(
 )
 TURNS_AT_ONCE = 200
 """Turns of which the rows are made at a time: the words of a message, with marks, take many times its text."""
+CHARACTERS_AT_ONCE = 64 * 1024
+"""About how many characters a transaction indexes: one of 2 MiB would hold up the searches of others for a second."""
 PORTION = 20
 """Messages that are deleted in one transaction: each takes milliseconds, since its words are overwritten."""
 SELECT_PORTION = "select turn, number from transcript_messages where stream = :key limit :limit"
@@ -82,6 +85,33 @@ MESSAGE_FIELDS = ("stream", *PASSAGE_FIELDS, "length")
 ALL, OTHERS, ONE = "true", "turn not in :turns", "turn = :turn and number = :number"
 """The messages of a session that are removed."""
 TABLES = ("transcript_vectors", "transcript_messages", "transcript_sessions")
+
+
+class Part(NamedTuple):
+    """Some turns of an update, which one transaction indexes."""
+
+    update: TranscriptUpdate
+    turns: list[int]
+    is_first: bool
+    is_last: bool
+
+
+def portions(updates: Sequence[TranscriptUpdate]) -> Iterator[list[Part]]:
+    """The parts of updates, in their order, those of each transaction together."""
+    portion, size = list[Part](), 0
+    for update in updates:
+        numbers, first = [*update.turns], 0
+        for place, number in enumerate(numbers, 1):
+            size += sum(len(one.text) for one in update.turns[number])
+            if size >= CHARACTERS_AT_ONCE and place < len(numbers):
+                yield [*portion, Part(update, numbers[first:place], not first, False)]
+                portion, size, first = [], 0, place
+        portion.append(Part(update, numbers[first:], not first, True))
+        if size >= CHARACTERS_AT_ONCE:
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion
 
 
 class IndexDatabase(Protocol):
@@ -174,16 +204,12 @@ class TranscriptIndex:
         That is so when a part is given (`since`), and the index does not know the session up to there, or knows it in
         another scope. Does nothing to a session that is erased, or is indexed up to a later position already.
         """
-        in_order = sorted(updates, key=lambda update: update.key)
-
-        def job(connection: Connection, readable: Collection[int]) -> list[int]:
-            return [
-                update.key
-                for update in in_order
-                if update.key in readable and not self.index_session(connection, update)
-            ]
-
-        return await self.index.write_readable([update.key for update in in_order], job)
+        incomplete = list[int]()
+        for portion in portions(sorted(updates, key=lambda update: update.key)):
+            parts = [part for part in portion if part.update.key not in incomplete]
+            keys = [part.update.key for part in parts]
+            incomplete += await self.index.write_readable(keys, partial(self.index_parts, parts))
+        return incomplete
 
     async def find_messages(self, query: TranscriptQuery) -> list[FoundMessage]:
         """The messages with these words, best first, of equal ones the newest first."""
@@ -275,8 +301,17 @@ class TranscriptIndex:
             connection.execute(DELETE_SESSION, key=session.key)
         return True
 
-    def index_session(self, connection: Connection, update: TranscriptUpdate) -> bool:
-        """Put an update into the index; False when everything of its session is needed instead."""
+    def index_parts(self, parts: Sequence[Part], connection: Connection, readable: Collection[int]) -> list[int]:
+        """Put parts of updates into the index; the keys of sessions of which everything is needed instead."""
+        present = [part for part in parts if part.update.key in readable]
+        return [part.update.key for part in present if not self.index_part(connection, part)]
+
+    def index_part(self, connection: Connection, part: Part) -> bool:
+        """Put a part of an update into the index; False when everything of its session is needed instead.
+
+        The position stays as it was until the last part is in, and is 0 where the index had not all up to any.
+        """
+        update = part.update
         known = load_session(connection, update.key)
         session = IndexedSession(update.key, update.position, update.scope, update.started_ms)
         if known is not None and known.position > update.position:
@@ -284,16 +319,20 @@ class TranscriptIndex:
         is_same = known is not None and known._replace(position=update.position) == session
         if update.since is not None and (known is None or not is_same or known.position < update.since):
             return False
+        if not part.is_first and not is_same:  # it was made again, or has another scope now
+            return False
         if known is not None and not is_same:
             self.remove(connection, known, ALL)
-        elif known is not None and update.since is None:
+        elif known is not None and update.since is None and part.is_first:
             self.remove(connection, known, OTHERS, turns=list(update.turns))
-        numbers = [*update.turns]
-        for first in range(0, len(numbers), TURNS_AT_ONCE):
-            some = {number: update.turns[number] for number in numbers[first : first + TURNS_AT_ONCE]}
+        for first in range(0, len(part.turns), TURNS_AT_ONCE):
+            some = {number: update.turns[number] for number in part.turns[first : first + TURNS_AT_ONCE]}
             self.replace_turns(connection, session, some)
+        if is_same and not part.is_last:
+            return True
         messages, words = connection.one(MEASURE_SESSION, key=update.key)
-        values = {"stream": session.key, "position": session.position, "started_ms": session.started_ms}
+        position = session.position if part.is_last else 0
+        values = {"stream": session.key, "position": position, "started_ms": session.started_ms}
         connection.execute(SAVE_SESSION, messages=messages, words=words, **values, **session.scope._asdict())
         return True
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from tests.support.callers.rest import fresh_id
+from tests.support.rows import every_row
 from tests.support.stores.contract import NOW, append_offers, begin_node, offers, open_key
 from tests.support.stores.heard import found_texts, index_call, passages, reindex
 from voicemem.config.session import validate_config
 from voicemem.store.port import Store
+from voicemem.store.scopes import scope_of
+from voicemem.store.transcript_index import CHARACTERS_AT_ONCE, TranscriptUpdate, portions
 
 
 async def test_what_has_changed_is_replaced(store: Store) -> None:
@@ -28,6 +34,31 @@ async def test_a_part_needs_what_it_is_a_part_of(store: Store) -> None:
     assert await reindex(store, key, {1: passages(1, "walnuts")}, position=3) == []
     assert [key] == await reindex(store, key, {1: passages(1, "almonds")}, position=6, since=5)
     assert await found_texts(store, "walnuts almonds") == ["walnuts"]
+
+
+@every_row("user", ["ann", "ben"])
+async def test_a_long_update_goes_in_by_parts(store: Store, user: str) -> None:
+    """What was put in before the process ended is found, and known not to be all; so if the user has changed."""
+    session_id = fresh_id()
+    key = await open_key(store, session_id, {"user_id": "ann"})
+    await reindex(store, key, {1: passages(1, "pecans")})
+    for number in range(3):
+        config = validate_config({"user_id": user, "labels": {"number": f"{number}"}})
+        await store.journal.change_config(key, config, b'{"type":"session.update"}', NOW)
+    (stream,) = await store.journal.find_sessions("p", [key])
+    long = {turn: passages(turn, f"walnut {turn} " + "x" * CHARACTERS_AT_ONCE) for turn in (1, 2, 3)}
+    update = TranscriptUpdate(key, 3, scope_of(stream), stream.started_ms, long)
+    first, *others = portions([update])
+    index = store.transcript_index
+    assert len(others) == 2
+    assert await index.index.write_readable([key], partial(index.index_parts, first)) == []
+    assert len(await found_texts(store, "walnut pecans", session_id=session_id)) == 1
+    assert key in [one.key for one in (await index.check_index(key - 1, 1)).behind]
+    assert [key] == await reindex(store, key, {4: passages(4, "almonds")}, position=4, since=3)
+    assert await index.index_messages([update]) == []
+    assert len(await found_texts(store, "walnut pecans", session_id=session_id)) == 3
+    await index.clear_index()
+    assert [key] == await index.index.write_readable([key], partial(index.index_parts, others[0]))
 
 
 async def test_old_news_change_nothing(store: Store) -> None:

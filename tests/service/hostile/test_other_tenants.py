@@ -3,6 +3,7 @@
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -78,3 +79,20 @@ async def test_scores_rest_on_what_the_project_says(app: App) -> None:
     await tell(theirs, "two", *(f"Walnuts and walnuts, number {number}, ill jazz" for number in range(40)))
     await messages_found(theirs, "two", 40)
     assert before == await found_by(ours)
+
+
+async def test_a_search_does_not_wait_for_what_another_project_said(app: App) -> None:
+    """While that is being indexed, which may take long, what was said here just now is found."""
+    ours = await client_with_key(app, "admin", project="ours")
+    indexer = app.services.indexer
+    async with indexer.turns.setdefault("theirs", asyncio.Lock()), asyncio.timeout(20):
+        theirs = await client_with_key(app, "admin", project="theirs")
+        await theirs.create("two")
+        await theirs.send(final(1, "walnuts"), session_id="two")
+        background = asyncio.create_task(indexer.index([*indexer.changed]))
+        await ours.create("one")
+        await ours.send(final(1, "walnuts"), session_id="one")
+        found = (await ours.post("/v1/memories/search", {"query": "walnuts"})).json["memories"]
+        assert ["one"] == [one["session_id"] for one in found]
+        assert not background.done()
+    await background
