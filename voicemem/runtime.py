@@ -82,7 +82,7 @@ class ReadingRoom:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.shares: dict[str | None, ReadersShare] = {}
-        """Of the owners that have readers."""
+        """The shares of the owners that have readers."""
 
     @property
     def used(self) -> int:
@@ -123,7 +123,7 @@ class Reader:
         self.size = 0
 
     def take(self, size: int) -> bool:
-        """Hold so many bytes from now on; False, and nothing changes, where there is no room for them yet."""
+        """Hold a number of bytes from now on; False, and nothing changes, while there is no room for them."""
         if self.share is None:
             self.share = self.room.shares.setdefault(self.owner, ReadersShare())
             self.share.readers[self] = None

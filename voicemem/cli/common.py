@@ -148,7 +148,7 @@ class Server(NamedTuple):
 
 
 ATTEMPTS, LONG_S = 6, 120.0
-"""Of one request among many, and how long each may take."""
+"""How often one request among many is tried, and how long each attempt may take."""
 
 
 async def ask_again(rest: RestClient, method: str, path: str, query: Mapping[str, Any] | None, body: Any = None) -> Any:

@@ -104,7 +104,7 @@ class ApiRequest(NamedTuple):
 class ApiPage(NamedTuple):
     calls: list[JsonObject]
     cursor: str | None
-    """Of the next page, if there is one."""
+    """The cursor of the next page, if there is one."""
 
 
 class Vendor(NamedTuple):

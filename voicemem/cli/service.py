@@ -28,7 +28,7 @@ from voicemem.version import __version__
 
 LOG = logging.getLogger("voicemem")
 SECRET_SETTINGS = ("webhook_secret", "admin_key", "llm_api_key", "embeddings_key", "hook_secrets", "observe_key")
-"""Of these `check-config` shows only that they are set."""
+"""Settings of which `check-config` shows only that they are set."""
 M_MMAP_THRESHOLD, LARGE_BLOCK = -3, 128 * 1024
 """Bytes from which on memory is the system's again as soon as it is free (mallopt(3))."""
 

@@ -27,7 +27,7 @@ from voicemem.exports.call import length, one_line
 MOST = 1000
 """Rows of one answer."""
 LOOK_S = 1.0
-"""Between two looks of --follow."""
+"""The time between two reads of --follow."""
 Row = dict[str, Any]
 
 
@@ -37,10 +37,10 @@ Row = dict[str, Any]
 @click.option("--user-id", help="Calls of this user.")
 @click.option("--label", help="KEY:VALUE; calls with this label.")
 @click.option("--interrupted", is_flag=True, help="Calls in which a reply was cut.")
-@click.option("--slow", type=click.IntRange(min=0), help="Calls with an answer that took at least so many ms.")
+@click.option("--slow", type=click.IntRange(min=0), help="Calls with an answer that took at least this many ms.")
 @click.option("--outcome", help="Calls with this outcome of their analysis.")
 @click.option("--webhook", type=click.Choice(["failed", "pending"]), help="Calls with such a webhook.")
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most this many.")
 @click.option("--follow", is_flag=True, help="Keep running, and show what changes, until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="JSON lines on a terminal too.")
 def sessions(server: Server, limit: int, follow: bool, as_json: bool, **conditions: Any) -> None:
@@ -183,7 +183,7 @@ Key = tuple[str, int]
 Upsert = tuple[int, int | None, Text]
 """The key of a message, the key of the one before it, and how it looks."""
 MANY = 100
-"""After so many messages of one event, those that do not fit are let go."""
+"""The number of messages of one event from which those that do not fit are dropped."""
 
 
 class LiveScreen:

@@ -26,7 +26,7 @@ class Room:
         self.lock = threading.Lock()
 
     def take(self, size: int, ignore_limit: bool = False) -> bool:
-        """Use so many bytes, and return whether there is room for them."""
+        """Use a number of bytes, and return whether there is room for them."""
         with self.lock:
             if self.used + size > self.max_bytes and not ignore_limit:
                 return False

@@ -113,7 +113,7 @@ class Replay:
         await self.wait_for_acks(0)
 
     async def wait_for_acks(self, at_most: int) -> None:
-        """Wait until at most so many events are unacknowledged. Raises `ClientError` if no more will be stored."""
+        """Wait until at most that many events are unacknowledged. Raises `ClientError` if no more will be stored."""
         while len(self.unacked) > at_most:
             event, ack = self.unacked[0]
             try:

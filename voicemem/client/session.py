@@ -195,7 +195,7 @@ class ProducerSession(SessionFacts):
         return ack
 
     def leave_gap(self, count: int) -> None:
-        """Say that so many events are missing before the next one; the journal then has a `session.gap`."""
+        """Report that a number of events is missing before the next one; the journal then has a `session.gap`."""
         self._producer.buffer.skip(count)
 
     async def flush(self, timeout: float | None = None) -> None:

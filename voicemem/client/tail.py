@@ -19,7 +19,7 @@ CONNECT_TIMEOUT_S = 10.0
 SILENCE_S = 45.0
 """After this long without a byte the connection is lost; the server sends at least a comment every 15 s."""
 MAX_EVENT_BYTES = 64 * 1024 * 1024
-"""Of one event, so that a server, or what poses as one, cannot fill the memory."""
+"""The size of one event, so that a server, or what poses as one, cannot fill the memory."""
 
 
 class TailEvent(NamedTuple):

@@ -30,7 +30,7 @@ PARAMETERS: Mapping[str, frozenset[str]] = {
 }
 """The parameters of each policy."""
 IMPLIED_POLICIES = ("recent", "window", "summary")
-"""In this order: so `max_messages` alone implies `recent`, `max_tokens` `window`, and the rest `summary`."""
+"""Policies that fields imply: `max_messages` alone implies `recent`, `max_tokens` `window`, and the rest `summary`."""
 COMMON_PARAMETERS = frozenset({"policy", "context_window", "extract", "memories"})
 OWN_PARAMETERS = "parameters"
 THRESHOLD, TARGET_RATIO = 0.7, 0.3
@@ -47,7 +47,7 @@ MAX_INSTRUCTIONS = 4_000
 Strategy = Literal["discrete", "preferences", "summary", "custom", "analysis", "none"]
 DEFAULT_STRATEGY: Strategy = "discrete"
 MAX_FIELDS, MAX_SCHEMA_BYTES = 32, 16_000
-"""Of the schema of an analysis."""
+"""Limits for the schema of an analysis."""
 SAID_BY = "x-said-by"
 """The keyword of a field of that schema that says who must have said what shows it; by default the caller."""
 SPEAKERS = ("caller", "agent", "anyone")

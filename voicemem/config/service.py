@@ -26,13 +26,13 @@ SQLITE_PREFIX = "sqlite:"
 MEMORY_STORE = "memory:"
 POSTGRESQL_PREFIXES = ("postgresql://", "postgres://")
 NO_WEBHOOK = "none"
-"""In place of the operator's webhook URL: turns it off."""
+"""A session's value in place of the operator's webhook URL: it turns the webhook off."""
 REDACTIONS = ("cards", "otp", "email", "phone")
 """Kinds of redaction."""
 OWN_REDACTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """The operator's own redaction, MODULE:FUNCTION."""
 MAX_MODEL_NAME, MAX_DIMENSIONS, MAX_WEIGHT, MAX_WAIT_MS = 256, 4_096, 100, 10_000
-"""Of embeddings."""
+"""Limits for embeddings."""
 OWN_VARIABLES = ("memory", "last_call", "caller_known")
 """What platforms get at the start of a call besides the operator's variables."""
 VARIABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")

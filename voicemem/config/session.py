@@ -30,7 +30,7 @@ from voicemem.protocol.types import MAX_TEXT_BYTES, JsonObject, Name, matching
 SECRETS = (("llm", "api_key"), ("webhook", "secret"), ("llm", "headers"))
 """Places of secrets in a configuration. They are never journaled and never shown."""
 OUTBOUND_FIELDS = frozenset({"url", "api_key", "headers"})
-"""Of `llm`. These and `webhook` make the service send requests to others, so setting them needs the scope `admin`."""
+"""Fields of `llm` that, as `webhook`, make the service send requests to others: setting them needs `admin`."""
 STANDARD_PREFIX = "whsec_"
 """How secrets of Standard Webhooks begin."""
 SORTED = msgspec.json.Encoder(order="sorted")
@@ -218,11 +218,11 @@ class SessionConfig(Struct, frozen=True, forbid_unknown_fields=True):
     memory_from: MemoryFrom | None = None
     """Taken over from earlier calls of the user."""
     idle_timeout: Seconds = 60
-    """After so many seconds without a connection the session is closed; 0 for never."""
+    """Seconds without a connection after which the session is closed; 0 for never."""
     reopen_window: Seconds = 3600
-    """For so many seconds a session that was closed as idle can come back."""
+    """Seconds in which a session that was closed as idle can come back."""
     max_duration: Seconds = 72 * 3600
-    """After so many seconds the session is closed."""
+    """Seconds after which the session is closed."""
     ttl_seconds: Seconds | None = None
     """So many seconds after its end the session is erased; never when missing."""
     memories_ttl_seconds: Seconds | None = None

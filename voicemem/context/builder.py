@@ -88,7 +88,7 @@ class ContextSelection(NamedTuple):
     history: Sequence[Message]
     """All messages, including forgotten ones."""
     indexes: Sequence[int]
-    """Of the remembered messages in `history`."""
+    """The indexes of the remembered messages in `history`."""
     carried: tuple[str, ...]
     """Texts carried over from the user's earlier sessions."""
     session_config: SessionConfig
@@ -104,7 +104,7 @@ class ContextSelection(NamedTuple):
     encoded: Callable[[], Sequence[bytes]]
     """Gives role and content of the chosen messages as JSON, but for blank ones; valid until the memory changes."""
     characters: int
-    """Of all messages in `history` together."""
+    """The length of all messages in `history` together."""
     document_messages: tuple[JsonObject, ...] = ()
     """System messages with what is not part of the conversation: working memory, data."""
     recalled_message: JsonObject | None = None

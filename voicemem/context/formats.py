@@ -33,7 +33,7 @@ the newest.
 CUSTOM_FIELDS = frozenset({"turn_id", "timestamp", "interruptable"})
 """Top-level names that params may not set for `custom`, even if the body does not have them."""
 ANTHROPIC_MAX_TOKENS = 1024
-"""Of a reply, if params do not say: the API requires a limit, and a spoken reply is short."""
+"""The limit of a reply, if params do not say: the API requires one, and a spoken reply is short."""
 GEMINI_REQUEST_FIELDS = ("systemInstruction", "tools", "toolConfig", "safetySettings", "cachedContent")
 """Params with these names are fields of the request itself; all others belong to its `generationConfig`."""
 GEMINI_ROLES = {"user": "user", "assistant": "model"}

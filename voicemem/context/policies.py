@@ -96,7 +96,7 @@ class FullPolicy(Struct, frozen=True):
 
 
 MAX_TOKENS = 4_000
-"""Of the context, by default."""
+"""The default size of a context."""
 
 
 class WindowPolicy(Struct, frozen=True):
@@ -201,7 +201,7 @@ def cut_result(use: ToolUse, budget: int, count: Callable[[str], int]) -> ToolUs
 def turns_backwards(remembered: Remembered, since: int = 0, tool_count: int | None = None) -> Iterator[tuple[int, int]]:
     """The turns, newest first: the index of each one's first message, and its tokens with those of its tool calls.
 
-    With `tool_count`, only the first so many tool calls count.
+    Only the first `tool_count` tool calls count, if it is given.
     """
     messages, tools, tokens = remembered.messages, remembered.tools, remembered.tokens
     begin, tool = len(messages), len(tools) if tool_count is None else tool_count

@@ -37,7 +37,7 @@ MOST, LEAST = 200, 20
 """Memories of each sort that are looked at."""
 FOUND = 20
 MISSES = 8
-"""After so many lines that do not fit, no more are tried: each is counted."""
+"""The number of lines that do not fit after which no more are tried: each is counted."""
 MESSAGE, PREFERENCE = "message", "preference"
 NEWEST_CALLS, INDEX_FIRST_S, HEARD_S = 4, 0.15, 0.35
 """Calls of the user that are indexed first, if they have just changed; how long that may take, and the whole search."""

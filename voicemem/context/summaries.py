@@ -45,14 +45,14 @@ from voicemem.store.streams import Stream
 LOG = logging.getLogger("voicemem.summaries")
 SUMMARY = METRIC_USE = "summary"
 LOOK_INTERVAL_S = 0.5
-"""Between two checks of the sessions that have changed."""
+"""The time between two checks of the sessions that have changed."""
 QUIET_INTERVAL_S = 2.0
-"""Between two checks of a session that has used less than half of what makes a summary due."""
+"""The time between two checks of a session that has used less than half of what makes a summary due."""
 PROMPT_SHARE = 0.7
 """Share of the LLM's window that a prompt may take. The rest is for its answer, and for differences in counting."""
 MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
 MAX_FAILURES = 12
-"""After so many failures in a row a session is left alone until something new is journaled."""
+"""The number of failures in a row after which a session is left alone until something new is journaled."""
 CLAIM_MS = 300_000
 """How long a node may write one summary, unless it is retired before."""
 ELSEWHERE_S = 1.0

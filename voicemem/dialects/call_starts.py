@@ -185,7 +185,7 @@ def verify_telnyx(body: bytes, headers: Mapping[str, str], secret: str, now: int
 
 
 def decoded(value: str, length: int) -> bytes | None:
-    """The bytes of a base64 text; None unless they are so many."""
+    """The bytes of a base64 text; None if it has another length."""
     try:
         found = base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError):

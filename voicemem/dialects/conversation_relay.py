@@ -308,7 +308,7 @@ def cut(reply: KnownReply, heard: str) -> Interrupt:
 
 
 NOTHING_PLAYED = (1, 0, 0)
-"""Of the first reply nothing."""
+"""A position at which nothing of the first reply was played."""
 
 
 def inform(frame: JsonObject, ts: int, known: Known) -> Made:

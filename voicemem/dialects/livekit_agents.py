@@ -104,7 +104,7 @@ ROOM = "room"
 MAX_PENDING = 40
 """Items of one turn that wait for LiveKit's; what is said after that grows the last one."""
 MAX_TURNS = 50
-"""Turns of which the begin is known."""
+"""Turns whose start is known."""
 MAX_CALLS = 30
 """Calls of tools that one frame may report."""
 

@@ -202,7 +202,7 @@ CLOSING = re.compile(r"[^\w\s]*")
 LOOK_AHEAD = 4_000
 """Characters in which a sentence is looked for, where those before it were left out."""
 USER, SPECULATIVE, FINAL, AUDIO, LATE, UNKNOWN = "U", "S", "F", "A", "L", "?"
-"""Of contents; LATE is a text that was to come when its reply was cut."""
+"""Kinds of contents; LATE is a text that was to come when its reply was cut."""
 
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:

@@ -57,7 +57,7 @@ REPLY, SPOKEN, KEYS = "reply", "spoken", "keys"
 PAUSE_MS = 1_000
 """After so long a pause, what a speaker says is something new."""
 BREATH_MS = 250
-"""In a pause that is longer than this one, the other may have spoken."""
+"""The longest pause in which the other party cannot have spoken."""
 AHEAD_MS = 5_000
 """Fragments do not come so long before their time: the timeline is older than we thought."""
 KEPT_CALLS = 16

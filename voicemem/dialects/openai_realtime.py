@@ -63,14 +63,14 @@ SPEAKERS = ("user", "assistant")
 """Roles whose items are said; those of others are instructions."""
 TRANSCRIBED = "conversation.item.input_audio_transcription."
 PCM_BYTES_PER_MS = 48
-"""Of the usual format: 16 bits at 24 kHz."""
+"""The rate of the usual format: 16 bits at 24 kHz."""
 G711_BYTES_PER_MS = 8
 KEPT_RESPONSES, KEPT_ITEMS, KEPT_TEXTS = 8, 32, 2
 WRITTEN = "response.output_text.delta"
 CALLED = ("mcp_call", "web_search_call", "file_search_call")
 """Items of tools that the vendor calls itself."""
 PAUSE_MS = 1_000
-"""Between two things that are translated."""
+"""The shortest silence between two things that are translated."""
 DELTAS = ("response.output_audio_transcript.delta", WRITTEN)
 SessionFrame = event(
     session=record(

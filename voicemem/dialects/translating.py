@@ -260,7 +260,7 @@ def latencies(
 
 
 def timed_words(text: str, times: Sequence[tuple[int, int]]) -> tuple[Word, ...] | None:
-    """The words of a text with their begins and ends, from the first one's begin on; None unless all are timed."""
+    """The words of a text with their starts and ends, from the first one's start on; None unless all are timed."""
     texts = text.split()
     if not times or len(times) != len(texts):
         return None
@@ -268,7 +268,7 @@ def timed_words(text: str, times: Sequence[tuple[int, int]]) -> tuple[Word, ...]
 
 
 def words_since(zero: int, timed: Iterable[tuple[str, int, int]]) -> tuple[Word, ...]:
-    """Words with their begins and ends, which count from a time on."""
+    """Words with their starts and ends, which count from a given time."""
     return tuple(Word(text, max(0, begin - zero), max(0, begin - zero, end - zero)) for text, begin, end in timed)
 
 
@@ -279,7 +279,7 @@ def note_newest(key: str, value: Any, most: int, known: Known) -> None:
 
 
 def keep_newest(prefix: str, most: int, known: Known) -> None:
-    """Of the notes whose keys begin so, only the newest stay."""
+    """Keep only the newest of the notes whose keys have this prefix."""
     for old in [key for key in known.notes if key.startswith(prefix)][:-most]:
         known.note(old, None)
 
@@ -378,7 +378,7 @@ def completed(heard: str, full: str) -> str:
 
 
 def bounded(text: str, max_bytes: int) -> str:
-    """The beginning of a text, in so many bytes of UTF-8: notes are small."""
+    """The beginning of a text, at most that many bytes of UTF-8: notes are small."""
     return text.encode()[:max_bytes].decode(errors="ignore")
 
 

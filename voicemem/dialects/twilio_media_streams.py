@@ -284,7 +284,7 @@ def assign(line: Line, ts: int, known: Known) -> Made:
 
 
 def spans_within(line: Line, begin: int, end: int) -> list[tuple[int, int, Name, int]]:
-    """The spans of replies that have audio between two positions, each with its begin and end."""
+    """The spans of replies that have audio between two positions, each with its start and end."""
     ends = (*(start for start, _, _ in line.spans[1:]), line.assigned)
     return [
         (start, stop, name, offset)

@@ -87,7 +87,7 @@ class Call(Struct, frozen=True):
     tools: list[ToolUse]
     summary: Summary | None = None
     latencies: list[TurnLatencies] = []
-    """Of the turns of which any is known."""
+    """The latencies of turns for which any is known."""
     analysis: Analysis = {}
 
     @property

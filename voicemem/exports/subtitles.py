@@ -52,7 +52,7 @@ def webvtt(call: Call) -> Iterator[str]:
 
 
 def escaped(text: str) -> str:
-    """On one line, so that no blank line ends the cue, and without an arrow or a tag."""
+    """A text on one line, so that no blank line ends the cue, and without an arrow or a tag."""
     return one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -69,5 +69,5 @@ def srt(call: Call) -> Iterator[str]:
 
 
 def shown(text: str) -> str:
-    """On one line; players take tags in angle brackets as markup, and have no escape for them."""
+    """A text on one line; players take tags in angle brackets as markup, and have no escape for them."""
     return one_line(text).replace("<", "‹").replace(">", "›")

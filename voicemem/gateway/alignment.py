@@ -31,9 +31,9 @@ TRANSCRIPT, OTHER_WORDS = 0.6, -0.1
 """Speech in other words, most of which both have, or in words of its own."""
 # What a message costs that only one of them has.
 LACKED_WORDS, LACKED_SPEECH, LACKED_REPLY = 1.0, 0.5, 0.2
-"""Between messages that both have: the memory's."""
+"""What it costs that the request lacks a message of the memory's, between messages that both have."""
 UNKNOWN_WORDS, UNKNOWN_REPLY = 1.0, 0.3
-"""The request's, which can no longer be taken."""
+"""What it costs that the memory lacks a message of the request's that can no longer be taken."""
 EARLIER_WORDS, EARLIER_REPLY, EARLIER = 0.5, 0.1, 0.6
 """Before the memory begins: each, and at most."""
 NEWER_WORDS, NEWER_SPEECH, NEWER_REPLY, NEWER = 0.8, 0.2, 0.02, 0.8

@@ -128,10 +128,10 @@ def ends_of_unfinished(state: State, producer: str, running: Container[str]) -> 
 
 LOG = logging.getLogger("voicemem.llm")
 MAX_ITEM_CHARACTERS = MAX_ID_CHARACTERS - len(disconnect_id(""))
-"""Of the id of an answer, if it becomes the item of the reply."""
+"""The length of the id of an answer that may become the item of the reply."""
 METRIC_USE = "gateway"
 REFUSED_STATUSES = (400, 415, 422)
-"""Of an LLM that does not take the messages as they are."""
+"""Statuses of an LLM that does not take the messages as they are."""
 MAX_ALTERNATING = 1_000
 NO_IMAGES = "The LLM does not take this message, which has more than text"
 

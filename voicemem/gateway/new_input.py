@@ -23,9 +23,9 @@ from voicemem.transcript.replies.playing import settle, standing_replies
 from voicemem.transcript.state import Reply, Turn
 
 MARKS = " \n\t.,;:!?…。、，！？"
-"""Between what was said first and what was said next."""
+"""What may stand between two utterances that were sent as one."""
 PAUSE_MS = 2_000
-"""Between the end of a reply and the next words, at least."""
+"""The pause between the end of a reply and later words, from which the words are new."""
 UNKNOWN_TOOL_CALL = "The session has no tool call with this id"
 
 

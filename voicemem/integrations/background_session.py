@@ -30,7 +30,7 @@ V = TypeVar("V")
 
 
 class Newest(OrderedDict[K, V]):
-    """A mapping that keeps only so many of the newest entries."""
+    """A mapping that keeps only a number of its newest entries."""
 
     def __init__(self, at_most: int) -> None:
         super().__init__()

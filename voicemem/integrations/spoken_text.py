@@ -14,7 +14,7 @@ from voicemem.protocol.types import SPACELESS
 from voicemem.transcript.cutting import after_closing_marks, prefix_of_units, units_of
 
 MAX_CHARS = 60_000
-"""Of one reply; an hour of speech. What is beyond has no place in the audio."""
+"""The length of one reply, an hour of speech. What is beyond has no place in the audio."""
 PIECE = re.compile(rf"{SPACELESS.pattern}|(?:(?!{SPACELESS.pattern})\S)+")
 
 

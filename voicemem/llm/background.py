@@ -25,9 +25,9 @@ BEGIN, END = rf"[<\[◁]{TAG}(?:\s[^<>]{{0,100}})?[>\]▷]", rf"[<\[◁]/{TAG}\s
 """As models write them: `<think>`, `[THINK]`, `◁think▷`, `<seed:think>`."""
 BEGIN_OF_THINKING, END_OF_THINKING = re.compile(BEGIN, re.IGNORECASE), re.compile(END, re.IGNORECASE)
 THINKING = re.compile(rf"\s*{BEGIN}.*?(?:{END}|\Z)", re.IGNORECASE | re.DOTALL)
-"""At the beginning of an answer; an answer may end within it."""
+"""Thinking at the beginning of an answer; an answer may end within it."""
 CHANNEL, END_OF_CHANNEL = re.compile(r"<\|channel\|>(\w+)[^<]*<\|message\|>"), re.compile(r"<\|(?:end|return|start)\|>")
-"""Of gpt-oss, where a server leaves them in the text: the answer is in `final`."""
+"""Marks of gpt-oss that some servers leave in the text: the answer is in `final`."""
 Complete = Callable[[LlmEndpoint, JsonObject], Awaitable[bytes]]
 """Sends a body to an LLM and gives the whole answer, unchanged. Raises `LlmFailed`."""
 

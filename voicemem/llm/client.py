@@ -18,11 +18,11 @@ from voicemem.protocol.types import JsonObject
 from voicemem.security.address_guard import Network, connectors
 
 MAX_ANSWER_BYTES, MAX_EVENT_BYTES = 4 * 1024 * 1024, 1024 * 1024
-"""Of an answer in one piece, and of one event of a stream."""
+"""The size of an answer in one piece, and of one event of a stream."""
 MAX_STREAM_BYTES, MAX_EVENTS = 64 * 1024 * 1024, 300_000
-"""Of a whole stream: a reply of the greatest length, a character at a time, with what servers write around each."""
+"""The size of a whole stream: the longest reply, a character at a time, with what servers write around each."""
 SLICE_BYTES, EVENTS_AT_ONCE = 16 * 1024, 50
-"""Of a stream, so much is read before others get their turn."""
+"""How much of a stream is read before other work gets its turn."""
 KEEPALIVE_S = 30.0
 """A phone call has a turn every few seconds, and connecting to an LLM takes long."""
 DRAIN_S = 0.1

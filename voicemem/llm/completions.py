@@ -15,11 +15,11 @@ from voicemem.protocol.codec import has_too_many_values
 from voicemem.protocol.types import MAX_TEXT_BYTES, MAX_VALUES, JsonObject
 
 MAX_TOOL_CALLS = 128
-"""Of one answer: as many as OpenAI's requests may have tools."""
+"""The number of calls in one answer: as many as OpenAI's requests may have tools."""
 MAX_ID_CHARACTERS = 128
-"""Of a name or an id in an event."""
+"""The length of a name or an id in an event."""
 MAX_NAME_CHARACTERS = 1_024
-"""Of the name and the id of a tool call together."""
+"""The length of a tool call's name and id together."""
 
 
 def content_text(content: Any) -> str:
@@ -59,7 +59,7 @@ MESSAGE_FIELDS = frozenset(("role", *ChoiceMessage.__struct_fields__))
 CALL_FIELDS = frozenset(("type", *ToolCallPart.__struct_fields__))
 FUNCTION_FIELDS = frozenset(FunctionPart.__struct_fields__)
 MAX_EXTRA_BYTES = 64 * 1024
-"""Of the further fields of a message, which are kept only with its tool calls."""
+"""The size of a message's further fields, which are kept only with its tool calls."""
 TEXTS_OF_BLOCKS = ("text", "thinking", "summary", "content")
 """Fields of a block of thinking that are streamed in fragments."""
 
@@ -162,7 +162,7 @@ class PartialToolCall:
         """Its id as the LLM has it, which may stand for several calls."""
         self.name = ""
         self.fragments: list[str] = []
-        """Of the arguments."""
+        """Parts of the arguments, in order."""
         self.extra: JsonObject = {}
         """Further fields, as `further_call_fields` has them."""
 

@@ -22,11 +22,11 @@ from voicemem.telemetry.metrics import Metrics
 MAX_BATCH = 64
 """Texts of one request."""
 MAX_CHARACTERS = 2_000
-"""Of a text that is embedded: about 500 tokens, which is what small models read. The rest is found by words."""
+"""The length of a text that is embedded: about 500 tokens, as small models read. The rest is found by words."""
 NUMBER_BYTES, ENVELOPE_BYTES = 32, 64 * 1024
-"""Of an answer: for each number, and for all around them."""
+"""The size of an answer: for each number, and for everything around them."""
 Complete = Callable[[LlmEndpoint, JsonObject, int], Awaitable[bytes]]
-"""Sends a body and gives the whole answer, which may have so many bytes. Raises `LlmFailed`."""
+"""Sends a body and returns the whole answer, of at most that many bytes. Raises `LlmFailed`."""
 
 
 class EmbeddedText(Struct, frozen=True):

@@ -414,7 +414,7 @@ class RestoredMemories(Struct):
     rows: dict[str, MemoryRow] = field(default_factory=dict)
     """By id, as of the entry that was read last; without a text where the checkpoint has none."""
     positions: list[int] = field(default_factory=list)
-    """Of the entries that name memories."""
+    """The positions of the entries that name memories."""
 
     def apply(self, event: events.JournaledEvent, payload: bytes, position: int, received_ms: int) -> bytes:
         """Apply an entry, and return its payload as a journal has it."""

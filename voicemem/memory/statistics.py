@@ -57,7 +57,7 @@ class Unheard(Struct, frozen=True):
 
 
 class Latencies(Struct, frozen=True):
-    """In ms; percentiles are measured values (nearest rank)."""
+    """Latencies in ms; percentiles are measured values (nearest rank)."""
 
     count: int
     p50: float

@@ -30,7 +30,7 @@ from voicemem.transcript.messages import Forgotten
 LOG = logging.getLogger("voicemem")
 ROUND_S = 0.5
 RUNNING_INTERVAL_MS = 60_000
-"""Between two times that a running session is indexed; a search that concerns it does not wait so long."""
+"""The time between two passes of indexing a running session; a search that concerns it does not wait so long."""
 SESSIONS_AT_ONCE = 25
 MAX_INDEXED_FIRST = 50
 """Sessions that are indexed before a search which they concern."""
@@ -39,7 +39,7 @@ MAX_PAUSE_S = 1.0
 PAUSE_FACTOR = 9
 """How many times as long as a step the pause after it is, while events come in: calls come first."""
 CHECK_INTERVAL_S = 300.0
-"""Between two looks at all sessions on a store that has several nodes: one of them may have left something undone."""
+"""The time between two checks of all sessions on a store with several nodes: one may have left something undone."""
 MAX_KNOWN = 10_000
 """Sessions of which it is remembered what is indexed; of others everything is made again when they change."""
 

@@ -28,7 +28,7 @@ CHECKED_AT_ONCE = 200
 SAVED_AT_ONCE = 16
 """Vectors of one transaction: 100 KB."""
 CHECK_INTERVAL_S = 300.0
-"""Between two looks at all sessions, and two looks for what the store can do with vectors."""
+"""The time between two checks of all sessions, and of what the store can do with vectors."""
 MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
 REJECTED = (400, 413, 422)
 """Statuses by which embedders refuse a text, such as one that is too long for them."""
@@ -40,7 +40,7 @@ MAX_ASKED = 32
 """Requests at a time; a search that comes on top of them does not wait."""
 MAX_LATE = 3
 QUIET_S = 5.0
-"""After so many late or failed answers in a row, no search waits for so long."""
+"""Late or failed answers in a row after which no search waits for some time."""
 Vector = bytes | None
 
 

@@ -46,16 +46,16 @@ class Patience(NamedTuple):
     first_s: float = 0.25
     longest_s: float = 15.0
     attempts: int = 30
-    """In a row, none of which gave a connection that lasted; then the observation has failed, after some 6 minutes."""
+    """Attempts in a row without a connection that lasted, after which the observation has failed: some 6 minutes."""
     lasting_s: float = 10.0
     """A connection that was open for so long was no failed attempt."""
     unknown_attempts: int = 8
     """For a call that the vendor does not know: one that has just been made may take a while. Half a minute in all."""
     handshake_s: float = 10.0
     ping_s: float = 20.0
-    """Between pings, and how long an answer may take: a connection that hangs is noticed after both."""
+    """The time between pings, and the longest wait for an answer: a connection that hangs is noticed after both."""
     store_again_s: float = 1.0
-    """Between two attempts to store, while the store is away."""
+    """The time between two attempts to store, while the store is away."""
 
 
 class Interrupted(NamedTuple):

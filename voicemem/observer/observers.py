@@ -167,7 +167,7 @@ class ObserverSettings(NamedTuple):
 
     key: str | None
     urls: Mapping[str, str]
-    """In place of the vendors' own, by dialect."""
+    """URLs in place of the vendors' own, by dialect."""
     limit: int
     """How many calls are observed at a time, on all nodes together."""
 

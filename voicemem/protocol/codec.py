@@ -114,7 +114,7 @@ NAMES = frozenset(
 )
 """Fields that hold an id or a name."""
 QUOTES_A_VALUE = 3
-"""Of the most values so many are read in 50 ms, even if there is nothing between them."""
+"""How many times the limit of values can be scanned in 50 ms, even if the values are adjacent."""
 
 
 def check_frame(frame: bytes, limit: int = MAX_FRAME_BYTES, most_values: int = MAX_VALUES) -> None:
@@ -169,7 +169,7 @@ def has_too_many_values(text: bytes, most: int = MAX_VALUES) -> bool:
 
 
 def count_values(text: bytes) -> int:
-    """At least as many as there are: every value but the first follows a comma, a bracket, or the end of a line."""
+    """An upper bound for the number of values: all but the first follow a comma, a bracket, or the end of a line."""
     return 1 + sum(map(text.count, (b",", b"[", b"{", b"\n")))
 
 

@@ -170,7 +170,7 @@ class MessageEvent(AgentEvent, tag="message", frozen=True):
     text: str
     """All of it."""
     source: Literal["asr", "message", "command", "llm", "greeting", "llm_failure", "silence"]
-    """Of a user `asr`, `message` or `command`, of the agent any but `asr` and `message`."""
+    """The source of the words: of a user `asr`, `message` or `command`, of the agent any but `asr` and `message`."""
     user: Name | None = None
     """Who said it, of several users."""
 

@@ -14,7 +14,7 @@ GivenKind = Literal["fact", "preference", "episode", "summary"]
 MemorySource = Literal["extracted", "api", "tool"]
 RemovalReason = Literal["deleted", "forgotten", "expired", "replaced"]
 MAX_MEMORY_BYTES = 1_000
-"""Of a memory's text as UTF-8."""
+"""The size of a memory's text as UTF-8."""
 MAX_TOPICS = 16
 MAX_SUPERSEDED = 16
 MAX_EVIDENCE = 64

@@ -7,7 +7,7 @@ from voicemem.protocol.codec import JSON_DECODER, MALFORMED
 from voicemem.protocol.types import MAX_DEPTH, MAX_FRAME_BYTES
 
 MAX_PIECE_BYTES = MAX_FRAME_BYTES + 4096
-"""Of one value: an event of the largest size, with what is around it."""
+"""The size of one value: the largest event, with what is around it."""
 MAX_BLANKS = 65_536
 """White space in one place."""
 STRING_PATTERN = r'"(?:[^"\\]++|\\.)*+"'

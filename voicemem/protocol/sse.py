@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 EVENT_STREAM = "text/event-stream"
 HEADERS = MappingProxyType({"Content-Type": EVENT_STREAM, "Cache-Control": "no-store", "X-Accel-Buffering": "no"})
-"""Of an answer that is a stream of events, so that no proxy holds it back."""
+"""Headers of an answer that is a stream of events, so that no proxy holds it back."""
 DONE = b"[DONE]"
 """The data of the last event of a chat completion."""
 MAX_LINES = 10_000
-"""Of data in one event; a line without anything on it costs its reader too."""
+"""The number of lines of data in one event; an empty line costs its reader too."""
 KEEP_ALIVE = b": nothing new\n\n"
 """A comment, which readers skip."""
 

@@ -22,7 +22,7 @@ def digits_in(text: str) -> str:
 
 
 def digits_of(text: str) -> str:
-    """The digits of a number in any spelling, without zeros at its begin; none where it is no number."""
+    """The digits of a number in any spelling, without leading zeros; none where it is not a number."""
     match = NUMBER.fullmatch(text) if len(text) <= MAX_NUMBER else None
     return "" if match is None else digits_in(match["number"]).lstrip("0")
 

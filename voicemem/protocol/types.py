@@ -25,7 +25,7 @@ MAX_INTEGER = 2**53
 MAX_TEXT_BYTES = 256 * 1024
 MAX_FRAME_BYTES = 1024 * 1024
 MAX_VALUES = 131_072
-"""Of one frame or body, the values inside arrays and objects included. At the largest size each may have 8 bytes."""
+"""The number of values in one frame or body, nested ones included. At the largest size each may have 8 bytes."""
 MAX_DEPTH = 32
 SESSION_ID_PATTERN = r"^[A-Za-z0-9._:-]{1,128}\Z"
 Integer = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]

@@ -21,7 +21,7 @@ LOG = logging.getLogger("voicemem.proxy")
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 FINAL, OPCODE, RESERVED, MASKED, LENGTH = 0x80, 0x0F, 0x70, 0x80, 0x7F
 MAX_FRAGMENTS = 100_000
-"""Of one message: empty ones cost nothing to send."""
+"""The most fragments of one message: empty ones cost nothing to send."""
 
 
 class Broken(Exception):

@@ -10,7 +10,7 @@ from functools import cache
 from typing import NamedTuple
 
 HUNDRED, THOUSAND = -2, -3
-"""In the place of digits: a word that multiplies what was said before it."""
+"""Stand-ins for digits: words that multiply what was said before them."""
 LONGEST = 64
 """Letters of a number; longer words are not numbers."""
 UMLAUTS = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue"})

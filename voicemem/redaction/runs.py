@@ -64,7 +64,7 @@ class Run(NamedTuple):
     """The run as it is written, while it may be a date."""
     keeps_none: bool = False
     words_to_code: int = 0
-    """In how many more words a code may begin."""
+    """The number of further words within which a code may begin."""
 
 
 START = Run()

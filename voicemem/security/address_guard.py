@@ -33,7 +33,7 @@ Network = IPv4Network | IPv6Network
 MOST = 16
 """Interim responses before one answer; a server needs one or two."""
 LOOK_BYTES = 4 * 1024
-"""Of what comes at once, this much is read before more is, while interim responses come."""
+"""How much is read at a time while interim responses come."""
 SWITCHING_PROTOCOLS = 101
 
 DENIED_NETWORKS: tuple[Network, ...] = tuple(

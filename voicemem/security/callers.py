@@ -160,7 +160,7 @@ class Callers:
     async def find(self, project: str, number: str) -> str | None:
         """The id under which a caller is known: of an older secret, if they called before it was replaced."""
         ids = await self.ids(project, number)
-        for id in ids[1:] and ids:
+        for id in ids if len(ids) > 1 else ():
             if await self.is_known(project, id):
                 return id
         return ids[0] if ids else None

@@ -167,7 +167,7 @@ class RateLimits:
         return keys, tokens
 
     def divide(self, nodes: int) -> None:
-        """Give an equal part of every rate from now on, since so many nodes have callers."""
+        """Give an equal part of every rate from now on, for the number of nodes that have callers."""
         self.share.nodes = nodes
 
     def count_request(self, caller: Caller | None) -> None:

@@ -42,7 +42,7 @@ class HookAddress(NamedTuple):
 
     project: str
     session_id: str | None = None
-    """In place of what the webhook says."""
+    """The session, in place of what the webhook says."""
     user_id: str | None = None
     """For a session that has none."""
     key_id: str | None = None

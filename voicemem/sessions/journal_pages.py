@@ -86,7 +86,7 @@ def parts_of(state: State, number: int) -> TurnParts:
 
 
 class JournalFilter(NamedTuple):
-    """Which entries are wanted: of these types, where `memory.*` stands for all that begin so; of one turn."""
+    """The entries to return: of these types, where `memory.*` stands for all with this prefix; of one turn."""
 
     types: tuple[str, ...] = ()
     turn: TurnParts | None = None

@@ -37,7 +37,7 @@ CLOSED_BY_REQUEST = "api"
 OWN_REASONS = frozenset({CLOSED_BY_REQUEST, "api_leave", DEFAULT_END_REASON, "idle", "max_duration", CLOSED})
 """Reasons of a close that are the service's own words. Any other is a caller's text, which is not logged."""
 SIGNATURE_BYTES = 16
-"""Of a cursor."""
+"""The size of a cursor's signature."""
 DIFFERENT = "The session already exists, with a different configuration; what differs"
 SWEEP_BATCH = 200
 """Sessions closed in one sweep, at most."""
@@ -82,8 +82,7 @@ class Sessions:
         self.change_listeners: builtins.list[Callable[[Stream], None]] = []
         """Called with each session that was restored, or whose configuration was changed; they must be fast."""
         self.list_listeners: builtins.list[Callable[[Stream], None]] = []
-        """Called with each session that a list may show in another way now: the same, and those that were begun, closed
-        or erased."""
+        """Called with each session whose row in a list may have changed: those, and the started, closed and erased ones."""
 
     # Reading
 

@@ -26,13 +26,13 @@ HEARD_MS = 4_000
 """A node that was not heard of for so long has no callers, as far as limits are concerned, though its lease still runs:
 others give what it gave a second later at most."""
 KEPT_MEASUREMENTS = 8
-"""Of how far a clock is off: the one whose answer came soonest counts, since a late one says little."""
+"""The number of kept measurements of a clock's offset: the one that was answered soonest counts."""
 TAILS_INTERVAL_S = 0.04
 """Between the starts of two looks at the journals that are followed, for up to `KEYS_PER_LOOK` of them; it is half of
 that for few, whose look costs next to nothing, and longer for more."""
 FEW_KEYS, KEYS_PER_LOOK = 100, 1_000
 LEASES_INTERVAL_S = 1.0
-"""Between two looks at which producers were opened elsewhere: their next event would tell them too."""
+"""The time between two checks of which producers were opened elsewhere: their next event would show it too."""
 HeldLease = tuple[int, str, int]
 """Session key, producer and epoch."""
 
@@ -216,7 +216,7 @@ class Watcher:
 
 
 def interval_s(followed: int) -> float:
-    """Seconds from the start of a look at so many journals to that of the next one."""
+    """Seconds between the starts of two checks, for a number of journals."""
     return TAILS_INTERVAL_S * (0.5 if 0 < followed <= FEW_KEYS else max(1, -(-followed // KEYS_PER_LOOK)))
 
 

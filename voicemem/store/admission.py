@@ -13,7 +13,7 @@ from voicemem.store.records import Quotas
 
 OWN_PRODUCERS = frozenset({"agora.rest", "api", "gateway"})
 OWN_SUFFIXES = (".hooks", ".observer")
-"""Of the names of dialects: producers of inbound webhooks and of observed calls."""
+"""Suffixes to the names of dialects: producers of inbound webhooks and of observed calls."""
 
 
 def is_own_producer(name: str) -> bool:

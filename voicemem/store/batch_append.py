@@ -49,7 +49,7 @@ class BatchAppend:
         self.leaves_out = False
         self.open_run: JournalRun | None = None
         self.payloads: list[bytes] = []
-        """Of the newest run, which grows while positions and seqs are consecutive."""
+        """Payloads of the newest run, which grows while positions and seqs are consecutive."""
         self.stored: dict[int, bytes] = {}
         """Payloads by seq: of this batch, which may repeat itself, and the originals of events that were resent."""
         self.known_seqs: list[range] = []

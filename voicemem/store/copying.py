@@ -183,14 +183,14 @@ class Volume(NamedTuple):
     """The sum over all producers: each open raises it."""
     first_key: int
     last_key: int
-    """Of all streams; 0 without any."""
+    """The last key of all streams; 0 without any."""
 
 
 class CopyMark(Struct, frozen=True, kw_only=True):
     """The progress of a copy: it has all rows up to the key `after` of `table`, and all earlier tables."""
 
     incarnation: bytes
-    """Of the source."""
+    """The incarnation of the source."""
     volume: Volume
     table: str = ""
     after: tuple[Any, ...] | None = None
@@ -293,7 +293,7 @@ class CopyEnd(ABC):
 
     @abstractmethod
     def scan(self, query: str, at_once: int, **values: Any) -> Iterator[Row]:
-        """Yield the rows of a query, holding so many at a time. Raises `CopyFailed`."""
+        """Yield the rows of a query, holding a number of them at a time. Raises `CopyFailed`."""
 
     @abstractmethod
     def end_reading(self) -> None:

@@ -19,7 +19,7 @@ class KeyLimits(NamedTuple):
 
     events_per_second: int = 0
     bytes_per_second: int = 0
-    """Of events."""
+    """The rate for events."""
     open_sessions: int = 0
     """Sessions begun with the key that run at a time."""
     sessions_per_day: int = 0

@@ -374,8 +374,8 @@ class Outbox(Port):
     ) -> list[ClaimedDelivery]:
         """Lease due deliveries to a node, the longest due first.
 
-        Each URL has so many places over all nodes. Those that other nodes have under lease are taken, and so are those
-        in `taken`: the node's own, and those that it leaves free. However many claim at once, no place is given twice.
+        Each URL has a number of places over all nodes. Those that other nodes have leased are taken, and so are those in
+        `taken`: the node's own, and those that it leaves free. However many claim at once, no place is given twice.
 
         Until its lease is over, or its node is retired, a delivery is claimed by no other node. Deliveries of erased
         sessions and disabled endpoints are not claimed. A receiver that is down must not delay the claims of others,

@@ -1,8 +1,8 @@
 """Slim rows of sessions: a list of a thousand must not read a configuration, nor fold a memory.
 
 A page is found by one condition that has an index, in the order of the list. The other conditions are checked for each
-session that it finds. That ends after so many sessions, whether the page is full or not, so that no page costs more in
-a larger store.
+session that it finds. That ends after a number of sessions, full page or not, so that no page costs more in a larger
+store.
 """
 
 from collections.abc import Sequence
@@ -109,7 +109,7 @@ class Overviews(Port):
     async def list_overviews(self, query: SessionFilter, most_looks: int | None = None) -> OverviewPage:
         """The same sessions as `Journal.list_sessions`, in the same order, and what was saved of their memories.
 
-        A page ends early, with a place to continue from, when so many sessions were looked at (by default `MAX_LOOKS`).
+        A page ends early, with a place to continue from, after `most_looks` sessions (by default `MAX_LOOKS`).
         """
 
         def job(connection: Connection) -> OverviewPage:
@@ -146,7 +146,7 @@ class Overviews(Port):
             connection.execute(SAVE_FILTERED, **values)
 
     def find_keys(self, connection: Connection, query: SessionFilter, most: int) -> tuple[list[int], Place | None]:
-        """The keys of a page, and where the next page begins; None at the end. At most so many sessions are looked at.
+        """The keys of a page, and where the next page begins; None at the end. It looks at up to `most` sessions.
 
         The first look is at a few sessions for each that has room on the page, each next one at more of them: what it
         finds is held as a whole, and a caller may set no bound.

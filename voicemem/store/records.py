@@ -144,7 +144,7 @@ class Quotas(NamedTuple):
     per_day: int = 0
     """Begun since midnight, UTC."""
     stored_bytes: int = 0
-    """Of its journals, archived parts included."""
+    """The size of its journals, archived parts included."""
 
 
 class Node(Struct, frozen=True):
@@ -159,7 +159,7 @@ class Node(Struct, frozen=True):
     """Its address, for people to read; empty for a library, which has no callers."""
     version: str = ""
     snapshot_version: int = 0
-    """Of the snapshots that it reads."""
+    """The version of the snapshots that it reads."""
 
 
 class Figures(NamedTuple):

@@ -60,7 +60,7 @@ CONTENT_TABLES = (
     ContentTable("endpoints", "key", "octet_length(url)"),
     ContentTable("producers", "name", "octet_length(name)"),
 )
-"""In the order of deletion; attempts are found by their deliveries, so they are deleted before these."""
+"""The tables in the order of deletion; attempts are found by their deliveries, so they are deleted first."""
 INDEX_TABLES = (
     ContentTable("transcript_messages", "turn", "octet_length(text) + octet_length(before)"),
     ContentTable("transcript_sessions", "stream", "0"),

@@ -22,7 +22,7 @@ MAX_SEQ = 2**63 - 1
 PAGE_BYTES = 4 * 1024 * 1024
 """Payload bytes in a page of entries: one that exceeds them is its last."""
 ZLIB_LEVEL = 6
-"""Of zlib; level 9 saves 2 % more for five times the work."""
+"""The level of zlib; 9 saves 2 % more for five times the work."""
 JOURNAL_COLUMNS = "stream, position, producer, seq, received_ms, count, checksum, waypoint, payload"
 RUN_COLUMNS = "j.position, j.producer, j.seq, j.received_ms, j.payload, j.count, j.checksum"
 IS_WAYPOINT = "j.stream = :stream and j.producer = :producer and j.seq is not null and j.waypoint"

@@ -26,7 +26,7 @@ AWAITED_MS = 10_000
 and after the end of the node that it was connected to. An end waits for these producers, but never longer than the
 grace."""
 EARLIEST_MS = 10**11
-"""In 1973: a time between 0 and this is no Unix time in ms."""
+"""A time in 1973: what is between 0 and this is not a Unix time in ms."""
 NAME_TAKEN = "A session of this name is running already."
 IN_OVERVIEW = frozenset({"name", "user_id", "labels"})
 """The settings that a slim row repeats."""

@@ -36,7 +36,7 @@ class TranscriptUpdate(Struct, frozen=True):
     scope: Scope
     started_ms: int
     turns: Mapping[int, Sequence[Passage]]
-    """Of each turn all passages, also of those that have none any more."""
+    """All passages of each turn, also of turns that have none any more."""
     since: int | None = None
     """The turns are those that have changed since this position; None when they are all."""
 

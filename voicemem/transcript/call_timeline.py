@@ -28,7 +28,7 @@ GAPS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, PARTS)
 
 
 class CallTimeline(Struct, frozen=True):
-    """At most 64 entries, each a lane with its begin and end, as parts of a thousand of `length_ms`.
+    """At most 64 entries, each a lane with its start and end, as parts of a thousand of `length_ms`.
 
     `unheard` is what was generated and not heard of a reply that was cut. `cut` is a moment.
     """
@@ -63,7 +63,7 @@ def call_timeline(state: State, messages: Iterable[Message]) -> CallTimeline:
 
 
 def unheard_characters(messages: Iterable[Message]) -> dict[tuple[int, int], tuple[int, int]]:
-    """By turn and begin of each reply that was cut: when that was, and how much of it was not heard."""
+    """By turn and start of each reply that was cut: when it was cut, and how much of it was not heard."""
     return {
         (message.turn_id, message.timestamp): (
             message.metadata["interrupt_timestamp"],
@@ -145,7 +145,7 @@ def end_before_next(spans: Sequence[Span]) -> list[Span]:
 
 
 def join_close(entries: list[Span], gap: int) -> list[Span]:
-    """Join the entries of a lane between which there are at most so many parts; of cuts the first stays."""
+    """Join the entries of a lane that are no further apart than a number of parts; of cuts the first stays."""
     made: list[Span] = []
     newest: dict[str, int] = {}
     for entry in entries:

@@ -25,7 +25,7 @@ LATE_MS = 5_000
 FEW_MESSAGES = 16
 """Messages of a turn that are looked for in what others say; each is compared alone and with all before it."""
 LOOKED_AT = 64
-"""Of the gateway's replies of other turns, the oldest that no one has reported."""
+"""The number of the gateway's unreported replies of other turns that are compared, oldest first."""
 UNSPOKEN = re.compile(r"[\W_]+")
 WORD = re.compile(r"\w+")
 

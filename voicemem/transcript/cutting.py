@@ -101,7 +101,7 @@ def units_of(text: str) -> int:
 
 
 def prefix_of_units(text: str, units: int) -> str:
-    """The beginning of a text that so many units reach, cut back to whole words."""
+    """The beginning of a text that a number of units reaches, cut back to whole words."""
     if not SPACELESS.search(text):
         return whole_word_prefix(text, units)
     length, left = 0, units

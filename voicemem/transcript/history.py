@@ -37,7 +37,7 @@ def messages(state: State, unfinished: bool = False) -> list[Message]:
 
 
 def turn_messages(state: State, turn: Turn, unfinished: bool = False) -> list[Message]:
-    """The messages of one turn: the user first, then by begin time, then by arrival (rule 7)."""
+    """The messages of one turn: the user first, then by start time, then by arrival (rule 7)."""
     return [entry.message for entry in turn_entries(state, turn, unfinished)]
 
 

@@ -16,7 +16,7 @@ from voicemem.transcript.speech import speech_index
 from voicemem.transcript.state import Notes, Reply, State, Turn
 
 MAX_NOTES_BYTES = 16 * 1024
-"""Of one dialect in one session, as JSON."""
+"""The size of the notes of one dialect in one session, as JSON."""
 NO_NOTES = Notes()
 RECENT_TURNS = 200
 """Turns in which a text is looked for that an app gives as history."""

@@ -31,7 +31,7 @@ SNAPSHOT_VERSION = 24_000 + DIALECTS_VERSION
 BOUND = 100_000
 """The most segments, replies, interruptions, resumes and traces of a turn, and words of a reply (rule 11)."""
 MAX_EVENT_IDS = 100_000
-"""Of event ids the newest are kept, as hashes."""
+"""The number of newest event ids that are kept, as hashes."""
 
 
 class Memo:
@@ -162,7 +162,7 @@ class Reply(Struct, array_like=True, gc=False):
     heard_only: bool = False
     """Nothing of the LLM's arrived; an interruption said what was heard of it."""
     heard_rank: tuple[bool, int] | None = None
-    """Of that text: whether it was stated, not estimated, and its time; a text of a lower rank does not replace it."""
+    """The rank of that text (was it stated, not estimated; its time); a text of a lower rank does not replace it."""
     states_time: bool = False
     """True if an event that generated it stated its `ts`."""
     own: Evidence | None = None
@@ -170,7 +170,7 @@ class Reply(Struct, array_like=True, gc=False):
     changes: int = 0
     """How often its message may have changed by anything but the text that was generated."""
     over: bool = False
-    """In a fork: it was copied, and plays no more."""
+    """True in a fork: the reply was copied, and no longer plays."""
     shown: bool = False
     """True if it ever had text; only then it is a reply to others (rules 2 and 5)."""
     cancelled: bool = False
@@ -297,7 +297,7 @@ class State(Struct, array_like=True, dict=True):
     standing: list[ReplyKey] | None = None
     """Those that are not cancelled; None while none is."""
     unheard: list[ReplyKey] = []
-    """Of these, the replies that were neither heard to their end nor interrupted, sorted; likewise below."""
+    """The keys of replies that were neither heard to their end nor interrupted, sorted; likewise below."""
     playable: list[ReplyKey] = []
     """The unheard ones that were played in part, or are still being generated."""
     played: list[ReplyKey] = []
@@ -340,7 +340,7 @@ class State(Struct, array_like=True, dict=True):
     """The session's data, shown to an LLM only on request."""
     forgotten: Forgotten | None = None
     forgotten_items: set[str] = set()
-    """In a fork: the items that were forgotten in its original, and were not copied."""
+    """The items that were forgotten in the original of a fork, and were not copied."""
     carried: tuple[CarriedSession, ...] | None = None
     """Knowledge from earlier sessions; None until it was looked up, () when there is nothing."""
     extracted: Extracted | None = None

@@ -16,7 +16,7 @@ from voicemem.store.outbox import Endpoint, Endpoints
 from voicemem.webhooks.outbox import HEALTH_CHECK, HEALTH_CHECK_SID, AttemptResult, Send, make_attempt_request
 
 MAX_ENDPOINTS = 50
-"""Per project: every session makes webhook events for each of them."""
+"""The most endpoints of a project: every session makes webhook events for each of them."""
 SECRET_BYTES = 24
 DAY_MS = 86_400_000
 OPERATOR_ID = "operator"

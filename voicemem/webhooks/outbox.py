@@ -42,7 +42,7 @@ from voicemem.transcript.state import Latency, State
 from voicemem.transcript.turns import compact_number, is_end_to_end, reply_after, turn_report
 
 MAX_TURNS = 200
-"""Per webhook event."""
+"""The most turns in one webhook event: the rest comes with the next one."""
 END_MESSAGES = {"idle": "Idle for too long", "max_duration": "Task lifetime limit exceeded"}
 """Agora's sentence for the end of a session, by voicemem's reason."""
 LATENCY_ALIASES = {"llm_ttft": "llm_ttfb"}
@@ -228,11 +228,11 @@ LEASE_MS = 60_000
 FAILING_MS = 5 * DAY_S * 1000
 """A project's endpoint that has failed for this long without a success is disabled."""
 QUARANTINE_DELAY_S = 600.0
-"""Between two looks at a delivery whose session is quarantined; a refold that succeeds makes it due at once."""
+"""The delay of a delivery whose session is quarantined; a refold that succeeds makes it due at once."""
 PENDING_DELAY_S = 5.0
-"""Between two looks at a delivery that waits for an analysis."""
+"""The delay of a delivery that waits for an analysis."""
 MAX_WAIT_S = 1.0
-"""Between two looks at the store while nothing wakes the outbox."""
+"""The longest time between two reads of the store while nothing wakes the outbox."""
 
 
 class AttemptRequest(Struct, frozen=True):
@@ -311,7 +311,7 @@ def retry_after_s(value: str | None, now_s: float | None) -> float:
 
 
 TURNS_PAUSE_S = 0.5
-"""Between two looks for turns that are complete."""
+"""The time between two searches for turns that are complete."""
 SUBSCRIBERS_MS = 2_000
 """How long it may take until turns are sent to a new subscriber."""
 MAX_NOTED = 100_000

@@ -112,7 +112,7 @@ class Outage:
             self.reasons.clear()
 
     def explain(self, timeout_s: float) -> str:
-        """Return why an attempt of so many seconds had no result, and what to check."""
+        """Return why an attempt that took a number of seconds had no result, and what to check."""
         reasons = self.reasons or {self.url: f"{TIMED_OUT} after {timeout_s:g} s"}
         failures = [f"{address}: {reason.rstrip('.')}." for address, reason in reasons.items()]
         return " ".join([*failures, *dict.fromkeys(check_of(reason) for reason in reasons.values())]).rstrip()

@@ -32,7 +32,7 @@ KEPT_FIELDS = (
 )
 """Fields of a working memory that are taken over; its times are the server's own."""
 TOO_MUCH = (400, 413, 422)
-"""Of several memories, one may be the reason."""
+"""Statuses for which one memory of several may be the reason."""
 READ_ONLY = ("dist", "score", "score_type", "persisted_at", "updated_at", "access_count")
 SESSIONS, MEMORIES = "/v1/working-memory/", "/v1/long-term-memory/"
 SHOWN = 20

@@ -177,7 +177,7 @@ class RecordView(Struct, frozen=True, kw_only=True):
     extraction_strategy_config: JsonObject = {}
     metadata: JsonObject | None = None
     dist: float | UnsetType = UNSET
-    """In what a search finds: 1 less the score, at least 0."""
+    """The distance, in search results: 1 less the score, at least 0."""
     score: float | UnsetType = UNSET
     score_type: str | UnsetType = UNSET
 

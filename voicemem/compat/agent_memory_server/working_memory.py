@@ -56,7 +56,7 @@ SUMMARY_SHARE = 0.7
 MOST_VERSIONS = 5
 """Positions at which the state is looked for that a writer has read."""
 FRESH_MS = 30_000
-"""How long after its begin the PUT with which clients begin a session takes nothing away: two that find none both make
+"""How long after its start the PUT with which clients begin a session takes nothing away: two that find none both make
 an empty one, and the later one must not take away what the other has added by then."""
 Admit = Callable[[int, int], None]
 """Called with the number and the bytes of what is to be journaled; raises `RateLimited`."""

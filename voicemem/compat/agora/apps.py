@@ -36,7 +36,7 @@ from voicemem.store.directory import AgoraApp
 
 VERSION = "007"
 APP_ID_PATTERN = re.compile(r"[0-9A-Fa-f]{32}\Z", re.ASCII)
-"""Of certificates too."""
+"""The form of app ids and certificates."""
 MAX_TOKEN_LENGTH = 2048
 MAX_CONTENT_BYTES = 4096
 """The size limit of an inflated token; Agora's builders make some 200 bytes."""

@@ -29,7 +29,7 @@ from voicemem.server.http.routes import JSON, KEY_SCHEME, ErrorFormat
 from voicemem.store.streams import Stream
 
 AppId = Annotated[str, Meta(min_length=1)]
-"""In paths; it may also be the name of a project."""
+"""An app id in paths; it may also be the name of a project."""
 SCHEMES = {
     **KEY_SCHEME,
     "password": {"type": "http", "scheme": "basic", "description": "The password is the key; any user name will do."},

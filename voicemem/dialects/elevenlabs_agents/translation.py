@@ -78,7 +78,7 @@ GREETING = 1
 USUAL_REASON = "ended"
 ELLIPSES = ("...", "…")
 PCM_BYTES_PER_MS = 32
-"""Of the usual format: 16 bits at 16 kHz."""
+"""The rate of the usual format: 16 bits at 16 kHz."""
 ULAW_BYTES_PER_MS = 8
 MAX_WAITING_WORDS = 100
 """Words whose audio came before their reply; the times of further ones are lost."""

@@ -16,7 +16,7 @@ from voicemem.dialects.reading import audio_bytes, json_object, values, whole
 from voicemem.protocol.types import JsonObject
 
 MAX_BYTES = 16 * 1024 * 1024
-"""Of a message that comes as bytes or text: Gemini sends its JSON in binary messages."""
+"""The size of a message, be it bytes or text: Gemini sends its JSON in binary messages."""
 USUAL_RATE = 24_000
 """Samples a second of Gemini's audio, of 16 bits each."""
 RATE = "rate"

@@ -46,7 +46,7 @@ RUNNING = "registered", "ongoing"
 UPDATED = "transcript_updated"
 CALL_FIELDS = "call_id", "start_timestamp", "end_timestamp", "disconnection_reason", "spoken"
 MAX_ELEMENTS = 12
-"""Of a transcript that is not the last."""
+"""The newest elements that are read of a transcript that is not the last."""
 ENDED = "ended"
 """The reason of an end that gives none."""
 SIGNATURE = "x-retell-signature"
@@ -162,7 +162,7 @@ def response_of(raw: JsonObject) -> str | None:
 
 
 def time_of(raw: JsonObject, started: int | None) -> int | None:
-    """Return when an element began: by its first word or itself, in seconds from the begin of the call."""
+    """Return when an element began: by its first word or itself, in seconds from the start of the call."""
     first = word_at(0, raw)
     return ms_of(raw.get("time_sec") if first is None else first.get("start"), started)
 
@@ -175,7 +175,7 @@ def word_at(place: int, raw: JsonObject) -> JsonObject | None:
 
 
 def ms_of(seconds: Any, started: int | None) -> int | None:
-    """The Unix ms of so many seconds from the begin of a call; None for what is no number."""
+    """The Unix ms of a number of seconds from the start of a call; None for what is not a number."""
     if started is None or not isinstance(seconds, int | float) or isinstance(seconds, bool):
         return None
     return whole(started + seconds * 1000)
@@ -253,7 +253,7 @@ def split(body: JsonObject) -> Iterator[JsonObject]:
 
 
 def latency_frames(webhook: JsonObject) -> Iterator[JsonObject]:
-    """The latencies of a call, each with its reply: all of those to the caller, or of all if there are so many."""
+    """The latencies of a call, each with its reply: those to the caller if there are as many, else all."""
     measured, call = webhook["call"].get("latency"), {"call_id": webhook["call"].get("call_id")}
     kinds = measured if isinstance(measured, dict) else {}
     spoken = [one for one in webhook["elements"] if one["role"] in SPOKEN]

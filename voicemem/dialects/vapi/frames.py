@@ -39,7 +39,7 @@ OF_CALLER = "customer", "phoneNumber"
 HISTORIES = (HISTORY, "status-update", REPORT)
 """Messages whose history is looked at."""
 MAX_MESSAGES = 12
-"""Of a history that is not a report."""
+"""The newest messages that are read of a history that is not a report."""
 RUNNING = "scheduled", "queued", "ringing", "in-progress", "forwarding"
 """The `status` of calls that are not over."""
 ENDED = "ended"

@@ -111,7 +111,7 @@ class TtsFollower(AudioFollower):
             start, end = getattr(timed, "start_time", None), getattr(timed, "end_time", None)
             if isinstance(start, int | float) and isinstance(end, int | float):
                 words.append((str(timed), start * 1000, end * 1000))
-            elif isinstance(start, int | float):  # a word or a sentence of which only the begin is known
+            elif isinstance(start, int | float):  # a word or a sentence of which only the start is known
                 if self.begun is not None and self.begun[0].strip():
                     text, start_ms = self.begun
                     self.ledger.span_made(self.reply, now_ms(), text, start * 1000 - start_ms)
@@ -134,7 +134,7 @@ class Nodes:
         self.remembering = remembering
         self.missed = missed
         self.realtime: Newest[str, RealtimeFollower] = Newest(64)
-        """Of segments whose audio is followed and whose text is not yet."""
+        """Followers of segments whose audio is followed and whose text is not yet."""
 
     def wrap(self, owner: Any, name: str) -> None:
         """Put ours around a node of an agent, where the activity looks it up, or around a method of the session."""

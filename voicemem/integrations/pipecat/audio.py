@@ -16,7 +16,7 @@ from voicemem.transcript.cutting import units_of
 
 CLAUSE = re.compile(r".+?(?:[.,;:!?…]+[\"'”’)]*\s+|[。，、；：！？]+|$)", re.DOTALL)
 SOUND_PEAK = 400
-"""Of 32767: samples below are silence."""
+"""The level, of 32767, below which samples are silence."""
 FARTHEST = 0.12
 FARTHEST_MS = 250.0
 """A pause this far from where a mark is expected is another one: a share of all sound, and ms."""

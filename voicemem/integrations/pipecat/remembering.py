@@ -54,7 +54,7 @@ def context_message(message: JsonObject) -> Remembered:
 
 
 def before_call(own: Sequence[Any], asked: Sequence[Asked], replies: int) -> list[Any]:
-    """What a context has from before a call that has had so many replies, none of them to the messages `asked`."""
+    """What a context has from before a call with a number of replies, none of them to the messages `asked`."""
     questions = {id(one.message) for one in asked}
     began = next((at for at, one in enumerate(own) if id(one) in questions), len(own))
     while replies and began and role_of(own[began - 1]) == "assistant":

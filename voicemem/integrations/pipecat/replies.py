@@ -19,7 +19,7 @@ WORD_MS_PER_UNIT = 30.0
 """How long a word has sounded before it counts as heard: half of what a usual voice needs for it."""
 USUAL_MS_PER_UNIT = 66.0
 LEAST_SHARE, MOST_SHARE = 0.5, 2.0
-"""Of the usual length; audio outside of this is not that of the sentence that was announced with it."""
+"""Shares of the usual length; longer or shorter audio does not belong to the sentence that was announced with it."""
 MAX_SPEECHES = 64
 
 

@@ -22,7 +22,7 @@ from voicemem.integrations.tee import memory
 from voicemem.protocol.types import JsonObject
 
 REPORT_MS = 200
-"""Between reports, at least, but for one of a `clear`."""
+"""The shortest time between two reports, except for that of a `clear`."""
 AFTER_CUT_MS = 600
 """A report follows a `clear` so much later, when the app has said what it makes of it."""
 STALLED_MS = 500

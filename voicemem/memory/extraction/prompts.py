@@ -20,7 +20,7 @@ from voicemem.transcript.messages import Message
 from voicemem.transcript.state import State
 
 MAX_TOKENS = 6_000
-"""Of the lines that are sent at a time."""
+"""The size of the lines that are sent at a time."""
 EARLIER_TURNS, MAX_EARLIER_TOKENS = 4, 1_000
 """Earlier lines that are shown, so that "yes" can be understood."""
 MAX_LINE = 20_000
@@ -118,7 +118,7 @@ class Line(NamedTuple):
     """`caller`, `caller (ann)` or `agent`."""
     text: str
     position: int
-    """Of its first event in the journal."""
+    """The position of its first event in the journal."""
     turn_id: int
     said_ms: int
     is_cut: bool
@@ -141,7 +141,7 @@ class Section(NamedTuple):
     """A part of a call that is sent to an LLM at a time."""
 
     lines: tuple[Line, ...]
-    """In the order of the history; memories are made of these."""
+    """The lines, in the order of the history, of which memories are made."""
     earlier: tuple[Line, ...]
     through: int
     """The journal position up to which everything has been sent then: what begins behind it has not."""

@@ -35,7 +35,7 @@ LOOK_INTERVAL_S = 0.5
 IDLE_MS, FEWEST_AT_IDLE = 60_000, 6
 """How long nothing was journaled in a call that pauses, and how many new messages it must have."""
 CHECK_INTERVAL_S = 300.0
-"""Between two looks at all sessions on a store that has several nodes: one of them may have left something undone."""
+"""The time between two checks of all sessions on a store with several nodes: one may have left something undone."""
 CHECKED_AT_ONCE = 200
 MAX_LATE_MS = 2 * 86_400_000
 """How long a session may have been due that no one asks for. Whoever turns extraction on, or changes the labels of old
@@ -50,7 +50,7 @@ ELSEWHERE_MS = 1_000
 """How soon to look again at a session that another node has claimed."""
 MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
 FAILING_AFTER, MAX_FAILURES = 6, 12
-"""After so many failures in a row a session is failing, and after so many it is left alone until something is new."""
+"""Failures in a row after which a session is failing, and after which it is left alone until something is new."""
 FAILING_RETRY_MS = 3_600_000
 """How long to wait between the failures in between."""
 

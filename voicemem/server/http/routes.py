@@ -25,7 +25,7 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 DELIVERY_ID_PATTERN = r"^[0-9]{1,18}\Z"
 DeliveryId = Annotated[str, matching(DELIVERY_ID_PATTERN, "The id of a delivery is 1 to 18 digits")]
 ClientSessionId = Annotated[str, Meta(min_length=1, max_length=512)]
-"""In agent-memory-server's paths: whatever the client calls its session."""
+"""A session in agent-memory-server's paths: whatever the client calls it."""
 PLACEHOLDERS: Mapping[str, Any] = MappingProxyType(
     {
         "id": SessionId,

@@ -641,7 +641,7 @@ class IngestHost:
         self.large_messages = FairQueue(LARGE_MESSAGES)
         """Large messages of other stacks that are taken apart: each may be a hundred times its size for a while."""
         self.waiting_frame_bytes = 0
-        """Of frames whose session is not known yet, in all connections."""
+        """The size of all frames whose session is not known yet, over all connections."""
 
     async def claim(self, connection: Connection, lease: ProducerLease) -> None:
         """Note the connection as holder of its producer, and supersede the one with the older epoch."""

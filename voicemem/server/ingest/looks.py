@@ -33,7 +33,7 @@ import time
 from typing import Protocol
 
 PAUSE_S = 0.002
-"""Between two looks, while much comes."""
+"""The time between two looks while many sockets are ready."""
 BUSY_FROM = 3
 """Sockets that are ready at once from which on that is much."""
 PIECE = 8 * 1024

@@ -44,9 +44,9 @@ MAX_CONTROL_BYTES = 125
 BINARY, CONT, TEXT = Opcode.BINARY, Opcode.CONT, Opcode.TEXT
 CONNECTING, OPEN = State.CONNECTING, State.OPEN
 MAX_BYTES_BEFORE_KEY = 16 * 1024
-"""Of a message that comes before the caller has shown a key, and of anything that is not a whole message yet."""
+"""The limit for a message that comes before a key was shown, and for anything that is not a whole message yet."""
 MAX_FRAGMENTS = 1_024
-"""Of one message; the library has the same limit for its own queue."""
+"""The limit for one message; the library has the same limit for its own queue."""
 MAX_UNSENT_BYTES = 4 * 1024 * 1024
 """A peer with more than this unsent does not read."""
 READ_TIMEOUT_S = 30.0
@@ -106,7 +106,7 @@ class EventSocket(ServerConnection):
         self.awaits_key = port is not None
         """True if the caller has not shown a key yet, where it needs one."""
         self.bytes_before_key = 0
-        """Of frames that have come, while no message was complete and no key was shown."""
+        """The size of frames that came while no message was complete and no key was shown."""
         self.protocol.reject = invalid_handshake_response  # type: ignore[method-assign]  # its own answers are plain text
         self.listener: Listener | None = None
         self.undelivered: list[tuple[bytes, bool]] = []
@@ -126,7 +126,7 @@ class EventSocket(ServerConnection):
         """True if `recheck_unsent` is scheduled."""
 
     def accept_up_to(self, size: int) -> None:
-        """Take messages of up to so many bytes; the library has had other names for it."""
+        """Set the largest message that is taken; the library has had other names for it."""
         for name in ("max_size", "max_message_size"):
             if hasattr(self.protocol, name):
                 setattr(self.protocol, name, size)

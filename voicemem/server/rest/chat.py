@@ -90,7 +90,7 @@ ANSWER_CODES = (
     "llm_not_configured llm_failed llm_timeout address_not_allowed"
 )
 LOCATE_CODES = f"{ANSWER_CODES} invalid_field unknown_session quota_exceeded"
-"""Of a request that names its session itself."""
+"""Error codes of a request that names its session itself."""
 
 
 class AnswerFormat(Protocol):

@@ -72,8 +72,8 @@ Types = Annotated[
 class JournalQuery(tails.SessionTailQuery, frozen=True, forbid_unknown_fields=True):
     """Only entries at positions above `after`; with `before`, those below it, the newest first.
 
-    `types` are types of events, separated by commas, of which `memory.*` means all that begin so; `turn_id` leaves what
-    is known to be of a turn. With `native` there are events in place of other stacks' frames, at the positions of
+    `types` are types of events, separated by commas; `memory.*` means all with this prefix. `turn_id` leaves what is
+    known to be of a turn. With `native` there are events in place of other stacks' frames, at the positions of
     these. All but `after` are for JSON lines, `view` and `open` for a live tail.
     """
 

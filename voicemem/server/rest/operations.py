@@ -125,7 +125,7 @@ class StoreFigures(Struct, frozen=True):
 
 
 class Percentiles(Struct, frozen=True):
-    """Of the last minute, in ms; null when nothing happened in it."""
+    """Percentiles of the last minute, in ms; null when nothing happened in it."""
 
     p50: float | None
     p99: float | None

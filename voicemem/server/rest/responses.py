@@ -277,7 +277,7 @@ class OutputItem:
 
 
 class ResponseFormat:
-    """A response, with an id and the Unix seconds of its begin: `payload` is its request, of which it repeats some."""
+    """A response, with an id and the Unix seconds of its start; it repeats parts of its request, the `payload`."""
 
     def __init__(self, payload: JsonObject, id: str, created_s: int) -> None:
         self.payload = payload

@@ -189,13 +189,13 @@ def overview_of(services: Services, row: SessionOverview) -> EncodedOverview:
 
 
 PAUSE_S = 1.0
-"""Between two looks at the page, at least."""
+"""The shortest time between two reads of the page."""
 QUIET_S, QUIET_OF_SEVERAL_S = 5.0, 2.0
-"""Between two looks without a reported change: those of deliveries and of other nodes are not reported."""
+"""The time between two reads without a reported change: changes of deliveries and of other nodes are not reported."""
 FIGURES_S = 1.5
 """The same while figures are being made that the page lacks."""
 TICK_S = 0.5
-"""Between two looks at whether the reader is still there and still allowed."""
+"""The time between two checks that the reader is still connected and still allowed."""
 MAX_FOLLOWED = 200
 
 

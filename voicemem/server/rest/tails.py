@@ -50,7 +50,7 @@ class SessionTailQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SessionTailsQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which sessions to follow: those that run, and those that begin later. `label` is `key:value` or `key=value`.
+    """The sessions to follow: those that run, and those that begin later. `label` is `key:value` or `key=value`.
 
     With `state=ended` each session is sent as a whole once it has ended. `view=messages` follows memories instead of
     journals; `open` adds replies and partials in progress.

@@ -512,7 +512,7 @@ def decode_snapshot(saved: bytes) -> State | None:
 
 
 def is_worth_folding(read_model: ReadModel, count: int) -> bool:
-    """True if so many committed events are kept for the next fold: no thread has held it up, and little is unpacked."""
+    """True if that many committed events may wait for the next fold: none is held up, and little is unpacked."""
     if read_model.unpacked is None and not read_model.waiting:
         return count >= UNPACK_MIN and len(read_model.packed) <= LARGE_PACKED
     return len(read_model.waiting) < FOLDED_TOGETHER and read_model.waiting_bytes <= LARGE_BYTES

@@ -33,7 +33,7 @@ from voicemem.transcript.turns import turns
 LARGE_ROWS, LARGE_BYTES = 200, 64 * 1024
 """Work on more entries or bytes than these is done off the event loop."""
 FEW_ROWS, FEW_BYTES = 20, 8 * 1024
-"""Messages of up to so many entries or bytes are made again at once."""
+"""Up to this many entries or bytes, messages are made again at once."""
 ENCODED_AT_ONCE = 256 * 1024
 """Characters of messages that are made JSON on the event loop."""
 ENCODED_BYTES, ANSWER_BYTES = 48, 600
@@ -139,7 +139,7 @@ class ReadModel:
         self.blank_messages: list[int] = []
         """The indexes of joined messages without a word, which few contexts show."""
         self.characters = 0
-        """Of all joined messages together."""
+        """The length of all joined messages together."""
         self.encoded_bytes = 0
         """About how many bytes the messages as JSON take."""
         self.answers: dict[str, tuple[Stream, bytes]] = {}
@@ -360,7 +360,7 @@ class ReadModel:
         return b"[%b]" % b",".join(texts)
 
     def has_encoded(self, fields: MessageFields, first: int, but: int = 0) -> bool:
-        """True if all messages from an index on, `but` so many, are at hand as JSON."""
+        """True if all messages from an index on, except at most `but`, are cached as JSON."""
         known = self.encoded.get(fields, [])
         missing = len(self.all_messages) - max(first, len(known))
         return missing <= but and (all(known[first:]) or known[first:].count(b"") + max(0, missing) <= but)

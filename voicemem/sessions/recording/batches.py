@@ -158,7 +158,7 @@ def source_of(frame: ReducedFrame) -> tuple[object, ...]:
 
 PAYLOAD, EVENT = attrgetter("payload"), attrgetter("event")
 NOTHING: Any = ()
-"""In place of lists of what most batches have nothing of."""
+"""A shared empty value for lists that most batches leave empty."""
 
 
 class EventBatch(Batch, kw_only=True, eq=False, gc=True):

@@ -29,7 +29,7 @@ CommitListener = Callable[[Sequence[AppendResult]], None]
 LOG = logging.getLogger("voicemem")
 SESSION_LOG = logging.getLogger("voicemem.sessions")
 MAX_BATCHES = 1_000
-"""In one commit, at most: it bounds how long a commit takes."""
+"""The most batches in one commit: it bounds how long a commit takes."""
 APART_TOGETHER = 16
 """Sessions in one commit of those that are appended apart: they wait for each other."""
 Append = Callable[[Sequence[Batch], int], Awaitable[Sequence[AppendResult | None]]]

@@ -100,7 +100,7 @@ class FrameReducer:
             return None
         numbers: Sequence[str] = ()
         if frame is not None:
-            frame, numbers = self.nameless(dialect, frame, sender, event.frame)
+            frame, numbers = self.hide_numbers(dialect, frame, sender, event.frame)
         kept = kept_event(event, frame)
         if kept.seq is None and kept.id is not None and is_known is not None and is_known(kept):
             self.count(event.dialect, "repeated")
@@ -121,12 +121,12 @@ class FrameReducer:
         """An id that a repeat has too, and from which nothing that was said can be computed without the store."""
         return hmac.digest(self.secret, b"frame " + said, "sha256").hex()[:ID_DIGITS]
 
-    def nameless(
+    def hide_numbers(
         self, dialect: Dialect, frame: Frame, sender: SenderState, raw: RawFrame
     ) -> tuple[Frame, Sequence[str]]:
-        """A frame with ids that have no number of a party's, and from which no text can be computed; and the numbers.
+        """Hide the numbers of parties in the ids of a frame, and make ids of which no text can be computed.
 
-        In ids a number stays one of its own.
+        Return the frame, and the numbers. In ids each number becomes a hash of its own.
         """
         if frame.id is not None and dialect.ids_say_texts:
             frame = frame._replace(id=self.keyed_id(frame.id.encode()))

@@ -20,12 +20,12 @@ from voicemem.store.records import JournalRow
 from voicemem.store.streams import AppendResult
 
 MAX_PRODUCERS = 10_000
-"""Of which it is remembered what they said last; of others the journal is asked."""
+"""The number of producers whose last words are remembered; for others the journal is read."""
 LOOK_BACK = 500
 """Entries of a journal, the newest, in which the beginning of what continues is looked for."""
 PAGE = 1_000
 LARGE_BYTES = 16 * 1024
-"""Of one batch: a larger one is redacted on a thread, and others do not wait for it."""
+"""The size of a batch from which it is redacted on a thread, so that others do not wait for it."""
 
 
 class Remembered:

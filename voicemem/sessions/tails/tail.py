@@ -114,7 +114,7 @@ class Tail:
         self.sources = sources
         self.store = sources.store
         self.incarnation = sources.store.directory.incarnation
-        """In which its places hold; in another one it ends."""
+        """The incarnation in which its positions are valid; the tail ends when it changes."""
         self.view = view
         self.followed = {session.stream.key: session for session in followed}
         self.notified = asyncio.Event()

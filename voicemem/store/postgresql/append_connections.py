@@ -49,7 +49,7 @@ SELECT_STORED = """
     and j.position = r.position and j.producer = r.producer and j.seq = r.seq and j.checksum = r.checksum
 """
 MAX_RUNS = 2_000
-"""In one statement, at most: it bounds how long a commit takes."""
+"""The most runs in one statement: it bounds how long a commit takes."""
 
 
 class Candidate(NamedTuple):
@@ -72,7 +72,7 @@ class AppendConnection:
         self.writer = writer
         self.cached_versions = cached_versions
         self.generation = 0
-        """Of the cached versions by which it appends just now."""
+        """The generation of the cached versions that it appends by."""
         self.group: GroupCommit[Job] = GroupCommit(
             f"voicemem-lane-{writer.lane}", self.commit, MAX_RUNS, lambda job: 0 if callable(job) else len(job)
         )

@@ -185,7 +185,7 @@ class PostgresqlConnection:
         self.server: Server | None = None
         """The server that it is connected to; None where that does not say."""
         self.generation = 0
-        """Of what this process knows of the store (`PostgresqlDatabase.generation`)."""
+        """The generation of what this process knows of the store (`PostgresqlDatabase.generation`)."""
         self.wait_was_cut = False
         raw.add_notice_handler(self.notice)
 

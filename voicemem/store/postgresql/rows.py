@@ -101,7 +101,7 @@ ADD_BYTES = """
     order by project
     on conflict (project) do update set bytes = stored_bytes.bytes + excluded.bytes returning project, bytes
 """
-"""In one order, so that no two nodes wait for each other."""
+"""The order of rows is one, so that no two nodes wait for each other."""
 
 
 class StoredBytes:

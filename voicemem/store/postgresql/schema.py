@@ -29,7 +29,7 @@ OLD_PRIMARY = (
     " nodes."
 )
 COMPARED_VERSIONS = 1_000
-"""At each new connection, at most."""
+"""The most versions that are compared at each new connection."""
 LOCK_META = "select 1 from meta where name = 'schema' for update"
 """Held by a transaction that changes the identity of the store, or begins to work on it."""
 SELECT_META = "select name, value from meta"
@@ -201,7 +201,7 @@ SELECT_PARTITIONS = """
 """
 MAKE = "create table {} (like journal including defaults including constraints including storage)"
 ATTACH = "alter table journal attach partition {} for values from ({}) to ({})"
-"""In two steps, so that a new partition waits for no reader of the journal, such as a dump, and blocks no append."""
+"""A partition is made, then attached: it waits for no reader of the journal, such as a dump, and blocks no append."""
 
 
 def ensure_partitions(connection: PostgresqlConnection, now_ms: int) -> None:

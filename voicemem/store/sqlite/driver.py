@@ -53,9 +53,9 @@ class Checkpoints:
     """
 
     pages = 1_000
-    """Of the log, after which it is moved."""
+    """The length of the log from which it is moved into the file."""
     most_pages = 4_000
-    """After which the writer makes the last step."""
+    """The length of the log from which the writer makes the last step."""
 
     def __init__(self, path: str, writer: apsw.Connection) -> None:
         self.writer = writer

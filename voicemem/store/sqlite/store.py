@@ -21,7 +21,7 @@ from voicemem.store.sqlite.vectors import SqliteVectors
 from voicemem.store.sqlite.words import NOTE_REMOVED, SqliteMemoryWords, SqliteMessageWords
 
 CLEAR_AGAIN_S = 20.0
-"""Between two times that the log is emptied for the sake of single memories alone."""
+"""The time between two truncations of the log for the sake of single memories alone."""
 SELECT_REMOVED = "select value from meta where name = 'removed'"
 FORGET_REMOVED = "delete from meta where name = 'removed' and value = ?"
 

@@ -1,7 +1,7 @@
 """Replies in their order: which evidence is about which, and which play, were heard or cut (docs/memory.md, rule 5).
 
 Evidence that names only a turn is about its newest reply begun by then, else its first to come. So each reply has a
-window of time, from its begin to that of the next one in its turn; the first has no beginning, as playback or an
+window of time, from its start to that of the next one in its turn; the first has no beginning, as playback or an
 interrupt may carry an earlier `ts` than the first text. Evidence that names an item is about its reply, and from an
 error with text on about the failure message.
 
