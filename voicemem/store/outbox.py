@@ -407,7 +407,8 @@ class Outbox(Port):
     @writes
     def freeze_payload(self, connection: Connection, delivery: ClaimedDelivery, payload: bytes) -> bytes | None:
         """Store the payload of a delivery's body, unless it has one. Returns the stored one; None if erased."""
-        connection.execute(FREEZE_PAYLOAD, payload=payload, key=delivery.key)
+        if connection.execute(FREEZE_PAYLOAD, payload=payload, key=delivery.key):
+            connection.streams.count_stored(delivery.stream, len(payload))
         row = connection.row(SELECT_PAYLOAD, key=delivery.key)
         return None if row is None else row[0]
 

@@ -46,7 +46,7 @@ ATTEMPTS = """
 """
 DELETE_ATTEMPTS = "delete from attempts where delivery in :keys"
 CONTENT_TABLES = (
-    ContentTable("deliveries", "key", "octet_length(header) + coalesce(octet_length(payload), 0)"),
+    ContentTable("deliveries", "key", "coalesce(octet_length(payload), 0)", is_counted=True),
     ContentTable("superseded", "by_id", "octet_length(old_id)"),
     ContentTable("journal", "position", "octet_length(payload)", is_counted=True),
     ContentTable("archives", "position", "octet_length(runs)", is_counted=True),

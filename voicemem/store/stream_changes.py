@@ -117,7 +117,7 @@ class StreamRows(ABC):
         """Return whether a project has used up its bytes, where they are bounded."""
 
     def count_stored(self, key: int, size: int) -> None:
-        """Count bytes that were added to archives, configuration or secrets of a stream, or below zero, deleted."""
+        """Count bytes added to archives, deliveries, configuration or secrets of a stream, or below zero, deleted."""
         return
 
     counts_stored = False

@@ -13,8 +13,10 @@ from tests.support.stores.contract import (
     NOW,
     append_offers,
     begin_node,
+    claim_one_delivery,
     close,
     close_idle,
+    closed_session,
     end_offer,
     offer,
     offers,
@@ -204,6 +206,26 @@ async def test_configurations_count_as_bytes(store: Store, given: JsonObject) ->
         pass
     await store.nodes.renew_node("a", NOW + 3)
     assert "created" == await begin(store, "more")
+
+
+async def test_bodies_of_webhooks_count_as_bytes(store: Store) -> None:
+    """Once each, until the session is erased: one that closes again and again would fill the disk of all with them."""
+    await begin_node(store, "a")
+    store.set_quotas(Quotas(stored_bytes=50_000))
+    closed = await closed_session(store)
+    delivery = await claim_one_delivery(store)
+    body = b"x" * 30_000
+    for given in (body, b"another"):
+        assert body == await store.outbox.freeze_payload(delivery, given)
+    await store.nodes.renew_node("a", NOW + 1)
+    assert "created" == await begin(store, "more")
+    store.set_quotas(Quotas(stored_bytes=20_000))
+    assert "stored_bytes" == await begin(store, "most")
+    await store.retention.erase(closed.key, NOW)
+    while await store.retention.delete_erased([closed.key]):
+        pass
+    await store.nodes.renew_node("a", NOW + 2)
+    assert "created" == await begin(store, "most")
 
 
 async def test_sessions_that_are_restored_count_today(store: Store) -> None:

@@ -123,15 +123,20 @@ def transaction(connection: apsw.Connection) -> Iterator[None]:
 
 
 COUNT_ROWS = """
-    create temp trigger if not exists count_{table}_{when} after {when} on main.{table} begin
+    create temp trigger if not exists count_{table}_{when} after {when} on main.{table}
+    when {row}.{column} is not null begin
         insert into stored_bytes select project, 0 from streams
         where key = {row}.stream and project not in (select project from stored_bytes);
         update stored_bytes set bytes = bytes {sign} octet_length({row}.{column})
         where project = (select project from streams where key = {row}.stream);
     end
 """
-COUNTED = (("journal", "payload"), ("archives", "runs"), ("secrets", "value"))
+COUNTED = (("journal", "payload"), ("archives", "runs"), ("secrets", "value"), ("deliveries", "payload"))
 CHANGES = (("insert", "new", "+"), ("delete", "old", "-"))
+COUNT_PAYLOADS = COUNT_ROWS.format(table="deliveries", column="payload", when="update", row="new", sign="+").replace(
+    "when new.payload is not null", "when new.payload is not null and old.payload is null"
+)
+"""That of a delivery is made later than its row, once."""
 COUNT_CONFIGS = (
     """
     create temp trigger if not exists count_streams_insert after insert on main.streams begin
@@ -151,6 +156,7 @@ COUNT_ALL = """
     insert into stored_bytes select project, sum(size) from (
         select stream, length(payload) as size from journal union all select stream, length(runs) from archives
         union all select stream, octet_length(value) from secrets
+        union all select stream, octet_length(payload) from deliveries where payload is not null
         union all select key, length(config) - 2 from streams
     ) join streams on key = stream group by project
 """
@@ -174,7 +180,7 @@ def count_bytes(connection: apsw.Connection, counts: bool) -> None:
             for table, column in COUNTED:
                 for when, row, sign in CHANGES:
                     connection.execute(COUNT_ROWS.format(table=table, column=column, when=when, row=row, sign=sign))
-            for trigger in COUNT_CONFIGS:
+            for trigger in (COUNT_PAYLOADS, *COUNT_CONFIGS):
                 connection.execute(trigger)
     except apsw.Error as error:
         what = "The stored bytes cannot be counted" if counts else "The counts of stored bytes cannot be dropped"
