@@ -20,6 +20,7 @@ import msgspec
 from voicemem.client import Client, SyncClient
 from voicemem.integrations.background_session import BackgroundSession, Newest
 from voicemem.integrations.runs import run_start, text_of
+from voicemem.protocol.codec import MALFORMED
 from voicemem.protocol.types import JsonObject
 
 LOG = logging.getLogger("voicemem.integrations")
@@ -162,7 +163,7 @@ def parsed(value: Any) -> Any:
     """The JSON of a string; anything else as it is."""
     try:
         return msgspec.json.decode(value) if isinstance(value, str) else msgspec.json.decode(msgspec.json.encode(value))
-    except (msgspec.DecodeError, TypeError, ValueError):
+    except (*MALFORMED, TypeError, ValueError):
         return str(value)
 
 

@@ -244,6 +244,7 @@ async def test_what_cannot_be_imported_is_named(serve: Serve, tmp_path: Path) ->
     app = await serve()
     save(tmp_path / "a.json", retell_call("call_a"))
     (tmp_path / "b.json").write_text("{", "utf-8")
+    (tmp_path / "b2.json").write_text("[" * 100_000, "utf-8")
     lines = [json.dumps({"event": "call_started", "call": {"call_id": "call_c"}}), "5", "", '{"call": {}}']
     (tmp_path / "c.jsonl").write_text("\n".join([*lines, json.dumps(retell_call("call_c"))]), "utf-8")
     save(tmp_path / "d.json", [retell_call("call_d"), {"event": "call_ended", "call": 5}, retell_call("call_e")])
@@ -253,11 +254,11 @@ async def test_what_cannot_be_imported_is_named(serve: Serve, tmp_path: Path) ->
     save(inside / "f.ndjson", retell_call("call_g"))
     (tmp_path / "notes.txt").write_text("5", "utf-8")
     result = await imported(app, "retell", tmp_path, code=1)
-    assert result.stdout == counts(5, 0, 2, 4)
+    assert result.stdout == counts(5, 0, 2, 5)
     shown = [line for line in result.stderr.splitlines() if ": " in line]
-    for name in ("b.json: ", "c.jsonl, line 2: ", "c.jsonl, line 4: ", "d.json, call 2: "):
+    for name in ("b.json: ", "b2.json: ", "c.jsonl, line 2: ", "c.jsonl, line 4: ", "d.json, call 2: "):
         assert [line for line in shown if line.startswith(name)], (name, shown)
-    assert "4 could not be imported" in result.stderr
+    assert "5 could not be imported" in result.stderr
 
 
 async def test_an_import_by_key(serve: Serve, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from yarl import URL
 from voicemem.client.errors import ClientError, Closed, RequestRefused, Unreachable
 from voicemem.client.options import Backoff, Options
 from voicemem.client.transport.failures import TIMED_OUT, display_url, unreachable
+from voicemem.protocol.codec import MALFORMED
 from voicemem.protocol.types import JsonObject
 
 CLOSE_TIMEOUT_S = 1.0
@@ -183,7 +184,7 @@ def decode_json(raw: bytes | bytearray) -> Any:
     """The JSON of an answer; None for what is not JSON."""
     try:
         return msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except MALFORMED:
         return None
 
 

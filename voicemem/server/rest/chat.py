@@ -16,6 +16,7 @@ from voicemem.gateway.session_address import SESSION_HEADER, read_address
 from voicemem.gateway.tool_loop import ToolLoop
 from voicemem.llm.endpoints import MODELS_PATH
 from voicemem.protocol import sse
+from voicemem.protocol.codec import MALFORMED
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import JsonObject, Reason
 from voicemem.server.http.application import begin, with_problems
@@ -285,6 +286,6 @@ async def list_models(request: web.Request) -> web.StreamResponse:
     listed = msgspec.structs.replace(endpoint, path=MODELS_PATH)
     try:
         models = msgspec.json.decode(await services.llm.complete(listed, None, total_s=MODELS_S), type=ModelList).data
-    except (LlmFailed, msgspec.DecodeError, UnicodeDecodeError):
+    except (LlmFailed, *MALFORMED):
         models = []
     return json_response(ModelList(models or ([] if endpoint.model is None else [Model(endpoint.model)])))
