@@ -38,6 +38,10 @@ EARLIER_WORDS, EARLIER_REPLY, EARLIER = 0.5, 0.1, 0.6
 """Before the memory begins: each, and at most."""
 NEWER_WORDS, NEWER_SPEECH, NEWER_REPLY, NEWER = 0.8, 0.2, 0.02, 0.8
 """After the last message that both have: each of the memory's, and at most."""
+AFTER_CALL = 0.45
+"""That words stand before a tool call, and those of the memory are of a later turn: some clients add calls late."""
+BEFORE_LAST = 0.3
+"""That words stand before the last ones, and those of the memory are speech that waits for an answer."""
 ASKED_AGAIN, ASKED_AGAIN_IN_PART = 0.6, 1.5
 """That an answered request is sent again, by a client that sends the whole conversation, or the end of it."""
 
@@ -54,6 +58,8 @@ class Spoken(Struct, frozen=True):
     """Unix ms of the newest such call in a message before: a reply behind it began later."""
     before_ms: int | None = None
     """Unix ms of the tool calls of the same message, which the memory knows; the reply began before them."""
+    before_turn: int | None = None
+    """The turn of the next such call in a message behind it; mostly the words are not of a later one."""
 
 
 class Meeting(Struct, frozen=True):
@@ -205,7 +211,16 @@ class Comparison:
             return 1.0 if key in keys else BEGINNING if begins(key, keys) else None
         if not self.is_possible(asked, known):
             return None
-        if key in keys:
+        count = self.sameness_of_words(asked, known)
+        if count is None:
+            return None
+        before, turn = self.spoken[asked].before_turn, self.known[known].turn_id
+        waits = known == len(self.known) - 1 and asked < self.newest_words
+        return count - AFTER_CALL * (before is not None and before < turn) - BEFORE_LAST * waits
+
+    def sameness_of_words(self, asked: int, known: int) -> float | None:
+        """How much the texts count of two messages of the user's."""
+        if self.keys[asked] in self.known_keys[known]:
             return 1.0
         if self.known[known].metadata.get("source") != "asr":
             return None

@@ -109,13 +109,18 @@ class InputReader:
     def spoken_messages(self) -> Iterator[Spoken]:
         """The messages with text, each with the newest turn of the tool calls before it."""
         after_turn, after_ms = -1, -1
+        before, following = dict[int, int | None](), None
+        for index in reversed(self.conversation):
+            before[index] = following
+            following = min((turn for turn, _ in self.known_calls(index)), default=following)
         for index in self.conversation:
             message, places = self.messages[index], list(self.known_calls(index))
             called = [self.state.tool_record(place).ts for place in places]
             after_turn = max((after_turn, *(turn for turn, _ in places)))
             text = content_text(message.content)
             if message.role in ("user", "assistant") and text.strip():
-                yield Spoken(index, message.role, text, after_turn, after_ms, min(called, default=None))
+                first = min(called, default=None)
+                yield Spoken(index, message.role, text, after_turn, after_ms, first, before[index])
             after_ms = max((after_ms, *called))
 
     def hints(self) -> Hints:

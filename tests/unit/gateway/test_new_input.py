@@ -264,3 +264,31 @@ def test_words_of_the_recogniser_are_those_of_the_request() -> None:
     assert ([], None) == (call.ask(says(USER, "Tell me a joke.")).events, None)
     call.fold(MessageEvent(role="assistant", text="Why?", source="llm"), producer="llm")
     assert 2 == call.ask(says(USER, "Tell me a joke."), says(ASSISTANT, "Why?"), says(USER, "Go on.")).turn_id
+
+
+def hear(call: Call, text: str) -> None:
+    call.fold(Asr(text=text, final=True, ts=call.now()), producer="asr")
+
+
+@every_row("words", ["No.", "Yes.", "Hello?"])
+def test_the_same_words_around_a_tool_call(words: str) -> None:
+    """Those before a call are of its turn or an earlier one, so those behind it are the speech that waits."""
+    call = Call()
+    hear(call, f"{words.lower()} uh")
+    new = call.ask(says(USER, words))
+    call.fold(ToolCall(call_id="c", name="book", arguments="{}", turn_id=new.turn_id, ts=call.now()))
+    hear(call, f"{words.lower()} uh")
+    assert ["tool.result"] == [
+        event.__struct_config__.tag
+        for event in call.ask(says(USER, words), calls("c"), result("c"), says(USER, words)).events
+    ]
+
+
+def test_the_last_words_are_the_speech_that_waits() -> None:
+    """And those before them earlier speech, though they are as like to the newest."""
+    call = Call()
+    hear(call, "yes uh")
+    turn = call.ask(says(USER, "Yes.")).turn_id
+    call.fold(ToolCall(call_id="c", name="book", arguments="{}", turn_id=turn, ts=call.now()))
+    hear(call, "yes, a table uh")
+    assert [] == call.ask(says(USER, "Yes."), says(USER, "Yes, a table.")).events
