@@ -33,12 +33,13 @@ class TooLong(ValueError):
 
 def encode(data: bytes | None = None, *, event: str = "", id: str | None = None) -> bytes:
     """One event; data of several lines becomes several lines of data. `event` and `id` must be one line each."""
-    head = ("" if id is None else f"id: {id}\n") + (f"event: {event}\n" if event else "")
-    if data is None:
-        return head.encode() + b"\n"
-    if b"\n" in data:
+    if data is not None and b"\n" in data:
         data = data.replace(b"\n", b"\ndata: ")
-    return head.encode() + b"data: " + data + b"\n\n"
+    text = b"\n" if data is None else b"data: %b\n\n" % data
+    if not event and id is None:
+        return text
+    head = ("" if id is None else f"id: {id}\n") + (f"event: {event}\n" if event else "")
+    return head.encode() + text
 
 
 def retry(ms: int) -> bytes:
@@ -64,16 +65,19 @@ class Decoder:
         # Only the new piece is searched, so a large event in small pieces takes time in proportion to its size.
         start = 0
         while (end := piece.find(b"\n", start)) >= 0:
-            self.unfinished += piece[start:end]
-            line = bytes(self.unfinished.removesuffix(b"\r"))
-            self.unfinished.clear()
+            line = piece[start:end].removesuffix(b"\r")
+            if self.unfinished:
+                self.unfinished += piece[start:end]
+                line = bytes(self.unfinished.removesuffix(b"\r"))
+                self.unfinished.clear()
             start = end + 1
             if line:
                 self.add_line(line)
             elif self.lines or self.event or self.id is not None:
                 yield self.end_event()
-        self.unfinished += piece[start:]
-        self.check_size(len(self.unfinished))
+        if start < len(piece):
+            self.unfinished += piece[start:]
+            self.check_size(len(self.unfinished))
 
     def close(self) -> Iterator[SseEvent]:
         """Yield the last event if only its blank line is missing, which servers often forget."""
