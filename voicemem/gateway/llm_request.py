@@ -16,7 +16,7 @@ from voicemem.errors import LlmFailed, Refused, StoreUnavailable, VoicememError
 from voicemem.gateway.chat_request import ChatTurn, has_other_parts, text_chunks, text_completion
 from voicemem.gateway.new_input import disconnect_id, shared_id
 from voicemem.llm.client import LlmClient
-from voicemem.llm.completions import MAX_ID_CHARACTERS, LlmAnswer
+from voicemem.llm.completions import CHUNK, MAX_ID_CHARACTERS, WHOLE, LlmAnswer
 from voicemem.llm.endpoints import LlmEndpoint
 from voicemem.protocol.codec import decode_event
 from voicemem.protocol.events import LlmCancel, LlmDelta, LlmDone, LlmError, ProducedEvent, ToolCall
@@ -201,8 +201,12 @@ class LlmRequest:
         self.item = item
         """The item of the reply, once the LLM has begun to answer."""
         self.writer = ReplyWriter(deps.recorder, turn.lease, self.begin_reply)
-        self.answer = LlmAnswer(lambda: f"call_{deps.recorder.runtime.new_id()}", turn.read_model.state.tool_calls)
-        self.started_s = time.monotonic()
+        self.answer = LlmAnswer(
+            lambda: f"call_{deps.recorder.runtime.new_id()}",
+            turn.read_model.state.tool_calls,
+            is_stream=bool(body["stream"]),
+        )
+        self.created_s, self.started_s = self.now() // 1000, time.monotonic()
         self.result = "cancelled"
         """For the metrics; stays when neither `finish` nor a failure is reached: the caller has hung up."""
         self.has_started = False
@@ -255,8 +259,11 @@ class LlmRequest:
                     for kept in finish:
                         yield kept
                     finish = []
-                yield self.answer.well_formed(data)
+                yield self.answer.well_formed(data, self.head)
                 self.is_sent = self.is_sent or bool(text)
+        if done and not finish and self.answer.has_choice and self.answer.finish_reason is None:
+            choice = {"index": 0, "delta": {}, "finish_reason": "tool_calls" if self.answer.tool_calls else "stop"}
+            finish = [msgspec.json.encode(self.head() | {"choices": [choice]})]
         for kept in finish:
             yield kept
         if not self.has_started:
@@ -303,9 +310,9 @@ class LlmRequest:
                 try:
                     data = await self.whole_answer()
                     self.answer.add_chunk(data)
-                    data = self.answer.well_formed(data)
                     self.check_not_empty()
                     self.note_first_chunk()
+                    data = self.answer.well_formed(data, self.head)
                 except LlmFailed as error:
                     failed = self.log_failure(span, error)
             if failed is not None:
@@ -460,10 +467,20 @@ class LlmRequest:
             return LlmCancel(turn_id=self.turn_id, item=self.item, ts=self.now())
         return structs.replace(self.end_event(), id=disconnect_id(self.item or ""))
 
+    def head(self) -> JsonObject:
+        """The fields of a completion or chunk beside its choices, for one that lacks them."""
+        model, name = self.body.get("model"), CHUNK if self.body["stream"] else WHOLE
+        return {
+            "id": self.item or f"chatcmpl-{self.turn_id}",
+            "object": name,
+            "created": self.created_s,
+            "model": model if isinstance(model, str) else "",
+        }
+
     def failure_reply(self) -> tuple[str, int, str, str]:
         """The failure message as a completion: id, Unix seconds, model, text."""
-        model, item = self.body.get("model"), self.item or f"chatcmpl-{self.turn_id}"
-        return item, self.now() // 1000, model if isinstance(model, str) else "", self.failure_message
+        head = self.head()
+        return head["id"], head["created"], head["model"], self.failure_message
 
     def reserve_item(self, item: str | None) -> str:
         """Reserve the item of the reply if it is valid and free, else a new one."""

@@ -99,7 +99,7 @@ def read_completion(data: bytes) -> LlmText:
 
     Raises `LlmFailed` if it is not a chat completion, or not a whole one.
     """
-    answer = LlmAnswer()
+    answer = LlmAnswer(is_stream=False)
     answer.add_chunk(data)
     if answer.finish_reason in UNFINISHED:
         raise LlmFailed(UNFINISHED[answer.finish_reason])

@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from voicemem.errors import LlmFailed
 from voicemem.protocol.codec import has_too_many_values
@@ -48,6 +48,7 @@ class ToolCallPart(Struct, frozen=True):
 class ChoiceMessage(Struct, frozen=True):
     """The message of a choice, or what a chunk adds to it."""
 
+    role: Any = None
     content: Any = None
     tool_calls: list[JsonObject] | None = None
     refusal: Any = None
@@ -55,7 +56,7 @@ class ChoiceMessage(Struct, frozen=True):
     function_call: Any = None
 
 
-MESSAGE_FIELDS = frozenset(("role", *ChoiceMessage.__struct_fields__))
+MESSAGE_FIELDS = frozenset(ChoiceMessage.__struct_fields__)
 CALL_FIELDS = frozenset(("type", *ToolCallPart.__struct_fields__))
 FUNCTION_FIELDS = frozenset(FunctionPart.__struct_fields__)
 MAX_EXTRA_BYTES = 64 * 1024
@@ -65,7 +66,7 @@ TEXTS_OF_BLOCKS = ("text", "thinking", "summary", "content")
 
 
 class CompletionChoice(Struct, frozen=True):
-    index: int | None = None
+    index: int | float | None = None
     delta: JsonObject | None = None
     message: JsonObject | None = None
     finish_reason: str | None = None
@@ -77,11 +78,16 @@ class Completion(Struct, frozen=True):
     id: str | int | None = None
     choices: list[CompletionChoice] | None = None
     error: Any = None
+    object: Any = None
+    created: Any = None
     model: Any = None
     usage: Any = None
 
 
 DECODER = msgspec.json.Decoder(Completion)
+RAW_OBJECT, RAW_CHOICES = msgspec.json.Decoder(dict[str, Raw]), msgspec.json.Decoder(list[dict[str, Raw]])
+CHUNK, WHOLE = "chat.completion.chunk", "chat.completion"
+NULL = b"null"
 
 
 def decode_completion(data: bytes) -> Completion:
@@ -98,6 +104,34 @@ def decode_completion(data: bytes) -> Completion:
 
 def no_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
+
+
+def raw_object(data: bytes | Raw) -> dict[str, Raw]:
+    """The fields of an object, each as it came."""
+    try:
+        return RAW_OBJECT.decode(data)
+    except msgspec.DecodeError:  # half a character
+        return {name: raw(value) for name, value in read_raw(data).items()}
+
+
+def raw_choices(data: bytes | Raw) -> list[dict[str, Raw]]:
+    """The choices of a chunk, whose fields are as they came."""
+    try:
+        return RAW_CHOICES.decode(data)
+    except msgspec.DecodeError:
+        return [{name: raw(value) for name, value in choice.items()} for choice in read_raw(data) or ()]
+
+
+def raw(value: Any) -> Raw:
+    return Raw(json.dumps(value).encode())
+
+
+def read_raw(value: Raw | bytes) -> Any:
+    return json.loads(bytes(value))
+
+
+def is_null(fields: dict[str, Raw], name: str) -> bool:
+    return bytes(fields.get(name, NULL)) == NULL
 
 
 def read_message(fields: JsonObject) -> ChoiceMessage:
@@ -185,8 +219,11 @@ class PartialToolCall:
 class LlmAnswer:
     """The answer of an LLM so far: the text and the tool calls of the first choice."""
 
-    def __init__(self, new_id: Callable[[], str] = str, known_ids: Container[str] = ()) -> None:
+    def __init__(
+        self, new_id: Callable[[], str] = str, known_ids: Container[str] = (), *, is_stream: bool = True
+    ) -> None:
         """`new_id` makes the ids of tool calls that come without one, or with one of `known_ids`."""
+        self.is_stream = is_stream
         self.new_id = new_id
         self.known_ids = known_ids
         self.id: str | None = None
@@ -200,6 +237,12 @@ class LlmAnswer:
         """The fragments of tool calls in the newest chunk, as a well-formed one has them."""
         self.is_malformed = False
         """True if the newest chunk has them otherwise, lacks what OpenAI's have, or divides a character."""
+        self.has_role = False
+        """True if a chunk said whose message it is."""
+        self.repeats_role = False
+        """True if the newest chunk says it again: OpenAI's clients would join both to one word."""
+        self.numbered: JsonObject = {}
+        """Lists of further fields in the newest chunk, their blocks with the indexes by which clients join them."""
         self.newest_text = ""
         """What the newest chunk adds."""
         self.has_newest_choice = False
@@ -240,10 +283,14 @@ class LlmAnswer:
         self.model = self.model or completion.model
         self.usage = completion.usage if isinstance(completion.usage, dict) else self.usage
         choices = completion.choices or []
-        self.fragments, self.only_finishes = [], False
-        self.is_malformed = completion.choices is None or any(one.delta is one.message is None for one in choices)
+        self.fragments, self.numbered, self.only_finishes = [], {}, False
+        self.is_malformed = completion.choices is None or not all(type(one.index) is int for one in choices)
+        if completion.object in (None, CHUNK if self.is_stream else WHOLE):  # not what servers call otherwise
+            head = completion.object, completion.created, completion.model
+            self.is_malformed = self.is_malformed or None in head or not isinstance(completion.id, str)
         self.has_newest_choice = bool(choices)
-        added = "".join(self.add_choice(choice) for choice in choices if not choice.index)
+        first = (one for place, one in enumerate(choices) if not (place if one.index is None else one.index))
+        added = "".join(map(self.add_choice, first))
         if self.half or added[-1:] >= "\ud800":
             added, self.half = join_halves(self.half + added)
             self.is_malformed = True
@@ -256,18 +303,24 @@ class LlmAnswer:
     def add_choice(self, choice: CompletionChoice) -> str:
         """Add the first choice of a chunk; the text that it adds. Raises `LlmFailed`."""
         self.has_choice = True
-        self.finish_reason = self.finish_reason or choice.finish_reason
-        fields = choice.message or choice.delta or {}
+        self.finish_reason = self.finish_reason or choice.finish_reason or None
+        ours, other = (choice.delta, choice.message) if self.is_stream else (choice.message, choice.delta)
+        fields = ours if ours is not None else other or {}
         message = read_message(fields)
         text = content_text(message.content)
-        self.add_extra(fields)
+        has_more = self.add_extra(fields)
         if message.refusal or message.audio or message.function_call:
             self.has_other_content = True
         for part in message.tool_calls or ():
             self.add_tool_call_part(part)
-        self.is_malformed = self.is_malformed or isinstance(message.content, list)
-        is_empty = not (text or message.tool_calls or message.refusal)
-        self.only_finishes = choice.finish_reason is not None and is_empty
+        self.repeats_role = self.is_stream and self.has_role and message.role is not None
+        self.has_role = self.has_role or message.role is not None
+        lacks = not self.is_stream and (message.role is None or choice.finish_reason is None)
+        is_odd = ours is None or isinstance(message.content, list) or choice.finish_reason == ""
+        self.is_malformed = self.is_malformed or self.repeats_role or lacks or is_odd
+        self.only_finishes = bool(choice.finish_reason) and not (
+            text or message.tool_calls or message.refusal or has_more
+        )
         return text
 
     def add_tool_call_part(self, fields: JsonObject) -> None:
@@ -345,17 +398,30 @@ class LlmAnswer:
         )
         self.is_malformed = self.is_malformed or is_odd
 
-    def add_extra(self, fields: JsonObject) -> None:
-        """Keep the fields of a message that an LLM may want back with its tool calls."""
+    def add_extra(self, fields: JsonObject) -> bool:
+        """Keep the fields of a message that an LLM may want back with its tool calls; whether there are any."""
         if fields.keys() <= MESSAGE_FIELDS or self.extra_size > MAX_EXTRA_BYTES:
-            return
-        for name, value in further_fields(fields, MESSAGE_FIELDS).items():
+            return not fields.keys() <= MESSAGE_FIELDS
+        further = further_fields(fields, MESSAGE_FIELDS)
+        for name, value in further.items():
             before = self.extra.get(name)
-            if isinstance(before, list) and isinstance(value, list):
-                self.extra[name] = join_blocks(before, value)
+            if isinstance(value, list):
+                self.add_blocks(name, before if isinstance(before, list) else [], value)
             else:
                 self.extra[name] = before + value if both_text(self.extra, {name: value}, name) else value
             self.count_extra(value)
+        return bool(further)
+
+    def add_blocks(self, name: str, before: Sequence[Any], added: Sequence[Any]) -> None:
+        """Join a list of a further field to what came of it; by an index, clients join its blocks in the same way."""
+        joined, numbered = list(before), []
+        for block in added:
+            joined = join_blocks(joined, [block])
+            numbered.append(block | {"index": len(joined) - 1} if isinstance(block, dict) else block)
+        self.extra[name] = joined
+        if any(isinstance(block, dict) and type(block.get("index")) is not int for block in added):
+            self.numbered[name] = numbered
+            self.is_malformed = self.is_malformed or self.is_stream
 
     def count_extra(self, value: Any) -> None:
         self.extra_size += len(msgspec.json.encode(value))
@@ -366,24 +432,42 @@ class LlmAnswer:
             return {}
         return {name: value for name, value in (("message", self.extra), ("call", tool_call.extra)) if value}
 
-    def well_formed(self, data: bytes) -> bytes:
-        """The newest chunk, as OpenAI's clients can read it."""
+    def well_formed(self, data: bytes, head: Callable[[], JsonObject] = dict) -> bytes:
+        """The newest chunk, as OpenAI's clients can read it; `head` gives the fields of one that it may lack.
+
+        What need not change stays as it came.
+        """
         if not self.is_malformed:
             return data
-        payload: Any = json.loads(data)
-        text, payload["choices"] = self.newest_text, payload.get("choices") or []
-        for choice in payload["choices"]:
-            message = choice.get("message") or choice.get("delta")
-            if message is None:
-                message = choice["delta"] = {}
-            is_first = not choice.get("index")
-            if is_first and message.get("tool_calls"):
+        chunk = raw_object(data)
+        chunk |= {name: raw(value) for name, value in head().items() if is_null(chunk, name)}
+        if not is_null(chunk, "id") and not bytes(chunk["id"]).startswith(b'"'):
+            chunk["id"] = raw(bytes(chunk["id"]).decode())
+        choices = raw_choices(chunk["choices"]) if "choices" in chunk else []
+        return msgspec.json.encode(chunk | {"choices": [*map(self.well_formed_choice, range(len(choices)), choices)]})
+
+    def well_formed_choice(self, place: int, choice: dict[str, Raw]) -> dict[str, Any]:
+        """A choice of the newest chunk, at its place there."""
+        name, other = ("delta", "message") if self.is_stream else ("message", "delta")
+        given = choice.pop(name, None) if not is_null(choice, name) else choice.pop(other, None)
+        message: dict[str, Any] = {} if given is None or bytes(given) == NULL else {**raw_object(given)}
+        index = place if is_null(choice, "index") else int(read_raw(choice["index"]))
+        content = read_raw(message.get("content", NULL))
+        if index == 0:
+            message |= self.numbered
+            if self.fragments:
                 message["tool_calls"] = self.fragments
-            if is_first and message.get("content"):
-                message["content"], text = text, ""
-            elif isinstance(message.get("content"), list):
-                message["content"] = content_text(message["content"])
-        return json.dumps(payload).encode()
+            if content:
+                message["content"], self.newest_text = self.newest_text, ""
+            if self.repeats_role:
+                del message["role"]
+        elif isinstance(content, list):
+            message["content"] = content_text(content)
+        reason = read_raw(choice.get("finish_reason", NULL)) or None
+        if not self.is_stream:
+            message["role"] = read_raw(message.get("role", NULL)) or "assistant"
+            reason = reason or ("tool_calls" if index == 0 and self.tool_calls else "stop")
+        return {**choice, "index": index, name: message, "finish_reason": reason}
 
     def add_size(self, added: str) -> None:
         self.size += len(added.encode(errors="replace"))

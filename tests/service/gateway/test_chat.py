@@ -109,7 +109,11 @@ async def test_chunks_pass_unchanged(serve: Serve) -> None:
         "metadata": {"interruptable": False},
     }
     raw = b": note\r\n\r\nevent: x\r\ndata: " + json.dumps(first).encode() + b"\r\n\r\n"
-    odd = '{"id":"r-1",  "choices":[{"delta":{"content":"a\u2028b","reasoning":1e400000}}],"x":[1e999]}'
+    odd = (
+        '{"id":"r-1","object":"chat.completion.chunk","created":1,"model":"m",'
+        '  "choices":[{"index":0,"delta":{"content":"a\u2028b","reasoning":1e400000},"finish_reason":"stop"}],'
+        '"x":[1e999]}'
+    )
     raw += f"data:{odd}\n\ndata: [DONE]\n\n".encode()
     async with service_with_llm(serve, Script(raw=raw)) as (api, _, _):
         sent = await api.post("/v1/sessions/s/chat/completions", {"messages": user_message("Hi."), "stream": True})
@@ -584,3 +588,18 @@ async def test_too_much_is_refused(serve: Serve) -> None:
         assert (400, "text_too_long") == (await api.post(path, {"messages": user_message("x" * 270_000)})).problem
         assert [] == llm.requests
         assert [] == await api.contents()
+
+
+async def test_openais_helper_reads_a_stream_without_its_fields(serve: Serve) -> None:
+    """Choices without an index and chunks without id, model or an end: the helper has the text, and says it is done."""
+    deltas = [{"role": "assistant", "content": "Hel"}, {"role": "assistant", "content": "lo."}, {"content": None}]
+    raw = b"".join(b"data: %b\n\n" % json.dumps({"choices": [{"delta": one}]}).encode() for one in deltas)
+    async with (
+        service_with_llm(serve, Script(raw=raw + b"data: [DONE]\n\n")) as (_, client, _),
+        client.chat.completions.stream(model="any", messages=user_message("Hi.")) as stream,
+    ):
+        kinds = [event.type async for event in stream]
+        final = await stream.get_final_completion()
+    assert "content.done" in kinds
+    assert ("assistant", "Hello.") == (final.choices[0].message.role, final.choices[0].message.content)
+    assert final.id.startswith("chatcmpl-")
