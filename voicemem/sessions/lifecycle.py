@@ -82,7 +82,7 @@ class Sessions:
         self.change_listeners: builtins.list[Callable[[Stream], None]] = []
         """Called with each session that was restored, or whose configuration was changed; they must be fast."""
         self.list_listeners: builtins.list[Callable[[Stream], None]] = []
-        """Called with each session whose row in a list may have changed: those, and the started, closed and erased ones."""
+        """Called with each session whose row in a list may have changed: those, and started, closed or erased ones."""
 
     # Reading
 

@@ -374,7 +374,7 @@ class Outbox(Port):
     ) -> list[ClaimedDelivery]:
         """Lease due deliveries to a node, the longest due first.
 
-        Each URL has a number of places over all nodes. Those that other nodes have leased are taken, and so are those in
+        Each URL has a number of places over all nodes. Those that other nodes have leased are taken, so are those in
         `taken`: the node's own, and those that it leaves free. However many claim at once, no place is given twice.
 
         Until its lease is over, or its node is retired, a delivery is claimed by no other node. Deliveries of erased
