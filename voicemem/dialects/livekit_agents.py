@@ -24,9 +24,11 @@ An item comes when it was played, so an event that comes later may stand earlier
 Instructions, images, identities and names of rooms, which may hold a caller's number, are not kept; of an item only
 what was said, when, and which tool was called.
 
-Notes: `pending` (turn, first and last number of the items `~pN` that no item has replaced), `pieces` (their count),
-`turns` (when the newest turns began), `last` (the newest reply), `alone` (no utterance came after it), `agents` (the
-newest agents, and since when), `speaker` (whom the recogniser heard in the turn that waits for its item).
+Notes: `pending` (turn, first and last number of the items `~pN` that no item has replaced), `left` (likewise of the
+turn before, which was answered without its item), `pieces` (their count), `named` (the numbers of those of which the
+item is known, by its id), `turns` (when the newest turns began), `last` (the newest reply), `alone` (no utterance came
+after it), `agents` (the newest agents, and since when), `speaker` (whom the recogniser heard in the turn that waits for
+its item), `spoke` (when the user began to speak again before it).
 """
 
 import hashlib
@@ -66,6 +68,7 @@ JAVASCRIPT = {
     "createdAt": "created_at",
     "isFinal": "is_final",
     "callId": "call_id",
+    "itemId": "item_id",
     "functionCall": "function_call",
     "functionCalls": "function_calls",
     "functionCallOutputs": "function_call_outputs",
@@ -101,6 +104,10 @@ REPORT = "session_report"
 MAX_AGENTS = 8
 ROOM = "room"
 """The channel of what a client of the room is shown."""
+NEAR_MS = 300
+"""By so much the begin of an item may differ from that of its turn: a realtime model's detection of speech says it."""
+MAX_NAMED = 8
+"""Items of which the words are known before they come."""
 MAX_PENDING = 40
 """Items of one turn that wait for LiveKit's; what is said after that grows the last one."""
 MAX_TURNS = 50
@@ -291,10 +298,10 @@ def open_utterance(frame: JsonObject, ts: int, known: Known) -> Made:
     """Reserve the turn of what the user says: with a realtime model its text comes after the reply has."""
     pending: list[int] | None = known.notes.get("pending")
     if pending is not None:
-        segment = known.segment(f"~p{pending[2]}")
-        is_empty = pending[1] == pending[2] and (segment is None or not segment.text)
-        if not is_empty or not known.is_answered(pending[0]):
+        if not known.is_answered(pending[0]):
+            known.note("spoke", time_of(frame, ts))
             return
+        known.note("left", pending)
     number, turn = known.notes.get("pieces", 0) + 1, known.next_turn
     known.note("pending", [turn, number, number])
     known.note("pieces", number)
@@ -305,16 +312,21 @@ def open_utterance(frame: JsonObject, ts: int, known: Known) -> Made:
 def grow_utterance(frame: JsonObject, ts: int, known: Known) -> Made:
     """Take what the recogniser hears, until LiveKit's own item of the turn takes its place."""
     pending: list[int] | None = known.notes.get("pending")
-    text, final = frame["transcript"], frame["is_final"]
+    text, final, named = frame["transcript"], frame["is_final"], known.notes.get("named", {})
+    number = named.get(frame.get("item_id"))
+    if number is not None:  # all of its words again
+        yield Asr(item=f"~p{number}", text=text, final=final)
+        return
     if pending is None:
         if not text:
             return
         number = known.notes.get("pieces", 0) + 1
         pending = [known.next_turn, number, number]
-        note_turn(pending[0], time_of(frame, ts), known)
+        note_turn(pending[0], known.notes.get("spoke", time_of(frame, ts)), known)
+        known.note("spoke", None)
     turn, first, last = pending
     segment = known.segment(f"~p{last}")
-    if segment is not None and segment.final and segment.text:
+    if segment is not None and segment.text and (segment.final or last in named.values()):
         if last - first < MAX_PENDING - 1:
             last += 1
         else:
@@ -322,6 +334,8 @@ def grow_utterance(frame: JsonObject, ts: int, known: Known) -> Made:
     known.note("pending", [turn, first, last])
     known.note("pieces", last)
     known.note("speaker", frame.get("speaker_id") or known.notes.get("speaker"))
+    if text and frame.get("item_id") is not None:
+        known.note("named", dict([*named.items()][-MAX_NAMED + 1 :]) | {frame["item_id"]: last})
     yield Asr(item=f"~p{last}", text=text, final=final, turn_id=turn, user=frame.get("speaker_id"))
 
 
@@ -347,7 +361,12 @@ def finish_utterance(item: JsonObject, text: str, at: int, known: Known) -> Made
     if turn is None:
         began = ms(item.get("metrics", {}).get("started_speaking_at"))
         begin = at if began is None else min(at, began)
-        if pending is not None and at < begin_of(pending[0], known):  # the user has begun to speak again since
+        # The item of a realtime model begins with the speech, that of a recogniser after it.
+        is_begin = item["id"] in known.notes.get("named", ()) or (began is not None and at <= began)
+        near_ms = NEAR_MS if is_begin else 0
+        if pending is not None and at + near_ms < begin_of(
+            pending[0], known
+        ):  # the user has begun to speak again since
             pending = None
         turns: list[list[int]] = known.notes.get("turns", [])
         turn = known.next_turn if pending is None else pending[0]
@@ -355,16 +374,31 @@ def finish_utterance(item: JsonObject, text: str, at: int, known: Known) -> Made
             turn = turn_at(begin, known) or turn
         answered = pending is None and turn == known.next_turn
         note_turn(turn, begin, known)
-    if pending is not None:
-        for number in range(pending[1], pending[2] + 1):
-            yield Asr(item=f"~p{number}", text="", final=True, turn_id=pending[0])
-        known.note("pending", None)
+        if known.notes.get("spoke", at) <= at + near_ms:
+            known.note("spoke", None)
+    yield from replace_pieces(item["id"], turn, pending, known)
     yield Asr(item=item["id"], text=text, final=True, turn_id=turn, ts=at, user=known.notes.get("speaker"))
     known.note("speaker", None)
     known.note("alone", None)
     yield from latencies(item.get("metrics", {}), LATENCIES, turn, at, 1_000)
     if answered:
         yield from move_answer(turn, known)
+
+
+def replace_pieces(item: str, turn: int, pending: list[int] | None, known: Known) -> Made:
+    """Withdraw what the recogniser has heard of an utterance, now that its item is there."""
+    left, named = known.notes.get("left"), known.notes.get("named", {})
+    spans = [pending, left if left is not None and left[0] == turn else None]
+    numbers = {number for span in spans if span is not None for number in range(span[1], span[2] + 1)}
+    own, others = named.get(item), {name: number for name, number in named.items() if name != item}
+    for number in sorted(numbers.difference(others.values()) | ({own} if own is not None else set())):
+        yield Asr(item=f"~p{number}", text="", final=True)
+    if own is not None:
+        known.note("named", others or None)
+    if pending is not None:
+        known.note("pending", None)
+    if spans[1] is not None:
+        known.note("left", None)
 
 
 def move_answer(turn: int, known: Known) -> Made:
@@ -474,7 +508,10 @@ def turn_at(at: int, known: Known) -> int:
 KINDS: dict[str, Kind] = {
     "user_state_changed": Kind(None, timed("new_state"), open_utterance),
     "user_input_transcribed": Kind(
-        None, timed("transcript", is_final=bool, speaker_id=optional(str)), grow_utterance, prepare=without_number
+        None,
+        timed("transcript", is_final=bool, speaker_id=optional(str), item_id=optional(str)),
+        grow_utterance,
+        prepare=without_number,
     ),
     "conversation_item_added": Kind(None, timed("", item=Item), add_item, prepare=with_item),
     **dict.fromkeys(ITEMS, Kind(None, Item, add_item, prepare=with_texts)),
@@ -500,7 +537,7 @@ KINDS: dict[str, Kind] = {
 }
 LIVEKIT_AGENTS = Dialect(
     name="livekit-agents",
-    version=7,
+    version=8,
     reduce=reduce,
     translate=translate,
     hook=Hook(verify=verify, frames=split_report),

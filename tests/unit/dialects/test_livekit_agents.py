@@ -191,6 +191,31 @@ def test_a_noise_is_no_utterance() -> None:
     assert reduce(quiet) is None
 
 
+def speaks(at: float) -> JsonObject:
+    """The user begins to speak."""
+    return {"type": "user_state_changed", "old_state": "listening", "new_state": "speaking", "created_at": BEGAN + at}
+
+
+def test_what_was_answered_without_its_item_stays() -> None:
+    """LiveKit loses words that hand over to another agent; what was heard of them stays apart from the next."""
+    lost = [speaks(1), heard(2, "Transfer me."), item(3, "assistant", "Billing.")]
+    call = [*lost, speaks(6), heard(7, "My bill."), item(7.2, "user", "My bill, please."), item(8, "assistant", "Yes.")]
+    said = [("user", 1, "Transfer me."), ("assistant", 1, "Billing."), ("user", 2, "My bill, please.")]
+    assert memory(*call) == [*said, ("assistant", 2, "Yes.")]
+    late = item(7.1, "user", "Transfer me to them.", created_at=BEGAN + 2.5)
+    assert memory(*lost, speaks(6), late)[0] == ("user", 1, "Transfer me to them.")
+
+
+def test_words_that_name_their_item_give_way_to_that_alone() -> None:
+    """Words of two items that are under way at once are each replaced by their own."""
+    words = [heard(2, "One") | {"item_id": "u1"}, heard(2.1, "Two") | {"item_id": "u2"}]
+    again = heard(2.2, "Two more") | {"itemId": "u2"}
+    assert memory(*words, again, close=True) == [("user", 1, "One Two more")]
+    first = item(2.3, "user", "One.", "u1", created_at=BEGAN + 2, metrics={"started_speaking_at": BEGAN + 2})
+    second = item(2.4, "user", "Two.", "u2", created_at=BEGAN + 2.05)
+    assert memory(*words, again, first, second, close=True) == [("user", 1, "One."), ("user", 2, "Two.")]
+
+
 def test_a_tool_is_called_once() -> None:
     """The start of a call, its end and its item are one call."""
     call = {"type": "function_call", "id": "i", "call_id": "c", "name": "n", "arguments": "{}", "created_at": BEGAN + 2}
