@@ -350,7 +350,7 @@ def state_heard(frame: JsonObject, ts: int, known: Known) -> Made:
     if newest is None or spoken is None:
         return
     text = newest.text
-    start = max(0, text.rfind(spoken.strip()))
+    start = 0 if text.startswith(spoken.strip()) else max(0, text.rfind(spoken.strip()))
     heard = text[:start] + spoken if spoken.strip() else spoken
     if heard.strip() != text.strip():
         # `more`: by the clock it may have been over, and the vendor knows better.
@@ -426,7 +426,7 @@ KINDS: dict[str, Kind] = {
 }
 DEEPGRAM_AGENT = Dialect(
     name="deepgram-agent",
-    version=4,
+    version=5,
     reduce=reduce,
     translate=translate,
     closed=closed,

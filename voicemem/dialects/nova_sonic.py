@@ -23,12 +23,12 @@ Audio is counted. Prompts and history are not kept: a text of the app's is only 
 Definitions of tools are not kept either. Source: "Handling input events" and "Handling output events with the
 bidirectional API" of the Amazon Nova user guides.
 
-Notes: `rate` (of the audio, samples a second), `audio` (prompts whose audio has begun), `c:CONTENT` (of a content that
-is open: the role and stage of its text, or AUDIO or LATE and the reply), `i:NAME` (the turn of a typed content, or the
-call that a content has the result of), `t:CALL` (the turn of a tool call), `reply` (number of the newest reply),
-`prompt` (that of the stream which it comes over), `over` (whether what comes next is another reply), `b:REPLY` (bytes
-of its audio), `r:REPLY` (how many of its characters are FINAL; of each block where its text and its audio, in ms,
-begin).
+Notes: `rate` (of the audio, samples a second), `audio` (prompts whose audio has begun), `c:CONTENT` (of a content
+that is open: the role and stage of its text, or AUDIO or LATE and the reply), `i:NAME` (the turn of a typed content,
+or the call that a content has the result of), `t:CALL` (the turn of a tool call), `reply` (number of the newest
+reply), `prompt` (that of the stream which it comes over), `joined` (only FINAL texts of it have come), `over`
+(whether what comes next is another reply), `b:REPLY` (bytes of its audio), `r:REPLY` (how many of its characters are
+FINAL; of each block where its text and its audio, in ms, begin).
 """
 
 import re
@@ -303,9 +303,10 @@ def take_text(body: JsonObject, ts: int, known: Known) -> Made:
     if kind not in (FINAL, SPECULATIVE):  # it repeats what a reply says next, or is new
         repeats = any(end_of(text, reply.text, confirmed) is not None for reply, confirmed in candidates(known))
         kind = FINAL if repeats else SPECULATIVE
-    if kind == FINAL:
-        return confirm(text, ts, known)
-    return speak(text, prompt, known)
+    if kind == FINAL and (not known.notes.get("reply") or known.notes.get("joined")):
+        return repeat(text, prompt, known)
+    known.note("joined", None)
+    return confirm(text, ts, known) if kind == FINAL else speak(text, prompt, known)
 
 
 def hear(item: str, text: str, known: Known) -> Made:
@@ -349,6 +350,19 @@ def speak(text: str, prompt: str | None, known: Known) -> Made:
     block = [len(before + gap), audio_ms(known.notes.get(f"b:{item}", 0), known)]
     note_newest(f"r:{item}", [confirmed, [*blocks, block][-KEPT_BLOCKS:]], KEPT_REPLIES, known)
     yield LlmDelta(item=item, text=gap + text, turn_id=known.here if reply is None else None)
+
+
+def repeat(text: str, prompt: str | None, known: Known) -> Made:
+    """Say a sentence that was spoken, of a reply that began before the stream was joined."""
+    if not text.strip():
+        return
+    yield from speak(text, prompt, known)
+    reply = known.reply(current(known))
+    before = "" if reply is None else reply.text
+    heard = before + space_between(before, text) + text
+    known.note("joined", True)
+    note_newest(f"r:{current(known)}", [len(heard), []], KEPT_REPLIES, known)
+    yield Tts(item=current(known), heard_text=heard)
 
 
 def finish(known: Known) -> Made:
@@ -538,4 +552,4 @@ KINDS: dict[str, Kind] = {
     **silent("vendor", "usageEvent"),
     **silent("app", "sessionStart audioInput promptEnd"),
 }
-NOVA_SONIC = Dialect(name="nova-sonic", version=3, reduce=reduce, translate=translate, closed=closed, texts=texts)
+NOVA_SONIC = Dialect(name="nova-sonic", version=4, reduce=reduce, translate=translate, closed=closed, texts=texts)

@@ -162,8 +162,8 @@ def closed(ts: int, known: Known) -> Made:
 def start_session(frame: JsonObject, ts: int, known: Known) -> Made:
     """A bot is there, perhaps after another: it counts its segments from the start, and says no more of the other's."""
     yield from interrupt(frame, ts, known)
-    known.note("segments", None)
-    known.note("speaking", None)
+    for note in ("segments", "speaking", "cut"):
+        known.note(note, None)
 
 
 def new_turn(known: Known) -> int:
@@ -274,7 +274,7 @@ def take_output(frame: JsonObject, ts: int, known: Known) -> Made:
     if not known.notes.get("output"):
         known.note("output", True)
         known.note("held", None)
-    if data.get("will_be_spoken") is False or not data["text"]:
+    if data.get("will_be_spoken") is False or not data["text"].strip():
         return ()
     status = data.get("spoken_status")
     if (data.get("output_type") or data.get("aggregated_by")) in PIECES:
@@ -479,7 +479,7 @@ KINDS: dict[str, Kind] = {
 }
 PIPECAT_RTVI = Dialect(
     name="pipecat-rtvi",
-    version=4,
+    version=5,
     reduce=reduce,
     translate=translation(KINDS),
     closed=closed,

@@ -187,10 +187,15 @@ def space_between(before: str, text: str) -> str:
     return "" if SPACELESS.match(before[-1]) and SPACELESS.match(text) else " "
 
 
+FEW_LETTERS = 6
+"""So many of a script without spaces are more than a word, which may well be said twice."""
+
+
 def grown(before: str, text: str) -> str | None:
     """A text that has come again, as it was or with more; None if this piece only continues what came before."""
     said, again = before.strip(), text.lstrip()
-    return again if again.startswith(said) and len(said.split()) > 1 else None
+    has_words = len(said.split()) > 1 or len(SPACELESS.findall(said)) >= FEW_LETTERS
+    return again if again.startswith(said) and has_words else None
 
 
 # What an app gives a new connection: what was said before, in the order in which it was, and perhaps what is new

@@ -200,7 +200,9 @@ def repeat_text(frame: JsonObject, known: Known) -> Made:
     if text.strip() == known.notes.get("typed"):
         known.note("typed", None)
     else:
-        yield MessageEvent(role="user", text=text, source="message")
+        # Its ordinal may be the one for which the reply to it has kept a place.
+        turn = known.turn_of(item_of(ordinal, known))
+        yield MessageEvent(role="user", text=text, source="message", turn_id=turn)
 
 
 def speak(frame: JsonObject, known: Known) -> Made:
@@ -372,7 +374,7 @@ def frames(body: JsonObject) -> Iterator[JsonObject]:
 
 ULTRAVOX = Dialect(
     name="ultravox",
-    version=3,
+    version=4,
     reduce=reduce,
     translate=translation(KINDS),
     closed=closed,

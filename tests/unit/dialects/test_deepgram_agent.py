@@ -282,6 +282,8 @@ def test_heard_text_of_the_end_of_a_reply() -> None:
     whole = {"type": "SpeechInterrupted", "text_spoken": "At ten o'clock."}
     assert memory(*call, (5_500, SENT_ALL), (5_600, whole))[0][3] is None
     assert memory((500, heard)) == []
+    again = {"type": "SpeechInterrupted", "text_spoken": "No. No."}
+    assert memory((1_000, said("assistant", "No. No. No. Never.")), (2_000, again))[0][2] == "No. No."
 
 
 def test_a_heard_text_that_is_left_out() -> None:

@@ -229,6 +229,7 @@ def test_another_bot_says_no_more_of_what_the_first_one_said() -> None:
     first = [ready, user("Hi."), LLM, output(1, "One two.", "One")]
     said = memory(*first, ready, LLM, output(1, "Three.", "Three."), LLM_STOPPED)
     assert said == [("user", 1, "Hi.", False), ("assistant", 1, "One", True), ("assistant", 1, "Three.", False)]
+    assert memory(*first, ready, output(1, " ", " "), output(2, "Three.", "Three.")) == said
 
 
 def test_a_typed_text_counts_once() -> None:

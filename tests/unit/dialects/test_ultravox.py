@@ -206,6 +206,8 @@ def test_typed_texts_are_said_once() -> None:
     typed, echo = (1_000, {"type": "user_text_message", "text": "Hi. "}), (1_100, user(0, "Hi.", medium="text"))
     assert [one[2] for one in memory(typed, echo, echo)] == ["Hi. "]
     assert [one[2] for one in memory(echo, echo)] == ["Hi."]
+    late = [(0, agent(0, "Hello.", True)), (2_000, agent(2, "Bye.", True)), (2_100, user(1, "Thanks.", medium="text"))]
+    assert [one[:3] for one in memory(*late)][1:] == [("user", 1, "Thanks."), ("assistant", 1, "Bye.")]
 
 
 # The webhook

@@ -20,7 +20,8 @@ millisecond), `said` (the items of the live conversation, in order), `tentative`
 `parts` (the reply that came in parts), `whole` (the item under which it came again), `named` (items of replies by their
 `response_id`), `audio` (the newest reply with audio, its bytes so far and its last word), `waiting` (audio that came
 before its reply), `interrupted` (which reply, when, by which event), `called` (the turn of the newest tool call),
-`conversations` (numbers by id), `matched` (how many of `said` the webhook has passed).
+`conversations` (numbers by id), `matched` (how many of `said` the webhook has passed), `over` (the conversation of
+which a webhook has come).
 """
 
 from collections.abc import Generator, Iterable, Iterator
@@ -73,6 +74,7 @@ MAX_CALLS = 8
 """Conversations of one session whose ids are remembered."""
 RECENT = 16
 """How many of the newest items are looked through for a reply."""
+METADATA = "conversation_initiation_metadata"
 GREETING = 1
 """The event of what the agent says first, which answers no one."""
 USUAL_REASON = "ended"
@@ -111,6 +113,12 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     )
 
 
+def translate(frame: JsonObject, ts: int, known: Known) -> Made:
+    """The events of one frame; the transcript after the call has what comes of the live one after that."""
+    is_late = "over" in known.notes and frame["type"] not in (METADATA, ITEM, ENDED)
+    return () if is_late else translate_live(frame, ts, known)
+
+
 def closed(ts: int, known: Known) -> Made:
     return close_by_clock(known, ts, frozenset(replies(known)).__contains__)
 
@@ -122,7 +130,7 @@ def grow_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
     if event["user_transcript"].strip() and (segment is None or not segment.final):
         yield from withdraw_tentative(item, known)
         known.note("tentative", item)
-        yield Asr(item=item, text=event["user_transcript"], turn_id=turn_of_speech(item, known))
+        yield Asr(item=item, text=event["user_transcript"], turn_id=turn_of_words(item, known))
 
 
 def finish_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -131,13 +139,39 @@ def finish_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
     segment = known.segment(item)
     if segment is not None and segment.final:
         return
-    turn = turn_of_speech(item, known)
+    turn, place = turn_of_words(item, known), place_before_answer(item, known)
     yield from withdraw_tentative(item, known)
     known.note("tentative", None)
     if "cut" in known.notes.get("waiting", ()):  # what was interrupted without its text will have none
         known.note("waiting", None)
-    add_said(item, known, answer=item_of("a", event["event_id"], known))
+    add_said(item, known, answer=f"a{(place or item)[1:]}")
     yield Asr(item=item, text=event["user_transcript"], final=True, turn_id=turn)
+
+
+def turn_of_words(item: str, known: Known) -> int | None:
+    """The turn for what the user says; None where it has its turn already."""
+    place = place_before_answer(item, known)
+    return turn_of_speech(item, known) if place is None else known.turn_of(place)
+
+
+def place_before_answer(item: str, known: Known) -> str | None:
+    """The place that the first reply of a later event has kept for words, which come late: numbers grow with time."""
+    if known.turn_of(item) is not None:
+        return None
+    places = (f"u{reply[1:].split('/')[0]}" for reply in replies(known) if reply.startswith("a"))
+    return min((one for one in places if is_free_after(one, item, known)), key=number_of, default=None)
+
+
+def is_free_after(place: str, item: str, known: Known) -> bool:
+    segment, (conversation, event) = known.segment(place), number_of(place)
+    is_later = conversation == number_of(item)[0] and event > number_of(item)[1]
+    return is_later and segment is not None and not segment.text and not segment.final
+
+
+def number_of(item: str) -> tuple[str, int]:
+    """The conversation and the event of an item."""
+    conversation, _, event = item[1:].rpartition(".")
+    return conversation, int(event)
 
 
 def withdraw_tentative(item: str, known: Known) -> Made:
@@ -318,10 +352,10 @@ def begin(frame: JsonObject, ts: int, known: Known) -> Made:
     """Note the conversation, and how many bytes of audio are a millisecond: of `pcm_16000` 32, of `ulaw_8000` 8."""
     event = frame["conversation_initiation_metadata_event"]
     numbers: dict[str, int] = known.notes.get("conversations", {})
-    if event["conversation_id"] not in numbers:  # it counts its events from the start
+    if event["conversation_id"] not in (*numbers, known.notes.get("over")):  # it counts its events from the start
         number = max(numbers.values(), default=0) + 1
         known.note("conversations", dict([*numbers.items()][-MAX_CALLS + 1 :]) | {event["conversation_id"]: number})
-        for note in ("tentative", "parts", "whole", "named", "waiting", "interrupted"):
+        for note in ("tentative", "parts", "whole", "named", "waiting", "interrupted", "over"):
             known.note(note, None)
     name, _, rate = (event.get("agent_output_audio_format") or "").partition("_")
     if name == "pcm" and rate.isascii() and rate.isdecimal():
@@ -410,6 +444,7 @@ def bytes_per_ms(known: Known) -> int:
 
 def post_call_item(frame: JsonObject, ts: int, known: Known) -> Iterator[MadeEvent]:
     """One item of the transcript: put onto the live one of its event or text, else said here."""
+    end_stream(frame, known)
     text = (frame.get("message") or "").strip()
     if text and not frame.get("ignored_as_backchannel"):
         if frame["role"] == "user":
@@ -417,6 +452,12 @@ def post_call_item(frame: JsonObject, ts: int, known: Known) -> Iterator[MadeEve
         elif frame["role"] == "agent":
             yield from agent_item(frame, text, known)
     yield from tools(frame, known)
+
+
+def end_stream(frame: JsonObject, known: Known) -> None:
+    """From here on the live stream of a conversation says nothing new."""
+    if known.notes.get("over") != frame["conversation_id"]:
+        known.note("over", frame["conversation_id"])
 
 
 def user_item(frame: JsonObject, text: str, known: Known) -> Iterator[MadeEvent]:
@@ -494,6 +535,7 @@ def tools(frame: JsonObject, known: Known) -> Iterator[MadeEvent]:
 
 
 def end_call(frame: JsonObject, ts: int, known: Known) -> Iterator[MadeEvent]:
+    end_stream(frame, known)
     yield SessionEnd(reason=USUAL_REASON, ts=stated_ts(ts, known))
 
 
@@ -578,7 +620,7 @@ Item = typed(
 STARTED = "data/conversation_initiation_client_data"
 """What the app said of the call at its start, as the webhook has it."""
 KINDS: dict[str, Kind] = {
-    "conversation_initiation_metadata": Kind(
+    METADATA: Kind(
         "vendor",
         typed(conversation_initiation_metadata_event=record("conversation_id agent_output_audio_format?")),
         begin,
@@ -642,11 +684,13 @@ KINDS: dict[str, Kind] = {
         """,
     ),
 }
+translate_live = translation(KINDS)
+"""Translates a frame of a call that is not over, or of the transcript after it."""
 ELEVENLABS_AGENTS = Dialect(
     name="elevenlabs-agents",
-    version=6,
+    version=7,
     reduce=reduce,
-    translate=translation(KINDS),
+    translate=translate,
     closed=closed,
     texts=texts,
     hook=Hook(verify=verify, frames=frames, webhook_of=webhook_of),

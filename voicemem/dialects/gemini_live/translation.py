@@ -22,17 +22,18 @@ What the model says after a call of a tool is another reply, `~aN.1` and so on.
 Transcriptions come in no order with what the model says: a place is kept for the user's words when the model begins
 before any have come. When the model has generated all, words of an utterance that has a text are the next one's.
 
-Notes: `exchange` (n), `part` (of its reply), `tool` (a tool was called since that began), `begun` (the model has begun
-in it), `turn` (that of its reply), `generated` and `cut` (what happened to it since; when), `written` (its text is that
-of `modelTurn`), `paused` (a transcription of its words was finished), `ahead` (the user's words are those of the next
-exchange), `late` (they came after the reply), `said` (characters of the user's words that are not interim), `finished`
-(the item of which a transcription was finished), `answered` (the model has begun since the last utterance), `prompted`
-(the model continues without being spoken to, after a text or the result of a tool; a number: in that turn), `resumed`
-(another connection has begun in this exchange), `bytes` (of the reply's audio), `wordless` (when that began before any
-words of it, until when it plays, and how long it is), `timed` (the offset at which its first word begins, and where the
-last one ends), `late_of` (the reply that was cut in the exchange before, and when), `missing` (the user's item of which
-no words had come when its exchange ended, and when that was; not of the first, where the agent may have greeted),
-`spoken`, `given`, `found` (`give`).
+Notes: `exchange` (n), `part` (of its reply), `tool` (a tool was called since that began), `begun` (the model has
+begun in it), `turn` (that of its reply), `generated` and `cut` (what happened to it since; when), `written` (its text
+is that of `modelTurn`), `paused` (a transcription of its words was finished), `ahead` (the user's words are those of
+the next exchange), `late` (they came after the reply), `said` (characters of the user's words that are not interim),
+`finished` (the item of which a transcription was finished), `answered` (the model has begun since the last
+utterance), `prompted` (the model continues without being spoken to, after a text or the result of a tool; a number:
+in that turn), `resumed` (another connection has begun in this exchange), `bytes` (of the reply's audio), `wordless`
+(when that began before any words of it, until when it plays, and how long it is), `timed` (the offset at which its
+first word begins, and where the last one ends), `late_of` (the reply of the exchange before, when it was cut or over,
+in the latter case its turn, and when its words were made), `missing` (the user's item of which no words had come when
+its exchange ended, and when that was; not of the first, where the agent may have greeted), `spoken`, `given`, `found`
+(`give`).
 """
 
 from collections.abc import Iterable
@@ -68,7 +69,7 @@ OF_EXCHANGE = (
 """Notes that are about the exchange under way."""
 ANSWERED = "answered"
 LATE_MS = 300
-"""So long after an interruption words of the cut reply may come, though the user's next words are known."""
+"""So long after an interruption, or an exchange, words of its reply may come, though the user's next are known."""
 MISSING_MS = 500
 """So long after a reply was played words may come of what it answers: no one has said anything new by then."""
 PROMPTS = ("", ".")
@@ -103,12 +104,20 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def say_late(frame: JsonObject, ts: int, known: Known) -> Made:
-    """A message after the end of an exchange that was cut: words without audio that come at once are of that reply."""
-    item, cut = known.notes["late_of"]
+    """A message after the end of an exchange: words without audio that come at once are of its reply."""
+    item, ended, turn, since = known.notes["late_of"]
     content: JsonObject = frame.get("serverContent", {})
     text = output_of(content, known)[0].get("text")
-    if text and AUDIO_BYTES not in frame and ts - cut <= LATE_MS:
-        yield LlmDelta(item=item, text=text, ts=cut)
+    is_said = known.notes.get("prompted") or known.turn_of(f"~u{exchange(known)}") is not None
+    is_new = turn is not None and ("outputTranscription" not in content or is_said)
+    is_late = ts - ended <= LATE_MS or not known.has_clock
+    if text and AUDIO_BYTES not in frame and is_late and not is_new:
+        reply = known.reply(item)
+        text = text.lstrip() if reply is None else text
+        yield LlmDelta(item=item, text=text, ts=since, turn_id=turn if reply is None else None)
+        if turn is not None and reply is None:
+            yield LlmDone(item=item)
+            yield Tts(item=item, done=True)
         rest = {name: one for name, one in content.items() if name not in ("outputTranscription", "modelTurn")}
         frame = frame | {"serverContent": rest}
     yield from server_events(frame, ts, known)
@@ -147,7 +156,7 @@ def server_events(frame: JsonObject, ts: int, known: Known) -> Made:
         yield from tool_calls(frame, known)
     if content.get("turnComplete"):
         note_missing(ts, known)
-        yield from end_exchange(known, played=True, has_text=has_text)
+        yield from end_exchange(known, played=True, has_text=has_text, ts=ts)
         known.note("prompted", "interactionStatus" in content or known.notes.get("prompted"))
 
 
@@ -275,7 +284,7 @@ def parts_unheard(known: Known) -> list[str]:
     return [newest, *(item for item in replies if item != newest and item.split(".")[0] == name)]
 
 
-def end_exchange(known: Known, played: bool, has_text: bool = False) -> Made:
+def end_exchange(known: Known, played: bool, has_text: bool = False, ts: int | None = None) -> Made:
     """End an exchange. Where the user did not interrupt, Gemini has waited until all was played."""
     if known.notes.get("begun"):
         yield from generated(has_text, known)
@@ -284,13 +293,23 @@ def end_exchange(known: Known, played: bool, has_text: bool = False) -> Made:
                 yield Tts(item=item, done=True)
     else:
         yield from settle_words(known)
-    cut = known.notes.get("cut") if known.has_clock else None
-    known.note("late_of", None if cut is None else [reply_item(known), cut])
+    note_late(ts, known)
     known.note("exchange", exchange(known) + 1)
     if not known.notes.get("ahead"):
         known.note("said", None)
     for key in OF_EXCHANGE:
         known.note(key, None)
+
+
+def note_late(ts: int | None, known: Known) -> None:
+    """An exchange ends, at a time if all was played: words of its reply may still come."""
+    cut, late = known.notes.get("cut"), None
+    if cut is not None and known.has_clock:
+        late = [reply_item(known), cut, None, cut]
+    elif cut is None and ts is not None and known.notes.get("bytes"):
+        since = ts if known.reply(reply_item(known)) else known.notes.get("wordless", [ts])[0]
+        late = [reply_item(known), ts, known.notes.get("turn", known.here), since if known.has_clock else None]
+    known.note("late_of", late)
 
 
 def note_missing(ts: int, known: Known) -> None:
@@ -494,4 +513,4 @@ def call_id(call: JsonObject) -> str:
     return str(call.get("id") or f"~{call.get('name')}")
 
 
-GEMINI_LIVE = Dialect(name="gemini-live", version=5, reduce=reduce, translate=translate, closed=closed, texts=texts)
+GEMINI_LIVE = Dialect(name="gemini-live", version=6, reduce=reduce, translate=translate, closed=closed, texts=texts)

@@ -99,11 +99,13 @@ def closed(ts: int, known: Known) -> Made:
 
 def read_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
     """Return what is said now; with `update_only` the caller may still speak."""
-    reported = frame.get("reported", False)
+    reported, by_hook = frame.get("reported", False), "event" in frame
     if reported:
         known.note("final", True)
+    elif known.notes.get("final") and not by_hook:  # the transcript after the call has it already
+        return ()
     elements = [frame["element"]] if "element" in frame else frame.get("elements", [])
-    return tell(elements, frame.get("interaction_type") == "update_only", reported, known, by_hook="event" in frame)
+    return tell(elements, frame.get("interaction_type") == "update_only", reported, known, by_hook)
 
 
 def end_call(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -412,7 +414,7 @@ FIELDS = {"interaction_type": VENDOR, "response_type": APP, "event": WEBHOOKS}
 """The field with the type of a frame, by table."""
 RETELL = Dialect(
     name="retell",
-    version=5,
+    version=6,
     reduce=reduce,
     translate=translate,
     closed=closed,
