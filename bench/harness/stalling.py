@@ -36,6 +36,9 @@ class Stall(Struct):
     wake_ups: int
     """Of the phase so far."""
     ms: float
+    own_ms: float
+    """How long the loop's thread was working meanwhile: what it waited for a processor, or for another thread, is no
+    work of its own."""
     ran: str
     others: list[str]
 
@@ -48,7 +51,7 @@ class Watch:
         self.lines = file.open("wb", buffering=0)
         self.phase = self.wake_ups = 0
         self.seen: tuple[str, list[str]] | None = None
-        self.awake_s = time.perf_counter()
+        self.awake_s, self.worked_s = time.perf_counter(), 0.0
         self.commit: FrameType | None = None
         self.commit_since_s = 0.0
         self.committed: str | None = None
@@ -64,12 +67,13 @@ class Watch:
         self.phase, self.wake_ups = self.phase + 1, 0
 
     def beat(self) -> None:
-        now = time.perf_counter()
+        now, worked_s = time.perf_counter(), time.thread_time()
         took_s, self.awake_s = now - self.awake_s - EVERY_S, now
+        own_s, self.worked_s = worked_s - self.worked_s, worked_s
         self.wake_ups += 1
         if took_s > self.late_s:
             ran, others = self.seen or ("(not seen)", [])
-            stall = Stall(self.phase, self.wake_ups, took_s * 1000, ran, others)
+            stall = Stall(self.phase, self.wake_ups, took_s * 1000, own_s * 1000, ran, others)
             self.lines.write(msgspec.json.encode(stall) + b"\n")
         self.seen = None
         asyncio.get_running_loop().call_later(EVERY_S, self.beat)
@@ -93,7 +97,7 @@ class Watch:
         if commit is None or commit is not self.commit:
             if self.committed is not None:
                 took_ms = (now - self.commit_since_s) * 1000
-                stall = Stall(self.phase, self.wake_ups, took_ms, f"commit: {self.committed}", [])
+                stall = Stall(self.phase, self.wake_ups, took_ms, 0.0, f"commit: {self.committed}", [])
                 self.lines.write(msgspec.json.encode(stall) + b"\n")
             self.commit, self.commit_since_s, self.committed = commit, now, None
         elif innermost is not None and self.committed is None and now - self.commit_since_s > LONG_COMMIT_S:

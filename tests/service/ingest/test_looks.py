@@ -19,7 +19,7 @@ from tests.support.services import serve as serve
 from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.server.ingest.connection import Connection
-from voicemem.server.ingest.looks import PIECE, Looks, plain_socket
+from voicemem.server.ingest.looks import ENDS_TOGETHER, PIECE, Looks, plain_socket
 
 pytestmark = pytest.mark.skipif(not hasattr(select, "epoll"), reason="looks need an epoll")
 CONNECTIONS = 20
@@ -176,6 +176,44 @@ async def test_connections_are_read_again_once_there_is_room(serve: Serve) -> No
         while frames[-1].get("seq") != 29:
             frames.append(await producer.next())
         assert "rate_limited" in {one.get("code") for one in frames}
+
+
+class Leaving:
+    """A connection that notes when the event loop shall read it again."""
+
+    def __init__(self, left: list[Leaving]) -> None:
+        self.left = left
+
+    def take_looked(self, data: bytes) -> None:
+        raise AssertionError("nothing was sent")
+
+    def fail_looked(self, error: Exception) -> None:
+        raise error
+
+    def leave_looks(self) -> None:
+        self.left.append(self)
+
+
+async def test_of_many_that_end_together_a_few_are_given_back_at_a_time() -> None:
+    """None of them is polled any more, and the event loop is free before the next are closed."""
+    looks, left = Looks(), list[Leaving]()
+    pairs = [socket.socketpair() for _ in range(2 * ENDS_TOGETHER + 1)]
+    ending = [Leaving(left) for _ in pairs]
+    for (one, other), connection in zip(pairs, ending, strict=True):
+        looks.add(one.fileno(), connection)
+        other.close()
+    looks.look()
+    assert (0, 0) == (len(left), len(looks.watched))
+    looks.give_back()
+    assert ending[:ENDS_TOGETHER] == left
+
+    async def all_left() -> list[Leaving]:
+        return left
+
+    await eventually(ending, all_left)
+    looks.close()
+    for one, _ in pairs:
+        one.close()
 
 
 def test_an_encrypted_transport_is_left_to_the_loop() -> None:

@@ -265,7 +265,7 @@ class EventSocket(ServerConnection):
 
     def leave_looks(self) -> None:
         self.end_looks()
-        if not self.transport.is_closing():
+        if self.takes_more and not self.transport.is_closing():
             self.transport.resume_reading()
 
     def end_looks(self) -> None:
