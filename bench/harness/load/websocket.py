@@ -133,6 +133,8 @@ class Websocket(asyncio.Protocol):
         if opcode == PING:
             self.transport.write(client_frame(payload, PONG))
         elif opcode == CLOSE:
+            if not self.leaving:  # otherwise the server waits for an answer
+                self.transport.write(client_frame(payload, CLOSE))
             self.fail(f"closed {payload[2:].decode()}")
         elif opcode == TEXT:
             told = TOLD.decode(payload)
