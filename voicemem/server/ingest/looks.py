@@ -40,9 +40,9 @@ BUSY_FROM = 3
 """Sockets that are ready at once from which on that is much."""
 PIECE = 8 * 1024
 """Bytes that are taken of a socket in one look."""
-LOOK_S = 0.005
+LOOK_S = 0.003
 """How long a look may take."""
-AT_A_TIME = 16
+AT_A_TIME = 8
 """Sockets that are read before it is seen how long the look has taken."""
 ENDS_TOGETHER = 4
 """Connections that are closed at a time: each takes the loop about 0.1 ms."""

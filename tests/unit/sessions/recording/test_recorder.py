@@ -24,6 +24,7 @@ from voicemem.protocol.types import JsonObject
 from voicemem.runtime import Runtime
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.recording.batches import DEFAULT_END_REASON, EventBatch, ProducerLease
+from voicemem.sessions.recording.commits import SETTLED_TOGETHER
 from voicemem.sessions.recording.recorder import Recorder
 from voicemem.store.port import Store
 from voicemem.store.records import JournalRow
@@ -105,6 +106,24 @@ async def one() -> AsyncIterator[Node]:
     store = InMemoryStore()
     yield node(store)
     await store.close_store()
+
+
+async def test_answers_of_a_large_commit_let_others_in(one: Node) -> None:
+    """What is ready on the event loop meanwhile is done after the first answers, and before the last."""
+    count, order = 2 * SETTLED_TOGETHER, list[str]()
+    lines = [await one.open(f"s{number}") for number in range(count)]
+
+    async def record(line: ProducerLease) -> None:
+        assert 1 == (await one.record(line, final_transcript(1))).stored
+        if not order:
+            asyncio.get_running_loop().call_soon(order.append, "other")
+        order.append("answer")
+
+    commits = one.recorder.feed.commits
+    await asyncio.gather(*map(record, lines))
+    assert commits + 1 == one.recorder.feed.commits
+    assert SETTLED_TOGETHER == order.index("other")
+    assert count == order.count("answer")
 
 
 def codes(recorded: EventBatch) -> list[tuple[int | None, str]]:
