@@ -21,7 +21,8 @@ async def main() -> None:
                 model="-", messages=[{"role": "user", "content": words}], stream=True
             )
             async for chunk in answer.parse():
-                print(chunk.choices[0].delta.content, flush=True)
+                if text := chunk.choices[0].delta.content:
+                    print(text, flush=True)
             if turn == 1:
                 item = answer.headers["Voicemem-Item"]
                 await session.send({"type": "interrupt", "item": item, "heard_text": "Why did the "})

@@ -69,6 +69,8 @@ class Meeting(Struct, frozen=True):
     known: int = -1
     ignored: tuple[int, ...] = ()
     """Indexes of messages before it that the memory does not know, and that can no longer be taken."""
+    begun: tuple[tuple[int, int], ...] = ()
+    """Replies of which the request has the beginning: their places among its messages and among the memory's."""
 
 
 def may_be_same_speech(one: str, other: str) -> bool:
@@ -163,7 +165,14 @@ class Comparison:
         begin = steps[-1][1] if steps else end
         unknown += self.unknown_before(begin)
         indexes = sorted(self.spoken[place].index for place in unknown)
-        return Meeting(end.asked - 1, self.first + end.known - 1, tuple(indexes))
+        both = [Place(at.asked - 1, at.known - 1) for at, before in steps if before == (at.asked - 1, at.known - 1)]
+        begun = tuple((asked, self.first + known) for asked, known in both if self.is_begun(asked, known))
+        return Meeting(end.asked - 1, self.first + end.known - 1, tuple(indexes), begun)
+
+    def is_begun(self, asked: int, known: int) -> bool:
+        """True for a reply of which the request has the beginning alone."""
+        key, keys = self.keys[asked], self.known_keys[known]
+        return key not in keys and begins(key, keys)
 
     def unknown_before(self, end: Place) -> Iterator[int]:
         """The places of messages before those compared that have no counterpart in the memory."""

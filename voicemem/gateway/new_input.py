@@ -12,7 +12,7 @@ from voicemem.errors import Refused
 from voicemem.gateway.alignment import Hints, Meeting, Spoken, find_meeting
 from voicemem.gateway.chat_request import AskedMessage
 from voicemem.llm.completions import MAX_ID_CHARACTERS, content_text, further_call_fields
-from voicemem.protocol.events import LlmCancel, MessageEvent, ProducedEvent, ToolCall, ToolResult
+from voicemem.protocol.events import Interrupt, LlmCancel, MessageEvent, ProducedEvent, ToolCall, ToolResult
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.transcript.counterparts import GATEWAY_PRODUCER, text_key
@@ -26,6 +26,8 @@ MARKS = " \n\t.,;:!?…。、，！？"
 """What may stand between two utterances that were sent as one."""
 PAUSE_MS = 2_000
 """The pause between the end of a reply and later words, from which the words are new."""
+RUNNING = ("IN_PROGRESS", "The tool call is still in progress.")
+"""How the results begin that Pipecat and LiveKit send for tools that are still running."""
 UNKNOWN_TOOL_CALL = "The session has no tool call with this id"
 
 
@@ -45,7 +47,7 @@ def disconnect_id(item: str) -> str:
     return f"disconnected:{item}"
 
 
-def shared_id(kind: Literal["call", "result"], call_id: str) -> str | None:
+def shared_id(kind: Literal["call", "running", "result"], call_id: str) -> str | None:
     """The id of the event of a tool call, or of its result, that other stacks' reports of it have too."""
     id = f"{kind}:{call_id}"
     return id if len(id) <= MAX_ID_CHARACTERS else None
@@ -90,6 +92,7 @@ class InputReader:
         self.ignored += meeting.ignored
         new = self.spoken[meeting.spoken + 1 :]
         self.withdraw_replies(meeting)
+        self.note_cuts(meeting)
         self.grown = self.grown_words(meeting, new)
         turn = self.take(begin, turn, self.waiting_words(meeting, new))
         # Of equal times the order of arrival would decide, but not between tool calls and messages.
@@ -178,6 +181,19 @@ class InputReader:
         """Cancel replies, each once."""
         withdrawn = {event.item for event in self.events}
         self.events += (LlmCancel(turn_id=one.turn, item=one.item) for one in replies if one.item not in withdrawn)
+
+    def note_cuts(self, meeting: Meeting) -> None:
+        """Note what was heard of replies of which the client has the beginning alone, if nobody else reports it."""
+        for place, at in meeting.begun:
+            message = self.known[at]
+            if self.spoken[place].index == self.conversation[-1]:
+                continue
+            for reply in standing_replies(self.state, self.state.turns[message.turn_id]):
+                if reply.begin == message.timestamp and is_withdrawable(reply):
+                    heard = beginning(reply.generation.text(), self.spoken[place].text)
+                    if heard is not None:
+                        self.events.append(Interrupt(turn_id=reply.turn, item=reply.item, heard_text=heard))
+                    break
 
     def is_thrown_away(self, reply: Reply) -> bool:
         """True for a reply that the client's conversation lacks, if that says that it was never played."""
@@ -309,16 +325,33 @@ class InputReader:
                 turn, made[call_id] = made[call_id], -1
             return turn
         record = self.state.tool_record(place)
-        # A result for a call that is forgotten is ignored; so is a second one.
+        # A result for a call that is forgotten is ignored; so is a second one, unless the tool was still running.
         forgotten = (self.state.forgotten or Forgotten()).covers(place[0], record.order)
-        if not (record.answered or forgotten or made.get(call_id) == -1):
+        is_answered = record.answered and (is_running(text) or not is_running(record.result))
+        if not (is_answered or forgotten or made.get(call_id) == -1):
             made[call_id] = -1
             self.add_result(place[0], call_id, text)
         return turn if forgotten or index < begin else place[0]
 
     def add_result(self, turn: int, call_id: str, text: str) -> None:
-        id = shared_id("result", call_id)
+        id = shared_id("running" if is_running(text) else "result", call_id)
         self.events.append(ToolResult(turn_id=turn, call_id=call_id, result=text, id=id))
+
+
+def is_running(result: Any) -> bool:
+    """True for what frameworks send in place of the result of a tool that is still running."""
+    return isinstance(result, str) and result.startswith(RUNNING)
+
+
+def beginning(text: str, held: str) -> str | None:
+    """The beginning of a reply that says what a client has of it; None if that is all of it, or no beginning."""
+    whole, key = text_key(text), text_key(held)
+    if whole == key or not whole.startswith(key):
+        return None
+    if text.startswith(held):
+        return held
+    end = next(end for end in range(len(held) // 2, len(text) + 1) if len(text_key(text[:end])) >= len(key))
+    return text[:end]
 
 
 def calls_of(message: AskedMessage) -> list[dict[str, Any]]:

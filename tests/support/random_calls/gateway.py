@@ -10,7 +10,7 @@ import msgspec
 
 from voicemem.gateway.alignment import CERTAIN
 from voicemem.gateway.chat_request import AskedMessage
-from voicemem.gateway.new_input import InputReader, NewInput, disconnect_id
+from voicemem.gateway.new_input import InputReader, NewInput, beginning, disconnect_id
 from voicemem.protocol.events import (
     Asr,
     Event,
@@ -103,6 +103,8 @@ class RandomAgent:
         """Those since then that did not come from the gateway."""
         self.final: str | None = None
         """The caller's words whose transcript is still to come."""
+        self.is_last = False
+        """True in the last turn: no request will show how far its reply was heard."""
         self.heard: list[tuple[str, str]] = []
         """What the memory has to have."""
 
@@ -113,7 +115,9 @@ class RandomAgent:
         """A conversation of some turns, all of which may be forgotten in between."""
         if self.happens(0.3):
             self.say("Welcome.")
-        for turn in range(self.chance.randrange(1, 8)):
+        turns = self.chance.randrange(1, 8)
+        for turn in range(turns):
+            self.is_last = turn == turns - 1
             if turn and self.happens(0.1):
                 self.call.fold(MemoryForgotten(through_turn=self.call.read_model.state.newest_turn))
             self.hear()
@@ -207,12 +211,23 @@ class RandomAgent:
             call.fold(LlmDone(turn_id=new.turn_id, item=item, id=id, ts=call.now()))
 
     def play(self, text: str, item: str) -> None:
-        """A reply is heard: it is not said how far, or to the end, in part, or not at all."""
+        """A reply is heard to the end, in part, or not at all; it is reported how far, or the next request shows it."""
         call, held = self.call, text
-        kind = self.chance.choice(["unknown", "unknown", "played", "cut", "cut", "nothing"])
+        kinds = [
+            "unknown",
+            "unknown",
+            "played",
+            "cut",
+            "cut",
+            "nothing",
+            *(["held"] if self.way == "whole" and not self.is_last else []),
+        ]
+        kind = self.chance.choice(kinds)
         heard = text
         if kind == "played":
             call.fold(Tts(item=item, audio_ms=60_000, ts=call.now()), producer="tts")
+        if kind == "held":  # the agent alone knows how far
+            held = heard = beginning(text, text[: self.chance.randrange(1, len(text))].rstrip()) or text
         if kind in ("cut", "nothing"):
             length = self.chance.randrange(1, len(text)) if kind == "cut" else 0
             heard = text[:length].rstrip()

@@ -224,14 +224,6 @@ def test_a_past_is_taken_with_its_tools() -> None:
     assert [] == call.ask(*past).events
 
 
-def test_a_reply_cut_by_the_client_is_known() -> None:
-    """The client has what was heard of it, and the memory, where nothing was reported, all of it."""
-    call = Call()
-    call.answer(call.ask(says(USER, "A joke.")), "Why did the scarecrow win an award?")
-    new = call.ask(says(USER, "A joke."), says(ASSISTANT, "Why did the scare"), says(USER, "Stop."))
-    assert ["message"] == [event.__struct_config__.tag for event in new.events]
-
-
 def test_what_cannot_be_taken_is_said() -> None:
     """What stands before the newest message that both know, and the memory does not have."""
     call = Call()
@@ -292,3 +284,36 @@ def test_the_last_words_are_the_speech_that_waits() -> None:
     call.fold(ToolCall(call_id="c", name="book", arguments="{}", turn_id=turn, ts=call.now()))
     hear(call, "yes, a table uh")
     assert [] == call.ask(says(USER, "Yes."), says(USER, "Yes, a table.")).events
+
+
+@every_row(
+    "running", ["IN_PROGRESS", "The tool call is still in progress.", "The tool call is still in progress. It keeps on"]
+)
+def test_a_tool_that_was_running_gets_its_result(running: str) -> None:
+    """What frameworks send meanwhile is replaced by the result, once; nothing else is."""
+    call = Call()
+    turn = call.ask(says(USER, "Book a table.")).turn_id
+    call.fold(ToolCall(call_id="c", name="book", arguments="{}", turn_id=turn, ts=call.now()))
+    before = [says(USER, "Book a table."), calls("c")]
+    for text, count in ((running, 1), (running, 0), ("booked", 1), ("booked", 0), ("[cleared]", 0), (running, 0)):
+        new = call.ask(*before, result("c", text), says("system", "Be brief."))
+        assert count == len(new.events), text
+    assert ["booked"] == [use.result for use in call.read_model.tool_uses()]
+
+
+@every_row("held", ["Why did the", "Why did the ", "why did the...", "W"])
+def test_the_beginning_of_a_reply_is_what_was_heard(held: str) -> None:
+    """Where the client has it alone, and goes on; not where the engine has said how far, or where nothing follows."""
+    for is_reported in (False, True):
+        call = Call()
+        item = call.answer(call.ask(says(USER, "A joke.")), "Why did the scarecrow win an award?")
+        if is_reported:
+            call.fold(Tts(item=item, audio_ms=60_000, ts=call.now()), producer="tts")
+        conversation = [says(USER, "A joke."), says(ASSISTANT, held)]
+        assert [] == call.ask(*conversation).events
+        for _ in range(2):
+            call.ask(*conversation, says(USER, "Go on."))
+        (_, joke), (_, heard), (_, words) = call.said
+        assert ("A joke.", "Go on.") == (joke, words)
+        assert heard == ("Why did the scarecrow win an award?" if is_reported else heard[: len(held)])
+        assert is_reported or "".join(filter(str.isalpha, held.lower())) == "".join(filter(str.isalpha, heard.lower()))
