@@ -252,14 +252,15 @@ class LlmRequest:
                     self.writer.add(LlmDelta(text=text, turn_id=self.turn_id, item=self.item, ts=self.now()))
                 if self.writer.refused is not None:
                     raise self.writer.refused
+                shown = self.answer.well_formed(data, self.head)
                 if self.answer.only_finishes:
-                    finish = [data]
+                    finish = [shown]
                     continue
                 if not self.answer.has_newest_choice:
                     for kept in finish:
                         yield kept
                     finish = []
-                yield self.answer.well_formed(data, self.head)
+                yield shown
                 self.is_sent = self.is_sent or bool(text)
         if done and not finish and self.answer.has_choice and self.answer.finish_reason is None:
             choice = {"index": 0, "delta": {}, "finish_reason": "tool_calls" if self.answer.tool_calls else "stop"}

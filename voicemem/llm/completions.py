@@ -238,9 +238,9 @@ class LlmAnswer:
         self.is_malformed = False
         """True if the newest chunk has them otherwise, lacks what OpenAI's have, or divides a character."""
         self.has_role = False
-        """True if a chunk said whose message it is."""
-        self.repeats_role = False
-        """True if the newest chunk says it again: OpenAI's clients would join both to one word."""
+        """True if a chunk has said whose message it is."""
+        self.role: str | None = None
+        """The role that the newest chunk must say: OpenAI's clients join those of all chunks to one word."""
         self.numbered: JsonObject = {}
         """Lists of further fields in the newest chunk, their blocks with the indexes by which clients join them."""
         self.newest_text = ""
@@ -313,11 +313,11 @@ class LlmAnswer:
             self.has_other_content = True
         for part in message.tool_calls or ():
             self.add_tool_call_part(part)
-        self.repeats_role = self.is_stream and self.has_role and message.role is not None
-        self.has_role = self.has_role or message.role is not None
-        lacks = not self.is_stream and (message.role is None or choice.finish_reason is None)
-        is_odd = ours is None or isinstance(message.content, list) or choice.finish_reason == ""
-        self.is_malformed = self.is_malformed or self.repeats_role or lacks or is_odd
+        self.role = None if self.has_role else "assistant"
+        self.has_role = self.is_stream
+        has_odd_end = choice.finish_reason == "" if self.is_stream else choice.finish_reason is None
+        is_odd = ours is None or isinstance(message.content, list) or message.role != self.role
+        self.is_malformed = self.is_malformed or has_odd_end or is_odd
         self.only_finishes = bool(choice.finish_reason) and not (
             text or message.tool_calls or message.refusal or has_more
         )
@@ -459,13 +459,13 @@ class LlmAnswer:
                 message["tool_calls"] = self.fragments
             if content:
                 message["content"], self.newest_text = self.newest_text, ""
-            if self.repeats_role:
-                del message["role"]
+            message = {name: value for name, value in message.items() if name != "role"}
+            message |= {} if self.role is None else {"role": self.role}
         elif isinstance(content, list):
             message["content"] = content_text(content)
         reason = read_raw(choice.get("finish_reason", NULL)) or None
         if not self.is_stream:
-            message["role"] = read_raw(message.get("role", NULL)) or "assistant"
+            message["role"] = "assistant"
             reason = reason or ("tool_calls" if index == 0 and self.tool_calls else "stop")
         return {**choice, "index": index, name: message, "finish_reason": reason}
 

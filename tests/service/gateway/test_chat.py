@@ -111,7 +111,8 @@ async def test_chunks_pass_unchanged(serve: Serve) -> None:
     raw = b": note\r\n\r\nevent: x\r\ndata: " + json.dumps(first).encode() + b"\r\n\r\n"
     odd = (
         '{"id":"r-1","object":"chat.completion.chunk","created":1,"model":"m",'
-        '  "choices":[{"index":0,"delta":{"content":"a\u2028b","reasoning":1e400000},"finish_reason":"stop"}],'
+        '  "choices":[{"index":0,"delta":{"role":"assistant","content":"a\u2028b","reasoning":1e400000},'
+        '"finish_reason":"stop"}],'
         '"x":[1e999]}'
     )
     raw += f"data:{odd}\n\ndata: [DONE]\n\n".encode()
@@ -590,10 +591,13 @@ async def test_too_much_is_refused(serve: Serve) -> None:
         assert [] == await api.contents()
 
 
-async def test_openais_helper_reads_a_stream_without_its_fields(serve: Serve) -> None:
-    """Choices without an index and chunks without id, model or an end: the helper has the text, and says it is done."""
-    deltas = [{"role": "assistant", "content": "Hel"}, {"role": "assistant", "content": "lo."}, {"content": None}]
-    raw = b"".join(b"data: %b\n\n" % json.dumps({"choices": [{"delta": one}]}).encode() for one in deltas)
+@pytest.mark.parametrize("end", [{}, {"finish_reason": "stop"}])
+async def test_openais_helper_reads_a_stream_without_its_fields(serve: Serve, end: JsonObject) -> None:
+    """Choices without an index, chunks without id or model, a role in each, no end: the helper says what and when."""
+    deltas = [{"role": "assistant", "content": "Hel"}, {"role": "assistant", "content": "lo."}, {"role": "assistant"}]
+    chunks: list[JsonObject] = [{"choices": [{"delta": one}]} for one in deltas]
+    chunks[-1]["choices"][0] |= end
+    raw = b"".join(b"data: %b\n\n" % json.dumps(one).encode() for one in chunks)
     async with (
         service_with_llm(serve, Script(raw=raw + b"data: [DONE]\n\n")) as (_, client, _),
         client.chat.completions.stream(model="any", messages=user_message("Hi.")) as stream,
@@ -602,4 +606,4 @@ async def test_openais_helper_reads_a_stream_without_its_fields(serve: Serve) ->
         final = await stream.get_final_completion()
     assert "content.done" in kinds
     assert ("assistant", "Hello.") == (final.choices[0].message.role, final.choices[0].message.content)
-    assert final.id.startswith("chatcmpl-")
+    assert ("stop", "chatcmpl-") == (final.choices[0].finish_reason, final.id[:9])
