@@ -29,6 +29,7 @@ PAUSE_MS = 2_000
 RUNNING = ("IN_PROGRESS", "The tool call is still in progress.")
 """How the results begin that Pipecat and LiveKit send for tools that are still running."""
 UNKNOWN_TOOL_CALL = "The session has no tool call with this id"
+TOO_LONG_CALL = f"The session takes tool calls whose id and name have 1 to {MAX_ID_CHARACTERS} characters"
 
 
 class NewInput(Struct, frozen=True):
@@ -316,7 +317,9 @@ class InputReader:
         place = self.state.tool_calls.get(call_id)
         if place is None and call_id not in made:
             if index >= begin:
-                raise Refused("invalid_field", f"{UNKNOWN_TOOL_CALL}: `messages[{index}].tool_call_id`")
+                is_ignored = any(call["id"] == call_id for place in self.ignored for call in self.calls.get(place, ()))
+                why = TOO_LONG_CALL if is_ignored else UNKNOWN_TOOL_CALL
+                raise Refused("invalid_field", f"{why}: `messages[{index}].tool_call_id`")
             self.ignored.append(index)
             return turn
         if place is None:

@@ -230,8 +230,10 @@ def test_what_cannot_be_taken_is_said() -> None:
     call.answer(call.ask(says(USER, "One.")), "Two.")
     new = call.ask(says(ASSISTANT, "Welcome."), says(USER, "One."), says(ASSISTANT, "Two."), says(USER, "Three."))
     assert (0,) == new.ignored
-    with pytest.raises(Refused, match=r"messages\[1\]"):
+    with pytest.raises(Refused, match=r"no tool call with this id: `messages\[1\]"):
         call.ask(says(USER, "Four."), result("x" * 10_000))
+    with pytest.raises(Refused, match=r"1 to 128 characters: `messages\[2\]"):
+        call.ask(says(USER, "Four."), calls("x" * 10_000), result("x" * 10_000))
 
 
 @every_row("text", ["Yes.", ""])
