@@ -88,7 +88,7 @@ def test_a_stream_of_any_server_is_read(stream: list[dict[str, Any]]) -> None:
     if answer.has_choice:
         message = final.choices[0].message
         assert "".join(answer.text) == (message.content or "")
-        assert "assistant" == message.role
+        assert message.role == "assistant"
         calls = [(call.id, call.name, call.arguments) for call in answer.tool_calls]
         assert calls == [(one.id, one.function.name, one.function.arguments) for one in message.tool_calls or ()]
 
