@@ -1,8 +1,8 @@
 """The search for what was heard: the best messages by words, in an order that knows who and when a question means.
 
 What a speaker said whose name the question has, or the caller where it has a pronoun of theirs, counts more; so does
-what was said at a time that the question names. A message is found by the words before it too, so the answer to one
-that has the words gives it some of its own score. The order is the same on every engine.
+what was said at a time that the question names, and a message that tells much. A message is found by the words before
+it too, so the answer to one that has the words gives it some of its own score. The order is the same on every engine.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,6 +24,11 @@ NAMED_BY = 50
 """Messages in which the names of speakers are looked for."""
 OF_SPEAKER, OF_TIME = 3.0, 2.0
 """How much more a message counts that is of the speaker, or of the time, which the question means."""
+OF_QUESTIONS = 0.5
+"""What a message counts that only asks: what someone tells answers more."""
+SHORTEST, LONGEST, OF_LENGTH = 20, 200, 0.4
+"""Bytes of messages between which a longer one counts more, and the power of it: engines prefer short ones too much."""
+SENTENCE_ENDS = ".!?。！？"
 OF_ANSWER = 0.3
 """The part of a message's score that counts for the message before it, whose words it was found by."""
 MAX_SLACK_MS = 7 * 86_400_000
@@ -97,13 +102,20 @@ def ranked(query: TranscriptQuery, found: Sequence[FoundMessage]) -> list[FoundM
     span = None if query.now_ms is None else span_in(query.question, query.now_ms)
     best = []
     for message in found:
-        score = message.score
+        score = message.score * telling(message.text)
         if message.role == speaker:
             score *= OF_SPEAKER
         if span is not None and is_said_in(message.said_ms, span):
             score *= OF_TIME
         best.append(message._replace(score=score))
     return sorted(with_answers(best), key=order_of, reverse=True)
+
+
+def telling(text: str) -> float:
+    """How much a message tells, as far as its length says, and how many of its sentences are questions."""
+    questions, ends = text.count("?") + text.count("？"), sum(map(text.count, SENTENCE_ENDS))
+    length = min(max(len(text.encode()), SHORTEST), LONGEST) / LONGEST
+    return float(length**OF_LENGTH) * (1 - (1 - OF_QUESTIONS) * questions / max(1, ends))
 
 
 def with_answers(messages: Sequence[FoundMessage]) -> list[FoundMessage]:

@@ -79,6 +79,19 @@ async def test_a_speaker_s_name_prefers_what_that_speaker_said(store: Store) -> 
     assert (await search(store, "Does she like swimming?", now_ms=NOW))[0].role == "user"
 
 
+async def test_what_tells_more_is_first(store: Store) -> None:
+    """A statement comes before a question with the same words, and a long message before a short one."""
+    told = "Ann went sailing around the island with her brother and three of his friends."
+    for place, text in enumerate(
+        ("Sailing?", told, "Did you ever go sailing around the island in a storm like that one?")
+    ):
+        await index_call(store, f"call-{place}", text)
+    found = await found_texts(store, "sailing", now_ms=NOW)
+    assert told == found[0]
+    assert found[-1] == "Sailing?"
+    assert told != (await found_texts(store, "sailing"))[0], "by words alone"
+
+
 async def test_a_time_in_the_question_prefers_what_was_said_then(store: Store) -> None:
     """Seen from the day it is asked; what was said at other times is found too."""
     for number, days in enumerate((400, 290, 120, 20)):
