@@ -127,6 +127,9 @@ export class Busy extends Unreachable {}
 /** Something other than voicemem answered, such as a proxy that forbids websockets; only inside the client. */
 export class Blocked extends Unreachable {}
 
+/** voicemem answered a request to its websocket: something is in the way, or the attempt was cut; only inside the client. */
+export class NotUpgraded extends Blocked {}
+
 /** The time that a caller gave has passed. What became of the events is not known yet; they stay under way. */
 export class TimedOut extends ClientError {
   /**

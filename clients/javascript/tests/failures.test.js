@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { Blocked, Busy } from "../source/errors.js";
+import { Blocked, Busy, NotUpgraded } from "../source/errors.js";
 import { RequestRefused, Unreachable } from "../source/index.js";
 import { handshakeError } from "../source/transport/connection.js";
 import { CHECKS, checkOf, displayUrl, unreachable, withCheck } from "../source/transport/failures.js";
@@ -52,7 +52,7 @@ test("an_answer_instead_of_a_websocket", () => {
     [502, "<h1>Bad gateway</h1>", Unreachable],
     [403, "<h1>Forbidden</h1>", Blocked],
     [404, '["not", "an", "object"]', Blocked],
-    [426, ours("invalid_http"), Blocked],
+    [426, ours("invalid_http"), NotUpgraded],
   ];
   for (const [status, body, kind] of cases) {
     const error = handshakeError("ws://h", status, body);

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { clientFor, newId, recordTranscripts, seqs, service } from "./clients.js";
+import { behindProxy, clientFor, newId, recordTranscripts, seqs, service } from "./clients.js";
 import { proxyOf } from "./network.js";
 import { answering } from "./scripted-server.js";
 import { until } from "./service.js";
@@ -24,6 +24,16 @@ test("each_new_reason_is_logged_once", async (t) => {
   await said("the websocket is back after");
   assert.equal(new Set(warnings).size, warnings.length);
   assert.ok(warnings.every((one) => one.startsWith(`${proxy.url}/v1/ingest: `)));
+});
+
+/** A network that cuts an attempt and lets the next through forbids no websockets: events stay off HTTP. */
+test("an_attempt_that_is_cut_is_no_reason_for_http", async (t) => {
+  const warnings = [];
+  const { proxy, client } = await behindProxy(t, { warn: (sentence) => warnings.push(sentence) });
+  Object.assign(proxy.toClient, { limitBytes: 1, limitOnce: true });
+  await client.open(newId());
+  assert.equal(client.transport, "websocket");
+  assert.deepEqual(warnings.filter((one) => one.includes("over HTTP")), []);
 });
 
 /** It says why the websocket cannot be used, then that HTTP is, once something has gone that way. */

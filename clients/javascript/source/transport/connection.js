@@ -1,5 +1,14 @@
 /** A websocket connection: how it is made, the events of producers that it sends, and the answers that it gives them. */
-import { Blocked, LOST_STATE_CODES, RequestRefused, Unreachable, isTransient, passingError, seconds } from "../errors.js";
+import {
+  Blocked,
+  LOST_STATE_CODES,
+  NotUpgraded,
+  RequestRefused,
+  Unreachable,
+  isTransient,
+  passingError,
+  seconds,
+} from "../errors.js";
 import { keyOf } from "../producer.js";
 import { Deferred } from "../waiting.js";
 import { HTTP_STATUS, REFUSED_BY_SOCKET, TIMED_OUT, displayUrl, isNode, unreachable } from "./failures.js";
@@ -393,8 +402,9 @@ export function handshakeError(url, status, body) {
   const code = String(problem.reason ?? "");
   const detail = String(problem.detail ?? "this is not voicemem's answer");
   if (status >= 500 || isTransient(code, status)) return passingError(displayUrl(url), code, status, detail);
-  const isOurs = String(problem.type ?? "").startsWith("urn:voicemem:") && status !== UPGRADE_REQUIRED;
+  const isOurs = String(problem.type ?? "").startsWith("urn:voicemem:");
   const reason = `${HTTP_STATUS} ${status}: ${detail}`;
+  if (isOurs && status === UPGRADE_REQUIRED) return new NotUpgraded(reason, reason);
   return isOurs ? new RequestRefused(code, detail, status) : new Blocked(reason, reason);
 }
 

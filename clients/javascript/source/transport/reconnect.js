@@ -1,5 +1,13 @@
 /** Stays connected: makes a new transport for all producers of a client whenever the last one is lost. */
-import { Blocked, Busy, CLIENT_FATAL_CLOSES, RequestRefused, TRANSIENT_CODES, Unreachable } from "../errors.js";
+import {
+  Blocked,
+  Busy,
+  CLIENT_FATAL_CLOSES,
+  NotUpgraded,
+  RequestRefused,
+  TRANSIENT_CODES,
+  Unreachable,
+} from "../errors.js";
 import { Backoff } from "../options.js";
 import { sleep } from "../waiting.js";
 import { FRAME_BYTES, WebsocketConnection, dial, hangUp } from "./connection.js";
@@ -77,7 +85,8 @@ export class Reconnector {
       if (!(error instanceof Unreachable)) throw error;
       const failures = countFailure();
       this.noteFailure(this.url, error);
-      const isEarly = failures < this.options.fallbackAfter && !(error instanceof Blocked);
+      const isBlocked = error instanceof Blocked && !(error instanceof NotUpgraded);
+      const isEarly = failures < this.options.fallbackAfter && !isBlocked;
       if (this.rest !== null && !isEarly) return this.runFallback(this.rest, error);
       await sleep(this.dialBackoff.nextMs(this.longestDelayMs(error)), signal);
       return null;
