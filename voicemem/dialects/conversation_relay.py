@@ -9,7 +9,8 @@
 | `interrupt` `utteranceUntilInterrupt` | `interrupt` of the reply that plays, with this heard text; likewise |
 | `interrupt` `durationUntilInterruptMs` | the position, where the text is missing |
 | `dtmf` `digit` | a `message` of the user, with `dtmf` in its metadata |
-| `info` `agentSpeaking` `on`, `off` | notes: the reply that plays when the call is closed, and since when |
+| `info` `agentSpeaking` `on`, `off` | when a reply is heard first; notes: which plays at the close, and since when |
+| `info` `clientSpeaking` `on`, `off` | notes: when the user stopped, for what they have said |
 | app `text` or `play` after a `preemptible` text | `interrupt` of that text, unless all of it was played |
 | app `end` | `session.end` |
 | `error`, `configUpdated`, other `info`, app `sendDigits`, `config`, `language` | nothing |
@@ -21,10 +22,11 @@ it, and is left out. A new connection after one that was lost (`applicationRecon
 with it: Twilio's newest frames, in their order, before any new ones.
 
 Notes: `replies` (N), `over` (whether the next token begins a reply), `speaking` (the reply that the agent speaks, and
-since when), `played` (N of the reply of which a clause was played last, how far, and when), `unmatched` (a text that
-belongs to no reply was played since), `preemptible` (the newest N that may be cut), `preempted` (N of one that was, and
-when), `greeting` (the item of the greeting that may be playing), `cut` (it was interrupted), `session` (its id), `seen`
-(marks of Twilio's newest frames), `again` (marks of those that have come again, when, and the first of them).
+since when), `spoken` (the newest N by the agent's last silence), `silent` (when the user stopped), `played` (N of the
+reply of which a clause was played last, how far, and when), `unmatched` (a text that belongs to no reply was played
+since), `preemptible` (the newest N that may be cut), `preempted` (N of one that was, and when), `greeting` (the item of
+the greeting that may be playing), `cut` (it was interrupted), `session` (its id), `seen` (marks of Twilio's newest
+frames), `again` (marks of those that have come again, when, and the first of them).
 """
 
 import re
@@ -40,10 +42,13 @@ from voicemem.dialects.known import Known, KnownReply, Made
 from voicemem.dialects.reading import digest
 from voicemem.dialects.translating import (
     MAX_QUEUE,
+    begin_voice,
     complete,
     end_with,
+    note_voice,
     plain,
     pressed,
+    said_by,
     space_between,
     spoken_ms,
     stopped_at,
@@ -51,7 +56,7 @@ from voicemem.dialects.translating import (
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, Resume, Tts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 
-SPEAKING, PLAYED = "agentSpeaking", "tokensPlayed"
+SPEAKING, CALLER, PLAYED = "agentSpeaking", "clientSpeaking", "tokensPlayed"
 ENDED_BY_APP = "end"
 """The reason of a session that the app has ended."""
 GREETING = "~greeting"
@@ -115,7 +120,7 @@ SENT_AGAIN = ("prompt", "interrupt", "dtmf", "info")
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:
     """The events of one frame. What a connection sends again counts once."""
-    if frame["type"] not in SENT_AGAIN or frame.get("name") == SPEAKING:
+    if frame["type"] not in SENT_AGAIN or frame.get("name") in (SPEAKING, CALLER):
         yield from translate_new(frame, ts, known)
         return
     again: dict[str, Any] | None = known.notes.get("again")
@@ -176,7 +181,9 @@ def hear_user(frame: JsonObject, ts: int, known: Known) -> Made:
     final: bool = frame.get("last", True)
     if final:
         yield from end_reply(known)
-    yield Asr(text=frame["voicePrompt"], final=final)
+    yield Asr(text=frame["voicePrompt"], final=final, ts=said_by(known) if final else None)
+    if final:
+        known.note("silent", None)
 
 
 def press_key(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -312,6 +319,9 @@ NOTHING_PLAYED = (1, 0, 0)
 
 
 def inform(frame: JsonObject, ts: int, known: Known) -> Made:
+    if frame["name"] == CALLER:
+        note_voice(frame.get("value") == "on", ts, known)
+        return ()
     if frame["name"] == SPEAKING:
         return note_speaking(frame, ts, known)
     return hear_clause(frame.get("value") or "", ts, known)
@@ -322,9 +332,14 @@ def note_speaking(frame: JsonObject, ts: int, known: Known) -> Made:
 
     Silence is no evidence that all was heard: the user may have caused it.
     """
-    on = frame.get("value") == "on" and known.has_clock
+    on, count = frame.get("value") == "on" and known.has_clock, known.notes.get("replies", 0)
+    spoken: int = known.notes.get("spoken", 0)
     known.note("speaking", {"item": newest(known), "since": ts} if on else None)
-    return ()
+    if not on:
+        known.note("spoken", count)
+    elif spoken < count:
+        yield from begin_voice(f"~r{spoken + 1}", ts)
+        known.note("spoken", count)
 
 
 def hear_clause(clause: str, ts: int, known: Known) -> Made:
@@ -464,7 +479,7 @@ KINDS: dict[str, Kind] = {
         "vendor",
         typed("name value?"),
         inform,
-        prepare=lambda raw: raw if raw.get("name") in (SPEAKING, PLAYED) else None,
+        prepare=lambda raw: raw if raw.get("name") in (SPEAKING, CALLER, PLAYED) else None,
     ),
     "text": Kind("app", typed("token", last=optional(bool), preemptible=optional(bool)), grow_reply),
     "play": Kind("app", Typed, preempt),
@@ -476,7 +491,7 @@ translate_new = translation(KINDS)
 """Translates a frame that does not come again."""
 CONVERSATION_RELAY = Dialect(
     name="conversation-relay",
-    version=2,
+    version=3,
     reduce=reduce,
     translate=translate,
     closed=closed,

@@ -4,7 +4,7 @@
 
 | frame | events |
 |---|---|
-| `user_state_changed` to speaking | the place of what the user says |
+| `user_state_changed` to speaking, listening | the place of what the user says; when they stopped |
 | `user_input_transcribed` | `asr` of an item `~pN`, one a final: what the user says until their item comes |
 | `conversation_item_added`, role user | withdraws those; `asr` final of the item, in their turn |
 | `conversation_item_added`, role assistant | `llm.done` in the turn of the utterance that began last before it |
@@ -47,6 +47,8 @@ from voicemem.dialects.translating import (
     begin_voice,
     end_with,
     latencies,
+    note_voice,
+    said_by,
     tool_call,
     tool_result,
     turn_of_answer,
@@ -61,7 +63,7 @@ SKEW_MS = 60_000
 """How far LiveKit's clock may be ahead."""
 TRANSCRIPTION = "lk.transcription"
 """The topic of LiveKit's text streams."""
-SPEAKING = "speaking"
+SPEAKING, LISTENING = "speaking", "listening"
 """The state of a user whose utterance begins."""
 JAVASCRIPT = {
     "newState": "new_state",
@@ -151,7 +153,7 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     if raw.get("topic") == TRANSCRIPTION:
         return Frame(reduced_text(raw))
     name, _, content = keep(renamed(raw), KINDS)
-    if content is None or content.get("new_state", SPEAKING) != SPEAKING:
+    if content is None or content.get("new_state", SPEAKING) not in (SPEAKING, LISTENING):
         return None
     if name == REPORT:
         ended = ms(content.get("timestamp"))
@@ -296,6 +298,9 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
 
 def open_utterance(frame: JsonObject, ts: int, known: Known) -> Made:
     """Reserve the turn of what the user says: with a realtime model its text comes after the reply has."""
+    note_voice(frame["new_state"] == SPEAKING, time_of(frame, ts), known)
+    if frame["new_state"] == LISTENING:
+        return
     pending: list[int] | None = known.notes.get("pending")
     if pending is not None:
         if not known.is_answered(pending[0]):
@@ -377,7 +382,10 @@ def finish_utterance(item: JsonObject, text: str, at: int, known: Known) -> Made
         if known.notes.get("spoke", at) <= at + near_ms:
             known.note("spoke", None)
     yield from replace_pieces(item["id"], turn, pending, known)
-    yield Asr(item=item["id"], text=text, final=True, turn_id=turn, ts=at, user=known.notes.get("speaker"))
+    stopped = ms(item.get("metrics", {}).get("stopped_speaking_at"))
+    said = said_by(known, at) if stopped is None else min(at, stopped)
+    yield Asr(item=item["id"], text=text, final=True, turn_id=turn, ts=said, user=known.notes.get("speaker"))
+    known.note("silent", None)
     known.note("speaker", None)
     known.note("alone", None)
     yield from latencies(item.get("metrics", {}), LATENCIES, turn, at, 1_000)

@@ -152,6 +152,18 @@ def end_speech(item: str, ts: int, known: Known) -> Made:
         yield Asr(item=item, text=segment.text, start_ms=0, end_ms=ts - segment.begun, ts=ts)
 
 
+def note_voice(speaks: bool, ts: int, known: Known) -> None:
+    """Note when the caller stopped speaking, by a stack that says so whatever they say; forget it when they begin."""
+    if known.has_clock:
+        known.note("silent", None if speaks else ts)
+
+
+def said_by(known: Known, at: int | None = None) -> int | None:
+    """Return when the caller had said what came whole at a time: when they stopped, if that is known."""
+    silent: int | None = known.notes.get("silent")
+    return at if silent is None or (at is not None and at < silent) else silent
+
+
 def said_until(said: Asr, end: int | None) -> Iterator[Asr]:
     """What was said from the time of `said` until another, both stated: the words, and the same when they end.
 

@@ -11,6 +11,7 @@ Each transcript has an ordinal, which names its item `~oORDINAL`.
 | `playback_clear_buffer`, or `state` from speaking to listening, before a final | `interrupt`: so far it was heard |
 | `playback_clear_buffer` after the final | `interrupt` by the time since the agent began to speak |
 | `state` from speaking to another | `tts` `done` of replies that are final |
+| `state` thinking, speaking | when the user stopped, for their next words; when the next reply is heard first |
 | `client_tool_invocation`, `data_connection_tool_invocation`, and their results (app) | `tool.call`, `tool.result` |
 | webhooks `call.ended`, `call.billed` | `session.end` |
 | audio, `ping`, `pong`, `debug`, `set_output_medium`, `forced_agent_message`, `hang_up`, other webhooks | nothing |
@@ -22,12 +23,15 @@ webhook reports it, is a frame of the same stream (`frames` makes it).
 
 Notes: `calls` (numbers by id), `agent` and `reply` (the ordinal and the item of the newest reply), `user` (the ordinal
 of the newest utterance), `between` (a tool or a typed text came since that reply), `state`, `since` (when the agent
-began to speak), `stopped` (the reply that was cut), `again` (the agent has spoken since), `typed` (a text of the app
-that Ultravox may repeat), `texts` (the ordinals of typed texts).
+began to speak), `voice` (the same, until the reply is known), `silent` (when the user stopped), `stopped` (the reply
+that was cut), `again` (the agent has spoken since), `typed` (a text of the app that Ultravox may repeat), `texts` (the
+ordinals of typed texts).
 """
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
+
+from msgspec.structs import replace
 
 from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, Hook, MalformedFrame, RawFrame, Side, Text
@@ -46,7 +50,17 @@ from voicemem.dialects.kinds import (
 )
 from voicemem.dialects.known import Known, KnownReply, Made
 from voicemem.dialects.reading import bytes_of, is_signed, speaker, unix_ms, values
-from voicemem.dialects.translating import end_with, spoken_ms, stopped_at, tool_call, tool_result, turn_of_speech
+from voicemem.dialects.translating import (
+    begin_voice,
+    end_with,
+    note_voice,
+    said_by,
+    spoken_ms,
+    stopped_at,
+    tool_call,
+    tool_result,
+    turn_of_speech,
+)
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, Resume, Tts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 
@@ -65,7 +79,20 @@ MAX_TEXTS = 32
 """Typed texts whose ordinals are remembered."""
 MAX_PLAYING = 8
 """Replies that the agent may speak one after the other."""
-OF_ONE_CALL = ("agent", "reply", "user", "between", "state", "since", "stopped", "again", "typed", "texts")
+OF_ONE_CALL = (
+    "agent",
+    "reply",
+    "user",
+    "between",
+    "state",
+    "since",
+    "voice",
+    "silent",
+    "stopped",
+    "again",
+    "typed",
+    "texts",
+)
 """Notes that are about one call."""
 Transcript = typed(
     "role", ordinal=int, final=(bool, False), medium=optional(str), text=optional(str), delta=optional(str)
@@ -161,9 +188,17 @@ def newest_reply(known: Known) -> KnownReply | None:
 
 
 def transcribe(frame: JsonObject, ts: int, known: Known) -> Made:
-    if frame["role"] == "agent":
-        return speak(frame, known)
-    return repeat_text(frame, known) if is_typed(frame) else hear(frame, known)
+    if frame["role"] != "agent":
+        yield from repeat_text(frame, known) if is_typed(frame) else hear(frame, known)
+        return
+    item, voice = known.notes.get("reply"), known.notes.get("voice")
+    made = [*speak(frame, known)]
+    if voice is None or known.notes.get("reply") == item:
+        yield from made
+        return
+    known.note("voice", None)  # it is heard since the agent began to speak, whenever its words come
+    yield from (replace(one, ts=voice) if isinstance(one, LlmDelta | LlmDone) and one.text else one for one in made)
+    yield from begin_voice(known.notes["reply"], voice)
 
 
 def hear(frame: JsonObject, known: Known) -> Made:
@@ -179,7 +214,9 @@ def hear(frame: JsonObject, known: Known) -> Made:
         turn = reply.turn
     known.note("user", max(ordinal, known.notes.get("user", 0)))
     known.note("typed", None)
-    yield Asr(item=item, text=text, final=final, turn_id=turn)
+    yield Asr(item=item, text=text, final=final, turn_id=turn, ts=said_by(known) if final else None)
+    if final:
+        known.note("silent", None)
 
 
 def type_text(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -262,8 +299,11 @@ def change_state(frame: JsonObject, ts: int, known: Known) -> Made:
     """The agent begins to speak, or stops: when it stops before the end of its words, it was interrupted."""
     before, now = known.notes.get("state"), frame["state"]
     known.note("state", now)
+    if now in ("listening", "thinking") and before != now:
+        note_voice(now == "listening", ts, known)
     if now == "speaking" and before != now:
         known.note("since", ts if known.has_clock else None)
+        known.note("voice", known.notes.get("since"))
         known.note("again", True if "stopped" in known.notes else None)
     if before != "speaking" or now == before:
         return

@@ -19,7 +19,11 @@ from voicemem.app import App
 
 CALLS = [one for one in RECORDINGS if one.dialect == "vapi"]
 """Of these, those that end with a report."""
-ENDED = [one for one in CALLS if one.name not in ("webhook_alone", "transcripts_alone", "shapes_of_the_documentation")]
+ENDED = [
+    one
+    for one in CALLS
+    if one.name not in ("webhook_alone", "transcripts_alone", "speech_updates", "shapes_of_the_documentation")
+]
 SECRET = "vapi_secret"
 
 

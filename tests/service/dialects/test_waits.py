@@ -30,6 +30,17 @@ WAITS: dict[str, dict[int, tuple[float, str]]] = {
     # From `endTime` to `time`.
     "vapi/barge_in_and_hang_up": {1: (900, "estimate"), 2: (800, "estimate")},
     "vapi/webhook_alone": {1: (900, "estimate"), 2: (800, "estimate")},
+    # From `speech-update` of the user, or the final where that is earlier, to that of the assistant.
+    "vapi/speech_updates": {1: (1200, "estimate"), 2: (800, "estimate"), 3: (1200, "estimate")},
+    # From `clientSpeaking` off, or the prompt where there is none, to `agentSpeaking` on.
+    "conversation-relay/hang_up_while_the_agent_speaks": {1: (800, "estimate"), 2: (1000, "estimate")},
+    "conversation-relay/clauses_that_were_played": {1: (600, "estimate"), 2: (700, "estimate")},
+    # From `state` thinking to `state` speaking.
+    "ultravox/barge_in_and_hang_up": {1: (600, "estimate"), 2: (600, "estimate")},
+    # From `voiceActivity` or `activityEnd` to the first audio, and its words.
+    "gemini-live/voice_activity": {1: (700, "estimate"), 2: (700, "estimate"), 3: (500, "estimate")},
+    # From `user_state_changed` to the reply, whose item has no times.
+    "livekit-agents/realtime_model_with_late_words": {1: (350, "estimate"), 2: (200, "estimate"), 3: (750, "estimate")},
     # From the end of the caller's last word to the agent's first.
     "retell/webhook_alone": {1: (550, "estimate"), 2: (950, "estimate")},
     # What the vendors themselves report: `e2e_latency`, `total_latency`, the sum of the webhook's, `e2e_latency_ms`.

@@ -187,8 +187,8 @@ def test_a_noise_is_no_utterance() -> None:
     call = [speaks(1.0), heard(2.0, "Hi."), item(3.0, "user", "Hi."), item(4.0, "assistant", "Hello.")]
     call += [speaks(5.0), item(6.0, "assistant", "Are you there?"), speaks(7.0), item(8.0, "user", "Yes.")]
     assert [text for _, _, text in memory(*call)] == ["Hi.", "Hello.", "Are you there?", "Yes."]
-    quiet = speaks(1.0) | {"old_state": "speaking", "new_state": "listening"}
-    assert reduce(quiet) is None
+    away = speaks(1.0) | {"old_state": "listening", "new_state": "away"}
+    assert reduce(away) is None
 
 
 def speaks(at: float) -> JsonObject:

@@ -99,7 +99,7 @@ def test_unknown_types_and_the_other_side() -> None:
         reduce({"message": {"type": "brand-new"}})
     with pytest.raises(MalformedFrame):
         reduce(transcript(1, "user", "Hi."), "app")
-    assert reduce(message("speech-update", 1, status="started", role="user")) is None
+    assert reduce(message("transfer-update", 1)) is None
 
 
 def test_late_and_older_histories_change_nothing() -> None:

@@ -37,6 +37,8 @@ VENDOR = {
     "voiceActivityDetectionSignal",
 }
 APP = {"setup", "clientContent", "realtimeInput", "toolResponse", "contextUpdate"}
+STARTS, ENDS = ("_START", "_SOS", "yStart"), ("_END", "_EOS", "yEnd")
+"""Ends of the names of signals that the user begins to speak, and stops."""
 MAX_GIVEN = 64
 """Turns of a history that are kept, the newest."""
 Offsets = record("startOffset? endOffset?")
@@ -63,13 +65,16 @@ Message = record(
     toolCallCancellation=optional(record(ids=optional(many(str)))),
     setupComplete=optional(record("sessionId?")),
     clientContent=optional(record(turns=optional(many(Content)))),
-    realtimeInput=optional(record("text?")),
+    realtimeInput=optional(record("text?", activityStart=ANYTHING, activityEnd=ANYTHING)),
+    voiceActivity=optional(record("voiceActivityType?")),
+    voiceActivityDetectionSignal=optional(record("vadSignalType?")),
     toolResponse=optional(record(functionResponses=optional(many(record("name? id?", response=ANYTHING))))),
 )
 """One message; of audio that was counted, `audio_bytes` and `rate` stand next to it."""
 IN_MESSAGES = {
     *("mimeType", "inlineData", "functionCalls", "functionResponses", "sessionId"),
     *("startOffset", "endOffset", "speakerLabel", "languageCode"),
+    *("voiceActivityType", "vadSignalType", "activityStart", "activityEnd"),
 }
 NAMES = VENDOR | APP | IN_MESSAGES | {*ServerContent.__struct_fields__}
 CAMEL = {re.sub("[A-Z]", lambda letter: "_" + letter[0].lower(), name): name for name in NAMES}
@@ -106,7 +111,7 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
         if message.get(name, {}).get(field):
             content[name] = message[name]
     typed = typed_text(message)
-    content |= typed
+    content |= activity(message) | typed
     setup = message.get("setupComplete")
     session_id = (setup or {}).get("sessionId") or None
     if setup is not None:
@@ -162,6 +167,23 @@ def counted_audio(message: JsonObject, raw: JsonObject) -> JsonObject:
     return {AUDIO_BYTES: count, RATE: rate} if count else {}
 
 
+def activity(message: JsonObject) -> JsonObject:
+    """Return signals that the user begins to speak or stops: the model's, or the app's where it detects that itself."""
+    said = {name: message[name] for name in ("voiceActivity", "voiceActivityDetectionSignal") if message.get(name)}
+    given = message.get("realtimeInput", {})
+    own = {name: {} for name in ("activityStart", "activityEnd") if given.get(name) is not None}
+    return said | {"realtimeInput": own} if own else said
+
+
+def speaks(frame: JsonObject) -> bool | None:
+    """Return whether a message says that the user speaks from now on, or is silent; None if neither."""
+    signals = (*frame.get("voiceActivity", {}).values(), *frame.get("voiceActivityDetectionSignal", {}).values())
+    signals += (*frame.get("realtimeInput", {}),)
+    if any(one.endswith(STARTS) for one in signals):
+        return True
+    return False if any(one.endswith(ENDS) for one in signals) else None
+
+
 def typed_text(message: JsonObject) -> JsonObject:
     """Return the user's words as the app sends them; of turns that it adds as the model's only that there are any."""
     text = message.get("realtimeInput", {}).get("text")
@@ -196,7 +218,7 @@ def texts(frame: JsonObject) -> Iterator[Text]:
         yield from values(call, "args")
     for result in frame.get("toolResponse", {}).get("functionResponses") or ():
         yield from values(result, "response")
-    if "realtimeInput" in frame:
+    if frame.get("realtimeInput", {}).get("text"):
         yield Text(frame["realtimeInput"], "text", "whole", "user")
     for turn in frame.get("clientContent", {}).get("turns", ()):
         for part in turn.get("parts", ()):

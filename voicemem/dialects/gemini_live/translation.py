@@ -16,6 +16,7 @@ What the model says after a call of a tool is another reply, `~aN.1` and so on.
 | `toolCall.functionCalls[]`, app `toolResponse.functionResponses[]` | `tool.call`, `tool.result` |
 | `toolCallCancellation.ids[]` | `tool.result`, which says so |
 | app `clientContent.turns[]`, `realtimeInput.text` | a `message` of the user, unless it is history, or a prompt (`.`) |
+| `voiceActivity`, `voiceActivityDetectionSignal`, app `realtimeInput.activityEnd` | when the user had spoken |
 | `setupComplete` | the session's id; what the user says then begins another exchange |
 | `goAway`, `sessionResumptionUpdate`, `usageMetadata`, `setup`, audio and video sent, all else | nothing |
 
@@ -41,7 +42,7 @@ from functools import partial
 from itertools import islice
 
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect
-from voicemem.dialects.gemini_live.frames import ONLY_AUDIO, RATE, offset_ms, reduce, texts
+from voicemem.dialects.gemini_live.frames import ONLY_AUDIO, RATE, offset_ms, reduce, speaks, texts
 from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent
 from voicemem.dialects.translating import (
     Playing,
@@ -51,7 +52,9 @@ from voicemem.dialects.translating import (
     give,
     grown,
     interrupt_by_clock,
+    note_voice,
     playing_at,
+    said_by,
     settle_given,
     space_between,
     timed_words,
@@ -93,7 +96,10 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
         return tool_results(frame, known)
     if frame.keys() == {"toolCallCancellation"}:
         return cancel_tools(frame["toolCallCancellation"]["ids"], known)
-    if "realtimeInput" in frame:
+    voice = speaks(frame)
+    if voice is not None:
+        note_voice(voice, ts, known)
+    if frame.get("realtimeInput", {}).get("text"):
         return type_texts([{"parts": [frame["realtimeInput"]]}], ts, known)
     if "clientContent" in frame:
         return type_texts(frame["clientContent"]["turns"], ts, known)
@@ -354,7 +360,8 @@ def hear(heard: JsonObject, interim: str, final: bool, ts: int, known: Known) ->
         known.note("answered", None)
     said = text + ("" if final else interim)
     words, user, language = heard_words(heard), heard.get("speakerLabel"), heard.get("languageCode")
-    yield Asr(item=item, text=said, final=final, turn_id=turn, words=words, user=user, language=language)
+    at = said_by(known) if final else None
+    yield Asr(item=item, text=said, final=final, turn_id=turn, words=words, user=user, language=language, ts=at)
 
 
 def heard_words(heard: JsonObject) -> tuple[Word, ...] | None:
@@ -399,7 +406,7 @@ def settle_words(known: Known) -> Made:
     segment = known.segment(item)
     if segment is not None and segment.text and not segment.final:
         text = segment.text[: known.notes.get("said", 0)]
-        yield Asr(item=item, text=text or segment.text, final=True)
+        yield Asr(item=item, text=text or segment.text, final=True, ts=said_by(known))
 
 
 def begin(is_heard: bool, known: Known) -> Made:

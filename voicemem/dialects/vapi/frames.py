@@ -140,6 +140,11 @@ def webhook_of(saved: JsonObject) -> JsonObject | None:
     return {"message": saved | {"type": REPORT, "timestamp": ended, "call": call}}
 
 
+def voice(frame: JsonObject) -> JsonObject | None:
+    """A message that someone begins to speak or stops; None for one that does not say which."""
+    return frame if frame.get("status") in ("started", "stopped") and isinstance(frame.get("role"), str) else None
+
+
 def speech(frame: JsonObject) -> JsonObject:
     """Return how much was spoken: `wordsSpoken` of all, or the characters of these `words`, spaces among them."""
     timing = frame.get("timing")

@@ -48,7 +48,9 @@ from voicemem.dialects.translating import (
     begins,
     completed,
     latencies,
+    note_voice,
     plain,
+    said_by,
     said_until,
     tool_call,
     tool_result,
@@ -163,7 +165,8 @@ def grow_utterance(frame: JsonObject, text: str, turn: int, known: Known) -> Mad
     if frame.get("transcriptType", "final") == "final":
         finals = speaking.in_order(finals, text, at, " ")
         known.note("live", {"turn": turn, "finals": finals, "ts": finals[-1][0] or None})
-        yield Asr(item=f"~u{turn}", text=speaking.joined(finals, " "), final=True, turn_id=turn, ts=at)
+        yield Asr(item=f"~u{turn}", text=speaking.joined(finals, " "), final=True, turn_id=turn, ts=said_by(known, at))
+        known.note("silent", None)
     elif not before or not (is_past or before.endswith(text)):
         yield Asr(item=f"~u{turn}", text=f"{before} {text}".strip(), turn_id=turn, ts=at)
 
@@ -177,6 +180,16 @@ def is_in_history(kind: str, frame: JsonObject, known: Known) -> bool:
     text = segment.text if segment is not None else reply.text if reply is not None else ""
     transcript = plain(frame["transcript"])
     return transcript in plain(text[-len(frame["transcript"]) - MAX_LOOKED :])
+
+
+def note_speech(frame: JsonObject, ts: int, known: Known) -> Made:
+    """Note when the caller stops, and when the agent begins to speak."""
+    begins = frame["status"] == "started"
+    if frames.role_of(frame["role"]) == "user":
+        note_voice(begins, frame.get("timestamp", ts), known)
+    elif begins and known.has_clock:
+        known.note("began", frame.get("timestamp", ts))
+    return ()
 
 
 def hear_agent(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -453,7 +466,15 @@ def say(waiting: list[speaking.Voice], turn: int, voices: list[speaking.Voice], 
     before = known.reply(item)
     said = " ".join([*([] if before is None else [before.text]), *map(speaking.full_text, waiting[:-1])])
     text = f"{said} {speaking.full_text(last)}".strip()
-    events: list[MadeEvent] = [LlmDone(item=item, text=text, turn_id=turn, ts=waiting[0].get("first", last.get("cut")))]
+    first, began = waiting[0].get("first", last.get("cut")), known.notes.get("began")
+    known.note("began", None)
+    if began is not None and not ((known.notes.get("live") or {}).get("ts") or began) <= began <= last.get(
+        "last", began
+    ):
+        began = None
+    times = [ts for ts in (first, began) if ts is not None]
+    events: list[MadeEvent] = [LlmDone(item=item, text=text, turn_id=turn, ts=min(times, default=None))]
+    events += begin_voice(item, began) if before is None else ()
     if "cut" in last:
         heard = f"{said} {speaking.heard_text(last) or ''}".strip()
         events.append(Interrupt(item=item, heard_text=heard, estimated=bool(heard), more=True, ts=last["cut"]))
@@ -567,6 +588,7 @@ KINDS: dict[str, Kind] = {
         prepare=lambda raw: raw | {"role": frames.role_of(raw.get("role"))},
     ),
     "user-interrupted": Kind("vendor", sent("turnId?"), interrupt),
+    "speech-update": Kind("vendor", sent("role status"), note_speech, prepare=frames.voice),
     "assistant.speechStarted": Kind("vendor", Speech, hear_agent, prepare=frames.speech),
     "model-output": Kind("vendor", sent("output turnId?"), hear_agent, prepare=frames.output),
     "tool-calls": Kind("vendor", sent(toolCallList=many(ToolCall)), use_tools, prepare=frames.calls),
@@ -580,14 +602,14 @@ KINDS: dict[str, Kind] = {
         assistant-request assistant.started call.artifact.upload call.delete.failed call.deleted
         call.endpointing.request campaign.predial chat.created chat.deleted function-call function-call-result
         handoff-destination-request hang knowledge-base-request language-change-detected language-changed metadata
-        phone-call-control session.created session.deleted session.updated speech-update
+        phone-call-control session.created session.deleted session.updated
         transfer-destination-request transfer-update voice-input voice-request workflow.node.started
         """,
     ),
 }
 VAPI = Dialect(
     name="vapi",
-    version=6,
+    version=7,
     reduce=reduce,
     translate=translation(KINDS),
     closed=closed,

@@ -18,7 +18,7 @@ const KINDS = new Map([
   ...kindsOf("app", { text: "token last preemptible", play: "", end: "" }, "sendDigits language config hints", "type"),
 ]);
 
-const REPORTS = new Set(["agentSpeaking", "tokensPlayed"]);
+const REPORTS = new Set(["agentSpeaking", "clientSpeaking", "tokensPlayed"]);
 
 /** @type {import("./dialect.js").Dialect} */
 export const CONVERSATION_RELAY = {

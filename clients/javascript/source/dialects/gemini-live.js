@@ -25,7 +25,8 @@ const SAID = fields(`serverContent{inputTranscription${HEARD} interimInputTransc
     modelTurn{parts[text thought inlineData{mimeType data}]} generationComplete interrupted turnComplete}
   toolCall{functionCalls[name id args*]} setupComplete{sessionId} clientContent{turns[role parts[text]]}
   toolCallCancellation{ids[]}
-  realtimeInput{text} toolResponse{functionResponses[name id response*]} audio_bytes rate`);
+  voiceActivity{voiceActivityType} voiceActivityDetectionSignal{vadSignalType}
+  realtimeInput{text activityStart* activityEnd*} toolResponse{functionResponses[name id response*]} audio_bytes rate`);
 const TRANSCRIPTIONS = ["inputTranscription", "interimInputTranscription", "outputTranscription"];
 const FLAGS = ["generationComplete", "interrupted", "turnComplete"];
 /** What a tool is called with and answers, whose names are the app's. */
@@ -52,6 +53,7 @@ export const GEMINI_LIVE = {
       ...(message.toolCall?.functionCalls?.length ? { toolCall: message.toolCall } : {}),
       ...(message.toolCallCancellation?.ids?.length ? { toolCallCancellation: message.toolCallCancellation } : {}),
       ...(message.toolResponse?.functionResponses?.length ? { toolResponse: message.toolResponse } : {}),
+      ...activity(message),
       ...typed,
       ...("setupComplete" in message ? { setupComplete: message.setupComplete } : {}),
     };
@@ -110,6 +112,22 @@ function senderOf(given) {
     throw new MalformedFrame("A message of this dialect says something.");
   }
   return isVendor ? "vendor" : "app";
+}
+
+/**
+ * Signals that the user begins to speak or stops.
+ *
+ * @param {JsonObject} message
+ * @returns {JsonObject}
+ */
+function activity(message) {
+  const named = ["voiceActivity", "voiceActivityDetectionSignal"].filter((name) => Object.keys(message[name] ?? {}).length);
+  const given = message.realtimeInput ?? {};
+  const own = ["activityStart", "activityEnd"].filter((name) => name in given).map((name) => [name, {}]);
+  return {
+    ...Object.fromEntries(named.map((name) => [name, message[name]])),
+    ...(own.length ? { realtimeInput: Object.fromEntries(own) } : {}),
+  };
 }
 
 /**

@@ -27,9 +27,11 @@ export function frameOf(event) {
   return fields ? { type: event.type, ...fields, created_at: event.createdAt } : null;
 }
 
+const SPEECH = ["speaking", "listening"];
+
 /** @type {{[type: string]: (event: JsonObject) => JsonObject | null}} */
 const FIELDS = {
-  user_state_changed: ({ newState }) => (newState === "speaking" ? { new_state: newState } : null),
+  user_state_changed: ({ newState }) => (SPEECH.includes(newState) ? { new_state: newState } : null),
   user_input_transcribed: ({ transcript, isFinal }) => ({ transcript, is_final: isFinal }),
   conversation_item_added({ item }) {
     const isSaid = item.type === "message" && (item.role === "user" || item.role === "assistant");
