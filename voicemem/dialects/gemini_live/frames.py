@@ -171,7 +171,7 @@ def activity(message: JsonObject) -> JsonObject:
     """Return signals that the user begins to speak or stops: the model's, or the app's where it detects that itself."""
     said = {name: message[name] for name in ("voiceActivity", "voiceActivityDetectionSignal") if message.get(name)}
     given = message.get("realtimeInput", {})
-    own = {name: {} for name in ("activityStart", "activityEnd") if given.get(name) is not None}
+    own: JsonObject = {name: {} for name in ("activityStart", "activityEnd") if given.get(name) is not None}
     return said | {"realtimeInput": own} if own else said
 
 

@@ -23,6 +23,8 @@ from voicemem.memory.extraction.said import (
     is_greeting,
     is_question,
     negates,
+    only_refuses,
+    refuses,
     says_day,
     says_number,
     stems_of,
@@ -37,6 +39,10 @@ from voicemem.transcript.messages import Role
 
 CONTRADICTED = object()
 """Stands for a field that an answer has twice, with different values."""
+ASKED = re.compile(r"[^.!。！]*?[?？]\s*(.+)", re.DOTALL)
+"""The rest of a question, and what its speaker says after it."""
+SHORT = 3
+"""Words of a text, such as a name, that one line must say: of a longer one several may."""
 CHOICES = ("enum", "const")
 """Keywords that list values: which of them fits is the LLM's to judge."""
 
@@ -180,9 +186,10 @@ def check_value(prompt: Prompt, field: Field, draft: DraftedValue, rules: Rules 
 
 
 def is_denied(text: str, words: str) -> bool:
-    """Return whether words are quoted without the negation before them: "take it" of "I won't take it"."""
+    """Return whether words are quoted without what denies them: "take it" of "I won't take it", of "Take it? No."."""
     stems = stems_of(words)
-    return negates(text, stems) and not negates(words, stems)
+    asked = ASKED.match(text.partition(words)[2])
+    return (asked is not None and refuses(asked[1])) or (negates(text, stems) and not negates(words, stems))
 
 
 def denies(leaf: Any) -> bool:
@@ -246,7 +253,7 @@ def refuse_value(
         if isinstance(leaf, bool) or leaf in choices:
             refusal = refuse_choice(leaf, field, own, words)
         else:
-            refusal = None if leaf is None or is_said(leaf, cited) else "unsupported"
+            refusal = None if leaf is None else refuse_free(leaf, own, cited)
         if refusal is not None:
             return refusal
     return None
@@ -255,6 +262,8 @@ def refuse_value(
 def refuse_choice(leaf: Any, field: Field, own: Sequence[Line], words: str) -> Refusal | None:
     """Why lines do not show a value that the LLM chose: they deny it, or say another one, or only ask."""
     text = readable(leaf)
+    if leaf is True and all(only_refuses(line.text) for line in own):
+        return "contradicted"
     stems = set() if isinstance(leaf, bool) else stems_of(text)
     naming = [line.text for line in own if stems & stems_of(line.text)]
     if naming:
@@ -264,6 +273,15 @@ def refuse_choice(leaf: Any, field: Field, own: Sequence[Line], words: str) -> R
         return "contradicted"
     only_asks = field.said_by != "agent" and all(is_question(line.text) or is_greeting(line.text) for line in own)
     return "question" if only_asks else None
+
+
+def refuse_free(leaf: Any, own: Sequence[Line], cited: Sequence[Line]) -> Refusal | None:
+    """Why lines do not show a text or a number: nobody says it, or another does, and who should say it says no."""
+    if is_said(leaf, own):
+        return None
+    if not is_said(leaf, cited):
+        return "unsupported"
+    return "contradicted" if any(refuses(line.text) for line in own) else None
 
 
 def readable(value: Any) -> str:
@@ -281,6 +299,8 @@ def is_said(leaf: Any, cited: Sequence[Line]) -> bool:
         day = time_ms(leaf) // DAY_MS
         return any(says_day(line.text, line.said_ms // DAY_MS, day) for line in cited)
     stems = stems_of(leaf)
+    if len(stems) <= SHORT and len(cited) > 1:
+        return any(is_said(leaf, [line]) for line in cited)
     return 2 * len(stems & (stems_of(said) | set(re.findall(r"\d+", said)))) > len(stems) and all(
         says_number(said, number) for number in re.findall(r"\d+", leaf)
     )

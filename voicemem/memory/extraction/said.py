@@ -5,6 +5,7 @@ Speech recognition often leaves out the marks, so words count too: those of Engl
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 from voicemem.protocol.memories import civil_date
 from voicemem.redaction.number_words import find_number
@@ -82,21 +83,63 @@ NEGATIONS = frozenset(
     """
     no not never none without nor neither cannot nothing nobody dont doesnt didnt wont wouldnt cant isnt wasnt
     nicht kein keine keinen keiner keines keinem nie niemals ohne nichts
-    ne pas jamais sans rien no nunca sin nada
+    ne pas jamais sans rien aucun aucune no nunca jamás sin nada ni tampoco ningún ningun ninguno ninguna
     """.split()  # noqa: SIM905
 )
+REFUSES = frozenset(
+    "refuse refuses refused refusing decline declines declined declining reject rejects rejected rejecting".split()  # noqa: SIM905
+)
+DENY_BEFORE = frozenset("nicht kein keine keinen keiner keines keinem nie niemals".split())  # noqa: SIM905
+"""German negations, which stand behind what they deny too: "Buchen Sie das nicht"."""
+BELIEVE = frozenset("think believe guess suppose want glaube denke meine möchte will creo pienso quiero crois".split())  # noqa: SIM905
+"""Verbs that deny all that comes after them in their clause, where they are denied."""
 NEGATES = re.compile(r"(?:n['’]t|^(?:don|doesn|didn|won|wouldn|can|couldn|isn|wasn|aren|haven|hasn))$")
-NEGATES_CHINESE = re.compile("[不没沒别無无未]")
+ELIDED = re.compile("n['’]")
+NEGATES_PAIRED = re.compile("[不没沒别無无未]|ません|ない|なかった|なし|ずに|(?:^|\\s)안\\s|못|않|없|아니|싫")
+"""Negations of Chinese, Japanese and Korean, wherever they stand in a clause."""
+AFFIRMS_PAIRED = re.compile(
+    """
+    特别|特別|分别|个别|别的|别人|不错|不过|不但|不仅|不管|无论|没问题|没关系|不客气|差不多|不好意思|(.)[不没]\\1
+    |(?:なければ|なくては|なきゃ)(?:なりません|ならない|いけない|いけません)|かもしれ(?:ない|ません)|間違いな|少ない|ませんか
+    """,
+    re.VERBOSE,
+)
+"""What looks like one, and is none."""
+REFUSAL = re.compile(
+    r"\W*(?:(?:no|nope|nah|nein|nee|non|不|いや)\b(?!['’-])|不[是要用行]|没有|いいえ|아니)", re.IGNORECASE
+)
+NO_REFUSAL = re.compile(r"\W*no (?:problem|worries|doubt|hay problema|te preocupes)\b", re.IGNORECASE)
 NEAR = 4
 """How many words before the one that it denies a negation stands, at most."""
 NUMBER = re.compile(r"\d+(?:[.,:' ]\d+)*")
-ENGLISH = """
+UNITS = """
     zero one two three four five six seven eight nine
     ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen
+    null eins zwei drei vier funf sechs sieben acht neun
+    zehn elf zwolf dreizehn vierzehn funfzehn sechzehn siebzehn achtzehn neunzehn
+    cero uno dos tres cuatro cinco seis siete ocho nueve
+    diez once doce trece catorce quince dieciseis diecisiete dieciocho diecinueve
 """
-ENGLISH_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
-ENGLISH_NUMBERS = {word: value for value, word in enumerate(ENGLISH.split())}
-ENGLISH_NUMBERS |= {word: 10 * count for count, word in enumerate(ENGLISH_TENS.split(), 2)}
+TENS = """
+    twenty thirty forty fifty sixty seventy eighty ninety
+    zwanzig dreissig vierzig funfzig sechzig siebzig achtzig neunzig
+    veinte treinta cuarenta cincuenta sesenta setenta ochenta noventa
+"""
+SPOKEN_NUMBERS = {word: place % 20 for place, word in enumerate(UNITS.split())}
+SPOKEN_NUMBERS |= {word: 10 * (2 + place % 8) for place, word in enumerate(TENS.split())}
+SPOKEN_NUMBERS |= {
+    f"{unit}und{tens}": 10 * (2 + ten) + one
+    for ten, tens in enumerate(TENS.split()[8:16])
+    for one, unit in enumerate("ein zwei drei vier funf sechs sieben acht neun".split(), 1)  # noqa: SIM905
+}
+SPOKEN_NUMBERS |= {
+    f"veinti{unit}": 20 + one
+    for one, unit in enumerate("uno dos tres cuatro cinco seis siete ocho nueve".split(), 1)  # noqa: SIM905
+}
+"""English, German and Spanish numbers below a hundred, as `words_of` writes them."""
+AND = ("y", "and")
+HUNDREDS = frozenset("hundred hundreds thousand thousands grand k".split())  # noqa: SIM905
+MINUS = re.compile(r"[-−]\s*\d|\b(?:minus|negative|menos|moins)\b|负|マイナス", re.IGNORECASE)
 TODAY = {"today": 0, "tonight": 0, "heute": 0, "今天": 0, "tomorrow": 1, "morgen": 1, "明天": 1, "yesterday": -1}
 DAYS_APART = TODAY | {"gestern": -1, "昨天": -1, "ubermorgen": 2, "后天": 2}
 """Words for days, as `words_of` writes them, and how far those are from the day on which they are said."""
@@ -166,22 +209,42 @@ def without_doubled(word: str) -> str:
     return word[:-1] if len(word) > 3 and word[-1] == word[-2] and word[-1].isalpha() else word
 
 
+def refuses(text: str) -> bool:
+    """Return whether a text begins with a no."""
+    return REFUSAL.match(text) is not None and NO_REFUSAL.match(text) is None
+
+
+def only_refuses(text: str) -> bool:
+    """Return whether a text says nothing but no."""
+    words = [word for word in words_of(text) if word not in GREETING_WORDS]
+    return refuses(text) and len(words) <= 1
+
+
 def negates(text: str, stems: set[str]) -> bool:
-    """Return whether a text has words of these stems, and each of them with a negation shortly before it."""
+    """Return whether a text has words of these stems, and denies each of them."""
     found = False
     for clause in CLAUSES.split(text):
         words = re.findall(r"[^\W_]+(?:['’][^\W\d_]+)?", clause.casefold())
         for place, word in enumerate(words):
-            if not stems & stems_of(word):
-                continue
-            found = True
-            before = words[max(0, place - NEAR) : place]
-            if not (
-                any(one in NEGATIONS or NEGATES.search(one) is not None for one in before)
-                or (PAIRED.search(word) is not None and NEGATES_CHINESE.search(clause) is not None)
-            ):
-                return False
+            if stems & stems_of(word):
+                found = True
+                if not is_denied(clause, words, place):
+                    return False
     return found
+
+
+def is_denied(clause: str, words: list[str], place: int) -> bool:
+    """Return whether a clause denies one of its words: by a negation shortly before it, or as its language does."""
+    word, before = words[place], words[:place]
+    if PAIRED.search(word) is not None:
+        return NEGATES_PAIRED.search(AFFIRMS_PAIRED.sub("", clause)) is not None
+    if any(map(is_negation, before[-NEAR:])) or ELIDED.match(word) or not DENY_BEFORE.isdisjoint(words[place + 1 :]):
+        return True
+    return any(is_negation(one) and verb in BELIEVE for one, verb in pairwise(before))
+
+
+def is_negation(word: str) -> bool:
+    return word in NEGATIONS or word in REFUSES or NEGATES.search(word) is not None
 
 
 def says_number(text: str, number: str) -> bool:
@@ -189,37 +252,45 @@ def says_number(text: str, number: str) -> bool:
 
     Words of large numbers, and of most languages, are not reckoned: as many digits that were said in words will do.
     """
-    digits = re.sub(r"\D", "", number)
+    if number.startswith("-") and MINUS.search(text) is None:
+        return False
+    whole, point, decimals = number.lstrip("-").partition(".")
+    digits = whole + decimals.rstrip("0")
     for found in NUMBER.findall(text):
         parts = re.split(r"\D", found)
-        decimals = len(parts) > 1 and len(parts[-1]) <= 2
-        if digits in ("".join(parts), *parts) or (decimals and "".join(parts).rstrip("0") == digits.rstrip("0")):
+        if point and len(parts) > 1 and len(parts[-1]) <= len("00"):
+            if ("".join(parts[:-1]), parts[-1].rstrip("0")) == (whole, decimals.rstrip("0")):
+                return True
+        elif digits in ("".join(parts), *parts):
             return True
     value = int(digits[:18] or 0)
     if value <= 12 and any(word in NUMBERS and NUMBERS[word] == value for word in (*words_of(text), *text)):
         return True
     if value == 0:
         return not NEGATIONS.isdisjoint(words_of(text))
-    return any(one in (digits, digits.rstrip("0")) for one in spoken_numbers(text)) or says_other_number(text, digits)
+    hundreds = digits.rstrip("0") if not HUNDREDS.isdisjoint(words_of(text)) else digits
+    said = (one.rstrip("0") if point else one for one in spoken_numbers(text))
+    return any(one in (digits, hundreds) for one in said) or says_other_number(text, digits)
 
 
 def spoken_numbers(text: str) -> Iterator[str]:
-    """Yield the English numbers that were said in words, in digits: each, and those that follow each other as one."""
+    """Yield the numbers that were said in words, in digits: each, and those that follow each other as one."""
     run: list[str] = []
     for word in (*words_of(text), ""):
-        value = ENGLISH_NUMBERS.get(word)
+        value = SPOKEN_NUMBERS.get(word)
         if value is not None and value < 10 and run and len(run[-1]) == 2 and run[-1][1] == "0" and run[-1] > "1":
             run[-1] = f"{run[-1][0]}{value}"
         elif value is not None:
             run.append(str(value))
-        elif run:
+        elif run and word not in AND:
             yield from (*run, "".join(run))
             run = []
 
 
 def says_other_number(text: str, digits: str) -> bool:
     """Return whether a text has as many digits in words that are not reckoned here: of hundreds, of other languages."""
-    found = [one.digits for word in words_of(text) if word not in ENGLISH_NUMBERS and (one := find_number(word))]
+    others = (word for word in words_of(text) if word not in SPOKEN_NUMBERS and word not in NUMBERS)
+    found = [one.digits for word in others if (one := find_number(word))]
     return any(one < 0 for one in found) or sum(found) >= len(digits)
 
 

@@ -157,6 +157,29 @@ def test_a_choice_is_not_the_opposite_of_what_was_said(text: str, value: str, ke
         ("I don't have time, call me tomorrow.", "call me tomorrow", "booked", True),
         ("Not today. Take the room for tomorrow.", "Take the room", "booked", True),
         ("I cannot wait, take it now.", "take it now", True, True),
+        ("I don't think that at the moment I will take it.", "I will take it", True, False),
+        ("I refuse to take the offer.", "take the offer", True, False),
+        ("Take it? No way.", "Take it", True, False),
+        ("Take it? Sure, I will.", "Take it", True, True),
+        ("No.", "No", True, False),
+        ("No problem, I'll take it.", "I'll take it", True, True),
+        (
+            "Bitte buchen Sie mir den großen Tisch heute Abend doch nicht.",
+            "buchen Sie mir den großen Tisch",
+            "booked",
+            False,
+        ),
+        ("Bitte buchen Sie den Tisch, nicht wie letztes Mal.", "buchen Sie den Tisch", "booked", True),
+        ("Ya no quiero la mesa.", "quiero la mesa", True, False),
+        ("Yo tampoco quiero la mesa.", "quiero la mesa", True, False),
+        ("Je n'accepte plus cette offre.", "accepte", True, False),
+        ("我不要预订这个座位。", "要预订这个座位", True, False),
+        ("我特别想预订这个座位。", "想预订这个座位", True, True),
+        ("その席は要りません。", "その席は要り", True, False),
+        ("予約したくないです。", "予約した", True, False),
+        ("予約しなければなりません。", "予約し", True, True),
+        ("예약 안 할게요.", "예약", True, False),
+        ("예약할게요.", "예약할게요", True, True),
     ],
 )
 def test_words_are_not_quoted_without_their_negation(text: str, words: str, value: Any, kept: bool) -> None:
@@ -164,6 +187,49 @@ def test_words_are_not_quoted_without_their_negation(text: str, words: str, valu
     schema = {"properties": {"outcome": {"enum": ["booked", "not_booked", "declined", True, False]}}}
     answer = json.dumps({"analysis": {"outcome": field(value, (1, words))}})
     assert kept == bool(check_analysis(prompt(text, schema=schema), read_analysis(answer)).values)
+
+
+MORE: dict[str, Any] = {
+    "properties": {
+        "people": {"type": "integer"},
+        "price": {"type": "number"},
+        "name": {"type": "string"},
+        "result": {"enum": ["予約済み", "予約なし", "gebucht", "nicht_gebucht"]},
+    }
+}
+
+
+@every_row(
+    ("name", "value", "texts", "kept"),
+    [
+        ("people", 5, ("Ein Tisch für vier Personen.",), False),
+        ("people", 4, ("Ein Tisch für vier Personen.",), True),
+        ("price", 42, ("Vierundzwanzig Euro sind gut.",), False),
+        ("price", 24, ("Vierundzwanzig Euro sind gut.",), True),
+        ("price", 42, ("Veinticuatro euros está bien.",), False),
+        ("price", 34, ("Treinta y cuatro euros está bien.",), True),
+        ("price", 195, ("19.50 is fine.",), False),
+        ("price", 19.5, ("19.50 is fine.",), True),
+        ("price", 19.5, ("19,50 Euro sind gut.",), True),
+        ("price", 120, ("Twelve euros.",), False),
+        ("price", 1200, ("Twelve hundred euros.",), True),
+        ("price", -25, ("Twenty-five euros is fine.",), False),
+        ("price", -25, ("It says minus twenty-five.",), True),
+        ("people", 42, ("Four of us.", "Two tables."), False),
+        ("name", "Ann Weber", ("I am Ann.", "My neighbour is Mr Weber."), False),
+        ("name", "Ann Weber", ("I am Ann.", "Ann Weber."), True),
+        ("name", "Ann Weber", ("agent: Is that Ann Weber?", "No, Anna Werber."), False),
+        ("name", "Ann Weber", ("agent: Is that Ann Weber?", "That's me."), True),
+        ("result", "予約済み", ("まだ予約していません。",), False),
+        ("result", "予約なし", ("まだ予約していません。",), True),
+        ("result", "予約済み", ("はい、予約してください。",), True),
+        ("result", "gebucht", ("Nein, ich habe nichts gebucht.",), False),
+    ],
+)
+def test_a_value_is_one_that_was_said(name: str, value: Any, texts: tuple[str, ...], kept: bool) -> None:
+    """Not another number, words of two lines put together, or what the agent said and the caller denied."""
+    answer = json.dumps({"analysis": {name: field(value, *range(1, len(texts) + 1))}})
+    assert kept == bool(check_analysis(prompt(*texts, schema=MORE), read_analysis(answer)).values)
 
 
 @every_row(
