@@ -189,6 +189,8 @@ class Services:
             parse_variables(self.settings.variables),
             parse_assistants(self.settings.vapi_assistants),
         )
+        if self.settings.identify:
+            self.policies.counter(None)  # its table is loaded before a phone rings
         self.working_memory = WorkingMemory(store.journal, self.read_models, clock, self.rules)
         self.accounts = Accounts(store.journal, self.read_models, self.working_memory)
         self.retention = RetentionWorker(store, self.read_models, clock, node, MemoryKeeper(store).keep)
