@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, Literal
 
 from msgspec import Struct, structs
@@ -15,7 +16,7 @@ from voicemem.llm.completions import MAX_ID_CHARACTERS, content_text, further_ca
 from voicemem.protocol.events import Interrupt, LlmCancel, MessageEvent, ProducedEvent, ToolCall, ToolResult
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions.read_models.read_model import ReadModel
-from voicemem.transcript.counterparts import GATEWAY_PRODUCER, text_key
+from voicemem.transcript.counterparts import GATEWAY_PRODUCER, UNSPOKEN, text_key
 from voicemem.transcript.cutting import units_of
 from voicemem.transcript.messages import WANTED_BACK, Forgotten
 from voicemem.transcript.replies.heard import rate_before
@@ -353,8 +354,8 @@ def beginning(text: str, held: str) -> str | None:
         return None
     if text.startswith(held):
         return held
-    end = next(end for end in range(len(held) // 2, len(text) + 1) if len(text_key(text[:end])) >= len(key))
-    return text[:end]
+    sizes = accumulate(len(UNSPOKEN.sub("", character.casefold())) for character in text)
+    return text[: next((end for end, size in enumerate(sizes, 1) if size >= len(key)), len(text))]
 
 
 def calls_of(message: AskedMessage) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support.random_calls.gateway import ASSISTANT, USER, Call, calls, result, says
 from tests.support.rows import every_row
 from voicemem.errors import Refused
-from voicemem.gateway.new_input import NewInput, disconnect_id
+from voicemem.gateway.new_input import NewInput, beginning, disconnect_id
 from voicemem.protocol.events import (
     Asr,
     Interrupt,
@@ -301,6 +301,16 @@ def test_a_tool_that_was_running_gets_its_result(running: str) -> None:
         new = call.ask(*before, result("c", text), says("system", "Be brief."))
         assert count == len(new.events), text
     assert ["booked"] == [use.result for use in call.read_model.tool_uses()]
+
+
+def test_the_beginning_of_a_long_reply_takes_time_in_proportion_to_its_size() -> None:
+    """It is found where both write the same words otherwise."""
+    text = "!!! Straße, und so weiter. " * 10_000
+    began = time.thread_time()
+    assert beginning(text, "STRASSE und so") == "!!! Straße, und so"
+    assert beginning(text, text[:-20].upper()) == text[: len(text[:-20].rstrip(" .,!"))]
+    assert beginning(text, text.upper()) is None
+    assert time.thread_time() - began < 2
 
 
 @every_row("held", ["Why did the", "Why did the ", "why did the...", "W"])
