@@ -7,8 +7,9 @@ import msgspec
 from msgspec import Struct, structs
 
 from voicemem.context.formats import INSTRUCTION_ROLES
-from voicemem.dialects.callers import digits_of_all, numbers_in
+from voicemem.dialects.callers import Caller, digits_of_all, numbers_in
 from voicemem.errors import Refused
+from voicemem.gateway.session_address import read_caller
 from voicemem.llm.completions import MAX_EXTRA_BYTES, MESSAGE_FIELDS, content_text, further_fields
 from voicemem.protocol.explanations import explain
 from voicemem.protocol.types import JsonObject
@@ -63,8 +64,9 @@ class ChatTurn(Struct, frozen=True):
     """Further fields of the messages with tool calls, by index: their LLM wants them back."""
     fields: JsonObject
     """All but `messages`, `model` and `stream`."""
-    parties: tuple[str, ...] = ()
-    """The digits of the numbers of the call's parties."""
+    dialect: str = ""
+    """That of the vendor whose fields say who calls."""
+    caller: Caller = Caller()
 
 
 def read_request(payload: JsonObject) -> ChatTurn:
@@ -99,11 +101,14 @@ def without_vendor_fields(payload: JsonObject) -> JsonObject:
     return {name: value for name, value in payload.items() if name in PASSED_ON or name in own}
 
 
-def with_parties(chat_turn: ChatTurn, payload: JsonObject) -> ChatTurn:
-    """A request with the numbers that the fields beside its conversation give as those of the call's parties."""
+def with_caller(chat_turn: ChatTurn, payload: JsonObject, may_name: bool) -> ChatTurn:
+    """A request with who calls, as the fields beside its conversation say it; of no user unless it `may_name` one."""
     said = ("messages", "input", "instructions")
     beside = {name: value for name, value in payload.items() if name not in PASSED_ON and name not in said}
-    return structs.replace(chat_turn, parties=digits_of_all(numbers_in(beside)))
+    dialect, caller = read_caller(payload)
+    numbers = tuple(dict.fromkeys((*caller.numbers, *digits_of_all(numbers_in(beside)))))
+    caller = caller._replace(numbers=numbers) if may_name else Caller(numbers=numbers)
+    return structs.replace(chat_turn, dialect=dialect, caller=caller)
 
 
 def with_images(body: JsonObject, asked: Sequence[AskedMessage]) -> JsonObject:

@@ -98,7 +98,7 @@ async def record(
 
     Raises `Refused` for the first refused event, `StoreUnavailable`.
     """
-    if lease.sender.caller is not None:
+    if lease.sender.caller is not None and lease.sender.caller.numbers:
         events = [hide_in_event(event, lease.sender.caller.numbers) for event in events]
     arrivals = [decode_event(msgspec.json.encode(event)) for event in events]
     recorded = await recorder.record(lease, arrivals, expected_position=position)

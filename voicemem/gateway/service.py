@@ -20,7 +20,6 @@ from voicemem.context.builder import ContextOptions, ContextSelection, render_bo
 from voicemem.context.formats import CALL_STARTED, CUSTOM
 from voicemem.context.policies import Policies
 from voicemem.context.recall import Recall
-from voicemem.dialects.callers import Caller
 from voicemem.documents.document import TOOL_NAMES
 from voicemem.errors import Refused, SessionQuarantined, StoreUnavailable
 from voicemem.gateway.chat_request import (
@@ -94,9 +93,9 @@ class Gateway:
             raise Refused("session_ended")
         # Before anything is recorded: a session without an LLM must not be left with a message that has no answer.
         endpoint = await self.endpoints.for_session(stream)
-        lease = ProducerLease(stream, GATEWAY_PRODUCER, None, may_call_out=False, may_set=False, key_id=key_id)
-        if chat_turn.parties:
-            lease.sender.note_caller("", Caller(numbers=chat_turn.parties))
+        lease = ProducerLease(stream, GATEWAY_PRODUCER, None, may_call_out=False, key_id=key_id)
+        lease.sender.note_caller(chat_turn.dialect, chat_turn.caller)
+        await self.deps.recorder.identify(lease)
         stream, new_input = await self.record_input(stream, chat_turn, lease)
         read_model = await self.read_models.get(stream)
         if new_input.ignored:

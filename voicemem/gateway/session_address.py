@@ -5,6 +5,7 @@ import re
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
+from voicemem.dialects.callers import Caller, CallerFields
 from voicemem.dialects.dialect import session_id_of
 from voicemem.errors import Refused
 from voicemem.llm.endpoints import LlmEndpoints
@@ -14,8 +15,28 @@ from voicemem.store.records import SessionFilter
 from voicemem.store.streams import Stream
 
 SESSION_HEADER = "X-Voicemem-Session"
-VENDORS_IDS = (("call", "id"), ("elevenlabs_extra_body", "session_id"), ("extra_metadata", "session_id"))
-"""Fields in which Vapi, ElevenLabs and Telnyx say which call a request is of; their webhooks name the same."""
+
+
+class HostedVendor(NamedTuple):
+    """Where the requests of a vendor's custom LLM say which call they are of, as its webhooks do, and who calls."""
+
+    dialect: str
+    holder: str
+    name: str
+    caller: CallerFields
+
+
+VENDORS = (
+    HostedVendor(
+        "vapi",
+        *("call", "id"),
+        CallerFields("customer/externalId call/customer/externalId", "customer/number call/customer/number"),
+    ),
+    HostedVendor("elevenlabs-agents", "elevenlabs_extra_body", "session_id", CallerFields("user_id")),
+    HostedVendor(
+        "telnyx", "extra_metadata", "session_id", CallerFields(number="extra_metadata/telnyx_end_user_target")
+    ),
+)
 MAX_USER_CHARACTERS = 128
 NO_SESSION = (
     f"The request names no session. Send one of these: the header {SESSION_HEADER}, `metadata.session_id`, Vapi's"
@@ -44,11 +65,17 @@ def read_address(header: str | None, payload: JsonObject, own_id: str | None = N
         place = f"the header {SESSION_HEADER}" if header else "`metadata.session_id`"
         raise Refused("invalid_field", f"A session id is 1 to 128 characters of A-Za-z0-9._:-, also in {place}.")
     if named is None:
-        said = (read_text(payload.get(holder), name, f"{holder}.{name}") for holder, name in VENDORS_IDS)
+        said = (read_text(payload.get(one.holder), one.name, f"{one.holder}.{one.name}") for one in VENDORS)
         named = next((session_id_of(one) for one in said if one is not None), own_id)
     if named is None and user_id is None:
         raise Refused("missing_field", NO_SESSION)
     return SessionAddress(named, user_id)
+
+
+def read_caller(payload: JsonObject) -> tuple[str, Caller]:
+    """Who calls, as the fields of a vendor say it, and the dialect of that vendor."""
+    vendor = next((one for one in VENDORS if isinstance(payload.get(one.holder), dict)), None)
+    return ("", Caller()) if vendor is None else (vendor.dialect, vendor.caller.read(payload) or Caller())
 
 
 def read_text(holder: Any, name: str, place: str) -> str | None:

@@ -223,6 +223,48 @@ async def test_what_a_vendor_adds_goes_nowhere(serve: Serve) -> None:
         assert "call-1" not in str(llm.last)
 
 
+TELNYX = {"extra_metadata": {"session_id": "call-1", "telnyx_end_user_target": NUMBER}}
+ELEVENLABS = {"elevenlabs_extra_body": {"session_id": "call-1"}, "user_id": "ann"}
+
+
+@every_row(
+    ("identify", "body", "expected"),
+    [
+        ("vapi=user,number", VAPI, "ann"),
+        ("vapi=number", VAPI, NUMBER),
+        ("elevenlabs-agents=user", ELEVENLABS, "ann"),
+        ("telnyx=number", TELNYX, NUMBER),
+        ("vapi=number", TELNYX, None),
+        ("vapi=user", VAPI | {"user": "bob"}, "bob"),
+        (None, VAPI, None),
+    ],
+)
+async def test_a_vendor_says_who_calls(serve: Serve, identify: str | None, body: JsonObject, expected: Any) -> None:
+    """Where the operator allows it; the first answer knows then what they said on earlier calls."""
+    async with llm_server() as llm:
+        more: Any = {} if identify is None else {"identify": (identify,)}
+        app = await serve(llm_url=llm.url, llm_model="m", memory='{"memories": {}}', **more)
+        user_id = await app.services.callers.find("default", NUMBER) if expected == NUMBER else expected
+        api = RestClient(app)
+        await api.create("before", user_id=user_id or "someone")
+        await ask(api, {}, {HEADER: "before"}, text="I am allergic to walnuts.")
+        await api.end("before")
+        assert 200 == (await ask(api, body, text="Has the cake walnuts?")).status
+        assert user_id == (await api.session("call-1"))["config"].get("user_id")
+        assert (user_id is not None) == ("I am allergic" in str(llm.last["messages"]))
+
+
+async def test_a_token_names_no_one(serve: Serve) -> None:
+    """Its holder could otherwise read what is remembered of anyone."""
+    async with llm_server() as llm:
+        app = await serve(llm_url=llm.url, llm_model="m", identify=("vapi=user,number",))
+        admin = await client_with_key(app, "admin")
+        await admin.create("call-1")
+        token = (await admin.post("/v1/sessions/call-1/tokens", {})).json["token"]
+        assert 200 == (await ask(RestClient(app, token), VAPI)).status
+        assert {} == (await admin.session("call-1"))["config"]
+
+
 @every_row("path", ["/v1/chat/completions", "/v1/responses"])
 async def test_no_number_of_a_party_is_kept_of_tools(serve: Serve, path: str) -> None:
     """Neither in calls and results that a request brings, nor in those of the LLM, whose client gets them whole."""

@@ -10,7 +10,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from voicemem.errors import CODES, LlmFailed, Refused, VoicememError
-from voicemem.gateway.chat_request import ChatRequest, ChatTurn, read_request, with_parties, without_vendor_fields
+from voicemem.gateway.chat_request import ChatRequest, ChatTurn, read_request, with_caller, without_vendor_fields
 from voicemem.gateway.llm_request import LlmRequest
 from voicemem.gateway.session_address import SESSION_HEADER, read_address
 from voicemem.gateway.tool_loop import ToolLoop
@@ -163,7 +163,7 @@ async def create_hosted_completion(request: web.Request) -> web.StreamResponse:
     Of fields other than `messages` only those that LLMs know are passed on.
     """
     payload = await read_object(request)
-    chat_turn = with_parties(read_request(without_vendor_fields(payload)), payload)
+    chat_turn = with_caller(read_request(without_vendor_fields(payload)), payload, request[GRANT].session_id is None)
     return await answer(request, await locate_session(request, payload), chat_turn, ChatFormat())
 
 

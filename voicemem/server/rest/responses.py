@@ -13,12 +13,12 @@ from aiohttp import web
 from msgspec import Struct
 
 from voicemem.errors import Refused
-from voicemem.gateway.chat_request import PASSED_ON, ChatTurn, read_request, with_parties
+from voicemem.gateway.chat_request import PASSED_ON, ChatTurn, read_request, with_caller
 from voicemem.llm.completions import Completion, content_text, decode_completion
 from voicemem.protocol import sse
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import JsonObject
-from voicemem.server.http.request import get_stream, read_object, services_of
+from voicemem.server.http.request import GRANT, get_stream, read_object, services_of
 from voicemem.server.http.routes import JSON, PROBLEMS, Routes
 from voicemem.server.rest.chat import (
     ANSWER_CODES,
@@ -79,7 +79,7 @@ class ResponseEvent(Struct, frozen=True):
 async def create_hosted_response(request: web.Request) -> web.StreamResponse:
     """Answer as `POST /v1/chat/completions`, for clients of OpenAI's Responses API."""
     payload = await read_object(request)
-    chat_turn = with_parties(read_response_request(payload), payload)
+    chat_turn = with_caller(read_response_request(payload), payload, request[GRANT].session_id is None)
     stream = await locate_session(request, payload)
     return await answer(request, stream, chat_turn, response_format(request, payload))
 
