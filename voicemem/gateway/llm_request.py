@@ -205,6 +205,7 @@ class LlmRequest:
             lambda: f"call_{deps.recorder.runtime.new_id()}",
             turn.read_model.state.tool_calls,
             is_stream=bool(body["stream"]),
+            has_role=bool(body["stream"] and earlier_text),
         )
         self.created_s, self.started_s = self.now() // 1000, time.monotonic()
         self.result = "cancelled"

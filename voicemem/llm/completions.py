@@ -220,9 +220,17 @@ class LlmAnswer:
     """The answer of an LLM so far: the text and the tool calls of the first choice."""
 
     def __init__(
-        self, new_id: Callable[[], str] = str, known_ids: Container[str] = (), *, is_stream: bool = True
+        self,
+        new_id: Callable[[], str] = str,
+        known_ids: Container[str] = (),
+        *,
+        is_stream: bool = True,
+        has_role: bool = False,
     ) -> None:
-        """`new_id` makes the ids of tool calls that come without one, or with one of `known_ids`."""
+        """`new_id` makes the ids of tool calls that come without one, or with one of `known_ids`.
+
+        `has_role`: the client has been told whose message it is.
+        """
         self.is_stream = is_stream
         self.new_id = new_id
         self.known_ids = known_ids
@@ -237,8 +245,7 @@ class LlmAnswer:
         """The fragments of tool calls in the newest chunk, as a well-formed one has them."""
         self.is_malformed = False
         """True if the newest chunk has them otherwise, lacks what OpenAI's have, or divides a character."""
-        self.has_role = False
-        """True if a chunk has said whose message it is."""
+        self.has_role = has_role
         self.role: str | None = None
         """The role that the newest chunk must say: OpenAI's clients join those of all chunks to one word."""
         self.numbered: JsonObject = {}
@@ -315,7 +322,7 @@ class LlmAnswer:
             self.add_tool_call_part(part)
         self.role = None if self.has_role else "assistant"
         self.has_role = self.is_stream
-        has_odd_end = choice.finish_reason == "" if self.is_stream else choice.finish_reason is None
+        has_odd_end = choice.finish_reason == "" or (not self.is_stream and choice.finish_reason is None)
         is_odd = ours is None or isinstance(message.content, list) or message.role != self.role
         self.is_malformed = self.is_malformed or has_odd_end or is_odd
         self.only_finishes = bool(choice.finish_reason) and not (

@@ -53,6 +53,18 @@ async def test_the_llm_keeps_its_memory(serve: Serve, stream: bool) -> None:
         assert 1 == len(items)
 
 
+async def test_openais_helper_reads_one_message(serve: Serve) -> None:
+    """Of all requests for an answer: its text, and its role once."""
+    scripts = Script(["One moment. "], tools=[UPDATE]), Script(["Hello Ann."])
+    async with (
+        service_with_llm(serve, *scripts, working_memory=JSON_MEMORY) as (_, client, _),
+        client.chat.completions.stream(model="any", messages=user_message("I am Ann.")) as stream,
+    ):
+        final = (await stream.get_final_completion()).choices[0]
+    assert ("assistant", "One moment. Hello Ann.") == (final.message.role, final.message.content)
+    assert "stop" == final.finish_reason
+
+
 async def test_what_the_caller_calls_is_the_callers(serve: Serve) -> None:
     """Of tools of both, ours are done and taken out, and the caller goes on with its own."""
     scripts = Script([], tools=[UPDATE, THEIRS]), Script(["Two nights, Ann."])
