@@ -112,6 +112,27 @@ async def test_a_program_that_edits_the_turn(app: App, adds: bool, preemptive: b
     assert all(len(of_user(one)) == 1 for one in contexts[:-1])
 
 
+class Slow(Agent):
+    """Takes its time with a turn."""
+
+    async def on_user_turn_completed(self, turn_ctx: ChatContext, new_message: llm.ChatMessage) -> None:
+        await asyncio.sleep(0.8)
+
+
+async def test_a_caller_who_speaks_on_while_the_program_takes_its_time(app: App) -> None:
+    """LiveKit ends both turns after all words have come: none of them was typed, and each is there once."""
+
+    async def act(stage: Stage) -> None:
+        await says(stage, "Meine Nummer ist 4111")
+        await asyncio.sleep(0.5)
+        await is_answered(stage, "Donaudampfschiff")
+
+    contexts = await requests(app, act, Slow(instructions="Be brief."))
+    stored = [one["content"] for one in await RestClient(app).contents("call") if one["role"] == "user"]
+    said = "Meine Nummer ist 4111 Donaudampfschiff"
+    assert " ".join(stored) == " ".join(of_user(contexts[-1])) == said
+
+
 async def test_a_tool_in_a_turn_that_was_edited(app: App) -> None:
     """The request with the tool's result has the edited words as well, before the call."""
 

@@ -121,7 +121,9 @@ class LiveKitCall:
         if item.role == "user" and self.nodes.typed.report(item):
             return  # what the caller says in the meantime is a turn of its own
         if item.role == "user":
-            if text_of(item) and not self.has_spoken:
+            # The words of a turn that the program was slow to end may have come with those of the turn before.
+            is_spoken = self.has_spoken or getattr(item, "transcript_confidence", None) is not None
+            if text_of(item) and not is_spoken:
                 self.ledger.user_typed(text_of(item), item.created_at * 1000)
             self.ledger.user_turn_ended()
             self.has_spoken = False
