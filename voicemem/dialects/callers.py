@@ -21,7 +21,7 @@ PARTY = re.compile(
     re.IGNORECASE,
 )
 """Names of fields and variables that hold a party's number."""
-MAX_DEPTH, MAX_TEXT, MAX_NUMBERS = 8, 64 * 1024, 64
+MAX_DEPTH, MAX_TEXT, MAX_NUMBERS, MAX_VALUES = 8, 64 * 1024, 64, 2_000
 
 
 class Caller(NamedTuple):
@@ -126,16 +126,20 @@ def text_of(value: Any) -> str | None:
     return value.strip() or None if isinstance(value, str) and len(value) <= MAX_TEXT else None
 
 
-def numbers_in(value: Any, name: str = "", depth: int = 0) -> Iterator[str]:
-    """The texts in a value that are telephone numbers, or stand under a name of a party's."""
-    if isinstance(value, dict | list):
-        items = value.items() if isinstance(value, dict) else ((name, item) for item in value)
-        for key, item in items if depth < MAX_DEPTH else ():
-            yield from numbers_in(item, key, depth + 1)
-    else:
-        text = text_of(value)
-        if text is not None and (is_number(text) or PARTY.search(name)):
+def numbers_in(value: Any, name: str = "") -> Iterator[str]:
+    """The texts in a value that are telephone numbers, or stand under a name of a party's; of its first values."""
+    for key, item in islice(values_in(value, name), MAX_VALUES):
+        text = text_of(item)
+        if text is not None and (is_number(text) or PARTY.search(key)):
             yield text
+
+
+def values_in(value: Any, name: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """A value and those in it, each with the name that it stands under."""
+    yield name, value
+    if isinstance(value, dict | list) and depth < MAX_DEPTH:
+        for key, item in value.items() if isinstance(value, dict) else ((name, one) for one in value):
+            yield from values_in(item, key, depth + 1)
 
 
 def digits_of_all(numbers: Iterable[str]) -> tuple[str, ...]:

@@ -211,6 +211,12 @@ SAMPLES = [
                 "name": "call_back",
                 "arguments": json.dumps({"to": "+1 (555) 123-4567", "all": SPELLED}),
             },
+            {
+                "response_type": "tool_call_invocation",
+                "tool_call_id": "t2",
+                "name": "call_back",
+                "arguments": "[" * 700 + json.dumps(CALLER) + "]" * 700,
+            },
             {"response_type": "tool_call_result", "tool_call_id": "t1", "content": {"dialled": CALLER, "line": AGENT}},
         ],
     ),

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.samples.callers import AGENT, CALLER
 from voicemem.dialects.callers import CALLER as CARRIED
-from voicemem.dialects.callers import MAX_NUMBERS, Caller
+from voicemem.dialects.callers import MAX_NUMBERS, Caller, numbers_in
 from voicemem.dialects.registry import DIALECTS, split_frame
 from voicemem.protocol.events import FrameEvent
 from voicemem.protocol.types import JsonObject
@@ -62,3 +62,9 @@ def test_a_split_message_says_it_once() -> None:
     said = [read("vapi", part.frame) for part in parts]
     assert (3, CALLER) == (len(parts), said[0].number)
     assert Caller() == said[1]
+
+
+def test_a_huge_value_is_not_looked_through() -> None:
+    """The first values alone: no one else waits while a sender's are read."""
+    assert [CALLER] == list(numbers_in({"to": CALLER, "x": [[]] * 1_000_000}))
+    assert [] == list(numbers_in([*["x"] * 1_000_000, CALLER]))

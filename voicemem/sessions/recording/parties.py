@@ -7,7 +7,6 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
-import msgspec
 from msgspec import structs
 
 from voicemem.dialects.dialect import Dialect
@@ -69,9 +68,9 @@ def hide_in_json(text: str, numbers: Sequence[str]) -> str:
     """What a tool was called with, as text: it stays JSON."""
     try:
         values = JSON_DECODER.decode(text)
-    except (*MALFORMED, msgspec.ValidationError):
+        without = hide(values, numbers)
+    except MALFORMED:  # or nested too deep
         return hide_in_text(text, numbers)
-    without = hide(values, numbers)
     return text if without == values else ENCODER.encode(without).decode()
 
 
