@@ -230,6 +230,7 @@ async def test_the_figures_of_the_timeline_are_also_in_its_table(serve: Serve, t
         {"type": "tool.call", "turn_id": 1, "ts": 2310, "call_id": "c", "name": "find", "arguments": {}},
         {"type": "tool.result", "turn_id": 1, "ts": 3150, "call_id": "c", "result": 3},
         {"type": "metric", "turn_id": 1, "ts": 3500, "name": "llm_ttft", "latency_ms": 350},
+        {"type": "metric", "turn_id": 1, "ts": 3500, "name": "llm_ttfs", "latency_ms": 500},
         {"type": "llm.done", "turn_id": 1, "ts": 3500, "text": "Three rooms."},
         {"type": "metric", "turn_id": 1, "ts": 3650, "name": "tts_ttfb", "latency_ms": 150},
         {"type": "metric", "turn_id": 1, "ts": 3650, "name": "e2e_latency", "latency_ms": 1550},
@@ -243,6 +244,7 @@ async def test_the_figures_of_the_timeline_are_also_in_its_table(serve: Serve, t
         )
         cells = await shown.page.evaluate("[...document.querySelectorAll('tbody td')].map((one) => one.textContent)")
         assert 6 == len(bars)
+        assert "350 ms" in cells  # of the first token, not with what came after it
         assert [] == [bar for bar in bars if not any(bar.endswith(f" {cell}") for cell in cells)]
         assert "find 840 ms" in await shown.text(".turns .below")
 

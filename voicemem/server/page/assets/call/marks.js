@@ -12,7 +12,7 @@ const MOST_SPOKEN_MS = 60_000;
 const GENERATED_MS = 55; // of a character that was not heard
 const KINDS = [
   ["asr", /^(asr|stt|transcri)/],
-  ["llm", /^llm/],
+  ["llm", /^llm(?!_ttfs)/],
   ["tts", /^(tts|voice)/],
 ];
 
