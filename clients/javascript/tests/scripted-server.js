@@ -99,6 +99,7 @@ export async function listener(t, handle) {
 export async function answering(t, status, body) {
   const server = createHttpServer((request, response) => response.writeHead(status).end(body));
   server.on("upgrade", (request, socket) => {
+    socket.on("error", () => {}); // it is no longer the server's: who is refused may reset it
     socket.end(`HTTP/1.1 ${status} No\r\nContent-Length: ${body.length}\r\n\r\n${body}`);
   });
   await listening(t, server, new Set());
