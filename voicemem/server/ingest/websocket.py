@@ -151,6 +151,17 @@ class EventSocket(ServerConnection):
         if self.port is not None:
             self.port.remove(self)
         super().connection_lost(exc)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Refer to nothing any more that refers back: all of it would stay until a full collection, which is rare."""
+        protocol = self.protocol
+        self.logger = protocol.logger = getattr(self.logger, "logger", self.logger)  # an adapter has the connection
+        protocol.parser.close()
+        protocol.parser_exc = None
+        vars(protocol).pop("select_subprotocol", None)
+        self.listener = None
+        del self.unread
 
     def send_data(self) -> None:
         """Send what the library has for the peer, such as pongs; nothing once the connection is closed or lost."""
@@ -569,6 +580,10 @@ class Throttle:
     def release(self) -> None:
         """Hold nothing from now on; events are only charged."""
         self.held, self.released = False, True
+
+    def let_go(self) -> None:
+        """Refer to nothing any more that refers back."""
+        self.on_hold, self.on_resume = (lambda notify: None), (lambda: None)
 
     def end_hold(self) -> None:
         """End a hold, or begin another: connections with the same key may have emptied the bucket again."""
