@@ -52,9 +52,9 @@ class Checkpoints:
     once the log is long, the writer itself makes the last step, between two commits: next to nothing is left to do.
     """
 
-    pages = 1_000
+    pages = 4_000
     """The length of the log from which it is moved into the file."""
-    most_pages = 4_000
+    most_pages = 16_000
     """The length of the log from which the writer makes the last step."""
 
     def __init__(self, path: str, writer: apsw.Connection) -> None:
