@@ -46,6 +46,8 @@ class Connection(asyncio.Protocol):
         self.early = bytearray()
         """Bytes that came before there was a peer: a head, or what a caller sends without waiting."""
         self.has_head = False
+        self.asks_for_head = False
+        """True for `HEAD`, whose answer has no body."""
         self.peer: Connection | None = None
         self.direction: Direction | None = None
         self.is_deaf = False

@@ -15,7 +15,7 @@ from voicemem.errors import CODES, CannotStart, Refused, VoicememError
 from voicemem.proxy.call import SWITCHING, Call, Connection, tls_options
 from voicemem.proxy.memories import KeyCheck, Memories
 from voicemem.proxy.recording import ReadQueue
-from voicemem.proxy.requests import PREFIX, Request, answer, parse_request, read_request, refusal
+from voicemem.proxy.requests import END, PREFIX, Request, answer, parse_request, read_request, refusal
 from voicemem.proxy.settings import Settings
 
 LOG = logging.getLogger("voicemem.proxy")
@@ -113,7 +113,7 @@ class ProxyServer:
 
     def answer(self, caller: Connection, message: bytes) -> None:
         if not caller.is_lost:
-            caller.transport.write(message)
+            caller.transport.write(message.partition(END)[0] + END if caller.asks_for_head else message)
             caller.hang_up()
 
     def on_head(self, caller: Connection, head: bytes) -> None:
@@ -122,6 +122,7 @@ class ProxyServer:
             if not head:
                 raise Refused("invalid_http", "The head of a request may have 64 KiB.")
             request = parse_request(head)
+            caller.asks_for_head = request.method == "HEAD"
             if not request.target.startswith(PREFIX):
                 peer = caller.transport.get_extra_info("peername")
                 message = self.answer_health(request, str(peer[0]))
@@ -170,7 +171,7 @@ class ProxyServer:
         path = request.target.partition("?")[0]
         if path not in (*LIVE, READY, METRICS):
             return None
-        if request.method != "GET":
+        if request.method not in ("GET", "HEAD"):
             return refusal("method_not_allowed", CODES["method_not_allowed"].sentence)
         if path == METRICS:
             shown = (request.value("authorization") or "").partition(" ")[2].encode()

@@ -50,6 +50,9 @@ async def test_health(app: App) -> None:
             assert (503, "draining") == (status, problem["reason"])
             assert 200 == (await ask(proxy, "/livez"))[0]
             assert 405 == (await ask(proxy, "/healthz", "POST"))[0]
+            assert [(200, None), (503, None), (404, None)] == [
+                await ask(proxy, path, "HEAD") for path in ("/livez", "/readyz", "/v1")
+            ]
 
 
 async def test_idle_connections_of_a_stranger_keep_no_one_out(app: App) -> None:
