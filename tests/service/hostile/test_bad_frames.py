@@ -149,17 +149,17 @@ async def test_74_no_compression_is_ever_negotiated(app: App) -> None:
 
 
 async def test_76_a_ping_flood_is_answered_and_hurts_nobody(app: App, caplog: pytest.LogCaptureFixture) -> None:
-    """A flood of pings whose pongs are read is only answered; the connection and others go on meanwhile."""
+    """Of pings that come together the last one is answered; the connection and others go on meanwhile."""
     async with upgraded_socket(app.ingest_address) as raw, connected_producer(app) as other:
         await raw.send_event({"type": "session.open", "session_id": "s"})
         await raw.expect("session.ready")
         flooding = asyncio.create_task(raw.send(*[websocket_frame(PING, SECRET.encode()) * 100] * 100))
         await other.open("other")
         await other.store(final_transcript(1))
-        pongs = 0
-        while pongs < 10_000:
-            pongs += (await raw.next()).opcode == PONG
         await flooding
+        await raw.send(websocket_frame(PING, b"last"))
+        while (await raw.next()).payload != b"last":
+            pass
         await raw.send_event(final_transcript(1))
         await raw.expect("ack")
     await check_nothing_came_of_it(app, "s", caplog)

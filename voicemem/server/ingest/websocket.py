@@ -381,16 +381,13 @@ class EventSocket(ServerConnection):
                 self.listener(text, False)
             if bytes_needed:
                 break
-            control = control_frame_size(data, at)
-            if not control:
+            newest, at, bytes_needed = parse_control_frames(data, at)
+            if newest:
+                self.feed_library(newest)
+            elif not bytes_needed:
                 self.fast = False
                 self.feed_library(data[at:])
                 return
-            if len(data) - at < control:
-                bytes_needed = control
-            else:
-                self.feed_library(data[at : at + control])
-                at += control
         if at < len(data):
             self.partial = bytearray(data[at:])
         self.bytes_needed = bytes_needed
@@ -474,6 +471,26 @@ def parse_fast_frames(data: bytes, at: int, limit: int) -> FastFrames:
     if begun and (begun[0] != TEXT_FRAME or begun[-1] < MASKED):
         return FastFrames(texts, at, 0)
     return FastFrames(texts, at, end - at + 1)
+
+
+class ControlFrames(NamedTuple):
+    """The pings and pongs at the beginning of received bytes."""
+
+    newest: bytes
+    """The last of each: one pong answers all pings before it (RFC 6455, 5.5.3), so a flood takes little time."""
+    stop: int
+    needed: int
+    """How many bytes, from `stop` on, are needed for the next one; 0 where it is another frame."""
+
+
+def parse_control_frames(data: bytes, at: int) -> ControlFrames:
+    newest = dict[int, bytes]()
+    while at < len(data) and (size := control_frame_size(data, at)):
+        if len(data) - at < size:
+            return ControlFrames(b"".join(newest.values()), at, size)
+        newest[data[at]] = data[at : at + size]
+        at += size
+    return ControlFrames(b"".join(newest.values()), at, 0)
 
 
 def control_frame_size(data: bytes, at: int) -> int:
