@@ -287,10 +287,17 @@ class Unread:
 
     def receive(self, data: bytes) -> None:
         """Take bytes at once if they are few, else in turns."""
-        if not self.data and len(data) <= AT_ONCE:
+        if not self.data and len(data) <= min(AT_ONCE, self.piece):
             self.connection.take(data)
             return
         self.data += data
+        if not self.source.is_closing():
+            self.source.pause_reading()
+        self.wait_in_line()
+
+    def put_back(self, data: bytes) -> None:
+        """Have bytes that were taken wait for the connection's turns, before all others."""
+        self.data = data + self.data
         if not self.source.is_closing():
             self.source.pause_reading()
         self.wait_in_line()

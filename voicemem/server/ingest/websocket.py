@@ -25,7 +25,7 @@ from voicemem.errors import CODES, Refused, StoreUnavailable
 from voicemem.protocol.frames import Error
 from voicemem.protocol.types import MAX_FRAME_BYTES
 from voicemem.security.rate_limits import Bucket, EventBuckets
-from voicemem.server.http.connections import AT_ONCE, PortConnections, ReadingQueue, Unread
+from voicemem.server.http.connections import AT_ONCE, PIECE, PortConnections, ReadingQueue, Unread
 from voicemem.server.http.problems import MEDIA_TYPE, headers_of, problem_body, turned_away
 from voicemem.server.ingest.looks import Looks, plain_socket
 
@@ -196,6 +196,7 @@ class EventSocket(ServerConnection):
     def listen(self, listener: Listener) -> None:
         self.listener = listener
         self.fast = apply_mask is not None and not self.sent_ahead
+        self.unread.piece = PIECE if self.fast else LIBRARY_PIECE
         undelivered, self.undelivered = self.undelivered, []
         for message in undelivered:
             listener(*message)
@@ -303,7 +304,7 @@ class EventSocket(ServerConnection):
 
     def take_looked(self, data: bytes) -> None:
         if not self.transport.is_closing():
-            (self.parse if self.fast else self.receive)(data)
+            (self.parse if self.fast else self.unread.receive)(data)
 
     def fail_looked(self, error: Exception) -> None:
         context = {"message": "Taking a connection's bytes failed", "exception": error, "protocol": self}
@@ -315,7 +316,7 @@ class EventSocket(ServerConnection):
             self.port.count_received(self, len(data))
         if self.transport.is_closing():
             return
-        if len(data) <= AT_ONCE and not self.unread.data:
+        if self.fast and len(data) <= AT_ONCE and not self.unread.data:
             self.take(data)
         else:
             self.unread.receive(data)
@@ -386,7 +387,8 @@ class EventSocket(ServerConnection):
                 self.feed_library(newest)
             elif not bytes_needed:
                 self.fast = False
-                self.feed_library(data[at:])
+                self.unread.piece = LIBRARY_PIECE
+                self.unread.put_back(data[at:])
                 return
         if at < len(data):
             self.partial = bytearray(data[at:])
@@ -413,6 +415,8 @@ class EventSocket(ServerConnection):
         self.check_unsent()
 
 
+LIBRARY_PIECE = 512
+"""Bytes that the library parses at a time: up to 85 frames, of which each may take 40 us."""
 BY_STATUS = {405: "method_not_allowed", 500: "internal", 503: "draining"}
 NO_HANDSHAKE = "This port only takes websockets, at /v1/ingest; the REST API has a port of its own."
 
