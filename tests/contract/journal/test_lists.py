@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.rows import every_row
 from tests.support.stores.contract import (
     END,
     NOW,
@@ -40,7 +41,20 @@ async def test_sessions_are_listed_newest_first(store: Store) -> None:
     assert [] == await listed_ids(store, project="r")
 
 
-@pytest.mark.parametrize(
+@pytest.fixture
+async def four(store: Store) -> Store:
+    """A store with four sessions, the first of which is over."""
+    vip = {"labels": {"tier": "vip"}}
+    given: list[dict[str, Any]] = [{"user_id": "u1"}, vip | {"user_id": "u2"}, vip | {"user_id": "u1"}, {}]
+    keys = [
+        await open_key(store, name, each, now_ms=NOW + number)
+        for number, (name, each) in enumerate(zip("abcd", given, strict=True))
+    ]
+    await store.journal.close_session(keys[0], END, "n", NOW)
+    return store
+
+
+@every_row(
     ("conditions", "found"),
     [
         ({"state": "running"}, ["d", "c", "b"]),
@@ -60,17 +74,9 @@ async def test_sessions_are_listed_newest_first(store: Store) -> None:
         ({"after": (NOW + 2, 0), "user_id": "u1"}, ["a"]),
     ],
 )
-async def test_lists_are_filtered(store: Store, conditions: dict[str, Any], found: list[str]) -> None:
+async def test_lists_are_filtered(four: Store, conditions: dict[str, Any], found: list[str]) -> None:
     """A list holds the sessions for which all of its conditions hold."""
-    vip = {"labels": {"tier": "vip"}}
-    given: list[dict[str, Any]] = [{"user_id": "u1"}, vip | {"user_id": "u2"}, vip | {"user_id": "u1"}, {}]
-    keys = [
-        await open_key(store, name, each, now_ms=NOW + number)
-        for number, (name, each) in enumerate(zip("abcd", given, strict=True))
-    ]
-    await store.journal.close_session(keys[0], END, "n", NOW)
-
-    assert found == await listed_ids(store, **conditions)
+    assert found == await listed_ids(four, **conditions)
 
 
 async def test_a_running_name_is_known_until_its_session_ends(store: Store) -> None:
@@ -112,12 +118,11 @@ async def test_lists_are_counted_over_all_pages(store: Store) -> None:
     ]
 
 
-@pytest.mark.parametrize("conditions", [{"user_id": ""}, {"state": ""}, {"label": ("", "")}])
-async def test_an_empty_condition_is_one(store: Store, conditions: dict[str, Any]) -> None:
+async def test_an_empty_condition_is_one(store: Store) -> None:
     """A condition that nothing meets lists nothing, also when it is empty."""
     await open_key(store, given={"user_id": "u", "labels": {"a": ""}})
-
-    assert [] == await listed_ids(store, **conditions)
+    conditions: tuple[dict[str, Any], ...] = ({"user_id": ""}, {"state": ""}, {"label": ("", "")})
+    assert [[]] * 3 == [await listed_ids(store, **each) for each in conditions]
 
 
 async def test_lists_follow_updates(store: Store) -> None:
@@ -162,15 +167,18 @@ async def test_paging_while_sessions_come(store: Store) -> None:
     assert wanted == seen
 
 
-@pytest.mark.parametrize("key", ODD_NAMES)
+@every_row("key", ODD_NAMES)
 async def test_labels_may_have_any_name(store: Store, key: str) -> None:
     """A label is found by exactly its name, whatever characters that is made of."""
-    await open_key(store, "with", {"labels": {key: "v", "other": "w"}})
-    await open_key(store, "without", {"labels": {f"{key}x": "v", "a": "v", "other": key}})
+    project = f"p{next(example_numbers)}"
+    labels = {"with": {key: "v", "other": "w"}, "without": {f"{key}x": "v", "a": "v", "other": key}}
+    for name, each in labels.items():
+        await store.journal.create_session(project, name, validate_config({"labels": each}), NOW)
 
-    assert ["with"] == await listed_ids(store, label=(key, "v"))
-    assert [] == await listed_ids(store, label=(key, "w"))
-    assert ["without"] == await listed_ids(store, label=("other", key))
+    found = [
+        await listed_ids(store, project=project, label=label) for label in ((key, "v"), (key, "w"), ("other", key))
+    ]
+    assert [["with"], [], ["without"]] == found
 
 
 @on_one_store
@@ -200,13 +208,12 @@ async def test_a_page_ends_where_configurations_are_large(store: Store) -> None:
     assert [wanted[:3], wanted[3:6], wanted[6:]] == seen
 
 
-@pytest.mark.parametrize(("limit", "more"), [(1, True), (2, True), (3, False), (4, False)])
-async def test_a_page_says_whether_there_are_more(store: Store, limit: int, more: bool) -> None:
+async def test_a_page_says_whether_there_are_more(store: Store) -> None:
     """Also when it is just full."""
     for number in range(3):
         await open_key(store, f"s{number}")
-    page, has_more = await store.journal.list_page(SessionFilter(project="p", limit=limit), 2**20)
-    assert (min(limit, 3), more) == (len(page), has_more)
+    pages = [await store.journal.list_page(SessionFilter(project="p", limit=limit), 2**20) for limit in (1, 2, 3, 4)]
+    assert [(1, True), (2, True), (3, False), (3, False)] == [(len(page), has_more) for page, has_more in pages]
 
 
 async def test_a_page_has_at_least_one_session(store: Store) -> None:

@@ -7,6 +7,7 @@ import asyncio
 
 import pytest
 
+from tests.support.rows import every_row
 from tests.support.stores.contract import NOW, ODD_NAMES, listed_ids, start_alone
 from voicemem.config.session import validate_config
 from voicemem.errors import Refused
@@ -31,7 +32,7 @@ async def test_a_user_s_stream_is_made_once(two_handles: tuple[Store, Store]) ->
     assert None is await one.journal.find_user("p", "Ann")
 
 
-@pytest.mark.parametrize("user_id", [name for name in ODD_NAMES if name])
+@every_row("user_id", [name for name in ODD_NAMES if name])
 async def test_a_user_s_id_is_any_text(store: Store, user_id: str) -> None:
     """It is found as it was given."""
     key = (await store.journal.ensure_user("p", user_id, NOW)).key

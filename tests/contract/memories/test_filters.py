@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.rows import every_row
 from tests.support.stores.contract import NOW
 from tests.support.stores.memories import found, listed, remember, session_of, stream_of
 from voicemem.search.words import QueryWord, query_words
@@ -19,8 +20,9 @@ MAY_3 = 1_777_766_400_000
 """3 May 2026, UTC."""
 
 
-async def fill(store: Store) -> None:
-    """Memories `a` to `f`, each a millisecond after the one before."""
+@pytest.fixture
+async def six(store: Store) -> Store:
+    """A store with memories `a` to `f`, each a millisecond after the one before."""
     ben, session = await stream_of(store, "ben"), await session_of(store, "call-1")
     await remember(store, "a", topics=("food", "health"), entities=("Ann",), said_ms=NOW)
     await remember(store, "b", kind="preference", namespace="shop", topics=("food",), created_ms=NOW + 1)
@@ -28,9 +30,10 @@ async def fill(store: Store) -> None:
     await remember(store, "d", stream=ben, namespace="shop", said_ms=NOW + 7, expires_ms=NOW + 50, created_ms=NOW + 3)
     await remember(store, "e", kind="episode", stream=session, event_at="2026-05-04T01:00:00+02:00", created_ms=NOW + 4)
     await remember(store, "f", stream=session, topics=("health",), created_ms=NOW + 5)
+    return store
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("conditions", "expected"),
     [
         ({}, "fedcba"),
@@ -74,19 +77,17 @@ async def fill(store: Store) -> None:
         ({"unexpired_at_ms": NOW + 50}, "fecba"),
     ],
 )
-async def test_a_filter_is_all_of_its_conditions(store: Store, conditions: dict[str, Any], expected: str) -> None:
+async def test_a_filter_is_all_of_its_conditions(six: Store, conditions: dict[str, Any], expected: str) -> None:
     """The same memories are listed, the newest first, and found by a word that all have."""
-    await fill(store)
-    assert [*expected] == await listed(store, **conditions)
-    assert set(expected) == set(await found(store, "walnut", **conditions))
+    assert [*expected] == await listed(six, **conditions)
+    assert set(expected) == set(await found(six, "walnut", **conditions))
 
 
-async def test_accessed_counts_from_the_last_time(store: Store) -> None:
+async def test_accessed_counts_from_the_last_time(six: Store) -> None:
     """One that was never accessed counts from when it was made."""
-    await fill(store)
-    await store.memories.touch_memories("p", ["a"], NOW + DAY_MS)
-    assert ["a"] == await listed(store, accessed=Between(since_ms=NOW + 10))
-    assert ["f", "e", "d", "c", "b"] == await listed(store, accessed=Between(until_ms=NOW + 10))
+    await six.memories.touch_memories("p", ["a"], NOW + DAY_MS)
+    assert ["a"] == await listed(six, accessed=Between(since_ms=NOW + 10))
+    assert ["f", "e", "d", "c", "b"] == await listed(six, accessed=Between(until_ms=NOW + 10))
 
 
 async def test_pages_follow_each_other(store: Store) -> None:

@@ -17,6 +17,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from tests.support.callers.rest import RestClient, client_with_key
+from tests.support.rows import all_rows
 from tests.support.samples.callers import CALLER, SAMPLES, USER, Sample
 from tests.support.services import Serve, running_service
 from tests.support.waiting import all_connections_handled, eventually
@@ -81,25 +82,37 @@ def ways_of(sample: Sample) -> tuple[str, ...]:
 
 
 CASES = [
-    pytest.param(sample, way, id=f"{sample.dialect}-{sample.session_id}-{way}")
-    for sample in SAMPLES
+    (sample, way, sample.session_id if way == "hooks" else f"s-{place}-{way}")
+    for place, sample in enumerate(SAMPLES)
     for way in ways_of(sample)
 ]
+"""Samples, the ways in which they may come, and the sessions that they are then."""
+
+
+def identify_all(allowed: str) -> tuple[str, ...]:
+    """A setting for all dialects."""
+    return tuple(f"{one.dialect}={allowed}" for one in SAMPLES)
 
 
 @pytest.mark.parametrize("allowed", ALLOWED)
-@pytest.mark.parametrize(("sample", "way"), CASES)
-async def test_who_calls(serve: Serve, sample: Sample, way: str, allowed: str) -> None:
+async def test_who_calls(serve: Serve, allowed: str) -> None:
     """The session's user is the vendor's, or the number's id, as far as the settings allow it."""
-    app = await serve(identify=(f"{sample.dialect}={allowed}",))
-    api = await send(app, sample, way, sample.session_id)
+    app = await serve(identify=identify_all(allowed))
+    with all_rows() as row:
+        for sample, way, session_id in CASES:
+            with row(sample.dialect, session_id):
+                await check_who_calls(app, sample, way, session_id, allowed)
+
+
+async def check_who_calls(app: App, sample: Sample, way: str, session_id: str, allowed: str) -> None:
+    api = await send(app, sample, way, session_id)
     known = {
         "user": USER if sample.names_user else None,
         "number": await app.services.callers.find("default", CALLER) if sample.names_number else None,
     }
     expected = next((known[one] for one in allowed.split(",") if known.get(one) is not None), None)
-    await eventually(expected, lambda: user_of(api, sample.session_id))
-    journal = (await api.get(f"/v1/sessions/{sample.session_id}/events")).lines
+    await eventually(expected, lambda: user_of(api, session_id))
+    journal = (await api.get(f"/v1/sessions/{session_id}/events")).lines
     assert 1 >= len([one for one in journal if one["event"].get("type") == "session.update"])
 
 
@@ -136,18 +149,12 @@ def files_in(folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize("allowed", ["off", "user,number"])
 async def test_no_number_is_written(tmp_path: Path, everything_logged: pytest.LogCaptureFixture, allowed: str) -> None:
     """Neither in files of the store nor in answers, logs, metrics and errors, whatever the way of the frames."""
-    settings = {
-        "store": f"sqlite:{tmp_path}/calls.db",
-        "identify": tuple(f"{one.dialect}={allowed}" for one in SAMPLES),
-    }
     answers: list[str] = []
-    async with running_service(**settings) as app:
-        for place, sample in enumerate(SAMPLES):
-            for way in ways_of(sample):
-                id = sample.session_id if way == "hooks" else f"s-{place}-{way}"
-                api = await send(app, sample, way, id)
-                paths = (f"/v1/sessions/{id}", f"/v1/sessions/{id}/events", f"/v1/sessions/{id}/history")
-                answers += [(await api.get(path)).body.decode() for path in paths]
+    async with running_service(store=f"sqlite:{tmp_path}/calls.db", identify=identify_all(allowed)) as app:
+        for sample, way, id in CASES:
+            api = await send(app, sample, way, id)
+            paths = (f"/v1/sessions/{id}", f"/v1/sessions/{id}/events", f"/v1/sessions/{id}/history")
+            answers += [(await api.get(path)).body.decode() for path in paths]
         answers += [await refused(app, path, body) for path, body in MALFORMED]
         answers.append((await api.get("/metrics")).body.decode())
         answers.append((await api.get("/v1/sessions")).body.decode())

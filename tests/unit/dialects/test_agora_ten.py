@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.dialects import RECORDINGS, contents, fold_rows, is_caught, reduced, speech_is_an_interruption
+from tests.support.rows import every_row
 from tests.support.transcripts import closed
 from voicemem.dialects.agora_ten import AGORA_TEN, MAX_PART, reduce
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
@@ -75,8 +76,8 @@ def interrupt(start_ms: int) -> JsonObject:
     return {"object": "message.interrupt", "turn_id": 1, "start_ms": start_ms, "send_ts": 5, "data_type": "message"}
 
 
-@pytest.mark.parametrize("wrong", [None, "soon", 10**12, 10**17, 2**60, 10**30, 1e300, [], {}])
-@pytest.mark.parametrize("place", [0, 1, 2])
+@every_row("wrong", [None, "soon", 10**12, 10**17, 2**60, 10**30, 1e300, [], {}])
+@every_row("place", [0, 1, 2])
 def test_a_word_without_a_time_is_said(wrong: Any, place: int) -> None:
     """A time that none can have is none: the reply is whole, and its other words have theirs."""
     timed = words("One two three four five six.")

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.profiles import examples
+from tests.support.rows import every_row
 from tests.support.servers.embedder import MODEL, EmbeddingServer, embedding_server, embeddings
 from voicemem.errors import LlmFailed
 from voicemem.llm.client import LlmClient
@@ -103,7 +104,7 @@ def nan(vectors: list[list[float]]) -> bytes:
     return json.dumps(embeddings([[float("nan"), *vector[1:]] for vector in vectors])).encode()
 
 
-@pytest.mark.parametrize(
+@every_row(
     "distort",
     [
         lambda vectors: {},

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.rows import every_row
 from voicemem.config.service import Settings
 from voicemem.dialects.dialect import user_id_of
 from voicemem.errors import CannotStart
@@ -60,8 +61,8 @@ def test_national_numbers_need_a_region(written: str, region: str | None, expect
     assert expected == e164(written, region)
 
 
-@pytest.mark.parametrize("region", [None, "US", "DE"])
-@pytest.mark.parametrize(
+@every_row("region", [None, "US", "DE"])
+@every_row(
     "written",
     [
         *("", " ", "+", "anonymous", "Anonymous", "unknown", "restricted", "Unavailable", "private", "ann"),
