@@ -48,7 +48,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was collected stays until the end: no collection of garbage need look at it again."""
-    gc.collect()
+    """What was collected stays until the end: no collection of garbage need look at it, not even once."""
     gc.freeze()
     gc.enable()

@@ -6,7 +6,7 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-PROFILES = {"quick": 10, "sample": 25, "default": 100, "thorough": 1000}
+PROFILES = {"quick": 10, "sample": 15, "default": 100, "thorough": 1000}
 """`make quick`, `make test`, `make test-all` and `make soak` try so many."""
 CHOSEN = os.environ.get("TESTS_HYPOTHESIS_PROFILE") or "default"
 
