@@ -15,11 +15,21 @@ from voicemem.store.postgresql.store import PostgresqlStore
 
 TEMPLATE = "voicemem_template"
 END_CONNECTIONS = "select pg_terminate_backend(pid) from pg_stat_activity where datname = '{}'"
-SELECT_TABLES = "select tablename from pg_tables where schemaname = 'public' and tablename !~ '^journal_'"
 RENEW_IDENTITY = """
     delete from meta where name not in ('mark', 'schema', 'incarnation', 'cursor_secret');
-    update meta set value = decode(md5(random()::text), 'hex') where name not in ('mark', 'schema')
+    update meta set value = decode(md5(random()::text), 'hex') where name not in ('mark', 'schema');
 """
+EMPTY = f"""
+    do $$ declare relation text; begin
+        perform pg_terminate_backend(pid) from pg_stat_activity
+            where datname = current_database() and pid <> pg_backend_pid();
+        for relation in select tablename from pg_tables
+            where schemaname = 'public' and tablename !~ '^journal_' and tablename <> 'meta'
+        loop execute format('delete from %I', relation); end loop;
+        {RENEW_IDENTITY}
+    end $$
+"""
+"""Each connection costs a process of the server: one does all of it."""
 numbers = itertools.count(1)
 idle: list[str] = []
 """Names of databases that no test uses."""
@@ -74,10 +84,7 @@ def take_database() -> str:
 
 def give_back(name: str) -> None:
     """Empty a database for the next test: that takes milliseconds, and to make another one seconds on a busy disk."""
-    server().execute(END_CONNECTIONS.format(name))
-    tables = [str(table) for (table,) in server().execute(SELECT_TABLES, name)]
-    statements = [f"delete from {table}" for table in tables if table != "meta"]
-    server().execute(";".join([*statements, RENEW_IDENTITY]), name)
+    server().execute(EMPTY, name)
     idle.append(name)
 
 
