@@ -219,6 +219,8 @@ class SqliteDatabase(Database):
                 files.refuse_unmarked(path)
                 self.take_file(make)
             self.writer = open_connection(path)
+            if path == IN_MEMORY:
+                files.copy_schema(self.writer)
             # An empty log leaves the next start little to secure.
             self.writer.execute("pragma wal_checkpoint(truncate)").fetchall()
             files.migrate(self.writer, None if exclusive or path == IN_MEMORY else path)

