@@ -26,7 +26,7 @@ from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, Column
 
 T = TypeVar("T")
 Key = TypeVar("Key", "ReplyKey", int)
-SNAPSHOT_VERSION = 24_000 + DIALECTS_VERSION
+SNAPSHOT_VERSION = 25_000 + DIALECTS_VERSION
 """The version of these records, of the fold's rules, and of the dialects; snapshots of other versions are ignored."""
 BOUND = 100_000
 """The most segments, replies, interruptions, resumes and traces of a turn, and words of a reply (rule 11)."""
@@ -250,7 +250,6 @@ class Turn(Struct, array_like=True, gc=False):
     evidence: Evidence | None = None
     """Evidence that named only the turn; reading finds the reply."""
     cut_count: int = 0
-    resume_count: int = 0
     tool_calls: list[ToolCallRecord] | None = None
     latencies: list[Latency] | None = None
     failures: list[Failure] | None = None
