@@ -134,7 +134,7 @@ class OtelTracer(Tracer):
             wrapped = OtelSpan(span)
             try:
                 yield wrapped
-            except Exception as error:
+            except Exception as error:  # is only noted here
                 wrapped.fail(type(error).__name__)
                 raise
 

@@ -143,7 +143,7 @@ class Looks:
             return False
         try:
             connection.take_looked(data)
-        except Exception as error:
+        except Exception as error:  # ends this connection, and no other look
             connection.fail_looked(error)
         return len(data) == PIECE
 

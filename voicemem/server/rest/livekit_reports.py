@@ -24,7 +24,6 @@ ROUTES = Routes()
 UPLOAD = f"/v1/hooks/{LIVEKIT_AGENTS.name}/{{project}}/observability"
 PLACES = {"project": Name, "signal": Name}
 PROTOBUF, FORM, ANY = "application/x-protobuf", "multipart/form-data", "application/octet-stream"
-MAX_HEADER_BYTES = 1024 * 1024
 MAX_RECORDING_BYTES, RECORDING_S = 1024**3, 600
 """A recording is read, and not kept, up to so much, and for so long."""
 ROOM_ID, JOB_ID, SUMMARY = 1, 8, 11

@@ -133,7 +133,7 @@ def open_backup_source(file: str) -> Iterator[apsw.Connection]:
     except CannotStart as error:
         raise CopyFailed(error.detail) from None
     except apsw.CantOpenError:
-        raise CopyFailed(f"There is no database {file}, or it cannot be opened.") from None
+        raise not_opened(file) from None
     except apsw.FullError:  # the other file's disk
         raise
     except apsw.IOError as error:
@@ -144,6 +144,10 @@ def open_backup_source(file: str) -> Iterator[apsw.Connection]:
         raise CopyFailed(f"{file} cannot be copied: {error}.") from None
 
 
+def not_opened(file: str) -> CopyFailed:
+    return CopyFailed(f"There is no database {file}, or it cannot be opened.")
+
+
 def refuse_other_file(file: str) -> None:
     """Raise `CopyFailed` for a file that this program did not make; it is not changed."""
     try:
@@ -151,7 +155,7 @@ def refuse_other_file(file: str) -> None:
     except CannotStart as error:
         raise CopyFailed(error.detail) from None
     except apsw.Error:
-        raise CopyFailed(f"There is no database {file}, or it cannot be opened.") from None
+        raise not_opened(file) from None
 
 
 def copy_database(source: apsw.Connection, target: str, progress: Progress) -> None:
