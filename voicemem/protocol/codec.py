@@ -441,8 +441,8 @@ def decode_header(text: bytes) -> EventHeader:
     )
 
 
-def decode_or_none(raw: msgspec.Raw) -> Any:
-    """The value of a field; None when it cannot be read, such as a number out of range."""
+def decode_or_none(raw: RawJson) -> Any:
+    """The value of a JSON text; None when it cannot be read, such as a number out of range."""
     try:
         return JSON_DECODER.decode(raw)
     except MALFORMED:

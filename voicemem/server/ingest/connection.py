@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from voicemem.dialects.registry import DIALECTS, decode_value, is_envelope, no_such_dialect
 from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable, VoicememError
-from voicemem.protocol.codec import JSON_DECODER, DecodedEvent, RejectedEvent, decode_event, decode_fast, split_frame
+from voicemem.protocol.codec import DecodedEvent, RejectedEvent, decode_event, decode_fast, decode_or_none, split_frame
 from voicemem.protocol.events import Auth, FrameEvent, IncomingEvent, SessionOpen, SessionUpdate
 from voicemem.protocol.frames import GOAWAY, AckFrame, Error, Ready
 from voicemem.runtime import FairQueue
@@ -616,11 +616,10 @@ class Connection:
 
 def decode_enveloped(text: bytes) -> DecodedEvent | RejectedEvent:
     """One event, or one frame in its envelope. Raises `InvalidFrame` when it is not JSON."""
-    arrival = decode_event(text)
-    if isinstance(arrival, RejectedEvent) and b'"frame"' in text and is_envelope(value := JSON_DECODER.decode(text)):
+    if b'"frame"' in text and is_envelope(value := decode_or_none(text)):
         frame = decode_value(value, text, OF_THE_LEASE)
         return frame if isinstance(frame, RejectedEvent) else DecodedEvent(frame, text)
-    return arrival
+    return decode_event(text)
 
 
 class LeaseHolder(NamedTuple):
