@@ -12,7 +12,7 @@ import click
 from voicemem.cli.common import Command, CommandFailed, audit_to_terminal, given, options, read_secret, run, sqlite_path
 from voicemem.cli.service_settings import store_option
 from voicemem.config.service import POSTGRESQL_PREFIXES
-from voicemem.protocol.explanations import converted
+from voicemem.protocol.arguments import converted
 from voicemem.protocol.types import MAX_INTEGER
 from voicemem.runtime import now_ms
 from voicemem.security.access import ASK_AGAIN_MS, DEFAULT_PROJECT, SCOPES, Access, check_project

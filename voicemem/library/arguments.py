@@ -23,8 +23,8 @@ from voicemem.context.policies import (
 )
 from voicemem.errors import CannotStart, InvalidFrame, Refused
 from voicemem.exports.formats import FormatName
+from voicemem.protocol.arguments import converted
 from voicemem.protocol.codec import check_frame, decode_body
-from voicemem.protocol.explanations import converted
 from voicemem.protocol.types import JsonObject, Name, Natural, SequenceNumber, SessionId
 from voicemem.security.access import PROJECT_PATTERN
 from voicemem.store.records import SessionFilter

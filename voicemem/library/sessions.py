@@ -50,9 +50,9 @@ from voicemem.memory.working_memory import (
     WorkingMemory,
     owner_of_session,
 )
+from voicemem.protocol.arguments import converted
 from voicemem.protocol.codec import RejectedEvent, decode_event
 from voicemem.protocol.events import MemoryData
-from voicemem.protocol.explanations import converted
 from voicemem.protocol.types import JsonObject
 from voicemem.redaction.texts import Rules
 from voicemem.runtime import MemoryBudget, Runtime

@@ -1,10 +1,15 @@
 """Arguments as programs and LLMs write them: null for what is left out, and 5.0 for 5."""
 
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+import msgspec
 from msgspec import Struct, inspect
 
+from voicemem.errors import Refused
+from voicemem.protocol.explanations import describe_error
+
+T = TypeVar("T")
 type_of = cache(inspect.type_info)
 ARRAYS = (inspect.ListType, inspect.VarTupleType)
 WITH_NULL = (inspect.NoneType, inspect.AnyType, inspect.RawType)
@@ -67,3 +72,11 @@ def fit_to(value: Any, types: tuple[inspect.Type, ...], nulls: bool) -> Any:
         for name, one in value.items()
         if one is not None or nulls or name not in fields or not fields[name].may_be_null
     }
+
+
+def converted(value: Any, kind: type[T], *, nulls: bool = False) -> T:
+    """A decoded value as a typed one, as `fit` makes it fit. Raises `Refused` (`invalid_field`)."""
+    try:
+        return msgspec.convert(fit(value, kind, nulls=nulls), kind)
+    except msgspec.ValidationError as error:
+        raise Refused("invalid_field", describe_error(error, kind)) from None

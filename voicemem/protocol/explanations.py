@@ -7,17 +7,15 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Struct
 
-from voicemem.errors import CODES, Refused
-from voicemem.protocol.arguments import fit
+from voicemem.errors import CODES
 from voicemem.protocol.events import Event, IncomingEvent, SessionUpdate, kinds_by_type
 from voicemem.protocol.types import PATTERN_SENTENCES
 
-T = TypeVar("T")
 Places = Mapping[str, Iterable[str]]
 """Names of fields by the place that has them, such as "under `llm`"."""
 NO_PLACES: Places = {}
@@ -41,14 +39,6 @@ def did_you_mean(name: str, known: Iterable[str], close: float = CLOSE) -> str:
     names = {plain(one): one for one in known}
     near = get_close_matches(plain(name), names, 1, close)
     return f" (did you mean `{names[near[0]]}`?)" if near else ""
-
-
-def converted(value: Any, kind: type[T], *, nulls: bool = False) -> T:
-    """A decoded value as a typed one, as `fit` makes it fit. Raises `Refused` (`invalid_field`)."""
-    try:
-        return msgspec.convert(fit(value, kind, nulls=nulls), kind)
-    except msgspec.ValidationError as error:
-        raise Refused("invalid_field", describe_error(error, kind)) from None
 
 
 def describe_error(error: msgspec.ValidationError, *kinds: Any, places: Places = NO_PLACES) -> str:

@@ -11,8 +11,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType, convert, structs, to_builtin
 
 from voicemem.errors import Refused
 from voicemem.memory.long_term.records import GivenMemory, Memory, MemoryDraft, MemoryPatch
+from voicemem.protocol.arguments import converted
 from voicemem.protocol.comparison import HIDDEN
-from voicemem.protocol.explanations import converted
 from voicemem.protocol.memories import GivenKind
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, Name, Natural
 

@@ -21,7 +21,7 @@ from voicemem.compat.agent_memory_server.working_memory import (
     make_prompt,
     window_of,
 )
-from voicemem.protocol.explanations import converted
+from voicemem.protocol.arguments import converted
 from voicemem.protocol.types import MAX_INTEGER
 from voicemem.security.access import Gate
 from voicemem.security.audit import audit

@@ -15,8 +15,9 @@ from aiohttp import web
 from yarl import URL
 
 from voicemem.errors import InvalidFrame, Refused, SessionQuarantined, StoreUnavailable
+from voicemem.protocol.arguments import converted
 from voicemem.protocol.codec import decode_body
-from voicemem.protocol.explanations import converted, describe_error
+from voicemem.protocol.explanations import describe_error
 from voicemem.protocol.types import MAX_FRAME_BYTES, SESSION_ID_PATTERN, JsonObject, Name, fields_of, matching
 from voicemem.runtime import FairQueue, Reader
 from voicemem.security.access import FULL_GRANT, Gate, Grant

@@ -9,7 +9,7 @@ from msgspec import Meta, Raw, Struct
 from voicemem.errors import InvalidFrame, RateLimited, Refused
 from voicemem.memory import checkpoints
 from voicemem.memory.fork import fork
-from voicemem.protocol.explanations import converted
+from voicemem.protocol.arguments import converted
 from voicemem.protocol.pieces import Pieces, Unreadable
 from voicemem.protocol.types import Natural, SessionId
 from voicemem.server.http.request import (

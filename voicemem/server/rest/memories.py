@@ -14,8 +14,8 @@ from voicemem.memory.long_term.forgetting import ForgetMemories, forget, policy_
 from voicemem.memory.long_term.memories import MemoriesQuery, MemoryPage, list_filter, memory_page
 from voicemem.memory.long_term.records import MAX_GIVEN, GivenMemory, KnownMemory, Memory, MemoryPatch, draft_of
 from voicemem.memory.search import FoundMemories, MemorySearch
+from voicemem.protocol.arguments import converted
 from voicemem.protocol.codec import object_parts
-from voicemem.protocol.explanations import converted
 from voicemem.protocol.memories import Analysis, outcome_of
 from voicemem.protocol.types import JsonObject, SessionId
 from voicemem.security.audit import audit
