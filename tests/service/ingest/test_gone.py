@@ -29,15 +29,17 @@ def no_collection() -> Iterator[None]:
 KINDS = EventSocket, ServerProtocol, Connection, OpenLease, Throttle
 
 
-def left() -> list[type]:
-    """What is there of connections, garbage or not."""
-    return [type(one) for one in gc.get_objects() if type(one) in KINDS]
+def left(before: list[object]) -> list[type]:
+    """What is there of connections, garbage or not, beside those of earlier tests."""
+    known = {*map(id, before)}
+    return [type(one) for one in gc.get_objects() if type(one) in KINDS and id(one) not in known]
 
 
 @pytest.mark.parametrize("looks", [True, False])
 @pytest.mark.parametrize("way", ["closed", "half closed", "lost", "failed", "refused"])
 async def test_a_connection_is_gone_when_it_is_over(serve: Serve, no_collection: None, way: str, looks: bool) -> None:
     """However it ended, its memory is free without a collection: a service may lose a hundred in a second."""
+    before = [one for one in gc.get_objects() if type(one) in KINDS]
     app = await serve(ingest_looks=looks)
     if way == "refused":
         with pytest.raises(AssertionError):  # it is not accepted
@@ -47,7 +49,7 @@ async def test_a_connection_is_gone_when_it_is_over(serve: Serve, no_collection:
         async with upgraded_socket(app.ingest_address) as peer:
             await peer.send_event({"type": "session.open", "session_id": "s"})
             await peer.expect("session.ready")
-            assert {*KINDS} == {*left()}
+            assert {*KINDS} == {*left(before)}
             await peer.send_event(final_transcript(1))
             await peer.expect("ack")
             if way == "closed":
@@ -61,6 +63,6 @@ async def test_a_connection_is_gone_when_it_is_over(serve: Serve, no_collection:
             await peer.closed()
 
     async def are_left() -> list[type]:
-        return left()
+        return left(before)
 
     await eventually([], are_left)
