@@ -28,10 +28,9 @@ from typing import NamedTuple
 
 from bench.harness.report import Goal, Measured, at_most, machine, number, show, table
 from bench.harness.stack_calls import StackExactness, stacks_measured
-from bench.harness.truth import CONDITIONS, Condition, Score, load_calls, scores
+from bench.harness.truth import CALLS, CONDITIONS, Condition, Score, load_calls, scores
 from voicemem.cli.truth import KINDS, Kind, TrueCall
 
-CALLS = Path(__file__).parent.parent / "fixtures" / "truth" / "calls"
 BASELINE = "generated"
 GOALS = {
     "words": 0.1,

@@ -78,6 +78,8 @@ async def call(session_id: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        raise SystemExit("usage: python -m examples.agent_without_memory SESSION_ID")
     try:
         asyncio.run(call(sys.argv[1]))
     except Unacknowledged as error:

@@ -9,11 +9,11 @@ WORDS = ["Why did the scarecrow ", "win an award?"]
 
 async def complete(request: web.Request) -> web.StreamResponse:
     body = await request.json()
-    print("turn", body["turn_id"])
-    left = None
+    print("turn", body.get("turn_id", "unknown"))  # other vendors are told roles and texts
+    now, left = body.get("timestamp", 0), None
     for message in body["messages"]:
         about = message.get("metadata", {})  # system messages have none
-        seconds = (body["timestamp"] - message.get("timestamp", body["timestamp"])) // 1000
+        seconds = (now - message.get("timestamp", now)) // 1000
         print(f"  {seconds} s ago, {about.get('user', message['role'])}: {message['content']}")
         if about.get("interrupted"):
             left = about["original"].removeprefix(message["content"])

@@ -4,7 +4,7 @@ import asyncio
 
 from openai import AsyncOpenAI
 
-from voicemem.client import Client
+from voicemem.client import Client, ClientError
 
 REST, CALL = "http://127.0.0.1:8080", "gateway-call"
 
@@ -30,4 +30,7 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    try:
+        asyncio.run(main())
+    except ClientError as error:  # no service, or a second run: a session that has ended is not opened again
+        raise SystemExit(error.detail) from None

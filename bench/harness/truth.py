@@ -19,6 +19,7 @@ from voicemem.transcript.history import messages
 from voicemem.transcript.messages import Message
 from voicemem.transcript.state import State
 
+CALLS = Path(__file__).parent.parent.parent / "fixtures" / "truth" / "calls"
 CLOSE_MS = 300
 """How long after the end of a session the server closes it."""
 PLAYBACK = ("tts", "interrupt", "resume", "session.end")

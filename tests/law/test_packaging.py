@@ -88,11 +88,15 @@ def test_what_is_overridden_has_upper_bounds() -> None:
 
 def imported(source: str) -> Iterator[str]:
     """The packages that a file imports, wherever in it: top-level names, and those below a shared one."""
+    return map(package_of, modules(source))
+
+
+def modules(source: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            yield from (package_of(alias.name) for alias in node.names)
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield package_of(node.module)
+            yield node.module
 
 
 def package_of(module: str) -> str:
@@ -130,6 +134,41 @@ def test_every_import_is_required() -> None:
             name for name in names if not {canonicalize_name(one) for one in owners.get(name, (name,))} & required
         }
         assert set() == unknown, path
+
+
+NEED_OPENAI = {"gateway_engine": "gateway.md", "openai_realtime": "stacks.md", "phone": "stacks.md"}
+"""Examples that need OpenAI's client too, and the page that says so."""
+FRAMEWORKS = {"livekit_agent": "livekit", "pipecat_bot": "pipecat"}
+"""The extras of examples that are not named after them."""
+
+
+def imported_by(path: Path) -> set[str]:
+    """The packages of others that a program imports, itself or through our own files beside the package."""
+    names, seen, waiting = set[str](), {path}, [path]
+    while waiting:
+        for module in modules(waiting.pop().read_text()):
+            own = ROOT / module.replace(".", "/")
+            files = {one for one in (own.with_suffix(".py"), own / "__init__.py") if one.exists()}
+            waiting += files - seen
+            seen |= files
+            names |= set() if files else {package_of(module)}
+    return names - sys.stdlib_module_names - {"voicemem"}
+
+
+def test_examples_import_what_their_pages_name() -> None:
+    """An example runs with the extras `server` and its framework's; the page of one that needs `openai` says so."""
+    owners = {name: {canonicalize_name(one) for one in own} for name, own in packages_distributions().items()}
+    for path in sorted((ROOT / "examples").glob("*.py")):
+        extra = FRAMEWORKS.get(path.stem, path.stem).replace("_", "-")
+        wanted = requirements("server", *({extra} & EXTRAS.keys()))
+        if page := NEED_OPENAI.get(path.stem):
+            assert re.search(rf"{path.stem}\b.*\n?.*`openai`", (ROOT / "docs" / page).read_text()), path
+            wanted.append(Requirement("openai"))
+        if all(
+            canonicalize_name(one.name) in set().union(*owners.values()) for one in wanted
+        ):  # else in its own environment
+            there = names_with_all_they_need(wanted)
+            assert set() == {name for name in imported_by(path) if not owners.get(name, set()) & there}, path
 
 
 def test_the_constraints_are_exact_versions() -> None:

@@ -21,8 +21,7 @@ from pipecat.workers.runner import WorkerRunner
 from bench.harness.pipecat.services import Answer, DeviceOutput, ScriptedCaller, ScriptedLLM, ScriptedTTS
 from bench.harness.pipecat.virtual_time import LoopClock
 from bench.harness.pipecat.voice import LOUD, Device, Speech, Truth, Voice, Word
-from bench.harness.truth import load_calls
-from bench.heard import CALLS
+from bench.harness.truth import CALLS, load_calls
 
 SYSTEM: Any = {"role": "system", "content": "You are a friendly clerk."}
 POLL_S = 0.01

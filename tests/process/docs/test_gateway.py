@@ -41,7 +41,14 @@ async def test_the_custom_llm_shows_what_arrives(serve: Serve, tmp_path: Path) -
         async with running_program(tmp_path, "gateway_engine.py") as engine:
             assert 0 == await engine.end(), engine.errors
         await llm.says("Sorry, go on.\n")
-    assert SEEN == re.sub(r"\d+ s ago", "0 s ago", llm.out)  # a busy machine takes a second or two
+        seen = llm.out
+        async with running_program(tmp_path, "gateway_engine.py") as again:
+            assert 1 == await again.end()
+        assert again.errors.startswith("The session gateway-call has ended")
+        await RestClient(app).create("plain")
+        said = {"model": "-", "stream": True, "messages": [{"role": "user", "content": "Hello."}]}
+        assert 200 == (await RestClient(app).post("/v1/sessions/plain/chat/completions", said)).status
+    assert SEEN == re.sub(r"\d+ s ago", "0 s ago", seen)  # a busy machine takes a second or two
     assert (
         "I was saying: \nscarecrow win an award?\n" == engine.out[-len("I was saying: \nscarecrow win an award?\n") :]
     )

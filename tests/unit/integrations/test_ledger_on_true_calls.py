@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench.harness.truth import CLOSE_MS, Score, journal, load_calls, score
-from bench.heard import CALLS
+from bench.harness.truth import CALLS, CLOSE_MS, Score, journal, load_calls, score
 from tests.support.samples.ledger_calls import events_of
 from voicemem.cli.truth import TrueCall
 from voicemem.protocol.events import SessionClosed
