@@ -7,6 +7,8 @@ They are LangChain's, or look like those: of a `type` ("human", "ai", "tool", "s
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
+from voicemem.protocol.types import JsonObject
+
 
 def rebuilt(own: Sequence[Any], known: Sequence[Any], opening: Set[str], *, user_is_recorded: bool) -> list[Any]:
     """Return what the program put there before the call, then the memory, then what the agent is now to answer.
@@ -22,6 +24,19 @@ def rebuilt(own: Sequence[Any], known: Sequence[Any], opening: Set[str], *, user
     if place < len(known) and run and is_longer(known[place], run[0]):
         run[0] = known[place]
     return [*head, *known[:place], *run]
+
+
+def instructions_apart(known: Sequence[JsonObject]) -> tuple[list[str], list[JsonObject]]:
+    """The texts of the memory's system messages, and its other messages."""
+    texts = [str(one["content"]) for one in known if one["role"] == "system"]
+    return texts, [one for one in known if one["role"] != "system"]
+
+
+def followed_by(content: Any, texts: Sequence[str]) -> Any:
+    """The content of a program's system message, followed by the memory's texts: many models take one such message."""
+    if isinstance(content, str) or not content:
+        return "\n\n".join(text for text in (content, *texts) if text)
+    return [*content, *({"type": "text", "text": text} for text in texts)]
 
 
 def place_of_run(run: Sequence[Any], known: Sequence[Any], asked: int) -> int:

@@ -24,9 +24,10 @@ async def test_the_next_request_has_what_was_heard(tmp_path: Path) -> None:
     assert heard.startswith("assistant: 'Why did the scarecrow win an award? ")
     assert "field" not in heard
     assert stopped == "user: 'Stop that please'"
-    system, known, asked, *_ = [line.strip() for line in requests[2]]
-    assert (system, asked) == ("system: 'You are funny.'", "user: 'Another joke please'")
-    assert "user: Tell me a joke" in known
+    system, asked, *_ = [line.strip() for line in requests[2]]
+    assert system.startswith("system: 'You are funny.\\n\\nFrom an earlier call")
+    assert "user: Tell me a joke" in system
+    assert asked == "user: 'Another joke please'"
 
 
 def test_it_is_short() -> None:

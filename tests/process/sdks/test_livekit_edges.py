@@ -291,6 +291,16 @@ def said(role: str, text: str, at: float) -> JsonObject:
     return {"role": role, "content": text, "timestamp": round(at * 1000)}
 
 
+def test_the_memory_instructs_in_the_program_s_system_message() -> None:
+    """There is one, and LiveKit's own item stays as it was."""
+    own, asked = message("system", "Be brief."), message("user", "A joke?")
+    known = [{"role": "system", "content": "The caller is Ann."}, said("user", "A joke?", asked.created_at)]
+    for items, instruction in (([own, asked], "Be brief.\n\nThe caller is Ann."), ([asked], "The caller is Ann.")):
+        made = rebuilt(ChatContext(items), known, {asked.id: asked}, (), asked.created_at * 1000 - 100)
+        assert [(one.role, text_of(one)) for one in made.messages()] == [("system", instruction), ("user", "A joke?")]
+    assert text_of(own) == "Be brief."
+
+
 def test_what_the_program_put_into_the_context_stays() -> None:
     """Messages from before the call stand before the memory, those for one request behind it; none is there twice."""
     before, asked, reply = message("assistant", "Welcome back."), message("user", "A joke?"), message("assistant", JOKE)

@@ -20,6 +20,9 @@ needs_module("pipecat", "pipecat")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what the framework imports is not ours
     from pipecat.frames.frames import EndFrame
+    from pipecat.pipeline.pipeline import Pipeline
+    from pipecat.pipeline.worker import PipelineWorker
+    from pipecat.processors.frame_processor import FrameProcessor
 
     from bench.harness.pipecat.call import MODES, Call, Scenario
     from bench.harness.pipecat.scenarios import CAB, CAR, ONIONS, SCENARIOS
@@ -135,6 +138,28 @@ async def test_the_llm_gets_what_was_heard(app: App) -> None:
     stored = await RestClient(app).contents("call")
     assert stored[1]["content"] == heard["content"]
     assert stored[1]["metadata"]["original"] == CAB.text
+
+
+async def test_the_memory_instructs_beside_the_settings_of_the_llm(app: App) -> None:
+    """Pipecat sends one system message with an instruction of the settings; Gemini's would replace the context's."""
+    config = {"system_messages": [{"role": "system", "content": "The caller is Ann."}]}
+    call = Call(SHORT, MODES["inline"])
+    call.llm.append_system_instruction("Be brief.")  # as the settings of a program have it
+    call.context.set_messages([])
+    async with client_to(app) as client:
+        memory = pipecat.attach(call.worker, client, session_id="call", context=True, config=config)
+        await call.run()
+        await memory.aclose()
+    assert call.llm.requests[1][0] == {"role": "developer", "content": "The caller is Ann."}
+    assert [one["role"] for one in call.llm.requests[1][1:]] == ["user", "assistant", "user"]
+
+
+async def test_a_pipeline_without_an_llm_service_is_reported(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    """What answers is a plain processor, which no request passes on its way to."""
+    async with client_to(app) as client:
+        memory = pipecat.attach(PipelineWorker(Pipeline([FrameProcessor()])), client, context=True)
+        await memory.aclose()
+    assert [one for one in caplog.messages if "LLMService" in one]
 
 
 async def test_without_a_memory_the_agent_goes_on(caplog: pytest.LogCaptureFixture) -> None:

@@ -24,7 +24,7 @@ from voicemem.integrations.background_session import Newest, check_installed
 from voicemem.integrations.conversation import Call, Sessions
 from voicemem.integrations.google_adk.session import AdkSession, as_heard, known_contents, own_contents
 from voicemem.integrations.google_adk.user_memory import UserMemory
-from voicemem.integrations.runs import rebuilt
+from voicemem.integrations.runs import instructions_apart, rebuilt
 
 __all__ = ["Call", "memory_service", "plugin", "session_id"]
 
@@ -106,7 +106,7 @@ class Plugin:
         contents = rebuilt(own, list(known_contents(known)), memory.opening or frozenset(), user_is_recorded=True)
         sources = [one.source for one in contents]
         llm_request.contents = [made.model_validate(one) if isinstance(one, dict) else one for one in sources]
-        instructions = [str(one["content"]) for one in known if one["role"] == "system"]
+        instructions, _ = instructions_apart(known)
         if instructions:
             llm_request.append_instructions(instructions)
 

@@ -25,7 +25,7 @@ from voicemem.client import Client, SyncClient
 from voicemem.integrations.background_session import BackgroundSession, Newest, check_installed
 from voicemem.integrations.conversation import Call, Conversation, Sessions, as_object, parsed
 from voicemem.integrations.langgraph.user_store import UserStore
-from voicemem.integrations.runs import as_heard, is_answer, rebuilt, run_start, text_of
+from voicemem.integrations.runs import as_heard, followed_by, is_answer, rebuilt, run_start, text_of
 from voicemem.protocol.types import JsonObject
 
 __all__ = ["Call", "chat_messages", "middleware", "store", "thread_id"]
@@ -317,19 +317,14 @@ def run_config() -> Mapping[str, Any]:
 
 
 def with_more(system_message: Any, texts: list[str]) -> Any:
-    """The agent's system message, followed by what the memory instructs; providers take only one."""
+    """The agent's system message, followed by what the memory instructs."""
     from langchain_core.messages import SystemMessage
 
     if not texts:
         return system_message
     if system_message is None:
-        return SystemMessage(content="\n\n".join(texts))
-    content = system_message.content
-    if isinstance(content, str):
-        more: Any = "\n\n".join([content, *texts] if content else texts)
-    else:
-        more = [*content, *({"type": "text", "text": text} for text in texts)]
-    return system_message.model_copy(update={"content": more})
+        return SystemMessage(content=followed_by("", texts))
+    return system_message.model_copy(update={"content": followed_by(system_message.content, texts)})
 
 
 def thread_id(config: Mapping[str, Any]) -> str | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from voicemem.integrations.asked import Asked, as_passed_on, typed
 from voicemem.integrations.background_session import BackgroundSession
 from voicemem.integrations.ledger import now_ms
+from voicemem.integrations.runs import followed_by, instructions_apart
 from voicemem.protocol.types import JsonObject
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ def rebuilt(
     That is tools which run, what the program adds to this request alone, and words of the caller that are no message
     of the memory yet. `call` are the chat items of the call, which `began` then, by their ids.
     """
+    texts, known = instructions_apart(known)
     asked = asked_of(own, call, typed_ids, began)
     places = {item.id: at for at, item in enumerate(own.items)}
     replies = [at for at, item in enumerate(own.items) if is_message(item, "assistant") and item.id in call]
@@ -115,7 +117,18 @@ def rebuilt(
             head.append(item)
         elif is_added or item.id in waiting or (item.type in TOOLS and (item.type, item.call_id) not in remembered):
             tail.append(item)
-    return type(own)([*head, *chat_context(words).items, *tail])
+    return type(own)([*instructed(head, texts), *chat_context(words).items, *tail])
+
+
+def instructed(head: list[Any], texts: Sequence[str]) -> list[Any]:
+    """The program's own items, its system message followed by the memory's."""
+    if not texts:
+        return head
+    at = next((at for at, item in enumerate(head) if is_message(item, "system")), None)
+    if at is None:
+        return [*chat_context([{"role": "system", "content": followed_by("", texts)}]).items, *head]
+    item = head[at].model_copy(update={"content": [followed_by(text_of(head[at]), texts)]})
+    return [*head[:at], item, *head[at + 1 :]]
 
 
 def asked_of(own: Any, call: Mapping[str, Any], typed_ids: Container[str], began: float) -> list[Asked]:

@@ -12,6 +12,7 @@ See docs/pipecat.md. The framework is imported only here and only when it is use
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pipecat.observers.base_observer import BaseObserver
     from pipecat.pipeline.worker import PipelineWorker
 
+LOG = logging.getLogger("voicemem.integrations")
 __all__ = ["AttachedMemory", "attach", "context_messages", "observer"]
 
 
@@ -57,7 +59,12 @@ def attach(
     worker.add_observer(observer_type()(listener))
     if context:
         remembering = Remembering(background, listener)
-        for llm in llm_services(worker.pipeline):
+        llms = list(llm_services(worker.pipeline))
+        if not llms:
+            LOG.warning(
+                "The pipeline has no LLMService, so no request to an LLM gets the memory: context=True needs one."
+            )
+        for llm in llms:
             llm.add_event_handler("on_before_process_frame", remembering.before)
     return AttachedMemory(background, listener.ledger, lambda reason: listener.end(reason=reason))
 

@@ -7,12 +7,26 @@ from typing import Any, NamedTuple
 from voicemem.integrations.asked import MOST, Asked, typed
 from voicemem.integrations.background_session import Newest
 from voicemem.integrations.ledger import Ledger, now_ms
+from voicemem.integrations.runs import followed_by
 
 INSTRUCTIONS = ("system", "developer")
 
 
 class Remembered(dict[str, Any]):
     """A message that was put into a context from the memory."""
+
+
+class Instruction(dict[str, Any]):
+    """A program's instruction in a context, followed by the memory's; a program may still edit either."""
+
+    def __init__(self, own: dict[str, Any], texts: Sequence[str]) -> None:
+        super().__init__({**own, "content": followed_by(own.get("content"), texts)})
+        self.own = own
+        self.made = dict(self)
+
+    @property
+    def of_program(self) -> dict[str, Any]:
+        return self.own if self == self.made else dict(self)
 
 
 class Transcript(NamedTuple):

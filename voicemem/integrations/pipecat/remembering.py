@@ -6,8 +6,9 @@ from typing import Any
 
 from voicemem.integrations.asked import Asked, as_passed_on
 from voicemem.integrations.background_session import BackgroundSession
-from voicemem.integrations.pipecat.caller import INSTRUCTIONS, Remembered, role_of
+from voicemem.integrations.pipecat.caller import INSTRUCTIONS, Instruction, Remembered, role_of
 from voicemem.integrations.pipecat.frames import FrameListener
+from voicemem.integrations.runs import followed_by, instructions_apart
 from voicemem.protocol.types import JsonObject
 
 FIELDS = ("turn_id", "timestamp", "metadata")
@@ -27,12 +28,15 @@ class Remembering:
         try:
             if type(frame).__name__ == "LLMContextFrame":
                 await self.listener.caught_up(frame.id)
-                await self.remember(frame.context)
+                await self.remember(frame.context, getattr(llm, "_settings", None))
         except Exception as error:  # a version whose contexts are others
             self.session.log_once("The LLM gets the framework's own messages.", error)
 
-    async def remember(self, context: Any) -> None:
-        """Rewrite a context; it stays as it is while the memory is away."""
+    async def remember(self, context: Any, settings: Any) -> None:
+        """Rewrite a context; it stays as it is while the memory is away.
+
+        Where the LLM's `settings` have a system message, a second one would be dropped or refused.
+        """
         asked = self.listener.caller.asked_in(context.messages)
         if self.opening is None:
             self.opening = before_call(context.messages, asked, self.listener.replies.count)
@@ -41,7 +45,8 @@ class Remembering:
             return
         known = body["messages"]
         if any(role_of(message) not in INSTRUCTIONS for message in known):
-            context.set_messages(rebuilt(context.messages, known, self.opening, asked))
+            role = "developer" if getattr(settings, "system_instruction", None) else "system"
+            context.set_messages(rebuilt(context.messages, known, self.opening, asked, role))
 
 
 def context_messages(messages: Iterable[JsonObject]) -> list[Any]:
@@ -62,12 +67,16 @@ def before_call(own: Sequence[Any], asked: Sequence[Asked], replies: int) -> lis
     return [one for one in own[:began] if role_of(one) in ("user", "assistant") and not isinstance(one, Remembered)]
 
 
-def rebuilt(own: Sequence[Any], known: Sequence[JsonObject], opening: list[Any], asked: Sequence[Asked]) -> list[Any]:
+def rebuilt(
+    own: Sequence[Any], known: Sequence[JsonObject], opening: list[Any], asked: Sequence[Asked], role: str = "system"
+) -> list[Any]:
     """Instructions and what was there before the call, then the memory, then what the memory cannot know yet.
 
     That is tools that run, the words that the LLM is to answer if their transcript is on its way, and what the program
     adds for this answer alone. Tools that were called before the caller's newest words stay before those.
     """
+    texts, known = instructions_apart(known)
+    own = [one.of_program if isinstance(one, Instruction) else one for one in own]
     returned = {message["tool_call_id"] for message in known if role_of(message) == "tool"}
     before, questions = {id(one) for one in opening}, {id(one.message) for one in asked}
     active = [at for at, one in enumerate(own) if role_of(one) not in INSTRUCTIONS]
@@ -93,7 +102,17 @@ def rebuilt(own: Sequence[Any], known: Sequence[JsonObject], opening: list[Any],
             tail.append(message)
     place = next((at for at, one in enumerate(words) if newest >= 0 and one is own[newest]), len(words))
     words = [one if id(one) in questions else context_message(one) for one in words]
-    return [*head, *words[:place], *running, *words[place:], *tail]
+    return [*instructed(head, texts, role), *words[:place], *running, *words[place:], *tail]
+
+
+def instructed(head: list[Any], texts: Sequence[str], role: str) -> list[Any]:
+    """The program's own messages, its system message followed by the memory's; without one, one of `role`."""
+    if not texts:
+        return head
+    at = next((at for at, one in enumerate(head) if role_of(one) == "system"), None)
+    if at is None:
+        return [Remembered(role=role, content=followed_by("", texts)), *head]
+    return [*head[:at], Instruction(head[at], texts), *head[at + 1 :]]
 
 
 def is_settled(message: Any, returned: set[str]) -> bool:

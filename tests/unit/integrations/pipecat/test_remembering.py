@@ -62,6 +62,24 @@ def test_a_context_that_was_rewritten() -> None:
     assert third == [SYSTEM, user("A joke"), HEARD, user("Stop"), HEARD, thanks]
 
 
+def test_the_memory_instructs_in_the_program_s_system_message() -> None:
+    """There is one, also when it is rewritten again; what the program changes of its own stays changed."""
+    known = [{"role": "system", "content": "The caller is Ann."}, *heard(user("A joke"))]
+    own, joke = {"role": "system", "content": "Be brief."}, user("A joke")
+    questions = asked(at_1=joke)
+    first = rebuilt([own, joke], known, [], questions)
+    assert first[0] == {"role": "system", "content": "Be brief.\n\nThe caller is Ann."}
+    own["content"] = "Be long."
+    second = rebuilt(first, known, [], questions)
+    assert [one["content"] for one in second] == ["Be long.\n\nThe caller is Ann.", "A joke"]
+    second[0]["content"] = "Be silent."
+    assert rebuilt(second, known, [], questions)[0]["content"] == "Be silent.\n\nThe caller is Ann."
+    parts = {"role": "system", "content": [{"type": "text", "text": "Be brief."}]}
+    texts = [one["text"] for one in rebuilt([parts, joke], known, [], questions)[0]["content"]]
+    assert texts == ["Be brief.", "The caller is Ann."]
+    assert rebuilt([joke], known, [], questions)[0] == known[0]
+
+
 def test_tools_that_run_stay() -> None:
     """The memory has no call without a result; a result that it has is not repeated, and the own object stays."""
     pizza, running = user("A pizza"), returned("2", "IN_PROGRESS")
