@@ -144,8 +144,8 @@ async def select_context(
 
     The first context of a session with `memory_from` journals what is carried over, unless it peeks or is of an earlier
     moment. `recall` finds what is shown of earlier calls, for what the caller has `said` last, by default his last
-    message. Settings, memories of earlier calls and the document of a user are always those of now. Raises `Refused`
-    (`invalid_query` for a position that is not there yet, `unknown_turn`).
+    message. Settings and the document of a user are always those of now, memories of earlier calls those of now or of
+    the session's end. Raises `Refused` (`invalid_query` for a position that is not there yet, `unknown_turn`).
     """
     if options.at is not None and options.at_turn is not None:
         raise Refused("invalid_query", "A context is of a position or of a turn, not of both.")

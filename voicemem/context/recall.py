@@ -92,6 +92,8 @@ class Recall:
     ) -> RecalledMessage | None:
         """The message for a session whose caller has just `said` this; None without anything to show.
 
+        For a session that has ended it is what was known then.
+
         `count` counts tokens; `note` says that what is shown is noted as accessed, later. What was heard and is in the
         text that was `carried` over is not shown again. Raises `StoreUnavailable`.
         """
@@ -121,7 +123,8 @@ class Recall:
             user_ids=AnyOf((scope.user_id,)),
             session_ids=NoneOf((stream.id,)) if earlier else own,
             kinds=AnyOf(tuple(kind for kind in settings.kinds if kind != MESSAGE)),
-            unexpired_at_ms=self.clock(),
+            as_of_ms=stream.ended_ms,
+            unexpired_at_ms=self.now_of(stream),
             limit=max(LEAST, min(MOST, settings.max_tokens // SHORT_LINE)),
         )
         with_heard = MESSAGE in settings.kinds and says_something(said)
@@ -130,6 +133,10 @@ class Recall:
             self.heard_lines(stream, said, carried) if with_heard else asyncio.sleep(0, []),
         )
         return [*memory_lines(relevant), *heard, *memory_lines(newest)]
+
+    def now_of(self, stream: Stream) -> int:
+        """Now, in Unix ms; for a session that has ended, its end: it knew nothing of what came later."""
+        return self.clock() if stream.ended_ms is None else stream.ended_ms
 
     async def memories_for(
         self, filter: MemoryFilter, words: Sequence[QueryWord]
@@ -174,7 +181,8 @@ class Recall:
                 async with asyncio.timeout(INDEX_FIRST_S):
                     await self.index_first(changed)
         scope = await self.store.users.query_scope(own._replace(session_id=None))
-        query = TranscriptQuery(scope, query_words(said), limit=POOL, question=said, now_ms=self.clock())
+        now, until = self.now_of(stream), stream.ended_ms
+        query = TranscriptQuery(scope, query_words(said), None, until, limit=POOL, question=said, now_ms=now)
         found = await self.store.transcript_index.find_messages(query)
         telling = [one for one in found if one.key != stream.key and says_something(one.text)]
         keys = sorted({message.key for message in telling})

@@ -64,6 +64,23 @@ async def shown(api: RestClient, query: str = "", session_id: str = "s") -> list
     return lines_in(await api.context(query, session_id))
 
 
+async def test_an_ended_call_shows_what_was_known_at_its_end(api: RestClient) -> None:
+    """Neither what the user said on later calls, nor memories that came later; a running call shows both."""
+    for session_id in ("s", "running"):
+        await api.create(session_id, user_id="ann", **ON)
+        await api.send(final(1, "What do I eat with walnuts?"), session_id=session_id)
+    await api.end()
+    before = await shown(api)
+    await asyncio.sleep(0.002)  # a millisecond later
+    await api.create("later", user_id="ann")
+    await api.send(final(1, "Walnuts are fine by now."), session_id="later")
+    await keep(api, {"text": "Ann eats walnuts again.", "user_id": "ann"})
+    assert before == await shown(api)
+    now = "\n".join(await shown(api, session_id="running"))
+    assert "fine by now" in now
+    assert "again" in now
+
+
 async def test_before_the_first_word_there_is_what_is_known(api: RestClient) -> None:
     """Each with its day, the oldest first; nothing of other users."""
     await api.create(user_id="ann", **ON)
