@@ -72,7 +72,7 @@ class Gauges:
         metrics.sessions.labels("running").set(figures.running)
         metrics.outbox_pending.set(figures.pending)
         metrics.outbox_due.set(figures.due)
-        since = now if figures.oldest_due_ms is None else figures.oldest_due_ms
+        since = now if figures.oldest_pending_ms is None else figures.oldest_pending_ms
         metrics.outbox_oldest_seconds.set(max(0, now - since) / 1000)
         metrics.sessions_set_aside.set(await self.store.quarantine.count_quarantined(FOLD_VERSION))
         metrics.db_bytes.set(figures.bytes)

@@ -44,8 +44,8 @@ from voicemem.store.vectors import MemoryVectors, TranscriptVectors, VectorMath
 
 COUNT_RUNNING = "select count(*) from streams where due_ms is not null"
 """Every running session has a time at which it is due, if only for its greatest length; other streams have none."""
-COUNT_PENDING = "select count(*) from deliveries where due_ms is not null"
-COUNT_DUE = "select count(*), min(due_ms) from deliveries where due_ms <= :now_ms and leased_until_ms <= :now_ms"
+COUNT_PENDING = "select count(*), min(made_ms) from deliveries where due_ms is not null"
+COUNT_DUE = "select count(*) from deliveries where due_ms <= :now_ms and leased_until_ms <= :now_ms"
 PROBE_BYTES = 64 * 1024
 """The size of a usual commit."""
 WRITE_PROBE = """
@@ -104,8 +104,8 @@ class Store(ABC):
     @reads
     def read_figures(self, connection: Connection, now_ms: int) -> Figures:
         (running,) = connection.one(COUNT_RUNNING)
-        (pending,) = connection.one(COUNT_PENDING)
-        due, oldest = connection.one(COUNT_DUE, now_ms=now_ms)
+        pending, oldest = connection.one(COUNT_PENDING)
+        (due,) = connection.one(COUNT_DUE, now_ms=now_ms)
         return Figures(running, pending, due, oldest, *self.measure(connection))
 
     @abstractmethod

@@ -138,13 +138,15 @@ class SessionOverview(NamedTuple):
 
 
 class Quotas(NamedTuple):
-    """The limits of each project; 0: none."""
+    """The limits of each project, and of its sessions; 0: none."""
 
     open: int = 0
     per_day: int = 0
     """Begun since midnight, UTC."""
     stored_bytes: int = 0
     """The size of its journals, archived parts included."""
+    ttl_seconds: int = 0
+    """How long sessions are kept after their end that do not say so themselves."""
 
 
 class Node(Struct, frozen=True):
@@ -170,7 +172,7 @@ class Figures(NamedTuple):
     """Deliveries that wait, including those whose next attempt is later."""
     due: int
     """Those that are due and not leased."""
-    oldest_due_ms: int | None
-    """When the oldest of these became due."""
+    oldest_pending_ms: int | None
+    """When the oldest delivery that waits was made, however often it was attempted."""
     bytes: int
     wal_bytes: int

@@ -174,7 +174,9 @@ class Metrics:
             "outbox_pending", "Webhooks that wait, including those whose next attempt is later."
         )
         self.outbox_due = gauge("outbox_due", "Webhooks that are due and not being sent.")
-        self.outbox_oldest_seconds = gauge("outbox_oldest_seconds", "How long the oldest of them has been due.")
+        self.outbox_oldest_seconds = gauge(
+            "outbox_oldest_seconds", "How long ago the oldest that is not delivered was made."
+        )
         self.db_bytes = gauge("db_bytes", "Size of the database.")
         self.db_wal_bytes = gauge("db_wal_bytes", "Size of the database's log.")
         self.node_info = gauge("node_info", "This node of a store that may have several; always 1.", "node", "address")

@@ -212,7 +212,7 @@ JITTER = 0.2
 """A delay is moved by at most this share, either way."""
 OVERLOAD_STATUSES = frozenset({429, 502, 503, 504})
 """Statuses that say that the receiver, or a proxy before it, is overloaded."""
-LOG = logging.getLogger("voicemem")
+LOG = logging.getLogger("voicemem.webhooks")
 MAX_IN_FLIGHT = 8
 """Attempts to one URL at a time, over all nodes."""
 CLAIM_LIMIT = 8
@@ -556,9 +556,9 @@ class OutboxWorker:
         delay = next_delay_s(attempts_made, answer, self.random(), now // 1000)
         due = None if delay is None else now + int(delay * 1000)
         outcome = "given up" if delay is None else f"the next in {delay:.0f} s"
-        which, why = (delivery.attempts + 1, delivery.notice_id), answer.error or answer.status
-        host = urlsplit(delivery.endpoint.url).hostname
-        LOG.warning("Webhook attempt %d of event %s to %s failed (%s), %s", *which, host, why, outcome)
+        which = describe_endpoint(delivery), delivery.attempts + 1, delivery.notice_id, delivery.header.session_id
+        why = answer.error or answer.status
+        LOG.warning("%s: attempt %d of event %s of session %s failed (%s), %s", *which, why, outcome)
         await self.store.outbox.finish_delivery(delivery, attempt, "pending" if due else "failed", due)
         if due == now:
             self.wake.set()
@@ -578,7 +578,15 @@ def describe_endpoint(delivery: ClaimedDelivery) -> str:
     whose = f"Webhook {endpoint.id}" if endpoint.id else "The operator's webhook"
     if endpoint.stream is not None:
         whose = f"The webhook of session {delivery.header.session_id}"
-    return f"{whose} to {urlsplit(endpoint.url).hostname}"
+    return f"{whose} to {url_host(endpoint.url)}"
+
+
+def url_host(url: str) -> str:
+    """The host of a URL, without path and query, which may hold a secret."""
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
 
 
 def make_attempt_request(

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
-from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
@@ -25,7 +24,7 @@ from voicemem.config.service import Address
 from voicemem.config.session import decode_standard_secret
 from voicemem.security.address_guard import AddressNotAllowedError, Network, connectors, direct_session
 from voicemem.telemetry import Telemetry
-from voicemem.webhooks.outbox import AttemptRequest, AttemptResult, Send, verdict
+from voicemem.webhooks.outbox import AttemptRequest, AttemptResult, Send, url_host, verdict
 
 AGORA_SHA1 = "Agora-Signature"
 AGORA_SHA256 = "Agora-Signature-V2"
@@ -311,11 +310,3 @@ def observe_webhooks(send: Send, telemetry: Telemetry) -> Send:
         return answer
 
     return observed
-
-
-def url_host(url: str) -> str:
-    """The host of a URL, without path and query, which may hold a secret."""
-    try:
-        return urlsplit(url).hostname or ""
-    except ValueError:
-        return ""

@@ -22,15 +22,15 @@ async def test_figures_count_sessions_that_run_in_all_projects(store: Store) -> 
 
 
 async def test_figures_tell_deliveries_that_wait_from_those_that_are_due(store: Store) -> None:
-    """Leased ones and those of later wait, and are not due; delivered ones do neither. The oldest says since when."""
+    """Leased ones and those of later wait, and are not due; delivered ones do neither. The oldest counts throughout."""
     await closed_session(store, "a", notice_id="a")
     await closed_session(store, "b", notice_id="b")
     figures = await store.read_figures(NOW + 7)
-    assert (2, 2, NOW) == (figures.pending, figures.due, figures.oldest_due_ms)
+    assert (2, 2, NOW) == (figures.pending, figures.due, figures.oldest_pending_ms)
     first, second = await claim_deliveries(store)
     figures = await store.read_figures(NOW)
-    assert (2, 0, None) == (figures.pending, figures.due, figures.oldest_due_ms)
+    assert (2, 0, NOW) == (figures.pending, figures.due, figures.oldest_pending_ms)
     await store.outbox.finish_delivery(first, attempt_of(), "delivered", None)
     await store.outbox.finish_delivery(second, attempt_of(500), "pending", NOW + 1_000)
     assert (1, 0) == ((await store.read_figures(NOW)).pending, (await store.read_figures(NOW)).due)
-    assert NOW + 1_000 == (await store.read_figures(NOW + 2_000)).oldest_due_ms
+    assert NOW == (await store.read_figures(NOW + 2_000)).oldest_pending_ms

@@ -236,7 +236,8 @@ async def test_a_receiver_that_is_down_is_tried_again(office: OutboxRig, caplog:
     await office.store.directory.set_operator_endpoint(f"http://127.0.0.1:{port}/hook", SECRET)
     key = await office.closed()
     await office.attempt()
-    assert "attempt 1 of event n1 to 127.0.0.1 failed (refused)" in caplog.text
+    said = "The operator's webhook to 127.0.0.1: attempt 1 of event n1 of session s failed (refused)"
+    assert said in caplog.text
     assert "/hook" not in caplog.text
     assert [(None, "refused")] == [(one.status, one.error) for one in (await office.delivery(key)).attempts]
     async with webhook_receiver() as receiver:

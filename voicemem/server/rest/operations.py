@@ -132,7 +132,7 @@ class Percentiles(Struct, frozen=True):
 
 
 class OutboxFigures(Struct, frozen=True):
-    """Webhooks that wait, those of them that are due, and how long the oldest of these has been due."""
+    """Webhooks that wait, those of them that are due, and how long the oldest has waited, retries included."""
 
     pending: int
     due: int
