@@ -64,6 +64,11 @@ class Utterance(Struct, frozen=True):
         return self.message.metadata.get("interrupted") is True
 
     @property
+    def cut_at_ms(self) -> int | None:
+        """When it was cut, as it was reported."""
+        return near(self.message.metadata.get("interrupt_timestamp"), self.start_ms) if self.is_cut else None
+
+    @property
     def is_estimated(self) -> bool:
         """Whether it is an estimate how much of it was heard."""
         return self.is_cut and self.message.metadata.get("heard") == "estimated"

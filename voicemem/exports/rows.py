@@ -13,7 +13,8 @@ from voicemem.transcript.messages import ToolUse
 
 COLUMNS = (
     *("session_id", "turn_id", "role", "speaker", "began_at", "start_ms", "end_ms"),
-    *("text", "interrupted", "interrupted_at", "unheard", "heard_by", "source", "agent", "reply_after_ms", "outcome"),
+    *("text", "interrupted", "interrupted_at", "unheard", "heard_by", "source", "agent"),
+    *("reply_after_ms", "reply_after_by", "outcome"),
 )
 HEAD = ",".join(COLUMNS) + "\r\n"
 FORMULA = re.compile(r"\s*[=+\-@\uff0b\uff0d\uff1d\uff20]|[\t\r\n]")
@@ -30,15 +31,15 @@ def csv(call: Call) -> Iterator[str]:
 def row(call: Call, one: Utterance, zero: int) -> str:
     """A row with the fields of `COLUMNS`; `start_ms` and `end_ms` count from `zero`, the first that was heard."""
     message, metadata = one.message, one.message.metadata
-    cut_at = metadata.get("interrupt_timestamp") if one.is_cut else None
     heard_by = str(metadata.get("heard", "exact")) if one.is_cut else ""
     numbers = [str(one.start_ms - zero), "" if one.end_ms is None else str(one.end_ms - zero)]
     fields = [
         *(field(call.facts.session_id), str(message.turn_id), message.role, field(one.speaker)),
         *(date_time(one.start_ms), *numbers, field(one.heard), "true" if one.is_cut else "false"),
-        date_time(cut_at) if isinstance(cut_at, int) else "",
+        "" if one.cut_at_ms is None else date_time(one.cut_at_ms),
         *(field(one.unheard), field(heard_by), field(str(metadata.get("source", "")))),
         *(field(one.agent or ""), "" if one.reply_after.ms is None else str(one.reply_after.ms)),
+        one.reply_after.by or "",
         field(outcome_of(call.analysis) or ""),
     ]
     return ",".join(fields) + "\r\n"

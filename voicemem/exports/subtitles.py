@@ -48,7 +48,8 @@ def webvtt(call: Call) -> Iterator[str]:
             name = f"{name[:-1]}&#45;" if name.endswith("-") else name  # with the tag's end it would make an arrow
             yield f"\n{number}\n{start} --> {end}\n<v {name}>{escaped(one.heard)}\n"
         if one.is_cut:
-            yield f"\nNOTE interrupted at {end}, unheard: {escaped(one.unheard) or '(nothing)'}\n"
+            cut = end if one.cut_at_ms is None else cue_time(max(0, one.cut_at_ms - call.start_ms), ".")
+            yield f"\nNOTE interrupted at {cut}, unheard: {escaped(one.unheard) or '(nothing)'}\n"
 
 
 def escaped(text: str) -> str:

@@ -84,10 +84,9 @@ def interruptions(call: Call) -> Iterator[dict[str, Any]]:
     for index, one in enumerate(call.utterances):
         if one.is_cut:
             metadata = one.message.metadata
-            cut_at = metadata.get("interrupt_timestamp")
             body = {
                 "turn_id": one.message.turn_id,
-                "interrupted_at": date_time(cut_at) if isinstance(cut_at, int) else None,
+                "interrupted_at": None if one.cut_at_ms is None else date_time(one.cut_at_ms),
                 "heard": one.heard,
                 "unheard": one.unheard,
                 "generated": metadata.get("original"),

@@ -28,7 +28,8 @@ def test_each_message_is_a_row() -> None:
         "session_id": "call-1", "turn_id": "2", "role": "assistant", "speaker": "Agent",
         "began_at": "2026-09-21T14:13:22.000Z", "start_ms": "2000", "end_ms": "5000",
         "text": "Why did the scarecrow ", "interrupted": "true", "interrupted_at": "2026-09-21T14:13:25.000Z",
-        "unheard": JOKE[22:], "heard_by": "exact", "source": "llm", "agent": "", "reply_after_ms": "", "outcome": "",
+        "unheard": JOKE[22:], "heard_by": "exact", "source": "llm", "agent": "",
+        "reply_after_ms": "", "reply_after_by": "", "outcome": "",
     } == reply  # fmt: skip
     assert ("false", "", "", "", "") == tuple(
         last[name] for name in ("interrupted", "interrupted_at", "unheard", "heard_by", "end_ms")
@@ -88,7 +89,9 @@ def test_a_row_says_which_agent_spoke_and_how_long_it_was_waited_for() -> None:
     """In columns of the first reply of a turn; JSON lines have what was reported of the turn besides."""
     asked, reply = rows("".join(csv(call_after(*WAITED))))
     assert ("Caller", "", "") == (asked["speaker"], asked["agent"], asked["reply_after_ms"])
-    assert ("billing", "billing", "740") == (reply["speaker"], reply["agent"], reply["reply_after_ms"])
+    assert ("billing", "billing", "740", "marks") == tuple(
+        reply[name] for name in ("speaker", "agent", "reply_after_ms", "reply_after_by")
+    )
     last = json.loads("".join(jsonl(call_after(*WAITED))).splitlines()[-1])
     assert {
         "type": "latencies", "session_id": "call-1", "turn_id": 1, "reply_after_ms": 740, "reply_after_by": "marks",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import html
 import io
 import re
@@ -9,12 +10,13 @@ import re
 import webvtt as reader
 from hypothesis import given
 
-from tests.support.events import final
+from tests.support.events import delta, final, interrupt
 from tests.support.profiles import examples
 from tests.support.samples.exported_calls import EVENTS, JOKE, START, TEXTS, call_after, call_from, said
 from tests.support.strategies import PRODUCER_JOURNALS
 from tests.support.transcripts import entries
-from voicemem.exports.call import one_line
+from voicemem.exports.call import date_time, one_line
+from voicemem.exports.rows import csv as rows
 from voicemem.exports.subtitles import cues_of, srt, webvtt
 from voicemem.protocol.events import JournaledEvent
 from voicemem.transcript.fold import fold_all
@@ -57,6 +59,14 @@ def test_each_heard_utterance_is_a_cue_and_what_was_not_heard_is_a_comment() -> 
     comments = [comment for one in read.captions for comment in one.comments]
     assert f"interrupted at 00:00:05.000, unheard: {JOKE[22:]}" in comments
     assert "session call-1, 00:00:00.000 is 2026-09-21T14:13:20.000Z" in read.header_comments + comments
+
+
+def test_a_cut_is_where_all_exports_have_it() -> None:
+    """A reply that was cut as it began is shown for a while, but was cut then."""
+    cut = interrupt(1, START + 100, heard_text="Why did ")
+    call = call_after(final(1, "Hi.", START), delta(1, "Why did the scarecrow", START + 100), cut)
+    assert "\nNOTE interrupted at 00:00:00.100, unheard: the scarecrow\n" in "".join(webvtt(call))
+    assert date_time(START + 100) == [*csv.DictReader(rows(call))][1]["interrupted_at"]
 
 
 def test_a_reply_that_nobody_heard_has_no_cue() -> None:

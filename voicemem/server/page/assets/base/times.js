@@ -53,7 +53,7 @@ export function milliseconds(ms) {
 /** "about 0.4 s", "about 2 s", "about 3 min" @param {any} ms */
 export function about(ms) {
   if (!isKnown(ms)) return NOTHING;
-  if (ms < 950) return `about ${Math.max(0.1, Math.round(ms / 100) / 10)} s`;
+  if (ms < 950) return `about ${Math.round(ms / 100) / 10} s`;
   return ms < 90_000 ? `about ${Math.round(ms / 1000)} s` : `about ${Math.round(ms / 60_000)} min`;
 }
 

@@ -11,8 +11,9 @@ const EVIDENCE = {
   estimated: "heard up to about here (an estimate)",
   unmatched: "heard as reported; the generated text begins differently",
 };
+/** What turns have where nobody said why. */
+const UNSTATED = "start_of_speech";
 const CAUSES = {
-  start_of_speech: "voice activity",
   vad: "voice activity",
   turn_detected: "voice activity",
   user_speech: "the caller spoke",
@@ -79,7 +80,7 @@ export function notesOf(message) {
 /** Why a turn's reply was cut, or null. @param {any} turn */
 export function causeOf(turn) {
   const cause = turn?.end?.metadata?.caused_by;
-  return cause ? (CAUSES[cause] ?? plain(cause)) : null;
+  return cause && cause !== UNSTATED ? (CAUSES[cause] ?? plain(cause)) : null;
 }
 
 /** After how long the reply of a turn began. @param {any} turn */
@@ -101,8 +102,8 @@ export const beganBy = (turn) => BEGINNINGS[turn?.start?.type] ?? plain(turn?.st
 export function endedBy(turn) {
   if (!turn?.end) return "in progress";
   const { type, metadata = {} } = turn.end;
-  const cause = metadata.caused_by ?? metadata.details;
-  return cause ? `${plain(type)}: ${CAUSES[cause] ?? plain(String(cause))}` : plain(type);
+  const cause = causeOf(turn) ?? metadata.details;
+  return cause ? `${plain(type)}: ${plain(String(cause))}` : plain(type);
 }
 
 /** The state of a call. @param {{state?: string, reason?: string | null}} session */
