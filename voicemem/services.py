@@ -132,7 +132,8 @@ class Services:
 
     def add_security(self) -> None:
         store, settings, clock = self.store, self.settings, self.runtime.clock
-        quotas = Quotas(settings.open_sessions, settings.sessions_per_day, settings.stored_bytes)
+        bounds = settings.open_sessions, settings.sessions_per_day, settings.stored_bytes
+        quotas = Quotas(*bounds, settings.ttl_seconds)
         store.set_quotas(quotas, self.telemetry.metrics.count_quota_refusal)
         self.access = Access(
             store.directory,

@@ -251,7 +251,7 @@ SERVE_OPTIONS = (
     *(
         file_setting(name, type=int)
         for name in (
-            *("embeddings-wait-ms", "open-sessions", "sessions-per-day", "stored-bytes"),
+            *("embeddings-wait-ms", "open-sessions", "sessions-per-day", "stored-bytes", "ttl-seconds"),
             *("connections-per-address", "observe-limit"),
         )
     ),

@@ -91,6 +91,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Sessions that a project may begin between midnight and midnight, UTC; 0: no limit."""
     stored_bytes: int = 0
     """Bytes that the journals of a project may take in the store; 0: no limit."""
+    ttl_seconds: int = 0
+    """Seconds after their end at which sessions are erased that have no `ttl_seconds`; 0: never."""
     connections_per_address: int = 0
     """Connections of one IP address, on each port; 0: no limit."""
     llm_url: str | None = None
@@ -202,6 +204,8 @@ def check_service_settings(settings: Settings) -> None:
         )
     if min(settings.open_sessions, settings.sessions_per_day, settings.stored_bytes) < 0:
         raise CannotStart("A quota must be a number, or 0 for no limit.")
+    if not 0 <= settings.ttl_seconds <= 10**10:
+        raise CannotStart("ttl_seconds must be a number of seconds up to 10000000000, or 0 to keep all sessions.")
     if settings.connections_per_address < 0:
         raise CannotStart("The connections of one address must be a number, or 0 for no limit.")
 

@@ -332,7 +332,7 @@ def save_secrets(rows: StreamRows, stream: Stream, session_patch: SessionPatch, 
 
 def plan_retention(rows: StreamRows, stream: Stream) -> None:
     """Note when the journal of a session that has just ended is to be compacted, and when the session expires."""
-    compact_ms, expires_ms = retention_times(stream)
+    compact_ms, expires_ms = retention_times(stream, rows.quotas.ttl_seconds)
     rows.connection.execute(PLAN_RETENTION, stream=stream.key, compact_ms=compact_ms, expires_ms=expires_ms)
 
 

@@ -152,11 +152,15 @@ def break_off(stream: Stream, now_ms: int, is_awaited: Callable[[int], bool]) ->
     return close_due_ms(stream)
 
 
-def retention_times(stream: Stream) -> tuple[int, int | None]:
-    """When the journal of a session that has just ended is to be compacted, and when the session expires, if ever."""
+def retention_times(stream: Stream, default_ttl_s: int) -> tuple[int, int | None]:
+    """When the journal of a session that has just ended is to be compacted, and when the session expires, if ever.
+
+    `default_ttl_s` is for one that does not say; 0: never.
+    """
     settings = parse_config(stream.config)
     ended = stream.ended_ms or 0
-    expires = None if settings.ttl_seconds is None else ended + int(settings.ttl_seconds * 1000)
+    ttl_s = settings.ttl_seconds if settings.ttl_seconds is not None else default_ttl_s or None
+    expires = None if ttl_s is None else ended + int(ttl_s * 1000)
     return ended + int(settings.reopen_window * 1000), expires
 
 

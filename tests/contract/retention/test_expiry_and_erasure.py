@@ -16,6 +16,7 @@ from tests.support.stores.contract import (
     open_session,
 )
 from voicemem.store.port import Store
+from voicemem.store.records import Quotas
 from voicemem.store.streams import Outcome
 
 
@@ -38,6 +39,16 @@ async def test_sessions_expire_their_ttl_after_the_end(store: Store) -> None:
     )
     assert not await store.retention.expire(keys[1], NOW + 10**12)
     assert ["kept", "reopened", "running"] == sorted(await listed_ids(store))
+
+
+async def test_sessions_that_do_not_say_have_the_service_s_ttl(store: Store) -> None:
+    """It is that of their end; a session's own wins."""
+    store.set_quotas(Quotas(ttl_seconds=10))
+    keys = [await open_key(store, "plain"), await open_key(store, "own", {"ttl_seconds": 20})]
+    for key in keys:
+        await close(store, key, now_ms=NOW)
+    assert keys[:1] == await store.retention.claim_expired("", NOW + 10_000, 1, 10)
+    assert [True, False] == [await store.retention.expire(key, NOW + 10_000) for key in keys]
 
 
 async def test_a_compacted_session_is_erased_whole(store: Store) -> None:
