@@ -296,7 +296,7 @@ def test_the_memory_instructs_in_the_program_s_system_message() -> None:
     own, asked = message("system", "Be brief."), message("user", "A joke?")
     known = [{"role": "system", "content": "The caller is Ann."}, said("user", "A joke?", asked.created_at)]
     for items, instruction in (([own, asked], "Be brief.\n\nThe caller is Ann."), ([asked], "The caller is Ann.")):
-        made = rebuilt(ChatContext(items), known, {asked.id: asked}, (), asked.created_at * 1000 - 100)
+        made = rebuilt(ChatContext([*items]), known, {asked.id: asked}, (), asked.created_at * 1000 - 100)
         assert [(one.role, text_of(one)) for one in made.messages()] == [("system", instruction), ("user", "A joke?")]
     assert text_of(own) == "Be brief."
 
