@@ -6,7 +6,7 @@ from voicemem.cli.backfill import import_calls
 from voicemem.cli.calls import demo, history, receive, replay
 from voicemem.cli.common import Commands
 from voicemem.cli.copy import backup, copy, restore
-from voicemem.cli.exports import export, export_user
+from voicemem.cli.exports import erase_user, export, export_user
 from voicemem.cli.mcp import mcp
 from voicemem.cli.memories import memories, reindex, search
 from voicemem.cli.proxy import proxy
@@ -45,6 +45,7 @@ for command in (
     *(
         end,
         erase,
+        erase_user,
         mcp,
         proxy,
         tail,

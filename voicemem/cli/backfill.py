@@ -97,7 +97,7 @@ class Backfill:
         counts = {
             "imported": len(self.imported),
             "known already": len(self.known - self.imported),
-            "not over, or without words": self.without,
+            "skipped (not over, or without words)": self.without,
             "refused": len(self.refused),
         }
         return ", ".join(f"{count:,} {what}" for what, count in counts.items())

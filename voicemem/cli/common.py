@@ -26,7 +26,7 @@ from voicemem.client.transport.rest import RestClient
 from voicemem.config.service import MEMORY_STORE, POSTGRESQL_PREFIXES, SQLITE_PREFIX, Settings
 from voicemem.errors import VoicememError
 from voicemem.exports.call import HIDDEN, without_hidden
-from voicemem.protocol.explanations import did_you_mean, known_names
+from voicemem.protocol.explanations import did_you_mean
 from voicemem.security.audit import LOG as AUDIT
 from voicemem.store.copying import NO_ROOM, CopyFailed, full_disk
 
@@ -224,7 +224,7 @@ def unknown_variables(context: click.Context, environment: Iterable[str]) -> lis
     for name in unknown:
         question = did_you_mean(name, sorted(known), ALIKE)
         if question:
-            raise CommandFailed(f"There is no setting `{name}`{question}{known_names(known)}")
+            raise CommandFailed(f"There is no setting `{name}`{question}.")
     return unknown
 
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from itertools import islice
+from typing import Any
 
 import click
 
@@ -210,12 +211,15 @@ def restore(store: str, force: bool, file: str) -> None:
 
 
 def copy_with_progress(label: str, work: Callable[[Progress], None]) -> None:
-    """Do the work with a progress bar that counts pages. The label also stands before the error, if there is one."""
+    """Do the work with a progress bar that counts pages, from the first of them on."""
     audit_to_terminal()
-    with progress(1, label) as bar:
+    with ExitStack() as stack:
+        bars: list[Any] = []
 
         def show(done: int, total: int) -> None:
-            bar.length = max(total, 1)
-            bar.update(done - bar.pos)
+            if not bars:
+                bars.append(stack.enter_context(progress(1, label)))
+            bars[0].length = max(total, 1)
+            bars[0].update(done - bars[0].pos)
 
         work(show)

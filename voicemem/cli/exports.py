@@ -1,5 +1,6 @@
-"""`voicemem export` and `export-user`: calls as documents and users whole, in files for their owner alone."""
+"""`voicemem export`, `export-user`, `erase-user`: calls as documents, and users whole, for their owner alone."""
 
+import sys
 from collections.abc import Callable
 from contextlib import aclosing
 from datetime import UTC
@@ -10,7 +11,9 @@ import click
 import msgspec
 
 from voicemem.cli.common import CommandFailed, Server, given, progress, rest_options, run, written_file
-from voicemem.client.transport.rest import export_path, read_lines
+from voicemem.client.memories import user_path
+from voicemem.client.transport.rest import export_path, person_path, read_lines
+from voicemem.exports.call import one_line
 from voicemem.exports.formats import FORMAT_NAMES, FORMATS, FormatName, file_name
 from voicemem.protocol.types import JsonObject
 
@@ -143,7 +146,40 @@ def export_user(user_id: str, server: Server, output: Path | None, force: bool, 
 
         query = {"events": events or None}
         end = run(write_lines(server, export_path(user_id), query, ("session",), write))
+    if end["lines"] == 1:  # the first, which says whose it is
+        click.secho(f"nothing is stored of {one_line(user_id)}", fg="yellow", err=True)
     if end["unreadable"]:
         click.secho("some of it is stored but cannot be read: lines of the type unreadable", fg="yellow", err=True)
     if output is not None:
         click.echo(f"{output} has {end['sessions']} sessions and {end['messages']} messages of {user_id}")
+
+
+@click.command("erase-user", short_help="Erase all data of a user.")
+@click.argument("user_id")
+@rest_options
+@click.option("--linked", is_flag=True, help="Erase the other id of the same person too.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def erase_user(user_id: str, server: Server, linked: bool, yes: bool) -> None:
+    """Erase a user with all calls, memories and documents, with a key of the scope admin. It cannot be undone.
+
+    It asks before; where no one can answer, --yes must be given.
+
+    \b
+    Example:
+      voicemem erase-user ann
+    """
+    if not yes and not sys.stdin.isatty():
+        raise CommandFailed("No one can be asked here; --yes erases without asking.")
+    shown = one_line(user_id)
+    calls = server.ask("GET", f"{person_path(user_id)}/sessions", query={"limit": 1})["sessions"]
+    if not calls and not server.ask("GET", user_path(user_id), query={"limit": 1})["memories"]:
+        click.secho(f"no calls and no memories of {shown} are stored", fg="yellow", err=True)
+    if not yes and not click.confirm(f"Erase all that is stored of {shown}?", err=True):
+        click.echo(f"{shown} stays", err=True)
+        return
+    left = server.ask("DELETE", person_path(user_id), query={"linked": "true"} if linked else None)
+    click.echo(f"{shown} is erased")
+    if left:
+        click.secho(
+            f"{one_line(left['linked'])} is the other id of this person and stays; --linked erases both", err=True
+        )

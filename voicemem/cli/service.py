@@ -195,13 +195,13 @@ TEXT_BROWSERS = ("www-browser", "links", "elinks", "lynx", "w3m")
 """Browsers that the library falls back to where there is no desktop; the page needs a script to run."""
 
 
-@click.command(short_help="Open the page on which one looks at calls.")
+@click.command(short_help="Open the web page for browsing calls.")
 @URL_OPTION
 @click.option("--no-open", is_flag=True, help="Only print the address.")
 def ui(url: str, no_open: bool) -> None:
     """Open the page of a running service in a browser, and print its address.
 
-    There one looks at calls, live and ended: what was said, heard and cut off, what the next LLM request gets, and what
+    It shows calls, live and ended: what was said, heard and cut off, what the next LLM request gets, and what
     became of webhooks. If the service has keys, the page asks for one; it never stands in an address.
 
     \b

@@ -98,7 +98,7 @@ def read_settings_file(context: click.Context, _: click.Parameter, path: Path | 
         option = options.get(key.replace("_", "-"))
         if option is None:
             question = did_you_mean(key, sorted(options))
-            raise CommandFailed(f"{path}: there is no setting `{key}`{question}{known_names(options)}")
+            raise CommandFailed(f"{path}: there is no setting `{key}`{question or known_names(options)}")
         if option.name in found:
             raise CommandFailed(f"{path}: `{key}` is there twice.")
         found[option.name] = flag_value(path, key, option, value)

@@ -39,7 +39,7 @@ Row = dict[str, Any]
 @click.option("--interrupted", is_flag=True, help="Calls in which a reply was cut.")
 @click.option("--slow", type=click.IntRange(min=0), help="Calls with an answer that took at least this many ms.")
 @click.option("--outcome", help="Calls with this outcome of their analysis.")
-@click.option("--webhook", type=click.Choice(["failed", "pending"]), help="Calls with such a webhook.")
+@click.option("--webhook", type=click.Choice(["failed", "failing", "pending"]), help="Calls with such a webhook.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most this many.")
 @click.option("--follow", is_flag=True, help="Keep running, and show what changes, until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="JSON lines on a terminal too.")
@@ -53,6 +53,8 @@ def sessions(server: Server, limit: int, follow: bool, as_json: bool, **conditio
       voicemem sessions --state running --follow
       voicemem sessions --interrupted | jq -r .session_id
     """
+    if conditions["webhook"] == "failing":  # as the page has it
+        conditions["webhook"] = "failed"
     query = query_params({name: value for name, value in conditions.items() if value not in (None, False)})
     console = Console(highlight=False)
     table = None if as_json or not console.is_terminal else console
@@ -357,10 +359,25 @@ def end_line(event: TailEvent) -> Text:
     return Text(f"{event.data['session_id']} {event.data['state']}{f' ({reason})' if reason else ''}")
 
 
+KINDS = ("type", "event", "event_type", "interaction_type", "object", "label")
+"""Where stacks name the kind of a frame."""
+
+
 def entry_line(data: dict[str, Any]) -> Text:
     event = data["event"]
     turn = f"turn {event['turn_id']}" if event.get("turn_id") is not None else ""
     text = next((str(event[name]) for name in TEXTS if event.get(name) is not None), "")
+    if event["type"] == "frame":
+        text = frame_words(event)
     return Text.assemble(
         (f"{data['position']:>6} ", "dim"), (f"{event['type']:<16} ", "cyan"), (f"{turn:<8} ", "dim"), one_line(text)
     )
+
+
+def frame_words(event: dict[str, Any]) -> str:
+    """The dialect of another stack's frame, and its kind, under whichever name that stack has it."""
+    frame = event.get("frame")
+    inner = frame.get("message", frame) if isinstance(frame, dict) else None
+    fields = inner if isinstance(inner, dict) else {}
+    kind = next((fields[name] for name in KINDS if isinstance(fields.get(name), str)), "")
+    return f"{event.get('dialect') or ''} {kind}".strip()

@@ -129,19 +129,23 @@ def create_key(store: str, project: str, name: str, scopes: tuple[str, ...], **l
     click.echo(text)
 
 
-@keys.command("list", short_help="List the keys of all projects.")
+@keys.command("list", short_help="List keys.")
 @store_option
-def list_keys(store: str) -> None:
-    """List the keys of all projects: id, state, project, scopes, name and limits, but never the keys themselves.
+@click.option("--project", help="Only keys of this project.")
+def list_keys(store: str, project: str | None) -> None:
+    """List keys: id, state, project, scopes, when it was made, name and limits, but never the keys themselves.
 
     \b
     Example:
       voicemem keys list --store sqlite:calls.db
     """
     for key in in_store(store, lambda opened: opened.directory.list_keys()):
+        if project not in (None, key.project):
+            continue
         state = "revoked" if key.revoked_ms is not None else "active"
         limits = "".join(f"  {name}={limit}" for name, limit in key.limits._asdict().items() if limit)
-        click.echo(f"{key.id}  {state:8}{key.project}  {','.join(key.scopes)}  {key.name}".rstrip() + limits)
+        made = f"{','.join(key.scopes)}  made {shown_time(key.created_ms)}"
+        click.echo(f"{key.id}  {state:8}{key.project}  {made}  {key.name}".rstrip() + limits)
 
 
 @keys.command("limits", short_help="Change the limits of a key.")
@@ -244,8 +248,9 @@ def set_secret(store: str, project: str, generate: bool, overlap: int, identify:
       voicemem hooks set --store sqlite:calls.db --project shop elevenlabs-agents
       voicemem hooks set --store sqlite:calls.db --generate --overlap 0 elevenlabs-agents
     """
-    secret = new_hook_secret() if generate else read_secret("Secret")
     check_project(project)
+    check_hooked(dialect)  # before its secret is asked for
+    secret = new_hook_secret() if generate else read_secret("Secret")
     check_hook_secret(secret, dialect)
     facts = None if identify is None else parse_facts(identify)
     in_store(store, lambda opened: secrets_in(opened).set(project, dialect, secret, overlap, facts), make=True)

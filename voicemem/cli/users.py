@@ -15,7 +15,7 @@ from voicemem.store.port import Store
 
 @click.group(short_help="Find users by number, and link their ids.")
 def users() -> None:
-    """Find users by their telephone numbers, which no store has: a user's id is made of one with a secret.
+    """Find users by their telephone numbers, which are never stored: a user's id is made of one with a secret.
 
     Two ids of one person, such as those of a number and of an account, can be linked.
 
@@ -32,7 +32,7 @@ def users() -> None:
 @variable_option(
     "--phone-region", "VOICEMEM_PHONE_REGION", "The country of a number that is written without one, such as DE."
 )
-@click.option("--number", is_flag=True, required=True, help="Read a telephone number, from standard input.")
+@click.option("--number", is_flag=True, help="Read a telephone number, from standard input; nothing else has ids yet.")
 def user_ids(store: str, project: str, phone_region: str | None, number: bool) -> None:
     """Print the ids that a caller's number has as a user: the newest, then those of secrets before a rotation.
 

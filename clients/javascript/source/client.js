@@ -37,7 +37,7 @@ export class Client {
     this.ingestUrl = withPath(ingestUrl);
     this.options = settled(options);
     if (!this.options.WebSocket) {
-      throw new TypeError("there is no WebSocket here: give one, such as that of the package ws: { WebSocket }");
+      throw new TypeError("there is no WebSocket here: give one, such as that of the package ws: { WebSocket }, or run Node 20 with --experimental-websocket");
     }
     /** @private */
     this._key = new CurrentKey(key);

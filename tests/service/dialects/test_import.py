@@ -67,7 +67,7 @@ async def imported(app: App, *arguments: str | Path, code: int = 0, key: str | N
 
 def counts(*numbers: int) -> str:
     one, known, without, refused = numbers
-    return f"{one} imported, {known} known already, {without} not over, or without words, {refused} refused\n"
+    return f"{one} imported, {known} known already, {without} skipped (not over, or without words), {refused} refused\n"
 
 
 def save(path: Path, value: Any) -> Path:

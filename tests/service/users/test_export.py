@@ -327,7 +327,13 @@ async def test_the_command_writes_it_down(app: App, tmp_path: Path) -> None:
     assert "end" == written[-1]["type"]
     code, _, errors = await command("export-user", "ann", "--output", str(path), "--url", api.base)
     assert (1, True) == (code, "--force" in errors)
-    code, output, _ = await command("export-user", "nobody", "--url", api.base)
+    code, output, errors = await command("export-user", "nobody", "--url", api.base)
+    assert "nothing is stored of nobody" in errors
     assert (0, ["export", "end"]) == (code, [json.loads(line)["type"] for line in output.splitlines()])
+    code, _, errors = await command("erase-user", "ann", "--url", api.base)
+    assert (1, True) == (code, "--yes" in errors)
+    code, output, errors = await command("erase-user", "ann", "--yes", "--url", api.base)
+    assert (0, "ann is erased\n") == (code, output)
+    assert "no calls" in (await command("erase-user", "ann", "--yes", "--url", api.base))[2]
     code, _, errors = await command("export-user", "ann", "--output", f"{path}2", "--url", "http://127.0.0.1:1")
     assert (1, True, ["ann.jsonl"]) == (code, "127.0.0.1:1" in errors, sorted(os.listdir(tmp_path)))

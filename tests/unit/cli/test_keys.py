@@ -18,13 +18,15 @@ def keys(*arguments: str) -> tuple[int, str]:
 
 
 def test_a_key_is_shown_once_and_listed_without_its_secret(tmp_path: Path) -> None:
-    """create prints the key; list prints its id, project, scopes and name only."""
+    """create prints the key; list prints its id, project, scopes, name and when it was made only."""
     store = f"sqlite:{tmp_path}/calls.db"
     code, output = keys("create", "--store", store, "--project", "shop", "--scope", "read", "--name", "backend")
     key = output.split()[-1]
     assert (code, key.startswith("vm_")) == (0, True)
     _, listed = keys("list", "--store", store)
-    assert [key.split("_")[1], "active", "shop", "read", "backend"] == listed.split()
+    words = listed.split()
+    assert [key.split("_")[1], "active", "shop", "read", "made", "backend"] == [*words[:5], words[-1]]
+    assert keys("list", "--store", store, "--project", "other")[1] == ""
     assert key.split("_")[2] not in listed
 
 

@@ -60,4 +60,4 @@ def test_what_is_no_number(store: str, typed: str) -> None:
 def test_a_number_is_no_argument(store: str) -> None:
     """Other users of the machine could see it."""
     assert 2 == users("id", "--number", "+491711234567", "--store", store).exit_code
-    assert 2 == users("id", "--store", store).exit_code
+    assert 2 == users("id", "+491711234567", "--store", store).exit_code

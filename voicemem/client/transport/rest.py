@@ -194,7 +194,11 @@ def session_path(session_id: str, rest: str = "") -> str:
 
 
 def export_path(user_id: str) -> str:
-    return f"/v1/users/{quote(user_id, safe='')}/export"
+    return f"{person_path(user_id)}/export"
+
+
+def person_path(user_id: str) -> str:
+    return f"/v1/users/{quote(user_id, safe='')}"
 
 
 def query_params(arguments: Mapping[str, Any]) -> dict[str, str]:

@@ -76,7 +76,7 @@ def test_every_name_that_is_shown_is_one_that_the_file_takes(tmp_path: Path) -> 
 
 
 REFUSED = [
-    ("stor = 'memory:'", "there is no setting `stor` (did you mean `store`?); known: `admin-key`"),
+    ("stor = 'memory:'", "there is no setting `stor` (did you mean `store`?)\n"),
     ("[server]\nrest = 'hunter2'", "there is no setting `server`"),
     ("config = 'hunter2'", "there is no setting `config`"),
     ("log_level = 'info'\nlog-level = 'info'", "`log-level` is there twice."),
