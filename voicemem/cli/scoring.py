@@ -131,7 +131,7 @@ def total(name: str, found: Sequence[Score]) -> Total:
     return Total(name, len(cut), sum(cut) / max(1, len(cut)), cut.count(0), damaged, missing)
 
 
-@click.group(short_help="Score a transcript of calls of which it is known what was heard.")
+@click.group(short_help="Score a transcript of calls with known ground truth.")
 def truth() -> None:
     """Thirty calls of which it is known, to the word, what their callers heard; and the score of a transcript of them.
 
