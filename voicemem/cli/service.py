@@ -145,6 +145,16 @@ async def wait_for_first(*waits: Coroutine[Any, Any, Any]) -> None:
         task.cancel()
 
 
+def setting_shown(value: Any) -> str:
+    """A setting as the file takes it, without the user of a URL."""
+    if value is None or value == ():
+        return "(not set)"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    several = isinstance(value, tuple) and not isinstance(value, Address)
+    return ", ".join(value) if several else without_user(value)
+
+
 @click.command("check-config", short_help="Check the settings of `serve`, and show them.")
 @options(*SERVE_OPTIONS)
 @click.pass_context
@@ -166,11 +176,10 @@ def check_config(context: click.Context, /, **values: Any) -> None:
     check_binding(settings, keys_needed=keys_unknown or bool(settings.admin_key))
     for field in settings.__struct_fields__:
         name, value = REPEATED.get(field, field), getattr(settings, field)
-        shown = "(set)" if value and field in SECRET_SETTINGS else value
-        several = isinstance(shown, tuple) and not isinstance(shown, Address)
         source = SOURCES.get(context.get_parameter_source(name))
         shown_from = f"  (from the {source})" if source else ""
-        click.echo(f"{name:24} {', '.join(shown) if several else without_user(shown)}{shown_from}")
+        shown = "(set)" if value and field in SECRET_SETTINGS else setting_shown(value)
+        click.echo(f"{name.replace('_', '-'):24} {shown}{shown_from}")
     if unknown:
         click.echo(f"Ignored, since there is no such setting: {', '.join(unknown)}")
     click.echo("The settings are valid.")

@@ -307,7 +307,7 @@ class GroupCommit(Generic[J]):
                 deliver([late], [StoreUnavailable(CLOSED)])
 
     def work(self) -> None:
-        last = False
+        last, more = False, None
         while not last and (first := self.jobs.get()) is not None:
             together, size = [first], self.size(first.job)
             while size < self.most and not last and not self.jobs.empty():
@@ -319,6 +319,7 @@ class GroupCommit(Generic[J]):
             self.is_busy = True
             deliver(together, self.commit([queued.job for queued in together]))
             self.is_busy = False
+            first, more, together = None, None, []  # while it waits, the thread holds nothing of what is done
 
 
 def deliver(together: list[Queued], results: list[Any]) -> None:

@@ -26,6 +26,8 @@ OF_SPEAKER, OF_TIME = 3.0, 2.0
 """How much more a message counts that is of the speaker, or of the time, which the question means."""
 OF_QUESTIONS = 0.5
 """What a message counts that only asks: what someone tells answers more."""
+FEW_WORDS = 2
+"""Who searches for so few words looks for where they were said, and asks nothing."""
 SHORTEST, LONGEST, OF_LENGTH = 20, 200, 0.4
 """Bytes of messages between which a longer one counts more, and the power of it: engines prefer short ones too much."""
 SENTENCE_ENDS = ".!?。！？"
@@ -102,7 +104,7 @@ def ranked(query: TranscriptQuery, found: Sequence[FoundMessage]) -> list[FoundM
     span = None if query.now_ms is None else span_in(query.question, query.now_ms)
     best = []
     for message in found:
-        score = message.score * telling(message.text)
+        score = message.score * (telling(message.text) if len(query.words) > FEW_WORDS else 1)
         if message.role == speaker:
             score *= OF_SPEAKER
         if span is not None and is_said_in(message.said_ms, span):

@@ -42,6 +42,7 @@ NOT_SAID = frozenset(
     ended_reason turn_id disconnection_reason interaction_type response_type event
     medium state invocation_id error_type end_reason ended event_type start_offset end_offset language_code
     agent_id assistantName job_id
+    voiceActivityType vadSignalType activityStart activityEnd
     speaker_label interaction_status locale new_agent_id speaker_id reply ids streamSid sequenceNumber
     """.split()  # noqa: SIM905 (a list would be a page long)
 )

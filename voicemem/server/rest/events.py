@@ -148,6 +148,9 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.StreamR
         until = services.runtime.clock() + AWAITED_MS
         for place in range(0, max(1, len(arrivals)), YIELD_EVERY):  # messages of other stacks may have many frames
             some, from_seq = arrivals[place : place + YIELD_EVERY], None if first or place else query.from_seq
+            if query.dialect is not None:
+                reduce = partial(services.recorder.reduce_frames, lease, some)
+                some = await decoding.decode(len(body), reduce, grant.project)
             result = await services.recorder.record(lease, some, from_seq, until)
             for one in result.problems:
                 expected = UNSET if one.expected is None else one.expected

@@ -427,6 +427,13 @@ class Recorder:
         is_known = partial(self.read_models.has_frame, lease.key)
         return self.frames.reduce(event, keep_typed, is_known, lease.sender)
 
+    def reduce_frames(
+        self, lease: ProducerLease, arrivals: Iterable[DecodedEvent | RejectedEvent]
+    ) -> list[DecodedEvent | RejectedEvent]:
+        """What is journaled for frames of another stack, as `record` would find it; a thread may do it."""
+        validated = (self.validate(lease, arrival) for arrival in arrivals)
+        return [arrival for arrival in validated if arrival is not None]
+
     async def new_frames(self, stream: Stream, frames: list[ReducedFrame]) -> list[ReducedFrame]:
         """The frames that a session does not have yet, as far as that is known."""
         with suppress(SessionQuarantined):
