@@ -165,14 +165,18 @@ class IngestServer(IngestHost):
         revoked = self.gate.access.key_revoked
         while True:
             revoked.clear()
-            held = [connection for connection in self.connections if connection.grant is not None]
-            over = await self.gate.access.ended_grants({one.grant for one in held if one.grant is not None})
-            for connection in held:
-                if connection.grant in over:
-                    connection.run_in_background(connection.expel(over[connection.grant]))
+            await self.expel_ended()
             with suppress(TimeoutError):
                 async with asyncio.timeout(GRANT_CHECK_S):
                     await revoked.wait()
+
+    async def expel_ended(self) -> None:
+        """Close the connections whose grants have ended."""
+        held = [connection for connection in self.connections if connection.grant is not None]
+        over = await self.gate.access.ended_grants({one.grant for one in held if one.grant is not None})
+        for connection in held:
+            if connection.grant in over:
+                connection.run_in_background(connection.expel(over[connection.grant]))
 
     def reconnect_all(self) -> None:
         """Let every producer open again, as the store does not know these connections any more."""
