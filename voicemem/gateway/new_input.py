@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any, Literal
 
 from msgspec import Struct, structs
@@ -76,6 +76,8 @@ class InputReader:
         self.conversation = [place for place, one in enumerate(messages) if one.role not in INSTRUCTION_ROLES]
         self.calls = {index: calls_of(messages[index]) for index in self.conversation}
         """The tool calls of each message."""
+        self.known_calls = {index: list(self.places_of_calls(index)) for index in self.conversation}
+        """Where the memory has the tool calls that each message makes or answers: the turn, and the index there."""
         self.spoken = list(self.spoken_messages())
         self.events: list[ProducedEvent] = []
         self.ignored: list[int] = []
@@ -117,9 +119,9 @@ class InputReader:
         before, following = dict[int, int | None](), None
         for index in reversed(self.conversation):
             before[index] = following
-            following = min((turn for turn, _ in self.known_calls(index)), default=following)
+            following = min((turn for turn, _ in self.known_calls[index]), default=following)
         for index in self.conversation:
-            message, places = self.messages[index], list(self.known_calls(index))
+            message, places = self.messages[index], self.known_calls[index]
             called = [self.state.tool_record(place).ts for place in places]
             after_turn = max((after_turn, *(turn for turn, _ in places)))
             text = content_text(message.content)
@@ -155,7 +157,7 @@ class InputReader:
     def withdraw_replies(self, meeting: Meeting) -> None:
         """Cancel the replies that the client's conversation lacks, to the words or results that it ends with."""
         met = self.known[meeting.known].turn_id if meeting.known >= 0 else -1
-        places = [place for index in self.conversation for place in self.known_calls(index)]
+        places = list(chain.from_iterable(self.known_calls.values()))
         number = max((met, *(self.turn_of_reply(turn) for turn in {turn for turn, _ in places})))
         turn = self.state.turns.get(number)
         rest = [message for message in self.known[meeting.known + 1 :] if message.role == "user"]
@@ -185,7 +187,7 @@ class InputReader:
         self.events += (LlmCancel(turn_id=one.turn, item=one.item) for one in replies if one.item not in withdrawn)
 
     def note_cuts(self, meeting: Meeting) -> None:
-        """Note what was heard of replies of which the client has the beginning alone, if nobody else reports it."""
+        """Note what was heard of replies of which the client has the beginning alone, if no one else reports it."""
         for place, at in meeting.begun:
             message = self.known[at]
             if self.spoken[place].index == self.conversation[-1]:
@@ -236,8 +238,7 @@ class InputReader:
         """True if the client left in the middle of a reply."""
         return bool(reply.item) and self.state.has_event(disconnect_id(reply.item or ""))
 
-    def known_calls(self, index: int) -> Iterator[tuple[int, int]]:
-        """The places in the memory of the tool calls that a message makes or answers: the turn, and the index there."""
+    def places_of_calls(self, index: int) -> Iterator[tuple[int, int]]:
         for call_id in (self.messages[index].tool_call_id, *(call["id"] for call in self.calls[index])):
             place = self.state.tool_calls.get(call_id or "")
             if place is not None:
