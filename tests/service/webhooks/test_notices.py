@@ -26,7 +26,7 @@ from tests.support.clock import ManualClock
 from tests.support.events import delta, dialogue, event, final
 from tests.support.servers.webhook_receiver import Reply, WebhookEvent, WebhookReceiver
 from tests.support.services import ANY_PORT, Serve, running_service
-from tests.support.waiting import eventually
+from tests.support.waiting import all_connections_handled, eventually
 from voicemem.app import running
 from voicemem.config.service import Settings
 from voicemem.protocol.types import JsonObject
@@ -278,6 +278,7 @@ async def test_a_start_is_told_at_once(hook: WebhookReceiver, monkeypatch: pytes
         await hook.wait(2)
         await open_over_websocket(app, "opened")
         await hook.wait(3)
+        await all_connections_handled()
         clock.wait(61)
         await wait_until_closed(app, "created")
         await wait_until_closed(app, "opened")
