@@ -465,7 +465,9 @@ class Policies(Struct, frozen=True):
 
     def window(self, memory: ContextConfig, model: str | None) -> int | None:
         """How many tokens the context of a model holds; None if it is unknown."""
-        return memory.context_window or context_window_of(model, self.windows)
+        if memory.context_window or model is None:
+            return memory.context_window
+        return context_window_of(model, self.windows)
 
     def counter(self, model: str | None) -> TokenCounter:
         return counter(known_encoding(model))

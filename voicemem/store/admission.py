@@ -54,12 +54,12 @@ class AdmittingRows(Protocol):
     quotas: Quotas
     count_quota_refusal: Callable[[str], None]
 
-    def is_full(self, project: str) -> bool: ...
+    def admit_bytes(self, project: str) -> None: ...
 
 
 def admit_session(rows: AdmittingRows, project: str, key_id: str | None, now_ms: int) -> None:
     """Raise `QuotaExceeded` if the project, or the key, may not begin another session now; a refusal is counted."""
-    admit_bytes(rows, project)
+    rows.admit_bytes(project)
     try:
         check_sessions(rows, rows.quotas, "project", project, now_ms)
         own = own_quotas(rows, key_id)
@@ -68,20 +68,6 @@ def admit_session(rows: AdmittingRows, project: str, key_id: str | None, now_ms:
     except QuotaExceeded as exceeded:
         rows.count_quota_refusal(exceeded.quota)
         raise
-
-
-def admit_bytes(rows: AdmittingRows, project: str) -> None:
-    """Raise `QuotaExceeded` if the project has used up its bytes; a refusal is counted.
-
-    Asked before everything that callers store, but for ends, and for what frees bytes.
-    """
-    if rows.quotas.stored_bytes and rows.is_full(project):
-        rows.count_quota_refusal("stored_bytes")
-        raise QuotaExceeded(
-            "stored_bytes",
-            f"The project may store {rows.quotas.stored_bytes} bytes (stored_bytes); erase sessions, or let them"
-            " expire.",
-        )
 
 
 def may_run_again(rows: AdmittingRows, project: str, key: int) -> bool:

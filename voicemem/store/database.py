@@ -182,9 +182,8 @@ class Database(ABC):
         """See `Journal.try_append`."""
         return await self.append(batches, now_ms)
 
-    def find_kept_stream(self, project: str, kind: str, name: str) -> Stream | None:
-        """Return the committed stream of a name if it is at hand, without a query; for any thread."""
-        return None
+    find_kept_stream: Callable[[str, str, str], Stream | None] = staticmethod(lambda project, kind, name: None)
+    """Finds the committed stream of a project, kind and name if it is at hand, without a query; for any thread."""
 
     # Nodes
 

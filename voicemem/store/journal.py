@@ -12,7 +12,7 @@ from voicemem.config.session import SessionPatch, apply_patch
 from voicemem.errors import Refused
 from voicemem.protocol.comparison import SORTED
 from voicemem.store import stream_changes as changes
-from voicemem.store.admission import SELECT_KEY_ID, admit_bytes, may_run_again
+from voicemem.store.admission import SELECT_KEY_ID, may_run_again
 from voicemem.store.database import Connection, Port, reads, writes
 from voicemem.store.records import (
     CLIENT_ID_LABEL,
@@ -220,7 +220,7 @@ class Journal(Port):
             changes.reopen(rows, stream, now_ms)
         lease = rows.producer(stream.key, producer)
         if not created and lease == ProducerState(producer):  # a new one
-            admit_bytes(rows, project)
+            rows.admit_bytes(project)
         lease.epoch += 1
         lease.node, lease.expected_until_ms = node, None
         if from_seq is not None and from_seq > lease.next_seq and stream.state == "running":
@@ -286,7 +286,7 @@ class Journal(Port):
             if not after_end or not session_patch.public.keys() <= CHANGED_AFTER_END:
                 raise Refused("session_ended", AFTER_END)
             self.check_user(rows, stream, session_patch.public.get("user_id", stream.config.get("user_id")))
-        admit_bytes(rows, stream.project)
+        rows.admit_bytes(stream.project)
         changes.apply_session_patch(rows, stream, session_patch, now_ms)
         rows.append_server_event(stream, now_ms, payload)
         rows.save_stream(stream)
@@ -321,7 +321,7 @@ class Journal(Port):
         if stream.position != expected:
             return None
         if for_caller:
-            admit_bytes(rows, stream.project)
+            rows.admit_bytes(stream.project)
         rows.append_server_event(stream, now_ms, payload)
         rows.save_stream(stream)
         return stream
@@ -522,7 +522,7 @@ class Journal(Port):
         rows: StreamRows = connection.streams
         stream = rows.find_by_name(project, USER_KIND, user_id)
         if stream is None:
-            admit_bytes(rows, project)
+            rows.admit_bytes(project)
             stream = changes.new_stream(project, USER_KIND, user_id, {}, now_ms)
             rows.add_stream(stream)
         return stream

@@ -14,7 +14,6 @@ from voicemem.errors import Refused
 from voicemem.protocol.memories import normalised, time_ms
 from voicemem.search.passages import MemoryWords, memory_words
 from voicemem.search.words import QueryWord
-from voicemem.store.admission import admit_bytes
 from voicemem.store.database import Connection, Database, columns, reads, scans, writes
 from voicemem.store.outbox import enqueue_memories
 from voicemem.store.scopes import FIRST_MS, LAST_MS, QueryScope, Scope, find_linked, list_of_two
@@ -477,7 +476,7 @@ class Memories:
         if stream.position != expected or not all(is_there(connection, row.key, row) for row, _ in replaced):
             return None
         if payloads and any(row.removed_ms is None for row in rows):
-            admit_bytes(changes, stream.project)
+            changes.admit_bytes(stream.project)
         left_over = refuse_taken_ids(connection, stream.project, key, rows, replaced)
         for row, payload in replaced:
             before = find(changes, row.key)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from voicemem.config.session import SessionPatch, apply_patch
-from voicemem.errors import Refused, StoreUnavailable
+from voicemem.errors import QuotaExceeded, Refused, StoreUnavailable
 from voicemem.protocol.types import JsonObject
 from voicemem.store.admission import admit_session
 from voicemem.store.database import Connection, Row
@@ -115,6 +115,19 @@ class StreamRows(ABC):
     @abstractmethod
     def is_full(self, project: str) -> bool:
         """Return whether a project has used up its bytes, where they are bounded."""
+
+    def admit_bytes(self, project: str) -> None:
+        """Raise `QuotaExceeded` if the project has used up its bytes; a refusal is counted.
+
+        Asked before everything that callers store, but for ends, and for what frees bytes.
+        """
+        if self.is_full(project):
+            self.count_quota_refusal("stored_bytes")
+            raise QuotaExceeded(
+                "stored_bytes",
+                f"The project may store {self.quotas.stored_bytes} bytes (stored_bytes); erase sessions, or let them"
+                " expire.",
+            )
 
     def count_stored(self, key: int, size: int) -> None:
         """Count bytes added to archives, deliveries, configuration or secrets of a stream, or below zero, deleted."""

@@ -13,7 +13,6 @@ import msgspec
 from voicemem.errors import Refused
 from voicemem.protocol.events import UserLinked, UserUnlinked
 from voicemem.protocol.types import JsonObject
-from voicemem.store.admission import admit_bytes
 from voicemem.store.database import Connection, Port, writes
 from voicemem.store.scopes import QueryScope, Scope, find_linked
 from voicemem.store.stream_changes import SELECT_STREAM_KEY, Conflict, StreamRows, config_bytes, new_stream
@@ -68,7 +67,7 @@ class Users(Port):
         for stream, name in ((user, "The id of the path"), (other, "The id in `user_id`")):
             if stream is not None and stream.config:
                 raise Refused("user_conflict", TAKEN.format(name))
-        admit_bytes(rows, project)
+        rows.admit_bytes(project)
         user, other = (
             user or add_user(rows, project, user_id, now_ms),
             other or add_user(rows, project, other_id, now_ms),

@@ -21,7 +21,7 @@ from voicemem.store.database import CLOSED, Database, GroupCommit, KeySource, Tr
 from voicemem.store.sqlite import files
 from voicemem.store.sqlite.connection import BEGIN, COMMIT, ROLLBACK, RowCache, SqliteConnection
 from voicemem.store.sqlite.words import FREQUENCIES, frequencies
-from voicemem.store.streams import AppendResult, Batch, Stream
+from voicemem.store.streams import AppendResult, Batch
 from voicemem.store.upkeep import no_store
 
 Job = Callable[[SqliteConnection], Any]
@@ -228,6 +228,7 @@ class SqliteDatabase(Database):
             keys = KeySource(int(time.time() * 1000), time.monotonic)
             keys.last = int(self.writer.execute(SELECT_LAST_KEY).get)
             self.streams = RowCache(self.writer, exclusive, budget or MemoryBudget(), keys)
+            self.find_kept_stream = self.streams.committed.find_by_name
             self.reader, self.inline_reader, self.scanner = (self.open_reader() for _ in range(3))
             if exclusive:
                 self.opening.release()
@@ -299,9 +300,6 @@ class SqliteDatabase(Database):
 
     async def append(self, batches: Sequence[Batch], now_ms: int) -> list[AppendResult]:
         return await self.write(lambda _: [self.streams.append(batch, now_ms) for batch in batches])
-
-    def find_kept_stream(self, project: str, kind: str, name: str) -> Stream | None:
-        return self.streams.committed.find_by_name(project, kind, name)
 
     # Nodes: only one process at a time serves a file
 
