@@ -7,6 +7,8 @@ from typing import NamedTuple, cast
 
 END = b"\r\n\r\n"
 LENGTH = b"content-length:"
+CHUNKED = b"transfer-encoding: chunked"
+LAST_CHUNK = b"\r\n0\r\n\r\n"
 
 
 class Answer(NamedTuple):
@@ -41,8 +43,9 @@ class Caller(asyncio.Protocol):
         self.pieces: list[bytes] = []
         self.have = 0
         self.needed = 0
-        """Size of the whole answer in bytes; 0 until its headers have come."""
+        """Size of the whole answer in bytes; 0 until its headers have come, or its last chunk if it comes in chunks."""
         self.body_at = 0
+        self.is_chunked = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's own has no common base
@@ -56,8 +59,10 @@ class Caller(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.pieces.append(data)
         self.have += len(data)
-        if not self.needed:
+        if not self.needed and not self.is_chunked:
             self.read_headers()
+        if self.is_chunked and b"".join(self.pieces[-2:]).endswith(LAST_CHUNK):
+            self.needed = self.have
         if self.needed and self.have >= self.needed:
             self.finish()
 
@@ -68,20 +73,34 @@ class Caller(asyncio.Protocol):
         if end < 0:
             return
         head = whole[:end].lower()
+        self.body_at, self.is_chunked = end + len(END), CHUNKED in head
+        if self.is_chunked:
+            return
         at = head.find(LENGTH)
         length = int(head[at + len(LENGTH) :].split(b"\r\n", 1)[0]) if at >= 0 else 0
-        self.body_at, self.needed = end + len(END), end + len(END) + length
+        self.needed = self.body_at + length
 
     def finish(self) -> None:
         whole = b"".join(self.pieces)
-        answer = Answer(int(whole[9:12]), whole[: self.body_at], whole[self.body_at : self.needed])
-        self.pieces, self.have, self.needed = [], 0, 0
+        body = whole[self.body_at : self.needed]
+        answer = Answer(int(whole[9:12]), whole[: self.body_at], join_chunks(body) if self.is_chunked else body)
+        self.pieces, self.have, self.needed, self.is_chunked = [], 0, 0, False
         if self.waiting is not None and not self.waiting.done():
             self.waiting.set_result(answer)
 
     def connection_lost(self, error: Exception | None) -> None:
         if self.waiting is not None and not self.waiting.done():
             self.waiting.set_exception(ConnectionError("The server has hung up."))
+
+
+def join_chunks(body: bytes) -> bytes:
+    """The bytes of a body that came in chunks."""
+    chunks, at = [], 0
+    while size := int(body[at : body.index(b"\r\n", at)], 16):
+        begin = body.index(b"\r\n", at) + 2
+        chunks.append(body[begin : begin + size])
+        at = begin + size + 2
+    return b"".join(chunks)
 
 
 async def connect(host: str, port: int) -> Caller:

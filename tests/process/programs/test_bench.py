@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
+from bench.harness.load import http_client
 from tests.support.needs import needs_module
 from tests.support.paths import ROOT
 
@@ -227,6 +230,31 @@ def test_sessions() -> None:
     filled = [line.split() for line in lines if line.startswith(("bare ", "voicemem "))]
     assert [(row[0], row[1]) for row in filled] == [("bare", "5"), ("voicemem", "5"), ("bare", "1"), ("voicemem", "1")]
     assert int(filled[1][5]) == int(filled[3][5]) > 100
+
+
+async def test_answers_are_read_whole() -> None:
+    """The load generators' client reads one answer after the other, of a known length or in chunks."""
+    pieces = [b"a" * 70_000, b"0\r\n\r\n", b"b" * 200_000]
+
+    async def in_chunks(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for piece in pieces:
+            await response.write(piece)
+        await response.write_eof()
+        return response
+
+    async def at_once(_: web.Request) -> web.Response:
+        return web.Response(body=b"c" * 300_000)
+
+    application = web.Application()
+    application.add_routes([web.get("/chunks", in_chunks), web.get("/once", at_once)])
+    async with TestServer(application) as server:
+        caller = await http_client.connect("127.0.0.1", server.port or 0)
+        for path, body in [("/chunks", b"".join(pieces)), ("/once", b"c" * 300_000)] * 2:
+            answer = await caller.call(http_client.request("127.0.0.1", path))
+            assert (200, body) == (answer.status, answer.body)
+        caller.transport.close()
 
 
 def test_restart(tmp_path: Path) -> None:
