@@ -156,6 +156,8 @@ def frames_of_gemini() -> Iterator[JsonObject]:
     yield {"server_content": {"model_turn": {"parts": [{"inline_data": {"data": "QUJD", "mime_type": None}}]}}}
     yield {"serverContent": {"modelTurn": {"parts": [{"inlineData": {"mimeType": "image/png", "data": SECRET}}]}}}
     yield {"setup": {"systemInstruction": {"parts": [{"text": SECRET}]}}}
+    prompt = {"role": "user", "parts": [{"text": " . "}]}
+    yield from ({"clientContent": {"turnComplete": True, "turns": turns}} for turns in ([], [prompt], [prompt, {}]))
     yield {"sessionResumptionUpdate": {"newHandle": SECRET}}
     yield {"realtimeInput": {"audio": {"data": SECRET}}}
     history = [{"role": "user", "parts": [{"text": "Hello."}]}, {"role": "model", "parts": [{"text": SECRET}]}]

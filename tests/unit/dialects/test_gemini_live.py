@@ -182,7 +182,7 @@ def test_a_turn_without_words_prompts_the_model_and_is_not_said(prompt: str) -> 
     """Frameworks send a period or a space to have the model speak; what the user says over that comes after it."""
     given = {"clientContent": {"turns": [{"role": "model", "parts": [{"text": "Greet."}]}, user_turn(prompt)]}}
     setup: JsonObject = {"setupComplete": {}}
-    for asked in (given, {"realtimeInput": {"text": prompt}}):
+    for asked in (given, {"realtimeInput": {"text": prompt}}, {"clientContent": {"turnComplete": True}}):
         call = [
             (0, setup),
             (10, asked),
@@ -196,6 +196,19 @@ def test_a_turn_without_words_prompts_the_model_and_is_not_said(prompt: str) -> 
             ("user", 1, "Hello?", None),
             ("assistant", 1, "OK.", None),
         ]
+
+
+@pytest.mark.parametrize("prompt", ["", ".", " "])
+def test_a_prompt_is_kept_where_typed_texts_are_left_out(prompt: str) -> None:
+    """What only has the model speak is not a typed text."""
+    turns = [user_turn(prompt)] if prompt else []
+    kept = reduce({"clientContent": {"turns": turns, "turnComplete": True}})
+    assert kept is not None
+    assert not kept.typed
+    assert kept == reduce(kept.content)
+    said = reduce({"clientContent": {"turns": [user_turn("Hi."), *turns], "turnComplete": True}})
+    assert said is not None
+    assert said.typed
 
 
 def test_a_prompt_over_another_connection_begins_another_reply() -> None:

@@ -39,6 +39,9 @@ VENDOR = {
 APP = {"setup", "clientContent", "realtimeInput", "toolResponse", "contextUpdate"}
 STARTS, ENDS = ("_START", "_SOS", "yStart"), ("_END", "_EOS", "yEnd")
 """Ends of the names of signals that the user begins to speak, and stops."""
+PROMPT = "."
+PROMPTS = ("", PROMPT)
+"""Texts with which apps have the model speak, where Gemini wants a turn of the user's."""
 MAX_GIVEN = 64
 """Turns of a history that are kept, the newest."""
 Offsets = record("startOffset? endOffset?")
@@ -64,7 +67,7 @@ Message = record(
     toolCall=optional(record(functionCalls=optional(many(record("name id?", args=ANYTHING))))),
     toolCallCancellation=optional(record(ids=optional(many(str)))),
     setupComplete=optional(record("sessionId?")),
-    clientContent=optional(record(turns=optional(many(Content)))),
+    clientContent=optional(record(turns=optional(many(Content)), turnComplete=optional(bool))),
     realtimeInput=optional(record("text?", activityStart=ANYTHING, activityEnd=ANYTHING)),
     voiceActivity=optional(record("voiceActivityType?")),
     voiceActivityDetectionSignal=optional(record("vadSignalType?")),
@@ -110,8 +113,8 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     for name, field in lists:
         if message.get(name, {}).get(field):
             content[name] = message[name]
-    typed = typed_text(message)
-    content |= activity(message) | typed
+    given = given_text(message)
+    content |= activity(message) | given
     setup = message.get("setupComplete")
     session_id = (setup or {}).get("sessionId") or None
     if setup is not None:
@@ -119,7 +122,8 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     if not content:
         return None
     counts_audio = content.keys() == ONLY_AUDIO
-    return Frame(content, side=sender, session_id=session_id, typed=bool(typed), counts_audio=counts_audio)
+    typed = not all(map(is_prompt, given_texts(given)))
+    return Frame(content, side=sender, session_id=session_id, typed=typed, counts_audio=counts_audio)
 
 
 def sender_of(raw: JsonObject) -> Side:
@@ -184,19 +188,37 @@ def speaks(frame: JsonObject) -> bool | None:
     return False if any(one.endswith(ENDS) for one in signals) else None
 
 
-def typed_text(message: JsonObject) -> JsonObject:
-    """Return the user's words as the app sends them; of turns that it adds as the model's only that there are any."""
+def given_text(message: JsonObject) -> JsonObject:
+    """Return the user's words as the app sends them; of turns that it adds as the model's only that there are any.
+
+    A turn that is complete without any words only has the model speak.
+    """
     text = message.get("realtimeInput", {}).get("text")
     if text:
         return {"realtimeInput": {"text": text}}
     turns: list[JsonObject] = []
-    for turn in message.get("clientContent", {}).get("turns", ())[-MAX_GIVEN:]:
+    content = message.get("clientContent", {})
+    for turn in content.get("turns", ())[-MAX_GIVEN:]:
         said = "\n".join(part["text"] for part in turn.get("parts", ()) if part.get("text"))
         if turn.get("role") not in (None, "user"):
             turns.append({"role": turn["role"]})
         elif said:
             turns.append({"parts": [{"text": said}]})
+    if not turns and content.get("turnComplete"):
+        turns.append({"parts": [{"text": PROMPT}]})
     return {"clientContent": {"turns": turns}} if turns else {}
+
+
+def given_texts(frame: JsonObject) -> list[str | None]:
+    """The texts of the turns that an app adds; None for one that it adds as the model's."""
+    turns = frame.get("clientContent", {}).get("turns", ())
+    if frame.get("realtimeInput", {}).get("text"):
+        turns = [{"parts": [frame["realtimeInput"]]}]
+    return [turn["parts"][0]["text"] if "parts" in turn else None for turn in turns]
+
+
+def is_prompt(text: str | None) -> bool:
+    return text is not None and text.strip() in PROMPTS
 
 
 def texts(frame: JsonObject) -> Iterator[Text]:

@@ -15,7 +15,7 @@ What the model says after a call of a tool is another reply, `~aN.1` and so on.
 | `turnComplete` | `llm.done`; without `interrupted` also `tts` `done`: Gemini waits for the end of playback; n + 1 |
 | `toolCall.functionCalls[]`, app `toolResponse.functionResponses[]` | `tool.call`, `tool.result` |
 | `toolCallCancellation.ids[]` | `tool.result`, which says so |
-| app `clientContent.turns[]`, `realtimeInput.text` | a `message` of the user, unless it is history, or a prompt (`.`) |
+| app `clientContent`, `realtimeInput.text` | a `message` of the user, unless it is history, or a prompt (`.`, no turns) |
 | `voiceActivity`, `voiceActivityDetectionSignal`, app `realtimeInput.activityEnd` | when the user had spoken |
 | `setupComplete` | the session's id; what the user says then begins another exchange |
 | `goAway`, `sessionResumptionUpdate`, `usageMetadata`, `setup`, audio and video sent, all else | nothing |
@@ -42,7 +42,7 @@ from functools import partial
 from itertools import islice
 
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect
-from voicemem.dialects.gemini_live.frames import ONLY_AUDIO, RATE, offset_ms, reduce, speaks, texts
+from voicemem.dialects.gemini_live.frames import ONLY_AUDIO, RATE, given_texts, is_prompt, offset_ms, reduce, speaks, texts
 from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent
 from voicemem.dialects.translating import (
     Playing,
@@ -75,8 +75,6 @@ LATE_MS = 300
 """So long after an interruption, or an exchange, words of its reply may come, though the user's next are known."""
 MISSING_MS = 500
 """So long after a reply was played words may come of what it answers: no one has said anything new by then."""
-PROMPTS = ("", ".")
-"""Texts with which apps have the model speak, where Gemini wants a turn of the user's."""
 MAX_PARTS = 16
 """Replies of one exchange that may wait to be played."""
 OFF_COURSE = {"cut", "generated", "tool", "written", "paused", "resumed"}
@@ -99,10 +97,9 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
     voice = speaks(frame)
     if voice is not None:
         note_voice(voice, ts, known)
-    if frame.get("realtimeInput", {}).get("text"):
-        return type_texts([{"parts": [frame["realtimeInput"]]}], ts, known)
-    if "clientContent" in frame:
-        return type_texts(frame["clientContent"]["turns"], ts, known)
+    given = given_texts(frame)
+    if given:
+        return type_texts(given, ts, known)
     if "setupComplete" in frame:
         known.note("resumed", True)
         return connect(known)
@@ -371,9 +368,8 @@ def heard_words(heard: JsonObject) -> tuple[Word, ...] | None:
     return timed_words(heard.get("text", ""), spans) if len(spans) == len(raw) else None
 
 
-def type_texts(turns: list[JsonObject], ts: int, known: Known) -> Made:
+def type_texts(texts: list[str | None], ts: int, known: Known) -> Made:
     """Turns that the app adds: history, until someone speaks over a connection; then the last is typed, if a user's."""
-    texts = [turn["parts"][0]["text"] if "parts" in turn else None for turn in turns]
     if is_prompt(texts[-1]):
         if known.notes.get("resumed") and known.notes.get("begun"):
             yield from end_exchange(known, played=False)
@@ -389,10 +385,6 @@ def type_texts(turns: list[JsonObject], ts: int, known: Known) -> Made:
         known.note("prompted", True)
         known.note("answered", None)
         yield MessageEvent(role="user", text=texts[-1], source="message")
-
-
-def is_prompt(text: str | None) -> bool:
-    return text is not None and text.strip() in PROMPTS
 
 
 def new_turn(known: Known) -> int:
@@ -520,4 +512,4 @@ def call_id(call: JsonObject) -> str:
     return str(call.get("id") or f"~{call.get('name')}")
 
 
-GEMINI_LIVE = Dialect(name="gemini-live", version=6, reduce=reduce, translate=translate, closed=closed, texts=texts)
+GEMINI_LIVE = Dialect(name="gemini-live", version=7, reduce=reduce, translate=translate, closed=closed, texts=texts)

@@ -23,7 +23,7 @@ const HEARD = `{text languageCode speakerLabel ${OFFSETS} finished words[${OFFSE
 const SAID = fields(`serverContent{inputTranscription${HEARD} interimInputTranscription${HEARD}
     outputTranscription{text finished words[word ${OFFSETS}]} interactionStatus
     modelTurn{parts[text thought inlineData{mimeType data}]} generationComplete interrupted turnComplete}
-  toolCall{functionCalls[name id args*]} setupComplete{sessionId} clientContent{turns[role parts[text]]}
+  toolCall{functionCalls[name id args*]} setupComplete{sessionId} clientContent{turns[role parts[text]] turnComplete}
   toolCallCancellation{ids[]}
   voiceActivity{voiceActivityType} voiceActivityDetectionSignal{vadSignalType}
   realtimeInput{text activityStart* activityEnd*} toolResponse{functionResponses[name id response*]} audio_bytes rate`);
@@ -31,6 +31,8 @@ const TRANSCRIPTIONS = ["inputTranscription", "interimInputTranscription", "outp
 const FLAGS = ["generationComplete", "interrupted", "turnComplete"];
 /** What a tool is called with and answers, whose names are the app's. */
 const FREE = ["args", "response"];
+/** A text with which apps have the model speak, where Gemini wants a turn of the user's; so does an empty one. */
+const PROMPT = ".";
 /** Turns of a history that are kept, the newest. */
 const MAX_GIVEN = 64;
 /** How deep a message has names of its own. */
@@ -40,12 +42,12 @@ const DEPTH = 8;
 export const GEMINI_LIVE = {
   name: "gemini-live",
   reduce(frame, side) {
-    const given = /** @type {JsonObject} */ (inCamelCase(requireObject(frame), DEPTH));
-    if (senderOf(given) !== side) {
+    const sent = /** @type {JsonObject} */ (inCamelCase(requireObject(frame), DEPTH));
+    if (senderOf(sent) !== side) {
       throw new MalformedFrame("The other side sends messages of this kind.");
     }
-    const message = kept(SAID, given);
-    const typed = typedTexts(message);
+    const message = kept(SAID, sent);
+    const given = givenText(message);
     /** @type {JsonObject} */
     const content = {
       ...countedAudio(message),
@@ -54,7 +56,7 @@ export const GEMINI_LIVE = {
       ...(message.toolCallCancellation?.ids?.length ? { toolCallCancellation: message.toolCallCancellation } : {}),
       ...(message.toolResponse?.functionResponses?.length ? { toolResponse: message.toolResponse } : {}),
       ...activity(message),
-      ...typed,
+      ...given,
       ...("setupComplete" in message ? { setupComplete: message.setupComplete } : {}),
     };
     const names = Object.keys(content);
@@ -62,7 +64,7 @@ export const GEMINI_LIVE = {
       return null;
     }
     const sessionId = textOf(message.setupComplete?.sessionId);
-    return { content, sessionId, typed: Object.keys(typed).length > 0, countsAudio: names.join(" ") === "audio_bytes rate" };
+    return { content, sessionId, typed: isTyped(given), countsAudio: names.join(" ") === "audio_bytes rate" };
   },
 };
 
@@ -184,10 +186,12 @@ function serverContent(said) {
 /**
  * The user's words as the app sends them; of turns that it adds as the model's only that there are any.
  *
+ * A turn that is complete without any words only has the model speak.
+ *
  * @param {JsonObject} message
  * @returns {JsonObject}
  */
-function typedTexts(message) {
+function givenText(message) {
   const text = textOf(message.realtimeInput?.text);
   if (text) {
     return { realtimeInput: { text } };
@@ -202,5 +206,19 @@ function typedTexts(message) {
       turns.push({ parts: [{ text: said }] });
     }
   }
+  if (turns.length === 0 && message.clientContent?.turnComplete) {
+    turns.push({ parts: [{ text: PROMPT }] });
+  }
   return turns.length > 0 ? { clientContent: { turns } } : {};
+}
+
+/**
+ * Whether any text that the app gives is more than a prompt.
+ *
+ * @param {JsonObject} given
+ * @returns {boolean}
+ */
+function isTyped({ realtimeInput, clientContent }) {
+  const turns = realtimeInput ? [{ parts: [realtimeInput] }] : (clientContent?.turns ?? []);
+  return turns.some((/** @type {JsonObject} */ { parts }) => !["", PROMPT].includes(parts?.[0].text.trim()));
 }
