@@ -23,6 +23,13 @@ LONGEST_MS = 72 * 3600 * 1000
 PHONE_NUMBER = re.compile(r"(?:sip|tel)?[:_]?\+?[\d\s().-]{7,}(?:@.*)?")
 """A user's id that telephony made of the caller's number."""
 
+WORDLESS = re.compile(r"[\s.,;:!?…。、，！？،؟।¡¿–—-]+")
+
+
+def has_words(text: str) -> bool:
+    """Return whether a transcript says anything: of silence, some recognisers write `...`."""
+    return bool(text) and WORDLESS.fullmatch(text) is None
+
 
 def decode_json(text: bytes) -> Any:
     """The JSON that a stack sends. Raises `Refused`, one of `MALFORMED`.

@@ -15,6 +15,7 @@ import msgspec
 from voicemem.dialects.dialect import Dialect
 from voicemem.dialects.kinds import read
 from voicemem.dialects.known import Known, MadeEvent
+from voicemem.dialects.reading import has_words
 from voicemem.dialects.registry import DIALECTS
 from voicemem.documents.document import Document, apply_operation, form_of
 from voicemem.errors import Refused
@@ -185,7 +186,7 @@ def made_by(
 def checked(state: State, made: MadeEvent, stated_ts: int | None) -> MadeEvent | None:
     """An event as a producer might have sent it, with the frame's `ts` if it has none; None if it breaks a rule.
 
-    Of one that says more than it may, such as a speaker's name that is too long, the rest counts, but for its item's.
+    A transcript without a word says nothing. Of one that says more than it may, such as a speaker's name that is too long, the rest counts, but for its item's.
     """
     try:
         kind = type(made)
@@ -201,6 +202,8 @@ def checked(state: State, made: MadeEvent, stated_ts: int | None) -> MadeEvent |
             raise ValueError
         if event.ts is None and stated_ts is not None:
             event = msgspec.structs.replace(event, ts=stated_ts)
+        if isinstance(event, events.Asr) and not has_words(event.text):
+            event = msgspec.structs.replace(event, text="", words=None)
         check_event(event, MAX_TEXT_BYTES + 1)
     except (Refused, TypeError, ValueError):
         state.ignore("frames")

@@ -237,6 +237,19 @@ def test_unfinished_user_text_stays() -> None:
     assert (message["content"], message["metadata"]["partial"]) == ("Tell me", True)
 
 
+def test_a_silent_user_says_nothing() -> None:
+    """`...` is what a silent user says: no message, and what the agent says then is of the same turn."""
+    call = [agent("Hello.", 1), user("Hi.", 5), agent("Your name?", 5), tentative("...", 9), user("...", 9)]
+    said = [("Hello.", 0), ("Hi.", 1), ("Your name?", 1), ("Are you there?", 1), ("Yes.", 2)]
+    found = memory(*call, agent("Are you there?", 9), user("Yes.", 12))
+    assert said == [(one["content"], one["turn_id"]) for one in found]
+    items = [{"role": "user" if text in ("Hi.", "Yes.") else "agent", "message": text} for text, _ in said]
+    items.insert(3, {"role": "user", "message": "..."})
+    data = {"conversation_id": "c", "transcript": items}
+    after = memory(*frames({"type": "post_call_transcription", "data": data}))
+    assert said == [(one["content"], one["turn_id"]) for one in after]
+
+
 def test_queued_replies_are_all_cut() -> None:
     """An interruption also cuts the replies of the turn that wait to be played."""
     sent = [

@@ -21,7 +21,7 @@ millisecond), `said` (the items of the live conversation, in order), `tentative`
 `response_id`), `audio` (the newest reply with audio, its bytes so far and its last word), `waiting` (audio that came
 before its reply), `interrupted` (which reply, when, by which event), `called` (the turn of the newest tool call),
 `conversations` (numbers by id), `matched` (how many of `said` the webhook has passed), `over` (the conversation of
-which a webhook has come).
+which a webhook has come), `silent` (the user's item that has no words, as the user was silent).
 """
 
 from collections.abc import Generator, Iterable, Iterator
@@ -54,6 +54,7 @@ from voicemem.dialects.kinds import (
     typed,
 )
 from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent
+from voicemem.dialects.reading import has_words
 from voicemem.dialects.translating import (
     close_by_clock,
     end_of_beginning,
@@ -127,7 +128,7 @@ def grow_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
     event = frame["tentative_user_transcription_event"]
     item = item_of("u", event["event_id"], known)
     segment = known.segment(item)
-    if event["user_transcript"].strip() and (segment is None or not segment.final):
+    if has_words(event["user_transcript"]) and (segment is None or not segment.final):
         yield from withdraw_tentative(item, known)
         known.note("tentative", item)
         yield Asr(item=item, text=event["user_transcript"], turn_id=turn_of_words(item, known))
@@ -138,6 +139,11 @@ def finish_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
     item = item_of("u", event["event_id"], known)
     segment = known.segment(item)
     if segment is not None and segment.final:
+        return
+    if not has_words(event["user_transcript"]):
+        known.note("silent", item)
+        yield from withdraw_tentative("", known)
+        known.note("tentative", None)
         return
     turn, place = turn_of_words(item, known), place_before_answer(item, known)
     yield from withdraw_tentative(item, known)
@@ -265,8 +271,9 @@ def begin_reply(item: str, event: int, known: Known) -> Generator[MadeEvent, Non
     add_said(item, known)
     if first is not None:
         return first.turn
+    is_silent = known.notes.get("silent") == utterance
     is_free = not known.here or (known.is_answered(known.here) and known.notes.get("called") != known.here)
-    if is_free and event > GREETING and known.turn_of(utterance) is None:
+    if is_free and event > GREETING and known.turn_of(utterance) is None and not is_silent:
         yield Asr(item=utterance, text="", turn_id=known.next_turn)
         return known.next_turn
     return known.turn_of(utterance) if known.turn_of(utterance) is not None else turn_of_answer(item, known)
@@ -447,7 +454,7 @@ def post_call_item(frame: JsonObject, ts: int, known: Known) -> Iterator[MadeEve
     end_stream(frame, known)
     text = (frame.get("message") or "").strip()
     if text and not frame.get("ignored_as_backchannel"):
-        if frame["role"] == "user":
+        if frame["role"] == "user" and has_words(text):
             yield from user_item(frame, text, known)
         elif frame["role"] == "agent":
             yield from agent_item(frame, text, known)
@@ -688,7 +695,7 @@ translate_live = translation(KINDS)
 """Translates a frame of a call that is not over, or of the transcript after it."""
 ELEVENLABS_AGENTS = Dialect(
     name="elevenlabs-agents",
-    version=7,
+    version=8,
     reduce=reduce,
     translate=translate,
     closed=closed,
