@@ -48,6 +48,7 @@ from voicemem.dialects.translating import (
     end_with,
     latencies,
     note_voice,
+    plain,
     said_by,
     tool_call,
     tool_result,
@@ -362,22 +363,21 @@ def add_item(frame: JsonObject, ts: int, known: Known) -> Made:
 
 def finish_utterance(item: JsonObject, text: str, at: int, known: Known) -> Made:
     pending: list[int] | None = known.notes.get("pending")
-    turn, answered = known.turn_of(item["id"]), False
+    turn = known.turn_of(item["id"])
+    is_new = turn is None
     if turn is None:
         began = ms(item.get("metrics", {}).get("started_speaking_at"))
         begin = at if began is None else min(at, began)
         # The item of a realtime model begins with the speech, that of a recogniser after it.
         is_begin = item["id"] in known.notes.get("named", ()) or (began is not None and at <= began)
         near_ms = NEAR_MS if is_begin else 0
-        if pending is not None and at + near_ms < begin_of(
-            pending[0], known
-        ):  # the user has begun to speak again since
-            pending = None
+        has_begun_since = pending is not None and at + near_ms < begin_of(pending[0], known)
+        if pending is not None and has_begun_since and not has_words_of(pending, item["id"], text, known):
+            pending = None  # the user has begun to speak again since
         turns: list[list[int]] = known.notes.get("turns", [])
         turn = known.next_turn if pending is None else pending[0]
         if pending is None and turns and begin < turns[-1][0]:  # what comes after a later utterance stands before it
             turn = turn_at(begin, known) or turn
-        answered = pending is None and turn == known.next_turn
         note_turn(turn, begin, known)
         if known.notes.get("spoke", at) <= at + near_ms:
             known.note("spoke", None)
@@ -389,8 +389,15 @@ def finish_utterance(item: JsonObject, text: str, at: int, known: Known) -> Made
     known.note("speaker", None)
     known.note("alone", None)
     yield from latencies(item.get("metrics", {}), LATENCIES, turn, at, 1_000)
-    if answered:
+    if is_new:
         yield from move_answer(turn, known)
+
+
+def has_words_of(pending: list[int], item: str, text: str, known: Known) -> bool:
+    """Return whether what waits for an item is what this one says, by its id or its words."""
+    _, first, last = pending
+    pieces = [segment.text for number in range(first, last + 1) if (segment := known.segment(f"~p{number}"))]
+    return known.notes.get("named", {}).get(item, 0) >= first or plain(" ".join(pieces)) == plain(text)
 
 
 def replace_pieces(item: str, turn: int, pending: list[int] | None, known: Known) -> Made:
@@ -410,14 +417,17 @@ def replace_pieces(item: str, turn: int, pending: list[int] | None, known: Known
 
 
 def move_answer(turn: int, known: Known) -> Made:
-    """The newest reply answers an utterance that came after it, and had begun before it: it goes to that turn."""
+    """The newest reply answers an utterance that came after it, and had begun before it: it goes to that turn.
+
+    One that was interrupted stays: what is known to be heard cannot be taken back.
+    """
     last = known.notes.get("last")
     reply = None if last is None else known.reply(last)
-    if reply is None or turn_at(reply.begun, known) != turn:
+    if reply is None or reply.cut != "no" or reply.turn >= turn or turn_at(reply.begun, known) != turn:
         return
     yield LlmCancel(item=last)
     stopped = {} if reply.ended is None else {"stopped_speaking_at": reply.ended / 1_000}
-    moved = {"id": f"~{last}", "interrupted": reply.cut != "no", "metrics": stopped}
+    moved = {"id": f"~{last}", "metrics": stopped}
     yield from finish_reply(moved, reply.text, reply.begun, reply.begun, known)
 
 
@@ -545,7 +555,7 @@ KINDS: dict[str, Kind] = {
 }
 LIVEKIT_AGENTS = Dialect(
     name="livekit-agents",
-    version=8,
+    version=9,
     reduce=reduce,
     translate=translate,
     hook=Hook(verify=verify, frames=split_report),

@@ -180,10 +180,6 @@ def test_a_reply_that_livekit_adds_again_when_it_is_interrupted_counts_once() ->
 
 def test_a_noise_is_no_utterance() -> None:
     """What the agent says after a noise stands before what the user says next."""
-
-    def speaks(at: float) -> JsonObject:
-        return {"type": "user_state_changed", "old_state": "listening", "new_state": "speaking", "created_at": at}
-
     call = [speaks(1.0), heard(2.0, "Hi."), item(3.0, "user", "Hi."), item(4.0, "assistant", "Hello.")]
     call += [speaks(5.0), item(6.0, "assistant", "Are you there?"), speaks(7.0), item(8.0, "user", "Yes.")]
     assert [text for _, _, text in memory(*call)] == ["Hi.", "Hello.", "Are you there?", "Yes."]
@@ -194,6 +190,25 @@ def test_a_noise_is_no_utterance() -> None:
 def speaks(at: float) -> JsonObject:
     """The user begins to speak."""
     return {"type": "user_state_changed", "old_state": "listening", "new_state": "speaking", "created_at": BEGAN + at}
+
+
+@pytest.mark.parametrize("about", [{}, {"item_id": "u"}])
+def test_words_of_a_realtime_model_come_after_its_reply(about: JsonObject) -> None:
+    """Without the user's state only the item says when they spoke; its words may come before it, the reply too."""
+    call = [item(1, "assistant", "Hello.")]
+    for begin, words, answer in ((4, "A table.", "For how many?"), (8, "Two.", "Done.")):
+        id = f"u{begin}"
+        said = [heard(begin + 2, words) | {"item_id": id if about else None}, item(begin, "user", words, id)]
+        call += [item(begin + 0.2, "assistant", answer), *said]
+    expected = [("assistant", 0, "Hello."), ("user", 1, "A table."), ("assistant", 1, "For how many?")]
+    assert memory(*call) == [*expected, ("user", 2, "Two."), ("assistant", 2, "Done.")]
+
+
+def test_an_interrupted_reply_is_not_doubled_by_words_that_come_late() -> None:
+    """What is known to be heard stays where it is."""
+    cut = item(4.2, "assistant", "For how", interrupted=True)
+    said = memory(item(1, "user", "Hi."), item(2, "assistant", "Yes?"), cut, item(4, "user", "A table."))
+    assert [one[2] for one in said] == ["Hi.", "Yes?", "For how", "A table."]
 
 
 def test_what_was_answered_without_its_item_stays() -> None:
