@@ -186,7 +186,8 @@ def made_by(
 def checked(state: State, made: MadeEvent, stated_ts: int | None) -> MadeEvent | None:
     """An event as a producer might have sent it, with the frame's `ts` if it has none; None if it breaks a rule.
 
-    A transcript without a word says nothing. Of one that says more than it may, such as a speaker's name that is too long, the rest counts, but for its item's.
+    A transcript without a word says nothing. Of one that says more than it may, such as a speaker's name that is too
+    long, the rest counts, but for its item's.
     """
     try:
         kind = type(made)

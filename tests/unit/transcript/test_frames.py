@@ -100,7 +100,9 @@ def test_a_blank_text_is_not_typed(name: str) -> None:
     assert (typed("7"), typed(" ")) == (["7"], [])
 
 
-@pytest.mark.parametrize(("text", "is_said"), [("...", False), ("。", False), ("****", True), ("É.", True), ("🙂", True)])
+@pytest.mark.parametrize(
+    ("text", "is_said"), [("...", False), ("。", False), ("****", True), ("É.", True), ("🙂", True)]
+)
 def test_a_transcript_without_words_says_nothing(dialect: Callable[..., None], text: str, is_said: bool) -> None:
     """Recognisers write marks for silence; a masked word or an emoji is not silence."""
     dialect(lambda frame, ts, known: [Asr(item="a", text=frame["text"], final=True)])

@@ -15,7 +15,7 @@ What the model says after a call of a tool is another reply, `~aN.1` and so on.
 | `turnComplete` | `llm.done`; without `interrupted` also `tts` `done`: Gemini waits for the end of playback; n + 1 |
 | `toolCall.functionCalls[]`, app `toolResponse.functionResponses[]` | `tool.call`, `tool.result` |
 | `toolCallCancellation.ids[]` | `tool.result`, which says so |
-| app `clientContent`, `realtimeInput.text` | a `message` of the user, unless it is history, or a prompt (`.`, no turns) |
+| app `clientContent`, `realtimeInput.text` | a `message` of the user, unless it is history or a prompt (`.`, none) |
 | `voiceActivity`, `voiceActivityDetectionSignal`, app `realtimeInput.activityEnd` | when the user had spoken |
 | `setupComplete` | the session's id; what the user says then begins another exchange |
 | `goAway`, `sessionResumptionUpdate`, `usageMetadata`, `setup`, audio and video sent, all else | nothing |
@@ -42,7 +42,16 @@ from functools import partial
 from itertools import islice
 
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect
-from voicemem.dialects.gemini_live.frames import ONLY_AUDIO, RATE, given_texts, is_prompt, offset_ms, reduce, speaks, texts
+from voicemem.dialects.gemini_live.frames import (
+    ONLY_AUDIO,
+    RATE,
+    given_texts,
+    is_prompt,
+    offset_ms,
+    reduce,
+    speaks,
+    texts,
+)
 from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent
 from voicemem.dialects.translating import (
     Playing,
