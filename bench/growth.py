@@ -39,9 +39,10 @@ from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import Recorder
 from voicemem.store.engines import open_store
-from voicemem.store.memories import MAX_ROWS, AnyOf, MemoryFilter
+from voicemem.store.memories import MAX_ROWS
+from voicemem.store.memory_filters import AnyOf, MemoryFilter
 from voicemem.store.port import Store
-from voicemem.store.records import SessionFilter
+from voicemem.store.session_filters import SessionFilter
 from voicemem.store.sqlite.transcript_file import INDEX_FILES
 from voicemem.telemetry import Telemetry
 

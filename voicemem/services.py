@@ -61,8 +61,9 @@ from voicemem.store.port import Store
 from voicemem.store.records import Quotas
 from voicemem.telemetry import Telemetry
 from voicemem.telemetry.recent import RecentMetrics, measure_loop_lag_forever, sample_forever
+from voicemem.webhooks.complete_turns import TURNS_PAUSE_S, TurnFeed
 from voicemem.webhooks.endpoints import Webhooks
-from voicemem.webhooks.outbox import TURNS_PAUSE_S, OutboxWorker, TurnFeed
+from voicemem.webhooks.outbox import OutboxWorker
 from voicemem.webhooks.requests import WebhookSender, observe_webhooks
 
 LOG = logging.getLogger("voicemem")

@@ -11,7 +11,8 @@ from itertools import accumulate
 from bench.harness.report import Measured, at_most, percentile
 from voicemem.config.session import validate_config
 from voicemem.search.words import query_words
-from voicemem.store.memories import MAX_ROWS, AnyOf, MemoryFilter, MemoryRow, tombstone
+from voicemem.store.memories import MAX_ROWS, MemoryRow, tombstone
+from voicemem.store.memory_filters import AnyOf, MemoryFilter
 from voicemem.store.port import Store
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.streams import Batch, Stream

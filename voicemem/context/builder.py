@@ -46,7 +46,7 @@ from voicemem.protocol.types import JsonObject, Natural
 from voicemem.sessions.derived import append_derived, find_documents
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel, choose_from
-from voicemem.store.records import SessionFilter
+from voicemem.store.session_filters import SessionFilter
 from voicemem.store.streams import Stream
 from voicemem.transcript.history import begun_positions
 from voicemem.transcript.messages import Message, Role, Summary, ToolUse

@@ -15,10 +15,10 @@ from voicemem.dialects.dialect import session_id_of
 from voicemem.errors import StoreUnavailable
 from voicemem.protocol.quoting import quoted
 from voicemem.runtime import Clock
-from voicemem.store.memories import AnyOf, MemoryFilter, NoneOf
+from voicemem.store.memory_filters import AnyOf, MemoryFilter, NoneOf
 from voicemem.store.port import Store
-from voicemem.store.records import SessionFilter
 from voicemem.store.scopes import scope_of
+from voicemem.store.session_filters import SessionFilter
 from voicemem.store.streams import Stream
 from voicemem.store.transcript_search import FoundMessage
 

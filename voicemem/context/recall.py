@@ -17,10 +17,11 @@ from voicemem.protocol.memories import normalised
 from voicemem.protocol.quoting import on_one_line, quoted
 from voicemem.protocol.types import JsonObject
 from voicemem.search.words import QueryWord, query_words, says_something
-from voicemem.store.memories import AnyOf, Memories, MemoryFilter, MemoryRow, NoneOf, event_ms_of
+from voicemem.store.memories import Memories, MemoryRow, event_ms_of
+from voicemem.store.memory_filters import AnyOf, MemoryFilter, NoneOf
 from voicemem.store.port import Store
-from voicemem.store.records import SessionFilter
 from voicemem.store.scopes import scope_of
+from voicemem.store.session_filters import SessionFilter
 from voicemem.store.streams import Stream
 from voicemem.store.transcript_search import POOL, FoundMessage, TranscriptQuery
 

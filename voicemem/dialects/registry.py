@@ -17,7 +17,7 @@ from voicemem.dialects.gemini_live.translation import GEMINI_LIVE
 from voicemem.dialects.livekit_agents import LIVEKIT_AGENTS
 from voicemem.dialects.nova_sonic import NOVA_SONIC
 from voicemem.dialects.openai_live import OPENAI_LIVE
-from voicemem.dialects.openai_realtime import OPENAI_REALTIME
+from voicemem.dialects.openai_realtime.translation import OPENAI_REALTIME
 from voicemem.dialects.pipecat_rtvi import PIPECAT_RTVI
 from voicemem.dialects.reading import decode_json
 from voicemem.dialects.retell.translation import RETELL

@@ -12,7 +12,7 @@ from msgspec import to_builtins
 from msgspec.structs import asdict
 
 from voicemem.exports.call import AGENT, CALLER, Call, CallFacts, Utterance, date_time
-from voicemem.protocol.codec import object_parts
+from voicemem.protocol.pieces import object_parts
 from voicemem.version import __version__
 
 SYNTAX = "0.4.0"

@@ -11,7 +11,7 @@ from voicemem.errors import Refused
 from voicemem.llm.endpoints import LlmEndpoints
 from voicemem.protocol.types import SESSION_ID_PATTERN, JsonObject
 from voicemem.sessions.lifecycle import Sessions
-from voicemem.store.records import SessionFilter
+from voicemem.store.session_filters import SessionFilter
 from voicemem.store.streams import Stream
 
 SESSION_HEADER = "X-Voicemem-Session"

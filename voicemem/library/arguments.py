@@ -27,7 +27,7 @@ from voicemem.protocol.arguments import converted
 from voicemem.protocol.codec import check_frame, decode_body
 from voicemem.protocol.types import JsonObject, Name, Natural, SequenceNumber, SessionId
 from voicemem.security.access import PROJECT_PATTERN
-from voicemem.store.records import SessionFilter
+from voicemem.store.session_filters import SessionFilter
 
 T = TypeVar("T")
 CONTEXT_OPTIONS = "enrich, style, system, alternate, tools, max_history, data, peek, at, at_turn, memory"

@@ -67,10 +67,10 @@ from voicemem.sessions.recording.recorder import is_update
 from voicemem.sessions.recording.redaction import load_rules
 from voicemem.store.admission import check_producer
 from voicemem.store.engines import open_store
-from voicemem.store.memories import AnyOf
+from voicemem.store.memory_filters import AnyOf
 from voicemem.store.port import Store
-from voicemem.store.records import SessionFilter
 from voicemem.store.scopes import scope_of
+from voicemem.store.session_filters import SessionFilter
 from voicemem.store.streams import Stream
 from voicemem.telemetry import Telemetry
 from voicemem.transcript.messages import Message

@@ -32,9 +32,9 @@ from voicemem.sessions.journal_pages import events_at
 from voicemem.sessions.lifecycle import StateName
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
-from voicemem.store.memories import AnyOf, MemoryFilter
+from voicemem.store.memory_filters import AnyOf, MemoryFilter
 from voicemem.store.port import Store
-from voicemem.store.records import SessionFilter
+from voicemem.store.session_filters import SessionFilter
 from voicemem.store.streams import Stream
 from voicemem.transcript.history import turn_messages
 from voicemem.transcript.messages import Role

@@ -24,7 +24,8 @@ from voicemem.protocol.memories import Evidence, MemorySource, Topics
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, Name, SessionId, fields_of, format_place, parse_place
 from voicemem.runtime import FairQueue
 from voicemem.search.words import query_words
-from voicemem.store.memories import AnyOf, Between, MemoryFilter, MemoryRow, Tags
+from voicemem.store.memories import MemoryRow
+from voicemem.store.memory_filters import AnyOf, Between, MemoryFilter, Tags
 from voicemem.store.port import Store
 from voicemem.store.scopes import QueryScope, Scope, scope_of
 from voicemem.store.streams import Stream

@@ -5,7 +5,7 @@ place among the others. No error quotes what was sent.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from itertools import accumulate
 from typing import Any, Literal, NamedTuple
@@ -594,20 +594,3 @@ CHECKS: dict[type, Callable[[Any], None]] = {
     MemoryAdded: check_memory,
     MemoryEdited: check_memory,
 }
-
-
-def object_parts(fields: Mapping[str, Any]) -> Iterator[bytes]:
-    """Yield the JSON of an object in parts: the value of a field that is an iterator is an array, an item at a time."""
-    before = b"{"
-    for name, value in fields.items():
-        yield before + ENCODER.encode(name) + b":"
-        before = b","
-        if not isinstance(value, Iterator):
-            yield ENCODER.encode(value)
-            continue
-        mark = b"["
-        for item in value:
-            yield mark + ENCODER.encode(item)
-            mark = b","
-        yield b"]" if mark == b"," else b"[]"
-    yield b"}" if fields else b"{}"

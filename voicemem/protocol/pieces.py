@@ -1,9 +1,10 @@
 """The pieces of a large JSON text, one after another, found without decoding what is around them."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from voicemem.protocol.codec import JSON_DECODER, MALFORMED
+from voicemem.protocol.codec import ENCODER, JSON_DECODER, MALFORMED
 from voicemem.protocol.types import MAX_DEPTH, MAX_FRAME_BYTES
 
 MAX_PIECE_BYTES = MAX_FRAME_BYTES + 4096
@@ -102,3 +103,20 @@ class Pieces:
         except MALFORMED:
             raise Unreadable from None
         return value
+
+
+def object_parts(fields: Mapping[str, Any]) -> Iterator[bytes]:
+    """Yield the JSON of an object in parts: the value of a field that is an iterator is an array, an item at a time."""
+    before = b"{"
+    for name, value in fields.items():
+        yield before + ENCODER.encode(name) + b":"
+        before = b","
+        if not isinstance(value, Iterator):
+            yield ENCODER.encode(value)
+            continue
+        mark = b"["
+        for item in value:
+            yield mark + ENCODER.encode(item)
+            mark = b","
+        yield b"]" if mark == b"," else b"[]"
+    yield b"}" if fields else b"{}"

@@ -22,7 +22,7 @@ from voicemem.errors import CannotStart
 from voicemem.protocol.telephone import MAX_NUMBER, NUMBER
 from voicemem.runtime import Clock
 from voicemem.store.port import Store
-from voicemem.store.records import SessionFilter
+from voicemem.store.session_filters import SessionFilter
 
 CALLER_ID = "tel_"
 SECRET_BYTES = 32

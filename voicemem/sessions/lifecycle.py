@@ -27,7 +27,8 @@ from voicemem.sessions.recording.redaction import redact_rows
 from voicemem.sessions.schema_worker import SCHEMA_WORKER
 from voicemem.store.port import Store
 from voicemem.store.quarantine import QuarantineEntry
-from voicemem.store.records import RestoredSession, SessionFilter, SessionOverview
+from voicemem.store.records import RestoredSession, SessionOverview
+from voicemem.store.session_filters import SessionFilter
 from voicemem.store.streams import AWAITED_MS, ClosedSession, SessionEnding, Stream
 from voicemem.transcript.fold import CLOSED
 

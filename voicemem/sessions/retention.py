@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from voicemem.runtime import NodeToken
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.store.port import Store
-from voicemem.store.records import SessionFilter
+from voicemem.store.session_filters import SessionFilter
 
 LOG = logging.getLogger("voicemem")
 SESSIONS_PER_ROUND = 50

@@ -4,7 +4,7 @@ import asyncio
 import sys
 import zlib
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -15,17 +15,15 @@ from voicemem.store import stream_changes as changes
 from voicemem.store.admission import SELECT_KEY_ID, may_run_again
 from voicemem.store.database import Connection, Port, reads, writes
 from voicemem.store.records import (
-    CLIENT_ID_LABEL,
     LIST_BYTES,
     MAX_COUNTED,
     JournalRow,
     OpenResult,
     RestoredSession,
-    SessionFilter,
     Snapshot,
 )
 from voicemem.store.runs import IS_READABLE, page_of, runs_after
-from voicemem.store.scopes import find_linked, list_of_two
+from voicemem.store.session_filters import SessionFilter, conditions_of, in_order, is_scan, with_linked
 from voicemem.store.stream_changes import STREAM_COLUMNS, StreamRows
 from voicemem.store.streams import (
     SESSION_KIND,
@@ -67,31 +65,6 @@ WITHIN_BYTES = """
 """
 """Ends with the session with which the configurations reach the bytes."""
 COUNT_STREAMS = "select count(*) from (select 1 from streams s where {conditions} limit :most) c"
-IN_PROJECT = "s.project = :project and s.kind = :kind"
-IS_LISTED = f"{IN_PROJECT} and s.state <> 'erased'"
-"""The condition of the index by start. Where a state is asked for, the index by state leads to fewer sessions."""
-NEWEST_FIRST = "started_ms desc, key desc"
-OF_USER, OF_LINKED, OF_EITHER = "s.user_id = :user_id", "s.user_id = :linked_id", "s.user_id in :user_ids"
-CONDITIONS = {
-    "state": "s.state = :state",
-    "user_id": OF_USER,
-    "channel": "s.channel = :channel",
-    "started_after": "s.started_ms > :started_after",
-    "started_before": "s.started_ms < :started_before",
-    "interrupted": "(coalesce(s.interruptions, 0) > 0) = :interrupted",
-    "slow_ms": "s.slowest_ms >= :slow_ms",
-    "outcome": "s.outcome = :outcome",
-    "webhook": "exists (select 1 from deliveries x where x.stream = s.key and x.state = :webhook)",
-    "keys": "s.key in :keys",
-    "after": "(s.started_ms, s.key) < (:after_ms, :after_key)",
-}
-HAS_LABEL = {
-    "sqlite": "exists (select 1 from json_each(s.config, '$.labels') l where l.key = :label and l.value = :value)",
-    "postgresql": "exists (select 1 from labels l where l.stream = s.key and l.digest = :digest)",
-}
-HAS_CLIENT_ID = f"""case when json_valid(cast(s.config as text))
-    then json_extract(cast(s.config as text), '$.labels."{CLIENT_ID_LABEL}"') end = :value"""
-"""The same for the one label that has an index on SQLite."""
 SELECT_SNAPSHOT = f"""
     select position, version, state from snapshots where stream = :stream and version = :version
     and position <= :at_most and {IS_READABLE}
@@ -557,56 +530,3 @@ class Journal(Port):
             connection.execute(DELETE_UNREAD_SNAPSHOTS, stream=key, version=version)
 
         await self.database.write(job)
-
-
-def is_scan(wanted: SessionFilter) -> bool:
-    """Return whether a list is found by looking through rows, which may be all of a project's, not by an index."""
-    checked = (wanted.channel, wanted.interrupted, wanted.slow_ms, wanted.outcome, wanted.webhook, wanted.keys)
-    has_label = wanted.label is not None and wanted.label[0] != CLIENT_ID_LABEL
-    return has_label or any(condition is not None for condition in checked)
-
-
-def conditions_of(wanted: SessionFilter, engine: str) -> tuple[str, dict[str, Any]]:
-    clauses, values = clauses_of(wanted, engine, ("label", *CONDITIONS))
-    listed = IN_PROJECT if wanted.state in ("running", "ended") else IS_LISTED
-    return " and ".join([listed, *clauses]), {"project": wanted.project, "kind": SESSION_KIND, **values}
-
-
-def with_linked(connection: Connection, wanted: SessionFilter) -> SessionFilter:
-    """The filter with the other id of the user's person, if there is one."""
-    if wanted.user_id is None or wanted.of_id_alone:
-        return wanted
-    linked = find_linked(connection, wanted.project, [wanted.user_id])
-    return msgspec.structs.replace(wanted, linked_id=linked[0]) if linked else wanted
-
-
-def in_order(query: str, wanted: SessionFilter, limit: str) -> str:
-    """A query that lists sessions: those of both ids of one person by an index, too."""
-    if wanted.linked_id is None:
-        return query
-    return list_of_two(query, OF_EITHER, (OF_USER, OF_LINKED), NEWEST_FIRST, f":{limit}")
-
-
-def clauses_of(wanted: SessionFilter, engine: str, fields: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
-    clauses: list[str] = []
-    values: dict[str, Any] = {}
-    for field in fields:
-        value: Any = getattr(wanted, field)
-        if value is None:
-            continue
-        if field == "label":
-            by_index = engine == "sqlite" and value[0] == CLIENT_ID_LABEL
-            clauses.append(HAS_CLIENT_ID if by_index else HAS_LABEL[engine])
-            values |= {"label": value[0], "value": value[1], "digest": changes.label_digest(*value)}
-            continue
-        if field == "user_id" and wanted.linked_id is not None:
-            clauses.append(OF_EITHER)
-            ids = [value, wanted.linked_id]
-            values |= {"user_ids": ids, "user_id": value, "linked_id": wanted.linked_id}
-            continue
-        clauses.append(CONDITIONS[field])
-        if field == "after":
-            values |= {"after_ms": value[0], "after_key": value[1]}
-        else:
-            values[field] = list(value) if field == "keys" else value
-    return clauses, values

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from voicemem.store.database import Connection, Port, scans, writes
-from voicemem.store.journal import CONDITIONS, IS_LISTED, clauses_of, in_order, with_linked
-from voicemem.store.records import CLIENT_ID_LABEL, SLOW_MS, SavedFigures, SessionFilter, SessionOverview
+from voicemem.store.records import CLIENT_ID_LABEL, SLOW_MS, SavedFigures, SessionOverview
+from voicemem.store.session_filters import CONDITIONS, IS_LISTED, SessionFilter, clauses_of, in_order, with_linked
 from voicemem.store.stream_changes import POSITION
 from voicemem.store.streams import MAX_OVERVIEW_TEXT, SESSION_KIND
 

@@ -1,7 +1,7 @@
 """The records that a store takes and returns: entries, deliveries, endpoints, keys, apps. Times are Unix ms."""
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -67,34 +67,6 @@ MAX_COUNTED = 10_000
 
 SLOW_MS = 1_000
 """Calls with a latency from here on are found by an index."""
-
-
-class SessionFilter(Struct, frozen=True, kw_only=True):
-    """A filter of sessions: those for which all conditions hold.
-
-    `label` is a name and its value. `after` is the (started_ms, key) of the last session of the page before.
-    `interrupted`, `slow_ms` (the longest end-to-end latency is at least that) and `outcome` are those of the figures
-    that were saved last. `webhook` means sessions with any delivery in that state. `keys` are those to choose among.
-    With `user_id` those of another id of the same person are meant too, unless it is `of_id_alone`.
-    """
-
-    project: str
-    state: str | None = None
-    user_id: str | None = None
-    label: tuple[str, str] | None = None
-    started_after: int | None = None
-    started_before: int | None = None
-    channel: str | None = None
-    interrupted: bool | None = None
-    slow_ms: int | None = None
-    outcome: str | None = None
-    webhook: Literal["failed", "pending"] | None = None
-    keys: tuple[int, ...] | None = None
-    after: tuple[int, int] | None = None
-    limit: int = 100
-    of_id_alone: bool = False
-    linked_id: str | None = None
-    """The other id of the same person, which the store looks up."""
 
 
 class SavedFigures(NamedTuple):

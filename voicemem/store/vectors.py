@@ -14,9 +14,9 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct
 
-from voicemem.store import memories
 from voicemem.store.database import Check, Connection, Database, Row, checked, columns, scans
-from voicemem.store.memories import COLUMNS, IS_THERE, NEWEST_FIRST, Conditions, MemoryFilter, MemoryRow
+from voicemem.store.memories import COLUMNS, NEWEST_FIRST, MemoryRow, row_of_values, with_newer
+from voicemem.store.memory_filters import IS_THERE, Conditions, MemoryFilter, with_linked
 from voicemem.store.scopes import QueryScope
 from voicemem.store.transcript_search import FoundMessage, said_between
 
@@ -299,12 +299,12 @@ class MemoryVectors(Vectors):
 
         `after` and the filter's own limit count for nothing.
         """
-        conditions = Conditions(memories.with_linked(connection, query))
+        conditions = Conditions(with_linked(connection, query))
         compared = {"vector": self.math.value(vector), "embedder": embedder_number(embedder)}
         values = conditions.values | compared
         found, cosines, is_capped = self.compare(connection, limit, also, values, conditions=conditions.sql)
-        rows = [memories.row_of_values(row[1:]) for row in found]
+        rows = [row_of_values(row[1:]) for row in found]
         if query.with_superseded:
-            rows = memories.with_newer(connection, query.project, rows, query.as_of_ms)
+            rows = with_newer(connection, query.project, rows, query.as_of_ms)
         near = [(row, float(cosine)) for row, (cosine, *_) in zip(rows, found, strict=True)]
         return Near(near, cosines, is_capped)

@@ -25,7 +25,8 @@ from tests.support.stores.contract import (
 from voicemem.config.session import validate_config
 from voicemem.errors import Refused
 from voicemem.store.port import Store
-from voicemem.store.records import CLIENT_ID_LABEL, SessionFilter
+from voicemem.store.records import CLIENT_ID_LABEL
+from voicemem.store.session_filters import SessionFilter
 from voicemem.store.streams import NAME_TAKEN, SessionEnding
 
 

@@ -23,7 +23,8 @@ from tests.support.stores.contract import (
 from voicemem.config.session import validate_config
 from voicemem.store import overviews
 from voicemem.store.port import Store
-from voicemem.store.records import SavedFigures, SessionFilter
+from voicemem.store.records import SavedFigures
+from voicemem.store.session_filters import SessionFilter
 
 OUTCOMES = ("sold", None, "lost")
 EVERYTHING = SessionFilter(project="p")

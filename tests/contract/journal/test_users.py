@@ -12,7 +12,8 @@ from tests.support.stores.contract import NOW, ODD_NAMES, listed_ids, start_alon
 from voicemem.config.session import validate_config
 from voicemem.errors import Refused
 from voicemem.store.port import Store
-from voicemem.store.records import SessionFilter, Snapshot
+from voicemem.store.records import Snapshot
+from voicemem.store.session_filters import SessionFilter
 
 DOCUMENT = b'{"type":"memory.document","operation":"append","content":"Likes tea."}'
 

@@ -14,18 +14,8 @@ from tests.support.stores.contract import NOW, example_numbers
 from tests.support.stores.memories import delete_content, event_of, memory_of, session_of, stream_of
 from voicemem.errors import Refused
 from voicemem.search.words import query_words
-from voicemem.store.memories import (
-    TOUCH_AGAIN_MS,
-    AnyOf,
-    Between,
-    Condition,
-    MemoryFilter,
-    MemoryRow,
-    NoneOf,
-    StartsWith,
-    Tags,
-    tombstone,
-)
+from voicemem.store.memories import TOUCH_AGAIN_MS, MemoryRow, tombstone
+from voicemem.store.memory_filters import AnyOf, Between, Condition, MemoryFilter, NoneOf, StartsWith, Tags
 from voicemem.store.port import Store
 from voicemem.store.streams import Stream
 

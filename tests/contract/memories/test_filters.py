@@ -11,7 +11,8 @@ from tests.support.rows import every_row
 from tests.support.stores.contract import NOW
 from tests.support.stores.memories import found, listed, remember, session_of, stream_of
 from voicemem.search.words import QueryWord, query_words
-from voicemem.store.memories import AnyOf, Between, MemoryFilter, NoneOf, StartsWith, Tags, event_ms_of
+from voicemem.store.memories import event_ms_of
+from voicemem.store.memory_filters import AnyOf, Between, MemoryFilter, NoneOf, StartsWith, Tags
 from voicemem.store.port import Store
 from voicemem.store.scopes import Scope
 

@@ -20,7 +20,8 @@ from tests.support.stores.memories import (
     stream_of,
     write,
 )
-from voicemem.store.memories import AnyOf, MemoryRow
+from voicemem.store.memories import MemoryRow
+from voicemem.store.memory_filters import AnyOf
 from voicemem.store.port import Store
 from voicemem.store.streams import Stream
 

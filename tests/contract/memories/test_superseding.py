@@ -47,7 +47,7 @@ async def test_as_of_a_time_it_is_as_it_was(store: Store) -> None:
 
 async def rows_of(store: Store, as_of_ms: int) -> list[tuple[str, str | None]]:
     """The memories of a time, superseded ones too, and what they were superseded by."""
-    from voicemem.store.memories import MemoryFilter
+    from voicemem.store.memory_filters import MemoryFilter
 
     wanted = MemoryFilter(project="p", with_superseded=True, as_of_ms=as_of_ms)
     return [(row.id, row.superseded_by) for row in await store.memories.list_memories(wanted)]

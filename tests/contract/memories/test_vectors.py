@@ -23,7 +23,8 @@ from tests.support.stores.memories import (
     write,
 )
 from tests.support.stores.vectors import EMBEDDER, vector_of
-from voicemem.store.memories import AnyOf, Between, MemoryFilter, MemoryRow, Tags, tombstone
+from voicemem.store.memories import MemoryRow, tombstone
+from voicemem.store.memory_filters import AnyOf, Between, MemoryFilter, Tags
 from voicemem.store.port import Store
 from voicemem.store.vectors import MemoryPlace, Near
 

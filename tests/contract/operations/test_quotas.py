@@ -29,7 +29,8 @@ from voicemem.protocol.types import JsonObject
 from voicemem.store.directory import ApiKey, KeyLimits
 from voicemem.store.memories import MemoryRow, tombstone
 from voicemem.store.port import Store
-from voicemem.store.records import Quotas, RestoredSession, SessionFilter
+from voicemem.store.records import Quotas, RestoredSession
+from voicemem.store.session_filters import SessionFilter
 from voicemem.store.streams import Outcome
 
 EMPTY = validate_config({})

@@ -17,10 +17,11 @@ from tests.support.stores.vectors import EMBEDDER, vector_of
 from voicemem.config.session import validate_config
 from voicemem.errors import QuotaExceeded, Refused
 from voicemem.search.words import query_words
-from voicemem.store.memories import AnyOf, NoneOf
+from voicemem.store.memory_filters import AnyOf, NoneOf
 from voicemem.store.port import Store
-from voicemem.store.records import Quotas, SessionFilter
+from voicemem.store.records import Quotas
 from voicemem.store.scopes import Scope
+from voicemem.store.session_filters import SessionFilter
 from voicemem.store.streams import SessionEnding, Stream
 from voicemem.store.vectors import VectorQuery
 

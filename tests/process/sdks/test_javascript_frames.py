@@ -20,7 +20,6 @@ from voicemem.dialects import agora_ten as agora
 from voicemem.dialects import conversation_relay as relay
 from voicemem.dialects import deepgram_agent as deepgram
 from voicemem.dialects import openai_live as live
-from voicemem.dialects import openai_realtime as realtime
 from voicemem.dialects import pipecat_rtvi as pipecat
 from voicemem.dialects import twilio_media_streams as phone
 from voicemem.dialects.callers import Fields
@@ -28,6 +27,8 @@ from voicemem.dialects.dialect import Frame, MalformedFrame, Side, UnknownFrame,
 from voicemem.dialects.elevenlabs_agents import translation as elevenlabs
 from voicemem.dialects.gemini_live import frames as gemini
 from voicemem.dialects.kinds import Typed
+from voicemem.dialects.openai_realtime import translation as realtime
+from voicemem.dialects.openai_realtime.frames import CALLED, RENAMED, ItemFrame
 from voicemem.dialects.registry import DIALECTS
 from voicemem.protocol.types import JsonObject
 
@@ -65,12 +66,12 @@ def whole(kind: Any) -> Any:
 
 def frames_of_realtime() -> Iterator[JsonObject]:
     items = [{"type": "message", "role": role} for role in ("user", "assistant")]
-    items += [{"type": kind} for kind in ("function_call", "function_call_output", *realtime.CALLED)]
+    items += [{"type": kind} for kind in ("function_call", "function_call_output", *CALLED)]
     hidden = [{"type": "message", "role": "system"}, {"type": "mcp_list_tools"}]
     for name, kind in realtime.KINDS.items():
         frame = whole(kind.record or Typed) | {"type": name, "delta": "QUJDREVG", "instructions": SECRET}
         frame.pop("audio_bytes", None)
-        if kind.record is not realtime.ItemFrame:
+        if kind.record is not ItemFrame:
             yield frame
             continue
         yield from (frame | {"item": frame["item"] | item} for item in items)
@@ -78,7 +79,7 @@ def frames_of_realtime() -> Iterator[JsonObject]:
         yield from (frame | {"item": frame["item"] | text | {"output": SECRET} | item} for item in hidden)
         yield frame | {"item": frame["item"] | items[0] | {"content": [{"type": "input_text", "text": "Hi."}]}}
     yield {"type": "session.update", "session": {"instructions": SECRET, "tools": [{"name": SECRET}]}}
-    yield from ({"type": old, "item_id": "r", "response_id": "x", "delta": "QUI="} for old in realtime.RENAMED)
+    yield from ({"type": old, "item_id": "r", "response_id": "x", "delta": "QUI="} for old in RENAMED)
 
 
 def frames_of_live() -> Iterator[JsonObject]:

@@ -16,7 +16,7 @@ from voicemem.exports.formats import FORMAT_NAMES, FORMATS, FormatName
 from voicemem.memory.exports import export_calls
 from voicemem.protocol.types import JsonObject
 from voicemem.store.port import Store
-from voicemem.store.records import SessionFilter
+from voicemem.store.session_filters import SessionFilter
 
 
 async def lines_of(api: RestClient, query: str) -> list[JsonObject]:

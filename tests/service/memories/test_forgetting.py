@@ -15,7 +15,7 @@ from tests.support.services import node_on
 from tests.support.waiting import eventually
 from voicemem.memory.long_term.forgetting import DAY_MS, ForgetPolicy, forget, remove_expired
 from voicemem.protocol.types import JsonObject
-from voicemem.store.memories import MemoryFilter
+from voicemem.store.memory_filters import MemoryFilter
 from voicemem.store.sqlite.store import InMemoryStore
 
 NOW = 1_790_000_000_000

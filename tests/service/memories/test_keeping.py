@@ -17,7 +17,7 @@ from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.memory.long_term.forgetting import MemoryKeeper
 from voicemem.protocol.types import JsonObject
-from voicemem.store.memories import AnyOf, MemoryFilter
+from voicemem.store.memory_filters import AnyOf, MemoryFilter
 from voicemem.store.port import Store
 from voicemem.store.streams import SessionEnding
 

@@ -16,7 +16,7 @@ from voicemem.app import App
 from voicemem.protocol.types import JsonObject
 from voicemem.server.rest.sessions import PAGE
 from voicemem.store import overviews as slim_rows
-from voicemem.store.records import SessionFilter
+from voicemem.store.session_filters import SessionFilter
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from tests.support.rows import every_row
 from tests.support.samples.session_configs import BAD_CONFIGS, SECRETS, listed
 from tests.support.services import Serve
 from voicemem.protocol.types import JsonObject
-from voicemem.store.records import SessionFilter
+from voicemem.store.session_filters import SessionFilter
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions.tails.tail import MemoryChange, TailEnd, TailView
-from voicemem.store.records import SessionFilter
+from voicemem.store.session_filters import SessionFilter
 
 QUARANTINED = (503, "session_set_aside")
 READS: tuple[tuple[str, str, JsonObject | None], ...] = (

@@ -15,7 +15,8 @@ from voicemem.store.deliveries import DeliveryFilter, EndpointDelivery
 from voicemem.store.journal import Journal
 from voicemem.store.outbox import ANY_NUMBER, Attempt, ClaimedDelivery, Endpoint
 from voicemem.store.port import Store
-from voicemem.store.records import Node, OpenResult, SessionFilter
+from voicemem.store.records import Node, OpenResult
+from voicemem.store.session_filters import SessionFilter
 from voicemem.store.streams import AppendResult, Batch, Offer, Outcome, SessionEnding, Stream
 
 

@@ -29,10 +29,12 @@ from voicemem.errors import Refused
 from voicemem.search.words import query_words
 from voicemem.store.deliveries import DeliveryFilter
 from voicemem.store.directory import AgoraApp, ApiKey, InboundSecret, KeyLimits
-from voicemem.store.memories import MemoryFilter, tombstone
+from voicemem.store.memories import tombstone
+from voicemem.store.memory_filters import MemoryFilter
 from voicemem.store.port import Store
 from voicemem.store.quarantine import QuarantineEntry
-from voicemem.store.records import Node, SavedFigures, SessionFilter, Snapshot
+from voicemem.store.records import Node, SavedFigures, Snapshot
+from voicemem.store.session_filters import SessionFilter
 from voicemem.store.streams import SessionEnding
 
 PROJECTS = ("p", "p", "q")

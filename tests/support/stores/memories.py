@@ -10,7 +10,8 @@ import msgspec
 from tests.support.stores.contract import NOW
 from voicemem.config.session import validate_config
 from voicemem.search.words import query_words
-from voicemem.store.memories import MemoryFilter, MemoryRow
+from voicemem.store.memories import MemoryRow
+from voicemem.store.memory_filters import MemoryFilter
 from voicemem.store.port import Store
 from voicemem.store.streams import Stream
 

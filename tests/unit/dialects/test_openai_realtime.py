@@ -14,7 +14,8 @@ from tests.support.dialects import RECORDINGS, Recording, contents, fold_rows
 from tests.support.rows import every_row
 from tests.support.transcripts import closed
 from voicemem.dialects.dialect import AUDIO_BYTES, MalformedFrame, UnknownFrame
-from voicemem.dialects.openai_realtime import KINDS, RENAMED, reduce
+from voicemem.dialects.openai_realtime.frames import RENAMED
+from voicemem.dialects.openai_realtime.translation import KINDS, reduce
 from voicemem.protocol.events import FrameEvent
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import CLOSED, DecodedRow

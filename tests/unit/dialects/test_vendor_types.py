@@ -13,11 +13,12 @@ from voicemem.dialects import (
     deepgram_agent,
     livekit_agents,
     openai_live,
-    openai_realtime,
     pipecat_rtvi,
 )
 from voicemem.dialects.elevenlabs_agents import translation as elevenlabs_agents
 from voicemem.dialects.gemini_live import frames as gemini
+from voicemem.dialects.openai_realtime.frames import RENAMED
+from voicemem.dialects.openai_realtime.translation import KINDS
 from voicemem.dialects.retell import frames as retell_frames
 
 
@@ -47,15 +48,15 @@ def openai_realtime_types() -> Types:
 
     sides = realtime.RealtimeServerEvent, realtime.RealtimeClientEvent
     translation = realtime.RealtimeTranslationServerEvent, realtime.RealtimeTranslationClientEvent
-    return names([*sides, *translation]), {*openai_realtime.KINDS, *openai_realtime.RENAMED}
+    return names([*sides, *translation]), {*KINDS, *RENAMED}
 
 
 def azure_types() -> Types:
     from azure.ai.voicelive.models import ClientEventType, ServerEventType
 
     return {one.value for one in (*ServerEventType, *ClientEventType)}, {
-        *openai_realtime.KINDS,
-        *openai_realtime.RENAMED,
+        *KINDS,
+        *RENAMED,
     }
 
 

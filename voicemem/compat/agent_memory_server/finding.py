@@ -16,8 +16,8 @@ from voicemem.memory.long_term.records import Memory, to_memory
 from voicemem.memory.search import MAX_QUERY, Vectors, find_memories_by_meaning
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 from voicemem.runtime import FairQueue
-from voicemem.store.memories import AnyOf, Between, Condition, MemoryFilter, NoneOf, StartsWith, Tags
-from voicemem.store.records import SessionFilter
+from voicemem.store.memory_filters import AnyOf, Between, Condition, MemoryFilter, NoneOf, StartsWith, Tags
+from voicemem.store.session_filters import SessionFilter
 
 MAX_VALUES = 1_000
 SEMANTIC, EPISODIC, MESSAGE = "semantic", "episodic", "message"

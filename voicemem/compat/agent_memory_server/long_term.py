@@ -14,7 +14,7 @@ from voicemem.memory.long_term.plans import MemoryOwner, settle_owner
 from voicemem.memory.long_term.records import Memory, MemoryDraft, to_memory
 from voicemem.protocol.memories import normalised
 from voicemem.protocol.types import Natural
-from voicemem.store.memories import AnyOf, MemoryFilter
+from voicemem.store.memory_filters import AnyOf, MemoryFilter
 from voicemem.store.scopes import Scope
 from voicemem.store.streams import Stream
 

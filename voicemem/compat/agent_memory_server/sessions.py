@@ -15,7 +15,8 @@ from voicemem.config.session import parse_config
 from voicemem.errors import Refused
 from voicemem.protocol.types import SESSION_ID_PATTERN, JsonObject
 from voicemem.services import Services
-from voicemem.store.records import CLIENT_ID_LABEL, SessionFilter
+from voicemem.store.records import CLIENT_ID_LABEL
+from voicemem.store.session_filters import SessionFilter
 from voicemem.store.streams import Stream
 
 ID_LABEL = CLIENT_ID_LABEL

@@ -20,7 +20,7 @@ from voicemem.server.rest.history import AgoraTurn, Spoken
 from voicemem.server.rest.sessions import check_outbound_change, note_outbound_change
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.recording.batches import ProducerLease
-from voicemem.store.records import SessionFilter
+from voicemem.store.session_filters import SessionFilter
 from voicemem.store.streams import Stream
 from voicemem.transcript.messages import Message
 from voicemem.transcript.turns import turn_object

@@ -11,7 +11,15 @@ from typing import Any
 from unicodedata import category
 
 from voicemem.dialects.dialect import AUDIO_BYTES, MalformedFrame, Text, Texts
-from voicemem.dialects.kinds import kept, many, optional, record, require_object
+from voicemem.dialects.kinds import (
+    ANYTHING,
+    kept,
+    many,
+    optional,
+    record,
+    require_object,
+    typed,
+)
 from voicemem.dialects.reading import LONGEST_MS, audio_bytes, is_signed, speaker, values, whole
 from voicemem.protocol.types import SPACELESS, JsonObject
 
@@ -169,3 +177,43 @@ def webhook_of(saved: JsonObject) -> JsonObject | None:
         return saved
     is_over = saved.get("status") not in RUNNING and saved.get("transcript")
     return {"type": TRANSCRIPT, "data": saved} if is_over else None
+
+
+UserText = record("user_transcript", event_id=int)
+TypedText = typed("text?")
+Correction = record("original_agent_response corrected_agent_response", event_id=int)
+Audio = typed(
+    audio_bytes=int,
+    event_id=optional(int),
+    # Pieces of the text, each a word with the white space after it, and its times from the start of this audio.
+    words=optional(list[tuple[str, int, int]]),
+)
+"""It keeps no id: to count it twice shifts an estimate, to remember it takes memory."""
+LATENCIES = {
+    "convai_llm_service_ttfb": "llm_ttft",
+    "convai_llm_service_ttf_sentence": "llm_ttfs",
+    "convai_tts_service_ttfb": "tts_ttfb",
+    "convai_asr_trailing_service_latency": "asr_ttlw",
+    "convai_ttf_audio_since_silence": "e2e",
+}
+"""ElevenLabs' names of latencies, in seconds, and ours."""
+STATED: dict[str, Any] = dict.fromkeys(LATENCIES, optional(record(elapsed_time=optional(float))))
+Measured = record(**STATED)
+Item = typed(
+    "conversation_id",
+    index=int,
+    role=str,
+    ts=optional(int),
+    until=optional(int),
+    message=optional(str),
+    original_message=optional(str),
+    interrupted=optional(bool),
+    ignored_as_backchannel=optional(bool),
+    source_medium=optional(str),
+    source_event_id=optional(int),
+    tool_calls=optional(many(record("request_id tool_name params_as_json?"))),
+    tool_results=optional(many(record("request_id tool_name?", result_value=ANYTHING))),
+    conversation_turn_metrics=optional(record("", Measured, metrics=optional(Measured))),
+    agent_metadata=optional(record("agent_id?")),
+)
+"""An item of the transcript after the call; `ts` and `until` are when it and the next began, Unix ms."""

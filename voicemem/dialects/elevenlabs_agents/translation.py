@@ -24,15 +24,19 @@ before its reply), `interrupted` (which reply, when, by which event), `called` (
 which a webhook has come), `silent` (the user's item that has no words, as the user was silent).
 """
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable
 from itertools import islice, takewhile
-from typing import Any
 
 from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, Hook, MalformedFrame, RawFrame, Side
 from voicemem.dialects.elevenlabs_agents.frames import (
     ENDED,
     ITEM,
+    Audio,
+    Correction,
+    Item,
+    TypedText,
+    UserText,
     begins_word,
     counted,
     frames,
@@ -40,11 +44,21 @@ from voicemem.dialects.elevenlabs_agents.frames import (
     verify,
     webhook_of,
 )
+from voicemem.dialects.elevenlabs_agents.items import (
+    RECENT,
+    add_said,
+    item_of,
+    newest_reply,
+    replies,
+    said_text,
+    stated_ts,
+    without_ellipsis,
+)
+from voicemem.dialects.elevenlabs_agents.post_call import USUAL_REASON, end_call, post_call_item
 from voicemem.dialects.kinds import (
     ANYTHING,
     Kind,
     keep,
-    many,
     named_by,
     optional,
     record,
@@ -59,34 +73,25 @@ from voicemem.dialects.translating import (
     close_by_clock,
     end_of_beginning,
     interrupt_by_clock,
-    latencies,
     plain,
     tool_call,
     tool_result,
     turn_of_answer,
     turn_of_speech,
 )
-from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, SessionEnd, Tts, Word
+from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, Tts, Word
 from voicemem.protocol.types import JsonObject
 
-MAX_SAID = 500
-"""Items whose order is remembered, for the webhook after the call."""
 MAX_CALLS = 8
 """Conversations of one session whose ids are remembered."""
-RECENT = 16
-"""How many of the newest items are looked through for a reply."""
 METADATA = "conversation_initiation_metadata"
 GREETING = 1
 """The event of what the agent says first, which answers no one."""
-USUAL_REASON = "ended"
-ELLIPSES = ("...", "…")
 PCM_BYTES_PER_MS = 32
 """The rate of the usual format: 16 bits at 16 kHz."""
 ULAW_BYTES_PER_MS = 8
 MAX_WAITING_WORDS = 100
 """Words whose audio came before their reply; the times of further ones are lost."""
-MAX_PASSED = 20
-"""How many live items are looked through for the one of the transcript's next."""
 MAX_PLAYING = 8
 """Replies of one turn that may wait to be played."""
 
@@ -446,184 +451,6 @@ def bytes_per_ms(known: Known) -> int:
     return int(known.notes.get("format", PCM_BYTES_PER_MS))
 
 
-# The transcript after the call: all of it, or what is exact about a call that was heard live
-
-
-def post_call_item(frame: JsonObject, ts: int, known: Known) -> Iterator[MadeEvent]:
-    """One item of the transcript: put onto the live one of its event or text, else said here."""
-    end_stream(frame, known)
-    text = (frame.get("message") or "").strip()
-    if text and not frame.get("ignored_as_backchannel"):
-        if frame["role"] == "user" and has_words(text):
-            yield from user_item(frame, text, known)
-        elif frame["role"] == "agent":
-            yield from agent_item(frame, text, known)
-    yield from tools(frame, known)
-
-
-def end_stream(frame: JsonObject, known: Known) -> None:
-    """From here on the live stream of a conversation says nothing new."""
-    if known.notes.get("over") != frame["conversation_id"]:
-        known.note("over", frame["conversation_id"])
-
-
-def user_item(frame: JsonObject, text: str, known: Known) -> Iterator[MadeEvent]:
-    typed = frame.get("source_medium") == "text"
-    live = live_item(frame, "u", [text], known)
-    if live is not None:
-        segment = known.segment(live)
-        if segment is not None and (segment.text != text or not segment.final):
-            yield Asr(item=live, text=text, final=True)
-        yield from measure(frame, known.turn_of(live), None)
-        return
-    item = item_of("~p", frame["index"], known, frame["conversation_id"])
-    if known.turn_of(item) is not None or (typed and known.notes.get("said")):
-        return
-    turn = turn_of_speech(item, known)
-    if typed:
-        yield MessageEvent(item=item, role="user", text=text, source="message", turn_id=turn)
-    else:
-        yield Asr(item=item, text=text, final=True, turn_id=turn)
-    yield from measure(frame, turn, None)
-
-
-def agent_item(frame: JsonObject, text: str, known: Known) -> Iterator[MadeEvent]:
-    original = (frame.get("original_message") or text).strip()
-    live = live_item(frame, "a", [original, text], known)
-    item = item_of("~p", frame["index"], known, frame["conversation_id"]) if live is None else live
-    reply = known.reply(item)
-    agent = frame.get("agent_metadata", {}).get("agent_id")
-    if reply is None:
-        yield LlmDone(item=item, text=original, turn_id=turn_of_answer(item, known), agent=agent)
-    elif agent is not None:  # the times of a live one are finer than the webhook's
-        yield LlmDone(item=item, agent=agent, ts=reply.begun)
-    heard = without_ellipsis(text, original)
-    if frame.get("interrupted") and heard != original:
-        ended = None if reply is None else reply.ended
-        # `more`: by the clock it may have been over, and the vendor knows better.
-        yield Interrupt(item=item, heard_text=heard, more=True, ts=frame.get("until") if ended is None else ended)
-    yield from measure(frame, known.here if reply is None else reply.turn, None if reply is None else reply.begun)
-
-
-def measure(frame: JsonObject, turn: int | None, begun: int | None) -> Iterator[MadeEvent]:
-    """The latencies of an item's turn, which older webhooks have without `metrics`."""
-    holder = frame.get("conversation_turn_metrics", {})
-    seconds = {name: one.get("elapsed_time") for name, one in holder.get("metrics", holder).items()}
-    return latencies(seconds, LATENCIES, turn, frame.get("ts") if begun is None else begun, 1_000)
-
-
-def live_item(frame: JsonObject, letter: str, texts: list[str], known: Known) -> str | None:
-    """The item of the live conversation that an item of the transcript repeats, by its event, else by its text."""
-    said: list[str] = known.notes.get("said") or []
-    event = frame.get("source_event_id")
-    if event is not None:
-        first = item_of(letter, event, known, frame["conversation_id"])
-        found = [item for item in said if item.split("/")[0] == first]
-        if found:
-            return next((item for item in found if said_text(item, known) in texts), found[0])
-    passed = known.notes.get("matched", 0)
-    for place, item in enumerate(said[passed : passed + MAX_PASSED], passed):
-        if (item.startswith("u") == (letter == "u")) and said_text(item, known) in texts:
-            known.note("matched", place + 1)
-            return item
-    return None
-
-
-def said_text(item: str, known: Known) -> str | None:
-    said = known.segment(item) if item.startswith("u") else known.reply(item)
-    return None if said is None else said.text.strip()
-
-
-def tools(frame: JsonObject, known: Known) -> Iterator[MadeEvent]:
-    for call in frame.get("tool_calls") or ():
-        yield tool_call(call["request_id"], call["tool_name"], call.get("params_as_json"), known.here)
-    for result in frame.get("tool_results") or ():
-        yield tool_result(result["request_id"], result.get("result_value"), known.here, result.get("tool_name"))
-
-
-def end_call(frame: JsonObject, ts: int, known: Known) -> Iterator[MadeEvent]:
-    end_stream(frame, known)
-    yield SessionEnd(reason=USUAL_REASON, ts=stated_ts(ts, known))
-
-
-def item_of(letter: str, event: int, known: Known, conversation: str | None = None) -> str:
-    """The item of an event: of the newest conversation, or of the one of this id."""
-    numbers: dict[str, int] = known.notes.get("conversations") or {}
-    number = max(numbers.values(), default=1) if conversation is None else numbers.get(conversation, 1)
-    return f"{letter}{event}" if number == 1 else f"{letter}{number}.{event}"
-
-
-def add_said(item: str, known: Known, answer: str | None = None) -> None:
-    """Note that something was said; a transcript that comes late stands before its answer."""
-    said = known.notes.get("said") or []
-    if item not in said[-RECENT:]:
-        place = said.index(answer) if answer in said[-RECENT:] else len(said)
-        known.note("said", [*said[:place], item, *said[place:]][-MAX_SAID:])
-
-
-def replies(known: Known) -> Iterator[str]:
-    """The items of the newest replies, the newest first."""
-    said = known.notes.get("said") or []
-    return (item for item in reversed(said[-RECENT:]) if not item.startswith("u"))
-
-
-def newest_reply(known: Known) -> KnownReply | None:
-    return next((reply for item in replies(known) if (reply := known.reply(item)) is not None), None)
-
-
-def stated_ts(ts: int, known: Known) -> int | None:
-    """The time of a frame, where it is the time at which it was sent."""
-    return ts if known.has_clock else None
-
-
-def without_ellipsis(heard: str, original: str) -> str:
-    """The text of a correction as far as it was spoken: "..." behind it stands for what was not, unless it is there."""
-    if original.startswith(heard):
-        return heard
-    for ellipsis in ELLIPSES:
-        if heard.endswith(ellipsis):
-            return heard.removesuffix(ellipsis).rstrip()
-    return heard
-
-
-UserText = record("user_transcript", event_id=int)
-TypedText = typed("text?")
-Correction = record("original_agent_response corrected_agent_response", event_id=int)
-Audio = typed(
-    audio_bytes=int,
-    event_id=optional(int),
-    # Pieces of the text, each a word with the white space after it, and its times from the start of this audio.
-    words=optional(list[tuple[str, int, int]]),
-)
-"""It keeps no id: to count it twice shifts an estimate, to remember it takes memory."""
-LATENCIES = {
-    "convai_llm_service_ttfb": "llm_ttft",
-    "convai_llm_service_ttf_sentence": "llm_ttfs",
-    "convai_tts_service_ttfb": "tts_ttfb",
-    "convai_asr_trailing_service_latency": "asr_ttlw",
-    "convai_ttf_audio_since_silence": "e2e",
-}
-"""ElevenLabs' names of latencies, in seconds, and ours."""
-STATED: dict[str, Any] = dict.fromkeys(LATENCIES, optional(record(elapsed_time=optional(float))))
-Measured = record(**STATED)
-Item = typed(
-    "conversation_id",
-    index=int,
-    role=str,
-    ts=optional(int),
-    until=optional(int),
-    message=optional(str),
-    original_message=optional(str),
-    interrupted=optional(bool),
-    ignored_as_backchannel=optional(bool),
-    source_medium=optional(str),
-    source_event_id=optional(int),
-    tool_calls=optional(many(record("request_id tool_name params_as_json?"))),
-    tool_results=optional(many(record("request_id tool_name?", result_value=ANYTHING))),
-    conversation_turn_metrics=optional(record("", Measured, metrics=optional(Measured))),
-    agent_metadata=optional(record("agent_id?")),
-)
-"""An item of the transcript after the call; `ts` and `until` are when it and the next began, Unix ms."""
 STARTED = "data/conversation_initiation_client_data"
 """What the app said of the call at its start, as the webhook has it."""
 KINDS: dict[str, Kind] = {

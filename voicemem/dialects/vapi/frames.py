@@ -14,6 +14,13 @@ from itertools import pairwise
 from typing import Any
 
 from voicemem.dialects.dialect import MalformedFrame, Text, Texts
+from voicemem.dialects.kinds import (
+    ANYTHING,
+    Record,
+    many,
+    optional,
+    record,
+)
 from voicemem.dialects.reading import digest, is_signed, speaker, unix_ms, values, whole
 from voicemem.protocol.types import JsonObject
 
@@ -287,3 +294,31 @@ def is_now(timestamp: str, now: int) -> bool:
     number = int(timestamp) if timestamp.isascii() and timestamp.isdecimal() else None
     at = unix_ms(timestamp) if number is None else number if number >= NEWEST_S else number * 1000
     return at is not None and abs(now - at) <= TOLERANCE_MS
+
+
+Sent = record("type", call=optional(record("id")), timestamp=optional(int))
+"""Fields of every message; times are Unix ms."""
+
+
+def sent(texts: str = "", /, **others: Any) -> type[Record]:
+    return record(texts, Sent, kw_only=True, **others)
+
+
+ToolCall = record("id", function=record("name", arguments=ANYTHING))
+Message = record(
+    "role",
+    place=int,  # system messages are not counted
+    message=optional(str),
+    assistantName=optional(str),
+    time=optional(int),
+    endTime=optional(int),
+    toolCalls=optional(many(ToolCall)),
+    toolCallId=optional(str),
+    name=optional(str),
+    result=ANYTHING,
+)
+"""One message of the history."""
+Report = sent(messages=(many(Message), []), endedReason=optional(str), startedAt=optional(int), endedAt=optional(int))
+"""The end of the call; the history stands in it unless it was taken apart."""
+Speech = sent("text", turn=optional(int), words=optional(int), characters=optional(int))
+"""All that the agent says in a turn, and how many of its words were spoken by now, or how many characters come next."""

@@ -31,11 +31,9 @@ from voicemem.dialects.dialect import Dialect, Frame, Hook, RawFrame, Side
 from voicemem.dialects.kinds import (
     ANYTHING,
     Kind,
-    Record,
     keep,
     many,
     optional,
-    record,
     require_object,
     silent,
     translation,
@@ -57,11 +55,11 @@ from voicemem.dialects.translating import (
     utterance_turn,
 )
 from voicemem.dialects.vapi import frames, speaking
+from voicemem.dialects.vapi.frames import Message, Report, Speech, ToolCall, sent
+from voicemem.dialects.vapi.speaking import is_outdated, keep_message, message_note, noted_message
 from voicemem.protocol.events import Asr, Interrupt, LlmCancel, LlmDone, Resume, SessionEnd, Tts
 from voicemem.protocol.types import JsonObject
 
-MAX_NEWEST = 6
-"""Messages of each speaker of which an older version is recognised."""
 MAX_LIVE = 40
 """Turns of live transcripts that are looked through for one that a message of the history repeats."""
 MAX_LOOKED = 16_000
@@ -329,25 +327,6 @@ def read_one(message: JsonObject, stamp: int | None, reported: bool, flow: Flow)
     return tools(message, flow.here, message.get("time"))
 
 
-def noted_message(kind: str, item: str, known: Known) -> speaking.NotedMessage:
-    """Return what is noted of a message; nothing for a new one, and for one of long ago."""
-    return next((dict(one) for one in known.notes.get(kind, ()) if one["item"] == item), {})
-
-
-def keep_message(kind: str, now: speaking.NotedMessage, known: Known) -> None:
-    others = [one for one in known.notes.get(kind, ()) if one["item"] != now["item"]]
-    now = {name: value for name, value in now.items() if value is not None}
-    known.note(kind, sorted([*others, now], key=lambda one: one.get("time", 0))[-MAX_NEWEST:])
-
-
-def is_outdated(before: speaking.NotedMessage, message: JsonObject, stamp: int | None) -> bool:
-    """Return whether a message is known in a newer version: webhooks come in any order."""
-    if stamp is not None and before.get("stamp") is not None:
-        return stamp < int(before["stamp"])
-    end, known_end = message.get("endTime"), before.get("end")
-    return end is not None and known_end is not None and end < known_end
-
-
 def user_message(message: JsonObject, stamp: int | None, reported: bool, flow: Flow) -> list[MadeEvent] | None:
     known, item, text = flow.known, frames.item_of(message), message["message"]
     before, segment = noted_message("users", item, known), known.segment(item)
@@ -367,10 +346,6 @@ def user_message(message: JsonObject, stamp: int | None, reported: bool, flow: F
     said = Asr(item=item, text=text, final=True, turn_id=turn, ts=message.get("time"))
     events += said_until(said, message.get("endTime"))
     return [*events, *swallowed("users", message, known)]
-
-
-def message_note(item: str, message: JsonObject, stamp: int | None) -> speaking.NotedMessage:
-    return {"item": item, "time": message.get("time"), "end": message.get("endTime"), "stamp": stamp}
 
 
 def swallowed(kind: str, message: JsonObject, known: Known) -> Iterator[MadeEvent]:
@@ -547,32 +522,6 @@ def new_turn(text: str, reported: bool, flow: Flow) -> int:
     return flow.next_turn() if repeated is None else repeated
 
 
-Sent = record("type", call=optional(record("id")), timestamp=optional(int))
-"""Fields of every message; times are Unix ms."""
-
-
-def sent(texts: str = "", /, **others: Any) -> type[Record]:
-    return record(texts, Sent, kw_only=True, **others)
-
-
-ToolCall = record("id", function=record("name", arguments=ANYTHING))
-Message = record(
-    "role",
-    place=int,  # system messages are not counted
-    message=optional(str),
-    assistantName=optional(str),
-    time=optional(int),
-    endTime=optional(int),
-    toolCalls=optional(many(ToolCall)),
-    toolCallId=optional(str),
-    name=optional(str),
-    result=ANYTHING,
-)
-"""One message of the history."""
-Report = sent(messages=(many(Message), []), endedReason=optional(str), startedAt=optional(int), endedAt=optional(int))
-"""The end of the call; the history stands in it unless it was taken apart."""
-Speech = sent("text", turn=optional(int), words=optional(int), characters=optional(int))
-"""All that the agent says in a turn, and how many of its words were spoken by now, or how many characters come next."""
 KINDS: dict[str, Kind] = {
     **dict.fromkeys(
         (frames.HISTORY, "status-update"),

@@ -29,7 +29,7 @@ from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.schema_worker import SCHEMA_WORKER
-from voicemem.store.memories import AnyOf, NoneOf
+from voicemem.store.memory_filters import AnyOf, NoneOf
 from voicemem.store.port import Store
 from voicemem.store.scopes import scope_of
 from voicemem.store.streams import Stream

@@ -25,7 +25,8 @@ from voicemem.protocol.types import Integer, Natural, fields_given
 from voicemem.search.words import query_words
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
 from voicemem.sessions.retention import erase_user
-from voicemem.store.memories import MAX_ROWS, AnyOf, Between, MemoryFilter, MemoryRow, Tags
+from voicemem.store.memories import MAX_ROWS, MemoryRow
+from voicemem.store.memory_filters import AnyOf, Between, MemoryFilter, Tags
 from voicemem.store.port import Store
 from voicemem.store.streams import Stream
 

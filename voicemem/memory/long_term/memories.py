@@ -25,7 +25,8 @@ from voicemem.search.passages import passages_in
 from voicemem.search.words import query_words
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
 from voicemem.sessions.read_models.cache import ReadModelCache
-from voicemem.store.memories import MAX_ROWS, AnyOf, MemoryFilter, MemoryRow, Tags
+from voicemem.store.memories import MAX_ROWS, MemoryRow
+from voicemem.store.memory_filters import AnyOf, MemoryFilter, Tags
 from voicemem.store.port import Store
 from voicemem.store.scopes import Scope, scope_of
 from voicemem.store.streams import Stream

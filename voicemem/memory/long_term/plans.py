@@ -14,7 +14,8 @@ from voicemem.memory.long_term import records
 from voicemem.protocol.events import MemoryRemoved
 from voicemem.protocol.memories import MAX_EVIDENCE, MAX_SUPERSEDED, RemovalReason
 from voicemem.store.journal import Journal
-from voicemem.store.memories import AnyOf, Memories, MemoryFilter, MemoryRow, ReplacedMemory, tombstone
+from voicemem.store.memories import Memories, MemoryRow, ReplacedMemory, tombstone
+from voicemem.store.memory_filters import AnyOf, MemoryFilter
 from voicemem.store.scopes import scope_of
 from voicemem.store.streams import SESSION_KIND, Stream
 

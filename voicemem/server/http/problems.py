@@ -7,8 +7,11 @@ from http import HTTPStatus
 import msgspec
 from aiohttp import web
 from msgspec import Struct
+from websockets.datastructures import Headers
+from websockets.http11 import Response
+from websockets.typing import StatusLike
 
-from voicemem.errors import CODES, QuotaExceeded, RateLimited, VoicememError
+from voicemem.errors import CODES, QuotaExceeded, RateLimited, Refused, StoreUnavailable, VoicememError
 from voicemem.protocol.types import Reason
 
 RETRY_AFTER_S = 1
@@ -68,3 +71,25 @@ def headers_of(error: VoicememError) -> dict[str, str]:
     if not isinstance(error, RateLimited | QuotaExceeded) or error.retry_after_s is None:
         return {}
     return {"Retry-After": str(math.ceil(error.retry_after_s))}
+
+
+BY_STATUS = {405: "method_not_allowed", 500: "internal", 503: "draining"}
+NO_HANDSHAKE = "This port only takes websockets, at /v1/ingest; the REST API has a port of its own."
+
+
+def rejection_response(refused: Refused | StoreUnavailable) -> Response:
+    return handshake_problem(HTTPStatus(CODES[refused.code].status), refused.code, refused.detail, headers_of(refused))
+
+
+def invalid_handshake_response(status: StatusLike, text: str) -> Response:
+    """Return the answer to a request that is not a handshake; `text` may quote the request, so it is not repeated."""
+    code = BY_STATUS.get(int(status), "invalid_http")
+    detail = CODES[code].sentence if int(status) >= 500 else NO_HANDSHAKE
+    return handshake_problem(HTTPStatus(status), code, detail, {})
+
+
+def handshake_problem(status: HTTPStatus, code: str, detail: str, headers: dict[str, str]) -> Response:
+    body = problem_body(code, detail, status)
+    all_headers = Headers({"Content-Type": MEDIA_TYPE, "Content-Length": str(len(body)), "Connection": "close"})
+    all_headers.update(headers)
+    return Response(status.value, status.phrase, all_headers, body)

@@ -29,7 +29,7 @@ from voicemem.server.http.routes import NOTHING, NoQuery, Route
 from voicemem.services import Services
 from voicemem.sessions.gauges import STORE_S, Gauges
 from voicemem.sessions.off_loop import BudgetExhausted
-from voicemem.store.records import SessionFilter
+from voicemem.store.session_filters import SessionFilter
 from voicemem.store.streams import Stream
 
 T = TypeVar("T")

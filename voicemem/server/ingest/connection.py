@@ -17,15 +17,16 @@ from msgspec.structs import replace
 from voicemem.dialects.registry import DIALECTS, decode_value, is_envelope, no_such_dialect
 from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable, VoicememError
 from voicemem.protocol.codec import DecodedEvent, RejectedEvent, decode_event, decode_fast, decode_or_none, split_frame
-from voicemem.protocol.events import Auth, FrameEvent, IncomingEvent, SessionOpen, SessionUpdate
-from voicemem.protocol.frames import GOAWAY, AckFrame, Error, Ready
+from voicemem.protocol.events import Auth, FrameEvent, SessionOpen, SessionUpdate
+from voicemem.protocol.frames import GOAWAY, Error, Ready
 from voicemem.runtime import FairQueue
 from voicemem.security.access import Gate, Grant
 from voicemem.server.http.request import LARGE_BYTES, Decoding
+from voicemem.server.ingest.leases import Leases, OpenLease
 from voicemem.server.ingest.websocket import MAX_BYTES_BEFORE_KEY, EventSocket, Throttle
 from voicemem.sessions.lifecycle import Presence
 from voicemem.sessions.recording.batches import EventBatch, ProducerLease
-from voicemem.sessions.recording.commits import CommitShard, log_session
+from voicemem.sessions.recording.commits import log_session
 from voicemem.sessions.recording.recorder import (
     DEFAULT_PRODUCER,
     FLOOD_LIMIT,
@@ -34,77 +35,6 @@ from voicemem.sessions.recording.recorder import (
     give_way,
     is_update,
 )
-
-
-class OpenLease:
-    """A lease of a producer, with the events that wait for the next commit."""
-
-    # With a thousand calls, nothing of one is in the processor's cache when its event comes; slots keep it together.
-    __slots__ = ("ack_prefix", "batch", "dead", "dialect", "lease", "released", "shard")
-
-    def __init__(self, lease: ProducerLease, shard: CommitShard, dialect: str | None = None) -> None:
-        self.lease = lease
-        self.shard = shard
-        """The shard in which its batches wait for the next commit."""
-        self.dialect = dialect
-        """Whose frames come in envelopes next to events."""
-        self.batch: EventBatch | None = None
-        self.ack_prefix = msgspec.json.encode(AckFrame(lease.session_id, lease.producer, 0)).removesuffix(b"0}")
-        """An ack up to its seq; the seq and `}` are appended for each."""
-        self.dead = False
-        """Superseded or failed: what still comes for it is ignored."""
-        self.released = False
-        """True if the session was informed that this connection has left it."""
-
-
-class Leases:
-    """The leases of a connection, by session id and producer."""
-
-    __slots__ = ("by_session", "only", "takes_envelopes")
-
-    def __init__(self) -> None:
-        self.by_session: dict[str, dict[str, OpenLease]] = {}
-        self.takes_envelopes = False
-        """True if any of them has a dialect."""
-        self.only: OpenLease | None = None
-        """The lease of a connection that has exactly one."""
-
-    def __iter__(self) -> Iterator[OpenLease]:
-        return iter([open_lease for of_session in self.by_session.values() for open_lease in of_session.values()])
-
-    def put(self, lease: ProducerLease, shard: CommitShard, dialect: str | None = None) -> OpenLease | None:
-        of_session = self.by_session.setdefault(lease.session_id, {})
-        before = of_session.get(lease.producer)
-        open_lease = of_session[lease.producer] = OpenLease(lease, shard, dialect)
-        self.takes_envelopes = self.takes_envelopes or dialect is not None
-        self.only = open_lease if len(self.by_session) == 1 == len(of_session) else None
-        return before
-
-    def current(self, lease: ProducerLease) -> OpenLease | None:
-        """Return the open lease of this lease, unless a newer one has replaced it."""
-        open_lease = self.by_session.get(lease.session_id, {}).get(lease.producer)
-        return open_lease if open_lease is not None and open_lease.lease is lease else None
-
-    def find(self, event: IncomingEvent | RejectedEvent) -> OpenLease | None:
-        """Return the lease that an event belongs to, if that is clear."""
-        if self.only is not None and event.session_id is None and event.producer is None:
-            return self.only
-        if event.session_id is not None:
-            of_session = self.by_session.get(event.session_id, {})
-        else:
-            of_session = next(iter(self.by_session.values())) if len(self.by_session) == 1 else {}
-        if event.producer is not None:
-            return of_session.get(event.producer)
-        return next(iter(of_session.values())) if len(of_session) == 1 else None
-
-    def code_for_misplaced(self, event: IncomingEvent) -> str:
-        """Return the error code for an event for which `find` knows no lease."""
-        named = self.by_session.get(event.session_id) if event.session_id is not None else None
-        if event.session_id is None and len(self.by_session) == 1:
-            named = next(iter(self.by_session.values()))
-        ambiguous = event.producer is None if named else event.session_id is None
-        return "session_required" if ambiguous and self.by_session else "not_open"
-
 
 NEEDS_TASK = SessionOpen, Auth, SessionUpdate
 """Frames that take time before anything that follows is taken: the store must be asked, or a schema checked."""
@@ -117,8 +47,6 @@ LARGE_MESSAGES = 2
 """Large messages of other stacks that are taken apart at a time, in all connections."""
 BEFORE_KEY = "Before a key a frame may be at most 16 KiB; send the key first, in the header or an auth frame."
 OVER_RATE = "The key is over its rate; nothing is lost, and events are taken at the key's rate."
-
-
 WINDOW_BYTES = 1024 * 1024
 """Received and not yet answered; above it the connection is not read, and TCP holds the sender back."""
 CLEAN_CLOSES = (1000, 1001)

@@ -22,12 +22,12 @@ from voicemem.protocol.types import MAX_FRAME_BYTES
 from voicemem.runtime import FairQueue
 from voicemem.security.access import Gate, Grant
 from voicemem.server.http.connections import BACKLOG, ConnectionLimits, PortConnections
-from voicemem.server.http.problems import SERVER
+from voicemem.server.http.problems import SERVER, rejection_response
 from voicemem.server.http.request import Decoding
 from voicemem.server.ingest.bare import BareConnection, NativeTarget, parse_target
 from voicemem.server.ingest.connection import Connection, IngestHost
 from voicemem.server.ingest.looks import Looks, looks_if_possible
-from voicemem.server.ingest.websocket import EventSocket, rejection_response
+from voicemem.server.ingest.websocket import EventSocket
 from voicemem.sessions.lifecycle import Presence
 from voicemem.sessions.recording.recorder import Recorder
 

@@ -9,24 +9,20 @@ import asyncio
 import sys
 from collections.abc import Callable
 from functools import partial
-from http import HTTPStatus
 from typing import Any, NamedTuple
 
 import msgspec
 from websockets import frames
 from websockets.asyncio.server import ServerConnection
-from websockets.datastructures import Headers
 from websockets.frames import Frame, Opcode
-from websockets.http11 import Response
 from websockets.protocol import Event, State
-from websockets.typing import StatusLike
 
-from voicemem.errors import CODES, Refused, StoreUnavailable
+from voicemem.errors import CODES
 from voicemem.protocol.frames import Error
 from voicemem.protocol.types import MAX_FRAME_BYTES
 from voicemem.security.rate_limits import Bucket, EventBuckets
 from voicemem.server.http.connections import AT_ONCE, PIECE, PortConnections, ReadingQueue, Unread
-from voicemem.server.http.problems import MEDIA_TYPE, headers_of, problem_body, turned_away
+from voicemem.server.http.problems import invalid_handshake_response, turned_away
 from voicemem.server.ingest.looks import Looks, plain_socket
 
 apply_mask: Callable[[bytes, bytes], bytes] | None = getattr(frames, "apply_mask", None)
@@ -417,26 +413,6 @@ class EventSocket(ServerConnection):
 
 LIBRARY_PIECE = 512
 """Bytes that the library parses at a time: up to 85 frames, of which each may take 40 us."""
-BY_STATUS = {405: "method_not_allowed", 500: "internal", 503: "draining"}
-NO_HANDSHAKE = "This port only takes websockets, at /v1/ingest; the REST API has a port of its own."
-
-
-def rejection_response(refused: Refused | StoreUnavailable) -> Response:
-    return handshake_problem(HTTPStatus(CODES[refused.code].status), refused.code, refused.detail, headers_of(refused))
-
-
-def invalid_handshake_response(status: StatusLike, text: str) -> Response:
-    """Return the answer to a request that is not a handshake; `text` may quote the request, so it is not repeated."""
-    code = BY_STATUS.get(int(status), "invalid_http")
-    detail = CODES[code].sentence if int(status) >= 500 else NO_HANDSHAKE
-    return handshake_problem(HTTPStatus(status), code, detail, {})
-
-
-def handshake_problem(status: HTTPStatus, code: str, detail: str, headers: dict[str, str]) -> Response:
-    body = problem_body(code, detail, status)
-    all_headers = Headers({"Content-Type": MEDIA_TYPE, "Content-Length": str(len(body)), "Connection": "close"})
-    all_headers.update(headers)
-    return Response(status.value, status.phrase, all_headers, body)
 
 
 class FastFrames(NamedTuple):

@@ -12,7 +12,7 @@ from voicemem.context.builder import ContextOptions, Usage, render_body, select_
 from voicemem.context.formats import ENRICHERS
 from voicemem.context.summaries import settled_state
 from voicemem.errors import Refused
-from voicemem.protocol.codec import object_parts
+from voicemem.protocol.pieces import object_parts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, fields_of, matching
 from voicemem.server.http.answers import Answer
 from voicemem.server.http.request import (

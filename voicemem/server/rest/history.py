@@ -18,7 +18,7 @@ from voicemem.exports.formats import FORMATS, FormatName, file_name
 from voicemem.memory.exports import CallsLine, export_calls, write_call
 from voicemem.memory.search import Millis
 from voicemem.memory.statistics import MemoryAccount
-from voicemem.protocol.codec import object_parts
+from voicemem.protocol.pieces import object_parts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId
 from voicemem.runtime import Reader
 from voicemem.security.audit import audit

@@ -15,8 +15,8 @@ from voicemem.memory.long_term.memories import MemoriesQuery, MemoryPage, list_f
 from voicemem.memory.long_term.records import MAX_GIVEN, GivenMemory, KnownMemory, Memory, MemoryPatch, draft_of
 from voicemem.memory.search import FoundMemories, MemorySearch
 from voicemem.protocol.arguments import converted
-from voicemem.protocol.codec import object_parts
 from voicemem.protocol.memories import Analysis, outcome_of
+from voicemem.protocol.pieces import object_parts
 from voicemem.protocol.types import JsonObject, SessionId
 from voicemem.security.audit import audit
 from voicemem.server.http.request import (
@@ -31,7 +31,7 @@ from voicemem.server.http.request import (
     services_of,
 )
 from voicemem.server.http.routes import JSON, Routes
-from voicemem.store.memories import AnyOf
+from voicemem.store.memory_filters import AnyOf
 from voicemem.store.scopes import scope_of
 
 ROUTES = Routes()

@@ -47,8 +47,9 @@ from voicemem.server.rest.tails import TailCut, encode_event, stream_events, wan
 from voicemem.services import Services
 from voicemem.sessions.lifecycle import SessionInfo, StateName, info_of
 from voicemem.store.deliveries import DeliveryState
-from voicemem.store.records import MAX_COUNTED, SessionFilter, SessionOverview
+from voicemem.store.records import MAX_COUNTED, SessionOverview
 from voicemem.store.scopes import NAMESPACE_LABEL
+from voicemem.store.session_filters import SessionFilter
 from voicemem.store.streams import AppendResult, Stream
 
 ROUTES = Routes()

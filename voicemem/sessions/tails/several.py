@@ -20,8 +20,8 @@ from voicemem.sessions.tails.tail import (
     parse_session_cursor,
     parse_several_cursor,
 )
-from voicemem.store.records import SessionFilter
 from voicemem.store.scopes import QueryScope, Scope
+from voicemem.store.session_filters import SessionFilter
 from voicemem.store.streams import AppendResult, Stream
 
 LOOK_BACK = 256

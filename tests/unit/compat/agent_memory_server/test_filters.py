@@ -15,7 +15,7 @@ from tests.support.rows import every_row
 from voicemem.compat.agent_memory_server.finding import Filters, TextFilter, branches, values_of
 from voicemem.compat.agent_memory_server.records import MESSAGE_TOPIC
 from voicemem.errors import Refused
-from voicemem.store.memories import AnyOf, Between, MemoryFilter, NoneOf, StartsWith, Tags
+from voicemem.store.memory_filters import AnyOf, Between, MemoryFilter, NoneOf, StartsWith, Tags
 
 MAY_1 = 1_777_593_600_000
 """2026-05-01T00:00:00Z"""

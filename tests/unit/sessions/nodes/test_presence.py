@@ -9,7 +9,7 @@ from tests.support.lifecycle import Clock, ended, opened
 from tests.support.stores.contract import start_alone
 from voicemem.runtime import Runtime
 from voicemem.sessions.lifecycle import DEPARTURES_AT_ONCE, SWEEP_BATCH, Presence, Sessions
-from voicemem.store.records import SessionFilter
+from voicemem.store.session_filters import SessionFilter
 from voicemem.store.streams import AWAITED_MS, END_GRACE_MS
 
 

@@ -10,10 +10,12 @@ import pytest
 
 from tests.support.stores.sqlite import NOW
 from voicemem.store.admission import COUNT_BEGUN, COUNT_OPEN, IS_OF_KEY
-from voicemem.store.journal import LIST_STREAMS, conditions_of, in_order
-from voicemem.store.memories import AnyOf, Conditions, MemoryFilter, NoneOf
+from voicemem.store.journal import LIST_STREAMS
+from voicemem.store.memories import listing_of
+from voicemem.store.memory_filters import AnyOf, Conditions, MemoryFilter, NoneOf
 from voicemem.store.overviews import COUNT_LOOKS, LIST_OVERVIEWS, LOOK, look_of
-from voicemem.store.records import CLIENT_ID_LABEL, SessionFilter
+from voicemem.store.records import CLIENT_ID_LABEL
+from voicemem.store.session_filters import SessionFilter, conditions_of, in_order
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.connection import SqliteConnection
 from voicemem.store.sqlite.words import FIND_MEMORIES
@@ -124,7 +126,7 @@ async def test_memories_are_listed_in_the_order_of_an_index(
 ) -> None:
     """Those of others are not looked at, and nothing is sorted but two pages of one person's ids."""
     chosen = Conditions(MemoryFilter(project="p", **wanted))
-    query, values = chosen.listing(), {**chosen.values, "limit": 10}
+    query, values = listing_of(chosen), {**chosen.values, "limit": 10}
     found = await sqlite.database.write(partial(explain, query=query, values=values))
     ids = len(wanted["user_ids"].values) if "user_ids" in wanted else 1
     assert [f"SEARCH m USING INDEX {found_by})"] * ids == [step for step in found if step.startswith("SEARCH m ")]

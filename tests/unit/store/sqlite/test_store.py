@@ -26,7 +26,7 @@ from voicemem.config.session import validate_config
 from voicemem.errors import CannotStart, StoreUnavailable
 from voicemem.store.directory import ApiKey
 from voicemem.store.outbox import Attempt
-from voicemem.store.records import SessionFilter
+from voicemem.store.session_filters import SessionFilter
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.store import InMemoryStore
 from voicemem.store.streams import Offer, Outcome, SessionEnding

@@ -13,17 +13,35 @@ announcement on), `a:ITEM` (its bytes of audio so far), `b:RESPONSE` (when its a
 typed of it), `in`, `out` (N, and when its last words came), `spoken`, `given`, `found` (`give`).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
-from typing import Literal
-
-from msgspec import UNSET, UnsetType
 
 from voicemem.dialects.callers import CallerFields
-from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, RawFrame, Side, Speaker, Text, Texts
-from voicemem.dialects.kinds import ANYTHING, Kind, event, event_id, keep, many, optional, record, silent, typed
+from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, RawFrame, Side
+from voicemem.dialects.kinds import Kind, event, event_id, keep, optional, silent
 from voicemem.dialects.known import Known, KnownReply, Made
-from voicemem.dialects.reading import LONGEST_MS, audio_bytes, speaker, values
+from voicemem.dialects.openai_realtime.frames import (
+    CALLED,
+    INPUT,
+    KEY,
+    RENAMED,
+    TRANSCRIBED,
+    WRITTEN,
+    AudioDelta,
+    Delta,
+    Done,
+    ItemFrame,
+    NamedItem,
+    NamedResponse,
+    Response,
+    SessionFrame,
+    Transcript,
+    Translated,
+    Truncation,
+    said_item,
+    texts,
+)
+from voicemem.dialects.reading import LONGEST_MS, audio_bytes
 from voicemem.dialects.translating import (
     MAX_NOTED,
     Playing,
@@ -49,71 +67,12 @@ from voicemem.dialects.translating import (
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, LlmError, MessageEvent, Tts, Word
 from voicemem.protocol.types import JsonObject
 
-RENAMED = {
-    "conversation.item.created": "conversation.item.added",
-    "response.audio.delta": "response.output_audio.delta",
-    "response.audio_transcript.delta": "response.output_audio_transcript.delta",
-    "response.text.delta": "response.output_text.delta",
-    "response.audio.done": "response.output_audio.done",
-    "response.audio_transcript.done": "response.output_audio_transcript.done",
-    "response.text.done": "response.output_text.done",
-}
-"""Names of the beta, which some vendors still use, and those of today."""
-SPEAKERS = ("user", "assistant")
-"""Roles whose items are said; those of others are instructions."""
-TRANSCRIBED = "conversation.item.input_audio_transcription."
 PCM_BYTES_PER_MS = 48
 """The rate of the usual format: 16 bits at 24 kHz."""
 G711_BYTES_PER_MS = 8
 KEPT_RESPONSES, KEPT_ITEMS, KEPT_TEXTS = 8, 32, 2
-WRITTEN = "response.output_text.delta"
-CALLED = ("mcp_call", "web_search_call", "file_search_call")
-"""Items of tools that the vendor calls itself."""
 PAUSE_MS = 1_000
 """The shortest silence between two things that are translated."""
-DELTAS = ("response.output_audio_transcript.delta", WRITTEN)
-SessionFrame = event(
-    session=record(
-        "id?",
-        audio=optional(record(output=optional(record(format=optional(record("type?", rate=optional(int))))))),
-        output_audio_format=optional(str),
-    )
-)
-Item = record(
-    "type id? role? status?",
-    content=optional(many(record("type? text? transcript?"))),
-    call_id=optional(str),
-    name=optional(str),
-    arguments=optional(str),
-    output=ANYTHING,
-    error=optional(str | record("type? message?", code=optional(int | str))),
-    queries=optional(many(str)),
-    results=ANYTHING,
-)
-ItemFrame = event(item=Item, previous_item_id=optional(str), response_id=optional(str))
-NamedItem = event("item_id previous_item_id?")
-"""A frame that says only which item it is about."""
-Timed = record(offset_milliseconds=int, duration_milliseconds=int)
-Phrase = record(words=optional(many(Timed)), locale=optional(str))
-Transcript = event("item_id delta? transcript?", phrases=optional(many(Phrase)))
-"""A transcript of a user's item. The words that phrases time are those of the transcript, where there are so many."""
-Response = record("id?", conversation_id=(str | UnsetType | None, UNSET))
-"""None where the response belongs to no conversation."""
-Done = event(
-    response=record(
-        "status?",
-        Response,
-        status_details=optional(record("reason?", error=optional(record("type? code?")))),
-        output=optional(many(Item)),
-    )
-)
-Delta = event("item_id delta response_id?")
-AudioDelta = typed("item_id", audio_bytes=int, response_id=optional(str))
-"""It keeps no id: to count it twice shifts an estimate, to remember it takes memory."""
-Truncation = event("item_id", audio_end_ms=optional(int))
-NamedResponse = event("response_id")
-Translated = event("delta", elapsed_ms=optional(int))
-"""What is said in a translation session, or its translation."""
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
@@ -139,47 +98,6 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
         typed=typed,
         counts_audio=kind.record is AudioDelta,
     )
-
-
-def said_item(item: JsonObject) -> JsonObject:
-    """An item without what no one said and no tool was asked: instructions, and lists of tools."""
-    if item["type"] in ("function_call", "function_call_output", *CALLED):
-        return {key: value for key, value in item.items() if key != "content"}
-    said = {"id", "type", "role", "status"}
-    if item["type"] == "message" and item.get("role") in SPEAKERS:
-        said.add("content")
-    return {key: value for key, value in item.items() if key in said}
-
-
-def texts(frame: JsonObject) -> Texts:
-    name: str = frame["type"]
-    if name in DELTAS:
-        return (Text(frame, "delta", "piece", item=frame["item_id"]),)
-    if name.startswith(TRANSCRIBED):
-        forms: tuple[tuple[str, Literal["piece", "whole"]], ...] = (("delta", "piece"), ("transcript", "whole"))
-        return [Text(frame, key, form, "user", frame["item_id"]) for key, form in forms if frame.get(key)]
-    if name == "response.audio_timestamp.delta":
-        return (Text(frame, "text", "word", item=frame["item_id"], at_ms=frame["audio_offset_ms"]),)
-    if name in TRANSLATED:
-        side: Speaker = "user" if name == INPUT else "agent"
-        return (Text(frame, "delta", "piece", side, name),)
-    if name == "input_text.delta":
-        return (Text(frame, "delta", "piece", "user", f"text {frame['id']}"),)
-    if name == KEY:
-        return (Text(frame, "event", "piece", "user", KEY),)
-    if "item" in frame:
-        return item_texts(frame["item"])
-    return [text for item in frame.get("response", {}).get("output") or () for text in item_texts(item)]
-
-
-def item_texts(item: JsonObject) -> Iterator[Text]:
-    for part in item.get("content") or ():
-        for key in ("text", "transcript"):
-            if part.get(key):
-                yield Text(part, key, "whole", speaker(item.get("role")), item.get("id"))
-    yield from values(item, "arguments", "output", "queries", "results")
-    error = item.get("error")
-    yield from values(error, "message") if isinstance(error, dict) else values(item, "error")
 
 
 # What it means
@@ -557,8 +475,6 @@ def translate_speech(frame: JsonObject, ts: int, known: Known) -> Made:
         yield LlmDelta(item=item, text=text, turn_id=known.here if turn is None else turn)
 
 
-KEY, INPUT = "input_audio_buffer.dtmf_event_received", "session.input_transcript.delta"
-TRANSLATED = (INPUT, "session.output_transcript.delta")
 KINDS: dict[str, Kind] = {
     "session.created": Kind("vendor", SessionFrame, begin_session),
     "session.updated": Kind("vendor", SessionFrame, note_format),

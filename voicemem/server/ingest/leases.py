@@ -1,0 +1,83 @@
+"""The leases of a connection: which producers it writes for, and the events of each that wait for the next commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from voicemem.protocol.codec import RejectedEvent
+from voicemem.protocol.events import IncomingEvent
+from voicemem.protocol.frames import AckFrame
+from voicemem.sessions.recording.batches import EventBatch, ProducerLease
+from voicemem.sessions.recording.commits import CommitShard
+
+
+class OpenLease:
+    """A lease of a producer, with the events that wait for the next commit."""
+
+    # With a thousand calls, nothing of one is in the processor's cache when its event comes; slots keep it together.
+    __slots__ = ("ack_prefix", "batch", "dead", "dialect", "lease", "released", "shard")
+
+    def __init__(self, lease: ProducerLease, shard: CommitShard, dialect: str | None = None) -> None:
+        self.lease = lease
+        self.shard = shard
+        """The shard in which its batches wait for the next commit."""
+        self.dialect = dialect
+        """Whose frames come in envelopes next to events."""
+        self.batch: EventBatch | None = None
+        self.ack_prefix = msgspec.json.encode(AckFrame(lease.session_id, lease.producer, 0)).removesuffix(b"0}")
+        """An ack up to its seq; the seq and `}` are appended for each."""
+        self.dead = False
+        """Superseded or failed: what still comes for it is ignored."""
+        self.released = False
+        """True if the session was informed that this connection has left it."""
+
+
+class Leases:
+    """The leases of a connection, by session id and producer."""
+
+    __slots__ = ("by_session", "only", "takes_envelopes")
+
+    def __init__(self) -> None:
+        self.by_session: dict[str, dict[str, OpenLease]] = {}
+        self.takes_envelopes = False
+        """True if any of them has a dialect."""
+        self.only: OpenLease | None = None
+        """The lease of a connection that has exactly one."""
+
+    def __iter__(self) -> Iterator[OpenLease]:
+        return iter([open_lease for of_session in self.by_session.values() for open_lease in of_session.values()])
+
+    def put(self, lease: ProducerLease, shard: CommitShard, dialect: str | None = None) -> OpenLease | None:
+        of_session = self.by_session.setdefault(lease.session_id, {})
+        before = of_session.get(lease.producer)
+        open_lease = of_session[lease.producer] = OpenLease(lease, shard, dialect)
+        self.takes_envelopes = self.takes_envelopes or dialect is not None
+        self.only = open_lease if len(self.by_session) == 1 == len(of_session) else None
+        return before
+
+    def current(self, lease: ProducerLease) -> OpenLease | None:
+        """Return the open lease of this lease, unless a newer one has replaced it."""
+        open_lease = self.by_session.get(lease.session_id, {}).get(lease.producer)
+        return open_lease if open_lease is not None and open_lease.lease is lease else None
+
+    def find(self, event: IncomingEvent | RejectedEvent) -> OpenLease | None:
+        """Return the lease that an event belongs to, if that is clear."""
+        if self.only is not None and event.session_id is None and event.producer is None:
+            return self.only
+        if event.session_id is not None:
+            of_session = self.by_session.get(event.session_id, {})
+        else:
+            of_session = next(iter(self.by_session.values())) if len(self.by_session) == 1 else {}
+        if event.producer is not None:
+            return of_session.get(event.producer)
+        return next(iter(of_session.values())) if len(of_session) == 1 else None
+
+    def code_for_misplaced(self, event: IncomingEvent) -> str:
+        """Return the error code for an event for which `find` knows no lease."""
+        named = self.by_session.get(event.session_id) if event.session_id is not None else None
+        if event.session_id is None and len(self.by_session) == 1:
+            named = next(iter(self.by_session.values()))
+        ambiguous = event.producer is None if named else event.session_id is None
+        return "session_required" if ambiguous and self.by_session else "not_open"

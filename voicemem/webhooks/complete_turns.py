@@ -1,0 +1,94 @@
+"""Turns that are complete while their call runs: when they are due as a webhook event, and its payload."""
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+import orjson
+
+from voicemem.config import session as config
+from voicemem.errors import SessionQuarantined
+from voicemem.runtime import Runtime, Slices
+from voicemem.sessions.read_models.cache import ReadModelCache
+from voicemem.sessions.read_models.read_model import ReadModel
+from voicemem.store.port import Store
+from voicemem.store.streams import Stream
+from voicemem.transcript.history import turn_messages
+from voicemem.transcript.messages import order_metadata
+from voicemem.transcript.state import State
+from voicemem.transcript.turns import turn_report
+
+MAX_TURNS = 200
+"""The most turns in one webhook event: the rest comes with the next one."""
+
+
+def complete_turns_payload(session: dict[str, Any], after: int, read_model: ReadModel) -> bytes:
+    """The turns that are complete, from the one after a turn on, as in `/turns`, each with its messages."""
+    state = read_model.state
+    complete = [number for number in complete_turns(state) if number > after]
+    shown = [turn_report(state, state.turns[number]) for number in complete[:MAX_TURNS]]
+    for turn in shown:
+        turn["contents"] = [
+            {"role": one.role, "content": one.content, "turn_id": one.turn_id, "timestamp": one.timestamp}
+            | {"metadata": order_metadata(one.metadata)}
+            for one in turn_messages(state, state.turns[turn["turn_id"]])
+        ]
+    through = shown[-1]["turn_id"] if shown else after
+    rest = {"is_truncated": len(complete) > MAX_TURNS, "through_turn": through, "position": read_model.position}
+    return orjson.dumps({**session, **rest, "turns": shown})
+
+
+def complete_turns(state: State) -> list[int]:
+    """The turns that are over: those before the newest, and after the end that one too."""
+    return state.turn_numbers if state.closed_ts is not None else state.turn_numbers[:-1]
+
+
+TURNS_PAUSE_S = 0.5
+"""The time between two searches for turns that are complete."""
+SUBSCRIBERS_MS = 2_000
+"""How long it may take until turns are sent to a new subscriber."""
+MAX_NOTED = 100_000
+
+
+class TurnFeed:
+    """Looks which turns of running calls are complete, where a receiver gets them, and makes their deliveries due."""
+
+    def __init__(self, store: Store, read_models: ReadModelCache, due: asyncio.Event, runtime: Runtime) -> None:
+        self.store = store
+        self.read_models = read_models
+        self.due = due
+        self.clock = runtime.clock
+        self.changed: dict[int, Stream] = {}
+        """Sessions with new events, by key."""
+        self.noted: dict[int, int] = {}
+        """By key, how many turns were complete at the last look."""
+        self.subscribers: set[str] = set()
+        """The projects that have a receiver."""
+        self.known_until_ms = 0
+
+    async def look(self) -> None:
+        """Look once at all sessions with new events. Raises `StoreUnavailable`."""
+        if not self.changed:
+            return
+        changed = list(self.changed.values())
+        self.changed.clear()
+        if self.clock() >= self.known_until_ms:
+            self.subscribers = await self.store.outbox.list_turn_subscribers()
+            self.known_until_ms = self.clock() + SUBSCRIBERS_MS
+        slices = Slices()
+        for stream in changed:
+            own = stream.config.get("webhook") or {}
+            if stream.project in self.subscribers or config.COMPLETE_TURNS_EVENT in own.get("event_types", ()):
+                with suppress(SessionQuarantined):
+                    await self.look_at(stream)
+            await slices.pause()
+
+    async def look_at(self, stream: Stream) -> None:
+        count = len(complete_turns(await self.read_models.get_state(stream)))
+        if count <= self.noted.get(stream.key, 0):
+            return
+        if len(self.noted) >= MAX_NOTED:
+            self.noted.clear()
+        self.noted[stream.key] = count
+        await self.store.outbox.offer_turns(stream.key, self.clock())
+        self.due.set()
