@@ -28,6 +28,7 @@ from voicemem.memory.extraction.said import (
     says_day,
     says_number,
     stems_of,
+    takes_back,
     tells_secret,
 )
 from voicemem.protocol.memories import MAX_EVIDENCE, MAX_MEMORY_BYTES, AnalysedValue, Analysis, ShownBy, time_ms
@@ -187,9 +188,13 @@ def check_value(prompt: Prompt, field: Field, draft: DraftedValue, rules: Rules 
 
 def is_denied(text: str, words: str) -> bool:
     """Return whether words are quoted without what denies them: "take it" of "I won't take it", of "Take it? No."."""
-    stems = stems_of(words)
-    asked = ASKED.match(text.partition(words)[2])
-    return (asked is not None and refuses(asked[1])) or (negates(text, stems) and not negates(words, stems))
+    stems, rest = stems_of(words), text.partition(words)[2]
+    asked = ASKED.match(rest)
+    return (
+        takes_back(rest)
+        or (asked is not None and refuses(asked[1]))
+        or (negates(text, stems) and not negates(words, stems))
+    )
 
 
 def denies(leaf: Any) -> bool:
