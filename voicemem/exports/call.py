@@ -9,10 +9,11 @@ from msgspec import Struct
 from voicemem.protocol.memories import Analysis, civil_date
 from voicemem.transcript.history import SpeechTimes, tool_uses
 from voicemem.transcript.messages import Message, Summary, ToolUse
-from voicemem.transcript.state import State, Turn
+from voicemem.transcript.state import State
 from voicemem.transcript.turns import ReplyAfter, reply_after, turn_latencies
 
 CALLER, AGENT = "Caller", "Agent"
+NO_WAIT = ReplyAfter()
 NEAR_MS = 24 * 3600 * 1000
 """A speech time that is further from its message than this counts in another unit, or from another beginning."""
 
@@ -32,7 +33,7 @@ class CallFacts(Struct, frozen=True, kw_only=True):
     recording: str | None = None
 
 
-class Utterance(Struct, frozen=True):
+class Utterance(Struct, frozen=True, gc=False):
     """A message, who said it, and when it could be heard; times are Unix ms by the producer's clock."""
 
     message: Message
@@ -40,7 +41,7 @@ class Utterance(Struct, frozen=True):
     start_ms: int
     end_ms: int | None
     """None where nothing tells."""
-    reply_after: ReplyAfter = ReplyAfter()
+    reply_after: ReplyAfter = NO_WAIT
     """How long the caller waited for it, of the first reply of a turn."""
 
     @property
@@ -119,19 +120,19 @@ class Call(Struct, frozen=True):
 
 def call_of(facts: CallFacts, timed: Iterable[tuple[Message, SpeechTimes]], state: State) -> Call:
     """A call from its messages with their speech times, and the state that they were made from."""
-    waits = {number: reply_after(state, state.turns[number]) for number in state.turn_numbers}
-    latencies = [latencies_of(state.turns[number], after) for number, after in waits.items()]
-    utterances = []
+    waits: dict[int, ReplyAfter] = {}
+    latencies, utterances = list[TurnLatencies](), list[Utterance]()
+    for number in state.turn_numbers:
+        after = reply_after(state, state.turns[number])
+        stages, whole = turn_latencies(state.turns[number])
+        if after.ms is not None:
+            waits[number] = after
+        if after.ms is not None or stages:
+            latencies.append(TurnLatencies(number, after.ms, after.by, whole, stages))
     for message, times in timed:
-        after = waits.pop(message.turn_id, None) if message.role == "assistant" else None
-        utterances.append(utterance_of(message, times, after or ReplyAfter()))
-    known = [one for one in latencies if one.reply_after_ms is not None or one.segmented_latency_ms]
-    return Call(facts, utterances, tool_uses(state, with_forgotten=True), state.summary, known, state.analysis)
-
-
-def latencies_of(turn: Turn, after: ReplyAfter) -> TurnLatencies:
-    stages, whole = turn_latencies(turn)
-    return TurnLatencies(turn.number, after.ms, after.by, whole, stages)
+        found = waits.pop(message.turn_id, NO_WAIT) if message.role == "assistant" else NO_WAIT
+        utterances.append(utterance_of(message, times, found))
+    return Call(facts, utterances, tool_uses(state, with_forgotten=True), state.summary, latencies, state.analysis)
 
 
 def utterance_of(message: Message, times: SpeechTimes, after: ReplyAfter) -> Utterance:

@@ -290,7 +290,7 @@ class LibrarySession:
         with_marks = check_arguments(marks=marks).marks
 
         def read(read_model: ReadModel) -> list[JsonObject]:
-            turns: list[JsonObject] = msgspec.to_builtins(read_model.turns(with_marks))
+            turns: list[JsonObject] = msgspec.to_builtins([*read_model.turns(with_marks)])
             return turns
 
         return await self.library.read_models.read(await self._stream(), read)

@@ -40,9 +40,9 @@ FAILURES = ("is_error", "isError", "error")
 """Fields by which the result of a tool call says that it failed, when they are neither false nor empty."""
 
 
-def turns(state: State, marks: bool = False) -> list[dict[str, Any]]:
+def turns(state: State, marks: bool = False) -> Iterator[dict[str, Any]]:
     """One object per turn; times are Unix ms, and `end` is null while the turn continues."""
-    return [turn_report(state, state.turns[number], marks) for number in state.turn_numbers]
+    return (turn_report(state, state.turns[number], marks) for number in state.turn_numbers)
 
 
 def turn_report(state: State, turn: Turn, marks: bool = False) -> dict[str, Any]:
