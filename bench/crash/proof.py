@@ -44,7 +44,7 @@ class Seen:
         self.rows.append(row(6, None, {"type": "session.closed", "ts": BEGIN_MS + 60, "reason": "left"}))
         self.session: JsonObject = {"state": "ended", "position": 6, "config": CONFIG}
         self.contents = contents(self.rows)
-        self.turns: list[JsonObject] = turns(state(self.rows))
+        self.turns: list[JsonObject] = [*turns(state(self.rows))]
         self.history.ready(SESSION, "main", {"epoch": 1, "next_seq": 1, "incarnation": "a"})
         for event in EVENTS:
             self.history.sent(SESSION, "main", event, "unknown_type" if event["seq"] == 3 else None)

@@ -54,6 +54,7 @@ SLOW_S, SLOW_PIECE_S = 0.02, 0.001
 
 
 T = TypeVar("T")
+TURN_ID = attrgetter("turn_id")
 MessageFields = Literal["full", "standard"]
 """All fields of a message, or its role and content alone."""
 
@@ -300,7 +301,7 @@ class ReadModel:
 
     def turn_start(self, number: int) -> int:
         """The index of the first of `current_messages` that is of this turn or of a later one."""
-        return bisect_left(self.all_messages, number, key=attrgetter("turn_id"))
+        return bisect_left(self.all_messages, number, key=TURN_ID)
 
     def timed_messages(self) -> Iterator[tuple[Message, SpeechTimes]]:
         """The messages with their speech times, which are found as they are asked for; valid as `current_messages`."""
@@ -377,7 +378,9 @@ class ReadModel:
         settle(state)
         first = min(dirty)
         unchanged = self.turn_start(first)
-        before, made, at = self.all_messages[unchanged:], list[Message](), 0
+        before = self.all_messages[unchanged:]
+        made: list[Message] = []
+        at = 0
         for number in state.turn_numbers[bisect_left(state.turn_numbers, first) :]:
             begin = at
             while at < len(before) and before[at].turn_id == number:
