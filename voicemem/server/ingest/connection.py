@@ -369,6 +369,10 @@ class Connection:
             self.websocket.send_nowait(b"%b%d}" % (open_lease.ack_prefix, batch.acked))
         if batch.ended:
             self.run_in_background(self.close_when_ended(batch.lease))
+        if batch.ended or any(problem.code == "session_ended" for problem in batch.problems):
+            oldest = self.leases.end(open_lease)
+            if oldest is not None:
+                self.run_in_background(self.release(oldest))
 
     def resume_if_room(self) -> None:
         if self.unanswered <= WINDOW_BYTES and not (self.throttle.held and not self.reading_stopped):
