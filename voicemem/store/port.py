@@ -44,8 +44,14 @@ from voicemem.store.vectors import MemoryVectors, TranscriptVectors, VectorMath
 
 COUNT_RUNNING = "select count(*) from streams where due_ms is not null"
 """Every running session has a time at which it is due, if only for its greatest length; other streams have none."""
-COUNT_PENDING = "select count(*), min(made_ms) from deliveries where due_ms is not null"
-COUNT_DUE = "select count(*) from deliveries where due_ms <= :now_ms and leased_until_ms <= :now_ms"
+COUNT_PENDING = "select count(*) from deliveries where due_ms is not null"
+COUNT_DUE = "select count(*) from deliveries where due_ms <= :now_ms"
+"""A lease moves the time at which a delivery is due. Both are counted in an index: millions may wait for a receiver."""
+SELECT_OLDEST_PENDING = """
+    select made_ms from deliveries where state >= 'pending' and state != 'delivered' order by state, key limit 1
+"""
+"""Nothing comes after `pending`. Both engines find it so in the index of what is not delivered: SQLite wants the whole
+condition of that, and PostgreSQL would look through all keys for an equal state."""
 PROBE_BYTES = 64 * 1024
 """The size of a usual commit."""
 WRITE_PROBE = """
@@ -104,8 +110,9 @@ class Store(ABC):
     @reads
     def read_figures(self, connection: Connection, now_ms: int) -> Figures:
         (running,) = connection.one(COUNT_RUNNING)
-        pending, oldest = connection.one(COUNT_PENDING)
+        (pending,) = connection.one(COUNT_PENDING)
         (due,) = connection.one(COUNT_DUE, now_ms=now_ms)
+        (oldest,) = connection.row(SELECT_OLDEST_PENDING) or (None,)
         return Figures(running, pending, due, oldest, *self.measure(connection))
 
     @abstractmethod
