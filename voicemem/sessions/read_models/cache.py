@@ -370,7 +370,7 @@ class ReadModelCache:
                 return work()
             owner, size = (None, 0) if read_model is None else (read_model.owner, read_model.folded_bytes)
             return await self.off_loop.run(work, background, owner, size)
-        except Exception as error:
+        except Exception as error:  # a fault of the fold: it would come again with each read
             if isinstance(error, VoicememError) and not isinstance(error, DamagedEntry):
                 raise
             raise await self.give_up(key, read_model, error) from None
@@ -401,7 +401,7 @@ class ReadModelCache:
                 return None if read_model.lock.locked() else work()
             async with read_model.lock:
                 return await self.off_loop.run(work, owner=read_model.owner, size=read_model.folded_bytes)
-        except Exception as error:
+        except Exception as error:  # whatever it is, the journal has all
             LOG.warning("A snapshot could not be made: %s", type(error).__name__)
             return None
 

@@ -184,7 +184,7 @@ def note_caller(dialect: Dialect, frame: RawFrame, sender: SenderState) -> None:
         if not picked or picked == sender.picked:  # most vendors say it once, and some with every frame
             return
         caller = dialect.caller.caller_of(picked)
-    except Exception:
+    except Exception:  # whatever a vendor has sent
         LOG.exception("A dialect failed to read a caller", extra={"dialect": dialect.name})
         return
     sender.picked = picked if len(ENCODER.encode(picked)) <= MAX_PICKED else {}
