@@ -245,10 +245,10 @@ DEFAULT_RECALL = Recalled(300, ("preference", "fact", "episode", "message"), "ea
 
 
 def settle_recall(
-    asked: RecallConfig | None, session: RecallConfig | None, service: RecallConfig | None
+    requested: RecallConfig | None, session: RecallConfig | None, service: RecallConfig | None
 ) -> Recalled | None:
     """Return these settings merged, the first ones first; None where none of them asks for memories."""
-    sections = [section for section in (asked, session, service) if section is not None]
+    sections = [section for section in (requested, session, service) if section is not None]
     if not sections:
         return None
     max_tokens = next((one.max_tokens for one in sections if one.max_tokens is not None), DEFAULT_RECALL.max_tokens)

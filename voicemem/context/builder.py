@@ -166,8 +166,8 @@ async def select_context(
     carries = read_model.state.carried is None and has_source and stream.state == "running"
     if carries and not peek:
         read_model = await carry_over(read_models, stream, session_config)
-    asked = None if options.memory is None else options.memory.memories
-    recall_settings = settle_recall(asked, session_config.memory.memories, policies.default.memories)
+    requested = None if options.memory is None else options.memory.memories
+    recall_settings = settle_recall(requested, session_config.memory.memories, policies.default.memories)
     recalled = None
     if recall is not None and recall_settings is not None:
         if said is None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from voicemem.search.words import words_of
-from voicemem.transcript.counterparts import text_key
+from voicemem.transcript.gateway_matching import text_key
 from voicemem.transcript.messages import Message
 
 ASKED_BACK = 48

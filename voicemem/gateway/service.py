@@ -48,7 +48,7 @@ from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import Recorder
 from voicemem.store.nodes import Claims
 from voicemem.store.streams import Stream, may_reopen
-from voicemem.transcript.counterparts import GATEWAY_PRODUCER
+from voicemem.transcript.gateway_matching import GATEWAY_PRODUCER
 from voicemem.transcript.messages import Message
 
 T = TypeVar("T")

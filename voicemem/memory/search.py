@@ -178,8 +178,8 @@ class MemoryFinder:
         Of messages and memories that fit equally well, memories come first.
         """
         # Tells one search from another, whatever the size of its pages.
-        asked = msgspec.json.encode([project, replace(request, limit=1, cursor=None)])
-        digest, place = blake2b(asked, digest_size=8).digest(), CursorPlace()
+        encoded = msgspec.json.encode([project, replace(request, limit=1, cursor=None)])
+        digest, place = blake2b(encoded, digest_size=8).digest(), CursorPlace()
         if request.cursor is not None:
             place = parse_place(request.cursor, digest, CursorPlace, OTHER_SEARCH)
         if self.vectors is None and request.mode in ("vectors", "hybrid"):

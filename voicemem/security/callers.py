@@ -70,14 +70,14 @@ def caller_id(number: str, secret: bytes) -> str:
 
 IDENTIFY = re.compile(r"(?:([A-Za-z0-9._:-]{1,128})/)?([a-z0-9-]{1,64})=([a-z, ]+)")
 IDENTIFY_RULE = "Who calls is identified as DIALECT=user, DIALECT=number or DIALECT=user,number, or PROJECT/DIALECT=…"
-Facts = frozenset[str]
+Identification = frozenset[str]
 """What says who calls: "user" and "number"; by the first, where both are there."""
 Fact = Literal["user", "number"]
 ALLOWED: tuple[Fact, ...] = ("user", "number")
 OFF = "off"
 
 
-def parse_facts(text: str) -> Facts:
+def parse_identification(text: str) -> Identification:
     """The facts of a text such as `user,number`; "off": none. Raises `ValueError`."""
     facts = frozenset(one.strip() for one in text.split(",")) - {OFF}
     if not facts <= set(ALLOWED):
@@ -85,16 +85,16 @@ def parse_facts(text: str) -> Facts:
     return facts
 
 
-def parse_identify(given: Iterable[str]) -> dict[tuple[str | None, str], Facts]:
+def parse_identify(given: Iterable[str]) -> dict[tuple[str | None, str], Identification]:
     """What says who calls, by project (None: every one) and dialect. Raises `ValueError`."""
-    found: dict[tuple[str | None, str], Facts] = {}
+    found: dict[tuple[str | None, str], Identification] = {}
     for one in given:
         match = IDENTIFY.fullmatch(one)
         if match is None:
             raise ValueError(IDENTIFY_RULE)
         if match[2] not in DIALECTS and match[2] not in CALL_STARTS:
             raise ValueError(no_such_dialect(match[2]))
-        found[match[1], match[2]] = parse_facts(match[3])
+        found[match[1], match[2]] = parse_identification(match[3])
     return found
 
 
@@ -120,7 +120,7 @@ class Callers:
         store: Store,
         clock: Clock,
         region: str | None = None,
-        given: Mapping[tuple[str | None, str], Facts] = MappingProxyType({}),
+        given: Mapping[tuple[str | None, str], Identification] = MappingProxyType({}),
     ) -> None:
         self.store = store
         self.clock = clock
@@ -129,19 +129,19 @@ class Callers:
 
     async def user_of(self, project: str, dialect: str, caller: Caller) -> str | None:
         """The user who calls, as far as the project allows a dialect's frames to say it."""
-        facts = await self.allowed(project, dialect) if caller.user or caller.number else Facts()
+        facts = await self.allowed(project, dialect) if caller.user or caller.number else Identification()
         if "user" in facts and caller.user is not None:
             return user_id_of(caller.user)
         if "number" in facts and caller.number is not None:
             return await self.find(project, caller.number)
         return None
 
-    async def allowed(self, project: str, dialect: str) -> Facts:
+    async def allowed(self, project: str, dialect: str) -> Identification:
         """What may say who calls: as the project has set it with the secret of its webhooks, else the settings."""
         kept = await self.store.directory.find_inbound_secret(project, dialect)
         if kept is not None and kept.identify is not None:
-            return parse_facts(kept.identify)
-        return self.given.get((project, dialect), self.given.get((None, dialect), Facts()))
+            return parse_identification(kept.identify)
+        return self.given.get((project, dialect), self.given.get((None, dialect), Identification()))
 
     async def ids(self, project: str, number: str) -> list[str]:
         """All ids of a number in a project: that of the newest secret, then of older ones. Empty for what is no number.

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from voicemem.protocol.events import Asr
 from voicemem.protocol.types import SPACELESS
-from voicemem.transcript.counterparts import find_requested, give_back, replace_requested
+from voicemem.transcript.gateway_matching import find_requested, give_back, replace_requested
 from voicemem.transcript.messages import latest_metadata, layered_metadata, merge_metadata
 from voicemem.transcript.replies.playing import settle
 from voicemem.transcript.state import BOUND, Reply, Segment, State, Turn, put

@@ -180,7 +180,7 @@ class LongTermRecords:
         return (await settle_owner(self.store.journal, owner))[0]
 
     async def find_same(self, owner: MemoryOwner, draft: MemoryDraft) -> Memory | None:
-        wanted = MemoryFilter(
+        memory_filter = MemoryFilter(
             project=owner.project,
             namespaces=AnyOf((owner.namespace,)),
             user_ids=AnyOf((owner.user_id,)),
@@ -189,7 +189,7 @@ class LongTermRecords:
             unexpired_at_ms=self.long_term.clock(),
             of_ids_alone=True,
         )
-        found = await self.store.memories.list_same(wanted, Scope(*owner), draft.text)
+        found = await self.store.memories.list_same(memory_filter, Scope(*owner), draft.text)
         return to_memory(found[0]) if found else None
 
     async def get(self, project: str, id: str, namespace: str | None = None) -> Memory:

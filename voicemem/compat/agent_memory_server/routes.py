@@ -240,8 +240,8 @@ async def forget_long_term_memories(request: web.Request, query: long_term.Forge
     given = await read_object(request)
     check_filters(given)
     body = converted(given, long_term.RecordsToForget)
-    asked = {name: value for name, value in structs.asdict(query).items() if value is not None}
-    return json_response(await service.records.forget(project, structs.replace(body, **asked)))
+    filters = {name: value for name, value in structs.asdict(query).items() if value is not None}
+    return json_response(await service.records.forget(project, structs.replace(body, **filters)))
 
 
 @ROUTES.add(f"POST {LONG_TERM_PATH}/compact", "admin", Ack)

@@ -38,7 +38,13 @@ from voicemem.sessions.recording.batches import (
     validated_update,
 )
 from voicemem.sessions.recording.commits import NO_UNIX_MS, Commits, is_no_unix_ms, log_session
-from voicemem.sessions.recording.parties import RUN, hide_in_frame, hide_in_text, international_in, may_have_number
+from voicemem.sessions.recording.phone_numbers import (
+    RUN,
+    hide_in_frame,
+    hide_in_text,
+    international_in,
+    may_have_number,
+)
 from voicemem.sessions.recording.redaction import Redaction
 from voicemem.sessions.schema_worker import SCHEMA_WORKER
 from voicemem.store.admission import check_producer

@@ -8,7 +8,7 @@ arrival does not matter; for one that names neither, the reply is found now, fro
 from bisect import bisect_left, bisect_right, insort
 
 from voicemem.protocol import events
-from voicemem.transcript.counterparts import GATEWAY_PRODUCER, note_request
+from voicemem.transcript.gateway_matching import GATEWAY_PRODUCER, note_request
 from voicemem.transcript.messages import merge_metadata
 from voicemem.transcript.replies.evidence import Evidence, Generation, Playback
 from voicemem.transcript.replies.playing import (

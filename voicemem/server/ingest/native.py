@@ -1,4 +1,4 @@
-"""Connections of senders that know nothing of voicemem: bare frames of another stack, on a path of its own.
+"""Native connections: bare frames of another stack, on a path of its own, of senders that know nothing of voicemem.
 
 Nothing is sent to such a sender, which might take it for a command, unless it has offered our subprotocol; and nothing
 that it sends closes the connection, since its call must continue (docs/dialects.md).
@@ -93,7 +93,7 @@ class Received(NamedTuple):
     ts: int
 
 
-class BareConnection(Connection):
+class NativeConnection(Connection):
     """Takes bare frames, and envelopes, of one session."""
 
     __slots__ = ("open_lease", "received", "sender", "target", "waiting", "waiting_bytes")
@@ -289,17 +289,17 @@ class BareConnection(Connection):
         if self.open_lease is not None:
             self.open_lease.lease.sender = self.sender
             if user is not None:
-                await self.name_user(self.open_lease.lease, user)
+                await self.set_first_user(self.open_lease.lease, user)
         for frame in self.end_waiting():
             if self.open_lease is not None:
                 self.enqueue(frame, len(frame.payload))
 
-    async def name_user(self, lease: ProducerLease, user: str) -> None:
+    async def set_first_user(self, lease: ProducerLease, user: str) -> None:
         """Set the user of a session that was there and has none, if this sender may."""
         sessions = self.host.presence.sessions
         stream = await sessions.store.journal.find_session(lease.project, lease.session_id)
         if stream is not None and lease.may_set:
-            await sessions.name_user(stream, user)
+            await sessions.set_first_user(stream, user)
 
     def end_waiting(self) -> list[ReducedFrame]:
         self.host.waiting_frame_bytes -= self.waiting_bytes
