@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from tests.support.stores.contract import (
     NOW,
     add_endpoint,
@@ -16,7 +14,6 @@ from tests.support.stores.contract import (
     delivery_states,
     endpoint_of,
 )
-from voicemem.store import deliveries
 from voicemem.store.deliveries import DeliveryFilter, DeliveryPage, EndpointCounts
 from voicemem.store.port import Store
 
@@ -106,11 +103,11 @@ async def test_how_endpoints_do(store: Store) -> None:
     assert {endpoint.key: EndpointCounts(1, 1, 1), idle.key: EndpointCounts(0, 0, 4)} == counts
 
 
-async def test_a_page_of_many_that_are_others(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_page_of_many_that_are_others(store: Store) -> None:
     """After as many as are looked at for one page, the list goes on with the next page."""
     await closed_session(store, hook=OWN)
-    monkeypatch.setattr(deliveries, "MOST_SCANNED", 1)
+    store.deliveries.most_scanned = 1
     others = await store.deliveries.list_project_deliveries("q", DeliveryFilter(limit=1), False)
     assert ([], False) == (others.deliveries, others.next_before is None)
-    monkeypatch.setattr(deliveries, "MOST_SCANNED", 100)
+    store.deliveries.most_scanned = 100
     assert DeliveryPage([], None) == await store.deliveries.list_project_deliveries("q", DeliveryFilter(limit=1), False)

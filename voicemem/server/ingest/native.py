@@ -31,8 +31,6 @@ from voicemem.sessions.recording.batches import ProducerLease, ReducedFrame, Sen
 
 MAX_WAITING, MAX_WAITING_BYTES, MAX_WAIT_S = 64, 1024 * 1024, 10.0
 """Frames that wait for the one that says the vendor's id of the session, and for how long."""
-MAX_WAITING_IN_ALL = 32 * 1024 * 1024
-"""Bytes of such frames of all connections; one that would add to more waits no longer."""
 LOT = 300
 """Frames of a large message that are taken at a time: others are served in between."""
 LEFT_CLOSES = (*CLEAN_CLOSES, 1005)
@@ -257,7 +255,9 @@ class NativeConnection(Connection):
         self.waiting.append(frame)
         self.waiting_bytes += len(frame.payload)
         self.host.waiting_frame_bytes += len(frame.payload)
-        is_full = self.waiting_bytes > MAX_WAITING_BYTES or self.host.waiting_frame_bytes > MAX_WAITING_IN_ALL
+        is_full = (
+            self.waiting_bytes > MAX_WAITING_BYTES or self.host.waiting_frame_bytes > self.host.most_waiting_frame_bytes
+        )
         said = None if frame.reduced is None else frame.reduced.session_id
         if said:
             self.resume_session(session_id_of(said))

@@ -77,6 +77,7 @@ class IngestServer(IngestHost):
         self.endings = FairQueue(ENDINGS_A_ROUND)
         """Connections that are wound down: a thousand may be lost at once, and the others are served in between."""
         self.draining = False
+        self.drain_timeout_s = DRAIN_TIMEOUT_S
         self.shares_poll = shares_poll
         self.shared_poll: SharedPoll | None = None
         self.server: Server | None = None
@@ -188,7 +189,7 @@ class IngestServer(IngestHost):
         self.draining = True
         if self.connections:
             tasks = {asyncio.create_task(connection.drain()): connection for connection in self.connections}
-            _, stuck = await asyncio.wait(tasks, timeout=DRAIN_TIMEOUT_S)
+            _, stuck = await asyncio.wait(tasks, timeout=self.drain_timeout_s)
             for task in stuck:  # its peer reads nothing
                 tasks[task].websocket.transport.abort()
         if self.server is not None:
