@@ -236,7 +236,7 @@ def press_keys(frame: JsonObject, ts: int, known: Known) -> Made:
     data = frame["data"]
     keys = "".join(data.get("buttons") or ()) or data.get("button")
     if keys:
-        yield pressed(keys)
+        yield pressed(keys, utterance_turn(known))
 
 
 def typed_text(item: str | None, text: str, user: str | None, known: Known) -> Made:
@@ -479,7 +479,7 @@ KINDS: dict[str, Kind] = {
 }
 PIPECAT_RTVI = Dialect(
     name="pipecat-rtvi",
-    version=5,
+    version=6,
     reduce=reduce,
     translate=translation(KINDS),
     closed=closed,

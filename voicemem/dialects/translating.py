@@ -242,9 +242,9 @@ def connect(known: Known) -> Made:
     known.note("spoken", None)
 
 
-def pressed(keys: str, **about: Any) -> MessageEvent:
-    """Keys of a telephone that the user has pressed."""
-    return MessageEvent(role="user", text=keys, source="message", metadata={"dtmf": True}, **about)
+def pressed(keys: str, turn: int, **about: Any) -> MessageEvent:
+    """Keys of a telephone that the user has pressed; those of a turn may come one by one."""
+    return MessageEvent(role="user", text=keys, source="message", metadata={"dtmf": True}, turn_id=turn, **about)
 
 
 def end_with(field: str, usual: str) -> Translate:

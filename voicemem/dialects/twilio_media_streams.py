@@ -31,7 +31,7 @@ from voicemem.dialects.dialect import Dialect, Frame, RawFrame, Side, Text
 from voicemem.dialects.kinds import Kind, Record, keep, many, optional, record, silent, translation
 from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent
 from voicemem.dialects.reading import whole
-from voicemem.dialects.translating import note_newest, pressed
+from voicemem.dialects.translating import note_newest, pressed, utterance_turn
 from voicemem.protocol.events import Interrupt, Tts
 from voicemem.protocol.types import JsonObject
 
@@ -420,7 +420,7 @@ def closed(ts: int, known: Known) -> Made:
 
 
 def press_key(frame: JsonObject, ts: int, known: Known) -> Made:
-    return (pressed(frame["dtmf"]["digit"]),)
+    return (pressed(frame["dtmf"]["digit"], utterance_turn(known)),)
 
 
 def stream_frame(**others: Any) -> type[Record]:
@@ -440,7 +440,7 @@ KINDS: dict[str, Kind] = {
 }
 TWILIO_MEDIA_STREAMS = Dialect(
     name="twilio-media-streams",
-    version=1,
+    version=2,
     reduce=reduce,
     translate=translation(KINDS, "event"),
     closed=closed,

@@ -358,7 +358,7 @@ def other_element(element: JsonObject, flow: Flow) -> list[MadeEvent]:
     if element["role"] == "dtmf":
         turn = flow.next_turn()
         flow.reach(turn)
-        return [pressed(said, id=f"dtmf:{element['index']}", turn_id=turn, ts=ts)]
+        return [pressed(said, turn, id=f"dtmf:{element['index']}", ts=ts)]
     if element["role"] == "sms":
         id = f"sms{element['index']}"
         return [tool_call(id, "sms", {}, flow.here, ts), tool_result(id, said, flow.here, ts=ts)]

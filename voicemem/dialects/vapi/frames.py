@@ -218,7 +218,8 @@ def split(body: JsonObject) -> Iterator[JsonObject]:
         yield {"type": MESSAGE, "item": item, "reported": reported} | place
     if reported:
         yield from latency_frames(message, messages)
-        yield {name: value for name, value in message.items() if name not in (*OF_CALLER, "messages", "artifact")}
+        rest = {name: value for name, value in message.items() if name not in (*OF_CALLER, "messages", "artifact")}
+        yield rest | {"reported": True}
 
 
 def place_of(message: JsonObject) -> JsonObject:
@@ -318,7 +319,13 @@ Message = record(
     result=ANYTHING,
 )
 """One message of the history."""
-Report = sent(messages=(many(Message), []), endedReason=optional(str), startedAt=optional(int), endedAt=optional(int))
-"""The end of the call; the history stands in it unless it was taken apart."""
+Report = sent(
+    messages=(many(Message), []),
+    reported=(bool, False),
+    endedReason=optional(str),
+    startedAt=optional(int),
+    endedAt=optional(int),
+)
+"""The end of the call; the history stands in it, or came before it in frames of its own (`reported`)."""
 Speech = sent("text", turn=optional(int), words=optional(int), characters=optional(int))
 """All that the agent says in a turn, and how many of its words were spoken by now, or how many characters come next."""
