@@ -42,6 +42,8 @@ UNCHARGED_SHARE = 192
 """One part of this many of the budget is what may be folded unseen; it takes up to thirty times its bytes."""
 FIRST_RATIO = 4.0
 """Until any read model was weighed."""
+WORST_RATIO = 64
+"""No byte of a journal takes more than this many."""
 RATIO_MEMORY = 16
 """How many weighings the typical ratio goes back."""
 SNAPSHOT_EVERY = 2_000
@@ -278,6 +280,11 @@ class ReadModelCache:
             size = sum(len(row.payload) for row in rows)
             off_loop = len(rows) > LARGE_ROWS or size > LARGE_BYTES or read_model.slow_fold
             await self.perform(key, read_model, partial(read_model.fold_rows, rows), off_loop, background)
+            if read_model.folded_bytes > self.budget.limit // WORST_RATIO:
+                if read_model.has_grown or read_model.weight > self.budget.limit:
+                    read_model.weigh()
+                if read_model.weight > self.budget.limit:
+                    raise await self.give_up(key, read_model, MemoryError())
             if read_model.unpacked is not None and read_model.unpacked.ignored and self.cached.get(key) is read_model:
                 self.note_ignored(read_model)
 

@@ -50,6 +50,8 @@ class QuarantinedSessions:
         reason: QuarantineReason = "damaged" if isinstance(error, DamagedEntry) else "failed"
         if isinstance(error, BudgetExhausted):
             reason = "too_slow"
+        elif isinstance(error, MemoryError):
+            reason = "too_large"
         with suppress(StoreUnavailable):
             stream = await self.quarantine.add(key, QuarantineEntry(reason, self.clock(), FOLD_VERSION))
             if stream is not None:
