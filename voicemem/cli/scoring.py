@@ -28,7 +28,7 @@ class Heard(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Score(NamedTuple):
-    """What a transcript has of one reply."""
+    """The score of one reply: what a transcript has of it."""
 
     call: str
     reply: TrueReply

@@ -234,7 +234,7 @@ def check_redactions(names: Sequence[str]) -> None:
 
 
 def parse_memories_ttl(given: Sequence[str]) -> dict[str, int]:
-    """How long memories of each kind are kept, in ms. Raises `CannotStart`."""
+    """Parse how long memories of each kind are kept, in ms. Raises `CannotStart`."""
     found: dict[str, int] = {}
     for one in given:
         kind, _, duration = one.partition("=")

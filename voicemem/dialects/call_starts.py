@@ -53,7 +53,7 @@ class StartAnswer(NamedTuple):
 
 
 class StartDialect(Struct, frozen=True):
-    """How one platform asks at the start of a call."""
+    """A platform's request at the start of a call: how it is read and answered."""
 
     verify: Verify
     mark: bytes

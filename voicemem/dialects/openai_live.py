@@ -212,7 +212,7 @@ def note_zero(frame: JsonObject, ts: int, known: Known) -> None:
 
 
 def span_of(frame: JsonObject, *before: Said | None) -> tuple[int, int]:
-    """Where a fragment begins and ends on the timeline; one that does not say so follows what was said before it."""
+    """The place of a fragment on the timeline; one that does not state it follows what was said before it."""
     start, end = whole(frame.get("start_ms"), LONGEST_MS), whole(frame.get("end_ms"), LONGEST_MS)
     if start is None:
         start = max((said["end"] for said in before if said is not None), default=0)
@@ -329,7 +329,7 @@ def is_cut_by_user(out: Said, known: Known) -> bool:
 
 
 def interruption(out: Said, position_ms: int, ts: int | None) -> Interrupt:
-    """It marks the reply even if all that came of it was heard: more was to come."""
+    """The interruption marks the reply even if all that came of it was heard: more was to come."""
     return Interrupt(item=out["item"], audio_end_ms=position_ms, estimated=True, more=True, ts=ts)
 
 

@@ -66,17 +66,17 @@ class Utterance(Struct, frozen=True, gc=False):
 
     @property
     def cut_at_ms(self) -> int | None:
-        """When it was cut, as it was reported."""
+        """The time of the cut, as it was reported."""
         return near(self.message.metadata.get("interrupt_timestamp"), self.start_ms) if self.is_cut else None
 
     @property
     def is_estimated(self) -> bool:
-        """Whether it is an estimate how much of it was heard."""
+        """True if the heard part is an estimate."""
         return self.is_cut and self.message.metadata.get("heard") == "estimated"
 
 
 class TurnLatencies(Struct, frozen=True):
-    """How long a turn took, in ms: until its first reply, and what the stack reported of its stages."""
+    """The latencies of a turn, in ms: until its first reply, and what the stack reported of its stages."""
 
     turn_id: int
     reply_after_ms: float | None
@@ -98,12 +98,12 @@ class Call(Struct, frozen=True):
 
     @property
     def start_ms(self) -> int:
-        """When the first of it began to be heard; that of the session where nothing was said."""
+        """The time at which the first of it began to be heard; that of the session where nothing was said."""
         return min((one.start_ms for one in self.utterances), default=self.facts.started_ms)
 
     @property
     def end_ms(self) -> int:
-        """When the last of it that is known had been heard, at the earliest."""
+        """The earliest time at which the last of it that is known had been heard."""
         known = (max(one.start_ms, one.end_ms or one.start_ms) for one in self.utterances)
         return max(known, default=self.facts.ended_ms or self.facts.started_ms)
 

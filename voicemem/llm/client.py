@@ -30,7 +30,7 @@ DRAIN_S = 0.1
 
 
 class Timeouts(Struct, frozen=True):
-    """How long to wait, in seconds: for a connection, for the next bytes of an answer, and for all of it."""
+    """Times to wait, in seconds: for a connection, for the next bytes of an answer, and for all of it."""
 
     connect_s: float = 5.0
     read_s: float = 30.0

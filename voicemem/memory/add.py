@@ -246,7 +246,7 @@ class ForgetRequest(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Forgot(Struct, frozen=True):
-    """How many messages of the history are forgotten, and how many are remembered."""
+    """The numbers of messages of the history that are forgotten, and that are remembered."""
 
     position: int
     forgotten: int

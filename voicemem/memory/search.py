@@ -148,7 +148,7 @@ class FoundMemories(Struct, frozen=True):
 
 
 class CursorPlace(Struct, array_like=True, frozen=True):
-    """How many messages and memories were shown already, and what the best ones of each scored."""
+    """The place of a cursor: how many messages and memories were shown, and what the best ones of each scored."""
 
     messages: Annotated[int, Meta(ge=0, le=MAX_FOUND)] = 0
     best_message: float | None = None
@@ -315,7 +315,7 @@ def merged_page(
 
 
 def fitting(found: FoundMessages) -> FoundMessages:
-    """Those with which a page is full by its size; at least one."""
+    """The results with which a page is full by its size; at least one."""
     size = 0
     for place, (message, _) in enumerate(found):
         size += len(message.text)

@@ -324,7 +324,7 @@ class ForgottenRecord(Struct, frozen=True):
 
 
 class DocumentState(Struct, frozen=True):
-    """Which document the session works on, and its version."""
+    """The document that the session works on, and its version."""
 
     scope: str
     version: int

@@ -211,7 +211,7 @@ class VectorMaker:
                 await asyncio.sleep(0)
 
     async def count_missing(self) -> int:
-        """How many vectors are to be made. Raises as `embed_changed`."""
+        """Count the vectors that are to be made. Raises as `embed_changed`."""
         name = await self.find_name()
         messages = await self.store.transcript_vectors.count_without_vector(name)
         return messages + await self.store.memory_vectors.count_without_vector(name)

@@ -239,7 +239,7 @@ def split_query(query: str, session_id: str | None, user_id: str | None) -> tupl
 
 
 class Shown(NamedTuple):
-    """What a caller shows as credentials."""
+    """The credentials that a caller shows."""
 
     key: str | None
     """The first of them that may be a key of the memory."""

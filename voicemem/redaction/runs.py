@@ -71,7 +71,7 @@ START = Run()
 
 
 class Limit(NamedTuple):
-    """How much of a run is kept."""
+    """The limit of what is kept of a run."""
 
     keep: int
     """Digits at its beginning."""
@@ -129,7 +129,7 @@ class Reader:
         return Run(*run, self.date, self.keeps_none, self.words_to_code)
 
     def read(self, text: str, plain: str, complete: bool) -> str:
-        """What may be kept of a text; in `plain`, each character that is a number is `NUMERIC`."""
+        """Return what may be kept of a text; in `plain`, each character that is a number is `NUMERIC`."""
         found: list[str] = []
         at, in_word, length = 0, 0, len(text)
         for token in (AFTER_LETTERS if self.tail else TOKEN).finditer(plain):

@@ -1,4 +1,4 @@
-"""Who calls by telephone: numbers in one form (E.164), and the ids that stand for them (docs/privacy.md).
+"""Callers by telephone: numbers in one form (E.164), and the ids that stand for them (docs/privacy.md).
 
 An id is made of a number with a secret of the project, so that no one who reads ids can try all numbers.
 """
@@ -86,7 +86,7 @@ def parse_identification(text: str) -> Identification:
 
 
 def parse_identify(given: Iterable[str]) -> dict[tuple[str | None, str], Identification]:
-    """What says who calls, by project (None: every one) and dialect. Raises `ValueError`."""
+    """Parse what says who calls, by project (None: every one) and dialect. Raises `ValueError`."""
     found: dict[tuple[str | None, str], Identification] = {}
     for one in given:
         match = IDENTIFY.fullmatch(one)
@@ -110,7 +110,7 @@ def check_callers(settings: Settings) -> None:
 
 
 class Callers:
-    """Who calls, and the ids of callers. `region` is the country of national numbers.
+    """Finds who calls, and the ids of callers. `region` is the country of national numbers.
 
     `given` is what the settings allow to say who calls, by project and dialect.
     """
@@ -137,7 +137,7 @@ class Callers:
         return None
 
     async def allowed(self, project: str, dialect: str) -> Identification:
-        """What may say who calls: as the project has set it with the secret of its webhooks, else the settings."""
+        """The allowed identification: as the project has set it with the secret of its webhooks, else the settings."""
         kept = await self.store.directory.find_inbound_secret(project, dialect)
         if kept is not None and kept.identify is not None:
             return parse_identification(kept.identify)

@@ -61,7 +61,7 @@ async def events_at(
 
 
 class TurnParts(NamedTuple):
-    """By what an entry is known to be of a turn: its number, items, calls of tools, and where its parts began."""
+    """The parts of a turn by which its entries are known: number, items, calls of tools, and where they began."""
 
     number: int
     items: Collection[str] = ()

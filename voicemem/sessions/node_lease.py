@@ -38,7 +38,7 @@ HeldLease = tuple[int, str, int]
 
 
 class Measurement(NamedTuple):
-    """How far another clock was ahead half an answer ago; smaller ones are better."""
+    """A measurement of how far another clock was ahead half an answer ago; smaller ones are better."""
 
     round_trip_ms: int
     offset_ms: int

@@ -155,7 +155,7 @@ class Deliveries(Port):
     def list_project_deliveries(
         self, connection: Connection, project: str, query: DeliveryFilter, operators: bool, stream: int | None = None
     ) -> DeliveryPage:
-        """Those that match, the newest first; with `stream` only those of one session."""
+        """List the deliveries that match, the newest first; with `stream` only those of one session."""
         scanned = ["true"] if stream is None else ["stream = :stream"]
         if query.before is not None:
             scanned.append("key < :before")

@@ -96,7 +96,7 @@ class Journal(Port):
 
     @property
     def commit_shards(self) -> int:
-        """How many appends may be under way at once: one in each commit shard, which does not wait for the others."""
+        """The appends that may be under way at once: one in each commit shard, which does not wait for the others."""
         return self.database.commit_shards
 
     def shard_of(self, key: int) -> int:
@@ -440,7 +440,7 @@ class Journal(Port):
         return await (self.database.scan(job) if is_scan(session_filter) else self.database.read(job))
 
     async def count_sessions(self, session_filter: SessionFilter, most: int = MAX_COUNTED) -> int:
-        """How many sessions match, whatever `after` and `limit` say; `most` if there are more."""
+        """Count the sessions that match, whatever `after` and `limit` say; `most` if there are more."""
 
         def job(connection: Connection) -> int:
             chosen = with_linked(connection, msgspec.structs.replace(session_filter, after=None))

@@ -367,7 +367,7 @@ class Memories:
 
     @scans
     def find_ownerless(self, connection: Connection) -> dict[int, tuple[str, str]]:
-        """By key, the projects and ids of sessions that have a user, and memories that are still no one's."""
+        """Find the sessions that have a user, and memories that are still no one's: by key, their projects and ids."""
         return {key: (project, id) for key, project, id in connection.rows(FIND_OWNERLESS)}
 
     async def find_expired_memories(self, now_ms: int, limit: int) -> list[MemoryRow]:

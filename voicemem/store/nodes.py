@@ -160,7 +160,7 @@ class Nodes(Port):
         return dict(await self.database.rows(SELECT_POSITIONS, keys=list(keys)))
 
     async def find_superseded(self, leases: Sequence[tuple[int, str, int]]) -> list[tuple[int, str, int]]:
-        """Those of these leases (key, producer, epoch) that are no longer the newest of their producer."""
+        """Return those of these leases (key, producer, epoch) that are no longer the newest of their producer."""
         rows = await self.database.rows(SELECT_EPOCHS, streams=[key for key, *_ in leases])
         newest = {(key, name): epoch for key, name, epoch in rows}
         return [(key, name, epoch) for key, name, epoch in leases if epoch < newest.get((key, name), 0)]

@@ -60,7 +60,7 @@ def call_timeline(state: State, messages: Iterable[Message]) -> CallTimeline:
 
 
 def unheard_characters(messages: Iterable[Message]) -> dict[tuple[int, int], tuple[int, int]]:
-    """By turn and start of each reply that was cut: when it was cut, and how much of it was not heard."""
+    """The cuts of replies, by turn and start: when each was cut, and how many characters of it were not heard."""
     return {
         (message.turn_id, message.timestamp): (
             message.metadata["interrupt_timestamp"],

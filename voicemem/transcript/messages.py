@@ -61,7 +61,7 @@ class Summary(Struct, frozen=True, gc=False):
 
 
 class Extracted(Struct, frozen=True, gc=False):
-    """Which part of a call was read for memories that an LLM makes of it."""
+    """The part of a call that was read for memories that an LLM makes of it."""
 
     through: int = 0
     """The position of the journal up to which something began."""

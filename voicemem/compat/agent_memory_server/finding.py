@@ -36,7 +36,7 @@ NO_VALUE = "The filter has no value; leave it out to search without it: `{}`"
 
 
 class TextFilter(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Which values a field may have; all that is given must hold.
+    """Conditions for the value of a text field; all that are given must hold.
 
     The server took `eq`, `ne`, `any`, `all` and `startswith`; its client has `in_`, `not_eq` and `not_in` too.
     """
@@ -52,7 +52,7 @@ class TextFilter(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
 
 
 class TagFilter(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which topics or entities a memory must have: any of these, all of these, none of these."""
+    """Conditions for topics or entities: any of these, all of these, none of these."""
 
     eq: str | None = None
     ne: str | None = None
@@ -62,7 +62,7 @@ class TagFilter(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TimeFilter(Struct, frozen=True, forbid_unknown_fields=True):
-    """When something was; all that is given must hold."""
+    """Conditions for a time; all that are given must hold."""
 
     eq: forms.Time | None = None
     gt: forms.Time | None = None
@@ -244,7 +244,7 @@ def between(field: str, given: TimeFilter | None) -> Between | None:
 
 
 class Recency(NamedTuple):
-    """How much it counts how well a memory fits, how lately it was accessed and how lately it was made."""
+    """Weights of a ranking: how well a memory fits, how lately it was accessed and how lately it was made."""
 
     semantic_weight: float = 0.8
     recency_weight: float = 0.2

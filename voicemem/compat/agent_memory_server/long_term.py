@@ -41,14 +41,14 @@ class Policy(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CompactQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which memories are looked at."""
+    """The query of a compaction: the memories that it looks at."""
 
     namespace: str | None = None
     user_id: str | None = None
 
 
 class ForgetQuery(CompactQuery, frozen=True):
-    """Which of the newest 1,000 memories are looked at; unless `dry_run` is false, nothing is deleted."""
+    """The query of `forget` over the newest 1,000 memories; unless `dry_run` is false, nothing is deleted."""
 
     session_id: str | None = None
     limit: Looked | None = None
@@ -63,7 +63,7 @@ class RecordsToForget(ForgetQuery, frozen=True, forbid_unknown_fields=False, kw_
 
 
 class Forgotten(Struct, frozen=True):
-    """How many memories were looked at, and which were deleted, or would be."""
+    """The result of `forget`: how many memories were looked at, and which were deleted, or would be."""
 
     scanned: int
     deleted: int
@@ -164,7 +164,7 @@ class LongTermRecords:
         return derived_id(Owner(owner.session_id))
 
     async def without_known(self, project: str, drafts: Sequence[MemoryDraft]) -> list[MemoryDraft]:
-        """Those drafts that say something new, or replace a memory of their id."""
+        """Return the drafts that say something new, or replace a memory of their id."""
         new: list[MemoryDraft] = []
         said: dict[tuple[object, ...], str | None] = {}
         for draft in drafts:

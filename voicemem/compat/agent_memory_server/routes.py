@@ -71,7 +71,7 @@ class OwnerQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SessionsQuery(OwnerQuery, frozen=True):
-    """Which sessions: of a namespace, of a user, and which page."""
+    """The query of a list of sessions: of a namespace, of a user, and which page."""
 
     limit: Annotated[int, Meta(ge=1, le=100)] = 20
     offset: Annotated[int, Meta(ge=0, le=MAX_INTEGER)] = 0

@@ -162,7 +162,7 @@ class OwnedSessions:
         return exact[0] if len(exact) == 1 else None
 
     async def of_user(self, project: str, owner: Owner, found: Sequence[Stream]) -> Sequence[Stream]:
-        """Those sessions that are of the user who is wanted, if one is, whichever id of the same person they have."""
+        """Return the sessions of the owner's user, if it names one, whichever id of the same person they have."""
         own = [one for one in found if covers(owner, owner_of(one))]
         if own or not found or owner.user_id is None:
             return own

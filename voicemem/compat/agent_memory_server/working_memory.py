@@ -63,14 +63,14 @@ Admit = Callable[[int, int], None]
 
 
 class Window(NamedTuple):
-    """How many tokens a client's model takes, and how they are counted."""
+    """The window of a client's model: how many tokens it takes, and how they are counted."""
 
     tokens: int
     counter: TokenCounter
 
 
 def window_of(model: str | None, tokens: int | None) -> Window | None:
-    """How much a client's model takes; None if it says nothing of it."""
+    """The window of a client's model; None if the client says nothing of it."""
     if model is None and tokens is None:
         return None
     most = tokens or context_window_of(model, {}) or UNKNOWN_WINDOW
@@ -271,7 +271,7 @@ class WorkingMemories:
         return after
 
     async def find_seen(self, stream: Stream, look: Look, stamped: datetime) -> int | None:
-        """How many of the messages that stand its sender has read; None where the time of his read says nothing."""
+        """Count the stored messages that the sender has read; None where the time of that read says nothing."""
         for position in islice(candidates(stamped, look.position), MOST_VERSIONS):
             rows = await self.store.journal.read_rows(stream.key, max(position - 1, 0), 2 if position else 1)
             received_ms = rows.pop(0).received_ms if position and rows else stream.started_ms

@@ -1,4 +1,4 @@
-"""Which of Gemini's messages are kept, and which of their fields.
+"""The messages of Gemini that are kept, and their fields.
 
 Their names are in camelCase as on the wire, or as in Google's Python SDK.
 
@@ -127,7 +127,7 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
 
 
 def sender_of(raw: JsonObject) -> Side:
-    """Who sends a message. Raises `MalformedFrame`, `UnknownFrame`."""
+    """Return who sends a message. Raises `MalformedFrame`, `UnknownFrame`."""
     vendor, app = raw.keys() & VENDOR or AUDIO_BYTES in raw, raw.keys() & APP
     if vendor and app:
         raise MalformedFrame("A message is either Gemini's or the app's.")

@@ -157,7 +157,7 @@ def stop_speech(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def commit(frame: JsonObject, ts: int, known: Known) -> Made:
-    """What the user has said is complete; without detection of speech, nothing else says when that was."""
+    """The user's speech is complete; without detection of speech, nothing else says when that was."""
     item = frame["item_id"]
     yield from open_utterance(frame, ts, known)
     segment = known.segment(item)
@@ -191,7 +191,7 @@ def transcribe(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def spans_of(phrases: Iterable[JsonObject]) -> list[tuple[int, int]]:
-    """When each word of phrases begins and ends; none begins before the first."""
+    """The beginning and end of each word of phrases; none begins before the first."""
     words = [word for phrase in phrases for word in phrase.get("words") or ()]
     begins = [max(words[0]["offset_milliseconds"], word["offset_milliseconds"]) for word in words]
     return [(begin, begin + max(0, word["duration_milliseconds"])) for begin, word in zip(begins, words, strict=True)]
@@ -450,7 +450,7 @@ def press_key(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def hear_original(frame: JsonObject, ts: int, known: Known) -> Made:
-    """What is said; something new after a pause, once the translation of what was said before has begun."""
+    """Take speech; it is a new utterance after a pause, once the translation of the one before has begun."""
     at = frame.get("elapsed_ms", ts)
     number, newest = known.notes.get("in", (0, at))
     if not number or (at - newest >= PAUSE_MS and known.reply(f"~out:{number}") is not None):

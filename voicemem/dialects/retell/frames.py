@@ -1,4 +1,4 @@
-"""Which of Retell's messages are kept, which of their fields, and in which form.
+"""The messages of Retell that are kept, their fields, and the form in which they are.
 
 A frame is a message of a custom LLM's websocket, of either side, or the body of a webhook. Each transcript repeats
 those before it: of one in a message the newest elements are kept. Times of words become those of elements. What one

@@ -1,4 +1,4 @@
-"""Which of Vapi's messages are kept, and which of their fields.
+"""The messages of Vapi that are kept, and their fields.
 
 A frame is the body of a webhook, `{"message": {…}}`, or the message in it, as Vapi's clients have it. Of a history in
 one frame the newest messages are kept, since each history repeats those before it; all of the report after the call.

@@ -38,7 +38,7 @@ class Transcript(NamedTuple):
 
 
 class Caller:
-    """What is heard of the caller, and asked of the LLM."""
+    """The caller's side: what is heard of the caller, and what the LLM is asked."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger

@@ -59,7 +59,7 @@ def context_message(message: JsonObject) -> Remembered:
 
 
 def before_call(own: Sequence[Any], user_messages: Sequence[UserMessage], replies: int) -> list[Any]:
-    """What a context has from before a call with a number of replies, none of them to the `user_messages`."""
+    """The part of a context from before a call with a number of replies, none of them to the `user_messages`."""
     questions = {id(one.message) for one in user_messages}
     began = next((at for at, one in enumerate(own) if id(one) in questions), len(own))
     while replies and began and role_of(own[began - 1]) == "assistant":

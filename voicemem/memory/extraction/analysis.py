@@ -1,4 +1,4 @@
-"""Which values of an analysis are kept: those that lines of the call show.
+"""The check of an analysis: values are kept that lines of the call show.
 
 An operator's schema says what is to be found out. An LLM may invent it, take the agent's word for the caller's, or
 believe a caller who says "the outcome is: sold". So each value names lines, and words that are in them.
@@ -139,7 +139,7 @@ class Field(NamedTuple):
 
     @property
     def said_by(self) -> str:
-        """Who must have said what shows it."""
+        """The speaker who must have said what shows it."""
         return self.schema.get(SAID_BY, SPEAKERS[0]) if isinstance(self.schema, dict) else SPEAKERS[0]
 
     @property
@@ -238,7 +238,7 @@ def words_in(line: Line, words: str | None) -> ShownBy | None:
 def refuse_value(
     prompt: Prompt, field: Field, leaves: Sequence[Any], cited: Sequence[Line], words: str
 ) -> Refusal | None:
-    """Why these lines, of which these words are cited, do not show a value."""
+    """The reason for which these lines, of which these words are cited, do not show a value."""
     texts = [leaf for leaf in leaves if isinstance(leaf, str)]
     if any(map(gives_orders, texts)):
         return "instruction"
@@ -265,7 +265,7 @@ def refuse_value(
 
 
 def refuse_choice(leaf: Any, field: Field, own: Sequence[Line], words: str) -> Refusal | None:
-    """Why lines do not show a value that the LLM chose: they deny it, or say another one, or only ask."""
+    """The reason why lines do not show a value that the LLM chose: they deny it, or say another one, or only ask."""
     text = readable(leaf)
     if leaf is True and all(only_refuses(line.text) for line in own):
         return "contradicted"

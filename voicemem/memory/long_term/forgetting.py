@@ -43,7 +43,7 @@ Days = Annotated[float, Meta(ge=0, le=100_000)]
 
 
 class ForgetPolicy(Struct, frozen=True, kw_only=True):
-    """Which memories to forget, of those for which `among` holds, superseded ones included.
+    """A policy of forgetting: which memories go, of those for which `among` holds, superseded ones included.
 
     Without any other field all of them. A `query` names those that have all of its words. The rest are limits, which
     leave pinned memories and those of `keep_ids`: with both ages a memory must exceed both, or be older than
@@ -60,7 +60,7 @@ class ForgetPolicy(Struct, frozen=True, kw_only=True):
 
 
 class ForgetMemories(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which memories of a user to forget: those for which all conditions hold that are given, or `everything`.
+    """A request to forget memories of a user: those for which all conditions hold that are given, or `everything`.
 
     A `query` names those that have all of its words; `before` those that were noted before, in Unix ms. The limits
     `max_age_days`, `max_inactive_days` and `budget` (how many to keep) leave pinned ones. With `linked` those of the

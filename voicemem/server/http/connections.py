@@ -54,7 +54,7 @@ class Client(Protocol):
 
 
 class ConnectionLimits(NamedTuple):
-    """How many connections a port takes."""
+    """The limits of connections to a port."""
 
     authenticated: int
     unauthenticated: int
@@ -342,7 +342,7 @@ class Unread:
 
 
 class Deadlines(NamedTuple):
-    """How long a connection waits for its peer, in seconds."""
+    """The times for which a connection waits for its peer, in seconds."""
 
     head: float = 10.0
     """From connecting to the end of the first request's head."""

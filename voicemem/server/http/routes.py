@@ -43,7 +43,7 @@ KEY_SCHEME: Mapping[str, JsonObject] = MappingProxyType({"key": {"type": "http",
 
 
 class NoQuery(Struct, forbid_unknown_fields=True, frozen=True):
-    """For routes that take no query parameters."""
+    """The query of routes that take no parameters."""
 
 
 class MergePatch(NamedTuple):
@@ -78,7 +78,7 @@ class Tag(NamedTuple):
 
 
 class ErrorFormat(NamedTuple):
-    """How a route reports errors: the type of the body, and the HTTP status and `reason` for a code."""
+    """The form of a route's errors: the type of the body, and the HTTP status and `reason` for a code."""
 
     media_type: str
     kind: type[Struct]

@@ -93,7 +93,7 @@ class TurnsQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TurnStart(Struct, frozen=True):
-    """When a turn began, and what began it."""
+    """The start of a turn: when it began, and what began it."""
 
     start_at: int
     type: Literal["voice_input", "greeting", "silence_timeout", "api_speak", "api_think", "message"]
@@ -101,7 +101,7 @@ class TurnStart(Struct, frozen=True):
 
 
 class TurnEnd(Struct, frozen=True):
-    """When and how a turn ended."""
+    """The end of a turn: when and how it ended."""
 
     end_at: int
     type: Literal["ok", "interrupted", "error"]
@@ -198,7 +198,7 @@ def memory_of(stream: Stream) -> SessionMemory:
 
 
 class Large(NamedTuple):
-    """What a large answer is made of, and its bytes."""
+    """A large answer: what it is made of, and its bytes."""
 
     parts: Iterable[Any]
     size: int
@@ -313,7 +313,7 @@ DOCUMENTS = {form.media_type.partition(";")[0]: KINDS.get(name, str) for name, f
 
 
 class CallExportQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which document to make of a call."""
+    """The query of an export: which document to make of a call."""
 
     format: FormatName = "vcon"
 

@@ -308,7 +308,7 @@ class NewObservation(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ShownObservation(Struct, frozen=True):
-    """How an observation stands; times are Unix ms. `call_id` is what the vendor calls the call.
+    """The state of an observation; times are Unix ms. `call_id` is what the vendor calls the call.
 
     `reason` says why it is not being observed, and `status` what the vendor said: the status of its answer, or the code
     of its close.

@@ -88,7 +88,7 @@ class SessionAnalysis(Struct, frozen=True):
 
 
 class MemoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """With `evidence=true`, the messages that the memory comes from are shown too."""
+    """The query of a memory; `evidence=true` shows the messages that it comes from too."""
 
     evidence: bool = False
 

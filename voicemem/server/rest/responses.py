@@ -172,7 +172,7 @@ def read_tools(tools: Any) -> list[JsonObject]:
 
 
 def read_choice(choice: Any) -> Any:
-    """Which tools the LLM may call, as a chat completion says it. Raises `Refused` (`invalid_field`)."""
+    """The choice of tools that the LLM may call, as a chat completion says it. Raises `Refused` (`invalid_field`)."""
     if isinstance(choice, str):
         return choice
     kind = choice.get("type") if isinstance(choice, dict) else None

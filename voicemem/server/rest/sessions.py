@@ -109,7 +109,7 @@ class EncodedOverview(SessionRow, frozen=True):
 
 
 class OverviewPage(Struct, frozen=True):
-    """With `fields=overview`: the newest sessions first; `next_cursor` is null on the last page.
+    """A page of overviews (`fields=overview`), the newest sessions first; `next_cursor` is null on the last page.
 
     `total` is there with `count=true`: how many match over all pages, 10,001 for more than 10,000, and null where too
     many sessions would have to be looked at.
@@ -341,7 +341,7 @@ class NewSession(GivenConfig, frozen=True, forbid_unknown_fields=True):
 
 
 class Ending(Struct, frozen=True, forbid_unknown_fields=True):
-    """Why a session ends."""
+    """The reason for which a session ends."""
 
     reason: str | None = None
 

@@ -22,7 +22,7 @@ MAX_SHOWN = 10
 
 
 class QuarantineReport(NamedTuple):
-    """How many streams are quarantined, and the ids of the newest sessions among them, by project."""
+    """The number of quarantined streams, and the ids of the newest sessions among them, by project."""
 
     streams: int = 0
     sessions: tuple[tuple[str, str], ...] = ()

@@ -436,7 +436,7 @@ class Recorder:
     def reduce_frames(
         self, lease: ProducerLease, arrivals: Iterable[DecodedEvent | RejectedEvent]
     ) -> list[DecodedEvent | RejectedEvent]:
-        """What is journaled for frames of another stack, as `record` would find it; a thread may do it."""
+        """Reduce frames of another stack to what `record` would journal; a thread may do it."""
         validated = (self.validate(lease, arrival) for arrival in arrivals)
         return [arrival for arrival in validated if arrival is not None]
 

@@ -34,7 +34,7 @@ TURN_ENTRY_BYTES = 150
 
 
 class Step(NamedTuple):
-    """What a reader was sent that had been sent all that was seen before: the same for every other such reader."""
+    """A step of a tail: what a reader gets who has all that was before, the same for every such reader."""
 
     position: int
     seen_bytes: int

@@ -186,7 +186,7 @@ def add_reply(state: State, turn: Turn, reply: Reply) -> None:
 
 
 def note_failure(state: State, item: str, id: int, ts: int) -> None:
-    """From its time on, the failure message is what its item means."""
+    """Note a failure message: from its time on, it is what its item means."""
     failures = state.item_failures.setdefault(item, [])
     place = bisect_left(failures, (ts, id))
     failures.insert(place, (ts, id))

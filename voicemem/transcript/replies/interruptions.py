@@ -1,4 +1,4 @@
-"""When a reply was heard to its end, and when it was interrupted (docs/memory.md, rule 4)."""
+"""The end of a reply's playback: heard to its end, or interrupted, and when (docs/memory.md, rule 4)."""
 
 import re
 from bisect import bisect_left
@@ -17,7 +17,7 @@ A_WORD = re.compile(r"\w")
 
 
 def timelines(source: Source, *names: str) -> Iterator[Timeline]:
-    """Those of the named series of a playback that have entries."""
+    """The named series of a playback that have entries."""
     playback = source.evidence.playback
     for name in names:
         series = None if playback is None else getattr(playback, name)

@@ -193,7 +193,7 @@ class WordMatch:
 
     @property
     def whole_ms(self) -> int | None:
-        """When the last word of the text ends; None while it is not among the words."""
+        """The end of the text's last word; None while it is not among the words."""
         if not self.reached or after_closing_marks(self.text, self.reached) < len(self.text):
             return None
         self.end_at(0)
@@ -242,7 +242,7 @@ def has_several_words(text: str) -> bool:
 
 
 class Prefixes:
-    """Which beginnings of a growing text have just the words of another growing text: a range of their lengths."""
+    """The beginnings of a growing text that have just the words of another growing text: a range of their lengths."""
 
     __slots__ = ("at", "before", "longest", "spaced", "times", "words")
 
