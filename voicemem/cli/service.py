@@ -212,7 +212,7 @@ def ui(url: str, no_open: bool) -> None:
     """Open the page of a running service in a browser, and print its address.
 
     It shows calls, live and ended: what was said, heard and cut off, what the next LLM request gets, and what
-    became of webhooks. If the service has keys, the page asks for one; it never stands in an address.
+    became of webhooks. If the service has keys, the page asks for one; it is never in an address.
 
     \b
     Examples:

@@ -306,7 +306,7 @@ def remove_secret(store: str, project: str, dialect: str) -> None:
 def print_url(store: str, project: str, base: str, session_id: str | None, user_id: str | None, dialect: str) -> None:
     """Print the URL that a platform is given for its webhooks of DIALECT.
 
-    A session and a user stand in it signed, since the signature of a webhook does not cover its URL.
+    A session and a user are in it signed, since the signature of a webhook does not cover its URL.
 
     \b
     Examples:

@@ -498,7 +498,7 @@ def spoken(utterance: TrueUtterance, began: int) -> JsonObject:
 
 
 def pieces(text: str, words: Sequence[TrueWord], whole: bool = True) -> Iterator[tuple[str, TrueWord]]:
-    """Each word with what stands after it; what stands after the last may not be known to have been spoken."""
+    """Each word with what is after it; what is after the last may not be known to have been spoken."""
     begins = [0, *(word.begin for word in words[1:])]
     rest = text[words[-1].end :] if words and not whole else ""
     ends = [*begins[1:], len(text) - len(rest.lstrip())]

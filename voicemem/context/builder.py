@@ -365,7 +365,7 @@ def render_body(
 ) -> JsonObject:
     """The body; of a peek also `carried`, null, while what is carried over is not put together.
 
-    `instructions` stand behind the session's own system messages; what has just been `said`, behind the memory. With
+    `instructions` are behind the session's own system messages; what has just been `said`, behind the memory. With
     `as_json`, for a body that is only encoded, messages that are shown as they are may be one piece of JSON.
     """
     session_config, llm = selection.session_config, selection.session_config.llm

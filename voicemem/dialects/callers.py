@@ -127,7 +127,7 @@ def text_of(value: Any) -> str | None:
 
 
 def numbers_in(value: Any, name: str = "") -> Iterator[str]:
-    """The texts in a value that are telephone numbers, or stand under a name of a party's; of its first values."""
+    """The texts in a value that are telephone numbers, or are under a name of a party's; of its first values."""
     for key, item in islice(values_in(value, name), MAX_VALUES):
         text = text_of(item)
         if text is not None and (is_number(text) or PARTY.search(key)):
@@ -135,7 +135,7 @@ def numbers_in(value: Any, name: str = "") -> Iterator[str]:
 
 
 def values_in(value: Any, name: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """A value and those in it, each with the name that it stands under."""
+    """A value and those in it, each with the name that it is under."""
     yield name, value
     if isinstance(value, dict | list) and depth < MAX_DEPTH:
         for key, item in value.items() if isinstance(value, dict) else ((name, one) for one in value):

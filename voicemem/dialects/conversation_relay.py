@@ -331,7 +331,7 @@ def inform(frame: JsonObject, ts: int, known: Known) -> Made:
 def note_speaking(frame: JsonObject, ts: int, known: Known) -> Made:
     """Note when the agent begins to speak, and when it is silent, for the close of the call.
 
-    Silence is no evidence that all was heard: the user may have caused it.
+    Silence is not evidence that all was heard: the user may have caused it.
     """
     on, count = frame.get("value") == "on" and known.has_clock, known.notes.get("replies", 0)
     spoken: int = known.notes.get("spoken", 0)

@@ -1,6 +1,6 @@
 """Dialects: two pure functions over the frames of another stack, and what they may know (docs/dialects.md).
 
-`reduce` stands before the journal and sees one frame alone. `translate` stands in the fold and sees one reduced frame
+`reduce` is before the journal and sees one frame alone. `translate` is in the fold and sees one reduced frame
 and, through `Known`, what the fold knows by then.
 """
 

@@ -307,7 +307,7 @@ def take_segment(data: JsonObject, status: str, ts: int, known: Known) -> Made:
 
 
 def append(text: str, ts: int, known: Known) -> tuple[str, str, list[MadeEvent]]:
-    """The reply of a new segment, all that stands before it there, and the events that add it."""
+    """The reply of a new segment, all that is before it there, and the events that add it."""
     reply = known.reply(newest(known))
     if "reply" not in known.notes or (reply is not None and is_over(reply, ts, known)):
         begin_reply(known, generating=False)

@@ -108,7 +108,7 @@ class Call(Struct, frozen=True):
         return max(known, default=self.facts.ended_ms or self.facts.started_ms)
 
     def in_order(self) -> Iterator[Utterance | ToolUse]:
-        """All of it: a tool call stands before what began later in its turn."""
+        """All of it: a tool call is before what began later in its turn."""
         waiting = sorted(self.tools, key=tool_order, reverse=True)
         for one in self.utterances:
             place = one.message.turn_id, one.message.timestamp
@@ -159,12 +159,12 @@ def tool_order(tool: ToolUse) -> tuple[int, int]:
     return tool.turn_id, tool.timestamp
 
 
-# Texts and times: what people say must not break, hide or reorder what stands around it
+# Texts and times: what people say must not break, hide or reorder what is around it
 
 REORDERING = "\u202a-\u202e\u2066-\u2069"
 """Embeddings, overrides and isolates of bidirectional text: an open one reorders what follows. Marks are kept."""
 HIDDEN = re.compile(f"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f{REORDERING}\ufeff]")
-"""These, and control characters that are no white space."""
+"""These, and control characters that are not white space."""
 FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 """The years 1 to 9999, which dates in text can name; what lies beyond is shown as the nearest of them."""
 DAY_S = 86_400
@@ -196,7 +196,7 @@ def date_and_clock(ms: int) -> tuple[str, str]:
 
 
 def cue_time(ms: int, point: str) -> str:
-    """`00:00:04.100`, since the beginning of the call; `point` stands before the milliseconds."""
+    """`00:00:04.100`, since the beginning of the call; `point` is before the milliseconds."""
     second, rest = divmod(ms, 1000)
     return f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}{point}{rest:03}"
 

@@ -109,7 +109,7 @@ def escaped(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """A code span; it shows everything as it is, between more backticks than stand together in it."""
+    """A code span; it shows everything as it is, between more backticks than are together in it."""
     line = one_line(text) or " "
     fence = "`" * (max((len(run) for run in re.findall("`+", line)), default=0) + 1)
     pad = " " if line.startswith("`") or line.endswith("`") else ""

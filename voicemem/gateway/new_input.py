@@ -24,7 +24,7 @@ from voicemem.transcript.replies.playing import settle, standing_replies
 from voicemem.transcript.state import Reply, Turn
 
 MARKS = " \n\t.,;:!?…。、，！？"
-"""What may stand between two utterances that were sent as one."""
+"""What may be between two utterances that were sent as one."""
 PAUSE_MS = 2_000
 """The pause between the end of a reply and later words, from which the words are new."""
 RUNNING = ("IN_PROGRESS", "The tool call is still in progress.")

@@ -371,7 +371,7 @@ def ranked(
 ) -> list[Ranked[Item]]:
     """All that were found, the best first, of equal ones the newest (`times`).
 
-    A cosine of 0 or less is no likeness, and finds nothing.
+    A cosine of 0 or less is not a likeness, and finds nothing.
     """
     best = max(by_words.values(), default=0.0)
     found = []

@@ -1,6 +1,6 @@
 """Runs of digits, written and spoken, cut off after those that may be kept, wherever a text was cut into pieces.
 
-A character is decided on by what stands before it alone. So a text gives the same in one piece and in several, the
+A character is decided on by what is before it alone. So a text gives the same in one piece and in several, the
 beginning of a text gives the beginning of what the text gives, and what a run gives is the same when it is redacted
 again. Only words end a run: white space, marks and what people say between digits do not.
 """
@@ -45,7 +45,7 @@ DATE = re.compile(
     r"(?:19|20)\d\d([-./])(?:0?[1-9]|1[0-2])\1(?:0?[1-9]|[12]\d|3[01])"
     r"|(?:0?[1-9]|[12]\d|3[01])([-./])(?:0?[1-9]|[12]\d|3[01])\2(?:19|20)\d\d"
 )
-"""Eight digits that are no number of a card, which never begins so, and that tools are called with all the time."""
+"""Eight digits that are not the number of a card, which never begins so, with which tools are called all the time."""
 MAX_DATE = 10
 
 
@@ -249,7 +249,7 @@ class Reader:
 
 
 def may_be_date(text: str) -> bool:
-    """Return whether digits and what stands between them begin a date."""
+    """Return whether digits and what is between them begin a date."""
     parts = re.split(r"[-./]", text)
     signs = re.sub(r"\d", "", text)
     if not 2 <= len(parts) <= 3 or len(set(signs)) > 1:

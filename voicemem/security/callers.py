@@ -50,7 +50,7 @@ def e164(number: str, region: str | None = None) -> str | None:
     written = match["number"]
     digits = re.sub(r"\D", "", written)
     is_international = "+" in written or digits.startswith("00")
-    if is_international:  # in which a zero of national numbers may stand in brackets
+    if is_international:  # in which a zero of national numbers may be in brackets
         digits = re.sub(r"\D", "", written.replace("(0)", "")).removeprefix("00")
     try:
         parsed = phonenumbers.parse(f"+{digits}" if is_international else digits, region)
@@ -144,7 +144,7 @@ class Callers:
         return self.given.get((project, dialect), self.given.get((None, dialect), Identification()))
 
     async def ids(self, project: str, number: str) -> list[str]:
-        """All ids of a number in a project: that of the newest secret, then of older ones. Empty for what is no number.
+        """All ids of a number in a project: that of the newest secret, then of older ones. Empty for what has none.
 
         The first use makes the secret of a project.
         """

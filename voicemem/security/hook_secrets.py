@@ -1,7 +1,7 @@
 """Signing secrets of inbound webhooks, by project and dialect, and signed tokens in their URLs (docs/dialects.md).
 
-A project sets its own over REST or by command; they stand in the store, so that every node knows them. The operator's,
-from the settings, verify beside them, for as long as they stand there.
+A project sets its own over REST or by command; they are in the store, so that every node knows them. The operator's,
+from the settings, verify beside them, for as long as they are there.
 """
 
 import hmac

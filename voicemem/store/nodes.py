@@ -61,7 +61,7 @@ class Nodes(Port):
 
     What a node holds names its token: connected producers, leases of deliveries, claims, replies under way. A node that
     stops gives all of it back (`retire_node`); another node does that for one that stopped without a word
-    (`retire_lost_nodes`). A process that is no node, such as the library, uses the empty token.
+    (`retire_lost_nodes`). A process that is not a node, such as the library, uses the empty token.
     """
 
     async def start_node(self, node: Node, now_ms: int) -> None:

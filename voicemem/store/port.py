@@ -6,7 +6,7 @@ What holds for every method of every engine:
   promises), and raises `StoreUnavailable` when the commit failed or its outcome is unknown. Callers may repeat it.
 - A read sees everything that was acknowledged before it, on every node. It raises `StoreUnavailable` when the store
   cannot be read, and `DamagedEntry` when what it reads is damaged; damage of one session must not affect another.
-- `Refused` is raised before anything is written. Its codes stand at each method.
+- `Refused` is raised before anything is written. Its codes are at each method.
 - Times are Unix ms, passed in by the caller; they come from one clock per service, which a node corrects by the store's
   (`Store.read_clock`).
 - A `key` is the store's number of a stream, an endpoint or a delivery. It is never given twice. Streams that are made
@@ -14,7 +14,7 @@ What holds for every method of every engine:
 - Rules of order are not the engine's: it asks `voicemem.store.streams` in its transaction, so that all engines decide
   alike.
 - Several nodes may work on one store at a time, where the engine allows it, and nothing is known by one alone: who is
-  connected, what is leased and claimed, and which names are taken stand in the store. Claims and sweeps pick
+  connected, what is leased and claimed, and which names are taken are in the store. Claims and sweeps pick
   candidates, and then change each row only where it is as it was seen.
 - What is repeated changes nothing more: the `leave` of an older epoch, a second close, retiring a node that is gone.
 

@@ -49,7 +49,7 @@ MADE_KINDS = frozenset(get_args(MadeEvent))
 
 
 class DecodedRow(NamedTuple):
-    """One row of a journal, decoded. `received_ms` (Unix ms) stands in where the event has no `ts`.
+    """One row of a journal, decoded. `received_ms` (Unix ms) is used where the event has no `ts`.
 
     The server's own events have no producer.
     """
@@ -278,7 +278,7 @@ def fold_data(state: State, event: events.MemoryData, _ts: int) -> None:
     state.data = event.content if event.operation == "replace" else merge_patch(state.data, event.content)
 
 
-# Tool calls and latencies, which are no chat messages (rule 10)
+# Tool calls and latencies, which are not chat messages (rule 10)
 
 
 def fold_tool_call(state: State, event: events.ToolCall, ts: int) -> Turn | None:

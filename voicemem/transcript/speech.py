@@ -18,7 +18,7 @@ from voicemem.transcript.timeline import AFTER_ALL
 LATE_PARTIAL_MS = 500
 """A partial that begins a final may arrive this much later than the final."""
 ABANDONED_MS = 5_000
-"""Another text that comes this much later than a partial is no correction of it."""
+"""Another text that comes this much later than a partial is not a correction of it."""
 FEW_FINALS = 16
 """A request brings the words of no more finals, where these come after it."""
 SMALL_INDEX = 8
@@ -61,7 +61,7 @@ class SpeechIndex:
             known[user] = known.pop(user)
 
     def find(self, key: SegmentKey, user: str | None) -> Segment | None:
-        """The segment that an event of this key and user is about: the user's, or one that is no user's yet.
+        """The segment that an event of this key and user is about: the user's, or one that is not a user's yet.
 
         An event without a user continues the newest, of any speaker.
         """
@@ -197,7 +197,7 @@ def move(state: State, segment: Segment, turn: Turn) -> None:
 def move_to_request(state: State, event: Asr, key: SegmentKey, where: int, ts: int) -> tuple[Turn, str] | None:
     """The turn of the request that brought the words of a final, or of it and the finals before it, and these words.
 
-    What there is of this speech moves there, if it stands in the turn `where`.
+    What there is of this speech moves there, if it is in the turn `where`.
     """
     turn = state.turns.get(where)
     known = None if turn is None else speech_index(state, turn).find(key, event.user)

@@ -128,7 +128,7 @@ async def put_working_memory(request: web.Request, query: PutQuery) -> web.Strea
     admit = partial(services_of(request).limits.count_events, grant.caller)
     stream = await service.working.write(project, owner, body, grant.key_id, admit)
     view = await service.working.view(stream, window_of(query.model_name, query.context_window_max))
-    if not grant.allows("read"):  # nothing of what stands in it
+    if not grant.allows("read"):  # nothing of what is in it
         nothing = ("context", "ttl_seconds", "context_percentage_total_used", "context_percentage_until_summarization")
         empty: dict[str, Any] = {"messages": [], "memories": [], "data": {}, "tokens": 0, **dict.fromkeys(nothing)}
         empty["long_term_memory_strategy"] = forms.StrategyConfig()

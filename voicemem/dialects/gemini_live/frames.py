@@ -73,7 +73,7 @@ Message = record(
     voiceActivityDetectionSignal=optional(record("vadSignalType?")),
     toolResponse=optional(record(functionResponses=optional(many(record("name? id?", response=ANYTHING))))),
 )
-"""One message; of audio that was counted, `audio_bytes` and `rate` stand next to it."""
+"""One message; of audio that was counted, `audio_bytes` and `rate` are next to it."""
 IN_MESSAGES = {
     *("mimeType", "inlineData", "functionCalls", "functionResponses", "sessionId"),
     *("startOffset", "endOffset", "speakerLabel", "languageCode"),

@@ -78,7 +78,7 @@ Element = record(
 TranscriptFrame = record("interaction_type", elements=(many(Element), []), timestamp=optional(int))
 """The transcript so far, or the newest part of it."""
 CallFrame = record("event", call=Call, elements=(many(Element), []))
-"""A webhook; the transcript stands in it unless it was taken apart."""
+"""A webhook; the transcript is in it unless it was taken apart."""
 LatencyFrame = record("event name", call=Call, values=many(record(index=int, ms=float)))
 """Each of the reply with this index."""
 ResponseFrame = record("response_type response", content=(str, ""), content_complete=(bool, False))

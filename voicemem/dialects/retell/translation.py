@@ -3,7 +3,7 @@
 | frame | events |
 |---|---|
 | `update_only`, `response_required`, `reminder_required` | an item `~tINDEX` for each utterance: `asr`, `llm.delta` |
-| `response`, `agent_interrupt` (app) | notes: how a reply would go on |
+| `response`, `agent_interrupt` (app) | notes: how a reply would continue |
 | `tool_call_invocation`, `tool_call_result` (app, and in transcripts) | `tool.call`, `tool.result` |
 | webhook `transcript_updated`, `call_ended`, `call_analyzed` | a frame each element: onto the live one of its index |
 | webhook `call_ended`, `call_analyzed` | a `metric` for each latency of a turn, and `session.end` |

@@ -4,7 +4,7 @@
 |---|---|
 | `conversation-update`, `status-update`, `end-of-call-report` | an item for each message of the history |
 | `transcript` | until the history has it: `asr` of `~uTURN`; of the agent notes |
-| `assistant.speechStarted`, `model-output` | notes: how a reply would go on, how much of it was spoken |
+| `assistant.speechStarted`, `model-output` | notes: how a reply would continue, how much of it was spoken |
 | `user-interrupted` | `interrupt` of the message of the history that ended then |
 | `tool-calls`, `tool-calls-result` | `tool.call`, `tool.result` |
 | `end-of-call-report` | `session.end` |
@@ -65,7 +65,7 @@ MAX_LIVE = 40
 MAX_LOOKED = 16_000
 """Characters at the end of a message in which a late transcript is looked for."""
 VOICES = "voices"
-"""Where the mark of what live messages have said of the agent's stands among those of messages."""
+"""Where the mark of what live messages have said of the agent's is among those of messages."""
 MAX_CALLS = 60
 """Calls of tools that one message may report."""
 

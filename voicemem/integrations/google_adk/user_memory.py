@@ -22,7 +22,7 @@ from voicemem.protocol.types import JsonObject
 SENT_TOGETHER = 100
 MAX_QUERY = 4_000
 MONTH_S = 30 * 86_400
-"""For how long a session that was added may go on: the ADK's end with no call."""
+"""For how long a session that was added may continue: the ADK's end with no call."""
 HEARD = "asr,llm.delta,llm.done,frame"
 """Events of producers that heard a call themselves; what is added here are whole messages."""
 TRACES = "tool.call,tool.result"

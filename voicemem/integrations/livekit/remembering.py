@@ -96,7 +96,7 @@ def rebuilt(
 ) -> Any:
     """The framework's instructions and what the program put before the call, then the memory, then what it cannot know.
 
-    That is tools which run, what the program adds to this request alone, and words of the caller that are no message
+    That is tools which run, what the program adds to this request alone, and words of the caller that are not a message
     of the memory yet. `call` are the chat items of the call, which `began` then, by their ids.
     """
     texts, known = instructions_apart(known)

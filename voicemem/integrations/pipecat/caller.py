@@ -127,5 +127,5 @@ def role_of(message: Any) -> str | None:
 
 
 def last_of(messages: Sequence[Any]) -> Any:
-    """The newest message that is no instruction."""
+    """The newest message that is not an instruction."""
     return next((one for one in reversed(messages) if role_of(one) not in INSTRUCTIONS), None)

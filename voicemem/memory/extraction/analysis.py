@@ -281,7 +281,7 @@ def refuse_choice(leaf: Any, field: Field, own: Sequence[Line], words: str) -> R
 
 
 def refuse_free(leaf: Any, own: Sequence[Line], cited: Sequence[Line]) -> Refusal | None:
-    """Why lines do not show a text or a number: nobody says it, or another does, and who should say it says no."""
+    """Why lines do not show a text or a number: no one says it, or another does, and who should say it says no."""
     if is_said(leaf, own):
         return None
     if not is_said(leaf, cited):

@@ -123,7 +123,7 @@ def decode_answer(text: str, kind: type[A]) -> A | None:
 
 
 def without_trailing_commas(text: str) -> str:
-    """JSON without the commas that stand before a closing bracket; its strings stay."""
+    """JSON without the commas that are before a closing bracket; its strings stay."""
     return TRAILING_COMMA.sub(lambda match: match[1] or "", text)
 
 
@@ -212,7 +212,7 @@ def redacted(draft: DraftedMemory, rules: Rules) -> DraftedMemory:
 def refuse_lines(text: str, kind: str, cited: Sequence[Line], orders: Mapping[int, str]) -> Refusal | None:
     """The reason why a text can be no memory, whatever was said, or why the lines that it cites do not say it.
 
-    What only a line with instructions says (`orders`, by number) is no memory, whichever lines are cited for it.
+    What only a line with instructions says (`orders`, by number) is not a memory, whichever lines are cited for it.
     """
     if gives_orders(text):
         return "instruction"

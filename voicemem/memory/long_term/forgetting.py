@@ -1,7 +1,7 @@
 """Forgetting memories: those that a caller names, those that a policy gives up, and those whose time is over.
 
 Memories may be kept longer than their call (`memories_ttl_seconds`): when it expires, they leave the journal of the
-session and stand in that of the user, in one step. Where they come from stays as it was, with a note that this can no
+session for that of the user, in one step. Where they come from stays as it was, with a note that this can no
 longer be read.
 """
 

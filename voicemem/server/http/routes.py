@@ -1,4 +1,4 @@
-"""Declarations of routes: each stands above its handler, and is both served and documented.
+"""Declarations of routes: each is above its handler, and is both served and documented.
 
 To add a route, write a handler that takes the request and a query struct, with a docstring that says what it does for
 the caller, and declare it with `add` of its file's `ROUTES`. The guard, the decoding of the query and `/openapi.json`

@@ -64,7 +64,7 @@ class SessionTailsQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MessageUpsert(Struct, frozen=True):
-    """A message that is new, changed, or moved: it replaces the message with its key, and stands behind `after`."""
+    """A message that is new, changed, or moved: it replaces the message with its key, and is behind `after`."""
 
     key: str
     after: str | None

@@ -75,7 +75,7 @@ def hide_in_json(text: str, numbers: Sequence[str]) -> str:
 
 
 def international_in(text: str) -> list[str]:
-    """The digits of the numbers in a text that stand behind a plus."""
+    """The digits of the numbers in a text that are behind a plus."""
     return [digits_in(run[0]) for run in INTERNATIONAL.finditer(text)]
 
 

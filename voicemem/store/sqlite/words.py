@@ -46,7 +46,7 @@ def mark_of(kind: str, project: str, value: str, secret: bytes) -> str:
 
 
 def narrower_terms(scope: Scope | QueryScope, secret: bytes) -> list[str]:
-    """The terms of those parts of a scope that are no marks: its namespace and its session."""
+    """The terms of those parts of a scope that are not marks: its namespace and its session."""
     parts = [("n", scope.namespace), ("s", scope.session_id)]
     return [scope_term(kind, scope.project, value, secret) for kind, value in parts if value is not None]
 

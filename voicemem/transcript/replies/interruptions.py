@@ -100,7 +100,7 @@ def measured_text(reply: Reply, total: tuple[Entry, Source]) -> str:
 
 
 def match_words(state: State, reply: Reply, sources: list[Source]) -> WordMatch | None:
-    """Return where the timed words of a reply stand in its text; None when none of them is found there."""
+    """Return where the timed words of a reply are in its text; None when none of them is found there."""
     known: list[list[TimedWord]] = []
     for source in sources:
         words = (None if source.evidence.playback is None else source.evidence.playback.words) or []
