@@ -45,7 +45,7 @@ DATE = re.compile(
     r"(?:19|20)\d\d([-./])(?:0?[1-9]|1[0-2])\1(?:0?[1-9]|[12]\d|3[01])"
     r"|(?:0?[1-9]|[12]\d|3[01])([-./])(?:0?[1-9]|[12]\d|3[01])\2(?:19|20)\d\d"
 )
-"""Eight digits that are not the number of a card, which never begins so, with which tools are called all the time."""
+"""Eight digits that are not the number of a card, which never begins so; tools are called with them all the time."""
 MAX_DATE = 10
 
 

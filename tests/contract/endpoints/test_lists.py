@@ -24,7 +24,7 @@ async def listed(store: Store, operators: bool = False, stream: int | None = Non
     return await store.deliveries.list_project_deliveries("p", DeliveryFilter(**wanted), operators, stream)
 
 
-def notices(page: DeliveryPage) -> list[str]:
+def webhook_events(page: DeliveryPage) -> list[str]:
     return [one.delivery.delivery.notice_id for one in page.deliveries]
 
 
@@ -37,15 +37,15 @@ async def test_deliveries_of_a_project(store: Store) -> None:
     await closed_session(store, "s2", hook=None, notice_id="n2")
     page, everything = await listed(store), await listed(store, operators=True)
 
-    assert {"n2-102", "n1", "n1-102"} == set(notices(page))
+    assert {"n2-102", "n1", "n1-102"} == set(webhook_events(page))
     assert page.next_before is None
     assert {OWN: None, endpoint.url: "e1"} == {one.endpoint.url: one.endpoint.id for one in page.deliveries}
     assert 5 == len(everything.deliveries)
     assert {"s1"} == {one.delivery.session_id for one in (await listed(store, stream=stream.key)).deliveries}
-    assert ["n2-102"] == notices(await listed(store, session_id="s2"))
+    assert ["n2-102"] == webhook_events(await listed(store, session_id="s2"))
     assert [] == (await store.deliveries.list_project_deliveries("nobody", DeliveryFilter(), True)).deliveries
     await store.retention.erase(stream.key, NOW)
-    assert ["n2-102"] == notices(await listed(store))
+    assert ["n2-102"] == webhook_events(await listed(store))
 
 
 async def test_by_state_in_pages(store: Store) -> None:
@@ -60,13 +60,13 @@ async def test_by_state_in_pages(store: Store) -> None:
             await store.outbox.finish_delivery(delivery, attempt_of(500), state, None)
 
     assert (["n1"], ["n4"]) == (
-        notices(await listed(store, state="delivered")),
-        notices(await listed(store, state="pending")),
+        webhook_events(await listed(store, state="delivered")),
+        webhook_events(await listed(store, state="pending")),
     )
     first = await listed(store, state="failed", limit=2)
-    assert ["n3", "n2"] == notices(first)
+    assert ["n3", "n2"] == webhook_events(first)
     second = await listed(store, state="failed", limit=2, before=first.next_before)
-    assert (["n0"], None) == (notices(second), second.next_before)
+    assert (["n0"], None) == (webhook_events(second), second.next_before)
     assert [attempt_of(500)] == second.deliveries[0].delivery.delivery.attempts
 
 
