@@ -335,8 +335,9 @@ class Presence:
         """Count a connection out: with its last one the session falls silent, or closes if its end was committed.
 
         `lost` says that the connection broke, so that its producer is expected back; of a node that stops it is part of
-        what that gives back (`Nodes.retire_node`). Raises `StoreUnavailable`; the
-        next sweep repeats it.
+        what that gives back (`Nodes.retire_node`). While others are written, this one is written with them, and not
+        waited for: hundreds of connections would stay in memory for it. Raises `StoreUnavailable`; the next sweep
+        repeats it.
         """
         producers = self.connected[lease.project, lease.session_id]
         producers[lease.producer] -= 1
@@ -349,7 +350,8 @@ class Presence:
         now = self.sessions.clock()
         departure = Departure(lease, now, now + AWAITED_MS if lost else None)
         self.unrecorded[lease.key, lease.producer] = departure  # of two connections of one producer the newer counts
-        await self.record_departures()
+        if not self.recording.locked():
+            await self.record_departures()
 
     async def record_departures(self) -> None:
         """Note in the store which connections are gone. Raises `StoreUnavailable`; the next sweep repeats it.
