@@ -34,6 +34,7 @@ from voicemem.dialects.kinds import says_nothing
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDone, Tts
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import CLOSED, DecodedRow
+from voicemem.transcript.turns import turns
 
 CALLS = {one.name: one for one in RECORDINGS if one.dialect == "elevenlabs-agents"}
 BODY = ROOT / "fixtures" / "elevenlabs-agents" / "webhook.json"
@@ -490,6 +491,22 @@ def test_latencies_of_the_webhook() -> None:
         ],
         2: [("asr_ttlw", 0)],
     }
+
+
+def test_what_the_caller_says_is_no_waiting() -> None:
+    """The webhook has the beginnings of lines alone: when one was said is guessed by its length."""
+    said = [("user", "I would like to hear a joke, please.", 3), ("agent", "Of course.", 6), ("user", "Thanks.", 8)]
+    said += [("agent", "Bye.", 9), ("user", "A very long question, " * 9, 20), ("agent", "Yes.", 21)]
+    transcript = [{"role": role, "message": text, "time_in_call_secs": at} for role, text, at in said]
+    data = {"conversation_id": "c", "transcript": transcript, "metadata": {"start_time_unix_secs": NOW // 1000}}
+    rows = []
+    for position, raw in enumerate(frames({"type": "post_call_transcription", "data": data}), 1):
+        frame = reduce(raw)
+        assert frame is not None
+        event = FrameEvent(dialect="elevenlabs-agents", frame=frame.content, ts=frame.ts, id=frame.id)
+        rows.append(DecodedRow(position, NOW, event, "main"))
+    found = [(one["reply_after_ms"], one["reply_after_by"]) for one in turns(fold_rows(rows))]
+    assert found == [(750, "estimate"), (684, "estimate"), (None, None)]
 
 
 def test_other_webhooks_say_nothing() -> None:

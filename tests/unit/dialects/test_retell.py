@@ -107,6 +107,23 @@ def test_a_backchannel_is_no_message_and_divides_none() -> None:
     assert texts(memory(*split(ended(*said)), update(*said))) == whole
 
 
+def test_a_scrubbed_transcript_takes_the_place_of_all_others() -> None:
+    """Of the same webhook, and of what was heard live."""
+    said, scrubbed = [user("I am Ann Smith."), agent("Hi, Ann!")], [user("I am [NAME]."), agent("Hi, [NAME]!")]
+    call = {"call_id": "call_1", "start_timestamp": NOW, "transcript_object": said}
+    call["scrubbed_transcript_with_tool_calls"] = scrubbed
+    webhook: JsonObject = {"event": "call_ended", "call": call, "transcript_with_tool_calls": said}
+    whole = [("user", "I am [NAME]."), ("assistant", "Hi, [NAME]!")]
+    assert "Ann" not in str([reduce(one) for one in split(webhook)])
+    assert texts(memory(*split(webhook))) == whole
+    assert texts(memory(update(*said), *split(webhook))) == whole
+    long = response(1, "Hi, Ann! How are you?")
+    assert texts(memory(long, update(*said), *split(webhook))) == whole
+    said, scrubbed[:] = [*said, user("Stop.")], [*scrubbed, user("Stop.")]
+    cut = memory(long, update(*said), *split(webhook))
+    assert (texts(cut), "Ann" in json.dumps(cut)) == ([*whole, ("user", "Stop.")], False)
+
+
 def test_text_messages_and_scrubbed_transcripts() -> None:
     """A text message is the result of a tool; the transcript without personal data counts where it is all there is."""
     said = [user("Hi."), {"role": "sms", "content": "a@b.c", "time_sec": 3.0}]

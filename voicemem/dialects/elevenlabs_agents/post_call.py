@@ -8,6 +8,7 @@ from voicemem.dialects.known import Known, MadeEvent
 from voicemem.dialects.reading import has_words
 from voicemem.dialects.translating import (
     latencies,
+    said_until,
     tool_call,
     tool_result,
     turn_of_answer,
@@ -34,7 +35,7 @@ def post_call_item(frame: JsonObject, ts: int, known: Known) -> Iterator[MadeEve
 
 
 def end_stream(frame: JsonObject, known: Known) -> None:
-    """Note that the live stream of a conversation says nothing new from here on."""
+    """From here on the live stream of a conversation says nothing new."""
     if known.notes.get("over") != frame["conversation_id"]:
         known.note("over", frame["conversation_id"])
 
@@ -55,7 +56,7 @@ def user_item(frame: JsonObject, text: str, known: Known) -> Iterator[MadeEvent]
     if typed:
         yield MessageEvent(item=item, role="user", text=text, source="message", turn_id=turn)
     else:
-        yield Asr(item=item, text=text, final=True, turn_id=turn)
+        yield from said_until(Asr(item=item, text=text, final=True, turn_id=turn, ts=frame.get("ts")), None)
     yield from measure(frame, turn, None)
 
 

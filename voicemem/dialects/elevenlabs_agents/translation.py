@@ -522,7 +522,7 @@ translate_live = translation(KINDS)
 """Translates a frame of a call that is not over, or of the transcript after it."""
 ELEVENLABS_AGENTS = Dialect(
     name="elevenlabs-agents",
-    version=8,
+    version=9,
     reduce=reduce,
     translate=translate,
     closed=closed,
