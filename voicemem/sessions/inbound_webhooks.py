@@ -38,7 +38,7 @@ class InboundWebhookResult(NamedTuple):
 
 
 class HookAddress(NamedTuple):
-    """The address of an inbound webhook: where it belongs, as far as its sender may say so."""
+    """Where a webhook belongs, as far as its sender may say so."""
 
     project: str
     session_id: str | None = None
@@ -137,7 +137,9 @@ class InboundWebhooks:
                 await self.presence.close_when_ended(lease)
         if stream.state != "running":  # it may run again
             self.sessions.webhooks_due.set()
-        return InboundWebhookResult(name, stored, over if not stored else None)
+        # The end of a call that has ended, told again, is no loss.
+        is_lost = not stored and any(one.reduced is not None and one.reduced.end is None for one in reduced)
+        return InboundWebhookResult(name, stored, over if is_lost or over == "session_erased" else None)
 
     async def producer_of(self, stream: Stream, dialect: Dialect, said: str | None, address: HookAddress) -> str:
         """The producer of the webhooks of a call.

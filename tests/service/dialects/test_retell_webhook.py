@@ -51,8 +51,17 @@ async def test_the_webhook_gives_the_whole_call(app: App, admin: RestClient) -> 
     await eventually("ended", lambda: admin.state(SESSION))
     expected = CALLS["webhook_alone"].document("contents")["contents"]
     for body in (BODY, BODY | {"event": "call_analyzed"}):
-        assert (await post(app, body)).status == 200
+        answered = await post(app, body)
+        assert (answered.status, answered.json) == (200, {"session_id": SESSION, "stored": 0})
         assert said(expected) == said(await admin.contents(SESSION))
+
+
+async def test_what_comes_only_after_the_end_is_said_to_be_refused(app: App) -> None:
+    """Such as latencies that `call_ended` did not have."""
+    await post(app, BODY)
+    late = BODY["call"] | {"latency": {"s2s": {"values": [1, 2, 3, 4, 5, 6, 7, 8]}}}
+    answered = await post(app, {"event": "call_analyzed", "call": late})
+    assert answered.json == {"session_id": SESSION, "stored": 0, "refused": "session_ended"}
 
 
 def said(contents: list[Any]) -> list[tuple[str, int, str, Any]]:
