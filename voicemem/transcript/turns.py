@@ -24,7 +24,9 @@ from voicemem.transcript.state import Reply, Segment, State, Turn
 from voicemem.transcript.timeline import AFTER_ALL
 
 START_TYPES = {"greeting": "greeting", "silence": "silence_timeout", "command": "api_speak"}
-"""By the source of the reply that began the turn; any other turn began with the user's voice."""
+"""By the source of the reply that began the turn. Any other turn began with the user's voice, but for the one before
+all utterances, which the agent's greeting began."""
+BEFORE_UTTERANCES = 0
 TYPED_START_TYPES = {"command": "api_think", "asr": "voice_input"}
 """The same, by the source of a whole user message; it is `asr` in a restored memory."""
 END_TO_END = ("e2e", "e2e_latency", "e2e_latency_ms")
@@ -40,9 +42,9 @@ FAILURES = ("is_error", "isError", "error")
 """Fields by which the result of a tool call says that it failed, when they are neither false nor empty."""
 
 
-def turns(state: State, marks: bool = False) -> Iterator[dict[str, Any]]:
+def turns(state: State, marks: bool = False) -> list[dict[str, Any]]:
     """One object per turn; times are Unix ms, and `end` is null while the turn continues."""
-    return (turn_report(state, state.turns[number], marks) for number in state.turn_numbers)
+    return [turn_report(state, state.turns[number], marks) for number in state.turn_numbers]
 
 
 def turn_report(state: State, turn: Turn, marks: bool = False) -> dict[str, Any]:
@@ -74,7 +76,8 @@ def turn_start(state: State, turn: Turn) -> dict[str, Any] | None:
     ]
     if not begins:
         replies = standing_replies(state, turn)
-        begins = [(reply.begin, START_TYPES.get(reply.source, "voice_input")) for reply in replies]
+        usual = "greeting" if turn.number == BEFORE_UTTERANCES else "voice_input"
+        begins = [(reply.begin, START_TYPES.get(reply.source, usual)) for reply in replies]
     if not begins:
         return None
     start_at, kind = min(begins)
@@ -100,7 +103,7 @@ def turn_end(state: State, turn: Turn) -> dict[str, Any] | None:
 
 
 def cuts_of(state: State, reply: Reply) -> list[tuple[int, str | None]]:
-    """Interruptions of a reply, with causes. For a restored one, its metadata say when; after a fork, an event why."""
+    """When a reply was interrupted, and why. For a restored one, its metadata say when; after a fork, an event why."""
     sources = sources_of(state, reply)
     if reply.restored:
         known = [(cut.ts, cut.cause) for source in sources for cut in source.interruptions()]
@@ -144,7 +147,7 @@ def compact_number(value: float) -> float:
 
 
 class TurnMarks(Struct, frozen=True):
-    """The times of a turn's parts, in Unix ms; null what has not been, or is not known."""
+    """When the parts of a turn were, in Unix ms; null what has not been, or is not known."""
 
     user_started: int | None = None
     user_ended: int | None = None
@@ -160,7 +163,7 @@ class TurnMarks(Struct, frozen=True):
 
 
 class ToolMarks(Struct, frozen=True):
-    """The times of a tool call and of its result; `failed` if that says that it did."""
+    """When a tool call was made, and when its result came; `failed` if that says that it did."""
 
     name: str
     call_id: str
@@ -234,14 +237,14 @@ def user_marks(state: State, turn: Turn) -> tuple[int | None, bool, int | None, 
 
 
 def spoken_spans(state: State, turn: Turn) -> list[tuple[int, int]]:
-    """The spans in which the caller said each final; without any, what has no words yet and was said."""
+    """When the caller began to say each final, and had said it; without any, what has no words yet and was said."""
     segments = spoken_segments(state, turn)
     ended = [one for one in segments if one.final and one.text] or [one for one in segments if one.end_ms is not None]
     return [(one.begin, speech_end(one)) for one in ended]
 
 
 def speech_end(segment: Segment) -> int:
-    """The end of a segment's speech: by its own times, where they are known, else by its newest text."""
+    """When the caller had said a segment: by its own times, where they are known, else by its newest text."""
     newest_ts = segment.final_ts if segment.final else segment.newest_ts
     if segment.end_ms is None or segment.begin >= newest_ts:
         return newest_ts
@@ -253,7 +256,7 @@ def spoken_ms(text: str) -> int:
 
 
 def first_audio(turn: Turn, begins: list[int]) -> dict[int, int]:
-    """The first audio of each reply, as the pipeline reported it, by place: what it reports is of the newest."""
+    """When the pipeline reported the first audio of each reply, by its place: what it reports is of the newest."""
     found: dict[int, int] = {}
     for one in turn.latencies or ():
         if one.name == FIRST_AUDIO:
@@ -269,6 +272,8 @@ def reply_marks(state: State, reply: Reply, audio_ts: int | None) -> ReplyMarks:
     if reply.heard_only or reply.restored:  # only the cut is known of it
         return ReplyMarks(heard_last=cut, cut=cut, done=reply.generation.ended_ts if reply.restored else None)
     begin, known_by = heard_first(reply, sources, audio_ts)
+    if begin is not None and cut is not None:
+        begin = min(begin, cut)
     end, is_end_estimated = heard_last(state, reply, sources) if cut is None else (cut, False)
     return ReplyMarks(
         first=reply.text_ts if reply.text_ts < AFTER_ALL else None,
@@ -296,7 +301,7 @@ def cut_ts(state: State, reply: Reply, sources: list[Source]) -> int | None:
 
 
 def ended_ts(state: State, reply: Reply) -> int | None:
-    """The end of a reply's generation. Where only the service's close ends it, the clock of who sent it tells."""
+    """When the LLM was done with a reply. Where only the service's close ends it, the clock of who sent it tells."""
     ts = reply.generation.ended_ts
     if ts is None or ts != state.closed_ts or state.ended_ts is not None:
         return ts
@@ -340,14 +345,14 @@ def count_false_alarms(state: State, turn: Turn) -> int:
 
 
 class ReplyAfter(NamedTuple):
-    """The caller's wait for the agent's voice; `by` says what it is known by."""
+    """How long the caller waited for the agent's voice; `by` says what it is known by."""
 
     ms: float | None = None
     by: Literal["marks", "reported", "estimate"] | None = None
 
 
 def reply_after(state: State, turn: Turn, replies: Sequence[ReplyMarks] | None = None) -> ReplyAfter:
-    """The time from the end of the caller's speech to the first audio of the reply to it.
+    """From the end of the caller's speech to the first audio of the reply to it.
 
     What playback says goes before the stack's own latency from end to end, and this before what is worked out without.
     """
@@ -387,7 +392,7 @@ def was_heard(state: State, reply: Reply, marks: ReplyMarks) -> bool:
 
 
 def reply_afters(state: State) -> list[float]:
-    """The caller's waits in all turns where they are known, in ms, the shortest first."""
+    """How long the caller waited in each turn where that is known, in ms, the shortest first."""
     found = (reply_after(state, turn).ms for turn in state.turns.values())
     return sorted(ms for ms in found if ms is not None)
 

@@ -87,7 +87,7 @@ def test_a_turn_from_voice_to_voice() -> None:
 
 def test_a_call_without_turns() -> None:
     """Before the first event there is no turn."""
-    assert [] == [*turns(State())]
+    assert [] == turns(State())
 
 
 def test_turns_stand_in_their_order() -> None:
@@ -112,6 +112,12 @@ def test_how_a_turn_begins(first: JsonObject, kind: str) -> None:
     assert {"start_at": 1000, "type": kind, "metadata": {}} == only(first, delta(1, "More.", 1500), done(1, 1600))[
         "start"
     ]
+
+
+def test_what_the_agent_says_before_anybody_spoke_is_a_greeting() -> None:
+    """Also where the stack reports it as any reply: it is in turn 0."""
+    assert "greeting" == only(delta(0, "Hi. ", 1000), done(0, 1100))["start"]["type"]
+    assert "voice_input" == only(final(0, "Hello?", 900), delta(0, "Hi. ", 1000), done(0, 1100))["start"]["type"]
 
 
 def test_the_user_begins_a_turn_before_any_reply() -> None:
@@ -210,7 +216,7 @@ def test_a_turn_of_which_only_a_metric_is_known() -> None:
 def test_every_call_has_turns(call: list[Any]) -> None:
     """Whatever producers send, the turns can be told, in Agora's words, as JSON."""
     state = fold_all(State(), [DecodedRow(position, position * 1000, one) for position, one in enumerate(call, 1)])
-    shown = msgspec.json.decode(msgspec.json.encode([*turns(state)]))
+    shown = msgspec.json.decode(msgspec.json.encode(turns(state)))
     assert sorted(turn["turn_id"] for turn in shown) == [turn["turn_id"] for turn in shown]
     assert START_TYPES >= {turn["start"]["type"] for turn in shown if turn["start"]}
     assert END_TYPES >= {turn["end"]["type"] for turn in shown if turn["end"]}
@@ -289,6 +295,12 @@ def test_what_no_event_states_is_named() -> None:
     assert (4640, 5000) == (made.user_started, made.user_final)
     assert (5750, 5750) == (made.heard_first, made.heard_last)
     assert ("user_started", "heard_first", "heard_last") == made.estimated
+
+
+def test_nothing_is_heard_after_the_cut() -> None:
+    """Where it is an estimate when the voice began, it is the cut at the latest."""
+    made = marks(*ANSWERED, interrupt(1, 1750, heard_text="Fine"))
+    assert (1750, 1750, 1750, ("heard_first",)) == (made.heard_first, made.heard_last, made.cut, made.estimated)
 
 
 def test_what_has_not_been_has_no_mark() -> None:
@@ -413,9 +425,9 @@ def test_the_noise_of_a_false_alarm_begins_nothing() -> None:
     state = folded(*played, *noise, *words)
     assert (3500, {"start_at": 3500, "type": "voice_input", "metadata": {}}) == (
         turn_marks(state, state.turns[2]).user_started,
-        [*turns(state)][-1]["start"],
+        turns(state)[-1]["start"],
     )
-    assert [*turns(folded(*played, *noise))][-1]["start"] is None
+    assert turns(folded(*played, *noise))[-1]["start"] is None
 
 
 # How long the caller waited
