@@ -186,6 +186,16 @@ async def test_an_answer_that_is_not_whole_is_asked_for_again(serve: Serve, bad:
         assert 2 == len(llm.requests)
 
 
+async def test_an_analysis_alone_sees_no_memories(serve: Serve) -> None:
+    """It can neither make them nor replace them."""
+    async with llm_server(finds(outcome=("sold", 2, "I'll take it"))) as llm:
+        api = RestClient(await serve(llm_url=llm.url))
+        await api.post("/v1/memories", {"text": "Ann likes a table at the window.", "user_id": "ann"})
+        await call(api, user_id="ann")
+        await analysed(api)
+        assert "window" not in json.dumps(llm.last)
+
+
 async def test_memories_and_an_analysis_come_of_one_request(serve: Serve) -> None:
     """With any strategy; the later part of a call counts more."""
     first = finds(memory("The caller orders a table for four.", 2), outcome=("sold", 2, "I'll take it"))

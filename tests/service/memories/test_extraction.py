@@ -18,7 +18,7 @@ from tests.support.servers.llm_server import LlmServer, Script, llm_server
 from tests.support.services import Serve, node_on
 from tests.support.stores.engines import OpenHandle
 from tests.support.waiting import eventually
-from voicemem.memory.extraction import worker
+from voicemem.memory.extraction import prompts, worker
 from voicemem.protocol.types import JsonObject
 
 EXTRACT: JsonObject = {"extract": {}}
@@ -101,7 +101,7 @@ async def test_a_call_is_remembered_after_its_end(serve: Serve) -> None:
         assert b"4711" not in json.dumps(llm.last).encode()
         assert ("small", "json_schema") == (llm.last["model"], llm.last["response_format"]["type"])
         (found,) = await memories_of(api)
-        assert (WALNUTS, "fact", "extracted", "discrete", "small-1", "1") == tuple(
+        assert (WALNUTS, "fact", "extracted", "discrete", "small-1", prompts.PROMPT_VERSION) == tuple(
             found[name] for name in ("text", "kind", "source", "strategy", "model", "version")
         )
         assert (("health",), ("Ann",), "2026-05-03", 0.9) == (
@@ -459,7 +459,9 @@ async def test_calls_without_memories_are_not_looked_at_again(serve: Serve) -> N
         assert {} == worker_of.waiting | worker_of.changed
 
 
-async def test_a_start_finds_what_was_left_undone(serve: Serve, tmp_path: Path) -> None:
+async def test_a_start_finds_what_was_left_undone(
+    serve: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """A call that ended when the LLM was away is sent by the next process; one that was sent is not."""
     store = f"sqlite:{tmp_path}/v.db"
     async with llm_server(remembers(memory(WALNUTS, 1))) as llm:
@@ -476,7 +478,10 @@ async def test_a_start_finds_what_was_left_undone(serve: Serve, tmp_path: Path) 
         await app.services.store.close_store()
         llm.then(remembers())
         asked = len(llm.requests)
-        again = RestClient(await serve(store=store, llm_url=llm.url))
+        with caplog.at_level(logging.INFO, "voicemem.extraction"):
+            again = RestClient(await serve(store=store, llm_url=llm.url))
+            await marks(again, session_id="late")
+        assert "Calls that ended in the last two days and are sent to the LLM for memories now: 1" in caplog.messages
         await marks(again, session_id="late")
         assert asked + 1 == len(llm.requests)
         assert 1 == len(await events_of(again, "memory.extracted"))

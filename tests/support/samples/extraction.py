@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from voicemem.config.context import ExtractConfig, Strategy
 from voicemem.memory.extraction.checks import DraftedMemory
-from voicemem.memory.extraction.prompts import KnownMemory, Line, Prompt, Section, build_prompt
+from voicemem.memory.extraction.prompts import CUT_OFF, KnownMemory, Line, Prompt, Section, build_prompt
 
 CALL_MS = 1_777_809_600_000
 """Sunday, 3 May 2026."""
@@ -16,7 +16,7 @@ def line(number: int, text: str, *, certain: bool = True, cut: bool = False) -> 
     """A line; `agent: …` is the agent's, anything else the caller's."""
     role, text = ("assistant", text[7:]) if text.startswith("agent: ") else ("user", text)
     speaker = "caller" if role == "user" else "agent"
-    return Line(number, role, speaker, text, 10 * number, number, CALL_MS + number, cut, certain)
+    return Line(number, role, speaker, text, 10 * number, number, CALL_MS + number, CUT_OFF if cut else "", certain)
 
 
 def section(*texts: str) -> Section:

@@ -47,7 +47,7 @@ CHANGED = "changed"
 
 
 class ExtractionState(Struct, frozen=True):
-    """The progress of extraction in a session. `finished`: it has had all the LLM requests that it may have.
+    """How far memories were made of a session. `finished`: it has had all the LLM requests that it may have.
 
     `through` is the position of the journal up to which its messages were sent, in `calls` requests.
     """
@@ -195,7 +195,9 @@ class Extractor:
     async def find_known(
         self, stream: Stream, config: ExtractConfig, section: prompts.Section
     ) -> tuple[list[prompts.KnownMemory], Memory | None]:
-        """The memories of the same user that are nearest to what he said, and the summary of the session so far."""
+        """The memories of the same user that are nearest to what they said, and the summary of the session so far."""
+        if not prompts.KINDS_OF[config.strategy or DEFAULT_STRATEGY]:
+            return [], None
         scope = scope_of(stream)
         mine = structs.replace(MemoryOwner(*scope).filter, of_ids_alone=False)
         if config.strategy == "summary":

@@ -104,7 +104,7 @@ class ExtractionWorker:
     # What is to be done
 
     def config_of(self, stream: Stream) -> ExtractConfig | None:
-        """The settings for memories of a session; None if none are made."""
+        """How memories are made of a session; None if they are not."""
         if not self.is_everywhere and "memory" not in stream.config:
             return None
         config = parse_config(stream.config)
@@ -150,7 +150,7 @@ class ExtractionWorker:
         self.waiting[stream.key] = Waiting(stream.project, stream.id, self.clock(), 0, is_asked=True)
 
     def state_of(self, stream: Stream, extracted: Extracted | None) -> ExtractionState | None:
-        """The progress of a session; None if no memories are made of it."""
+        """How far a session is; None if no memories are made of it."""
         if self.config_of(stream) is None:
             return None
         self.schedule_changed()
@@ -285,6 +285,7 @@ class ExtractionWorker:
         """Note the sessions that have grown since they were looked at. Raises `StoreUnavailable`."""
         time = asyncio.get_running_loop().time
         after: int | None = 0
+        left = 0
         while after is not None:
             begun = time()
             check = await self.store.extractions.check_extractions(self.is_everywhere, after, CHECKED_AT_ONCE)
@@ -292,8 +293,11 @@ class ExtractionWorker:
             for stream in check.behind:
                 if stream.key not in self.waiting and stream.key not in self.jobs:
                     self.note(stream)
+                    left += stream.state == "ended" and stream.key in self.waiting
             after = check.through_key
             await asyncio.sleep(min(MAX_PAUSE_S, time() - begun))
+        if left:
+            LOG.info("Calls that ended in the last two days and are sent to the LLM for memories now: %d", left)
 
     async def stop(self) -> None:
         """Cancel the requests in progress: the next process starts again."""
@@ -312,7 +316,7 @@ def analysis_so_far(read_model: ReadModel) -> tuple[Analysis, bool]:
 
 
 def first_moment(stream: Stream, changed_ms: int) -> int:
-    """The time at which a session is due after its last change: after a pause, or once it cannot be reopened."""
+    """When a session is due that changed last at a time: after a pause, or when it is over and cannot be reopened."""
     if stream.state == "running" or stream.ended_ms is None:
         return changed_ms + IDLE_MS
     if stream.provisional:

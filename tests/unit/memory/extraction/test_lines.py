@@ -53,6 +53,16 @@ def test_only_what_was_heard_is_a_line() -> None:
         "[2] agent (cut off by the caller): Noted. By the way",
         "[3] caller: Bye!",
     ]
+    said = final(1, "Hello?", 10), delta(1, "Noted. By the way, your code is 1234.", 20)
+    cut = {"type": "interrupt", "turn_id": 1, "ts": 40, "heard_text": "Noted."}
+    for by, mark in (
+        ({"cause": "hang_up"}, "the call ended"),
+        ({"cause": "api_interrupt"}, "cut off"),
+        ({"cause": "user_speech"}, "cut off by the caller"),
+    ):
+        assert f"[2] agent ({mark}): Noted." in shown(next_section(folded(*said, cut | by, closed(60)), 0, len))
+    (line,) = shown(next_section(folded(*said, closed(5_000)), 0, len))[1:]
+    assert line.startswith("[2] agent (the call ended): ")
     forgetting = MemoryForgotten(through_turn=1)
     assert ["[2] caller: Bye!"] == shown(
         next_section(folded(final(1, "Hush.", 10), final(2, "Bye!", 20), forgetting, closed(30)), 0, len)
