@@ -3,7 +3,7 @@
     python -m bench.harness.receiver PLAN     a `Plan` as JSON; prints where it listens, a list of URLs as JSON
 
 It answers every POST with 200, and notes when its last byte came. `GET /count` returns how many different
-webhook events have come; `GET /report` returns everything as a `Report`, and starts again.
+notices have come; `GET /report` returns everything as a `Report`, and starts again.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Plan(Struct, kw_only=True):
 class Report(Struct, kw_only=True):
     arrived: dict[str, float]
     """By session: when its webhook first came, by the clock of `time.monotonic`."""
-    webhook_events: int
-    """Number of different webhook events."""
+    notices: int
+    """Number of different notices."""
     requests: int
     verified: int
     wrong: int
@@ -58,15 +58,15 @@ class Received:
 
     def forget(self) -> None:
         self.arrived: dict[str, float] = {}
-        self.webhook_events: set[bytes] = set()
+        self.notices: set[bytes] = set()
         self.requests = self.verified = self.wrong = 0
         self.bodies: list[str] = []
 
     def take(self, head: bytes, body: bytes) -> None:
         now = time.monotonic()
         self.requests += 1
-        webhook_event, session = NOTICE.search(head), SESSION.search(body[:HEAD_OF_BODY])
-        self.webhook_events.add(webhook_event[1] if webhook_event else b"")
+        notice, session = NOTICE.search(head), SESSION.search(body[:HEAD_OF_BODY])
+        self.notices.add(notice[1] if notice else b"")
         self.arrived.setdefault(session[1].decode() if session else "", now)
         if not self.bodies:
             self.bodies.append(body.decode())
@@ -80,7 +80,7 @@ class Received:
     def report(self) -> bytes:
         told = Report(
             arrived=self.arrived,
-            webhook_events=len(self.webhook_events),
+            notices=len(self.notices),
             requests=self.requests,
             verified=self.verified,
             wrong=self.wrong,
@@ -119,7 +119,7 @@ class Connection(asyncio.Protocol):
         if head.startswith(b"GET /report"):
             told = self.received.report()
         elif head.startswith(b"GET"):
-            told = str(len(self.received.webhook_events)).encode()
+            told = str(len(self.received.notices)).encode()
         else:
             self.received.take(head, body)
         return b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(told) + told

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from voicemem.cli.common import CommandFailed, Server, ask_again, counting, progress, rest_options, run
+from voicemem.cli.common import CommandFailed, Server, ask_again, counting, number_of, progress, rest_options, run
 from voicemem.cli.past_calls import (
     FIRST_PAUSE_S,
     VENDORS,
@@ -57,7 +57,9 @@ class Backfill:
         except RequestRefused as refused:
             if refused.status in (401, 403) or is_transient(refused.code, refused.status):
                 raise
-            self.refused.append((call.name, f"{refused.detail} ({refused.code})"))
+            is_other = refused.code == "malformed_frame"
+            what = f"It is not a call of {self.dialect.name}: " if is_other else ""
+            self.refused.append((call.name, f"{what}{refused.detail} ({refused.code})"))
         self.on_step(1)
 
     async def is_known(self, session_id: str) -> bool:
@@ -167,7 +169,7 @@ async def import_files(vendor: Vendor, server: Server, folder: Path) -> None:
     async with server.client() as service:
         backfill = Backfill(vendor, service, lambda steps: None)
         try:
-            with progress(len(files), f"importing {len(files):,} files") as bar:
+            with progress(len(files), f"importing {number_of(len(files), 'file')}") as bar:
                 for file, name in files:
                     for call in calls_in(file, name):
                         await backfill.take(call)

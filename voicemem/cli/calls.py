@@ -7,7 +7,16 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from voicemem.cli.common import Server, json_shown, progress, rest_options, run, run_until_interrupted, variable_option
+from voicemem.cli.common import (
+    Server,
+    json_shown,
+    number_of,
+    progress,
+    rest_options,
+    run,
+    run_until_interrupted,
+    variable_option,
+)
 from voicemem.cli.demo.one_call import demo as run_demo
 from voicemem.cli.demo.one_call import recorded_call, render_message
 from voicemem.cli.truth import KINDS, LONGEST_PAUSE_S, TrueReply, read_true_call, stage
@@ -99,12 +108,14 @@ def replay(
         cut_replies, longest_pause_s = call.cut_replies, LONGEST_PAUSE_S
     else:
         events = recorded_call() if file is None else load_recording(file)
-    with progress(len(events), f"sending {len(events)} events to {url}") as bar:
+    with progress(len(events), f"sending {number_of(len(events), 'event')} to {url}") as bar:
         result = run(Replay(events, lambda event: bar.update(1), longest_pause_s).run(url, session, key, pace))
     for error in result.errors:
         click.secho(f"seq {error.get('seq')}: {error['code']}: {error['detail']}", fg="yellow", err=True)
     skipped = f", {result.skipped} were there already" if result.skipped else ""
-    click.echo(f"session {result.session_id}: {result.sent} events sent{skipped}, {len(result.errors)} refused")
+    click.echo(
+        f"session {result.session_id}: {number_of(result.sent, 'event')} sent{skipped}, {len(result.errors)} refused"
+    )
     for reply in cut_replies:
         click.echo(f"{reply.item}: {reply.heard()!r} was heard of {reply.text!r}")
 
@@ -130,7 +141,10 @@ def history(session: str, server: Server, unfinished: bool, as_json: bool) -> No
         return
     console = Console(highlight=False)
     in_pipe = not console.is_terminal  # there a line stays one, for grep
-    console.print(f"[bold]{body['session_id']}[/] {body['state']}, {len(body['contents'])} messages", soft_wrap=in_pipe)
+    console.print(
+        f"[bold]{body['session_id']}[/] {body['state']}, {number_of(len(body['contents']), 'message')}",
+        soft_wrap=in_pipe,
+    )
     for message in body["contents"]:
         console.print(render_message(message, console.is_terminal), soft_wrap=in_pipe)
 

@@ -30,9 +30,12 @@ from voicemem.protocol.explanations import did_you_mean
 from voicemem.security.audit import LOG as AUDIT
 from voicemem.store.copying import NO_ROOM, CopyFailed, full_disk
 
+PREFIX = "VOICEMEM_"
 VARIABLE = re.compile(r"VOICEMEM_[A-Z0-9_]{1,100}\Z")
-ALIKE = 0.92
-"""How alike two variables are of which one is meant; all of them begin alike."""
+OF_ORCHESTRATORS = re.compile(r"VOICEMEM_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_\w+)?)\Z")
+"""Variables that Kubernetes makes for services whose names begin with voicemem."""
+ALIKE = 0.77
+"""How alike two variables are, without the prefix, of which one is meant."""
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -119,7 +122,7 @@ def variable_option(flag: str, variable: str, text: str, *names: str, **kind: An
 
 REST_URL, URL_HELP = f"http://{Settings().rest}", "Address of the REST API."
 URL_OPTION = variable_option("--url", "VOICEMEM_URL", URL_HELP, default=REST_URL, callback=check_rest_url)
-KEY_HELP = "A key, if keys are used; with the scope read, unless the text above says which."
+KEY_HELP = "API key, needed once keys exist; scope read unless stated above."
 KEY_OPTION = variable_option("--key", "VOICEMEM_KEY", KEY_HELP)
 READ_ONCE = Options(read_attempts=1)
 """A person at a terminal can repeat a command; a wrong address should be reported at once."""
@@ -202,6 +205,13 @@ def counting(label: str) -> Iterator[Callable[[int], None]]:
         bar.update((bar.length or 1) - bar.pos)
 
 
+def number_of(count: int, what: str) -> str:
+    """A number of things, such as `1 file` and `1,200 memories`."""
+    if count == 1:
+        return f"1 {what}"
+    return f"{count:,} {what[:-1]}ies" if what.endswith("ry") else f"{count:,} {what}s"
+
+
 def given(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
@@ -212,20 +222,25 @@ def read_secret(prompt: str) -> str:
 
 
 def unknown_variables(context: click.Context, environment: Iterable[str]) -> list[str]:
-    """The variables that look like settings, and that no command knows. Raises `CommandFailed` for a misspelt one.
+    """The variables that look like settings, and that no command knows.
 
-    Others are no reason to stop: Kubernetes makes such variables for a service that is called voicemem.
+    Raises `CommandFailed` for one that is called nearly like a setting, or like a flag of another name.
     """
     root = context.find_root().command
     commands = root.commands.values() if isinstance(root, click.Group) else [root]
-    options = [option for command in commands for option in command.params]
-    known = {option.envvar for option in options if isinstance(option.envvar, str)}
+    known = {option.envvar: option for command in commands for option in command.params if option.envvar}
+    meant = {flag_name(flag): str(name) for name, option in known.items() for flag in option.opts}
+    meant |= {str(name).removeprefix(PREFIX): str(name) for name in known}
     unknown = sorted(name for name in environment if VARIABLE.match(name) and name not in known)
     for name in unknown:
-        question = did_you_mean(name, sorted(known), ALIKE)
-        if question:
+        question = did_you_mean(name.removeprefix(PREFIX), meant, ALIKE, meant)
+        if question and not OF_ORCHESTRATORS.match(name):
             raise CommandFailed(f"There is no setting `{name}`{question}.")
     return unknown
+
+
+def flag_name(flag: str) -> str:
+    return flag.lstrip("-")
 
 
 def sqlite_path(store: str, in_memory: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from voicemem.cli.common import CommandFailed, audit_to_terminal, progress, run, sqlite_path
+from voicemem.cli.common import CommandFailed, audit_to_terminal, number_of, progress, run, sqlite_path
 from voicemem.cli.service_settings import store_option
 from voicemem.config.service import MEMORY_STORE, POSTGRESQL_PREFIXES, SQLITE_PREFIX, shown_store
 from voicemem.errors import DamagedEntry
@@ -50,9 +50,10 @@ def copy(source: str, target: str, dry_run: bool) -> None:
         mark = copying.begin_copy(ours, theirs)
         volume, before = mark.volume, copying.previous_target(ours)
         click.echo(
-            f"{volume.sessions:,} sessions ({volume.running:,} running), {volume.events:,} events,"
-            f" {volume.users:,} users, {volume.keys:,} keys, {volume.endpoints:,} endpoints,"
-            f" {volume.pending:,} deliveries to send"
+            f"{number_of(volume.sessions, 'session')} ({volume.running:,} running),"
+            f" {number_of(volume.events, 'event')}, {number_of(volume.users, 'user')},"
+            f" {number_of(volume.keys, 'key')}, {number_of(volume.endpoints, 'endpoint')},"
+            f" {volume.pending:,} to be delivered"
         )
         if before is not None:
             click.echo(f"it was copied to {before} before: what that store took since is not in this one", err=True)
@@ -164,7 +165,7 @@ def shown_progress(label: str, begun: copying.CopyMark) -> Iterator[copying.Repo
 
 
 def figures(mark: copying.CopyMark | None) -> str | None:
-    return None if mark is None else f"{mark.size / 1e6:,.0f} MB, {mark.events:,} events"
+    return None if mark is None else f"{mark.size / 1e6:,.0f} MB, {number_of(mark.events, 'event')}"
 
 
 IN_MEMORY = "A store in memory ends with its server, so it cannot be copied; write sqlite:PATH."

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import click
 import msgspec
 
-from voicemem.cli.common import CommandFailed, Server, given, progress, rest_options, run, written_file
+from voicemem.cli.common import CommandFailed, Server, given, number_of, progress, rest_options, run, written_file
 from voicemem.client.memories import user_path
 from voicemem.client.transport.rest import export_path, person_path, read_lines
 from voicemem.exports.call import one_line
@@ -73,7 +73,7 @@ def export(
         write = document_writer(form, folder or file, force)
         end = run(write_lines(server, "/v1/exports", {"format": form, **filters}, ("call", "unreadable"), write))
     if output is not None:
-        click.echo(f"{output} has {end['calls']} calls")
+        click.echo(f"{output} has {number_of(end['calls'], 'call')}")
     if end["unreadable"]:
         click.secho(f"{end['unreadable']} more are stored but cannot be read", fg="yellow", err=True)
 
@@ -151,7 +151,8 @@ def export_user(user_id: str, server: Server, output: Path | None, force: bool, 
     if end["unreadable"]:
         click.secho("some of it is stored but cannot be read: lines of the type unreadable", fg="yellow", err=True)
     if output is not None:
-        click.echo(f"{output} has {end['sessions']} sessions and {end['messages']} messages of {user_id}")
+        what = f"{number_of(end['sessions'], 'session')} and {number_of(end['messages'], 'message')}"
+        click.echo(f"{output} has {what} of {user_id}")
 
 
 @click.command("erase-user", short_help="Erase all data of a user.")
@@ -170,16 +171,33 @@ def erase_user(user_id: str, server: Server, linked: bool, yes: bool) -> None:
     """
     if not yes and not sys.stdin.isatty():
         raise CommandFailed("No one can be asked here; --yes erases without asking.")
-    shown = one_line(user_id)
-    calls = server.ask("GET", f"{person_path(user_id)}/sessions", query={"limit": 1})["sessions"]
-    if not calls and not server.ask("GET", user_path(user_id), query={"limit": 1})["memories"]:
-        click.secho(f"no calls and no memories of {shown} are stored", fg="yellow", err=True)
+    shown, stored = one_line(user_id), stored_of(server, user_id)
+    if not any(stored) and run(write_lines(server, export_path(user_id), {}, (), lambda line: None))["lines"] == 1:
+        raise CommandFailed(f"Nothing is stored of {shown}.")
     if not yes and not click.confirm(f"Erase all that is stored of {shown}?", err=True):
         click.echo(f"{shown} stays", err=True)
         return
     left = server.ask("DELETE", person_path(user_id), query={"linked": "true"} if linked else None)
-    click.echo(f"{shown} is erased")
+    stays = stored_of(server, left["linked"]) if left else (0, 0)
+    calls, memories = (before - after for before, after in zip(stored, stays, strict=True))
+    click.echo(f"{shown} is erased, with {number_of(calls, 'call')} and {number_of(memories, 'memory')}")
     if left:
         click.secho(
             f"{one_line(left['linked'])} is the other id of this person and stays; --linked erases both", err=True
         )
+
+
+def stored_of(server: Server, user_id: str) -> tuple[int, int]:
+    """How many calls and memories are stored of a user, and of the other id of the same person."""
+    places = ((f"{person_path(user_id)}/sessions", "sessions"), (user_path(user_id), "memories"))
+    calls, memories = (count_of(server, path, name) for path, name in places)
+    return calls, memories
+
+
+def count_of(server: Server, path: str, name: str) -> int:
+    count, cursor = 0, None
+    while True:
+        page = server.ask("GET", path, query=given({"cursor": cursor}))
+        count, cursor = count + len(page[name]), page["next_cursor"]
+        if cursor is None:
+            return count

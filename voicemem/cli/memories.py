@@ -5,7 +5,17 @@ from typing import Any, get_args
 
 import click
 
-from voicemem.cli.common import CommandFailed, Server, given, json_shown, options, progress, rest_options, run
+from voicemem.cli.common import (
+    CommandFailed,
+    Server,
+    given,
+    json_shown,
+    number_of,
+    options,
+    progress,
+    rest_options,
+    run,
+)
 from voicemem.cli.service_settings import EMBEDDINGS_OPTIONS, store_option
 from voicemem.cli.stores import checked_store
 from voicemem.client.memories import memory_path, user_path
@@ -61,7 +71,7 @@ def search(server: Server, as_json: bool, **body: Any) -> None:
 
 
 def day_of(said_ms: int | None) -> str:
-    """The day and the time (UTC) at which something was said; the number itself where no calendar has it."""
+    """The day and the time (UTC) at which something was said; the number itself where it is no time of a calendar."""
     if said_ms is None:
         return "-"
     try:
@@ -176,9 +186,13 @@ def forget(
       voicemem memories forget ann --query knee --dry-run
       voicemem memories forget ann --everything
     """
+    if not (everything or kinds or any(value is not None for value in conditions.values())):
+        raise click.UsageError("Say which: --query, --kind or --max-age-days, or --everything.")
     body = given({**conditions, "kinds": kinds or None, "everything": everything or None, "dry_run": dry_run})
     answer = server.ask("POST", f"{user_path(user_id)}/forget", body)
-    click.echo(f"{len(answer['ids'])} memories {'would be' if dry_run else 'are'} forgotten")
+    count = len(answer["ids"])
+    would_be = "would be" if dry_run else "is" if count == 1 else "are"
+    click.echo(f"{number_of(count, 'memory')} {would_be} forgotten")
 
 
 @click.command(short_help="Rebuild the transcript index.")
@@ -208,13 +222,13 @@ async def make_index(settings: Settings) -> None:
         services = Services(opened, settings, Policies(), Runtime(), Telemetry.untraced())
         await opened.transcript_index.clear_index()
         total, count = await opened.transcript_index.count_sessions_to_index(), 0
-        with progress(total, f"indexing {total} sessions") as bar:
+        with progress(total, f"indexing {number_of(total, 'session')}") as bar:
             async for looked_at, done in services.indexer.check_all():
                 count += done
                 bar.update(looked_at)
-        click.echo(f"{count} sessions are indexed")
+        click.echo(f"{number_of(count, 'session')} indexed")
         if services.vectors is not None:
-            click.echo(f"{await embed_all(services.vectors.maker)} vectors are made")
+            click.echo(f"{number_of(await embed_all(services.vectors.maker), 'vector')} made")
         await services.embeddings.close()
     finally:
         await opened.close_store()
@@ -227,11 +241,11 @@ async def embed_all(maker: VectorMaker) -> int:
     count = 0
     try:
         total = await maker.count_missing()
-        with progress(total, f"embedding {total} texts") as bar:
+        with progress(total, f"embedding {number_of(total, 'text')}") as bar:
             async for done in maker.check_all():
                 count += done
                 bar.update(done)
     except LlmFailed as failed:
-        why = f"The embedder failed ({failed.why}) after {count} texts; a server will continue."
+        why = f"The embedder failed ({failed.why}) after {number_of(count, 'text')}; a server will continue."
         raise CommandFailed(why) from None
     return count

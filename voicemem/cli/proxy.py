@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from voicemem.cli import logs
-from voicemem.cli.common import Command, check_rest_url, options, run, variable_option
+from voicemem.cli.common import Command, check_rest_url, number_of, options, run, variable_option
 from voicemem.cli.service import notify, on_signals, start_logging, wait_for_first
 from voicemem.cli.service_settings import LOG_OPTIONS
 from voicemem.config.service import parse_address
@@ -85,7 +85,7 @@ def proxy(context: click.Context, /, **values: Any) -> None:
     """Forward calls to another voice stack, and remember both sides of them, until SIGTERM or Ctrl-C.
 
     Calls come to /v1/proxy/DIALECT, and go to the upstream that is set for that dialect, with the rest of their path.
-    They continue whatever becomes of the memory. SIGTERM lets the calls that there are come to their end; a second one
+    They go on whatever becomes of the memory. SIGTERM lets the calls that there are come to their end; a second one
     ends them.
 
     \b
@@ -119,7 +119,7 @@ async def serve_until_drained(values: dict[str, Any]) -> None:
         await stopped.wait()
         notify("STOPPING=1")
         server.drain()
-        click.echo(f"draining: {len(server.calls)} calls go on; a second signal ends them")
+        click.echo(f"draining: {number_of(len(server.calls), 'call')} still open; a second signal ends them")
         await wait_for_first(server.wait_for_calls(settings.drain_timeout), ended.wait())
     finally:
         await server.close()

@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from voicemem.cli import logs
-from voicemem.cli.common import Command, CommandFailed, variable_option
+from voicemem.cli.common import Command, CommandFailed, flag_name, variable_option
 from voicemem.config.service import REDACTIONS, SQLITE_PREFIX, Address, Settings, check_service_settings, parse_address
 from voicemem.context.policies import load_policies
 from voicemem.observer.vendors import parse_observe_urls
@@ -86,18 +86,24 @@ def read_settings_file(context: click.Context, _: click.Parameter, path: Path | 
         return None
     try:
         given = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:  # without what is in it
+    except (OSError, ValueError) as error:  # without what stands in it
         why = error.strerror or error if isinstance(error, OSError) else error
         why = "it is not in UTF-8" if isinstance(error, UnicodeDecodeError) else why
         raise CommandFailed(f"The settings file {path} cannot be read: {why}.") from None
     root = context.find_root().command
     serve = root.commands["serve"] if isinstance(root, click.Group) else context.command
     options = {(option.name or "").replace("_", "-"): option for option in serve.params if option.expose_value}
+    meant = {flag_name(flag): key for key, option in options.items() for flag in option.opts} | {
+        key: key for key in options
+    }
     found = {}
     for key, value in given.items():
         option = options.get(key.replace("_", "-"))
         if option is None:
-            question = did_you_mean(key, sorted(options))
+            right = meant.get(key.replace("_", "-"))
+            if right is not None:
+                raise CommandFailed(f"{path}: `{key}` is `{right}` in the file.")
+            question = did_you_mean(key, meant, meant=meant)
             raise CommandFailed(f"{path}: there is no setting `{key}`{question or known_names(options)}")
         if option.name in found:
             raise CommandFailed(f"{path}: `{key}` is there twice.")

@@ -165,7 +165,7 @@ def is_answer(message: Message) -> bool:
 
 
 def current_tokens(remembered: Remembered, first: int, budget: int) -> int:
-    """The tokens that the tool uses of the turn under way take, as they are shown."""
+    """What the tool uses of the turn under way take, as they are shown."""
     return min(sum(map(remembered.tool_tokens, remembered.tools[first:])), max(budget, 0))
 
 
@@ -319,7 +319,7 @@ class SummaryPolicy(Struct, frozen=True):
 
 
 def summarised_count(remembered: Remembered) -> int:
-    """The number of messages that the summary covers."""
+    """How many of the messages the summary covers."""
     if remembered.summary is None:
         return 0
     return bisect_right(remembered.messages, remembered.summary.through_turn, key=attrgetter("turn_id"))
@@ -464,7 +464,7 @@ class Policies(Struct, frozen=True):
             self.create_policy(msgspec.convert(values, ContextConfig))
 
     def window(self, memory: ContextConfig, model: str | None) -> int | None:
-        """The tokens that the context of a model holds; None if that is unknown."""
+        """How many tokens the context of a model holds; None if it is unknown."""
         if memory.context_window or model is None:
             return memory.context_window
         return context_window_of(model, self.windows)
@@ -490,17 +490,17 @@ def load_policies(settings: Settings) -> Policies:
         if not (model and tokens.isdecimal() and int(tokens)):
             raise CannotStart(f"{text!r} is not a model's window; write MODEL=TOKENS, such as my-model=32000.")
         windows[model] = int(tokens)
-    return check_policies(
-        Policies(default_memory_config(settings.memory), custom_policies, windows, settings.llm_model)
-    )
+    called = "--context (VOICEMEM_MEMORY)"
+    default = default_memory_config(settings.memory, called)
+    return check_policies(Policies(default, custom_policies, windows, settings.llm_model), called)
 
 
-def check_policies(policies: Policies) -> Policies:
-    """Check that the default can be used, and return the policies. Raises `CannotStart` if not."""
+def check_policies(policies: Policies, called: str = "`memory`") -> Policies:
+    """Check that the default, as it is called, can be used; return the policies. Raises `CannotStart` if not."""
     try:
         policies.create_policy(policies.default)
     except Refused as refused:
-        raise CannotStart(f"The default memory cannot be used: {with_cause(refused)}") from None
+        raise CannotStart(f"{called} cannot be used: {with_cause(refused)}") from None
     return policies
 
 
@@ -509,7 +509,7 @@ def with_cause(refused: Refused) -> str:
     return refused.detail if refused.__cause__ is None else f"{refused.detail[:-1]}: {refused.__cause__}"
 
 
-def default_memory_config(text: str | None) -> ContextConfig:
+def default_memory_config(text: str | None, called: str = "`memory`") -> ContextConfig:
     """The memory settings for sessions that have none. Raises `CannotStart`."""
     if text is None:
         return ContextConfig()
@@ -518,10 +518,12 @@ def default_memory_config(text: str | None) -> ContextConfig:
         check_whole_context(section)
         return overlay(ContextConfig(), msgspec.convert(section, ContextConfig))
     except msgspec.ValidationError as error:
-        raise CannotStart(f"The default memory cannot be used: {describe_error(error, ContextConfig)}.") from None
-    except (msgspec.DecodeError, Refused) as error:
-        why = error.detail if isinstance(error, Refused) else "It must be a JSON object."
-        raise CannotStart(f"The default memory cannot be used: {why}") from None
+        raise CannotStart(f"{called} cannot be used: {describe_error(error, ContextConfig)}.") from None
+    except Refused as refused:
+        raise CannotStart(f"{called} cannot be used: {refused.detail}") from None
+    except msgspec.DecodeError:
+        example = '{"policy": "window", "max_tokens": 4000}'
+        raise CannotStart(f"{called} must be a JSON object, such as {example}.") from None
 
 
 def load_policy(text: str) -> tuple[str, Callable[..., Policy]]:

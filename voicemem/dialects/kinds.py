@@ -196,7 +196,7 @@ def kind_of(raw: JsonObject, kinds: Mapping[str, Kind], side: Side | None, field
     """The type that a frame names, and its row in a table. Raises `MalformedFrame`, `UnknownFrame`."""
     name = raw.get(field)
     if not isinstance(name, str):
-        raise MalformedFrame(f"A frame of this dialect has a {field}.")
+        raise MalformedFrame(f"A frame of this dialect has the field {field}.")
     if name not in kinds:
         raise UnknownFrame(name)
     kind = kinds[name]

@@ -7,7 +7,7 @@ import socket
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse
 
 from voicemem.client.errors import ClientError, RequestRefused
 from voicemem.config.service import Address, is_loopback
+from voicemem.errors import CannotStart
 from voicemem.mcp.caller import Caller, Service, caller_with, sentence_of
 from voicemem.mcp.server import MemoryServer
 
@@ -188,8 +189,18 @@ async def http_server(service: Service, settings: HttpSettings) -> AsyncIterator
         await serving
 
 
+async def check_reach(service: Service, settings: HttpSettings) -> None:
+    """Raise `CannotStart` if others than this machine would reach a memory that has no keys, as far as is known now."""
+    if settings.is_private:
+        return
+    with suppress(ClientError):  # it asks for keys, or is away: then each request is checked
+        await Caller(service).get(*ANY_SESSION)
+        raise CannotStart(OPEN_SERVICE.sentence)
+
+
 async def serve_http(service: Service, settings: HttpSettings, started: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM; `started` gets the URL. Raises as `http_server`."""
+    """Serve until SIGINT or SIGTERM; `started` gets the URL. Raises as `check_reach` and `http_server`."""
+    await check_reach(service, settings)
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)

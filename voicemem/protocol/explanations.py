@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -32,11 +33,13 @@ def plain(name: str) -> str:
     return CAMEL_CASE.sub("_", name).lower().translate(SEPARATORS)
 
 
-def did_you_mean(name: str, known: Iterable[str], close: float = CLOSE) -> str:
-    """A question that names the nearest known name, in brackets; empty if none is near."""
+def did_you_mean(
+    name: str, known: Iterable[str], close: float = CLOSE, meant: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """A question that names the nearest known name, or what is `meant` by it, in brackets; empty if none is near."""
     if len(name) > LONGEST:
         return ""
-    names = {plain(one): one for one in known}
+    names = {plain(one): meant.get(one, one) for one in known}
     near = get_close_matches(plain(name), names, 1, close)
     return f" (did you mean `{names[near[0]]}`?)" if near else ""
 
@@ -51,9 +54,10 @@ def describe_error(error: msgspec.ValidationError, *kinds: Any, places: Places =
         known = fields_at(kinds, path) if FIELD_PATH.match(path) or not path else ()
         return unknown_field(sentence.removeprefix(UNKNOWN).strip("`"), known, path if known else "", places)
     if sentence.startswith(MISSING):
-        sentence = f"A required field is missing: {sentence.removeprefix(MISSING)}"
-    else:
-        sentence = PATTERN_SENTENCES.get(sentence) or TYPE_MISMATCH.sub(expected_types, sentence)
+        name = sentence.removeprefix(MISSING).strip("`")
+        place = path.strip("`").removeprefix(".")
+        return f"A required field is missing: `{place}.{name}`" if place else f"A required field is missing: `{name}`"
+    sentence = PATTERN_SENTENCES.get(sentence) or TYPE_MISMATCH.sub(expected_types, sentence)
     if sentence.startswith("Invalid"):  # "Invalid value …", "Invalid enum value …"
         values = allowed_values(kinds, path.strip("`.")) if path else ()
         allowed = f"must be one of {', '.join(map(str, values))}" if values else "is not one of the allowed values"
@@ -121,11 +125,15 @@ def unknown_field(name: str, known: Sequence[str], path: str, places: Places = N
 
     A field that there is elsewhere is not taken for a misspelt one: the sentence says where it goes.
     """
-    quoted = f"no field `{name}`" if FIELD_NAME.match(name) else "an unknown field"
     where = f" in `{path}`" if path else ""
     right = " or ".join(place for place, names in places.items() if plain(name) in map(plain, names))
-    hint = f": it goes {right}" if right else did_you_mean(name, known)
-    return f"There is {quoted}{where}{hint}{known_names(known)}"
+    return unknown_name("field", name, known, where, f": it goes {right}" if right else "")
+
+
+def unknown_name(what: str, name: str, known: Iterable[str], where: str = "", hint: str = "") -> str:
+    """The sentence about a name that does not exist, of such a thing, with those that do, and the nearest of them."""
+    quoted = f"no {what} `{name}`" if FIELD_NAME.match(name) else f"an unknown {what}"
+    return f"There is {quoted}{where}{hint or did_you_mean(name, known)}{known_names(known)}"
 
 
 def known_names(names: Iterable[str]) -> str:
@@ -152,7 +160,7 @@ EVENT_TYPES = tuple(sorted(EVENT_KINDS))
 KNOWN_TYPES = known_names(EVENT_TYPES)
 SETTINGS = tuple(set(SessionUpdate.__struct_encode_fields__) - set(Event.__struct_encode_fields__))
 WRAPPERS = ("session", "config", "settings")
-"""Names under which settings are looked for where they are by themselves."""
+"""Names under which settings are looked for where they stand by themselves."""
 PLACES_OF: dict[str, Places] = {
     "session.open": {"under `session`": (*SETTINGS, "config", "settings")},
     "session.update": {"beside `type`, field by field": WRAPPERS},

@@ -171,7 +171,7 @@ async def test_calls_last_through_a_drain(tmp_path: Path, vendors: Vendors) -> N
         async with calling(proxy.url, vendors, "call") as (connection, vendor):
             await cross(connection, vendor, envelopes[:middle])
             proxy.signal(signal.SIGTERM)
-            await proxy.says("draining: 1 calls go on")
+            await proxy.says("draining: 1 call still open")
             with pytest.raises(InvalidStatus) as refused:
                 await connect(proxy.url)
             assert 503 == refused.value.response.status_code

@@ -95,7 +95,7 @@ async def test_producers_go_on_in_the_copy(file: str, database: str, name: str) 
     """They find the same store under the same incarnation, and their next seq; the file is not served any more."""
     incarnation = await fill(file)
     code, output = await copy_beside(file, database)
-    assert (0, True) == (code, "1 sessions (1 running), 3 events" in output), output
+    assert (0, True) == (code, "1 session (1 running), 3 events" in output), output
     assert server().execute(BYTES, name) == server().execute("select bytes from stored_bytes", name)
     async with running_service(store=database) as app, connected_producer(app) as producer:
         opened = await producer.open()
@@ -139,7 +139,7 @@ async def test_a_dry_run_changes_nothing(file: str, database: str, tmp_path: Pat
     try:
         for source, target in ((file, server().url("without_schema")), (database, f"sqlite:{tmp_path}/new.db")):
             code, output = await asyncio.to_thread(copy, source, target, "--dry-run")
-            assert (0, True) == (code, "1 sessions (1 running), 3 events" in output), output
+            assert (0, True) == (code, "1 session (1 running), 3 events" in output), output
             await fill(source, 4)
         assert 0 == count_rows("without_schema", "pg_class where relname = 'meta'")
         assert "new.db" not in os.listdir(tmp_path)

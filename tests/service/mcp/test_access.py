@@ -18,6 +18,9 @@ from tests.support.events import final
 from tests.support.services import Serve
 from voicemem.app import App
 from voicemem.config.service import Address
+from voicemem.errors import CannotStart
+from voicemem.mcp.caller import Service
+from voicemem.mcp.http import HttpSettings, check_reach
 
 INITIALIZE = {
     "jsonrpc": "2.0",
@@ -211,6 +214,23 @@ async def test_an_open_memory_is_not_opened_to_others(serve: Serve) -> None:
         key = await make_key(app, "read")
         assert 200 == (await post(reached, Authorization=f"Bearer {key}"))[0]
         assert 401 == (await post(reached))[0]
+
+
+async def test_a_start_says_that_a_memory_without_keys_would_be_open_to_all(serve: Serve) -> None:
+    """It is refused; a service that has keys, or is away, is asked again at each request."""
+    everywhere = HttpSettings(Address("0.0.0.0", 0))
+    app = await serve()
+    open_to_all, away = Service(url_of(app)), Service("http://127.0.0.1:9")
+    try:
+        with pytest.raises(CannotStart, match=r"has no keys.*--insecure"):
+            await check_reach(open_to_all, everywhere)
+        await check_reach(open_to_all, everywhere._replace(insecure=True))
+        await check_reach(away, everywhere)
+        await make_key(app, "read")
+        await check_reach(open_to_all, everywhere)
+    finally:
+        await open_to_all.close()
+        await away.close()
 
 
 async def test_an_operator_may_open_it_to_all(serve: Serve) -> None:

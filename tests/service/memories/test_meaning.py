@@ -395,13 +395,13 @@ async def test_reindex_makes_vectors_too(embedder: EmbeddingServer, tmp_path: Pa
         await call_of(app)
     flags = ("--embeddings-url", embedder.url, "--embeddings-model", MODEL)
     code, output, errors = await reindex(store, *flags)
-    assert (0, "1 sessions are indexed\n3 vectors are made\n") == (code, output), errors
+    assert (0, "1 session indexed\n3 vectors made\n") == (code, output), errors
     async with running_service(store=store, **settings_for(embedder)) as app:
         await embedded(app)
     assert dict.fromkeys(TEXTS, 1) == {text: embedder.asked[text] for text in TEXTS}
     embedder.status = 500
     code, output, errors = await reindex(store, *flags)
-    assert (1, "1 sessions are indexed\n", True) == (code, output, "The embedder failed (500)" in errors)
+    assert (1, "1 session indexed\n", True) == (code, output, "The embedder failed (500)" in errors)
     code, output, errors = await reindex(store, "--embeddings-url", embedder.url)
     assert (1, "", True) == (code, output, "--embeddings-model" in errors)
 

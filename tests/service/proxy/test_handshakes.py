@@ -19,6 +19,8 @@ from websockets.http11 import Request, Response
 from tests.support.callers.tees import vendor_at
 from tests.support.rows import every_row
 from tests.support.servers.voice_proxy import RunningProxy, proxy_to
+from voicemem.errors import Refused
+from voicemem.server.ingest.bare import parse_target
 
 DIALECT = "openai-realtime"
 HANDSHAKE = (
@@ -256,6 +258,15 @@ async def test_requests_that_go_no_further(target: str, more: str, status: int) 
         assert said.startswith(f"HTTP/1.1 {status} ")
         assert "evil.example" not in said.replace("evil.example ", "")
         assert not vendor.connected.done()
+
+
+async def test_a_misspelt_parameter_is_named_with_the_nearest() -> None:
+    """Also in the query of a dialect's own path."""
+    async with vendor_at() as (url, _), proxy_to(None, {DIALECT: url}) as proxy:
+        said = await answer_to(proxy, handshake("/v1/proxy/openai-realtime?voicemem_sesion=call"))
+    assert "There is no parameter `voicemem_sesion` (did you mean `voicemem_session`?)" in said
+    with pytest.raises(Refused, match=r"no parameter `sesion_id` \(did you mean `session_id`\?\)"):
+        parse_target("/v1/ingest/openai-realtime?sesion_id=call")
 
 
 async def test_a_request_that_is_no_handshake() -> None:

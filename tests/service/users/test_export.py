@@ -156,7 +156,7 @@ async def test_what_was_made_of_calls_is_there(app: App) -> None:
 
 
 async def test_it_says_who_was_told(serve: Serve) -> None:
-    """The host of each receiver, and what became of the webhook, without the secrets that its address may have."""
+    """The host of each receiver, and what became of the notice, without the secrets that its address may have."""
     async with webhook_receiver() as hook:
         api = RestClient(await serve(allow_addresses=LOOPBACK))
         await api.create("s", user_id="ann", webhook={"url": hook.url("/secret?token=hush")})
@@ -320,7 +320,7 @@ async def test_the_command_writes_it_down(app: App, tmp_path: Path) -> None:
     await api.send(*CALL)
     path = tmp_path / "ann.jsonl"
     code, output, _ = await command("export-user", "ann", "--output", str(path), "--url", api.base)
-    assert (0, f"{path} has 1 sessions and 2 messages of ann\n") == (code, output)
+    assert (0, f"{path} has 1 session and 2 messages of ann\n") == (code, output)
     assert 0o600 == stat.S_IMODE(path.stat().st_mode)
     written = [json.loads(line) for line in path.read_text().splitlines()]
     assert of_type(await export(api), "message") == of_type(written, "message")
@@ -333,7 +333,8 @@ async def test_the_command_writes_it_down(app: App, tmp_path: Path) -> None:
     code, _, errors = await command("erase-user", "ann", "--url", api.base)
     assert (1, True) == (code, "--yes" in errors)
     code, output, errors = await command("erase-user", "ann", "--yes", "--url", api.base)
-    assert (0, "ann is erased\n") == (code, output)
-    assert "no calls" in (await command("erase-user", "ann", "--yes", "--url", api.base))[2]
+    assert (0, "ann is erased, with 1 call and 0 memories\n") == (code, output)
+    code, output, errors = await command("erase-user", "ann", "--yes", "--url", api.base)
+    assert (1, "", True) == (code, output, "Nothing is stored of ann." in errors)
     code, _, errors = await command("export-user", "ann", "--output", f"{path}2", "--url", "http://127.0.0.1:1")
     assert (1, True, ["ann.jsonl"]) == (code, "127.0.0.1:1" in errors, sorted(os.listdir(tmp_path)))

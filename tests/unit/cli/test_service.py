@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import click
 import pytest
@@ -139,6 +140,52 @@ def test_a_misspelt_variable_is_refused_with_the_nearest() -> None:
     assert result.exit_code == 1
     assert "no setting `VOICEMEM_LOGLEVEL` (did you mean `VOICEMEM_LOG_LEVEL`?).\n" in result.output
     assert "s3cret" not in result.output
+
+
+@every_row(
+    ("name", "right"),
+    [
+        ("VOICEMEM_STROE", "VOICEMEM_STORE"),
+        ("VOICEMEM_REDACTION", "VOICEMEM_REDACT"),
+        ("VOICEMEM_CONTEXT", "VOICEMEM_MEMORY"),
+        ("VOICEMEM_MEMORY_RETENTION", "VOICEMEM_MEMORIES_TTL"),
+        ("VOICEMEM_EXTRACTION_TOKENS_PER_DAY", "VOICEMEM_MEMORIES_BUDGET"),
+        ("VOICEMEM_RAM_LIMIT_MIB", "VOICEMEM_MEMORY_BUDGET"),
+        ("VOICEMEM_LLM_KEY", "VOICEMEM_LLM_API_KEY"),
+    ],
+)
+def test_a_variable_called_like_a_setting_or_a_flag_is_refused_with_the_right_name(name: str, right: str) -> None:
+    """Else a service would run without what somebody believes to have set."""
+    result = check_config("--store", "memory:", env={name: "5"})
+    assert (result.exit_code, f"no setting `{name}` (did you mean `{right}`?)" in result.output) == (1, True)
+
+
+@every_row(
+    ("key", "says"),
+    [
+        ("ram-limit-mib", "`ram-limit-mib` is `memory-budget` in the file."),
+        ("context", "`context` is `memory` in the file."),
+        ("extraction-tokens-per-day", "`extraction-tokens-per-day` is `memories-budget` in the file."),
+        ("memory_retention", "`memory_retention` is `memories-ttl` in the file."),
+        ("memory-retentoin", "no setting `memory-retentoin` (did you mean `memories-ttl`?)"),
+    ],
+)
+def test_a_flag_in_the_file_is_refused_with_the_key(tmp_path: Path, key: str, says: str) -> None:
+    """Where the two are called differently."""
+    file = tmp_path / "voicemem.toml"
+    file.write_text(f"{key} = 5\n")
+    result = check_config("--config", str(file))
+    assert (result.exit_code, says in result.output) == (1, True)
+
+
+def test_a_context_that_is_no_json_is_named_by_its_flag_and_variable() -> None:
+    """With an example."""
+    result = check_config("--store", "memory:", "--context", "{x")
+    says = "--context (VOICEMEM_MEMORY) must be a JSON object, such as {"
+    assert (result.exit_code, says in result.output) == (
+        1,
+        True,
+    )
 
 
 def test_variables_that_are_no_settings_are_shown_and_do_not_stop_the_service() -> None:

@@ -98,5 +98,7 @@ def test_reserved_metadata_is_listed() -> None:
 def test_missing_fields_and_wrong_types_are_said_in_plain_words() -> None:
     """No sentence is the decoder's own."""
     assert rejected(b'{"type":"llm.delta","turn_id":1}').detail == "A required field is missing: `text`"
+    words = b'{"type":"asr","turn_id":1,"text":"Hi","words":[{"text":"Hi","end_ms":5}]}'
+    assert rejected(words).detail == "A required field is missing: `words[0].start_ms`"
     assert rejected(b'{"type":"llm.delta","turn_id":1,"text":7}').detail == "Expected a text: `text`"
     assert rejected(b'{"type":"tts","words":7}').detail == "Expected a list: `words`"

@@ -17,6 +17,7 @@ from voicemem.cli.common import (
     check_rest_url,
     counting,
     given,
+    number_of,
     progress,
     rest_options,
     run,
@@ -41,7 +42,7 @@ SHOWN = 20
 class Mover:
     """Moves sessions and memories from `source` to `target`. Sending something twice changes nothing.
 
-    What was moved by an earlier run is in the lines of a file; without a file all is sent again.
+    What was moved by an earlier run stands in the lines of a file; without a file all is sent again.
     """
 
     def __init__(self, source: RestClient, target: RestClient, state: Path | None) -> None:
@@ -158,7 +159,7 @@ def import_ams(
     """
     scope = given({"namespace": namespace, "user_id": user_id})
     moved = run(move(Server(source, source_key), server, scope, state))
-    click.echo(f"{moved.sessions:,} sessions and {moved.memories:,} memories are taken over")
+    click.echo(f"{number_of(moved.sessions, 'session')} and {number_of(moved.memories, 'memory')} taken over")
     for what, detail in moved.refused[:SHOWN]:
         click.secho(f"{what}: {detail}", fg="yellow", err=True)
     if moved.refused:
@@ -169,7 +170,7 @@ async def move(source: Server, target: Server, scope: dict[str, str], state: Pat
     async with source.client() as from_rest, target.client() as to_rest:
         mover = Mover(from_rest, to_rest, state)
         total = int((await ask_again(from_rest, "GET", SESSIONS, scope | {"limit": "1"}))["total"])
-        with progress(total, f"moving {total:,} sessions") as bar:
+        with progress(total, f"moving {number_of(total, 'session')}") as bar:
             mover.on_step = bar.update
             await mover.move_sessions(scope)
         with counting("moving memories") as mover.on_step:

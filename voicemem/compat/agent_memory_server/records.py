@@ -115,7 +115,7 @@ class GivenRecord(Struct, frozen=True):
 
 
 class StrategyConfig(Struct, frozen=True):
-    """The strategy by which memories are extracted, as the client says it."""
+    """How memories are to be extracted, as the client says."""
 
     strategy: Strategy = "discrete"
     config: JsonObject = {}

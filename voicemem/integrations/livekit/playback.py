@@ -1,4 +1,4 @@
-"""Playback of replies: the segments of each speech handle, how far the output has come, and typed messages."""
+"""Which reply plays: the segments of each speech handle, how far the output has come, and typed messages."""
 
 from collections import deque
 from functools import wraps

@@ -23,7 +23,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Problem(Struct, frozen=True):
-    """A problem document (RFC 9457): why a request was refused."""
+    """Why a request was refused (RFC 9457)."""
 
     type: str
     title: str

@@ -85,7 +85,7 @@ export function known(frame, side, kinds, field = "type") {
   const given = requireObject(frame);
   const type = given[field];
   if (typeof type !== "string") {
-    throw new MalformedFrame(`A frame of this dialect has a ${field}.`);
+    throw new MalformedFrame(`A frame of this dialect has the field ${field}.`);
   }
   const kind = kinds.get(type);
   if (kind === undefined) {

@@ -95,7 +95,7 @@ async def test_the_command_says_how_much_it_was(client: MemoryAPIClient, app: Ap
     await fill(client)
     arguments = ["import-ams", address(app), "--url", address(target), "--namespace", "a", "--user-id", "u1"]
     result = await asyncio.to_thread(CliRunner().invoke, main, arguments)
-    assert (0, "1 sessions and 50 memories are taken over\n") == (result.exit_code, result.stdout)
+    assert (0, "1 session and 50 memories taken over\n") == (result.exit_code, result.stdout)
 
 
 async def test_a_run_goes_on_where_the_last_one_ended(

@@ -32,7 +32,6 @@ async function showPage(isFirst) {
   const at = route(location);
   shown?.close?.();
   shown = null;
-  for (const dialog of document.querySelectorAll("dialog")) dialog.close();
   if (at.page !== "sign_in" && !shell) await enter();
   if (mine !== number) return;
   shell?.mark(at.page);
@@ -52,9 +51,7 @@ async function showPage(isFirst) {
 
 /** Learn who is signed in, and put the head above the page. */
 async function enter() {
-  const me = await whoAmI();
-  if (shell) return;
-  shell = makeShell(me);
+  shell = makeShell(await whoAmI());
   main.before(shell.head);
 }
 
