@@ -26,6 +26,11 @@ MAX_HOOK_BYTES, MAX_HOOK_VALUES = 8 * 1024 * 1024, 4 * MAX_VALUES
 """More than other bodies may have: after a call of hours all words come at once, with times, more than once."""
 OTHER_CALL = "This URL is of another call: the webhooks that it has got name a different one."
 
+OTHER_PLATFORM = (
+    "The session has webhooks of another platform, whose call has the same id; a key in Authorization, or a URL "
+    "of `voicemem hooks url`, may name one session for both."
+)
+
 
 class InboundWebhookResult(NamedTuple):
     """The result of a webhook: its session, how many of its frames were stored now, and why others were not."""
@@ -145,13 +150,18 @@ class InboundWebhooks:
         """The producer of the webhooks of a call.
 
         A session that a URL names belongs to the vendor's call whose webhook comes there first, so that a webhook of
-        another call, which was seen, cannot be sent to that URL again. Raises `Refused` (`forbidden`).
+        another call, which was seen, cannot be sent to that URL again. One that the vendor's id names takes no webhooks
+        of another platform, of which a call may have the same id. Raises `Refused` (`forbidden`).
         """
         suffix = f"{dialect.name}.hooks"
-        if not address.binds or said is None:
+        if said is None or (address.session_id is not None and not address.binds):
+            return suffix
+        names = await self.sessions.store.journal.list_producers(stream.key)
+        if not address.binds:
+            if any(name.endswith(".hooks") and not f".{name}".endswith(f".{suffix}") for name in names):
+                raise Refused("forbidden", OTHER_PLATFORM)
             return suffix
         own = f"{self.recorder.frames.keyed_id(said.encode(errors='replace'))}.{suffix}"
-        names = await self.sessions.store.journal.list_producers(stream.key)
         if any(name.endswith(f".{suffix}") and name != own for name in names):
             raise Refused("forbidden", OTHER_CALL)
         return own

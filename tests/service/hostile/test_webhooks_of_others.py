@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from urllib.parse import urlencode
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -109,6 +110,21 @@ async def test_a_url_that_was_seen_takes_no_webhook_of_another_call(app: App, di
     ).problem
     again = await send_hook(stranger, dialect, first, signature_of(dialect, first), query)
     assert (200, 0) == (again.status, again.json["stored"])
+
+
+async def test_calls_of_two_platforms_with_one_id_are_not_mixed(app: App) -> None:
+    """The first to come has the session, unless somebody with a key says that both are one call."""
+    admin = await client_with_key(app, "admin")
+    hello = {"role": "user", "message": "Hello.", "time": 1_790_000_000_000}
+    began = {"message": {"type": "conversation-update", "messages": [hello], "call": {"id": "call-1"}}}
+    ours, theirs = msgspec.json.encode(began), body_of("retell", "call-1")
+    for _ in range(2):
+        assert 200 == (await send_hook(RestClient(app), "vapi", ours, signature_of("vapi", ours))).status
+        answered = await send_hook(RestClient(app), "retell", theirs, signature_of("retell", theirs))
+        assert (403, "forbidden") == answered.problem
+    assert "running" == await admin.state("call-1")
+    said = await send_hook(admin, "retell", theirs, signature_of("retell", theirs), "?session_id=call-1")
+    assert (200, "call-1") == (said.status, said.json["session_id"])
 
 
 @every_row("change", ["cut", "changed", "project", "dialect", "secret", "text", "cursor"])
