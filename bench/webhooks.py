@@ -89,10 +89,10 @@ class Receivers:
         self.urls: list[str] = json.loads(process.stdout.readline())
         self.base = self.urls[0].removesuffix("/hook")
 
-    def report_when(self, notices: int) -> receiver.Report:
-        """The receiver's report, once so many different notices have come, or after a long wait."""
+    def report_when(self, webhook_events: int) -> receiver.Report:
+        """The receiver's report, once so many different webhook events have come, or after a long wait."""
         deadline = time.monotonic() + WAIT_S
-        while int(get(f"{self.base}/count")) < notices and time.monotonic() < deadline:
+        while int(get(f"{self.base}/count")) < webhook_events and time.monotonic() < deadline:
             time.sleep(0.05)
         return msgspec.json.decode(get(f"{self.base}/report"), type=receiver.Report)
 
@@ -180,7 +180,7 @@ def told(sender: str, receivers: Receivers, single: Measurement, together: Measu
         acked_s=0.0,
         cpu_us=cpu_s / max(1, len(arrivals)) * 1e6,
         delivered=len(report.arrived.keys() & sent.keys()),
-        repeated=report.requests - report.notices,
+        repeated=report.requests - report.webhook_events,
         verified=single[1].verified + report.verified,
         wrong=single[1].wrong + report.wrong,
     )

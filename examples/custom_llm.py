@@ -19,9 +19,14 @@ async def complete(request: web.Request) -> web.StreamResponse:
             left = about["original"].removeprefix(message["content"])
             print(f"    nobody heard: {left}")
 
+    answer = ["I was saying: ", left] if left else WORDS
+    if not body.get("stream"):  # summaries and memories are asked for whole
+        message = {"role": "assistant", "content": "".join(answer)}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        return web.json_response({"object": "chat.completion", "choices": [choice]})
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
-    for text in ["I was saying: ", left] if left else WORDS:
+    for text in answer:
         chunk = {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"content": text}}]}
         await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
     await response.write(b"data: [DONE]\n\n")

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 
 class ErrorSpec(NamedTuple):
-    """How a code appears to callers."""
+    """The appearance of a code to callers."""
 
     status: int
     """HTTP status of the problem document."""

@@ -66,7 +66,7 @@ class Read(NamedTuple):
 
 
 class WebhookEvent(NamedTuple):
-    """One notice, as it first arrived."""
+    """One webhook event, as it first arrived."""
 
     payload: bytes
     stop_ts: int
@@ -90,11 +90,11 @@ class Call:
         self.turns = 0
         self.contact_ms = 0
         """When any producer of it last heard of the service, or lost its connection (Unix ms)."""
-        self.notices: dict[str, WebhookEvent] = {}
+        self.webhook_events: dict[str, WebhookEvent] = {}
 
     def told(self) -> Counter[int]:
         """How many closes have reached the receiver, by Unix second."""
-        return Counter(notice.stop_ts for notice in self.notices.values())
+        return Counter(webhook_event.stop_ts for webhook_event in self.webhook_events.values())
 
 
 class Final(NamedTuple):
@@ -179,7 +179,7 @@ def check_memory(call: Call, final: Final) -> Iterator[str]:
     reads: dict[int, list[Read]] = {}
     for read in call.reads:
         reads.setdefault(read.position, []).append(read)
-    wanted = dict(call.notices)
+    wanted = dict(call.webhook_events)
     stored: Counter[str] = Counter()
     state = State()
     for read in reads.get(0, []):
@@ -203,16 +203,16 @@ def check_memory(call: Call, final: Final) -> Iterator[str]:
     if digest(final.contents) != shown(state):
         yield "the history is not the fold of the journal"
     told = [{key: turn[key] for key in turn if key not in ("agent_id", "channel")} for turn in final.turns]
-    if told != turns(state):
+    if told != [*turns(state)]:
         yield "the turns are not those of the fold of the journal"
 
 
 def check_close(row: JsonObject, state: State, stored: Counter[str], wanted: dict[str, WebhookEvent]) -> Iterator[str]:
-    """Check that a close reached the receiver with the memory of that moment; its notice is no longer wanted then."""
+    """Check that a close reached the receiver with the memory of that moment; its webhook is no longer wanted then."""
     key = (row["received_ms"] // 1000, shown(state))
-    notice = next((name for name, one in wanted.items() if (one.stop_ts, one.contents) == key), None)
-    if notice is not None:
-        del wanted[notice]
+    webhook_event = next((name for name, one in wanted.items() if (one.stop_ts, one.contents) == key), None)
+    if webhook_event is not None:
+        del wanted[webhook_event]
     elif is_told(row["event"], stored):
         yield f"the close at position {row['position']} did not reach the receiver, or with other contents"
 

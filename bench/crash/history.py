@@ -67,7 +67,7 @@ class History:
         self.unsafe_times = 0
         """How often that was not so."""
         self.payloads: dict[str, tuple[str, str]] = {}
-        """Session and digest of every notice, by its id."""
+        """Session and digest of every webhook event, by its id."""
         self.to_come: dict[str, Counter[int]] = {}
         """Closes without messages that may still be told, by session that was checked and Unix second."""
 
@@ -210,32 +210,32 @@ class History:
     # What the receiver saw
 
     def noticed(self, webhook_id: str | None, body: bytes, verified: bool) -> str:
-        """Check a webhook that arrived; returns the id of its notice."""
+        """Check a webhook that arrived; returns the id of its webhook event."""
         envelope = msgspec.json.decode(body, type=Envelope)
-        session, notice = envelope.sid, envelope.noticeId
+        session, webhook_event = envelope.sid, envelope.noticeId
         payload = bytes(envelope.payload)
         seen = hashlib.sha256(TIME_OF_SENDING.sub(b"", body)).hexdigest()
-        new = notice not in self.payloads
+        new = webhook_event not in self.payloads
         self.counts["notices" if new else "duplicates"] += 1
-        before = self.payloads.setdefault(notice, (session, seen))
+        before = self.payloads.setdefault(webhook_event, (session, seen))
         if before[0] != session:
-            self.find(session, f"the notice {notice} came for {before[0]} as well")
+            self.find(session, f"the notice {webhook_event} came for {before[0]} as well")
         elif before[1] != seen:
-            self.find(session, f"the notice {notice} came with two different bodies")
-        if webhook_id != notice or not verified:
-            self.find(session, f"the notice {notice} is not signed as it should be")
+            self.find(session, f"the notice {webhook_event} came with two different bodies")
+        if webhook_id != webhook_event or not verified:
+            self.find(session, f"the notice {webhook_event} is not signed as it should be")
         call = self.calls.get(session)
         told = msgspec.json.decode(payload)
         if call is not None and new:
-            call.notices[notice] = WebhookEvent(payload, told["stop_ts"], digest(told["contents"]))
+            call.webhook_events[webhook_event] = WebhookEvent(payload, told["stop_ts"], digest(told["contents"]))
         elif call is None and session not in self.settled:
             self.find(session, "a notice came for a session that does not exist")
         elif call is None and new:
             self.noticed_late(session, told)
-        return notice
+        return webhook_event
 
     def noticed_late(self, session: str, told: JsonObject) -> None:
-        """Check a notice of a session that was checked before."""
+        """Check a webhook event of a session that was checked before."""
         to_come = self.to_come[session]
         if told["contents"] or not to_come[told["stop_ts"]]:
             what = f"of the end {told['stop_ts']} with {len(told['contents'])} messages; {dict(to_come)} may come"

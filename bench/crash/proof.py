@@ -44,7 +44,7 @@ class Seen:
         self.rows.append(row(6, None, {"type": "session.closed", "ts": BEGIN_MS + 60, "reason": "left"}))
         self.session: JsonObject = {"state": "ended", "position": 6, "config": CONFIG}
         self.contents = contents(self.rows)
-        self.turns: list[JsonObject] = turns(state(self.rows))
+        self.turns: list[JsonObject] = [*turns(state(self.rows))]
         self.history.ready(SESSION, "main", {"epoch": 1, "next_seq": 1, "incarnation": "a"})
         for event in EVENTS:
             self.history.sent(SESSION, "main", event, "unknown_type" if event["seq"] == 3 else None)
@@ -54,19 +54,21 @@ class Seen:
         self.history.acknowledged(SESSION, "main", 5)
         self.history.ready(SESSION, "main", {"epoch": 2, "next_seq": 6, "incarnation": "a"})
         self.read(6)
-        self.notice("n1", self.contents)
-        self.notice("n1", self.contents)
+        self.webhook_event("n1", self.contents)
+        self.webhook_event("n1", self.contents)
 
     def read(self, position: int, floor: int = 0) -> None:
         """Note that the history was read at this position."""
         answer = {"position": position, "contents": contents(self.rows[:position])}
         self.history.read_history(SESSION, answer, self.history.acked(SESSION), floor)
 
-    def notice(self, notice: str, told: list[JsonObject], verified: bool = True, session: str = SESSION) -> None:
+    def webhook_event(
+        self, webhook_event: str, told: list[JsonObject], verified: bool = True, session: str = SESSION
+    ) -> None:
         """Note that a webhook arrived."""
         payload = {"stop_ts": BEGIN_MS // 1000, "contents": told}
-        body = msgspec.json.encode({"noticeId": notice, "sid": session, "payload": payload})
-        self.history.noticed(notice, body, verified)
+        body = msgspec.json.encode({"noticeId": webhook_event, "sid": session, "payload": payload})
+        self.history.noticed(webhook_event, body, verified)
 
     def found(self) -> list[str]:
         """What the checker finds."""
@@ -174,8 +176,8 @@ def close_twice(seen: Seen) -> None:
     renumber(seen)
 
 
-def lose_the_notice(seen: Seen) -> None:
-    seen.history.calls[SESSION].notices.clear()
+def lose_the_webhook_event(seen: Seen) -> None:
+    seen.history.calls[SESSION].webhook_events.clear()
 
 
 def change_the_memory_after_the_check(seen: Seen) -> None:
@@ -184,14 +186,14 @@ def change_the_memory_after_the_check(seen: Seen) -> None:
 
 
 def tell_after_the_check(seen: Seen, told: list[JsonObject]) -> None:
-    """The notice of a first close, before anybody has said anything, comes when everything has been checked."""
+    """The webhook event of a first close, before anybody has said anything, comes when everything has been checked."""
     seen.rows[:0] = [
         row(1, None, {"type": "session.closed", "ts": BEGIN_MS, "reason": "idle"}),
         row(2, None, {"type": "session.reopened", "ts": BEGIN_MS}),
     ]
     seen.found()
     seen.history.findings.clear()
-    seen.notice("n4", told)
+    seen.webhook_event("n4", told)
 
 
 def connect_through_the_close(seen: Seen, producer: str) -> None:
@@ -243,11 +245,15 @@ FAULTS = (
     Fault("the session is closed twice", close_twice, "closes and reopenings do not take turns"),
     Fault("the memory is not the fold", lambda seen: seen.contents.pop(), "the history is not the fold"),
     Fault("the turns are not the fold's", lambda seen: seen.turns.pop(), "the turns are not"),
-    Fault("a close does not reach the receiver", lose_the_notice, "did not reach the receiver"),
-    Fault("a notice comes with another body", lambda seen: seen.notice("n1", []), "with two different bodies"),
-    Fault("a close has two notices", lambda seen: seen.notice("n2", seen.contents), "notices came for which there was"),
-    Fault("a notice is not signed", lambda seen: seen.notice("n1", seen.contents, False), "is not signed"),
-    Fault("a notice comes from nowhere", lambda seen: seen.notice("n3", [], session="x"), "that does not exist"),
+    Fault("a close does not reach the receiver", lose_the_webhook_event, "did not reach the receiver"),
+    Fault("a notice comes with another body", lambda seen: seen.webhook_event("n1", []), "with two different bodies"),
+    Fault(
+        "a close has two notices",
+        lambda seen: seen.webhook_event("n2", seen.contents),
+        "notices came for which there was",
+    ),
+    Fault("a notice is not signed", lambda seen: seen.webhook_event("n1", seen.contents, False), "is not signed"),
+    Fault("a notice comes from nowhere", lambda seen: seen.webhook_event("n3", [], session="x"), "that does not exist"),
     Fault(
         "next_seq goes back",
         lambda seen: seen.history.ready(SESSION, "main", {"epoch": 3, "next_seq": 4, "incarnation": "a"}),

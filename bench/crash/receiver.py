@@ -26,7 +26,7 @@ QUIET_MS = 70_000
 
 
 class Receiver:
-    """Records webhooks in the history. It fails a notice on purpose at most once, so that its retry comes soon."""
+    """Records webhooks in the history. It fails a webhook on purpose at most once, so that its retry comes soon."""
 
     def __init__(self, history: History, trigger: Trigger, rng: random.Random) -> None:
         self.history = history
@@ -52,12 +52,12 @@ class Receiver:
     async def receive(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
         right = verify(request.headers, body, SECRET, time.time())
-        notice = self.history.noticed(request.headers.get("webhook-id"), body, all(right.values()))
+        webhook_event = self.history.noticed(request.headers.get("webhook-id"), body, all(right.values()))
         self.trigger.hit("webhook arrived")
         self.in_flight.append(request)
         try:
             self.count()
-            return await self.answer_somehow(request, notice)
+            return await self.answer_somehow(request, webhook_event)
         finally:
             self.in_flight.remove(request)
 
@@ -68,20 +68,20 @@ class Receiver:
         if count > MAX_IN_FLIGHT and not self.history.is_troubled(now_ms() - QUIET_MS):
             self.history.find("", f"{count} deliveries to one URL were in flight, {MAX_IN_FLIGHT} are allowed")
 
-    async def answer_somehow(self, request: web.Request, notice: str) -> web.StreamResponse:
+    async def answer_somehow(self, request: web.Request, webhook_event: str) -> web.StreamResponse:
         if self.rng.random() < TIDE_SHARE:
             self.tide_until = time.monotonic() + TIDE_S
         how = self.rng.choices(["at once", "slow", "500", "reset"], [70, 10, 10, 10])[0]
-        if how in ("500", "reset") and notice in self.failed:
+        if how in ("500", "reset") and webhook_event in self.failed:
             how = "at once"
         self.outcomes[how] += 1
         await asyncio.sleep(max(self.tide_until - time.monotonic(), SLOW_S if how == "slow" else 0))
-        return await self.answer(request, notice, how)
+        return await self.answer(request, webhook_event, how)
 
-    async def answer(self, request: web.Request, notice: str, how: str) -> web.StreamResponse:
+    async def answer(self, request: web.Request, webhook_event: str, how: str) -> web.StreamResponse:
         response: web.StreamResponse = web.Response(status=500 if how == "500" else 200)
         if how in ("500", "reset"):
-            self.failed.add(notice)
+            self.failed.add(webhook_event)
         if how == "reset":
             transport: Any = request.transport
             if transport is not None:

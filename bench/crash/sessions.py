@@ -77,7 +77,7 @@ class Sessions:
                 self.history.patched(drawn.session, label, status == 200)
 
     async def finish(self, drawn: Script) -> None:
-        """Wait for the close and its notices, then check; again if what was read meanwhile could still be lost."""
+        """Wait for the close and its webhooks, then check; again if what was read meanwhile could still be lost."""
         session = drawn.session
         if drawn.ended_over_rest:
             await self.world.insist("POST", f"/v1/sessions/{session}/end", {"reason": "hung up"})
@@ -91,7 +91,7 @@ class Sessions:
         self.history.settle(session, final)
 
     async def see_end(self, session: str, unsafe_times: int) -> Final:
-        """What the service says of a session that is closed, once the receiver has its notices, or that may be lost."""
+        """What the service says of a session that is closed, once the receiver has its webhooks or may be lost."""
         try:
             async with asyncio.timeout(CLOSE_S):
                 await self.world.closed(session)

@@ -3,7 +3,7 @@
     python -m bench.harness.receiver PLAN     a `Plan` as JSON; prints where it listens, a list of URLs as JSON
 
 It answers every POST with 200, and notes when its last byte came. `GET /count` returns how many different
-notices have come; `GET /report` returns everything as a `Report`, and starts again.
+webhook events have come; `GET /report` returns everything as a `Report`, and starts again.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Plan(Struct, kw_only=True):
 class Report(Struct, kw_only=True):
     arrived: dict[str, float]
     """By session: when its webhook first came, by the clock of `time.monotonic`."""
-    notices: int
-    """Number of different notices."""
+    webhook_events: int
+    """Number of different webhook events."""
     requests: int
     verified: int
     wrong: int
@@ -58,15 +58,15 @@ class Received:
 
     def forget(self) -> None:
         self.arrived: dict[str, float] = {}
-        self.notices: set[bytes] = set()
+        self.webhook_events: set[bytes] = set()
         self.requests = self.verified = self.wrong = 0
         self.bodies: list[str] = []
 
     def take(self, head: bytes, body: bytes) -> None:
         now = time.monotonic()
         self.requests += 1
-        notice, session = NOTICE.search(head), SESSION.search(body[:HEAD_OF_BODY])
-        self.notices.add(notice[1] if notice else b"")
+        webhook_event, session = NOTICE.search(head), SESSION.search(body[:HEAD_OF_BODY])
+        self.webhook_events.add(webhook_event[1] if webhook_event else b"")
         self.arrived.setdefault(session[1].decode() if session else "", now)
         if not self.bodies:
             self.bodies.append(body.decode())
@@ -80,7 +80,7 @@ class Received:
     def report(self) -> bytes:
         told = Report(
             arrived=self.arrived,
-            notices=len(self.notices),
+            webhook_events=len(self.webhook_events),
             requests=self.requests,
             verified=self.verified,
             wrong=self.wrong,
@@ -119,7 +119,7 @@ class Connection(asyncio.Protocol):
         if head.startswith(b"GET /report"):
             told = self.received.report()
         elif head.startswith(b"GET"):
-            told = str(len(self.received.notices)).encode()
+            told = str(len(self.received.webhook_events)).encode()
         else:
             self.received.take(head, body)
         return b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(told) + told

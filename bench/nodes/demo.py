@@ -241,7 +241,7 @@ class Stage(NamedTuple):
     http_url: str
     http: aiohttp.ClientSession
     """Asks the REST API, through the proxy."""
-    notices: list[WebhookEvent]
+    webhook_events: list[WebhookEvent]
     """The webhooks that have come."""
     clients: AsyncExitStack
     """The clients of producers, which are closed first."""
@@ -255,9 +255,9 @@ async def staged(console: Console) -> AsyncIterator[Stage]:
             server = await asyncio.to_thread(PostgresqlServer)
             stack.push_async_callback(asyncio.to_thread, server.remove)
             await asyncio.to_thread(server.start)
-        notices: list[WebhookEvent] = []
+        webhook_events: list[WebhookEvent] = []
         secret = new_webhook_secret()
-        receiver = WebhookReceiver(secret, notices.append)
+        receiver = WebhookReceiver(secret, webhook_events.append)
         stack.push_async_callback(receiver.stop)
         settings = {
             "VOICEMEM_STORE": server.url(),
@@ -277,7 +277,7 @@ async def staged(console: Console) -> AsyncIterator[Stage]:
         url, http_url = f"ws://{ingest.address}/v1/ingest", f"http://{rest.address}"
         http = await stack.enter_async_context(aiohttp.ClientSession(http_url))
         clients = await stack.enter_async_context(AsyncExitStack())
-        yield Stage(server.url(), server.version, nodes, ingest, url, http_url, http, notices, clients)
+        yield Stage(server.url(), server.version, nodes, ingest, url, http_url, http, webhook_events, clients)
 
 
 class Finding(NamedTuple):
@@ -301,7 +301,7 @@ async def show_findings(console: Console, stage: Stage, calls: Sequence[Call]) -
         check_events(calls, journals),
         check_histories(histories, expected),
         check_sessions(histories),
-        check_webhook_events(calls, stage.notices, expected),
+        check_webhook_events(calls, stage.webhook_events, expected),
     )
     table = Table(title="What became of the calls", show_header=False)
     for finding in findings:
@@ -337,15 +337,15 @@ def check_sessions(histories: Sequence[dict[str, Any]]) -> Finding:
     return Finding("sessions", found, ended == len(histories))
 
 
-def check_webhook_events(calls: Sequence[Call], notices: Sequence[WebhookEvent], expected: object) -> Finding:
+def check_webhook_events(calls: Sequence[Call], webhook_events: Sequence[WebhookEvent], expected: object) -> Finding:
     """One webhook for each call, with the memory that the others have too."""
     of_calls = {call.session_id for call in calls}
-    came = Counter(notice.body["payload"]["agent_id"] for notice in notices)
+    came = Counter(webhook_event.body["payload"]["agent_id"] for webhook_event in webhook_events)
     once = sum(came[session_id] == 1 for session_id in of_calls)
     right = all(
-        all(notice.verified.values()) and notice.body["payload"]["contents"] == expected
-        for notice in notices
-        if notice.body["payload"]["agent_id"] in of_calls
+        all(webhook_event.verified.values()) and webhook_event.body["payload"]["contents"] == expected
+        for webhook_event in webhook_events
+        if webhook_event.body["payload"]["agent_id"] in of_calls
     )
     which = "" if right else "not "
     found = f"{once} of {len(of_calls)} came exactly once, {which}all with that memory and with right signatures"

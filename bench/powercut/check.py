@@ -152,11 +152,11 @@ class Checker:
             self.say(f"{producer.name}: epoch {opened.epoch} was given out before")
 
     def check_deliveries(self, found: list[Delivery]) -> None:
-        notices = Counter(delivery.notice_id for delivery in found)
-        if len(notices) != len(found) or len(found) != self.closes:
-            self.say(f"{self.closes} closes, deliveries {dict(notices)}")
-        if not self.call.closes <= notices.keys() <= self.call.asked_closes:
-            self.say(f"LOST: closes {self.call.closes} were acknowledged, deliveries {set(notices)}")
+        webhook_events = Counter(delivery.notice_id for delivery in found)
+        if len(webhook_events) != len(found) or len(found) != self.closes:
+            self.say(f"{self.closes} closes, deliveries {dict(webhook_events)}")
+        if not self.call.closes <= webhook_events.keys() <= self.call.asked_closes:
+            self.say(f"LOST: closes {self.call.closes} were acknowledged, deliveries {set(webhook_events)}")
         for delivery in found:
             sent = self.ledger.deliveries.get(delivery.notice_id)
             if sent is not None:

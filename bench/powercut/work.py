@@ -166,21 +166,21 @@ class Caller:
         await self.offer(call, producer, [Offer(seq, now, end_payload(seq), ending=SessionEnding(now, "ended"))])
         if not producer.finished:
             producer.finished = True
-            notice = self.notice(call)
-            if await self.store.journal.close_ended(call.key, notice, self.ledger.tick()) is not None:
-                call.closes.add(notice)
+            webhook_event = self.webhook_event(call)
+            if await self.store.journal.close_ended(call.key, webhook_event, self.ledger.tick()) is not None:
+                call.closes.add(webhook_event)
 
     # The server's own
 
-    def notice(self, call: Call) -> str:
-        notice = self.ledger.fresh("n")
-        call.asked_closes.add(notice)
-        return notice
+    def webhook_event(self, call: Call) -> str:
+        webhook_event = self.ledger.fresh("n")
+        call.asked_closes.add(webhook_event)
+        return webhook_event
 
     async def close(self, call: Call) -> None:
-        notice, now = self.notice(call), self.ledger.tick()
-        if await self.store.journal.close_session(call.key, SessionEnding(now, "api"), notice, now) is not None:
-            call.closes.add(notice)
+        webhook_event, now = self.webhook_event(call), self.ledger.tick()
+        if await self.store.journal.close_session(call.key, SessionEnding(now, "api"), webhook_event, now) is not None:
+            call.closes.add(webhook_event)
 
     async def change(self, call: Call) -> None:
         call.version[0] = version = call.version[0] + 1

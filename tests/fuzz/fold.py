@@ -102,7 +102,7 @@ def check_readers(state: State, memory: list[Message]) -> None:
     uses = history.tool_uses(state)
     for format in READERS:
         orjson.loads(msgspec.json.encode(request_body(memory, uses, format)))
-    orjson.loads(msgspec.json.encode(turns(state)))
+    orjson.loads(msgspec.json.encode([*turns(state)]))
     assert history.messages(decode_state(encode_state(state))) == memory
 
 

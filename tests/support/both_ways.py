@@ -1,4 +1,4 @@
-"""Services as the tests of connections ask for them: read in looks, and then each connection by itself."""
+"""Services as the tests of connections ask for them: read together, and then each connection by itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from voicemem.app import App
 from voicemem.runtime import Clock
 
 
-@pytest.fixture(params=[True, False], ids=["in looks", "by the loop"])
+@pytest.fixture(params=[True, False], ids=["in rounds", "by the loop"])
 def serve(serve: Serve, request: pytest.FixtureRequest) -> Serve:
     """Start services that read busy connections together, and then services that read each by itself."""
 

@@ -71,7 +71,7 @@ def search(server: Server, as_json: bool, **body: Any) -> None:
 
 
 def day_of(said_ms: int | None) -> str:
-    """The day and the time (UTC) at which something was said; the number itself where it is no time of a calendar."""
+    """The day and the time (UTC) at which something was said; the number itself where no calendar has it."""
     if said_ms is None:
         return "-"
     try:

@@ -115,7 +115,7 @@ class Vendor(NamedTuple):
     variable: str
     """The environment variable with its key, as its own SDK has it."""
     header: tuple[str, str]
-    """The header with the key, and what stands in front of it there."""
+    """The header with the key, and what is in front of it there."""
     id: str
     """The field with the id of a call."""
     request: Callable[[int, str | None], ApiRequest]

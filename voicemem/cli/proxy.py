@@ -85,7 +85,7 @@ def proxy(context: click.Context, /, **values: Any) -> None:
     """Forward calls to another voice stack, and remember both sides of them, until SIGTERM or Ctrl-C.
 
     Calls come to /v1/proxy/DIALECT, and go to the upstream that is set for that dialect, with the rest of their path.
-    They go on whatever becomes of the memory. SIGTERM lets the calls that there are come to their end; a second one
+    They continue whatever becomes of the memory. SIGTERM lets the calls that there are come to their end; a second one
     ends them.
 
     \b

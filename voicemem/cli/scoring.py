@@ -28,7 +28,7 @@ class Heard(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Score(NamedTuple):
-    """What a transcript has of one reply."""
+    """The score of one reply: what a transcript has of it."""
 
     call: str
     reply: TrueReply
@@ -76,7 +76,7 @@ def calls_of(folder: Path) -> dict[str, TrueCall]:
 
 
 def read_transcript(file: Path, calls: dict[str, TrueCall]) -> dict[tuple[str, str], str]:
-    """The heard texts of a file by call and item. Raises `CommandFailed` for what is no transcript of these calls."""
+    """The heard texts of a file by call and item. Raises `CommandFailed` for another file."""
     items = {name: {reply.item for reply in call.replies} for name, call in calls.items()}
     found: dict[tuple[str, str], str] = {}
     for number, line in enumerate(file.read_bytes().splitlines(), 1):

@@ -86,7 +86,7 @@ def read_settings_file(context: click.Context, _: click.Parameter, path: Path | 
         return None
     try:
         given = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:  # without what stands in it
+    except (OSError, ValueError) as error:  # without what is in it
         why = error.strerror or error if isinstance(error, OSError) else error
         why = "it is not in UTF-8" if isinstance(error, UnicodeDecodeError) else why
         raise CommandFailed(f"The settings file {path} cannot be read: {why}.") from None

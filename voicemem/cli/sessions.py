@@ -229,7 +229,7 @@ class LiveScreen:
         self.draw()
 
     def place(self, key: Key, after: Key | None) -> None:
-        """Put a message where it belongs: what is new at the end, unless it stands after one that is shown."""
+        """Put a message where it belongs: what is new at the end, unless it is after one that is shown."""
         if key in self.texts:
             self.order.remove(key)
         first = next((index for index, other in enumerate(self.order) if other[0] == key[0]), len(self.order))

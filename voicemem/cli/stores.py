@@ -17,7 +17,7 @@ from voicemem.protocol.types import MAX_INTEGER
 from voicemem.runtime import now_ms
 from voicemem.security.access import ASK_AGAIN_MS, DEFAULT_PROJECT, SCOPES, Access, check_project
 from voicemem.security.audit import COMMAND_LINE, Act, audit
-from voicemem.security.callers import parse_facts
+from voicemem.security.callers import parse_identification
 from voicemem.security.hook_secrets import (
     MAX_OVERLAP_S,
     OVERLAP_S,
@@ -252,7 +252,7 @@ def set_secret(store: str, project: str, generate: bool, overlap: int, identify:
     check_hooked(dialect)  # before its secret is asked for
     secret = new_hook_secret() if generate else read_secret("Secret")
     check_hook_secret(secret, dialect)
-    facts = None if identify is None else parse_facts(identify)
+    facts = None if identify is None else parse_identification(identify)
     in_store(store, lambda opened: secrets_in(opened).set(project, dialect, secret, overlap, facts), make=True)
     audit("hook_secret_set", COMMAND_LINE, project, dialect=dialect)
     click.echo(f"webhooks of {dialect} in the project {project} are signed with the new secret", err=generate)
@@ -306,7 +306,7 @@ def remove_secret(store: str, project: str, dialect: str) -> None:
 def print_url(store: str, project: str, base: str, session_id: str | None, user_id: str | None, dialect: str) -> None:
     """Print the URL that a platform is given for its webhooks of DIALECT.
 
-    A session and a user stand in it signed, since the signature of a webhook does not cover its URL.
+    A session and a user are in it signed, since the signature of a webhook does not cover its URL.
 
     \b
     Examples:

@@ -83,7 +83,7 @@ class TrueReply(Struct, frozen=True, omit_defaults=True):
         return self.position_at(self.played[-1].until_ms)
 
     def position_at(self, at_ms: int) -> int:
-        """How much of the audio had been played by a time."""
+        """The position in the audio that playback had reached by a time."""
         span = next((one for one in reversed(self.played) if one.from_ms <= at_ms), None)
         return 0 if span is None else span.position_ms + min(at_ms, span.until_ms) - span.from_ms
 
@@ -220,7 +220,7 @@ def position_by_audio(reply: TrueReply, at_ms: int) -> JsonObject:
 
 
 def position_by_clock(reply: TrueReply, at_ms: int) -> JsonObject:
-    """How long playback has been going on, less the false alarms; that a TTS was late is not known."""
+    """The time that playback has taken so far, less the false alarms; that a TTS was late is not known."""
     paused = sum(max(0, min(alarm.until_ms, at_ms) - alarm.at_ms) for alarm in reply.alarms)
     return {"audio_end_ms": max(0, at_ms - reply.played[0].from_ms - paused), "estimated": True}
 
@@ -364,7 +364,7 @@ def total(reply: TrueReply, end: int, audio_ms: int, with_text: bool) -> JsonObj
 
 
 def progress(reply: TrueReply, kind: Kind) -> Iterator[JsonObject]:
-    """How far playback has come: after each word, or twice a second."""
+    """Reports of playback: after each word, or twice a second."""
     played_ms = reply.position_ms
     if kind.progress == "text":
         for word in reply.words:
@@ -498,7 +498,7 @@ def spoken(utterance: TrueUtterance, began: int) -> JsonObject:
 
 
 def pieces(text: str, words: Sequence[TrueWord], whole: bool = True) -> Iterator[tuple[str, TrueWord]]:
-    """Each word with what stands after it; what stands after the last may not be known to have been spoken."""
+    """Each word with what is after it; what is after the last may not be known to have been spoken."""
     begins = [0, *(word.begin for word in words[1:])]
     rest = text[words[-1].end :] if words and not whole else ""
     ends = [*begins[1:], len(text) - len(rest.lstrip())]

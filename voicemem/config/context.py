@@ -54,7 +54,7 @@ SPEAKERS = ("caller", "agent", "anyone")
 
 
 class ExtractConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """How memories are made of a call. Fields that are null have their defaults; without a strategy, `discrete`."""
+    """The extraction of memories from a call. A field that is null has its default; without a strategy, `discrete`."""
 
     strategy: Strategy | None = None
     """How; `analysis` makes the analysis alone, `none` makes nothing, also where the service's default would."""
@@ -69,7 +69,7 @@ class ExtractConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RecallConfig(Struct, frozen=True, forbid_unknown_fields=True, rename={"source": "from"}):
-    """How much is shown, and what; a field that is null has the default. With `max_tokens` 0 there is nothing.
+    """The recall of earlier calls; a field that is null has the default. With `max_tokens` 0 nothing is shown.
 
     `from` says which memories: those of `earlier` calls, or `all`, those of this call too. The kind `message` is what
     was heard on earlier calls, word for word.
@@ -245,10 +245,10 @@ DEFAULT_RECALL = Recalled(300, ("preference", "fact", "episode", "message"), "ea
 
 
 def settle_recall(
-    asked: RecallConfig | None, session: RecallConfig | None, service: RecallConfig | None
+    requested: RecallConfig | None, session: RecallConfig | None, service: RecallConfig | None
 ) -> Recalled | None:
     """Return these settings merged, the first ones first; None where none of them asks for memories."""
-    sections = [section for section in (asked, session, service) if section is not None]
+    sections = [section for section in (requested, session, service) if section is not None]
     if not sections:
         return None
     max_tokens = next((one.max_tokens for one in sections if one.max_tokens is not None), DEFAULT_RECALL.max_tokens)

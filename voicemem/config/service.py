@@ -151,7 +151,7 @@ UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def parse_address(text: str) -> Address:
-    """The address that HOST:PORT gives; an IPv6 host stands in brackets. Raises `CannotStart`."""
+    """The address that HOST:PORT gives; an IPv6 host is in brackets. Raises `CannotStart`."""
     match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^:\s\[\]]*)):(\d{1,5})", text)
     if match is None or int(match[3]) > 65535:
         raise CannotStart(f"{text!r} is not an address; write HOST:PORT, such as 127.0.0.1:8080.")
@@ -234,7 +234,7 @@ def check_redactions(names: Sequence[str]) -> None:
 
 
 def parse_memories_ttl(given: Sequence[str]) -> dict[str, int]:
-    """How long memories of each kind are kept, in ms. Raises `CannotStart`."""
+    """Parse how long memories of each kind are kept, in ms. Raises `CannotStart`."""
     found: dict[str, int] = {}
     for one in given:
         kind, _, duration = one.partition("=")

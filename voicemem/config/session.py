@@ -368,7 +368,7 @@ def different_settings(config: JsonObject, given: JsonObject) -> str:
 
     one, other = dotted(config), dotted(apply_patch({}, given))
     names = sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
-    return ", ".join(names) or "a secret"  # secrets are kept apart, and stand in neither
+    return ", ".join(names) or "a secret"  # secrets are kept apart, and are in neither
 
 
 def apply_patch(config: JsonObject, patch: JsonObject) -> JsonObject:

@@ -166,8 +166,8 @@ async def select_context(
     carries = read_model.state.carried is None and has_source and stream.state == "running"
     if carries and not peek:
         read_model = await carry_over(read_models, stream, session_config)
-    asked = None if options.memory is None else options.memory.memories
-    recall_settings = settle_recall(asked, session_config.memory.memories, policies.default.memories)
+    requested = None if options.memory is None else options.memory.memories
+    recall_settings = settle_recall(requested, session_config.memory.memories, policies.default.memories)
     recalled = None
     if recall is not None and recall_settings is not None:
         if said is None:
@@ -365,7 +365,7 @@ def render_body(
 ) -> JsonObject:
     """The body; of a peek also `carried`, null, while what is carried over is not put together.
 
-    `instructions` stand behind the session's own system messages; what has just been `said`, behind the memory. With
+    `instructions` are behind the session's own system messages; what has just been `said`, behind the memory. With
     `as_json`, for a body that is only encoded, messages that are shown as they are may be one piece of JSON.
     """
     session_config, llm = selection.session_config, selection.session_config.llm

@@ -1,4 +1,4 @@
-"""What is known of a caller, from memories and earlier calls, as variables for a platform at the start of a call.
+"""Variables for a platform at the start of a call: what memories and earlier calls say of the caller.
 
 The phone is ringing meanwhile, so nothing here waits for long, and nothing is written.
 """
@@ -87,7 +87,7 @@ class CallStarts:
         return [one for one in found if one.id != own and scope_of(one).namespace is None][:CALLS]
 
     async def newest_messages(self, keys: Sequence[int]) -> list[FoundMessage]:
-        """What was heard last on these calls; nothing where the index is slow or away, which may be so by itself."""
+        """The messages heard last on these calls; none where the index is slow or away, which may be so by itself."""
         with suppress(TimeoutError, StoreUnavailable):
             async with asyncio.timeout(INDEXING_S):
                 await self.index_first(keys)
@@ -124,7 +124,7 @@ def said_by(message: FoundMessage) -> str:
 
 
 def last_call(calls: Sequence[Stream], heard: Sequence[FoundMessage]) -> str:
-    """When the newest call was, and the message that was heard last on it."""
+    """The time of the newest call, and the message that was heard last on it."""
     if not calls:
         return ""
     last = next((message for message in heard if message.key == calls[0].key), None)

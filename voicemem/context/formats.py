@@ -333,9 +333,9 @@ def openai_conversation(runs: Sequence[RoleRun], system_messages: Sequence[dict[
                 {"role": "tool", "tool_call_id": use.call_id, "content": json_text(use.result)} for use in run.results
             )
         if run.calls:
-            wanted = fields_wanted_back(run.calls[0], "message")
+            returned = fields_wanted_back(run.calls[0], "message")
             calls = [openai_call(use) for use in run.calls]
-            messages.append({**wanted, "role": run.role, "content": run.text, **run.fields, "tool_calls": calls})
+            messages.append({**returned, "role": run.role, "content": run.text, **run.fields, "tool_calls": calls})
         elif run.text is not None:
             said = {"role": run.role, "content": run.text}
             messages.append(said | run.fields if run.fields else said)
@@ -345,9 +345,9 @@ def openai_conversation(runs: Sequence[RoleRun], system_messages: Sequence[dict[
 def openai_call(use: ToolUse) -> dict[str, Any]:
     # Servers that render a prompt from the arguments iterate over them, so none become an empty object.
     arguments = json_text({} if use.arguments is None else use.arguments)
-    wanted = fields_wanted_back(use, "call")
-    function = {**(wanted.get("function") or {}), "name": use.name, "arguments": arguments}
-    return {**wanted, "id": use.call_id, "type": "function", "function": function}
+    returned = fields_wanted_back(use, "call")
+    function = {**(returned.get("function") or {}), "name": use.name, "arguments": arguments}
+    return {**returned, "id": use.call_id, "type": "function", "function": function}
 
 
 def join_instructions(messages: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:

@@ -165,7 +165,7 @@ def is_answer(message: Message) -> bool:
 
 
 def current_tokens(remembered: Remembered, first: int, budget: int) -> int:
-    """What the tool uses of the turn under way take, as they are shown."""
+    """The tokens that the tool uses of the turn under way take, as they are shown."""
     return min(sum(map(remembered.tool_tokens, remembered.tools[first:])), max(budget, 0))
 
 
@@ -319,7 +319,7 @@ class SummaryPolicy(Struct, frozen=True):
 
 
 def summarised_count(remembered: Remembered) -> int:
-    """How many of the messages the summary covers."""
+    """The number of messages that the summary covers."""
     if remembered.summary is None:
         return 0
     return bisect_right(remembered.messages, remembered.summary.through_turn, key=attrgetter("turn_id"))
@@ -464,7 +464,7 @@ class Policies(Struct, frozen=True):
             self.create_policy(msgspec.convert(values, ContextConfig))
 
     def window(self, memory: ContextConfig, model: str | None) -> int | None:
-        """How many tokens the context of a model holds; None if it is unknown."""
+        """The tokens that the context of a model holds; None if that is unknown."""
         if memory.context_window or model is None:
             return memory.context_window
         return context_window_of(model, self.windows)

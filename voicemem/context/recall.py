@@ -247,7 +247,7 @@ def dated(rows: Iterable[MemoryRow]) -> Iterator[tuple[MemoryRow, str, int]]:
 
 
 def day_of(unix_ms: int) -> str:
-    """A day as people write it, `3 May 2026`, in UTC; no day for what is no time of a calendar."""
+    """A day as people write it, `3 May 2026`, in UTC; no day for what is not a time of a calendar."""
     try:
         day = datetime.fromtimestamp(unix_ms / 1000, UTC)
     except (OverflowError, ValueError, OSError):

@@ -143,7 +143,7 @@ class Summaries:
             await asyncio.sleep(0)
 
     def max_prompt_tokens(self, selection: ContextSelection) -> float:
-        """How many tokens of messages fit into one prompt, together with the previous summary."""
+        """The tokens of messages that fit into one prompt, together with the previous summary."""
         policy, remembered = selection.policy, selection.remembered
         assert isinstance(policy, SummaryPolicy)
         writer = selection.memory_config.model

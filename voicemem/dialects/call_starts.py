@@ -53,7 +53,7 @@ class StartAnswer(NamedTuple):
 
 
 class StartDialect(Struct, frozen=True):
-    """How one platform asks at the start of a call."""
+    """A platform's request at the start of a call: how it is read and answered."""
 
     verify: Verify
     mark: bytes
@@ -139,7 +139,7 @@ def answer_vapi(start: CallStart, answer: StartAnswer) -> JsonObject:
     return {**assistant, "assistantOverrides": {"variableValues": dict(answer.variables)}}
 
 
-# Telnyx: an event that is signed with the account's key; the variables stand in an object of their own.
+# Telnyx: an event that is signed with the account's key; the variables are in an object of their own.
 
 
 def read_telnyx(body: JsonObject) -> CallStart | None:

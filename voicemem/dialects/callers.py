@@ -1,4 +1,4 @@
-"""Who calls, as frames of other stacks say it, and the numbers of a call's parties, none of which is kept.
+"""Callers, as frames of other stacks name them, and the numbers of a call's parties, none of which is kept.
 
 What `reduce` keeps of a frame names no one. What it says of the caller beside that is read by `CallerFields`.
 """
@@ -25,7 +25,7 @@ MAX_DEPTH, MAX_TEXT, MAX_NUMBERS, MAX_VALUES = 8, 64 * 1024, 64, 2_000
 
 
 class Caller(NamedTuple):
-    """Who calls: the vendor's id of the user, the number, and the digits of all numbers of the call's parties."""
+    """A caller: the vendor's id of the user, the number, and the digits of all numbers of the call's parties."""
 
     user: str | None = None
     number: str | None = None
@@ -56,7 +56,7 @@ class Fields:
 
 
 class CallerFields:
-    """Where the frames of a dialect say who calls: paths of fields, with slashes between their names.
+    """The fields in which frames of a dialect say who calls: paths, with slashes between names.
 
     `called` is where the number is when the agent has called (`direction` begins with "out"); `parties` are values
     that may hold numbers anywhere. `within` is a field that may hold the whole frame. `names_user` tells frames whose
@@ -127,7 +127,7 @@ def text_of(value: Any) -> str | None:
 
 
 def numbers_in(value: Any, name: str = "") -> Iterator[str]:
-    """The texts in a value that are telephone numbers, or stand under a name of a party's; of its first values."""
+    """The texts in a value that are telephone numbers, or are under a name of a party's; of its first values."""
     for key, item in islice(values_in(value, name), MAX_VALUES):
         text = text_of(item)
         if text is not None and (is_number(text) or PARTY.search(key)):
@@ -135,7 +135,7 @@ def numbers_in(value: Any, name: str = "") -> Iterator[str]:
 
 
 def values_in(value: Any, name: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """A value and those in it, each with the name that it stands under."""
+    """A value and those in it, each with the name that it is under."""
     yield name, value
     if isinstance(value, dict | list) and depth < MAX_DEPTH:
         for key, item in value.items() if isinstance(value, dict) else ((name, one) for one in value):

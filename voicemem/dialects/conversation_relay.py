@@ -52,6 +52,7 @@ from voicemem.dialects.translating import (
     space_between,
     spoken_ms,
     stopped_at,
+    utterance_turn,
 )
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, Resume, Tts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
@@ -188,7 +189,7 @@ def hear_user(frame: JsonObject, ts: int, known: Known) -> Made:
 
 def press_key(frame: JsonObject, ts: int, known: Known) -> Made:
     yield from end_reply(known)
-    yield pressed(frame["digit"])
+    yield pressed(frame["digit"], utterance_turn(known))
 
 
 def end_reply(known: Known) -> Made:
@@ -330,7 +331,7 @@ def inform(frame: JsonObject, ts: int, known: Known) -> Made:
 def note_speaking(frame: JsonObject, ts: int, known: Known) -> Made:
     """Note when the agent begins to speak, and when it is silent, for the close of the call.
 
-    Silence is no evidence that all was heard: the user may have caused it.
+    Silence is not evidence that all was heard: the user may have caused it.
     """
     on, count = frame.get("value") == "on" and known.has_clock, known.notes.get("replies", 0)
     spoken: int = known.notes.get("spoken", 0)
@@ -491,7 +492,7 @@ translate_new = translation(KINDS)
 """Translates a frame that does not come again."""
 CONVERSATION_RELAY = Dialect(
     name="conversation-relay",
-    version=3,
+    version=4,
     reduce=reduce,
     translate=translate,
     closed=closed,

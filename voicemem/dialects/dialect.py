@@ -1,6 +1,6 @@
 """Dialects: two pure functions over the frames of another stack, and what they may know (docs/dialects.md).
 
-`reduce` stands before the journal and sees one frame alone. `translate` stands in the fold and sees one reduced frame
+`reduce` is before the journal and sees one frame alone. `translate` is in the fold and sees one reduced frame
 and, through `Known`, what the fold knows by then.
 """
 
@@ -80,7 +80,7 @@ def with_digest(shown: str, said: str) -> str:
 
 
 class MalformedFrame(ValueError):
-    """Not a frame of the dialect, or one whose fields have other types than they should. The text is our sentence."""
+    """The frame is none of the dialect, or its fields have other types than they should. The text is our sentence."""
 
 
 class UnknownFrame(ValueError):
@@ -115,7 +115,7 @@ Texts = Iterable[Text]
 
 
 class Parts(Struct, frozen=True):
-    """How a dialect cuts messages into frames that cannot be read alone."""
+    """The cutting of messages into frames that cannot be read alone."""
 
     part: Callable[[JsonObject], tuple[str, int, int | None, str] | None]
     """The message of a reduced frame, the number of its part, how many there are if it says so, and the part."""
@@ -128,7 +128,7 @@ Verify = Callable[[bytes, Mapping[str, str], str, int], bool]
 
 
 class Hook(Struct, frozen=True):
-    """How a dialect's webhooks are taken."""
+    """The webhooks of a dialect: how they are verified and cut into frames."""
 
     verify: Verify
     frames: Callable[[JsonObject], Iterable[JsonObject]]

@@ -39,7 +39,7 @@ class KnownReply(Protocol):
 
     @property
     def length(self) -> int:
-        """How many characters that are."""
+        """The number of its characters."""
 
     @property
     def complete(self) -> bool:
@@ -55,11 +55,11 @@ class KnownReply(Protocol):
 
     @property
     def audio_came(self) -> int | None:
-        """When its first audio came, where that had a length."""
+        """The time at which its first audio came, where that had a length."""
 
     @property
     def audio_start(self) -> int | None:
-        """When its audio came, moved on by the gaps in which all that had come was played; None if that had no `ts`."""
+        """The time of its audio, moved on by the gaps in which all that had come was played; None without a `ts`."""
 
     @property
     def cut(self) -> Literal["no", "estimated", "exact"]:
@@ -71,7 +71,7 @@ class KnownReply(Protocol):
 
     @property
     def ended(self) -> int | None:
-        """When it was heard to its end or interrupted, if it was."""
+        """The time at which it was heard to its end or interrupted, if it was."""
 
     @property
     def has_playback(self) -> bool:

@@ -376,7 +376,7 @@ def finish_utterance(item: JsonObject, text: str, at: int, known: Known) -> Made
             pending = None  # the user has begun to speak again since
         turns: list[list[int]] = known.notes.get("turns", [])
         turn = known.next_turn if pending is None else pending[0]
-        if pending is None and turns and begin < turns[-1][0]:  # what comes after a later utterance stands before it
+        if pending is None and turns and begin < turns[-1][0]:  # what comes after a later utterance is before it
             turn = turn_at(begin, known) or turn
         note_turn(turn, begin, known)
         if known.notes.get("spoke", at) <= at + near_ms:

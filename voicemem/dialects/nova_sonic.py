@@ -95,7 +95,7 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
 def app_content(whole: JsonObject, start: JsonObject) -> Frame | None:
     """Return what is kept of a content that the app begins: the first audio, tool results, typed texts after audio.
 
-    What stands before the audio are prompts and the history of other connections.
+    What is before the audio are prompts and the history of other connections.
     """
     audio, id = f"{start.get('promptName')}/audio", f"{start.get('contentName')}/contentStart"
     if start["type"] == "AUDIO":
@@ -124,7 +124,7 @@ def kind_and_body(raw: JsonObject) -> tuple[str, JsonObject]:
 
 
 def sender_of(name: str, body: JsonObject, side: Side | None) -> Side:
-    """Who sends an event. Raises `MalformedFrame` where that is not who says so, or no one can tell."""
+    """Return who sends an event. Raises `MalformedFrame` where that is not who says so, or no one can tell."""
     sender = KINDS[name].side
     if sender is None:
         by_vendor = body.get("contentId") is not None or body.get("completionId") is not None
@@ -487,7 +487,7 @@ def place_of(text: str, known: Known) -> tuple[KnownReply, int] | None:
 
 
 def end_of(text: str, said: str, start: int) -> int | None:
-    """Return where a text ends that stands at a place, word for word; its last word may be the beginning of one."""
+    """Return where a text ends that is at a place, word for word; its last word may be the beginning of one."""
     words = WORD.findall(text)
     end = None
     scan = WORD.finditer(said, start)
@@ -510,7 +510,7 @@ def end_of(text: str, said: str, start: int) -> int | None:
 
 
 def end_after(text: str, said: str, start: int) -> int | None:
-    """Return where a text ends that stands anywhere after a place."""
+    """Return where a text ends that is anywhere after a place."""
     first = WORD.search(text)
     if first is None:
         return None

@@ -36,7 +36,15 @@ from voicemem.dialects.dialect import Dialect, Frame, RawFrame, Side, Text
 from voicemem.dialects.kinds import ANYTHING, Kind, event, event_id, keep, many, optional, record, silent, translation
 from voicemem.dialects.known import Known, Made, MadeEvent
 from voicemem.dialects.reading import LONGEST_MS, values, whole
-from voicemem.dialects.translating import complete, end_with, note_newest, pressed, tool_call, utterance_turn
+from voicemem.dialects.translating import (
+    complete,
+    end_with,
+    note_newest,
+    pressed,
+    space_between,
+    tool_call,
+    utterance_turn,
+)
 from voicemem.protocol.events import (
     Asr,
     Interrupt,
@@ -204,7 +212,7 @@ def note_zero(frame: JsonObject, ts: int, known: Known) -> None:
 
 
 def span_of(frame: JsonObject, *before: Said | None) -> tuple[int, int]:
-    """Where a fragment begins and ends on the timeline; one that does not say so follows what was said before it."""
+    """The place of a fragment on the timeline; one that does not state it follows what was said before it."""
     start, end = whole(frame.get("start_ms"), LONGEST_MS), whole(frame.get("end_ms"), LONGEST_MS)
     if start is None:
         start = max((said["end"] for said in before if said is not None), default=0)
@@ -235,7 +243,8 @@ def hear(frame: JsonObject, ts: int, known: Known) -> Made:
     (start, end), text = span_of(frame, mine, out), frame["delta"]
     if mine is not None and goes_on(mine, out, start):
         segment = known.segment(mine["item"])
-        text = ("" if segment is None else segment.text) + text
+        said = "" if segment is None else segment.text
+        text = said + (space_between(said, text) if start - mine["end"] > BREATH_MS else "") + text
         mine = mine | {"end": max(mine["end"], end)}
         yield Asr(item=mine["item"], text=text, final=True)
     else:
@@ -276,7 +285,7 @@ def note_asked(known: Known) -> None:
 
 def press_key(frame: JsonObject, ts: int, known: Known) -> Made:
     note_asked(known)
-    yield pressed(frame["event"])
+    yield pressed(frame["event"], utterance_turn(known))
 
 
 def speak(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -320,7 +329,7 @@ def is_cut_by_user(out: Said, known: Known) -> bool:
 
 
 def interruption(out: Said, position_ms: int, ts: int | None) -> Interrupt:
-    """It marks the reply even if all that came of it was heard: more was to come."""
+    """The interruption marks the reply even if all that came of it was heard: more was to come."""
     return Interrupt(item=out["item"], audio_end_ms=position_ms, estimated=True, more=True, ts=ts)
 
 
@@ -397,7 +406,7 @@ KINDS: dict[str, Kind] = {
 }
 OPENAI_LIVE = Dialect(
     name="openai-live",
-    version=3,
+    version=4,
     reduce=reduce,
     translate=translation(KINDS),
     closed=closed,

@@ -236,7 +236,7 @@ def press_keys(frame: JsonObject, ts: int, known: Known) -> Made:
     data = frame["data"]
     keys = "".join(data.get("buttons") or ()) or data.get("button")
     if keys:
-        yield pressed(keys)
+        yield pressed(keys, utterance_turn(known))
 
 
 def typed_text(item: str | None, text: str, user: str | None, known: Known) -> Made:
@@ -307,7 +307,7 @@ def take_segment(data: JsonObject, status: str, ts: int, known: Known) -> Made:
 
 
 def append(text: str, ts: int, known: Known) -> tuple[str, str, list[MadeEvent]]:
-    """The reply of a new segment, all that stands before it there, and the events that add it."""
+    """The reply of a new segment, all that is before it there, and the events that add it."""
     reply = known.reply(newest(known))
     if "reply" not in known.notes or (reply is not None and is_over(reply, ts, known)):
         begin_reply(known, generating=False)
@@ -479,7 +479,7 @@ KINDS: dict[str, Kind] = {
 }
 PIPECAT_RTVI = Dialect(
     name="pipecat-rtvi",
-    version=5,
+    version=6,
     reduce=reduce,
     translate=translation(KINDS),
     closed=closed,

@@ -40,7 +40,7 @@ SLOWEST_UNITS_A_SECOND = 10
 
 
 class Playing(NamedTuple):
-    """When the audio of a reply began to play, and where it stood at a time, both by the clock."""
+    """The playback of a reply by the clock: when its audio began, and the position at a time."""
 
     began: int
     position_ms: int
@@ -125,7 +125,7 @@ def spoken_ms(text: str, units_a_second: int = UNITS_A_SECOND) -> int:
 
 
 def stopped_at(item: str | None, position_ms: int, ts: int) -> MadeEvent:
-    """How far the clock says that a reply had been played when the caller hung up; at 0 or less nothing was heard."""
+    """The position of a reply by the clock when the caller hung up; at 0 or less nothing was heard."""
     if position_ms > 0:
         return Tts(item=item, audio_ms=position_ms, estimated=True, ts=ts)
     return Interrupt(item=item, heard_text="", estimated=True, ts=ts)
@@ -165,7 +165,7 @@ def said_by(known: Known, at: int | None = None) -> int | None:
 
 
 def said_until(said: Asr, end: int | None) -> Iterator[Asr]:
-    """What was said from the time of `said`, which is stated, until another: the words, and the same when they end.
+    """The events of speech from the stated time of `said` until another: the words, and the same when they end.
 
     The words come first: a request that brought them may have them already, and no turn begins for them then. Where no
     end is stated, it is as late as it takes to say them.
@@ -245,9 +245,9 @@ def connect(known: Known) -> Made:
     known.note("spoken", None)
 
 
-def pressed(keys: str, **about: Any) -> MessageEvent:
-    """Keys of a telephone that the user has pressed."""
-    return MessageEvent(role="user", text=keys, source="message", metadata={"dtmf": True}, **about)
+def pressed(keys: str, turn: int, **about: Any) -> MessageEvent:
+    """Keys of a telephone that the user has pressed; those of a turn may come one by one."""
+    return MessageEvent(role="user", text=keys, source="message", metadata={"dtmf": True}, turn_id=turn, **about)
 
 
 def end_with(field: str, usual: str) -> Translate:

@@ -31,7 +31,7 @@ from voicemem.dialects.dialect import Dialect, Frame, RawFrame, Side, Text
 from voicemem.dialects.kinds import Kind, Record, keep, many, optional, record, silent, translation
 from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent
 from voicemem.dialects.reading import whole
-from voicemem.dialects.translating import note_newest, pressed
+from voicemem.dialects.translating import note_newest, pressed, utterance_turn
 from voicemem.protocol.events import Interrupt, Tts
 from voicemem.protocol.types import JsonObject
 
@@ -197,11 +197,11 @@ class Replies:
             line.measured = any(one.audio_came is not None and name_of(one) not in line.unmeasured for one in seen)
 
     def came(self, reply: KnownReply) -> int | None:
-        """When the first audio of a reply came, or where nothing says so, its first text."""
+        """The time at which the first audio of a reply came, or where nothing says so, its first text."""
         return reply.audio_came if self.line.measured else reply.begun
 
     def sent_of_newest(self) -> int:
-        """How much of the reply's audio was sent by now."""
+        """The audio of the reply that was sent by now."""
         end = self.line.assigned
         for begin, name, offset in reversed(self.line.spans):
             if name is not None:
@@ -215,7 +215,7 @@ class Replies:
             self.line.spans.append((self.line.assigned, name_of(self.newest), self.sent_of_newest()))
 
     def room(self) -> int:
-        """How much of the audio of the newest span's reply has not been sent."""
+        """The audio of the newest span's reply that has not been sent."""
         line = self.line
         if self.newest is None:
             return 0
@@ -233,7 +233,7 @@ class Replies:
         return found[0][0] if found else None
 
     def cut_before(self, since: int) -> int:
-        """When the newest span's reply was cut, if it was by then, as the model's side says; else 0."""
+        """The time at which the newest span's reply was cut, if it was by then, as the model's side says; else 0."""
         ended = None if self.newest is None or self.newest.cut == "no" else self.newest.ended
         return 0 if ended is None or ended > since else ended
 
@@ -381,7 +381,7 @@ def play(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def played_by(line: Line, ts: int) -> int:
-    """How far a phone has played by a time, if nothing has cut it."""
+    """The position that a phone has played to by a time, if nothing has cut it."""
     return min(line.sent, line.at + max(0, ts - line.ts))
 
 
@@ -420,7 +420,7 @@ def closed(ts: int, known: Known) -> Made:
 
 
 def press_key(frame: JsonObject, ts: int, known: Known) -> Made:
-    return (pressed(frame["dtmf"]["digit"]),)
+    return (pressed(frame["dtmf"]["digit"], utterance_turn(known)),)
 
 
 def stream_frame(**others: Any) -> type[Record]:
@@ -440,7 +440,7 @@ KINDS: dict[str, Kind] = {
 }
 TWILIO_MEDIA_STREAMS = Dialect(
     name="twilio-media-streams",
-    version=1,
+    version=2,
     reduce=reduce,
     translate=translation(KINDS, "event"),
     closed=closed,

@@ -9,10 +9,11 @@ from msgspec import Struct
 from voicemem.protocol.memories import Analysis, civil_date
 from voicemem.transcript.history import SpeechTimes, tool_uses
 from voicemem.transcript.messages import Message, Summary, ToolUse
-from voicemem.transcript.state import State, Turn
+from voicemem.transcript.state import State
 from voicemem.transcript.turns import ReplyAfter, reply_after, turn_latencies
 
 CALLER, AGENT = "Caller", "Agent"
+NO_WAIT = ReplyAfter()
 NEAR_MS = 24 * 3600 * 1000
 """A speech time that is further from its message than this counts in another unit, or from another beginning."""
 
@@ -32,7 +33,7 @@ class CallFacts(Struct, frozen=True, kw_only=True):
     recording: str | None = None
 
 
-class Utterance(Struct, frozen=True):
+class Utterance(Struct, frozen=True, gc=False):
     """A message, who said it, and when it could be heard; times are Unix ms by the producer's clock."""
 
     message: Message
@@ -40,7 +41,7 @@ class Utterance(Struct, frozen=True):
     start_ms: int
     end_ms: int | None
     """None where nothing tells."""
-    reply_after: ReplyAfter = ReplyAfter()
+    reply_after: ReplyAfter = NO_WAIT
     """How long the caller waited for it, of the first reply of a turn."""
 
     @property
@@ -65,17 +66,17 @@ class Utterance(Struct, frozen=True):
 
     @property
     def cut_at_ms(self) -> int | None:
-        """When it was cut, as it was reported."""
+        """The time of the cut, as it was reported."""
         return near(self.message.metadata.get("interrupt_timestamp"), self.start_ms) if self.is_cut else None
 
     @property
     def is_estimated(self) -> bool:
-        """Whether it is an estimate how much of it was heard."""
+        """True if the heard part is an estimate."""
         return self.is_cut and self.message.metadata.get("heard") == "estimated"
 
 
 class TurnLatencies(Struct, frozen=True):
-    """How long a turn took, in ms: until its first reply, and what the stack reported of its stages."""
+    """The latencies of a turn, in ms: until its first reply, and what the stack reported of its stages."""
 
     turn_id: int
     reply_after_ms: float | None
@@ -97,17 +98,17 @@ class Call(Struct, frozen=True):
 
     @property
     def start_ms(self) -> int:
-        """When the first of it began to be heard; that of the session where nothing was said."""
+        """The time at which the first of it began to be heard; that of the session where nothing was said."""
         return min((one.start_ms for one in self.utterances), default=self.facts.started_ms)
 
     @property
     def end_ms(self) -> int:
-        """When the last of it that is known had been heard, at the earliest."""
+        """The earliest time at which the last of it that is known had been heard."""
         known = (max(one.start_ms, one.end_ms or one.start_ms) for one in self.utterances)
         return max(known, default=self.facts.ended_ms or self.facts.started_ms)
 
     def in_order(self) -> Iterator[Utterance | ToolUse]:
-        """All of it: a tool call stands before what began later in its turn."""
+        """All of it: a tool call is before what began later in its turn."""
         waiting = sorted(self.tools, key=tool_order, reverse=True)
         for one in self.utterances:
             place = one.message.turn_id, one.message.timestamp
@@ -119,19 +120,19 @@ class Call(Struct, frozen=True):
 
 def call_of(facts: CallFacts, timed: Iterable[tuple[Message, SpeechTimes]], state: State) -> Call:
     """A call from its messages with their speech times, and the state that they were made from."""
-    waits = {number: reply_after(state, state.turns[number]) for number in state.turn_numbers}
-    latencies = [latencies_of(state.turns[number], after) for number, after in waits.items()]
-    utterances = []
+    waits: dict[int, ReplyAfter] = {}
+    latencies, utterances = list[TurnLatencies](), list[Utterance]()
+    for number in state.turn_numbers:
+        after = reply_after(state, state.turns[number])
+        stages, whole = turn_latencies(state.turns[number])
+        if after.ms is not None:
+            waits[number] = after
+        if after.ms is not None or stages:
+            latencies.append(TurnLatencies(number, after.ms, after.by, whole, stages))
     for message, times in timed:
-        after = waits.pop(message.turn_id, None) if message.role == "assistant" else None
-        utterances.append(utterance_of(message, times, after or ReplyAfter()))
-    known = [one for one in latencies if one.reply_after_ms is not None or one.segmented_latency_ms]
-    return Call(facts, utterances, tool_uses(state, with_forgotten=True), state.summary, known, state.analysis)
-
-
-def latencies_of(turn: Turn, after: ReplyAfter) -> TurnLatencies:
-    stages, whole = turn_latencies(turn)
-    return TurnLatencies(turn.number, after.ms, after.by, whole, stages)
+        found = waits.pop(message.turn_id, NO_WAIT) if message.role == "assistant" else NO_WAIT
+        utterances.append(utterance_of(message, times, found))
+    return Call(facts, utterances, tool_uses(state, with_forgotten=True), state.summary, latencies, state.analysis)
 
 
 def utterance_of(message: Message, times: SpeechTimes, after: ReplyAfter) -> Utterance:
@@ -158,12 +159,12 @@ def tool_order(tool: ToolUse) -> tuple[int, int]:
     return tool.turn_id, tool.timestamp
 
 
-# Texts and times: what people say must not break, hide or reorder what stands around it
+# Texts and times: what people say must not break, hide or reorder what is around it
 
 REORDERING = "\u202a-\u202e\u2066-\u2069"
 """Embeddings, overrides and isolates of bidirectional text: an open one reorders what follows. Marks are kept."""
 HIDDEN = re.compile(f"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f{REORDERING}\ufeff]")
-"""These, and control characters that are no white space."""
+"""These, and control characters that are not white space."""
 FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 """The years 1 to 9999, which dates in text can name; what lies beyond is shown as the nearest of them."""
 DAY_S = 86_400
@@ -195,7 +196,7 @@ def date_and_clock(ms: int) -> tuple[str, str]:
 
 
 def cue_time(ms: int, point: str) -> str:
-    """`00:00:04.100`, since the beginning of the call; `point` stands before the milliseconds."""
+    """`00:00:04.100`, since the beginning of the call; `point` is before the milliseconds."""
     second, rest = divmod(ms, 1000)
     return f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}{point}{rest:03}"
 

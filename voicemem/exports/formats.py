@@ -15,7 +15,7 @@ FORMAT_NAMES: tuple[FormatName, ...] = get_args(FormatName)
 
 
 class ExportFormat(NamedTuple):
-    """How a call is written, and what the result is called."""
+    """A format of an export: how a call is written, and what the result is called."""
 
     write: Callable[[Call], Iterator[str]]
     """Yields the document in parts, so that no more of a long call than one utterance is written at a time."""

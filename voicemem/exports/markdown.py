@@ -64,7 +64,7 @@ def facts(call: Call) -> Iterator[str]:
 
 
 def utterance_blocks(one: Utterance, zero: int) -> list[str]:
-    """Who spoke and when since `zero`, then what was heard and what was not."""
+    """The blocks of an utterance: who spoke and when since `zero`, then what was heard and what was not."""
     head = f"**{escaped(one.speaker)}** · {length(one.start_ms - zero)}"
     if one.reply_after.ms is not None:
         about = "about " if one.reply_after.by == "estimate" else ""
@@ -78,7 +78,7 @@ def utterance_blocks(one: Utterance, zero: int) -> list[str]:
 
 
 def cut_after(one: Utterance) -> str:
-    """How long it was heard, where that is known."""
+    """The words for how long it was heard, where that is known."""
     if one.end_ms is None:
         return " at about this point" if one.is_estimated else ""
     seconds = (one.end_ms - one.start_ms) / 1000
@@ -109,7 +109,7 @@ def escaped(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """A code span; it shows everything as it is, between more backticks than stand together in it."""
+    """A code span; it shows everything as it is, between more backticks than are together in it."""
     line = one_line(text) or " "
     fence = "`" * (max((len(run) for run in re.findall("`+", line)), default=0) + 1)
     pad = " " if line.startswith("`") or line.endswith("`") else ""

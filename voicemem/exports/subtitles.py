@@ -4,6 +4,7 @@ SRT has no comments, so what was not heard is only in WebVTT.
 """
 
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import NamedTuple
 
 from voicemem.exports.call import Call, Utterance, cue_time, date_time, one_line
@@ -22,24 +23,21 @@ class Cue(NamedTuple):
     utterance: Utterance
 
 
-def cues_of(call: Call) -> list[Cue]:
+def cues_of(call: Call) -> Iterator[Cue]:
     """One for each utterance, in the order of their beginnings; of some of them nothing may have been heard."""
-    ordered = sorted(call.utterances, key=lambda one: one.start_ms)
-    cues, zero, next_start = [], call.start_ms, None
-    for one in reversed(ordered):
+    zero, ordered = call.start_ms, sorted(call.utterances, key=lambda one: one.start_ms)
+    for one, following in zip_longest(ordered, ordered[1:]):
         start, end = one.start_ms, one.end_ms
         if end is None:  # as long as it takes to say, and until the next one at most
             end = start + max(SHORTEST_MS, len(one.heard) * 1000 // CHARACTERS_PER_S)
-            end = end if next_start is None or next_start <= start else min(end, next_start)
-        cues.append(Cue(start - zero, end - zero, one))
-        next_start = start
-    return cues[::-1]
+            end = end if following is None or following.start_ms <= start else min(end, following.start_ms)
+        yield Cue(start - zero, end - zero, one)
 
 
 def webvtt(call: Call) -> Iterator[str]:
     """A file of cues whose times count from the first that was heard."""
-    yield f"{HEAD}NOTE session {escaped(call.facts.session_id)}, 00:00:00.000 is {date_time(call.start_ms)}\n"
-    number = 0
+    zero, number = call.start_ms, 0
+    yield f"{HEAD}NOTE session {escaped(call.facts.session_id)}, 00:00:00.000 is {date_time(zero)}\n"
     for cue in cues_of(call):
         one, start, end = cue.utterance, cue_time(cue.start, "."), cue_time(cue.end, ".")
         if one_line(one.heard):
@@ -48,7 +46,7 @@ def webvtt(call: Call) -> Iterator[str]:
             name = f"{name[:-1]}&#45;" if name.endswith("-") else name  # with the tag's end it would make an arrow
             yield f"\n{number}\n{start} --> {end}\n<v {name}>{escaped(one.heard)}\n"
         if one.is_cut:
-            cut = end if one.cut_at_ms is None else cue_time(max(0, one.cut_at_ms - call.start_ms), ".")
+            cut = end if one.cut_at_ms is None else cue_time(max(0, one.cut_at_ms - zero), ".")
             yield f"\nNOTE interrupted at {cut}, unheard: {escaped(one.unheard) or '(nothing)'}\n"
 
 

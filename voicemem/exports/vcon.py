@@ -18,6 +18,8 @@ from voicemem.version import __version__
 SYNTAX = "0.4.0"
 """The draft's own version of its syntax."""
 VENDOR = "voicemem"
+SHOWN_WITH_TOOL = 64
+"""Places in the dialog that a tool call names, at most: a turn may have any number of both."""
 MAKER = {"vendor": VENDOR, "product": f"{VENDOR} {__version__}"}
 
 
@@ -31,9 +33,10 @@ def vcon(call: Call) -> Iterator[str]:
 def vcon_object(call: Call) -> dict[str, Any]:
     """A vCon of a call, with iterators for its long lists: the same call always gives the same one."""
     facts, places = call.facts, {("assistant", AGENT): 0}
-    callers = [("user", one.speaker) for one in call.utterances if one.message.role == "user"] or [("user", CALLER)]
-    for speaker in (*callers, *(("assistant", one.speaker) for one in call.utterances if one.agent is not None)):
-        places.setdefault(speaker, len(places))
+    callers = {one.speaker: "user" for one in call.utterances if one.message.role == "user"} or {CALLER: "user"}
+    agents = {one.speaker: "assistant" for one in call.utterances if one.agent is not None}
+    for name, role in (*callers.items(), *agents.items()):
+        places.setdefault((role, name), len(places))
     subject = {} if facts.name is None else {"subject": facts.name}
     return {
         "vcon": SYNTAX,
@@ -96,7 +99,7 @@ def interruptions(call: Call) -> Iterator[dict[str, Any]]:
 
 
 def tool_analyses(call: Call) -> Iterator[dict[str, Any]]:
-    """Return the tool calls, each with the dialog of its turn."""
+    """Return the tool calls, each with the dialog of its turn, or the beginning of a long one."""
     places = places_of(call, {tool.turn_id for tool in call.tools})
     for tool in call.tools:
         body = {
@@ -107,7 +110,7 @@ def tool_analyses(call: Call) -> Iterator[dict[str, Any]]:
             "arguments": tool.arguments,
             "result": tool.result,
         }
-        yield analysis("tool_call", places[tool.turn_id], body)
+        yield analysis("tool_call", places[tool.turn_id][:SHOWN_WITH_TOOL], body)
 
 
 def latency_analyses(call: Call) -> Iterator[dict[str, Any]]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from voicemem.search.words import words_of
-from voicemem.transcript.counterparts import text_key
+from voicemem.transcript.gateway_matching import text_key
 from voicemem.transcript.messages import Message
 
 ASKED_BACK = 48
@@ -39,9 +39,9 @@ EARLIER_WORDS, EARLIER_REPLY, EARLIER = 0.5, 0.1, 0.6
 NEWER_WORDS, NEWER_SPEECH, NEWER_REPLY, NEWER = 0.8, 0.2, 0.02, 0.8
 """After the last message that both have: each of the memory's, and at most."""
 AFTER_CALL = 0.45
-"""That words stand before a tool call, and those of the memory are of a later turn: some clients add calls late."""
+"""That words are before a tool call, and those of the memory are of a later turn: some clients add calls late."""
 BEFORE_LAST = 0.3
-"""That words stand before the last ones, and those of the memory are speech that waits for an answer."""
+"""That words are before the last ones, and those of the memory are speech that waits for an answer."""
 ASKED_AGAIN, ASKED_AGAIN_IN_PART = 0.6, 1.5
 """That an answered request is sent again, by a client that sends the whole conversation, or the end of it."""
 
@@ -53,7 +53,7 @@ class Spoken(Struct, frozen=True):
     role: str
     text: str
     after_turn: int = -1
-    """The newest turn with a tool call that the memory knows and that stands before it in the request."""
+    """The newest turn with a tool call that the memory knows and that is before it in the request."""
     after_ms: int = -1
     """Unix ms of the newest such call in a message before: a reply behind it began later."""
     before_ms: int | None = None
@@ -88,7 +88,7 @@ class Hints(NamedTuple):
     is_unanswered: bool
     """The answer to these failed, or was left."""
     ends_with_words: bool
-    """Nothing but instructions stands behind the last message with text."""
+    """Nothing but instructions is behind the last message with text."""
     has_replies: bool
     """It has messages of the agent's."""
 

@@ -24,7 +24,7 @@ from voicemem.protocol.sse import DONE
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.recording.batches import ProducerLease
-from voicemem.sessions.recording.parties import hide_in_event
+from voicemem.sessions.recording.phone_numbers import hide_in_event
 from voicemem.sessions.recording.recorder import Recorder
 from voicemem.store.nodes import Claims
 from voicemem.store.streams import Stream
@@ -380,8 +380,8 @@ class LlmRequest:
         ]
         group = {"group": calls[0].id} if len(calls) > 1 else {}
         for call in calls:
-            wanted = self.answer.wanted_back(call) | group
-            metadata = {WANTED_BACK: wanted} if wanted else None
+            returned = self.answer.wanted_back(call) | group
+            metadata = {WANTED_BACK: returned} if returned else None
             yield ToolCall(
                 id=shared_id("call", call.id),
                 call_id=call.id,

@@ -16,15 +16,15 @@ from voicemem.llm.completions import MAX_ID_CHARACTERS, content_text, further_ca
 from voicemem.protocol.events import Interrupt, LlmCancel, MessageEvent, ProducedEvent, ToolCall, ToolResult
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions.read_models.read_model import ReadModel
-from voicemem.transcript.counterparts import GATEWAY_PRODUCER, UNSPOKEN, text_key
 from voicemem.transcript.cutting import units_of
+from voicemem.transcript.gateway_matching import GATEWAY_PRODUCER, UNSPOKEN, text_key
 from voicemem.transcript.messages import WANTED_BACK, Forgotten
 from voicemem.transcript.replies.heard import rate_before
 from voicemem.transcript.replies.playing import settle, standing_replies
 from voicemem.transcript.state import Reply, Turn
 
 MARKS = " \n\t.,;:!?…。、，！？"
-"""What may stand between two utterances that were sent as one."""
+"""What may be between two utterances that were sent as one."""
 PAUSE_MS = 2_000
 """The pause between the end of a reply and later words, from which the words are new."""
 RUNNING = ("IN_PROGRESS", "The tool call is still in progress.")
@@ -308,8 +308,8 @@ class InputReader:
                 self.ignored.append(index)
                 continue
             made[call["id"]] = turn
-            wanted = call["wanted_back"] | of_message
-            metadata = {WANTED_BACK: wanted} if wanted else None
+            returned = call["wanted_back"] | of_message
+            metadata = {WANTED_BACK: returned} if returned else None
             event = ToolCall(turn_id=turn, call_id=call["id"], name=call["name"], arguments=call["arguments"])
             self.events.append(structs.replace(event, metadata=metadata, id=shared_id("call", call["id"])))
 
@@ -366,9 +366,9 @@ def calls_of(message: AskedMessage) -> list[dict[str, Any]]:
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict) and isinstance(call.get("id"), str) and isinstance(function.get("name"), str):
             extra = further_call_fields(call)
-            wanted = {"call": extra} if extra else {}
+            returned = {"call": extra} if extra else {}
             arguments = function.get("arguments")
-            found.append({"id": call["id"], "name": function["name"], "arguments": arguments, "wanted_back": wanted})
+            found.append({"id": call["id"], "name": function["name"], "arguments": arguments, "wanted_back": returned})
     return found
 
 

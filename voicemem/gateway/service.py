@@ -48,7 +48,7 @@ from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import Recorder
 from voicemem.store.nodes import Claims
 from voicemem.store.streams import Stream, may_reopen
-from voicemem.transcript.counterparts import GATEWAY_PRODUCER
+from voicemem.transcript.gateway_matching import GATEWAY_PRODUCER
 from voicemem.transcript.messages import Message
 
 T = TypeVar("T")
@@ -192,7 +192,7 @@ class Gateway:
     ) -> JsonObject:
         """The body of an LLM request, with the definitions of the service's `tools`."""
         chat_turn, text, said = prepared.chat_turn, prepared.pending_text, None
-        if text is not None:  # it has just been said, and stands at the end
+        if text is not None:  # it has just been said, and is at the end
             said = Message("user", text, prepared.turn_id, self.clock(), {"source": "asr"})
         elif alternate and not (selection.messages or selection.tools):  # the agent speaks first
             said = Message("user", CALL_STARTED, prepared.turn_id, self.clock(), {})

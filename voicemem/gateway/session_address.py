@@ -18,7 +18,7 @@ SESSION_HEADER = "X-Voicemem-Session"
 
 
 class HostedVendor(NamedTuple):
-    """Where the requests of a vendor's custom LLM say which call they are of, as its webhooks do, and who calls."""
+    """The fields in which a vendor's requests for a custom LLM say which call they are of, and who calls."""
 
     dialect: str
     holder: str
@@ -46,7 +46,7 @@ NO_SESSION = (
 
 
 class SessionAddress(NamedTuple):
-    """Where a request belongs, as far as it says so itself; one of the two is there."""
+    """The session of a request, as far as it names one itself; one of the two is there."""
 
     session_id: str | None
     user_id: str | None
@@ -73,7 +73,7 @@ def read_address(header: str | None, payload: JsonObject, own_id: str | None = N
 
 
 def read_caller(payload: JsonObject) -> tuple[str, Caller]:
-    """Who calls, as the fields of a vendor say it, and the dialect of that vendor."""
+    """Read who calls from the fields of a vendor, and the dialect of that vendor."""
     vendor = next((one for one in VENDORS if isinstance(payload.get(one.holder), dict)), None)
     return ("", Caller()) if vendor is None else (vendor.dialect, vendor.caller.read(payload) or Caller())
 

@@ -114,7 +114,7 @@ class ToolLoop:
 
 
 def add_usage(one: Any, other: Any) -> Any:
-    """Two counts of tokens added up, by their names; of what is no number, the later one."""
+    """Two counts of tokens added up, by their names; of what is not a number, the later one."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one | {name: add_usage(one[name], value) if name in one else value for name, value in other.items()}
     are_numbers = all(isinstance(value, int | float) for value in (one, other))

@@ -77,7 +77,7 @@ class Reply:
         self.text += text[: MAX_CHARS - len(self.text)]
 
     def close(self) -> None:
-        """It is over, and its texts are not needed any more."""
+        """Note that the reply is over: its texts are not needed any more."""
         self.over = True
         self.text, self.spoken = "", SpokenText(self.spoken.rate)
 

@@ -290,7 +290,7 @@ class LibrarySession:
         with_marks = check_arguments(marks=marks).marks
 
         def read(read_model: ReadModel) -> list[JsonObject]:
-            turns: list[JsonObject] = msgspec.to_builtins(read_model.turns(with_marks))
+            turns: list[JsonObject] = msgspec.to_builtins([*read_model.turns(with_marks)])
             return turns
 
         return await self.library.read_models.read(await self._stream(), read)
@@ -307,7 +307,7 @@ class LibrarySession:
         return render_body(await self._select(checked), checked)
 
     async def usage(self, **options: Any) -> Usage:
-        """How much of the model's window such a context uses, and what it leaves out."""
+        """The usage of such a context: how much of the model's window it takes, and what it leaves out."""
         return usage_of(await self._select(context_options(options)), None)
 
     async def _select(self, options: ContextOptions) -> ContextSelection:

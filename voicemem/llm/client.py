@@ -30,7 +30,7 @@ DRAIN_S = 0.1
 
 
 class Timeouts(Struct, frozen=True):
-    """How long to wait, in seconds: for a connection, for the next bytes of an answer, and for all of it."""
+    """Times to wait, in seconds: for a connection, for the next bytes of an answer, and for all of it."""
 
     connect_s: float = 5.0
     read_s: float = 30.0
@@ -111,7 +111,9 @@ class LlmClient:
         return await self.transports[endpoint.public_only].send(endpoint, body, self.extra_headers(), total_s)
 
 
-async def read_sse_data(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+async def read_sse_data(
+    pieces: AsyncIterator[bytes], most_bytes: int = MAX_STREAM_BYTES, most_events: int = MAX_EVENTS
+) -> AsyncGenerator[bytes, None]:
     """Yield the data of server-sent events. Raises `LlmFailed`."""
     decoder = Decoder(MAX_EVENT_BYTES)
     size = count = 0
@@ -120,11 +122,11 @@ async def read_sse_data(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, N
             for start in range(0, len(whole), SLICE_BYTES):
                 piece = whole[start : start + SLICE_BYTES]
                 size += len(piece)
-                if size > MAX_STREAM_BYTES:
+                if size > most_bytes:
                     raise LlmFailed("too_long")
                 for event in decoder.feed(piece):
                     count += 1
-                    if count > MAX_EVENTS:
+                    if count > most_events:
                         raise LlmFailed("too_long")
                     if event.data is not None:
                         yield event.data

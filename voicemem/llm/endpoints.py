@@ -1,4 +1,4 @@
-"""Which LLM a session's requests go to: its own, or the operator's if it has none."""
+"""The endpoint of a session's LLM requests: its own, or the operator's if it has none."""
 
 import msgspec
 from msgspec import Struct

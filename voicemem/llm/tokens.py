@@ -49,7 +49,7 @@ def bare_model_name(model: str) -> str:
 
 
 def context_window_of(model: str | None, overrides: Mapping[str, int]) -> int | None:
-    """How many tokens a model's context holds; None if it is unknown. `overrides` are looked at first."""
+    """The tokens that a model's context holds; None if that is unknown. `overrides` are looked at first."""
     if model is None:
         return None
     for table in (overrides, CONTEXT_WINDOWS):

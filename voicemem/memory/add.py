@@ -246,7 +246,7 @@ class ForgetRequest(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Forgot(Struct, frozen=True):
-    """How many messages of the history are forgotten, and how many are remembered."""
+    """The numbers of messages of the history that are forgotten, and that are remembered."""
 
     position: int
     forgotten: int
@@ -290,7 +290,7 @@ def forget_all_but_newest(read_model: ReadModel, count: int, everything: bool) -
     number = messages[min(kept, default=indexes[-1])].turn_id
     # The parts of the turn that stay are `kept` messages, and unfinished ones.
     state, turn = read_model.state, read_model.state.turns[number]
-    entries = enumerate(turn_entries(state, turn), read_model.turn_starts[number])
+    entries = enumerate(turn_entries(state, turn), read_model.turn_start(number))
     forgotten = state.forgotten or Forgotten()
     left = begun_positions(state, turn) - {entry.order for index, entry in entries if index not in kept}
     positions = tuple(sorted(order for order in left if not forgotten.covers(number, order)))

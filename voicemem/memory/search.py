@@ -148,7 +148,7 @@ class FoundMemories(Struct, frozen=True):
 
 
 class CursorPlace(Struct, array_like=True, frozen=True):
-    """How many messages and memories were shown already, and what the best ones of each scored."""
+    """The place of a cursor: how many messages and memories were shown, and what the best ones of each scored."""
 
     messages: Annotated[int, Meta(ge=0, le=MAX_FOUND)] = 0
     best_message: float | None = None
@@ -178,8 +178,8 @@ class MemoryFinder:
         Of messages and memories that fit equally well, memories come first.
         """
         # Tells one search from another, whatever the size of its pages.
-        asked = msgspec.json.encode([project, replace(request, limit=1, cursor=None)])
-        digest, place = blake2b(asked, digest_size=8).digest(), CursorPlace()
+        encoded = msgspec.json.encode([project, replace(request, limit=1, cursor=None)])
+        digest, place = blake2b(encoded, digest_size=8).digest(), CursorPlace()
         if request.cursor is not None:
             place = parse_place(request.cursor, digest, CursorPlace, OTHER_SEARCH)
         if self.vectors is None and request.mode in ("vectors", "hybrid"):
@@ -315,7 +315,7 @@ def merged_page(
 
 
 def fitting(found: FoundMessages) -> FoundMessages:
-    """Those with which a page is full by its size; at least one."""
+    """The results with which a page is full by its size; at least one."""
     size = 0
     for place, (message, _) in enumerate(found):
         size += len(message.text)
@@ -371,7 +371,7 @@ def ranked(
 ) -> list[Ranked[Item]]:
     """All that were found, the best first, of equal ones the newest (`times`).
 
-    A cosine of 0 or less is no likeness, and finds nothing.
+    A cosine of 0 or less is not a likeness, and finds nothing.
     """
     best = max(by_words.values(), default=0.0)
     found = []

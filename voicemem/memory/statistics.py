@@ -282,7 +282,7 @@ def last_words(read_model: ReadModel, messages: list[Message]) -> LastWords | No
     if not newest and not messages:
         return None
     last = newest[-1] if newest else messages[-1]
-    is_open = bool(newest) and last not in read_model.turn_messages[state.turn_numbers[-1]]
+    is_open = bool(newest) and last not in messages[read_model.turn_start(last.turn_id) :]
     return LastWords(last.role, last.content[:160], is_open)
 
 
@@ -324,7 +324,7 @@ class ForgottenRecord(Struct, frozen=True):
 
 
 class DocumentState(Struct, frozen=True):
-    """Which document the session works on, and its version."""
+    """The document that the session works on, and its version."""
 
     scope: str
     version: int

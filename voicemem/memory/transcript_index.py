@@ -36,8 +36,9 @@ MAX_INDEXED_FIRST = 50
 """Sessions that are indexed before a search which they concern."""
 CHECKED_AT_ONCE = 200
 MAX_PAUSE_S = 1.0
-PAUSE_FACTOR = 9
-"""How many times as long as a step the pause after it is, while events come in: calls come first."""
+PAUSE_FACTOR, WAITING_FEW = 9, 1_000
+"""How many times as long as a step the pause after it is, while events come in: calls come first. It is one less for
+each so many sessions that wait, so that they do not become ever more."""
 CHECK_INTERVAL_S = 300.0
 """The time between two checks of all sessions on a store with several nodes: one may have left something undone."""
 MAX_KNOWN = 10_000
@@ -91,7 +92,7 @@ class TranscriptIndexer:
 
     async def index_due(self) -> None:
         """Index all sessions that are due. Raises `StoreUnavailable`."""
-        time, now, slices = asyncio.get_running_loop().time, self.clock(), Slices()
+        now, slices = self.clock(), Slices()
         for key, when in [*self.not_before.items()]:
             await slices.pause()
             if when <= now:
@@ -102,9 +103,18 @@ class TranscriptIndexer:
             if key not in self.not_before or stream.state != "running":
                 keys.append(key)
         for first in range(0, len(keys), SESSIONS_AT_ONCE):
-            begun = time()
+            step = self.begin_step()
             await self.index(keys[first : first + SESSIONS_AT_ONCE])
-            await asyncio.sleep(min(MAX_PAUSE_S, PAUSE_FACTOR * (time() - begun)))
+            await self.pause_after(step)
+
+    def begin_step(self) -> tuple[float, int]:
+        """When a step of indexing begins, and how many commits there were before it."""
+        return asyncio.get_running_loop().time(), self.feed.commits
+
+    async def pause_after(self, step: tuple[float, int]) -> None:
+        begun, commits = step
+        factor = 1 if self.feed.commits == commits else max(1, PAUSE_FACTOR - len(self.changed) // WAITING_FEW)
+        await asyncio.sleep(min(MAX_PAUSE_S, factor * (asyncio.get_running_loop().time() - begun)))
 
     async def index_first(self, concerns: Callable[[Stream], bool]) -> None:
         """Index sessions that have changed and concern a search, before it looks. Raises `StoreUnavailable`."""
@@ -181,16 +191,13 @@ class TranscriptIndexer:
 
     async def catch_up(self) -> None:
         """Index the sessions that have grown since they were indexed. Raises `StoreUnavailable`."""
-        time = asyncio.get_running_loop().time
-        resets, count, begun, commits = self.store.transcript_index.index_resets, 0, time(), self.feed.commits
+        resets, count, step = self.store.transcript_index.index_resets, 0, self.begin_step()
         if self.checked_resets != resets:
             self.known.clear()
         async for _, done in self.check_all():
             count += done
-            factor = 1 if self.feed.commits == commits else PAUSE_FACTOR
-            commits = self.feed.commits
-            await asyncio.sleep(min(MAX_PAUSE_S, factor * (time() - begun)))
-            begun = time()
+            await self.pause_after(step)
+            step = self.begin_step()
         if count:
             total = await self.store.transcript_index.count_sessions_to_index()
             LOG.info("%d of %d sessions were not in the index of heard messages, and are now", count, total)

@@ -55,7 +55,7 @@ class QueryVectors:
         self.rules = rules
         self.wait_s = wait_ms / 1000
         self.cached: OrderedDict[str, Vector] = OrderedDict()
-        self.asked: dict[str, asyncio.Task[Vector]] = {}
+        self.pending: dict[str, asyncio.Task[Vector]] = {}
         self.late = 0
         """Answers in a row that were late or failed."""
         self.quiet_until = 0.0
@@ -68,10 +68,10 @@ class QueryVectors:
             self.cached.move_to_end(query)
             return lambda: asyncio.sleep(0, self.cached.get(query))
         loop = asyncio.get_running_loop()
-        task, deadline = self.asked.get(query), loop.time() + self.wait_s
-        if task is None and len(self.asked) < MAX_ASKED:
-            task = self.asked[query] = loop.create_task(self.ask(query))
-            task.add_done_callback(lambda _: self.asked.pop(query, None))
+        task, deadline = self.pending.get(query), loop.time() + self.wait_s
+        if task is None and len(self.pending) < MAX_ASKED:
+            task = self.pending[query] = loop.create_task(self.ask(query))
+            task.add_done_callback(lambda _: self.pending.pop(query, None))
         if task is None or loop.time() < self.quiet_until:
             return lambda: asyncio.sleep(0, None)
         return lambda: self.wait_for(task, deadline)
@@ -97,7 +97,7 @@ class QueryVectors:
         return vector
 
     async def close(self) -> None:
-        tasks = [*self.asked.values()]
+        tasks = [*self.pending.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -211,7 +211,7 @@ class VectorMaker:
                 await asyncio.sleep(0)
 
     async def count_missing(self) -> int:
-        """How many vectors are to be made. Raises as `embed_changed`."""
+        """Count the vectors that are to be made. Raises as `embed_changed`."""
         name = await self.find_name()
         messages = await self.store.transcript_vectors.count_without_vector(name)
         return messages + await self.store.memory_vectors.count_without_vector(name)
@@ -243,12 +243,12 @@ async def make_vectors_forever(maker: VectorMaker) -> None:
                 pause = CHECK_INTERVAL_S
             else:
                 try:
-                    asked = any(cache.changed for cache in maker.caches) or next_check <= time()
+                    is_due = any(cache.changed for cache in maker.caches) or next_check <= time()
                     await maker.embed_changed()
                     if next_check <= time():
                         await maker.catch_up()
                         next_check = float("inf") if maker.store.is_exclusive else time() + CHECK_INTERVAL_S
-                    if asked:
+                    if is_due:
                         if maker.failures:
                             LOG.warning("The embedder answers again.")
                         maker.failures = 0

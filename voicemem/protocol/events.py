@@ -28,7 +28,7 @@ class Word(Struct, frozen=True, gc=False):
     """
 
     text: str
-    """As it stands in the text."""
+    """As it is in the text."""
     start_ms: Natural
     """When it begins, in ms from the beginning of that audio."""
     end_ms: Natural

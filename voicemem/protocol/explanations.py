@@ -160,7 +160,7 @@ EVENT_TYPES = tuple(sorted(EVENT_KINDS))
 KNOWN_TYPES = known_names(EVENT_TYPES)
 SETTINGS = tuple(set(SessionUpdate.__struct_encode_fields__) - set(Event.__struct_encode_fields__))
 WRAPPERS = ("session", "config", "settings")
-"""Names under which settings are looked for where they stand by themselves."""
+"""Names under which settings are looked for where they are by themselves."""
 PLACES_OF: dict[str, Places] = {
     "session.open": {"under `session`": (*SETTINGS, "config", "settings")},
     "session.update": {"beside `type`, field by field": WRAPPERS},

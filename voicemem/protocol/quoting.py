@@ -1,4 +1,4 @@
-"""What people, tools and LLMs said, as data in a text for an LLM: on one line, so that no part looks like another line.
+"""Quoting of what was said, as data in a text for an LLM: on one line, so that no part looks like another line.
 
 Breaks of every kind are escaped as in JSON; what must be distinct from the text around it is a JSON string.
 """

@@ -3,7 +3,7 @@
 import re
 
 MAX_NUMBER = 250
-"""Characters of a number, with all that may stand around it."""
+"""Characters of a number, with all that may be around it."""
 PARTS = r"\d\s().\-‐-―/·"
 NUMBER = re.compile(
     rf"(?:[^<>]*+<)?+\s*+(?:(?:sips?|tel|whatsapp|phone)[:_]?)?+(?P<number>[\s(]*+\+?[{PARTS}]*+)"

@@ -83,5 +83,5 @@ def fields_given(values: Struct) -> JsonObject:
 
 
 def fields_of(kind: type[Struct], values: Struct) -> JsonObject:
-    """Those fields of a struct that another kind has too."""
+    """Return the fields of a struct that another kind has too."""
     return {name: getattr(values, name) for name in kind.__struct_fields__ if name in values.__struct_fields__}

@@ -137,7 +137,7 @@ def keep_alive(connection: socket.socket | None) -> None:
 
 
 class Call:
-    """From a handshake that may be made until both connections have gone."""
+    """A call through the proxy: from a handshake that may be made until both connections have gone."""
 
     def __init__(self, caller: Connection, request: CallRequest, memories: Memories, reads: ReadQueue) -> None:
         self.caller = caller

@@ -55,7 +55,7 @@ KEY_SCHEMES = ("token", "bearer", "key", "api_key", "apikey", "access_token", "a
 PUBLIC_PROTOCOL = re.compile(
     r"realtime|convai|openai-beta\.[a-z0-9.=-]{1,40}|openai-(?:organization|project)\.[\w-]{1,64}"
 )
-"""Subprotocols that are no keys."""
+"""Subprotocols that are not keys."""
 
 
 class Request(NamedTuple):
@@ -241,7 +241,7 @@ def split_query(query: str, session_id: str | None, user_id: str | None) -> tupl
 
 
 class Shown(NamedTuple):
-    """What a caller shows as credentials."""
+    """The credentials that a caller shows."""
 
     key: str | None
     """The first of them that may be a key of the memory."""
@@ -274,7 +274,7 @@ HANDSHAKE = ("sec-websocket-key", "sec-websocket-version", "host", "upgrade", "c
 OUR_CREDENTIAL = re.compile(r"vm_[0-9a-z]{12}_[0-9A-Za-z]{40}|eyJ[\w-]{6,}\.[\w-]{6,}\.[\w-]{6,}")
 """A key of the memory, or a session token."""
 MIN_CREDENTIAL = 6
-"""Characters; what is shorter may stand anywhere by chance."""
+"""Characters; what is shorter may be anywhere by chance."""
 
 
 def shown_credentials(request: Request, query: str) -> Shown:
@@ -297,7 +297,7 @@ def shown_credentials(request: Request, query: str) -> Shown:
 
 
 def credentials_in(request: Request, query: str) -> frozenset[str]:
-    """All that a request shows as credentials, long enough that it does not stand elsewhere by chance."""
+    """All that a request shows as credentials, long enough that it is nowhere else by chance."""
     values = [value for name, value in request.headers if is_credential(name) and name.lower() not in HANDSHAKE]
     parts = (part.partition("=") for part in query.split("&"))
     texts = {unquote_all(value) for name, _, value in parts if is_credential(name)}
@@ -308,7 +308,7 @@ def credentials_in(request: Request, query: str) -> frozenset[str]:
 
 
 def key_in_protocol(before: str, name: str) -> str | None:
-    """The key in a subprotocol that stands behind another one; None for one without a key."""
+    """The key in a subprotocol that is behind another one; None for one without a key."""
     if name.startswith(KEY_PROTOCOL):
         return name.removeprefix(KEY_PROTOCOL)
     return name if before.lower() in KEY_SCHEMES else None

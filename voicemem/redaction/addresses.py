@@ -45,7 +45,7 @@ def redact_written(text: str) -> str:
 
 
 def redact_hosts(text: str, in_host: bool, after_name: bool) -> tuple[str, bool, bool]:
-    """A piece of a text without what follows an @ in addresses: what stands before it has been kept by then.
+    """A piece of a text without what follows an @ in addresses: what is before it has been kept by then.
 
     `in_host` says whether the text so far ends in such a place, `after_name` whether an @ may follow. Both come back.
     """

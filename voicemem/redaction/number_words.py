@@ -163,7 +163,7 @@ def find_number(word: str) -> Number | None:
 NUMERIC = "\ud800"
 """Stands for each of them where a text is taken apart; no text has it."""
 MULTIPLIERS = frozenset([10, 100, 1_000, 10_000, 10**8, 10**12])
-"""The values of the Chinese characters that multiply what stands before them."""
+"""The values of the Chinese characters that multiply what is before them."""
 
 
 class NumericCharacters(dict[int, int | str]):
@@ -244,7 +244,7 @@ ENDINGS = ("code", "codes", "passwort", "kennwort")
 """Endings of German words for them."""
 CHINESE = re.compile("验证码|驗證碼|密码|密碼|口令")
 CODE_WORDS = 8
-"""How many words may stand between such a word and the code."""
+"""How many words may be between such a word and the code."""
 
 
 def announces_code(word: str) -> bool:

@@ -1,6 +1,6 @@
 """Runs of digits, written and spoken, cut off after those that may be kept, wherever a text was cut into pieces.
 
-A character is decided on by what stands before it alone. So a text gives the same in one piece and in several, the
+A character is decided on by what is before it alone. So a text gives the same in one piece and in several, the
 beginning of a text gives the beginning of what the text gives, and what a run gives is the same when it is redacted
 again. Only words end a run: white space, marks and what people say between digits do not.
 """
@@ -45,7 +45,7 @@ DATE = re.compile(
     r"(?:19|20)\d\d([-./])(?:0?[1-9]|1[0-2])\1(?:0?[1-9]|[12]\d|3[01])"
     r"|(?:0?[1-9]|[12]\d|3[01])([-./])(?:0?[1-9]|[12]\d|3[01])\2(?:19|20)\d\d"
 )
-"""Eight digits that are no number of a card, which never begins so, and that tools are called with all the time."""
+"""Eight digits that are not the number of a card, which never begins so; tools are called with them all the time."""
 MAX_DATE = 10
 
 
@@ -71,7 +71,7 @@ START = Run()
 
 
 class Limit(NamedTuple):
-    """How much of a run is kept."""
+    """The limit of what is kept of a run."""
 
     keep: int
     """Digits at its beginning."""
@@ -129,7 +129,7 @@ class Reader:
         return Run(*run, self.date, self.keeps_none, self.words_to_code)
 
     def read(self, text: str, plain: str, complete: bool) -> str:
-        """What may be kept of a text; in `plain`, each character that is a number is `NUMERIC`."""
+        """Return what may be kept of a text; in `plain`, each character that is a number is `NUMERIC`."""
         found: list[str] = []
         at, in_word, length = 0, 0, len(text)
         for token in (AFTER_LETTERS if self.tail else TOKEN).finditer(plain):
@@ -249,7 +249,7 @@ class Reader:
 
 
 def may_be_date(text: str) -> bool:
-    """Return whether digits and what stands between them begin a date."""
+    """Return whether digits and what is between them begin a date."""
     parts = re.split(r"[-./]", text)
     signs = re.sub(r"\d", "", text)
     if not 2 <= len(parts) <= 3 or len(set(signs)) > 1:

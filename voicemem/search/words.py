@@ -119,12 +119,12 @@ def query_words(text: str, in_all_forms: bool = True) -> list[QueryWord]:
     found = list(dict.fromkeys(split_words(text, with_last=False)))
     if not GERMAN_MARKS.isdisjoint(found):
         telling = [word for word in found if word not in STOP_WORDS] or found
-        asked = list(map(german_word, telling[:MAX_QUERY_WORDS]))
+        terms = list(map(german_word, telling[:MAX_QUERY_WORDS]))
     else:
         telling = [word for word in found if word not in STOP_WORDS or word in ALSO_ENGLISH] or found
         others = [form for word in telling for form in other_forms(word)] if in_all_forms else []
-        asked = list(map(query_word, [*telling, *others][:MAX_QUERY_WORDS]))
-    return list(dict.fromkeys(asked))
+        terms = list(map(query_word, [*telling, *others][:MAX_QUERY_WORDS]))
+    return list(dict.fromkeys(terms))
 
 
 def says_something(text: str) -> bool:

@@ -117,7 +117,7 @@ class Access:
         cache_ms: int = 0,
         key_command: str | None = None,
     ) -> None:
-        """For `cache_ms` a key that was found is not looked up again: for stores that are a round trip away."""
+        """Create it; for `cache_ms` a found key is not looked up again: for stores that are a round trip away."""
         self.cache_ms = cache_ms
         self.key_command = key_command
         """Makes the first key."""

@@ -1,4 +1,4 @@
-"""Who calls by telephone: numbers in one form (E.164), and the ids that stand for them (docs/privacy.md).
+"""Callers by telephone: numbers in one form (E.164), and the ids that stand for them (docs/privacy.md).
 
 An id is made of a number with a secret of the project, so that no one who reads ids can try all numbers.
 """
@@ -50,7 +50,7 @@ def e164(number: str, region: str | None = None) -> str | None:
     written = match["number"]
     digits = re.sub(r"\D", "", written)
     is_international = "+" in written or digits.startswith("00")
-    if is_international:  # in which a zero of national numbers may stand in brackets
+    if is_international:  # in which a zero of national numbers may be in brackets
         digits = re.sub(r"\D", "", written.replace("(0)", "")).removeprefix("00")
     try:
         parsed = phonenumbers.parse(f"+{digits}" if is_international else digits, region)
@@ -70,14 +70,14 @@ def caller_id(number: str, secret: bytes) -> str:
 
 IDENTIFY = re.compile(r"(?:([A-Za-z0-9._:-]{1,128})/)?([a-z0-9-]{1,64})=([a-z, ]+)")
 IDENTIFY_RULE = "Who calls is identified as DIALECT=user, DIALECT=number or DIALECT=user,number, or PROJECT/DIALECT=…"
-Facts = frozenset[str]
+Identification = frozenset[str]
 """What says who calls: "user" and "number"; by the first, where both are there."""
 Fact = Literal["user", "number"]
 ALLOWED: tuple[Fact, ...] = ("user", "number")
 OFF = "off"
 
 
-def parse_facts(text: str) -> Facts:
+def parse_identification(text: str) -> Identification:
     """The facts of a text such as `user,number`; "off": none. Raises `ValueError`."""
     facts = frozenset(one.strip() for one in text.split(",")) - {OFF}
     if not facts <= set(ALLOWED):
@@ -85,16 +85,16 @@ def parse_facts(text: str) -> Facts:
     return facts
 
 
-def parse_identify(given: Iterable[str]) -> dict[tuple[str | None, str], Facts]:
-    """What says who calls, by project (None: every one) and dialect. Raises `ValueError`."""
-    found: dict[tuple[str | None, str], Facts] = {}
+def parse_identify(given: Iterable[str]) -> dict[tuple[str | None, str], Identification]:
+    """Parse what says who calls, by project (None: every one) and dialect. Raises `ValueError`."""
+    found: dict[tuple[str | None, str], Identification] = {}
     for one in given:
         match = IDENTIFY.fullmatch(one)
         if match is None:
             raise ValueError(IDENTIFY_RULE)
         if match[2] not in DIALECTS and match[2] not in CALL_STARTS:
             raise ValueError(no_such_dialect(match[2]))
-        found[match[1], match[2]] = parse_facts(match[3])
+        found[match[1], match[2]] = parse_identification(match[3])
     return found
 
 
@@ -110,7 +110,7 @@ def check_callers(settings: Settings) -> None:
 
 
 class Callers:
-    """Who calls, and the ids of callers. `region` is the country of national numbers.
+    """Finds who calls, and the ids of callers. `region` is the country of national numbers.
 
     `given` is what the settings allow to say who calls, by project and dialect.
     """
@@ -120,7 +120,7 @@ class Callers:
         store: Store,
         clock: Clock,
         region: str | None = None,
-        given: Mapping[tuple[str | None, str], Facts] = MappingProxyType({}),
+        given: Mapping[tuple[str | None, str], Identification] = MappingProxyType({}),
     ) -> None:
         self.store = store
         self.clock = clock
@@ -129,22 +129,22 @@ class Callers:
 
     async def user_of(self, project: str, dialect: str, caller: Caller) -> str | None:
         """The user who calls, as far as the project allows a dialect's frames to say it."""
-        facts = await self.allowed(project, dialect) if caller.user or caller.number else Facts()
+        facts = await self.allowed(project, dialect) if caller.user or caller.number else Identification()
         if "user" in facts and caller.user is not None:
             return user_id_of(caller.user)
         if "number" in facts and caller.number is not None:
             return await self.find(project, caller.number)
         return None
 
-    async def allowed(self, project: str, dialect: str) -> Facts:
-        """What may say who calls: as the project has set it with the secret of its webhooks, else the settings."""
+    async def allowed(self, project: str, dialect: str) -> Identification:
+        """The allowed identification: as the project has set it with the secret of its webhooks, else the settings."""
         kept = await self.store.directory.find_inbound_secret(project, dialect)
         if kept is not None and kept.identify is not None:
-            return parse_facts(kept.identify)
-        return self.given.get((project, dialect), self.given.get((None, dialect), Facts()))
+            return parse_identification(kept.identify)
+        return self.given.get((project, dialect), self.given.get((None, dialect), Identification()))
 
     async def ids(self, project: str, number: str) -> list[str]:
-        """All ids of a number in a project: that of the newest secret, then of older ones. Empty for what is no number.
+        """All ids of a number in a project: that of the newest secret, then of older ones. Empty for what has none.
 
         The first use makes the secret of a project.
         """

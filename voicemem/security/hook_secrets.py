@@ -1,7 +1,7 @@
 """Signing secrets of inbound webhooks, by project and dialect, and signed tokens in their URLs (docs/dialects.md).
 
-A project sets its own over REST or by command; they stand in the store, so that every node knows them. The operator's,
-from the settings, verify beside them, for as long as they stand there.
+A project sets its own over REST or by command; they are in the store, so that every node knows them. The operator's,
+from the settings, verify beside them, for as long as they are there.
 """
 
 import hmac
@@ -21,7 +21,7 @@ from voicemem.dialects.registry import DIALECTS, WITH_WEBHOOKS
 from voicemem.errors import CannotStart, Refused
 from voicemem.protocol.types import Name, SessionId, join_cursor, split_cursor
 from voicemem.runtime import Clock
-from voicemem.security.callers import ALLOWED, OFF, Fact, Facts, parse_facts
+from voicemem.security.callers import ALLOWED, OFF, Fact, Identification, parse_identification
 from voicemem.store.directory import Directory, InboundSecret
 
 HOOK_SECRET = re.compile(r"(?:([A-Za-z0-9._:-]{1,128})/)?([a-z0-9-]{1,64})=(.+)", re.DOTALL)
@@ -66,7 +66,7 @@ class HookSecrets:
         return [self.shown(project, name, kept.get(name)) for name in sorted({*kept, *given})]
 
     async def set(
-        self, project: str, dialect: str, secret: str, overlap_s: int, identify: Facts | None = None
+        self, project: str, dialect: str, secret: str, overlap_s: int, identify: Identification | None = None
     ) -> ShownHookSecret:
         """Set what signs from now on; the one before verifies as well for `overlap_s` seconds.
 
@@ -106,7 +106,7 @@ class HookSecrets:
     def shown(self, project: str, dialect: str, kept: InboundSecret | None) -> ShownHookSecret:
         set_ms = None if kept is None else kept.set_ms
         until_ms = None if kept is None else self.old_until(kept)
-        facts = None if kept is None or kept.identify is None else parse_facts(kept.identify)
+        facts = None if kept is None or kept.identify is None else parse_identification(kept.identify)
         identify = None if facts is None else tuple(one for one in ALLOWED if one in facts)
         return ShownHookSecret(dialect, set_ms, until_ms, (project, dialect) in self.given, identify)
 

@@ -43,7 +43,7 @@ class InboundWebhookResult(NamedTuple):
 
 
 class HookAddress(NamedTuple):
-    """Where a webhook belongs, as far as its sender may say so."""
+    """The address of an inbound webhook: where it belongs, as far as its sender may say so."""
 
     project: str
     session_id: str | None = None

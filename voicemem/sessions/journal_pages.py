@@ -61,7 +61,7 @@ async def events_at(
 
 
 class TurnParts(NamedTuple):
-    """By what an entry is known to be of a turn: its number, items, calls of tools, and where its parts began."""
+    """The parts of a turn by which its entries are known: number, items, calls of tools, and where they began."""
 
     number: int
     items: Collection[str] = ()
@@ -91,7 +91,7 @@ class JournalFilter(NamedTuple):
     types: tuple[str, ...] = ()
     turn: TurnParts | None = None
 
-    def wanted(self, rows: Iterable[JournalRow]) -> list[JournalRow]:
+    def matching(self, rows: Iterable[JournalRow]) -> list[JournalRow]:
         if not self.types and self.turn is None:
             return list(rows)
         return [row for row in rows if self.wants(row)]
@@ -124,21 +124,21 @@ async def read_page(
 
 
 async def pages_after(
-    journal: Journal, key: int, after: int, wanted: JournalFilter, limit: int, reader: Reader
+    journal: Journal, key: int, after: int, journal_filter: JournalFilter, limit: int, reader: Reader
 ) -> AsyncIterator[list[JournalRow]]:
     """The wanted entries above a position, at most `limit`, by pages. Raises `StoreUnavailable`, `DamagedEntry`."""
     left = limit
     while left:
-        rows = await read_page(journal, key, after, PAGE if wanted != EVERYTHING else min(PAGE, left), reader)
+        rows = await read_page(journal, key, after, PAGE if journal_filter != EVERYTHING else min(PAGE, left), reader)
         if not rows:
             return
-        found = wanted.wanted(rows)[:left]
+        found = journal_filter.matching(rows)[:left]
         yield found
         after, left = rows[-1].position, left - len(found)
 
 
 async def pages_before(
-    journal: Journal, key: int, bounds: tuple[int, int], wanted: JournalFilter, limit: int, reader: Reader
+    journal: Journal, key: int, bounds: tuple[int, int], journal_filter: JournalFilter, limit: int, reader: Reader
 ) -> AsyncIterator[list[JournalRow]]:
     """The same between two positions, the newest first.
 
@@ -158,7 +158,7 @@ async def pages_before(
         if rows[-1].position < last:
             ranges += [(first, rows[-1].position), (rows[-1].position, last)]
             continue
-        found = wanted.wanted(reversed(rows))[:left]
+        found = journal_filter.matching(reversed(rows))[:left]
         yield found
         left -= len(found)
 

@@ -87,24 +87,24 @@ class Sessions:
 
     # Reading
 
-    async def list(self, wanted: SessionFilter, cursor: str | None) -> tuple[list[Stream], str | None]:
+    async def list(self, session_filter: SessionFilter, cursor: str | None) -> tuple[list[Stream], str | None]:
         """A page of sessions, the newest first, and the cursor of the next page, if any.
 
         With large configurations a page has fewer sessions than asked for.
         Raises `Refused` (`invalid_cursor`).
         """
-        after = None if cursor is None else self.parse_cursor(wanted.project, cursor)
-        page, has_more = await self.store.journal.list_page(msgspec.structs.replace(wanted, after=after))
+        after = None if cursor is None else self.parse_cursor(session_filter.project, cursor)
+        page, has_more = await self.store.journal.list_page(msgspec.structs.replace(session_filter, after=after))
         last = (page[-1].started_ms, page[-1].key) if has_more else None
-        return page, None if last is None else self.format_cursor(wanted.project, last)
+        return page, None if last is None else self.format_cursor(session_filter.project, last)
 
     async def list_overviews(
-        self, wanted: SessionFilter, cursor: str | None
+        self, session_filter: SessionFilter, cursor: str | None
     ) -> tuple[builtins.list[SessionOverview], str | None]:
         """The same page as slim rows; it is shorter than asked for where many sessions had to be looked at."""
-        place = None if cursor is None else self.parse_cursor(wanted.project, cursor)
-        page, after = await self.store.overviews.list_overviews(msgspec.structs.replace(wanted, after=place))
-        return page, None if after is None else self.format_cursor(wanted.project, after)
+        place = None if cursor is None else self.parse_cursor(session_filter.project, cursor)
+        page, after = await self.store.overviews.list_overviews(msgspec.structs.replace(session_filter, after=place))
+        return page, None if after is None else self.format_cursor(session_filter.project, after)
 
     def format_cursor(self, project: str, last: tuple[int, int]) -> str:
         body = msgspec.json.encode(last)
@@ -159,7 +159,7 @@ class Sessions:
         """
         stream = await self.store.journal.find_session(project, session_id)
         if stream is not None:
-            return stream if user_id is None else await self.name_user(stream, user_id)
+            return stream if user_id is None else await self.set_first_user(stream, user_id)
         try:
             return (await self.create(project, session_id, {} if user_id is None else {"user_id": user_id}, key_id))[0]
         except Refused as refused:
@@ -213,7 +213,7 @@ class Sessions:
                 await listener(changed)
         return changed
 
-    async def name_user(self, stream: Stream, user_id: str) -> Stream:
+    async def set_first_user(self, stream: Stream, user_id: str) -> Stream:
         """Set the user of a session that has none; a session that takes no change stays as it is."""
         if stream.config.get("user_id") is not None:
             return stream
@@ -229,7 +229,7 @@ class Sessions:
         user = None if caller is None else await self.callers.user_of(lease.project, lease.sender.dialect, caller)
         stream = None if user is None else await self.store.journal.find_session(lease.project, lease.session_id)
         if stream is not None and user is not None:
-            await self.name_user(stream, user)
+            await self.set_first_user(stream, user)
 
     def on_changed(self, stream: Stream) -> None:
         """Report that the service has journaled something in a session itself, other than its close."""
@@ -335,8 +335,9 @@ class Presence:
         """Count a connection out: with its last one the session falls silent, or closes if its end was committed.
 
         `lost` says that the connection broke, so that its producer is expected back; of a node that stops it is part of
-        what that gives back (`Nodes.retire_node`). Raises `StoreUnavailable`; the
-        next sweep repeats it.
+        what that gives back (`Nodes.retire_node`). While others are written, this one is written with them, and not
+        waited for: hundreds of connections would stay in memory for it. Raises `StoreUnavailable`; the next sweep
+        repeats it.
         """
         producers = self.connected[lease.project, lease.session_id]
         producers[lease.producer] -= 1
@@ -349,7 +350,8 @@ class Presence:
         now = self.sessions.clock()
         departure = Departure(lease, now, now + AWAITED_MS if lost else None)
         self.unrecorded[lease.key, lease.producer] = departure  # of two connections of one producer the newer counts
-        await self.record_departures()
+        if not self.recording.locked():
+            await self.record_departures()
 
     async def record_departures(self) -> None:
         """Note in the store which connections are gone. Raises `StoreUnavailable`; the next sweep repeats it.

@@ -38,7 +38,7 @@ HeldLease = tuple[int, str, int]
 
 
 class Measurement(NamedTuple):
-    """How far another clock was ahead half an answer ago; smaller ones are better."""
+    """A measurement of how far another clock was ahead half an answer ago; smaller ones are better."""
 
     round_trip_ms: int
     offset_ms: int
@@ -57,12 +57,12 @@ class NodeClock:
 
     async def correct(self, store: Store) -> None:
         """Measure how far the clock of the store is ahead, half a request ago. Raises `StoreUnavailable`."""
-        asked = self.own()
+        sent_ms = self.own()
         there = await store.read_clock()
         answered = self.own()
-        if there is None or answered < asked:  # the own clock was set in between
+        if there is None or answered < sent_ms:  # the own clock was set in between
             return
-        newest = trip_ms, offset_ms = Measurement(answered - asked, there - (asked + answered) // 2)
+        newest = trip_ms, offset_ms = Measurement(answered - sent_ms, there - (sent_ms + answered) // 2)
         if any(abs(offset_ms - one.offset_ms) > trip_ms + one.round_trip_ms + 1 for one in self.measured):
             self.measured.clear()  # one of the clocks was set
         self.measured.append(newest)

@@ -20,7 +20,7 @@ THREADS, BACKGROUND_THREADS = 2, 1
 SLICE_S = 0.05
 """CPU seconds after which a piece of work gives its slot to another project that waits, and continues behind it."""
 PIECE_BYTES = 64 * 1024
-"""Bytes of a large answer that are made at a time, if its parts are no larger."""
+"""Bytes of a large answer that are made at a time, if its parts are not larger."""
 MAX_LOOK_S = 0.05
 """How often the CPU time of a piece of work is looked at, at least."""
 LOST_AFTER = 1.1

@@ -135,8 +135,8 @@ async def erase_user(
 
     count = 0
     await store.users.mark_erased(project, user_id, clock())
-    wanted = SessionFilter(project=project, user_id=user_id, of_id_alone=True, limit=ERASE_PAGE)
-    while sessions := await store.journal.list_sessions(wanted):
+    session_filter = SessionFilter(project=project, user_id=user_id, of_id_alone=True, limit=ERASE_PAGE)
+    while sessions := await store.journal.list_sessions(session_filter):
         for session in sessions:
             await erase(session.key)
         count += len(sessions)

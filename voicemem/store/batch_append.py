@@ -143,7 +143,7 @@ class BatchAppend:
         return Outcome(self.stream.position, refusal)
 
     def leave_out(self, offer: Offer) -> Outcome:
-        """Refuse an event whose project has used up its bytes. Its seq is used up too, so that the call can go on."""
+        """Refuse an event whose project has used up its bytes. Its seq is used too, so that the call can continue."""
         self.rows.count_quota_refusal("stored_bytes")
         if offer.seq is not None:
             first = offer.seq if self.left_out is None else self.left_out.start

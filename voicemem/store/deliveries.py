@@ -116,6 +116,8 @@ COUNT_DELIVERIES = """
 class Deliveries(Port):
     """Deliveries as their owners read them, and send them again; none of erased sessions."""
 
+    most_scanned = MOST_SCANNED
+
     @reads
     def list_deliveries(self, connection: Connection, stream: int) -> list[Delivery]:
         """All deliveries of a session with their attempts, in the order of their making."""
@@ -153,7 +155,7 @@ class Deliveries(Port):
     def list_project_deliveries(
         self, connection: Connection, project: str, query: DeliveryFilter, operators: bool, stream: int | None = None
     ) -> DeliveryPage:
-        """Those that match, the newest first; with `stream` only those of one session."""
+        """List the deliveries that match, the newest first; with `stream` only those of one session."""
         scanned = ["true"] if stream is None else ["stream = :stream"]
         if query.before is not None:
             scanned.append("key < :before")
@@ -161,13 +163,13 @@ class Deliveries(Port):
             scanned.append(NOT_DELIVERED)
         texts = {"scanned": " and ".join(scanned), "conditions": " and ".join(["true", *conditions_of(query)])}
         values = asdict(query) | {"stream": stream, "project": project, "operators": operators}
-        values |= {"limit": query.limit + 1, "most": MOST_SCANNED}
+        values |= {"limit": query.limit + 1, "most": self.most_scanned}
         rows = connection.rows(LIST_OF_PROJECT.format(**texts), **values)
         found = [listed_delivery(connection, row) for row in rows[: query.limit]]
         if len(rows) > query.limit:
             return DeliveryPage(found, found[-1].delivery.key)
         count, last = connection.one(COUNT_SCANNED.format(**texts), **values)
-        return DeliveryPage(found, last if count >= MOST_SCANNED else None)
+        return DeliveryPage(found, last if count >= self.most_scanned else None)
 
     @reads
     def find_project_delivery(

@@ -152,7 +152,7 @@ class Directory(Port):
         return bool(await self.database.execute(REVOKE_KEY, id=key_id, now_ms=now_ms))
 
     async def revoked_keys(self, key_ids: Collection[str]) -> frozenset[str]:
-        """Those of these keys that are revoked, also by another process."""
+        """Return those of these keys that are revoked, also by another process."""
         ids = list(key_ids)
         rows = await self.database.read_inline(lambda connection: connection.rows(SELECT_REVOKED_KEYS, ids=ids))
         return frozenset(key_id for (key_id,) in rows)

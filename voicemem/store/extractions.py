@@ -31,9 +31,9 @@ FORGET_OLD_DAYS = "delete from spent_tokens where project = :project and day < :
 
 
 class Extractions(Port):
-    """How far sessions were looked at for memories, and what that has cost.
+    """The progress of extraction: how far sessions were looked at for memories, and what that has cost.
 
-    What was really sent to an LLM stands in the journals (`memory.extracted`); this only spares looks at sessions of
+    What was really sent to an LLM is in the journals (`memory.extracted`); this only spares looks at sessions of
     which nothing is new.
     """
 

@@ -96,7 +96,7 @@ class Journal(Port):
 
     @property
     def commit_shards(self) -> int:
-        """How many appends may be under way at once: one in each commit shard, which does not wait for the others."""
+        """The appends that may be under way at once: one in each commit shard, which does not wait for the others."""
         return self.database.commit_shards
 
     def shard_of(self, key: int) -> int:
@@ -407,20 +407,20 @@ class Journal(Port):
             await self.database.read_inline(lambda connection: connection.rows(SELECT_READABLE_SECRETS, stream=key))
         )
 
-    async def list_sessions(self, wanted: SessionFilter) -> list[Stream]:
+    async def list_sessions(self, session_filter: SessionFilter) -> list[Stream]:
         """Sessions that match, by start and key, the newest first; erased ones never match."""
-        return (await self.list_page(wanted, sys.maxsize))[0]
+        return (await self.list_page(session_filter, sys.maxsize))[0]
 
-    async def list_pages(self, wanted: SessionFilter) -> AsyncIterator[list[Stream]]:
+    async def list_pages(self, session_filter: SessionFilter) -> AsyncIterator[list[Stream]]:
         """Yield the same page by page, to the end."""
         has_more = True
         while has_more:
-            page, has_more = await self.list_page(wanted)
+            page, has_more = await self.list_page(session_filter)
             yield page
             if page:
-                wanted = msgspec.structs.replace(wanted, after=(page[-1].started_ms, page[-1].key))
+                session_filter = msgspec.structs.replace(session_filter, after=(page[-1].started_ms, page[-1].key))
 
-    async def list_page(self, wanted: SessionFilter, max_bytes: int = LIST_BYTES) -> tuple[list[Stream], bool]:
+    async def list_page(self, session_filter: SessionFilter, max_bytes: int = LIST_BYTES) -> tuple[list[Stream], bool]:
         """A page of them, and whether more of them match.
 
         The list may be shorter than its limit: it ends with the session with which the configurations are `max_bytes`
@@ -428,22 +428,22 @@ class Journal(Port):
         """
 
         def job(connection: Connection) -> tuple[list[Stream], bool]:
-            chosen = with_linked(connection, wanted)
+            chosen = with_linked(connection, session_filter)
             conditions, values = conditions_of(chosen, self.database.engine)
             listed = in_order(LIST_STREAMS.format(conditions=conditions), chosen, "limit")
             query = WITHIN_BYTES.format(listed=listed)
-            rows = connection.rows(query, **values, limit=wanted.limit, bytes=max_bytes)
+            rows = connection.rows(query, **values, limit=session_filter.limit, bytes=max_bytes)
             count = COUNT_STREAMS.format(conditions=conditions)
             (matching,) = connection.one(count, **values, most=len(rows) + 1)
             return [changes.to_stream(row[:-1]) for row in rows], matching > len(rows)
 
-        return await (self.database.scan(job) if is_scan(wanted) else self.database.read(job))
+        return await (self.database.scan(job) if is_scan(session_filter) else self.database.read(job))
 
-    async def count_sessions(self, wanted: SessionFilter, most: int = MAX_COUNTED) -> int:
-        """How many sessions match, whatever `after` and `limit` say; `most` if there are more."""
+    async def count_sessions(self, session_filter: SessionFilter, most: int = MAX_COUNTED) -> int:
+        """Count the sessions that match, whatever `after` and `limit` say; `most` if there are more."""
 
         def job(connection: Connection) -> int:
-            chosen = with_linked(connection, msgspec.structs.replace(wanted, after=None))
+            chosen = with_linked(connection, msgspec.structs.replace(session_filter, after=None))
             conditions, values = conditions_of(chosen, self.database.engine)
             return int(connection.one(COUNT_STREAMS.format(conditions=conditions), **values, most=most)[0])
 

@@ -348,7 +348,7 @@ class Memories:
     ) -> list[tuple[MemoryRow, float]]:
         """Memories with any of the words and how well they fit, best first; of equal ones the newest first.
 
-        The project, and a namespace, user or session that stands alone in its condition, are part of the query itself.
+        The project, and a namespace, user or session that is alone in its condition, are part of the query itself.
         `after` and the filter's own limit count for nothing.
         """
         if not words:
@@ -367,7 +367,7 @@ class Memories:
 
     @scans
     def find_ownerless(self, connection: Connection) -> dict[int, tuple[str, str]]:
-        """By key, the projects and ids of sessions that have a user, and memories that are still no one's."""
+        """Find the sessions that have a user, and memories that are still no one's: by key, their projects and ids."""
         return {key: (project, id) for key, project, id in connection.rows(FIND_OWNERLESS)}
 
     async def find_expired_memories(self, now_ms: int, limit: int) -> list[MemoryRow]:
@@ -400,7 +400,7 @@ class Memories:
         """Move memories of a session whose `ttl_seconds` are over into the stream of a user, in one step.
 
         That is of the session's project, and made where there is none. Each row replaces that of its id in the session
-        and stands at the position of its payload, which is an event of the server's own in the user's journal. False,
+        and is at the position of its payload, which is an event of the server's own in the user's journal. False,
         with nothing changed, unless the session is due to be erased, and each memory is there at the position that its
         row has when it is given. At most `MAX_ROWS` rows.
         """

@@ -83,27 +83,27 @@ class MemoryFilter(Struct, frozen=True, kw_only=True):
     of_ids_alone: bool = False
 
 
-def scope_in(wanted: MemoryFilter) -> QueryScope:
+def scope_in(query: MemoryFilter) -> QueryScope:
     """The part of a filter that is one project, namespace, session, and person."""
-    users = wanted.user_ids.values if isinstance(wanted.user_ids, AnyOf) else ()
+    users = query.user_ids.values if isinstance(query.user_ids, AnyOf) else ()
     user_ids = tuple(one for one in users if one is not None)
     is_person = 0 < len(user_ids) == len(users) <= MAX_IDS
-    namespace, session_id = map(single_value, (wanted.namespaces, wanted.session_ids))
-    return QueryScope(wanted.project, namespace, user_ids if is_person else (), session_id)
+    namespace, session_id = map(single_value, (query.namespaces, query.session_ids))
+    return QueryScope(query.project, namespace, user_ids if is_person else (), session_id)
 
 
 def single_value(condition: Condition | None) -> str | None:
     return condition.values[0] if isinstance(condition, AnyOf) and len(condition.values) == 1 else None
 
 
-def with_linked(connection: Connection, wanted: MemoryFilter) -> MemoryFilter:
+def with_linked(connection: Connection, query: MemoryFilter) -> MemoryFilter:
     """The filter with the other ids of the persons whose ids it names."""
-    users = wanted.user_ids
-    if wanted.of_ids_alone or not isinstance(users, AnyOf | NoneOf):
-        return wanted
+    users = query.user_ids
+    if query.of_ids_alone or not isinstance(users, AnyOf | NoneOf):
+        return query
     ids = [one for one in users.values if one is not None]
-    linked = find_linked(connection, wanted.project, ids) if ids else ()
-    return replace(wanted, user_ids=type(users)(tuple(dict.fromkeys((*users.values, *linked))))) if linked else wanted
+    linked = find_linked(connection, query.project, ids) if ids else ()
+    return replace(query, user_ids=type(users)(tuple(dict.fromkeys((*users.values, *linked))))) if linked else query
 
 
 IS_THERE = "exists (select 1 from streams t where t.key = m.stream and t.state <> 'erased')"

@@ -61,7 +61,7 @@ class Nodes(Port):
 
     What a node holds names its token: connected producers, leases of deliveries, claims, replies under way. A node that
     stops gives all of it back (`retire_node`); another node does that for one that stopped without a word
-    (`retire_lost_nodes`). A process that is no node, such as the library, uses the empty token.
+    (`retire_lost_nodes`). A process that is not a node, such as the library, uses the empty token.
     """
 
     async def start_node(self, node: Node, now_ms: int) -> None:
@@ -160,7 +160,7 @@ class Nodes(Port):
         return dict(await self.database.rows(SELECT_POSITIONS, keys=list(keys)))
 
     async def find_superseded(self, leases: Sequence[tuple[int, str, int]]) -> list[tuple[int, str, int]]:
-        """Those of these leases (key, producer, epoch) that are no longer the newest of their producer."""
+        """Return those of these leases (key, producer, epoch) that are no longer the newest of their producer."""
         rows = await self.database.rows(SELECT_EPOCHS, streams=[key for key, *_ in leases])
         newest = {(key, name): epoch for key, name, epoch in rows}
         return [(key, name, epoch) for key, name, epoch in leases if epoch < newest.get((key, name), 0)]

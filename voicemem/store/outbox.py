@@ -464,7 +464,7 @@ class Outbox(Port):
         return None if row is None else row[0]
 
     async def next_delivery_ms(self) -> int | None:
-        """When the next delivery is due, leases included; None when none waits."""
+        """The time at which the next delivery is due, leases included; None when none waits."""
         row = await self.database.read(lambda connection: connection.row(SELECT_NEXT_DUE_MS))
         return None if row is None else int(row[0])
 

@@ -6,7 +6,7 @@ What holds for every method of every engine:
   promises), and raises `StoreUnavailable` when the commit failed or its outcome is unknown. Callers may repeat it.
 - A read sees everything that was acknowledged before it, on every node. It raises `StoreUnavailable` when the store
   cannot be read, and `DamagedEntry` when what it reads is damaged; damage of one session must not affect another.
-- `Refused` is raised before anything is written. Its codes stand at each method.
+- `Refused` is raised before anything is written. Its codes are at each method.
 - Times are Unix ms, passed in by the caller; they come from one clock per service, which a node corrects by the store's
   (`Store.read_clock`).
 - A `key` is the store's number of a stream, an endpoint or a delivery. It is never given twice. Streams that are made
@@ -14,7 +14,7 @@ What holds for every method of every engine:
 - Rules of order are not the engine's: it asks `voicemem.store.streams` in its transaction, so that all engines decide
   alike.
 - Several nodes may work on one store at a time, where the engine allows it, and nothing is known by one alone: who is
-  connected, what is leased and claimed, and which names are taken stand in the store. Claims and sweeps pick
+  connected, what is leased and claimed, and which names are taken are in the store. Claims and sweeps pick
   candidates, and then change each row only where it is as it was seen.
 - What is repeated changes nothing more: the `leave` of an older epoch, a second close, retiring a node that is gone.
 
@@ -44,8 +44,14 @@ from voicemem.store.vectors import MemoryVectors, TranscriptVectors, VectorMath
 
 COUNT_RUNNING = "select count(*) from streams where due_ms is not null"
 """Every running session has a time at which it is due, if only for its greatest length; other streams have none."""
-COUNT_PENDING = "select count(*), min(made_ms) from deliveries where due_ms is not null"
-COUNT_DUE = "select count(*) from deliveries where due_ms <= :now_ms and leased_until_ms <= :now_ms"
+COUNT_PENDING = "select count(*) from deliveries where due_ms is not null"
+COUNT_DUE = "select count(*) from deliveries where due_ms <= :now_ms"
+"""A lease moves the time at which a delivery is due. Both are counted in an index: millions may wait for a receiver."""
+SELECT_OLDEST_PENDING = """
+    select made_ms from deliveries where state >= 'pending' and state != 'delivered' order by state, key limit 1
+"""
+"""Nothing comes after `pending`. Both engines find it so in the index of what is not delivered: SQLite wants the whole
+condition of that, and PostgreSQL would look through all keys for an equal state."""
 PROBE_BYTES = 64 * 1024
 """The size of a usual commit."""
 WRITE_PROBE = """
@@ -104,8 +110,9 @@ class Store(ABC):
     @reads
     def read_figures(self, connection: Connection, now_ms: int) -> Figures:
         (running,) = connection.one(COUNT_RUNNING)
-        pending, oldest = connection.one(COUNT_PENDING)
+        (pending,) = connection.one(COUNT_PENDING)
         (due,) = connection.one(COUNT_DUE, now_ms=now_ms)
+        (oldest,) = connection.row(SELECT_OLDEST_PENDING) or (None,)
         return Figures(running, pending, due, oldest, *self.measure(connection))
 
     @abstractmethod

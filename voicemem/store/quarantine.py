@@ -9,7 +9,7 @@ from voicemem.store.database import Connection, Port, upsert, writes
 from voicemem.store.stream_changes import STREAM_COLUMNS, to_stream
 from voicemem.store.streams import SESSION_KIND, Stream
 
-QuarantineReason = Literal["failed", "too_slow", "damaged"]
+QuarantineReason = Literal["failed", "too_slow", "too_large", "damaged"]
 
 
 class QuarantineEntry(Struct, frozen=True):

@@ -70,39 +70,39 @@ HAS_CLIENT_ID = f"""case when json_valid(cast(s.config as text))
 """The same for the one label that has an index on SQLite."""
 
 
-def is_scan(wanted: SessionFilter) -> bool:
+def is_scan(query: SessionFilter) -> bool:
     """Return whether a list is found by looking through rows, which may be all of a project's, not by an index."""
-    checked = (wanted.channel, wanted.interrupted, wanted.slow_ms, wanted.outcome, wanted.webhook, wanted.keys)
-    has_label = wanted.label is not None and wanted.label[0] != CLIENT_ID_LABEL
+    checked = (query.channel, query.interrupted, query.slow_ms, query.outcome, query.webhook, query.keys)
+    has_label = query.label is not None and query.label[0] != CLIENT_ID_LABEL
     return has_label or any(condition is not None for condition in checked)
 
 
-def conditions_of(wanted: SessionFilter, engine: str) -> tuple[str, dict[str, Any]]:
-    clauses, values = clauses_of(wanted, engine, ("label", *CONDITIONS))
-    listed = IN_PROJECT if wanted.state in ("running", "ended") else IS_LISTED
-    return " and ".join([listed, *clauses]), {"project": wanted.project, "kind": SESSION_KIND, **values}
+def conditions_of(query: SessionFilter, engine: str) -> tuple[str, dict[str, Any]]:
+    clauses, values = clauses_of(query, engine, ("label", *CONDITIONS))
+    listed = IN_PROJECT if query.state in ("running", "ended") else IS_LISTED
+    return " and ".join([listed, *clauses]), {"project": query.project, "kind": SESSION_KIND, **values}
 
 
-def with_linked(connection: Connection, wanted: SessionFilter) -> SessionFilter:
+def with_linked(connection: Connection, query: SessionFilter) -> SessionFilter:
     """The filter with the other id of the user's person, if there is one."""
-    if wanted.user_id is None or wanted.of_id_alone:
-        return wanted
-    linked = find_linked(connection, wanted.project, [wanted.user_id])
-    return msgspec.structs.replace(wanted, linked_id=linked[0]) if linked else wanted
-
-
-def in_order(query: str, wanted: SessionFilter, limit: str) -> str:
-    """A query that lists sessions: those of both ids of one person by an index, too."""
-    if wanted.linked_id is None:
+    if query.user_id is None or query.of_id_alone:
         return query
-    return list_of_two(query, OF_EITHER, (OF_USER, OF_LINKED), NEWEST_FIRST, f":{limit}")
+    linked = find_linked(connection, query.project, [query.user_id])
+    return msgspec.structs.replace(query, linked_id=linked[0]) if linked else query
 
 
-def clauses_of(wanted: SessionFilter, engine: str, fields: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+def in_order(sql: str, query: SessionFilter, limit: str) -> str:
+    """A query that lists sessions: those of both ids of one person by an index, too."""
+    if query.linked_id is None:
+        return sql
+    return list_of_two(sql, OF_EITHER, (OF_USER, OF_LINKED), NEWEST_FIRST, f":{limit}")
+
+
+def clauses_of(query: SessionFilter, engine: str, fields: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     clauses: list[str] = []
     values: dict[str, Any] = {}
     for field in fields:
-        value: Any = getattr(wanted, field)
+        value: Any = getattr(query, field)
         if value is None:
             continue
         if field == "label":
@@ -110,10 +110,10 @@ def clauses_of(wanted: SessionFilter, engine: str, fields: Sequence[str]) -> tup
             clauses.append(HAS_CLIENT_ID if by_index else HAS_LABEL[engine])
             values |= {"label": value[0], "value": value[1], "digest": changes.label_digest(*value)}
             continue
-        if field == "user_id" and wanted.linked_id is not None:
+        if field == "user_id" and query.linked_id is not None:
             clauses.append(OF_EITHER)
-            ids = [value, wanted.linked_id]
-            values |= {"user_ids": ids, "user_id": value, "linked_id": wanted.linked_id}
+            ids = [value, query.linked_id]
+            values |= {"user_ids": ids, "user_id": value, "linked_id": query.linked_id}
             continue
         clauses.append(CONDITIONS[field])
         if field == "after":

@@ -223,7 +223,7 @@ def to_stream(row: Row) -> Stream:
 
 
 def config_bytes(config: JsonObject) -> int:
-    """What a configuration counts for the quota of bytes; an empty one counts nothing."""
+    """The bytes that a configuration counts for the quota; an empty one counts none."""
     return len(msgspec.json.encode(config)) - len("{}") if config else 0
 
 

@@ -113,7 +113,7 @@ def is_expected(producer: ProducerState, now_ms: int) -> bool:
 
 
 def close_due_ms(stream: Stream) -> int | None:
-    """When a session is to be closed if nothing more happens; None when it is not running, and for a user's stream."""
+    """The time to close a session if nothing more happens; None when it is not running, and for a user's stream."""
     if stream.state != "running" or stream.kind != SESSION_KIND:
         return None
     settings = parse_config(stream.config)
@@ -153,7 +153,7 @@ def break_off(stream: Stream, now_ms: int, is_awaited: Callable[[int], bool]) ->
 
 
 def retention_times(stream: Stream, default_ttl_s: int) -> tuple[int, int | None]:
-    """When the journal of a session that has just ended is to be compacted, and when the session expires, if ever.
+    """The times of a session that has just ended: when its journal is compacted, and when it expires, if ever.
 
     `default_ttl_s` is for one that does not say; 0: never.
     """

@@ -217,9 +217,7 @@ class TranscriptIndex:
             return []
 
         def job(connection: Connection) -> list[FoundMessage]:
-            return find_messages(
-                lambda wanted: [FoundMessage(*row) for row in self.words.find(connection, wanted)], query
-            )
+            return find_messages(lambda one: [FoundMessage(*row) for row in self.words.find(connection, one)], query)
 
         return await self.index.read(job)
 

@@ -114,7 +114,7 @@ def ranked(query: TranscriptQuery, found: Sequence[FoundMessage]) -> list[FoundM
 
 
 def telling(text: str) -> float:
-    """How much a message tells, as far as its length says, and how many of its sentences are questions."""
+    """Measure how much a message tells, as far as its length says, and how many of its sentences are questions."""
     questions, ends = text.count("?") + text.count("？"), sum(map(text.count, SENTENCE_ENDS))
     length = min(max(len(text.encode()), SHORTEST), LONGEST) / LONGEST
     return float(length**OF_LENGTH) * (1 - (1 - OF_QUESTIONS) * questions / max(1, ends))

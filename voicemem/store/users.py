@@ -1,6 +1,6 @@
 """Users as persons: which two ids are one person's, and which users were erased.
 
-A link stands in the rows of both users' own streams, as the `user_id` of their configurations. Their journals have only
+A link is in the rows of both users' own streams, as the `user_id` of their configurations. Their journals have only
 its id: what names a person must go with that person. An erased user leaves a keyed hash, by which a session is not
 given to the user afterwards.
 """

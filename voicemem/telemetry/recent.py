@@ -98,12 +98,12 @@ def percentile(bounds: Sequence[float], counts: Sequence[float], share: float) -
     """A percentile of cumulative buckets, evenly spread within each; the last bound but one for what is beyond it."""
     if not counts or counts[-1] <= 0:
         return None
-    wanted = share * counts[-1]
-    if wanted <= counts[0]:
-        return bounds[0] * wanted / counts[0]
+    rank = share * counts[-1]
+    if rank <= counts[0]:
+        return bounds[0] * rank / counts[0]
     for (low, below), (high, upto) in pairwise(zip(bounds, counts, strict=True)):
-        if wanted <= upto:
-            return low if high == float("inf") else low + (high - low) * (wanted - below) / (upto - below)
+        if rank <= upto:
+            return low if high == float("inf") else low + (high - low) * (rank - below) / (upto - below)
     return bounds[-1]
 
 

@@ -23,8 +23,6 @@ UNHEARD_MS = 55
 """How long a character of a reply would have taken."""
 PARTS = 1000
 """The whole call."""
-GAPS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, PARTS)
-"""Parts between two entries of a lane that are drawn as one, where there are too many: the first that is enough."""
 
 
 class CallTimeline(Struct, frozen=True):
@@ -56,14 +54,13 @@ def call_timeline(state: State, messages: Iterable[Message]) -> CallTimeline:
     length = end - begin
     scale = max(length, 1)
     entries = [Span(lane, (f - begin) * PARTS // scale, (t - begin) * PARTS // scale) for lane, f, t in spans]
-    for gap in GAPS:
-        if len(entries) > MAX_ENTRIES:
-            entries = join_close(entries, gap)
+    while len(entries) > MAX_ENTRIES:
+        entries = join_close(entries, sorted(gaps_of(entries))[len(entries) - MAX_ENTRIES - 1])
     return CallTimeline(length, [(lane, f, t) for lane, f, t in entries])
 
 
 def unheard_characters(messages: Iterable[Message]) -> dict[tuple[int, int], tuple[int, int]]:
-    """By turn and start of each reply that was cut: when it was cut, and how much of it was not heard."""
+    """The cuts of replies, by turn and start: when each was cut, and how many characters of it were not heard."""
     return {
         (message.turn_id, message.timestamp): (
             message.metadata["interrupt_timestamp"],
@@ -142,6 +139,15 @@ def end_before_next(spans: Sequence[Span]) -> list[Span]:
             next_begin = span.begin
         made.append(span)
     return made[::-1]
+
+
+def gaps_of(entries: Sequence[Span]) -> Iterator[int]:
+    """Yield how far apart entries of a lane are."""
+    ends: dict[str, int] = {}
+    for entry in entries:
+        if (end := ends.get(entry.lane)) is not None:
+            yield entry.begin - end
+        ends[entry.lane] = max(entry.end, ends.get(entry.lane, 0))
 
 
 def join_close(entries: list[Span], gap: int) -> list[Span]:

@@ -41,7 +41,7 @@ def whole_word_end(text: str, length: int) -> int:
 
 
 def after_closing_marks(text: str, end: int) -> int:
-    """Return the end of white space behind a word, its closing marks before white space, and marks that stand alone."""
+    """Return the end of white space behind a word, its closing marks before white space, and marks that are alone."""
     marks, last = end, min(len(text), end + STEP)
     while marks < last and category(text[marks]).startswith("P"):
         marks += 1

@@ -73,7 +73,7 @@ class MessageMarks:
 
 
 class Comparison(NamedTuple):
-    """How messages became what they are at a position: the turns with other marks, and what a reader is to be sent."""
+    """A comparison of messages at two positions: the turns with other marks, and what a reader is to be sent."""
 
     position: int
     turns: dict[int, TurnMarks]

@@ -22,7 +22,7 @@ from voicemem.errors import Refused
 from voicemem.protocol import events
 from voicemem.protocol.codec import check_event, merge_patch
 from voicemem.protocol.types import MAX_TEXT_BYTES
-from voicemem.transcript.counterparts import of_gateway
+from voicemem.transcript.gateway_matching import of_gateway
 from voicemem.transcript.known import FoldKnown
 from voicemem.transcript.messages import WANTED_BACK, Extracted, Forgotten, Summary
 from voicemem.transcript.replies import events as replies
@@ -49,7 +49,7 @@ MADE_KINDS = frozenset(get_args(MadeEvent))
 
 
 class DecodedRow(NamedTuple):
-    """One row of a journal, decoded. `received_ms` (Unix ms) stands in where the event has no `ts`.
+    """One row of a journal, decoded. `received_ms` (Unix ms) is used where the event has no `ts`.
 
     The server's own events have no producer.
     """
@@ -278,7 +278,7 @@ def fold_data(state: State, event: events.MemoryData, _ts: int) -> None:
     state.data = event.content if event.operation == "replace" else merge_patch(state.data, event.content)
 
 
-# Tool calls and latencies, which are no chat messages (rule 10)
+# Tool calls and latencies, which are not chat messages (rule 10)
 
 
 def fold_tool_call(state: State, event: events.ToolCall, ts: int) -> Turn | None:
@@ -295,8 +295,8 @@ def fold_tool_call(state: State, event: events.ToolCall, ts: int) -> Turn | None
         waiting.result, waiting.answered, waiting.answered_ts = None, False, None
     record.order, record.ts = state.position, ts
     record.name, record.arguments = event.name, event.arguments
-    wanted = (event.metadata or {}).get(WANTED_BACK)
-    record.wanted_back = wanted if isinstance(wanted, dict) else None
+    fields = (event.metadata or {}).get(WANTED_BACK)
+    record.wanted_back = fields if isinstance(fields, dict) else None
     return turn
 
 

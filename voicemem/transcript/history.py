@@ -1,4 +1,4 @@
-"""From the state of a call to its chat messages (docs/memory.md), on request with what is in progress.
+"""The history: chat messages from the state of a call (docs/memory.md), on request with what is in progress.
 
 What is in progress says so (`open` in its metadata), for readers who asked for it; contexts, exports and webhook events
 have none of it.

@@ -36,7 +36,7 @@ class ToolUse(Struct, frozen=True, gc=False):
 
     turn_id: int
     timestamp: int
-    """Unix ms of the tool call, which stands before the messages of its turn that began later."""
+    """Unix ms of the tool call, which is before the messages of its turn that began later."""
     call_id: str
     name: str
     arguments: Any
@@ -61,7 +61,7 @@ class Summary(Struct, frozen=True, gc=False):
 
 
 class Extracted(Struct, frozen=True, gc=False):
-    """Which part of a call was read for memories that an LLM makes of it."""
+    """The part of a call that was read for memories that an LLM makes of it."""
 
     through: int = 0
     """The position of the journal up to which something began."""
@@ -128,7 +128,7 @@ def latest_metadata(several: Iterable[MergedMetadata]) -> MergedMetadata:
 
 
 def layered_metadata(*layers: MergedMetadata) -> dict[str, Any]:
-    """The values of the last layer that has each key; the keys stand in the order of their arrival."""
+    """The values of the last layer that has each key; the keys are in the order of their arrival."""
     given = [one for one in layers if one]
     if len(given) <= 1:
         return {

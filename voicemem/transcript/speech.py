@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from voicemem.protocol.events import Asr
 from voicemem.protocol.types import SPACELESS
-from voicemem.transcript.counterparts import find_requested, give_back, replace_requested
+from voicemem.transcript.gateway_matching import find_requested, give_back, replace_requested
 from voicemem.transcript.messages import latest_metadata, layered_metadata, merge_metadata
 from voicemem.transcript.replies.playing import settle
 from voicemem.transcript.state import BOUND, Reply, Segment, State, Turn, put
@@ -18,7 +18,7 @@ from voicemem.transcript.timeline import AFTER_ALL
 LATE_PARTIAL_MS = 500
 """A partial that begins a final may arrive this much later than the final."""
 ABANDONED_MS = 5_000
-"""Another text that comes this much later than a partial is no correction of it."""
+"""Another text that comes this much later than a partial is not a correction of it."""
 FEW_FINALS = 16
 """A request brings the words of no more finals, where these come after it."""
 SMALL_INDEX = 8
@@ -61,7 +61,7 @@ class SpeechIndex:
             known[user] = known.pop(user)
 
     def find(self, key: SegmentKey, user: str | None) -> Segment | None:
-        """The segment that an event of this key and user is about: the user's, or one that is no user's yet.
+        """The segment that an event of this key and user is about: the user's, or one that is not a user's yet.
 
         An event without a user continues the newest, of any speaker.
         """
@@ -197,7 +197,7 @@ def move(state: State, segment: Segment, turn: Turn) -> None:
 def move_to_request(state: State, event: Asr, key: SegmentKey, where: int, ts: int) -> tuple[Turn, str] | None:
     """The turn of the request that brought the words of a final, or of it and the finals before it, and these words.
 
-    What there is of this speech moves there, if it stands in the turn `where`.
+    What there is of this speech moves there, if it is in the turn `where`.
     """
     turn = state.turns.get(where)
     known = None if turn is None else speech_index(state, turn).find(key, event.user)

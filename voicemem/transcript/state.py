@@ -77,7 +77,7 @@ class Memo:
         self.whole_texts: dict[int, Any] = {}
         """By reply: a `matching.WholeText`, of those that are long or were reported often."""
         self.word_matches: dict[int, tuple[Any, Any]] = {}
-        """By reply: a `matching.WordMatch`, where its timed words stand in its text, and the windows they are from."""
+        """By reply: a `matching.WordMatch`, where its timed words are in its text, and the windows they are from."""
         self.cut_stairs: dict[int, Any] = {}
         """By turn: see `sources.cut_stairs`."""
 

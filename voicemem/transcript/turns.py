@@ -42,9 +42,9 @@ FAILURES = ("is_error", "isError", "error")
 """Fields by which the result of a tool call says that it failed, when they are neither false nor empty."""
 
 
-def turns(state: State, marks: bool = False) -> list[dict[str, Any]]:
+def turns(state: State, marks: bool = False) -> Iterator[dict[str, Any]]:
     """One object per turn; times are Unix ms, and `end` is null while the turn continues."""
-    return [turn_report(state, state.turns[number], marks) for number in state.turn_numbers]
+    return (turn_report(state, state.turns[number], marks) for number in state.turn_numbers)
 
 
 def turn_report(state: State, turn: Turn, marks: bool = False) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def turn_end(state: State, turn: Turn) -> dict[str, Any] | None:
 
 
 def cuts_of(state: State, reply: Reply) -> list[tuple[int, str | None]]:
-    """When a reply was interrupted, and why. For a restored one, its metadata say when; after a fork, an event why."""
+    """Interruptions of a reply, with causes. For a restored one, its metadata say when; after a fork, an event why."""
     sources = sources_of(state, reply)
     if reply.restored:
         known = [(cut.ts, cut.cause) for source in sources for cut in source.interruptions()]
@@ -147,7 +147,7 @@ def compact_number(value: float) -> float:
 
 
 class TurnMarks(Struct, frozen=True):
-    """When the parts of a turn were, in Unix ms; null what has not been, or is not known."""
+    """The times of a turn's parts, in Unix ms; null what has not been, or is not known."""
 
     user_started: int | None = None
     user_ended: int | None = None
@@ -163,7 +163,7 @@ class TurnMarks(Struct, frozen=True):
 
 
 class ToolMarks(Struct, frozen=True):
-    """When a tool call was made, and when its result came; `failed` if that says that it did."""
+    """The times of a tool call and of its result; `failed` if that says that it did."""
 
     name: str
     call_id: str
@@ -237,14 +237,14 @@ def user_marks(state: State, turn: Turn) -> tuple[int | None, bool, int | None, 
 
 
 def spoken_spans(state: State, turn: Turn) -> list[tuple[int, int]]:
-    """When the caller began to say each final, and had said it; without any, what has no words yet and was said."""
+    """The spans in which the caller said each final; without any, what has no words yet and was said."""
     segments = spoken_segments(state, turn)
     ended = [one for one in segments if one.final and one.text] or [one for one in segments if one.end_ms is not None]
     return [(one.begin, speech_end(one)) for one in ended]
 
 
 def speech_end(segment: Segment) -> int:
-    """When the caller had said a segment: by its own times, where they are known, else by its newest text."""
+    """The end of a segment's speech: by its own times, where they are known, else by its newest text."""
     newest_ts = segment.final_ts if segment.final else segment.newest_ts
     if segment.end_ms is None or segment.begin >= newest_ts:
         return newest_ts
@@ -256,7 +256,7 @@ def spoken_ms(text: str) -> int:
 
 
 def first_audio(turn: Turn, begins: list[int]) -> dict[int, int]:
-    """When the pipeline reported the first audio of each reply, by its place: what it reports is of the newest."""
+    """The first audio of each reply, as the pipeline reported it, by place: what it reports is of the newest."""
     found: dict[int, int] = {}
     for one in turn.latencies or ():
         if one.name == FIRST_AUDIO:
@@ -301,7 +301,7 @@ def cut_ts(state: State, reply: Reply, sources: list[Source]) -> int | None:
 
 
 def ended_ts(state: State, reply: Reply) -> int | None:
-    """When the LLM was done with a reply. Where only the service's close ends it, the clock of who sent it tells."""
+    """The end of a reply's generation. Where only the service's close ends it, the clock of who sent it tells."""
     ts = reply.generation.ended_ts
     if ts is None or ts != state.closed_ts or state.ended_ts is not None:
         return ts
@@ -345,14 +345,14 @@ def count_false_alarms(state: State, turn: Turn) -> int:
 
 
 class ReplyAfter(NamedTuple):
-    """How long the caller waited for the agent's voice; `by` says what it is known by."""
+    """The caller's wait for the agent's voice; `by` says what it is known by."""
 
     ms: float | None = None
     by: Literal["marks", "reported", "estimate"] | None = None
 
 
 def reply_after(state: State, turn: Turn, replies: Sequence[ReplyMarks] | None = None) -> ReplyAfter:
-    """From the end of the caller's speech to the first audio of the reply to it.
+    """The time from the end of the caller's speech to the first audio of the reply to it.
 
     What playback says goes before the stack's own latency from end to end, and this before what is worked out without.
     """
@@ -392,7 +392,7 @@ def was_heard(state: State, reply: Reply, marks: ReplyMarks) -> bool:
 
 
 def reply_afters(state: State) -> list[float]:
-    """How long the caller waited in each turn where that is known, in ms, the shortest first."""
+    """The caller's waits in all turns where they are known, in ms, the shortest first."""
     found = (reply_after(state, turn).ms for turn in state.turns.values())
     return sorted(ms for ms in found if ms is not None)
 

@@ -55,7 +55,7 @@ def signature_headers(
 def verify(
     headers: Mapping[str, str], body: bytes, secret: str | None, now_s: float, tolerance_s: float = 300
 ) -> dict[str, bool]:
-    """Which signatures of a request are valid, by header name: False for one that is missing, wrong or too old.
+    """Check the signatures of a request, by header name: False for one that is missing, wrong or too old.
 
     Age (`webhook-timestamp` against `now_s`) matters for the Standard Webhooks signature only: Agora signs no time.
     """

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from tests.support.stores.contract import (
     NOW,
     add_endpoint,
@@ -16,7 +14,6 @@ from tests.support.stores.contract import (
     delivery_states,
     endpoint_of,
 )
-from voicemem.store import deliveries
 from voicemem.store.deliveries import DeliveryFilter, DeliveryPage, EndpointCounts
 from voicemem.store.port import Store
 
@@ -27,7 +24,7 @@ async def listed(store: Store, operators: bool = False, stream: int | None = Non
     return await store.deliveries.list_project_deliveries("p", DeliveryFilter(**wanted), operators, stream)
 
 
-def notices(page: DeliveryPage) -> list[str]:
+def webhook_events(page: DeliveryPage) -> list[str]:
     return [one.delivery.delivery.notice_id for one in page.deliveries]
 
 
@@ -40,15 +37,15 @@ async def test_deliveries_of_a_project(store: Store) -> None:
     await closed_session(store, "s2", hook=None, notice_id="n2")
     page, everything = await listed(store), await listed(store, operators=True)
 
-    assert {"n2-102", "n1", "n1-102"} == set(notices(page))
+    assert {"n2-102", "n1", "n1-102"} == set(webhook_events(page))
     assert page.next_before is None
     assert {OWN: None, endpoint.url: "e1"} == {one.endpoint.url: one.endpoint.id for one in page.deliveries}
     assert 5 == len(everything.deliveries)
     assert {"s1"} == {one.delivery.session_id for one in (await listed(store, stream=stream.key)).deliveries}
-    assert ["n2-102"] == notices(await listed(store, session_id="s2"))
+    assert ["n2-102"] == webhook_events(await listed(store, session_id="s2"))
     assert [] == (await store.deliveries.list_project_deliveries("nobody", DeliveryFilter(), True)).deliveries
     await store.retention.erase(stream.key, NOW)
-    assert ["n2-102"] == notices(await listed(store))
+    assert ["n2-102"] == webhook_events(await listed(store))
 
 
 async def test_by_state_in_pages(store: Store) -> None:
@@ -63,13 +60,13 @@ async def test_by_state_in_pages(store: Store) -> None:
             await store.outbox.finish_delivery(delivery, attempt_of(500), state, None)
 
     assert (["n1"], ["n4"]) == (
-        notices(await listed(store, state="delivered")),
-        notices(await listed(store, state="pending")),
+        webhook_events(await listed(store, state="delivered")),
+        webhook_events(await listed(store, state="pending")),
     )
     first = await listed(store, state="failed", limit=2)
-    assert ["n3", "n2"] == notices(first)
+    assert ["n3", "n2"] == webhook_events(first)
     second = await listed(store, state="failed", limit=2, before=first.next_before)
-    assert (["n0"], None) == (notices(second), second.next_before)
+    assert (["n0"], None) == (webhook_events(second), second.next_before)
     assert [attempt_of(500)] == second.deliveries[0].delivery.delivery.attempts
 
 
@@ -106,11 +103,11 @@ async def test_how_endpoints_do(store: Store) -> None:
     assert {endpoint.key: EndpointCounts(1, 1, 1), idle.key: EndpointCounts(0, 0, 4)} == counts
 
 
-async def test_a_page_of_many_that_are_others(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_page_of_many_that_are_others(store: Store) -> None:
     """After as many as are looked at for one page, the list goes on with the next page."""
     await closed_session(store, hook=OWN)
-    monkeypatch.setattr(deliveries, "MOST_SCANNED", 1)
+    store.deliveries.most_scanned = 1
     others = await store.deliveries.list_project_deliveries("q", DeliveryFilter(limit=1), False)
     assert ([], False) == (others.deliveries, others.next_before is None)
-    monkeypatch.setattr(deliveries, "MOST_SCANNED", 100)
+    store.deliveries.most_scanned = 100
     assert DeliveryPage([], None) == await store.deliveries.list_project_deliveries("q", DeliveryFilter(limit=1), False)

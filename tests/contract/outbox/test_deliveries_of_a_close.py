@@ -24,7 +24,7 @@ from voicemem.store.port import Store
 
 
 async def test_a_close_delivers_to_every_receiver(store: Store) -> None:
-    """A close makes one delivery for the operator's receiver and one for the session's own, of the same notice."""
+    """A close makes one delivery for the operator's receiver and one for the session's own, of the same webhook."""
     await store.directory.set_operator_endpoint(OPERATOR, "operator-secret")
     webhook = {"url": HOOK, "secret": "own-secret", "contents": "standard"}
     key = await open_key(store, given={"webhook": webhook})

@@ -144,7 +144,7 @@ async def test_an_analysis_shows_the_words_it_rests_on(serve: Serve, page: Page)
             assert [] == await violations(page)
             assert await page.evaluate(UNCUT)
         shown = await page.evaluate("document.querySelector('.analysis').innerText")
-        assert "No words of the call show: recording_announced." in shown
+        assert "Nothing said on the call supports: recording_announced." in shown
         await page.viewport(1440)
         await page.open(f"http://{app.rest_address}/ui/calls/hotel")
         await page.until("document.querySelector('.analysis li') !== null")

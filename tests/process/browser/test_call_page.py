@@ -160,7 +160,7 @@ async def test_a_small_window_marks_exactly_what_is_left_out(serve: Serve, tmp_p
         await shown.open("s")
         await shown.page.until(f"{RAIL}.join() === 'gone,out,in,in'")
         await shown.until_text(".divide", "forgotten up to here")
-        assert "left out: over the policy’s number of messages" == await shown.text(".msg:nth-of-type(3) .rail .sr")
+        assert "left out: over the policy’s message limit" == await shown.text(".msg:nth-of-type(3) .rail .sr")
 
 
 async def test_the_request_of_an_earlier_turn_can_be_seen(serve: Serve, tmp_path: Path) -> None:

@@ -65,6 +65,30 @@ async def test_a_service_that_is_gone_says_so_on_every_tab(tmp_path: Path) -> No
             )
 
 
+async def test_a_question_goes_with_its_page(serve: Serve, page: Page) -> None:
+    """Whoever goes back from a page with an open dialog is not asked about a call that is no longer shown."""
+    app = await serve()
+    await RestClient(app).create("s", idle_timeout=0)
+    await page.open(f"http://{app.rest_address}/ui/calls")
+    await page.until("document.querySelector('.calls a.call') !== null")
+    await page.click(".calls a.call")
+    await page.until("document.querySelector('.btn.danger') !== null")
+    await page.click(".btn.danger")
+    await page.until("document.querySelector('dialog[open]') !== null")
+    await page.evaluate("history.back()")
+    await page.until("document.querySelector('.calls a.call') !== null")
+    assert 0 == await page.evaluate("document.querySelectorAll('dialog').length")
+
+
+async def test_a_broken_place_in_an_address_shows_the_call(serve: Serve, page: Page) -> None:
+    """As if it named no message."""
+    app = await serve()
+    await RestClient(app).create("s", idle_timeout=0)
+    await RestClient(app).send(typed(1, "Hello."))
+    await page.open(f"http://{app.rest_address}/ui/calls/s#m-%E0%A4%A")
+    await page.until(f"{TEXT}.includes('Hello.') && {TEXT}.includes('What the next LLM call gets')")
+
+
 async def test_all_labels_can_be_seen(serve: Serve, tmp_path: Path) -> None:
     """The ninth is one click away."""
     app = await serve()

@@ -139,20 +139,40 @@ async def test_tools_stand_where_they_ran(serve: Serve, tmp_path: Path) -> None:
         assert [] == shown.page.problems
 
 
+async def test_tools_that_could_not_be_read_are_read_later(serve: Serve, tmp_path: Path) -> None:
+    """A request that fails leaves the call as it is; the next change of the turn brings what the tool was asked."""
+    app = await serve()
+    api = RestClient(app)
+    await api.create("s", idle_timeout=0)
+    await api.send(
+        {"type": "tool.call", "turn_id": 1, "ts": 1200, "call_id": "a", "name": "find", "arguments": {"beds": 2}}
+    )
+    async with call_page(app, tmp_path) as shown:
+        await shown.page.ask("Network.setBlockedURLs", urls=["*types=tool*"])
+        await shown.open("s")
+        await shown.until_text(".ran", "find()")
+        await shown.page.ask("Network.setBlockedURLs", urls=[])
+        await api.send(final(1, "Is there a room?", 1000))
+        await shown.until_text(".ran", "find(beds: 2)")
+        shown.page.problems.clear()
+
+
 SMALL = """[...document.querySelectorAll("a, button, input, select, summary")].filter((one) => one.checkVisibility())
     .map((one) => one.closest("label, .sr, .skip") ?? one)
-    .filter((one) => !one.matches(".sr, .skip") && !(one.matches("a") && one.closest("p, .note")))
+    .filter((one) => !one.matches(".sr, .skip") && !one.matches(":is(p:not(.crumb, .said, .alert), .note) a"))
     .map((one) => [one, one.getBoundingClientRect()])
     .filter(([, { width, height }]) => width > 1 && (width < 43.5 || height < 43.5))
     .map(([one, { width, height }]) => `${one.outerHTML.slice(0, 90)} ${Math.round(width)} x ${Math.round(height)}`)"""
 
 
-@pytest.mark.parametrize("path", ["calls", "calls/hotel", "calls/hotel/journal", "calls/hotel/memory", "deliveries"])
+@pytest.mark.parametrize(
+    "path", ["calls", "calls?q=question", "calls/hotel", "calls/hotel/journal", "calls/hotel/memory", "deliveries"]
+)
 async def test_a_finger_hits_what_it_means(app: App, page: Page, path: str) -> None:
     """On a phone everything that can be touched has 44 px either way."""
     await page.viewport(390, 844)
     await page.open(f"http://{app.rest_address}/ui/{path}")
-    await page.until("document.querySelector('.calls tr, .msg, .journal tr, .panel, .empty') !== null")
+    await page.until("document.querySelector('.calls tbody tr, .msg, .journal tr, .panel, .empty') !== null")
     assert [] == await page.evaluate(SMALL)
 
 

@@ -71,7 +71,7 @@ async def test_each_action_asks_once(serve: Serve, hook: WebhookReceiver, page: 
     await page.until(f"{DIALOG} !== null")
     await press(page, "Cancel", "dialog[open]")
     await page.until(f"{DIALOG} === null")
-    assert len(hook.notices) == 1
+    assert len(hook.webhook_events) == 1
     await press(page, "Resend…")
     await press(page, "Resend", "dialog[open]")
     await hook.wait(2)
@@ -102,7 +102,7 @@ async def test_a_call_has_its_own_deliveries(serve: Serve, hook: WebhookReceiver
     await press(page, "Show the payload")
     await page.until("document.querySelector('.payload pre')?.textContent.includes('call-1')")
     assert await violations(page) == []
-    before = len(hook.notices)
+    before = len(hook.webhook_events)
     await press(page, "Resend…")
     await press(page, "Resend", "dialog[open]")
     await hook.wait(before + 1)

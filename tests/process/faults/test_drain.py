@@ -114,14 +114,14 @@ async def end_some(process: ServiceProcess) -> None:
 
 
 async def told(hook: WebhookReceiver) -> set[str]:
-    return {notice.json["sid"] for notice in hook.notices}
+    return {webhook_event.json["sid"] for webhook_event in hook.webhook_events}
 
 
 def check_webhook_events(hook: WebhookReceiver) -> None:
     """One noticeId and one content for each session, however often it was sent."""
     sent: dict[str, set[bytes]] = {}
-    for notice in hook.notices:
-        sent.setdefault(notice.json["sid"], set()).add(body_without_send_time(notice.body))
+    for webhook_event in hook.webhook_events:
+        sent.setdefault(webhook_event.json["sid"], set()).add(body_without_send_time(webhook_event.body))
     assert {1} == {len(bodies) for bodies in sent.values()}
 
 

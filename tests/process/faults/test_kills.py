@@ -132,10 +132,13 @@ async def test_a_kill_between_the_end_and_the_close(store: Path) -> None:
         ):
             await asr.store(final_transcript(1), session_end(2, reason="left"))
             await process.kill()
-        assert [] == hook.notices
+        assert [] == hook.webhook_events
         async with running_process(store, *arguments) as process:
-            notice = await hook.one()
-            assert ("s", ["Line 1."]) == (notice.json["sid"], [one["content"] for one in notice.payload["contents"]])
+            webhook_event = await hook.one()
+            assert ("s", ["Line 1."]) == (
+                webhook_event.json["sid"],
+                [one["content"] for one in webhook_event.payload["contents"]],
+            )
             assert ["asr", "session.end", "session.closed"] == [
                 row["event"]["type"] for row in await process.api.journal()
             ]
@@ -154,13 +157,13 @@ async def test_a_kill_right_after_the_end_was_acknowledged(store: Path) -> None:
         async with running_process(store, *arguments):
             await eventually({f"s{number}" for number in range(5)}, lambda: sessions_told(hook))
     by_session: dict[str, set[bytes]] = {}
-    for notice in hook.notices:
-        by_session.setdefault(notice.json["sid"], set()).add(body_without_send_time(notice.body))
+    for webhook_event in hook.webhook_events:
+        by_session.setdefault(webhook_event.json["sid"], set()).add(body_without_send_time(webhook_event.body))
     assert [1] * 5 == [len(bodies) for bodies in by_session.values()]
 
 
 async def sessions_told(hook: WebhookReceiver) -> set[str]:
-    return {notice.json["sid"] for notice in hook.notices}
+    return {webhook_event.json["sid"] for webhook_event in hook.webhook_events}
 
 
 @pytest.mark.fault(20)

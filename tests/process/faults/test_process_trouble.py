@@ -68,18 +68,22 @@ async def test_a_process_that_was_stopped_goes_on(store: Path) -> None:
         process.signal(signal.SIGCONT)
         await producer.expect_ack(3)
         await producer.store(session_end(4))
-        await eventually({"ended", "talking"}, lambda: _told(hook.notices))
+        await eventually({"ended", "talking"}, lambda: _told(hook.webhook_events))
         await eventually(0, lambda: _waiting(store))
         assert [1, 2, 3, 4, None] == await _seqs(process, "talking")
         assert 0 == await process.stop()
     for session_id in ("ended", "talking"):
         assert 1 == len(
-            {body_without_send_time(notice.body) for notice in hook.notices if notice.json["sid"] == session_id}
+            {
+                body_without_send_time(webhook_event.body)
+                for webhook_event in hook.webhook_events
+                if webhook_event.json["sid"] == session_id
+            }
         )
 
 
-async def _told(notices: list[WebhookEvent]) -> set[str]:
-    return {notice.json["sid"] for notice in notices}
+async def _told(webhook_events: list[WebhookEvent]) -> set[str]:
+    return {webhook_event.json["sid"] for webhook_event in webhook_events}
 
 
 async def _waiting(store: Path) -> int:
@@ -215,8 +219,8 @@ async def test_a_file_of_the_first_version(store: Path) -> None:
     async with webhook_receiver() as hook:
         older_database(store, hook.url())
         async with running_process(store, "--webhook-url", hook.url()) as process:
-            notice = await hook.one()
-            assert ("n1", messages_after(*HELLO)) == (notice.id, notice.payload["contents"])
+            webhook_event = await hook.one()
+            assert ("n1", messages_after(*HELLO)) == (webhook_event.id, webhook_event.payload["contents"])
             assert messages_after(*HELLO) == await process.api.contents("on")
             await goes_on(process)
             assert 0 == await process.stop()

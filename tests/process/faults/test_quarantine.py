@@ -69,7 +69,7 @@ async def record(api: RestClient, session_id: str, count: int) -> None:
 
 
 async def delivered(receiver: WebhookReceiver) -> list[str]:
-    return sorted({notice.json["sid"] for notice in receiver.notices})
+    return sorted({webhook_event.json["sid"] for webhook_event in receiver.webhook_events})
 
 
 async def set_aside(api: RestClient) -> list[str]:

@@ -40,7 +40,7 @@ async def killed_in_the_middle(tmp_path: Path, hook: WebhookReceiver) -> None:
 
 @pytest.mark.fault(20)
 async def test_a_process_that_was_killed_in_an_attempt_is_succeeded(tmp_path: Path, hook: WebhookReceiver) -> None:
-    """After its lease the notice is sent once more: the same noticeId, the same bytes, signed anew."""
+    """After its lease the webhook event is sent once more: the same noticeId, the same bytes, signed anew."""
     hook.replies = [Reply(gate=asyncio.Event())]
     await killed_in_the_middle(tmp_path, hook)
     store = SqliteStore(str(tmp_path / "v.db"))
@@ -49,7 +49,7 @@ async def test_a_process_that_was_killed_in_an_attempt_is_succeeded(tmp_path: Pa
         assert 1 == await later.start_due()
         await asyncio.gather(*later.tasks)
     await store.close_store()
-    first, second = hook.notices
+    first, second = hook.webhook_events
     assert comparable_body(first) == comparable_body(second)
     assert ["Hi.", "Good day."] == texts(second)
     Webhook(WHSEC).verify(second.body, dict(second.headers))

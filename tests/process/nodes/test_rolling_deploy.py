@@ -167,7 +167,7 @@ async def test_a_rolling_deploy_loses_no_event_and_closes_no_session(fleet: Flee
 
 async def heard(hook: WebhookReceiver) -> Counter[str]:
     """How often each session's webhook came."""
-    return Counter(notice.payload["agent_id"] for notice in hook.notices)
+    return Counter(webhook_event.payload["agent_id"] for webhook_event in hook.webhook_events)
 
 
 async def test_a_node_that_drains_says_goodbye_and_its_producer_goes_on_elsewhere(fleet: Fleet) -> None:

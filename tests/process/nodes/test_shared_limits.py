@@ -30,7 +30,7 @@ async def nodes(two_handles: tuple[Store, Store]) -> AsyncIterator[tuple[App, Ap
 
 
 async def test_a_receiver_gets_no_more_at_a_time_than_from_one_node(nodes: tuple[App, App]) -> None:
-    """However slow it is, and whichever node the sessions end on; each notice comes once."""
+    """However slow it is, and whichever node the sessions end on; each webhook event comes once."""
     gate, count = asyncio.Event(), 5 * MAX_IN_FLIGHT
     async with webhook_receiver() as hook:
         hook.otherwise = Reply(gate=gate)
@@ -40,11 +40,11 @@ async def test_a_receiver_gets_no_more_at_a_time_than_from_one_node(nodes: tuple
             await api.end(f"s{number}")
         await hook.wait(MAX_IN_FLIGHT)
         assert [0, 0] == [await app.services.outbox.start_due() for app in nodes]
-        assert MAX_IN_FLIGHT == len(hook.notices)
+        assert MAX_IN_FLIGHT == len(hook.webhook_events)
         gate.set()
         await hook.wait(count, timeout_s=60)
         assert MAX_IN_FLIGHT == hook.most["/hook"]
-        assert count == len({notice.id for notice in hook.notices}) == len(hook.notices)
+        assert count == len({webhook_event.id for webhook_event in hook.webhook_events}) == len(hook.webhook_events)
 
 
 async def test_a_project_has_its_bytes_on_all_nodes_together(two_handles: tuple[Store, Store]) -> None:

@@ -124,7 +124,7 @@ async def test_the_start_of_a_node_sends_nothing_twice(store: InMemoryStore, hoo
             assert 0 == await there.services.outbox.start_due()
             gate.set()
             await eventually([], lambda: pending(store))
-    assert 1 == len(hook.notices)
+    assert 1 == len(hook.webhook_events)
 
 
 async def pending(store: InMemoryStore) -> list[str]:

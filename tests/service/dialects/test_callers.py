@@ -285,7 +285,7 @@ async def test_two_frames_name_the_user_at_once(app: App, api: RestClient) -> No
     """The first counts, whatever the other knew of the session."""
     await api.create("call-1")
     stream = await app.services.store.journal.get_session("default", "call-1")
-    await asyncio.gather(*(app.services.sessions.name_user(stream, user) for user in ("ann", "bob", "eve")))
+    await asyncio.gather(*(app.services.sessions.set_first_user(stream, user) for user in ("ann", "bob", "eve")))
     journal = (await api.get("/v1/sessions/call-1/events")).lines
     [change] = [one["event"] for one in journal if one["event"]["type"] == "session.update"]
     assert change["user_id"] == await user_of(api, "call-1")

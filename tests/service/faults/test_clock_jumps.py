@@ -69,13 +69,14 @@ async def deliveries(store: Store, session_id: str = "s") -> list[Delivery]:
 
 
 async def told(hook: WebhookReceiver) -> set[str]:
-    return {notice.json["sid"] for notice in hook.notices}
+    return {webhook_event.json["sid"] for webhook_event in hook.webhook_events}
 
 
-def contents_by_id(notices: list[WebhookEvent]) -> dict[str, int]:
+def contents_by_id(webhook_events: list[WebhookEvent]) -> dict[str, int]:
     """How many different bodies came under each noticeId."""
     return {
-        one.id: len({body_without_send_time(other.body) for other in notices if other.id == one.id}) for one in notices
+        one.id: len({body_without_send_time(other.body) for other in webhook_events if other.id == one.id})
+        for one in webhook_events
     }
 
 
@@ -135,7 +136,7 @@ async def test_time_without_a_server_is_no_silence_when_the_clock_went_back(tmp_
 async def test_a_session_that_seems_silent_for_a_day_comes_back(
     serve: Serve, wall: Wall, hook: WebhookReceiver
 ) -> None:
-    """The jump closes it as idle, which its producer undoes: nothing is lost, and each close has its own notice."""
+    """The jump closes it as idle, which its producer undoes: nothing is lost, and each close has its own webhook."""
     app = await serve(wall, webhook_url=hook.url())
     async with open_producer(app) as producer:
         await producer.store(final_transcript(1))
@@ -149,7 +150,7 @@ async def test_a_session_that_seems_silent_for_a_day_comes_back(
     await hook.wait(2)
     kinds = [row["event"]["type"] for row in await RestClient(app).journal()]
     assert ["asr", "session.closed", "session.reopened", "asr", "session.end", "session.closed"] == kinds
-    assert [1, 1] == list(contents_by_id(hook.notices).values())
+    assert [1, 1] == list(contents_by_id(hook.webhook_events).values())
 
 
 async def is_connected(app: App) -> bool:
@@ -158,7 +159,7 @@ async def is_connected(app: App) -> bool:
 
 @pytest.mark.parametrize("jump_ms", JUMPS)
 async def test_a_retry_comes_once(serve: Serve, wall: Wall, hook: WebhookReceiver, jump_ms: int) -> None:
-    """A notice that waits when the clock jumps comes too early or too late, but it comes, and is then done."""
+    """A webhook event that waits when the clock jumps comes too early or too late, but it comes, and is then done."""
     hook.replies = [Reply(503, {"Retry-After": "600"})]
     app = await serve(wall, webhook_url=hook.url())
     await RestClient(app).create()
@@ -168,11 +169,11 @@ async def test_a_retry_comes_once(serve: Serve, wall: Wall, hook: WebhookReceive
     wall.off_ms += jump_ms
     if jump_ms < 0:
         await asyncio.sleep(1.5)  # more than one look of the outbox
-        assert 1 == len(hook.notices)
+        assert 1 == len(hook.webhook_events)
         wall.off_ms += HOUR_MS + 13 * MINUTE_MS
     await hook.wait(2)
     await eventually([[503, 200]], lambda: statuses(app))
-    assert [1] == list(contents_by_id(hook.notices).values())
+    assert [1] == list(contents_by_id(hook.webhook_events).values())
 
 
 async def attempts(app: App) -> int:
@@ -241,9 +242,12 @@ async def test_two_nodes_ten_minutes_apart(tmp_path: Path, hook: WebhookReceiver
             for number in range(10):
                 assert [1, 2, 3, 4] == await seqs(app, f"s{number}")
     await store.close_store()
-    assert {1} == set(contents_by_id(hook.notices).values())
-    by_close = {(notice.json["sid"], notice.payload["stop_ts"], notice.id) for notice in hook.notices}
-    assert len(by_close) == len({notice.id for notice in hook.notices})
+    assert {1} == set(contents_by_id(hook.webhook_events).values())
+    by_close = {
+        (webhook_event.json["sid"], webhook_event.payload["stop_ts"], webhook_event.id)
+        for webhook_event in hook.webhook_events
+    }
+    assert len(by_close) == len({webhook_event.id for webhook_event in hook.webhook_events})
 
 
 async def both_producing(slow: App, fast: App) -> None:

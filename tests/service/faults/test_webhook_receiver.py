@@ -1,5 +1,5 @@
 """Faults of the webhook receiver (list E): the real sender and outbox against a receiver that misbehaves once and is
-well afterwards. Whatever it did, the notice arrives with one id and one content, and nothing grows without bound."""
+well afterwards. Whatever it did, the webhook arrives with one id and one content, and nothing grows without bound."""
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
@@ -214,7 +214,7 @@ async def good_attempt(office: OutboxRig, delay_s: float) -> None:
 
 @pytest.mark.fault(47)
 async def test_a_receiver_that_refuses_connections(office: OutboxRig) -> None:
-    """Nobody listens; when somebody does, the notice comes."""
+    """Nobody listens; when somebody does, the webhook event comes."""
     with socket.create_server(("127.0.0.1", 0)) as placeholder:
         port = placeholder.getsockname()[1]
     await office.store.directory.set_operator_endpoint(f"http://127.0.0.1:{port}/hook", SECRET)
@@ -237,7 +237,7 @@ async def test_a_receiver_that_refuses_connections(office: OutboxRig) -> None:
 
 @pytest.mark.fault(48)
 async def test_a_name_that_does_not_resolve(office: OutboxRig) -> None:
-    """A name server that fails is a failed attempt; the notice comes when it is back."""
+    """A name server that fails is a failed attempt; the webhook event comes when it is back."""
     async with webhook_receiver() as hook, WebhookSender(resolver=FakeResolver([], ["127.0.0.1"])) as sender:
         await office.store.directory.set_operator_endpoint(hook.url(host="receiver.example"), SECRET)
         key = await office.closed()
@@ -245,12 +245,12 @@ async def test_a_name_that_does_not_resolve(office: OutboxRig) -> None:
         assert [1, 1] == [await office.attempt(outbox), await office.attempt(outbox)]
     delivery = await office.delivery(key)
     assert ("delivered", ["dns", None]) == (delivery.state, [one.error for one in delivery.attempts])
-    assert 1 == len(hook.notices)
+    assert 1 == len(hook.webhook_events)
 
 
 @pytest.mark.fault(49)
 async def test_a_certificate_that_nobody_vouches_for(office: OutboxRig, tmp_path: Path) -> None:
-    """No byte of the notice goes to a receiver that cannot be trusted; it is tried again until that is put right."""
+    """No byte of the webhook goes to a receiver that cannot be trusted; it is tried again until that is put right."""
     got = bytearray()
 
     async def talk(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
@@ -265,7 +265,7 @@ async def test_a_certificate_that_nobody_vouches_for(office: OutboxRig, tmp_path
         assert 1 == await office.attempt()
     delivery = await office.delivery(key)
     assert ("delivered", ["tls", None]) == (delivery.state, [one.error for one in delivery.attempts])
-    assert (b"", 1) == (bytes(got), len(hook.notices))
+    assert (b"", 1) == (bytes(got), len(hook.webhook_events))
 
 
 @pytest.mark.fault(56)
@@ -281,7 +281,7 @@ async def test_a_redirect_to_an_internal_address(office: OutboxRig, status: byte
             assert [1, 1] == [await office.attempt(), await office.attempt()]
     delivery = await office.delivery(key)
     assert ("delivered", ["redirect", None]) == (delivery.state, [one.error for one in delivery.attempts])
-    assert ([], 2) == (inside.notices, receiver.calls)
+    assert ([], 2) == (inside.webhook_events, receiver.calls)
 
 
 @pytest.mark.fault(59)
@@ -297,7 +297,7 @@ async def test_a_name_that_moves_inside_between_two_attempts(office: OutboxRig) 
         assert 1 == await office.attempt(office.another(sender=before))
         assert 1 == await office.attempt(office.another(sender=after_it_moved))
     errors = [attempt.error for attempt in (await office.delivery(key)).attempts]
-    assert (["refused", "address_not_allowed"], []) == (errors, inside.notices)
+    assert (["refused", "address_not_allowed"], []) == (errors, inside.webhook_events)
 
 
 # An endpoint that changes between attempts
@@ -319,7 +319,7 @@ async def test_an_endpoint_that_is_deleted_between_attempts(office: OutboxRig, f
     await office.attempt()
     await office.store.directory.turn_off_operator_endpoint()
     office.clock.wait(DAY_S)
-    assert [0, 1] == [await office.attempt(), len(failing.notices)]
+    assert [0, 1] == [await office.attempt(), len(failing.webhook_events)]
     assert await office.due_in_s() is None
 
 
@@ -337,7 +337,7 @@ async def test_an_endpoint_that_is_disabled_during_an_attempt(office: OutboxRig,
     gate.set()
     await attempt
     office.clock.wait(DAY_S)
-    assert [0, 2] == [await office.attempt(), len(failing.notices)]
+    assert [0, 2] == [await office.attempt(), len(failing.webhook_events)]
     assert ["failed", "failed"] == [(await office.delivery(key)).state for key in (slow, gone)]
 
 
@@ -354,7 +354,7 @@ async def test_a_session_that_is_erased_during_an_attempt(office: OutboxRig, fai
     gate.set()
     await attempt
     office.clock.wait(DAY_S)
-    assert [0, 1] == [await office.attempt(), len(failing.notices)]
+    assert [0, 1] == [await office.attempt(), len(failing.webhook_events)]
     assert [] == await office.store.deliveries.list_deliveries(key)
 
 
@@ -371,7 +371,7 @@ async def test_a_secret_that_is_changed_during_an_attempt(office: OutboxRig, fai
     gate.set()
     await attempt
     await office.attempt()
-    first, second = failing.notices
+    first, second = failing.webhook_events
     assert body_without_send_time(first.body) == body_without_send_time(second.body)
     assert all(verify(first.headers, first.body, "the old one", NOW // 1000).values())
     assert all(verify(second.headers, second.body, "the new one", NOW // 1000).values())
@@ -392,5 +392,11 @@ async def test_a_receiver_that_is_dead_for_five_days(office: OutboxRig, failing:
     new = await office.closed("new", "n2")
     assert [1, 0] == [await office.attempt(), await office.attempt()]
     assert ["failed", "delivered"] == [(await office.delivery(key)).state for key in (old, new)]
-    assert "n2" == failing.notices[-1].id
-    assert 1 == len({body_without_send_time(notice.body) for notice in failing.notices if notice.id == "n1"})
+    assert "n2" == failing.webhook_events[-1].id
+    assert 1 == len(
+        {
+            body_without_send_time(webhook_event.body)
+            for webhook_event in failing.webhook_events
+            if webhook_event.id == "n1"
+        }
+    )

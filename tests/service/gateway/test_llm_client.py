@@ -191,9 +191,8 @@ async def test_a_slow_reader_is_not_interrupted() -> None:
 
 
 @pytest.mark.parametrize("text", [b"data: 1\n\n", b"id: 1\n\n"], ids=["data", "no data"])
-async def test_a_stream_has_a_bound_of_events(monkeypatch: pytest.MonkeyPatch, text: bytes) -> None:
+async def test_a_stream_has_a_bound_of_events(text: bytes) -> None:
     """Events beyond it end the stream, also ones without data; others get their turn between them."""
-    monkeypatch.setattr("voicemem.llm.client.MAX_EVENTS", 1_000)
     turns = 0
 
     async def count_turns() -> None:
@@ -207,21 +206,20 @@ async def test_a_stream_has_a_bound_of_events(monkeypatch: pytest.MonkeyPatch, t
 
     counting = asyncio.create_task(count_turns())
     with pytest.raises(LlmFailed, match="too_long"):
-        _ = [data async for data in read_sse_data(pieces())]
+        _ = [data async for data in read_sse_data(pieces(), most_events=1_000)]
     counting.cancel()
     assert turns >= 1_000 // EVENTS_AT_ONCE
 
 
-async def test_a_stream_has_a_bound_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_has_a_bound_of_bytes() -> None:
     """Comments count too, which make no event."""
-    monkeypatch.setattr("voicemem.llm.client.MAX_STREAM_BYTES", 100_000)
 
     async def pieces() -> AsyncIterator[bytes]:
         while True:
             yield b": nothing\n" * 1_000
 
     with pytest.raises(LlmFailed, match="too_long"):
-        _ = [data async for data in read_sse_data(pieces())]
+        _ = [data async for data in read_sse_data(pieces(), most_bytes=100_000)]
 
 
 async def test_a_whole_answer_has_a_bound() -> None:

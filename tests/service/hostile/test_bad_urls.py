@@ -166,7 +166,7 @@ async def test_120_a_public_name_with_a_private_address(
     async with webhook_receiver() as receiver:
         await RestClient(app).create(webhook={"url": receiver.url(host="hook.example")})
         assert ("pending", REFUSED) == await attempt(app)
-        assert [] == receiver.notices
+        assert [] == receiver.webhook_events
 
 
 @pytest.mark.parametrize("order", [["127.0.0.1", "127.0.0.2"], ["127.0.0.2", "127.0.0.1"]], ids=" ".join)
@@ -184,7 +184,7 @@ async def test_121_public_and_private_addresses(serve: Serve, names: dict[str, l
         await RestClient(app).create(webhook={"url": inside.url(host="hook.example")})
         state, _ = await attempt(app)
         assert ("pending", True) == (state, came.is_set())
-        assert [] == inside.notices
+        assert [] == inside.webhook_events
 
 
 async def test_122_a_name_that_changes_after_it_was_given(serve: Serve, names: dict[str, list[str]]) -> None:
@@ -196,4 +196,4 @@ async def test_122_a_name_that_changes_after_it_was_given(serve: Serve, names: d
         await RestClient(app).patch("/v1/sessions/s", {"webhook": {"url": receiver.url("/2", host="hook.example")}})
         names["hook.example"] = ["127.0.0.1"]
         assert ("pending", REFUSED) == await attempt(app)
-        assert [] == receiver.notices
+        assert [] == receiver.webhook_events

@@ -19,7 +19,6 @@ from tests.support.services import Serve
 from tests.support.stores.failing import locked_database
 from voicemem.app import App
 from voicemem.protocol.types import JsonObject
-from voicemem.server.ingest import connection
 
 HOOK = "https://receiver.example/hook"
 CALLING_OUT: list[JsonObject] = [
@@ -180,9 +179,9 @@ async def test_without_a_key_nothing_is_taken(locked: App, frame: str) -> None:
 
 
 @pytest.mark.parametrize("frames", [[], ["[]"], ["[]", "[ ]"]])
-async def test_a_key_must_come_soon(locked: App, monkeypatch: pytest.MonkeyPatch, frames: list[str]) -> None:
+async def test_a_key_must_come_soon(locked: App, frames: list[str]) -> None:
     """A connection that brings no key in time is closed, whatever nothings it sends."""
-    monkeypatch.setattr(connection, "AUTH_TIMEOUT_S", 0.2)
+    locked.ingest.auth_timeout_s = 0.2
     async with connected_producer(locked) as producer, asyncio.timeout(3):
         for frame in frames:
             await producer.send_raw(frame)
@@ -190,10 +189,10 @@ async def test_a_key_must_come_soon(locked: App, monkeypatch: pytest.MonkeyPatch
     assert (1008, ["unauthorized"]) == (code, [frame["code"] for frame in told])
 
 
-async def test_a_slow_store_is_no_missing_key(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_store_is_no_missing_key(serve: Serve, tmp_path: Path) -> None:
     """Once the key is there, what comes with it may take its time."""
-    monkeypatch.setattr(connection, "AUTH_TIMEOUT_S", 0.2)
     app = await serve(store=f"sqlite:{tmp_path}/db", admin_key=ADMIN_KEY)
+    app.ingest.auth_timeout_s = 0.2
     async with connected_producer(app) as producer:
         with locked_database(f"{tmp_path}/db"):
             await producer.send_together({"type": "auth", "token": ADMIN_KEY}, {"type": "session.open"} | S)

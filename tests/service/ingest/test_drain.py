@@ -16,7 +16,7 @@ from tests.support.services import Serve
 from tests.support.stores.failing import locked_database
 from tests.support.waiting import eventually
 from voicemem.app import App
-from voicemem.server.ingest import connection, server
+from voicemem.server.ingest import server
 
 
 @pytest.fixture
@@ -68,12 +68,10 @@ async def test_drain_answers_an_open_before_its_goodbye(serve: Serve, tmp_path: 
         await asyncio.gather(draining, producer.closed())
 
 
-async def test_drain_does_not_wait_for_an_open_for_long(
-    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_drain_does_not_wait_for_an_open_for_long(serve: Serve, tmp_path: Path) -> None:
     """A client whose open waits for the store is sent away before it is answered."""
-    monkeypatch.setattr(connection, "OPEN_WAIT_S", 0.1)
     app = await serve(store=f"sqlite:{tmp_path}/db")
+    app.ingest.open_wait_s = 0.1
     async with connected_producer(app) as producer:
         with locked_database(f"{tmp_path}/db"):
             draining = await drain_during_open(app, producer)
@@ -105,9 +103,9 @@ async def test_nobody_comes_in_while_draining(serve: Serve, tmp_path: Path) -> N
         assert 1012 == (await producer.closed())[0]
 
 
-async def test_drain_waits_for_nobody_for_long(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_drain_waits_for_nobody_for_long(app: App) -> None:
     """A peer that reads nothing does not keep the service from its end."""
-    monkeypatch.setattr(server, "DRAIN_TIMEOUT_S", 0.5)
+    app.ingest.drain_timeout_s = 0.5
     async with clogged(app):
         draining = asyncio.create_task(app.ingest.drain())
         done, _ = await asyncio.wait({draining}, timeout=0.5 + server.CLOSE_TIMEOUT_S + 1)

@@ -21,7 +21,7 @@ from voicemem.memory.add import API_PRODUCER
 from voicemem.memory.checkpoints import CheckpointReader
 from voicemem.observer.vendors import VENDORS
 from voicemem.protocol.types import JsonObject
-from voicemem.transcript.counterparts import GATEWAY_PRODUCER
+from voicemem.transcript.gateway_matching import GATEWAY_PRODUCER
 
 NAMES = (
     *(AGORA_PRODUCER, API_PRODUCER, GATEWAY_PRODUCER),

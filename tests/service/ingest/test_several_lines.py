@@ -8,8 +8,10 @@ import pytest
 from tests.support.callers.producer import Producer, connected_producer, open_producer
 from tests.support.callers.rest import RestClient
 from tests.support.events import final_transcript, session_end
+from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.protocol.types import JsonObject
+from voicemem.server.ingest.leases import ENDED_KEPT
 
 
 async def test_two_sessions_on_one_connection(producer: Producer, api: RestClient) -> None:
@@ -46,6 +48,34 @@ async def test_two_producers_on_two_connections(app: App, api: RestClient) -> No
             await asr.store(final_transcript(seq))
             await llm.store(final_transcript(seq))
     assert ["asr", "llm"] * 5 == [row["producer"] for row in await api.journal()]
+
+
+@pytest.mark.parametrize("ended_by", ["producer", "request"])
+async def test_a_connection_forgets_what_ended_long_ago(
+    app: App, producer: Producer, api: RestClient, ended_by: str
+) -> None:
+    """A client may send all its calls over one connection for weeks: of those that ended it keeps the newest few."""
+    calls = [f"call-{number}" for number in range(ENDED_KEPT + 3)]
+    for call in calls:
+        await producer.open(call)
+        await producer.store(final_transcript(1, session_id=call))
+        if ended_by == "producer":
+            await producer.store(session_end(2, session_id=call))
+        else:
+            await api.end(call)
+            await producer.send(final_transcript(2, session_id=call))
+            await producer.expect_error("session_ended", session_id=call)
+
+    async def held() -> int:
+        return len(app.ingest.held_leases())
+
+    await eventually(1 + ENDED_KEPT, held)
+    for call, code in ((calls[0], "not_open"), (calls[-1], "session_ended")):
+        await producer.send(final_transcript(3, session_id=call))
+        await producer.expect_error(code, session_id=call)
+    ready = await producer.open(calls[0])
+    assert ("ended", 3 if ended_by == "producer" else 2) == (ready["state"], ready["next_seq"])
+    await producer.store(final_transcript(1, session_id="s"))
 
 
 @pytest.mark.parametrize("name", [{}, {"producer": "main"}])

@@ -18,7 +18,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.frames import apply_mask  # type: ignore[attr-defined]
 
 from tests.support.profiles import examples
-from voicemem.server.ingest.looks import Looks
+from voicemem.server.ingest.shared_poll import SharedPoll
 from voicemem.server.ingest.websocket import EventSocket
 
 REQUEST = (
@@ -60,10 +60,10 @@ Heard = list[tuple[bytes, bool]]
 
 @asynccontextmanager
 async def listening(
-    kind: type[EventSocket], in_looks: bool = False
+    kind: type[EventSocket], in_shared_poll: bool = False
 ) -> AsyncIterator[tuple[int, asyncio.Queue[tuple[Heard, bool]]]]:
     """A server's port, and what each of its connections has heard by its end, with whether it went the short way."""
-    looks = Looks() if in_looks else None
+    shared_poll = SharedPoll() if in_shared_poll else None
     done: asyncio.Queue[tuple[Heard, bool]] = asyncio.Queue()
 
     async def handle(websocket: ServerConnection) -> None:
@@ -73,12 +73,12 @@ async def listening(
         await websocket.wait_closed()
         await done.put((heard, websocket.fast))
 
-    create = cast(Any, partial(kind, looks=looks))
+    create = cast(Any, partial(kind, shared_poll=shared_poll))
     async with serve(handle, "127.0.0.1", 0, create_connection=create, compression=None, close_timeout=0.2) as server:
         yield next(iter(server.sockets)).getsockname()[1], done
-    if looks is not None:
-        assert not looks.watched
-        looks.close()
+    if shared_poll is not None:
+        assert not shared_poll.watched
+        shared_poll.close()
 
 
 async def say(port: int, chunks: Sequence[bytes], ahead: bool = False) -> bytes:
@@ -117,16 +117,16 @@ def test_the_short_way_hears_what_the_library_hears(sent: bytes, places: list[in
     """
     chunks = cut(sent, places)
 
-    async def run(kind: type[EventSocket], in_looks: bool = False) -> tuple[bytes, Heard]:
-        async with listening(kind, in_looks) as (port, done):
+    async def run(kind: type[EventSocket], in_shared_poll: bool = False) -> tuple[bytes, Heard]:
+        async with listening(kind, in_shared_poll) as (port, done):
             answer = await say(port, chunks)
             heard, _ = await done.get()
             return answer, heard
 
     answer, heard = asyncio.run(run(LibrarySocket))
     expected = frames_in(answer)
-    for in_looks in (False, True):
-        answer, heard_here = asyncio.run(run(EventSocket, in_looks))
+    for in_shared_poll in (False, True):
+        answer, heard_here = asyncio.run(run(EventSocket, in_shared_poll))
         frames = frames_in(answer)
         assert (heard, last_ones(expected)) == (heard_here, last_ones(frames))
         rest = iter(expected)
@@ -147,35 +147,35 @@ def frames_in(sent: bytes) -> list[bytes]:
     return frames
 
 
-@pytest.mark.parametrize("in_looks", [False, True])
+@pytest.mark.parametrize("in_shared_poll", [False, True])
 @pytest.mark.parametrize("ahead", [False, True])
-async def test_frames_behind_the_request_are_left_to_the_library(ahead: bool, in_looks: bool) -> None:
+async def test_frames_behind_the_request_are_left_to_the_library(ahead: bool, in_shared_poll: bool) -> None:
     """A client that does not wait for the answer is heard, too."""
     texts = [b"one", b"two" * 100, b""]
-    async with listening(EventSocket, in_looks) as (port, done):
+    async with listening(EventSocket, in_shared_poll) as (port, done):
         await say(port, [b"".join(frame(TEXT, text) for text in texts)], ahead)
         heard, plain = await done.get()
     assert [(text, False) for text in texts] == heard
     assert plain is not ahead
 
 
-@pytest.mark.parametrize("in_looks", [False, True])
-async def test_pings_do_not_end_the_short_way(in_looks: bool) -> None:
+@pytest.mark.parametrize("in_shared_poll", [False, True])
+async def test_pings_do_not_end_the_short_way(in_shared_poll: bool) -> None:
     """They are answered, also when they come in pieces between messages."""
     sent = frame(TEXT, b"one") + frame(PING, b"x") + frame(TEXT, b"two")
-    async with listening(EventSocket, in_looks) as (port, done):
+    async with listening(EventSocket, in_shared_poll) as (port, done):
         answer = await say(port, [sent[:11], sent[11:]])
         heard, plain = await done.get()
     assert ([(b"one", False), (b"two", False)], True) == (heard, plain)
     assert b"\x8a\x01x" in answer
 
 
-@pytest.mark.parametrize("in_looks", [False, True])
-async def test_a_long_message_may_come_in_many_pieces(in_looks: bool) -> None:
+@pytest.mark.parametrize("in_shared_poll", [False, True])
+async def test_a_long_message_may_come_in_many_pieces(in_shared_poll: bool) -> None:
     """It is put together once, and heard once."""
     text = b"word " * 12_000
     sent = frame(TEXT, text) + frame(TEXT, b"end")
-    async with listening(EventSocket, in_looks) as (port, done):
+    async with listening(EventSocket, in_shared_poll) as (port, done):
         await say(port, [sent[start : start + 7_000] for start in range(0, len(sent), 7_000)])
         heard, plain = await done.get()
     assert ([(text, False), (b"end", False)], True) == (heard, plain)

@@ -84,7 +84,7 @@ async def test_what_has_ended_has_ended_and_is_not_told_again(serve: Serve) -> N
             await api.post(f"/v1/sessions/{again['session_id']}/messages", {"role": "user", "content": "x"})
         ).problem
         figures = await app.services.store.read_figures(app.services.runtime.clock())
-        assert (1, 0) == (len(receiver.notices), figures.pending)
+        assert (1, 0) == (len(receiver.webhook_events), figures.pending)
 
 
 async def test_an_id_is_taken_once(api: RestClient) -> None:

@@ -120,10 +120,10 @@ async def test_webhooks_and_their_secrets_are_each_sessions_own(serve: Serve) ->
             await api.create(webhook={"url": hook.url(f"/{project}"), "secret": f"secret of {project}"})
             await api.send(*call_of(project))
             await api.end()
-        told = {notice.path: notice for notice in await hook.wait(2)}
+        told = {webhook_event.path: webhook_event for webhook_event in await hook.wait(2)}
     for project in PROJECTS:
         assert f"Hello from {project}." == told[f"/{project}"].payload["contents"][0]["content"]
-    assert 2 == len({notice.id for notice in told.values()})
+    assert 2 == len({webhook_event.id for webhook_event in told.values()})
 
 
 async def test_an_endpoint_that_is_gone_in_one_project_is_not_in_the_other(serve: Serve) -> None:
@@ -132,12 +132,12 @@ async def test_an_endpoint_that_is_gone_in_one_project_is_not_in_the_other(serve
     async with webhook_receiver() as hook:
         for project, status in zip(PROJECTS, (410, 200), strict=True):
             await one_end(app, hook, project, status)
-        assert ["of one", "of other"] == [notice.payload["name"] for notice in await hook.wait(2)]
+        assert ["of one", "of other"] == [webhook_event.payload["name"] for webhook_event in await hook.wait(2)]
 
 
 async def one_end(app: App, hook: WebhookReceiver, project: str, status: int) -> None:
     """A session of this project ends, and its receiver answers so."""
-    before = len(hook.notices)
+    before = len(hook.webhook_events)
     hook.otherwise = hook.otherwise._replace(status=status)
     api = await client_with_key(app, "admin", project=project)
     await api.create(name=f"of {project}", webhook={"url": hook.url()})

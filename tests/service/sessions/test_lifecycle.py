@@ -333,10 +333,10 @@ async def test_every_close_makes_a_delivery(serve: Serve) -> None:
 
 
 async def noticed(receiver: WebhookReceiver) -> list[list[str]]:
-    """What two notices say, which must be different ones."""
-    notices = await receiver.wait(2)
-    assert 2 == len({notice.id for notice in notices})
-    return [[message["content"] for message in notice.payload["contents"]] for notice in notices]
+    """What two webhook events say, which must be different ones."""
+    webhook_events = await receiver.wait(2)
+    assert 2 == len({webhook_event.id for webhook_event in webhook_events})
+    return [[message["content"] for message in webhook_event.payload["contents"]] for webhook_event in webhook_events]
 
 
 async def test_the_longest_call_is_closed_while_connected(app: App, api: RestClient) -> None:

@@ -163,7 +163,7 @@ async def test_its_export_waits_and_others_do_not(serve: Serve) -> None:
 
 
 async def delivered(receiver: WebhookReceiver) -> int:
-    return len(receiver.notices)
+    return len(receiver.webhook_events)
 
 
 async def test_tails_of_its_memory_end_with_the_error(serve: Serve) -> None:

@@ -65,10 +65,10 @@ async def test_a_deleted_call_leaves_every_file(serve: Serve, tmp_path: Path) ->
         assert 204 == (await api.delete("/v1/sessions/gone")).status
         for path in ("", "/history", "/events", "/turns"):
             assert (404, "unknown_session") == (await api.get(f"/v1/sessions/gone{path}")).problem
-        sent = len(receiver.notices)
+        sent = len(receiver.webhook_events)
         await leaves(tmp_path)
         assert 2 == len(await api.contents("kept"))
-        assert len(receiver.notices) <= sent + 1  # one may have been on its way
+        assert len(receiver.webhook_events) <= sent + 1  # one may have been on its way
         assert "ok" == await database_of(app).write(lambda connection: connection.raw.pragma("integrity_check"))
 
 

@@ -134,6 +134,21 @@ async def test_each_reader_gets_what_it_has_not_been_sent(api: RestClient, app: 
             assert exact_json(history) == exact_json(reader.shown())
 
 
+async def test_readers_that_are_level_are_sent_the_same_comparison(api: RestClient, app: App) -> None:
+    """What changed is compared for the first of them alone; one that missed a change is sent both at once."""
+    await api.send(*exchange(1))
+    async with AsyncExitStack() as stack:
+        watched = [await begin(app, stack) for _ in range(3)]
+        for one in watched:
+            await next_change(one)
+        await api.send(*exchange(2))
+        first, second = [(await next_change(one)).changes for one in watched[:2]]
+        assert first is second
+        await api.send(*exchange(3))
+        assert 4 == len((await next_change(watched[2])).changes.upserts)
+        assert 2 == len((await next_change(watched[0])).changes.upserts)
+
+
 async def test_a_memory_is_let_go_with_its_last_tail(api: RestClient, app: App) -> None:
     """Nothing is kept of what was sent once no tail follows the session; until then the memory budget counts it."""
     await api.send(*exchange(1))

@@ -164,10 +164,10 @@ async def test_webhook_attempts_are_spans_whose_trace_the_receiver_gets() -> Non
         async with traced(webhook_url=hook.url("/secret-path")) as (app, spans):
             await RestClient(app).create()
             await RestClient(app).end()
-            notice = await hook.one()
+            webhook_event = await hook.one()
             await eventually(1, lambda: asyncio.sleep(0, len(spans.named("webhook"))))
         (attempt,) = spans.named("webhook")
-    version, trace, span_id, _ = notice.headers["traceparent"].split("-")
+    version, trace, span_id, _ = webhook_event.headers["traceparent"].split("-")
     assert attempt.context is not None
     assert ("00", trace_of(attempt), f"{attempt.context.span_id:016x}") == (version, trace, span_id)
     assert attempt.parent is None

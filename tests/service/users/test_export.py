@@ -156,7 +156,7 @@ async def test_what_was_made_of_calls_is_there(app: App) -> None:
 
 
 async def test_it_says_who_was_told(serve: Serve) -> None:
-    """The host of each receiver, and what became of the notice, without the secrets that its address may have."""
+    """The host of each receiver, and what became of the webhook, without the secrets that its address may have."""
     async with webhook_receiver() as hook:
         api = RestClient(await serve(allow_addresses=LOOPBACK))
         await api.create("s", user_id="ann", webhook={"url": hook.url("/secret?token=hush")})

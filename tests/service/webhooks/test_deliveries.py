@@ -28,10 +28,10 @@ async def test_the_health_check_is_agoras(caller: RestClient, hook: WebhookRecei
     made = await add(caller, hook.url(), 101, 103, secret=SECRET)
     answered = await caller.post(f"/v1/webhooks/{made['id']}/test")
 
-    assert {101, 103} == set(by_type(hook.notices))
-    for notice in hook.notices:
-        assert {"channelName": "test_webhook", "uid": 12121212} == notice.payload
-        assert verified(notice, SECRET)
+    assert {101, 103} == set(by_type(hook.webhook_events))
+    for webhook_event in hook.webhook_events:
+        assert {"channelName": "test_webhook", "uid": 12121212} == webhook_event.payload
+        assert verified(webhook_event, SECRET)
     results = answered.json["results"]
     assert (True, [(101, True, 200, None, "answered"), (103, True, 200, None, "answered")]) == (
         answered.json["passed"],
@@ -52,7 +52,7 @@ async def test_a_health_check_that_fails(caller: RestClient, hook: WebhookReceiv
         [(one["passed"], one["status"]) for one in tried["results"]],
     )
     shown = await read(caller, made)
-    assert (True, None, 2) == (shown["enabled"], shown["failing_since"], len(hook.notices))
+    assert (True, None, 2) == (shown["enabled"], shown["failing_since"], len(hook.webhook_events))
 
 
 # Deliveries
@@ -64,9 +64,9 @@ async def test_every_attempt_is_told(caller: RestClient, hook: WebhookReceiver) 
     made = await add(caller, hook.url())
     await finish(caller)
     (delivery,) = await settled(caller, made, "delivered")
-    notice = hook.notices[0]
+    webhook_event = hook.webhook_events[0]
 
-    assert ("s", 103, notice.id, None) == tuple(
+    assert ("s", 103, webhook_event.id, None) == tuple(
         delivery[name] for name in ("session_id", "event_type", "notice_id", "next_attempt_at")
     )
     assert [500, 200] == [one["status"] for one in delivery["attempts"]]
@@ -124,7 +124,7 @@ async def test_deliveries_that_are_not_there(caller: RestClient, hook: WebhookRe
     for number in ("x", "-1", "9" * 19, "%D9%A1", "1%0A"):
         place = f"{made['id']}/deliveries/{number}/resend"
         assert (400, "invalid_field") == (await caller.post(f"/v1/webhooks/{place}")).problem
-    assert 2 == len(hook.notices)
+    assert 2 == len(hook.webhook_events)
 
 
 UNKNOWN = ("0", "999999", "9" * 18)
@@ -168,4 +168,6 @@ async def test_everything_that_failed_since_a_time_is_recovered(hook: WebhookRec
         await settled(caller, made, "delivered", "failed", "delivered")
         assert {"recovered": 1} == (await caller.post(f"{place}/recover", {"since": 0})).json
         await settled(caller, made, "delivered", "delivered", "delivered")
-    assert ["fine", "early", "late", "late", "early"] == [notice.json["sid"] for notice in hook.notices]
+    assert ["fine", "early", "late", "late", "early"] == [
+        webhook_event.json["sid"] for webhook_event in hook.webhook_events
+    ]

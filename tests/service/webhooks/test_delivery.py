@@ -61,13 +61,13 @@ async def log(app: App) -> list[tuple[str, list[int | None]]]:
 
 
 async def test_the_seed_call(serve: Serve, hook: WebhookReceiver) -> None:
-    """The joke-and-story call, streamed and ended, arrives as the documented notice."""
+    """The joke-and-story call, streamed and ended, arrives as the documented webhook event."""
     app = await serve(webhook_url=hook.url())
     events = [json.loads(line) for line in (FIXTURES / "seed_call.jsonl").read_text().splitlines()]
     await send_over_websocket(app, events)
-    contents = json.loads((FIXTURES / "seed_call.notice.json").read_bytes())["contents"]
-    notice = await hook.one()
-    assert contents == notice.payload["contents"]
+    contents = json.loads((FIXTURES / "seed_call.webhook.json").read_bytes())["contents"]
+    webhook_event = await hook.one()
+    assert contents == webhook_event.payload["contents"]
     assert contents == await RestClient(app).contents()
 
 
@@ -76,14 +76,14 @@ async def test_the_line_of_an_attempt(serve: Serve, hook: WebhookReceiver, caplo
     caplog.set_level("INFO", "voicemem")
     app = await serve(webhook_url=hook.url())
     await send_over_websocket(app, [*HELLO, END])
-    notice = await hook.one()
+    webhook_event = await hook.one()
 
     async def sentences() -> list[str]:
         return [record.getMessage() for record in caplog.records if record.name == "voicemem.webhooks"]
 
     await eventually(["Webhook attempt: 200"], sentences)
     (line,) = [vars(record) for record in caplog.records if record.name == "voicemem.webhooks"]
-    assert ("s", 103, notice.id) == (line["session_id"], line["event_type"], line["notice_id"])
+    assert ("s", 103, webhook_event.id) == (line["session_id"], line["event_type"], line["notice_id"])
     assert ("127.0.0.1", 200, "delivered") == (line["host"], line["status"], line["result"])
 
 
@@ -93,9 +93,9 @@ async def test_the_envelope(serve: Serve, hook: WebhookReceiver) -> None:
     before = time.time()
     config = {"name": "Call", "channel": "room", "labels": {"line": "7"}}
     await send_over_websocket(app, [*HELLO, END], session=config)
-    notice = await hook.one()
+    webhook_event = await hook.one()
     session = await RestClient(app).session()
-    body, payload = notice.json, notice.payload
+    body, payload = webhook_event.json, webhook_event.payload
     assert ["noticeId", "productId", "eventType", "notifyMs", "sid", "payload"] == list(body)
     assert (17, 103, "s", "s") == (body["productId"], body["eventType"], body["sid"], payload["agent_id"])
     assert before - 1 <= body["notifyMs"] / 1000 <= time.time() + 1
@@ -103,7 +103,7 @@ async def test_the_envelope(serve: Serve, hook: WebhookReceiver) -> None:
     assert config == {key: payload[key] for key in config}
     assert session["started_at"] // 1000 == payload["start_ts"]
     assert session["ended_at"] // 1000 == payload["stop_ts"]
-    assert "application/json" == notice.headers["Content-Type"]
+    assert "application/json" == webhook_event.headers["Content-Type"]
 
 
 async def test_an_empty_call_is_delivered_too(serve: Serve, hook: WebhookReceiver) -> None:
@@ -130,9 +130,9 @@ async def test_every_text_arrives_as_it_was_said(serve: Serve, hook: WebhookRece
     said = ["你好，世界。", "e\u0301 é", "👩\u200d🚀", 'quote " and \\', "a\nb\0\u2028c", "</script>", "x" * 200_000]
     app = await serve(webhook_url=hook.url(), webhook_secret=WHSEC)
     await send_over_websocket(app, [*(final(turn, text) for turn, text in enumerate(said, 1)), END])
-    notice = await hook.one()
-    assert [text.replace("\0", "\ufffd") for text in said] == texts(notice)
-    Webhook(WHSEC).verify(notice.body, dict(notice.headers))
+    webhook_event = await hook.one()
+    assert [text.replace("\0", "\ufffd") for text in said] == texts(webhook_event)
+    Webhook(WHSEC).verify(webhook_event.body, dict(webhook_event.headers))
 
 
 async def test_a_long_call_is_delivered_whole(serve: Serve, hook: WebhookReceiver) -> None:
@@ -142,9 +142,9 @@ async def test_a_long_call_is_delivered_whole(serve: Serve, hook: WebhookReceive
     for first in range(1, 1502, 500):
         await api.send(*(final(turn, f"{turn} " + "x" * 1500) for turn in range(first, first + 500)))
     await api.end()
-    notice = await hook.one()
-    assert len(notice.body) > 2_500_000
-    assert [str(turn) for turn in range(1, 2001)] == [text.split()[0] for text in texts(notice)]
+    webhook_event = await hook.one()
+    assert len(webhook_event.body) > 2_500_000
+    assert [str(turn) for turn in range(1, 2001)] == [text.split()[0] for text in texts(webhook_event)]
 
 
 # Every way to end
@@ -197,21 +197,21 @@ async def test_a_call_that_went_on_is_delivered_again(serve: Serve, hook: Webhoo
 
 
 async def test_many_calls_ending_at_once_all_arrive(serve: Serve, hook: WebhookReceiver) -> None:
-    """Fifty sessions that end together make fifty notices, each with its own words and id."""
+    """Fifty sessions that end together make fifty webhook events, each with its own words and id."""
     app = await serve(webhook_url=hook.url())
     names = [f"s{number}" for number in range(50)]
     await asyncio.gather(*(send_over_websocket(app, [final(1, name), END], name) for name in names))
-    notices = await hook.wait(50)
-    assert sorted(names) == sorted(notice.json["sid"] for notice in notices)
-    assert all([notice.json["sid"]] == texts(notice) for notice in notices)
-    assert 50 == len({notice.id for notice in notices})
+    webhook_events = await hook.wait(50)
+    assert sorted(names) == sorted(webhook_event.json["sid"] for webhook_event in webhook_events)
+    assert all([webhook_event.json["sid"]] == texts(webhook_event) for webhook_event in webhook_events)
+    assert 50 == len({webhook_event.id for webhook_event in webhook_events})
 
 
 # Signatures
 
 
 async def signed(serve: Serve, hook: WebhookReceiver, secret: str) -> WebhookEvent:
-    """A notice of a service with this secret."""
+    """A webhook event of a service with this secret."""
     app = await serve(webhook_url=hook.url(), webhook_secret=secret)
     await send_over_websocket(app, [*HELLO, END])
     return await hook.one()
@@ -220,9 +220,9 @@ async def signed(serve: Serve, hook: WebhookReceiver, secret: str) -> WebhookEve
 @pytest.mark.parametrize("secret", [WHSEC, "plain secret", "ключ", "whsec"])
 async def test_agoras_signatures_are_hmacs_of_the_bytes(serve: Serve, hook: WebhookReceiver, secret: str) -> None:
     """Both are keyed with the secret as it is written, and cover the body exactly as it was sent."""
-    notice = await signed(serve, hook, secret)
+    webhook_event = await signed(serve, hook, secret)
     for name, kind in (("Agora-Signature", hashlib.sha1), ("Agora-Signature-V2", hashlib.sha256)):
-        assert hmac.new(secret.encode(), notice.body, kind).hexdigest() == notice.headers[name]
+        assert hmac.new(secret.encode(), webhook_event.body, kind).hexdigest() == webhook_event.headers[name]
 
 
 @pytest.mark.parametrize(
@@ -236,32 +236,32 @@ async def test_agoras_signatures_are_hmacs_of_the_bytes(serve: Serve, hook: Webh
 )
 async def test_the_standard_signature(serve: Serve, hook: WebhookReceiver, secret: str, key: bytes) -> None:
     """Standard Webhooks' own verifier, and a hand-made HMAC, agree on the third; a changed body is found out."""
-    notice = await signed(serve, hook, secret)
-    headers = {name.lower(): value for name, value in notice.headers.items()}
-    content = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + notice.body
+    webhook_event = await signed(serve, hook, secret)
+    headers = {name.lower(): value for name, value in webhook_event.headers.items()}
+    content = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + webhook_event.body
     by_hand = base64.b64encode(hmac.new(key, content, hashlib.sha256).digest()).decode()
     assert f"v1,{by_hand}" == headers["webhook-signature"]
-    assert notice.id == headers["webhook-id"]
-    assert notice.json == Webhook(key).verify(notice.body, headers)
+    assert webhook_event.id == headers["webhook-id"]
+    assert webhook_event.json == Webhook(key).verify(webhook_event.body, headers)
     with pytest.raises(WebhookVerificationError):
-        Webhook(key).verify(notice.body + b" ", headers)
+        Webhook(key).verify(webhook_event.body + b" ", headers)
 
 
 async def test_a_notice_id_holds_no_dot(serve: Serve, hook: WebhookReceiver) -> None:
     """What is signed is separated by dots, so an id has none, whatever the session is called."""
     app = await serve(webhook_url=hook.url())
     await send_over_websocket(app, [*HELLO, END], "a.b.c")
-    notice = await hook.one()
-    assert ("a.b.c", False) == (notice.json["sid"], "." in notice.id)
+    webhook_event = await hook.one()
+    assert ("a.b.c", False) == (webhook_event.json["sid"], "." in webhook_event.id)
 
 
-async def test_without_a_secret_a_notice_is_not_signed(serve: Serve, hook: WebhookReceiver) -> None:
+async def test_without_a_secret_a_webhook_event_is_not_signed(serve: Serve, hook: WebhookReceiver) -> None:
     """No signature is made up with an empty key."""
     app = await serve(webhook_url=hook.url())
     await send_over_websocket(app, [*HELLO, END])
-    notice = await hook.one()
-    assert notice.id == notice.headers["webhook-id"]
-    assert not [name for name in notice.headers if "signature" in name.lower()]
+    webhook_event = await hook.one()
+    assert webhook_event.id == webhook_event.headers["webhook-id"]
+    assert not [name for name in webhook_event.headers if "signature" in name.lower()]
 
 
 # Whose receiver
@@ -273,11 +273,11 @@ async def test_a_sessions_own_receiver(serve: Serve, hook: WebhookReceiver, cont
     own = {"url": hook.url("/own"), "secret": WHSEC} | ({} if contents is None else {"contents": contents})
     app = await serve(allow_addresses=LOOPBACK)
     await send_over_websocket(app, [*HELLO, END], session={"webhook": own})
-    notice = await hook.one()
-    Webhook(WHSEC).verify(notice.body, dict(notice.headers))
+    webhook_event = await hook.one()
+    Webhook(WHSEC).verify(webhook_event.body, dict(webhook_event.headers))
     full = await RestClient(app).contents()
     standard = [{"role": one["role"], "content": one["content"]} for one in full]
-    assert (standard if contents == "standard" else full) == notice.payload["contents"]
+    assert (standard if contents == "standard" else full) == webhook_event.payload["contents"]
 
 
 async def test_both_receivers_hear_of_a_close(serve: Serve, hook: WebhookReceiver) -> None:
@@ -302,9 +302,9 @@ async def test_sessions_of_every_project_reach_the_operator_only(serve: Serve, h
     await other.send(final(1, "Other."))
     await one.end()
     await other.end()
-    notices = await hook.wait(3)
+    webhook_events = await hook.wait(3)
     assert [("/hook", ["One."]), ("/hook", ["Other."]), ("/own", ["One."])] == sorted(
-        (notice.path, texts(notice)) for notice in notices
+        (webhook_event.path, texts(webhook_event)) for webhook_event in webhook_events
     )
 
 
@@ -345,7 +345,7 @@ async def test_without_the_allow_list_a_session_cannot_name_this_machine(serve: 
     answer = await open_over_websocket(app, session={"webhook": {"url": hook.url()}})
     assert ("error", "address_not_allowed") == (answer["type"], answer["code"])
     assert 404 == (await RestClient(app).get("/v1/sessions/s")).status
-    assert [] == hook.notices
+    assert [] == hook.webhook_events
 
 
 # When it does not work at once
@@ -360,8 +360,8 @@ async def test_a_500_is_tried_again_at_once(serve: Serve, hook: WebhookReceiver)
     first, second = await hook.wait(2)
     assert comparable_body(first) == comparable_body(second)
     assert first.id == first.headers["webhook-id"] == second.headers["webhook-id"]
-    for notice in (first, second):
-        Webhook(WHSEC).verify(notice.body, dict(notice.headers))
+    for webhook_event in (first, second):
+        Webhook(WHSEC).verify(webhook_event.body, dict(webhook_event.headers))
 
     await eventually([("delivered", [500, 200])], lambda: log(app))
 
@@ -382,7 +382,7 @@ async def test_a_receiver_that_hangs_holds_up_neither_calls_nor_other_receivers(
 
 
 async def test_stopping_does_not_wait_for_a_receiver_that_hangs(tmp_path: Path, hook: WebhookReceiver) -> None:
-    """The service stops within seconds, and the next one tries again at once with the same notice."""
+    """The service stops within seconds, and the next one tries again at once with the same webhook event."""
     hook.replies = [Reply(gate=asyncio.Event())]
     settings = {"store": f"sqlite:{tmp_path}/v.db", "webhook_url": hook.url()}
     async with running_service(**settings) as app:
@@ -409,7 +409,7 @@ async def test_what_a_dead_process_did_not_send_is_sent_by_the_next(tmp_path: Pa
     await sessions.end(stream, "left")
     await store.close_store()
     async with running_service(store=f"sqlite:{tmp_path}/v.db", webhook_url=hook.url()):
-        notice = await hook.one()
+        webhook_event = await hook.one()
     async with running_service(store=f"sqlite:{tmp_path}/v.db", webhook_url=hook.url()) as app:
         assert ["delivered"] == [one.state for one in await deliveries(app)]
-    assert ("n1", "Call", 1) == (notice.id, notice.payload["name"], len(hook.notices))
+    assert ("n1", "Call", 1) == (webhook_event.id, webhook_event.payload["name"], len(hook.webhook_events))

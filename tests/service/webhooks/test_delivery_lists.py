@@ -38,7 +38,7 @@ async def test_what_was_sent(caller: RestClient, hook: WebhookReceiver) -> None:
     await finish(caller, "s", *CALL)
     (sent,) = await settled(caller, made, "delivered")
     found = (await caller.get(f"/v1/deliveries/{sent['id']}?payload=true")).json
-    assert hook.notices[0].payload == found["payload"]
+    assert hook.webhook_events[0].payload == found["payload"]
     without = (await caller.get(f"/v1/deliveries/{sent['id']}")).json
     assert {**without, "payload": found["payload"]} == found
     assert sent == {name: value for name, value in without.items() if name != "webhook"}

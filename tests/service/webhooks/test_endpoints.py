@@ -1,4 +1,4 @@
-"""Endpoints of a project over REST: what they hear, how they are managed, and what became of every notice."""
+"""Endpoints of a project over REST: what they hear, how they are managed, and what became of every webhook event."""
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
@@ -63,11 +63,11 @@ async def test_a_forgotten_endpoint_hears_nothing(caller: RestClient, hook: Webh
     await finish(caller, "first")
     await attempted(caller, made, 2)
     await caller.delete(f"/v1/webhooks/{made['id']}")
-    before = len([one for one in hook.notices if one.path == "/gone"])
+    before = len([one for one in hook.webhook_events if one.path == "/gone"])
     await finish(caller, "second")
     await eventually(2, lambda: counted(caller, other))
 
-    assert before == len([one for one in hook.notices if one.path == "/gone"])
+    assert before == len([one for one in hook.webhook_events if one.path == "/gone"])
 
 
 async def test_an_unknown_endpoint(caller: RestClient) -> None:
@@ -182,15 +182,15 @@ async def test_the_guard_holds_at_the_connection_too(tmp_path: Path, hook: Webho
         delivery = await attempted(caller, made, 2)
     assert (False, "address_not_allowed") == (tried["passed"], tried["results"][0]["error"])
     assert [(None, "address_not_allowed")] * 2 == [(one["status"], one["error"]) for one in delivery["attempts"]]
-    assert [] == hook.notices
+    assert [] == hook.webhook_events
 
 
 # Secrets
 
 
-def agoras(notice: WebhookEvent, secret: str) -> bool:
-    expected = hmac.digest(secret.encode(), notice.body, hashlib.sha256).hex()
-    return expected == notice.headers["Agora-Signature-V2"]
+def agoras(webhook_event: WebhookEvent, secret: str) -> bool:
+    expected = hmac.digest(secret.encode(), webhook_event.body, hashlib.sha256).hex()
+    return expected == webhook_event.headers["Agora-Signature-V2"]
 
 
 async def test_both_secrets_sign_while_one_takes_over(caller: RestClient, hook: WebhookReceiver) -> None:
@@ -199,12 +199,14 @@ async def test_both_secrets_sign_while_one_takes_over(caller: RestClient, hook: 
     assert SECRET == made["secret"]
     rotated = (await caller.post(f"/v1/webhooks/{made['id']}/rotate-secret")).json
     await finish(caller)
-    notice = await hook.one()
+    webhook_event = await hook.one()
 
     assert rotated["secret"] != SECRET
     assert rotated["old_secret_until"] >= made["created_at"] + 86_400_000
-    assert (True, True, False) == tuple(verified(notice, one) for one in (SECRET, rotated["secret"], "whsec_AAAA"))
-    assert (False, True) == (agoras(notice, SECRET), agoras(notice, rotated["secret"]))
+    assert (True, True, False) == tuple(
+        verified(webhook_event, one) for one in (SECRET, rotated["secret"], "whsec_AAAA")
+    )
+    assert (False, True) == (agoras(webhook_event, SECRET), agoras(webhook_event, rotated["secret"]))
 
 
 async def test_without_an_overlap_only_the_new_secret_signs(caller: RestClient, hook: WebhookReceiver) -> None:
@@ -213,11 +215,11 @@ async def test_without_an_overlap_only_the_new_secret_signs(caller: RestClient, 
     place = f"/v1/webhooks/{made['id']}/rotate-secret"
     rotated = (await caller.post(place, {"overlap_seconds": 0, "secret": "a-secret-of-ours"})).json
     await finish(caller)
-    notice = await hook.one()
+    webhook_event = await hook.one()
 
     assert ("a-secret-of-ours", None) == (rotated["secret"], rotated["old_secret_until"])
-    assert (False, True) == (verified(notice, SECRET), agoras(notice, "a-secret-of-ours"))
-    assert 1 == len(notice.headers["webhook-signature"].split())
+    assert (False, True) == (verified(webhook_event, SECRET), agoras(webhook_event, "a-secret-of-ours"))
+    assert 1 == len(webhook_event.headers["webhook-signature"].split())
 
 
 async def test_a_rotation_that_is_repeated_changes_nothing(caller: RestClient, hook: WebhookReceiver) -> None:
@@ -237,6 +239,6 @@ async def test_an_overlap_ends(hook: WebhookReceiver) -> None:
         rotated = (await caller.post(f"/v1/webhooks/{made['id']}/rotate-secret", {"overlap_seconds": 60})).json
         clock.wait(60)
         await finish(caller)
-        notice = await hook.one()
-    assert 1 == len(notice.headers["webhook-signature"].split())
-    assert agoras(notice, rotated["secret"])
+        webhook_event = await hook.one()
+    assert 1 == len(webhook_event.headers["webhook-signature"].split())
+    assert agoras(webhook_event, rotated["secret"])

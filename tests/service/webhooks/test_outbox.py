@@ -65,13 +65,13 @@ async def at_work(*outboxes: OutboxWorker) -> AsyncIterator[asyncio.Event]:
                 await task
 
 
-def comparable_body(notice: WebhookEvent) -> bytes:
+def comparable_body(webhook_event: WebhookEvent) -> bytes:
     """A body without the one thing that may differ between attempts."""
-    return re.sub(rb'"notifyMs":\d+', b'"notifyMs":0', notice.body)
+    return re.sub(rb'"notifyMs":\d+', b'"notifyMs":0', webhook_event.body)
 
 
-def texts(notice: WebhookEvent) -> list[str]:
-    return [message["content"] for message in notice.payload["contents"]]
+def texts(webhook_event: WebhookEvent) -> list[str]:
+    return [message["content"] for message in webhook_event.payload["contents"]]
 
 
 def statuses(delivery: Delivery) -> list[int | None]:
@@ -85,9 +85,9 @@ async def test_a_closed_session_is_delivered_once(office: OutboxRig, hook: Webho
     """One close makes one POST, after which nothing is due."""
     key = await office.closed()
     assert [1, 0] == [await office.attempt(), await office.attempt()]
-    (notice,) = hook.notices
-    assert ("n1", "s", NOW) == (notice.id, notice.json["sid"], notice.json["notifyMs"])
-    assert ["Hi.", ""] == texts(notice)  # nothing of the reply can have been spoken yet
+    (webhook_event,) = hook.webhook_events
+    assert ("n1", "s", NOW) == (webhook_event.id, webhook_event.json["sid"], webhook_event.json["notifyMs"])
+    assert ["Hi.", ""] == texts(webhook_event)  # nothing of the reply can have been spoken yet
     assert "delivered" == (await office.delivery(key)).state
     assert await office.due_in_s() is None
     assert (set(), {}) == (office.outbox.tasks, dict(office.outbox.in_flight))
@@ -114,12 +114,14 @@ async def test_all_attempts_carry_the_same_body_but_for_their_time(office: Outbo
     for delay in (0, 0, 5, 300):
         office.clock.wait(delay)
         assert 1 == await office.attempt()
-    assert 1 == len({comparable_body(notice) for notice in hook.notices})
-    assert [NOW, NOW, NOW + 5000, NOW + 305_000] == [notice.json["notifyMs"] for notice in hook.notices]
-    for notice in hook.notices:
-        now_s = notice.json["notifyMs"] // 1000
-        assert ("n1", str(now_s)) == (notice.headers["webhook-id"], notice.headers["webhook-timestamp"])
-        assert all(verify(notice.headers, notice.body, SECRET, now_s).values())
+    assert 1 == len({comparable_body(webhook_event) for webhook_event in hook.webhook_events})
+    assert [NOW, NOW, NOW + 5000, NOW + 305_000] == [
+        webhook_event.json["notifyMs"] for webhook_event in hook.webhook_events
+    ]
+    for webhook_event in hook.webhook_events:
+        now_s = webhook_event.json["notifyMs"] // 1000
+        assert ("n1", str(now_s)) == (webhook_event.headers["webhook-id"], webhook_event.headers["webhook-timestamp"])
+        assert all(verify(webhook_event.headers, webhook_event.body, SECRET, now_s).values())
 
 
 async def test_retries_follow_the_schedule_and_end(office: OutboxRig, hook: WebhookReceiver) -> None:
@@ -180,7 +182,7 @@ async def test_410_disables_the_endpoint(
     assert 0 == await office.attempt()
     assert "failed" == (await office.delivery(keys[0])).state
     assert [] == await office.store.deliveries.list_deliveries(keys[1])
-    assert 1 == len(hook.notices)
+    assert 1 == len(hook.webhook_events)
     assert "The operator's webhook to 127.0.0.1 is disabled: it answered 410 to event n1" in caplog.messages
 
 
@@ -203,14 +205,14 @@ async def test_redirects_are_not_followed(office: OutboxRig, hook: WebhookReceiv
     hook.replies = [Reply(status, {"Location": hook.url("/elsewhere")})]
     key = await office.closed()
     await office.attempt()
-    assert ["/hook"] == [notice.path for notice in hook.notices]
+    assert ["/hook"] == [webhook_event.path for webhook_event in hook.webhook_events]
     assert ("pending", [status]) == ((await office.delivery(key)).state, statuses(await office.delivery(key)))
     assert "redirect" == (await office.delivery(key)).attempts[0].error
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 413, 429, 500, 502, 503])
 async def test_whatever_is_no_success_is_tried_again(office: OutboxRig, hook: WebhookReceiver, status: int) -> None:
-    """Only 2xx is success; a receiver that is being repaired gets the notice later."""
+    """Only 2xx is success; a receiver that is being repaired gets the webhook event later."""
     hook.replies = [Reply(status)]
     key = await office.closed()
     await office.attempt()
@@ -230,7 +232,7 @@ async def test_every_2xx_is_success(office: OutboxRig, hook: WebhookReceiver, st
 
 @pytest.mark.fault(47)
 async def test_a_receiver_that_is_down_is_tried_again(office: OutboxRig, caplog: pytest.LogCaptureFixture) -> None:
-    """A refused connection is logged with its word, and the notice comes when the receiver does."""
+    """A refused connection is logged with its word, and the webhook event comes when the receiver does."""
     with socket.create_server(("127.0.0.1", 0)) as placeholder:
         port = placeholder.getsockname()[1]
     await office.store.directory.set_operator_endpoint(f"http://127.0.0.1:{port}/hook", SECRET)
@@ -243,7 +245,7 @@ async def test_a_receiver_that_is_down_is_tried_again(office: OutboxRig, caplog:
     async with webhook_receiver() as receiver:
         await office.store.directory.set_operator_endpoint(receiver.url(), SECRET)
         await office.attempt()
-        assert ["n1"] == [notice.id for notice in receiver.notices]
+        assert ["n1"] == [webhook_event.id for webhook_event in receiver.webhook_events]
 
 
 @pytest.mark.fault(50)
@@ -267,7 +269,7 @@ async def test_a_new_secret_signs_the_next_attempt(office: OutboxRig, hook: Webh
     await office.attempt()
     await office.store.directory.set_operator_endpoint(hook.url(), "another secret")
     await office.attempt()
-    first, second = hook.notices
+    first, second = hook.webhook_events
     assert all(verify(first.headers, first.body, SECRET, NOW // 1000).values())
     assert all(verify(second.headers, second.body, "another secret", NOW // 1000).values())
 
@@ -282,9 +284,9 @@ async def test_the_body_is_the_memory_at_the_close(office: OutboxRig, hook: Webh
     await office.close(key, provisional=True)
     await office.say(key, delta(1, "to you.", NOW + 5), final(2, "Bye.", NOW + 9))
     assert 1 == await office.attempt()
-    (notice,) = hook.notices
-    assert ["Hi.", ""] == texts(notice)  # nothing of the reply can have been spoken yet
-    assert notice.payload["contents"][1]["metadata"]["interrupted"] is True
+    (webhook_event,) = hook.webhook_events
+    assert ["Hi.", ""] == texts(webhook_event)  # nothing of the reply can have been spoken yet
+    assert webhook_event.payload["contents"][1]["metadata"]["interrupted"] is True
 
 
 async def test_the_body_does_not_change_between_attempts(office: OutboxRig, hook: WebhookReceiver) -> None:
@@ -298,7 +300,7 @@ async def test_the_body_does_not_change_between_attempts(office: OutboxRig, hook
     patch = validate_config({"name": "After", "labels": {"a": None}})
     await office.store.journal.change_config(key, patch, b'{"type":"session.update"}', NOW)
     await office.attempt(office.another())
-    first, second = hook.notices
+    first, second = hook.webhook_events
     assert comparable_body(first) == comparable_body(second)
 
 
@@ -310,7 +312,9 @@ async def test_each_close_makes_a_delivery_of_its_own(office: OutboxRig, hook: W
     await office.say(key, final(2, "Still here.", NOW + 1))
     await office.close(key, "n2")
     assert 2 == await office.attempt()
-    assert {"n1": ["Hi."], "n2": ["Hi.", "Still here."]} == {notice.id: texts(notice) for notice in hook.notices}
+    assert {"n1": ["Hi."], "n2": ["Hi.", "Still here."]} == {
+        webhook_event.id: texts(webhook_event) for webhook_event in hook.webhook_events
+    }
 
 
 async def test_the_operators_and_the_sessions_receiver_both_hear(office: OutboxRig, hook: WebhookReceiver) -> None:
@@ -320,9 +324,9 @@ async def test_the_operators_and_the_sessions_receiver_both_hear(office: OutboxR
     await office.closed(webhook=own)
     assert 2 == await office.attempt()
     assert 1 == await office.attempt()
-    by_path = {notice.path: notice for notice in hook.notices}
+    by_path = {webhook_event.path: webhook_event for webhook_event in hook.webhook_events}
     assert {"/hook", "/own"} == set(by_path)
-    assert {"n1"} == {notice.id for notice in hook.notices}
+    assert {"n1"} == {webhook_event.id for webhook_event in hook.webhook_events}
     assert [{"role", "content"}] * 2 == [set(message) for message in by_path["/own"].payload["contents"]]
     assert {"role", "content", "turn_id", "timestamp", "metadata"} == set(by_path["/hook"].payload["contents"][0])
     for path, secret in (("/own", "own secret"), ("/hook", SECRET)):
@@ -344,7 +348,7 @@ async def test_an_erased_session_is_not_delivered(office: OutboxRig, hook: Webho
     await office.store.retention.erase(key, NOW)
     office.clock.wait(100_000)
     assert 0 == await office.attempt()
-    assert 1 == len(hook.notices)
+    assert 1 == len(hook.webhook_events)
 
 
 async def test_a_session_erased_before_its_attempt_is_not_sent(office: OutboxRig, hook: WebhookReceiver) -> None:
@@ -353,7 +357,7 @@ async def test_a_session_erased_before_its_attempt_is_not_sent(office: OutboxRig
     await office.outbox.start_due()
     await office.store.retention.erase(key, NOW)
     await asyncio.gather(*office.outbox.tasks)
-    assert [] == hook.notices
+    assert [] == hook.webhook_events
 
 
 # Many deliveries
@@ -368,7 +372,7 @@ async def close_many(office: OutboxRig, count: int, prefix: str = "s", **config:
 
 
 def ids(receiver: WebhookReceiver) -> list[str]:
-    return sorted(notice.id for notice in receiver.notices)
+    return sorted(webhook_event.id for webhook_event in receiver.webhook_events)
 
 
 async def test_at_most_8_are_in_flight_to_one_endpoint(office: OutboxRig, hook: WebhookReceiver) -> None:
@@ -468,7 +472,7 @@ async def test_of_two_that_attempt_at_once_only_one_gets_the_delivery(office: Ou
     assert 0 == await office.attempt(office.another())
     gate.set()
     await asyncio.gather(*office.outbox.tasks)
-    assert 1 == len(hook.notices)
+    assert 1 == len(hook.webhook_events)
 
 
 async def test_an_outbox_that_died_is_succeeded_after_its_lease(office: OutboxRig, hook: WebhookReceiver) -> None:
@@ -483,7 +487,7 @@ async def test_an_outbox_that_died_is_succeeded_after_its_lease(office: OutboxRi
     assert 0 == await office.attempt(office.another())
     office.clock.wait(1)
     assert 1 == await office.attempt(office.another())
-    first, second = hook.notices
+    first, second = hook.webhook_events
     assert comparable_body(first) == comparable_body(second)
     assert "delivered" == (await office.delivery(key)).state
 
@@ -554,7 +558,7 @@ async def test_a_name_that_leads_inside_is_not_called(office: OutboxRig, hook: W
     key = await office.closed(webhook={"url": hook.url(host="receiver.example")})
     async with WebhookSender(resolver=FakeResolver(["127.0.0.1"])) as guard_route:
         assert 1 == await office.attempt(office.another(sender=guard_route))
-    assert [] == hook.notices
+    assert [] == hook.webhook_events
     delivery = await office.delivery(key)
     assert ("pending", ["address_not_allowed"]) == (delivery.state, [one.error for one in delivery.attempts])
 
@@ -565,7 +569,7 @@ async def test_a_literal_that_came_into_the_store_is_not_called(office: OutboxRi
     await office.closed(webhook={"url": hook.url()})
     async with WebhookSender() as guard_route:
         await office.attempt(office.another(sender=guard_route))
-    assert [] == hook.notices
+    assert [] == hook.webhook_events
 
 
 async def test_an_allowed_network_is_called(office: OutboxRig, hook: WebhookReceiver) -> None:
@@ -573,7 +577,7 @@ async def test_an_allowed_network_is_called(office: OutboxRig, hook: WebhookRece
     await office.closed(webhook={"url": hook.url("/own", host="receiver.example")})
     async with WebhookSender(resolver=FakeResolver(["127.0.0.1"]), allowed=allowed_networks(LOOPBACK)) as sender:
         await office.attempt(office.another(sender=sender))
-    assert ["/hook", "/own"] == sorted(notice.path for notice in hook.notices)
+    assert ["/hook", "/own"] == sorted(webhook_event.path for webhook_event in hook.webhook_events)
 
 
 async def test_the_operators_receiver_may_be_private(office: OutboxRig, hook: WebhookReceiver) -> None:
@@ -582,4 +586,4 @@ async def test_the_operators_receiver_may_be_private(office: OutboxRig, hook: We
     await office.closed()
     async with WebhookSender(resolver=FakeResolver(["127.0.0.1"])) as guard_route:
         await office.attempt(office.another(sender=guard_route))
-    assert 1 == len(hook.notices)
+    assert 1 == len(hook.webhook_events)

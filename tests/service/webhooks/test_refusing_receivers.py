@@ -47,7 +47,7 @@ async def test_a_redirect_is_not_followed(caller: RestClient, hook: WebhookRecei
     delivery = await attempted(caller, made, 2)
 
     assert [(status, "redirect")] * 2 == [(one["status"], one["error"]) for one in delivery["attempts"]]
-    assert ("pending", {"/hook"}) == (delivery["state"], {notice.path for notice in hook.notices})
+    assert ("pending", {"/hook"}) == (delivery["state"], {webhook_event.path for webhook_event in hook.webhook_events})
     assert (await read(caller, made))["failing_since"] == delivery["attempts"][0]["started_at"]
 
 
@@ -87,7 +87,7 @@ async def test_a_receiver_that_was_gone_after_it_had_moved(caller: RestClient, h
     gate.set()
     await settled(caller, made, "failed")
     await finish(caller, "second")
-    assert ["/old", "/new"] == [notice.path for notice in await hook.wait(2)]
+    assert ["/old", "/new"] == [webhook_event.path for webhook_event in await hook.wait(2)]
     assert await is_enabled(caller, made)
 
 
@@ -116,7 +116,7 @@ async def test_too_many_requests(hook: WebhookReceiver, value: str, least_s: flo
         await finish(caller)
         delivery = await attempted(caller, made, 1)
 
-        assert ("pending", 1, 429) == (delivery["state"], len(hook.notices), delivery["attempts"][0]["status"])
+        assert ("pending", 1, 429) == (delivery["state"], len(hook.webhook_events), delivery["attempts"][0]["status"])
         assert least_s <= (delivery["next_attempt_at"] - clock()) / 1000 <= most_s
 
 
@@ -189,7 +189,7 @@ async def test_an_endpoint_that_is_turned_off(caller: RestClient, hook: WebhookR
     await caller.patch(place, {"enabled": True})
     await caller.post(f"{place}/recover", {"since": 0})
     await settled(caller, made, "delivered")
-    assert {"first"} == {notice.json["sid"] for notice in hook.notices}
+    assert {"first"} == {webhook_event.json["sid"] for webhook_event in hook.webhook_events}
     made = await add(caller, hook.url("/never"), enabled=False)
     assert (False, "request") == (made["enabled"], made["disabled_reason"])
 
@@ -232,7 +232,7 @@ async def attempts_of_newest(caller: RestClient, made: JsonObject) -> int:
     return len((await deliveries(caller, made))[0]["attempts"])
 
 
-async def test_notices_outlive_the_process(tmp_path: Path, hook: WebhookReceiver) -> None:
+async def test_webhook_events_outlive_the_process(tmp_path: Path, hook: WebhookReceiver) -> None:
     """A start and a close that could not be told are told by the next process, as they were."""
     store = f"sqlite:{tmp_path / 'calls.db'}"
     hook.otherwise = Reply(500)
@@ -241,8 +241,8 @@ async def test_notices_outlive_the_process(tmp_path: Path, hook: WebhookReceiver
         made = await add(caller, hook.url(), *ALL)
         await finish(caller, "s", *CALL, name="before")
         await eventually(5, lambda: counted(caller, made))
-    before = {notice.json["eventType"]: comparable_body(notice) for notice in hook.notices}
-    hook.notices.clear()
+    before = {webhook_event.json["eventType"]: comparable_body(webhook_event) for webhook_event in hook.webhook_events}
+    hook.webhook_events.clear()
     hook.otherwise = Reply()
     async with running_service(store=store, allow_addresses=LOOPBACK) as app:
         caller = RestClient(app)
@@ -250,4 +250,6 @@ async def test_notices_outlive_the_process(tmp_path: Path, hook: WebhookReceiver
         for delivery in await deliveries(caller, made):
             await caller.post(f"/v1/webhooks/{made['id']}/deliveries/{delivery['id']}/resend")
         await settled(caller, made, *["delivered"] * 5)
-    assert before == {notice.json["eventType"]: comparable_body(notice) for notice in hook.notices}
+    assert before == {
+        webhook_event.json["eventType"]: comparable_body(webhook_event) for webhook_event in hook.webhook_events
+    }

@@ -337,7 +337,7 @@ async def test_public_only_looks_at_what_a_name_resolves_to() -> None:
 
 
 async def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A proxy setting neither leads past the guard nor sees a notice."""
+    """A proxy setting neither leads past the guard nor sees a webhook event."""
     async with web_receiver(never_called) as proxy, web_receiver(answering(200)) as url:
         monkeypatch.setenv("HTTP_PROXY", proxy)
         monkeypatch.setenv("http_proxy", proxy)
@@ -366,7 +366,7 @@ async def test_tls_to_a_server_without_it() -> None:
 
 @pytest.mark.fault(49)
 async def test_a_certificate_that_nobody_vouches_for(tmp_path: Path) -> None:
-    """A receiver with a certificate of its own making does not get the notice."""
+    """A receiver with a certificate of its own making does not get the webhook event."""
     got = bytearray()
 
     async def talk(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
@@ -378,7 +378,7 @@ async def test_a_certificate_that_nobody_vouches_for(tmp_path: Path) -> None:
 
 
 async def test_connections_are_used_again_and_dead_ones_are_no_failure() -> None:
-    """Notices in a row share a connection, and one that the receiver has dropped is replaced within the attempt."""
+    """Webhook events in a row share a connection, and one that the receiver has dropped is replaced in time."""
     served: list[int] = []
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

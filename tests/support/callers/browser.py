@@ -138,7 +138,7 @@ class Page:
                 self.note(answer.get("method", ""), answer.get("params", {}))
 
     def note(self, method: str, params: dict[str, Any]) -> None:
-        """Keep what a notice of the browser says, where that is of interest."""
+        """Keep what a webhook event of the browser says, where that is of interest."""
         if method == "Network.requestWillBeSent":
             self.requests.append(params["request"]["url"])
         elif method == "Runtime.exceptionThrown":

@@ -80,8 +80,8 @@ async def attempted(caller: RestClient, made: JsonObject, count: int) -> JsonObj
     return delivery
 
 
-def by_type(notices: list[WebhookEvent]) -> dict[int, WebhookEvent]:
-    return {int(notice.json["eventType"]): notice for notice in notices}
+def by_type(webhook_events: list[WebhookEvent]) -> dict[int, WebhookEvent]:
+    return {int(webhook_event.json["eventType"]): webhook_event for webhook_event in webhook_events}
 
 
 async def everything(caller: RestClient, webhook: str, delivery: str = "1") -> list[RestResponse]:
@@ -103,10 +103,10 @@ async def counted(caller: RestClient, made: JsonObject) -> int:
     return len([one for one in await deliveries(caller, made) if one["attempts"]])
 
 
-def verified(notice: WebhookEvent, secret: str) -> bool:
-    """Whether Standard Webhooks' own verifier takes a notice."""
+def verified(webhook_event: WebhookEvent, secret: str) -> bool:
+    """Whether Standard Webhooks' own verifier takes a webhook event."""
     try:
-        Webhook(secret).verify(notice.body, dict(notice.headers))
+        Webhook(secret).verify(webhook_event.body, dict(webhook_event.headers))
     except WebhookVerificationError:
         return False
     return True

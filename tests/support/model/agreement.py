@@ -94,25 +94,25 @@ class Agreement(Conversation):
         return state_after(self.request("GET", f"/v1/sessions/{session_id}/events").lines).newest_turn + 1
 
     def check_webhook_events(self) -> None:
-        """One notice of each close, with the memory at that close; every attempt of it is the same."""
-        for notice in self.service.run(self.service.notices(len(self.model.deliveries))):
-            known = self.notices.get(notice["noticeId"])
+        """One webhook event of each close, with the memory at that close; every attempt of it is the same."""
+        for webhook_event in self.service.run(self.service.webhook_events(len(self.model.deliveries))):
+            known = self.webhook_events.get(webhook_event["noticeId"])
             if known is None:
-                self.check_notice(notice)
-                self.notices[notice["noticeId"]] = notice["payload"]
+                self.check_webhook_event(webhook_event)
+                self.webhook_events[webhook_event["noticeId"]] = webhook_event["payload"]
             else:
-                assert known == notice["payload"]
-        assert len(self.model.deliveries) == len(self.notices)
+                assert known == webhook_event["payload"]
+        assert len(self.model.deliveries) == len(self.webhook_events)
 
-    def check_notice(self, notice: JsonObject) -> None:
-        payload = notice["payload"]
+    def check_webhook_event(self, webhook_event: JsonObject) -> None:
+        payload = webhook_event["payload"]
         session_id = payload["agent_id"]
-        earlier = [one for one in self.notices.values() if one["agent_id"] == session_id]
+        earlier = [one for one in self.webhook_events.values() if one["agent_id"] == session_id]
         closes = [delivery for delivery in self.model.deliveries if delivery.session_id == session_id]
         delivery = closes[len(earlier)]
         path = f"/v1/sessions/{session_id}/events?limit={delivery.position}"
         expected = {
-            "agent_id": notice["sid"],
+            "agent_id": webhook_event["sid"],
             "name": delivery.config.get("name", ""),
             "channel": delivery.config.get("channel", ""),
             "start_ts": delivery.started_ms // 1000 if self.times else payload["start_ts"],

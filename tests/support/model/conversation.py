@@ -46,8 +46,8 @@ class Conversation(RuleBasedStateMachine):
         """When all sessions were looked at last, and what they were like."""
         self.touched: set[str | None] = set()
         """Sessions that were spoken to in this step."""
-        self.notices: dict[str, JsonObject] = {}
-        """The payload of each notice, as it came first."""
+        self.webhook_events: dict[str, JsonObject] = {}
+        """The payload of each webhook event, as it came first."""
 
     def begin(self, folder: Path) -> InProcessDriver:
         raise NotImplementedError

@@ -93,7 +93,7 @@ class Rules(Agreement):
             self.model.erase(session_id)
 
     def stumble(self, _session_id: str, _choice: int) -> None:
-        """The receiver will fail once before it takes the next notice."""
+        """The receiver will fail once before it takes the next webhook event."""
         self.service.stumble()
 
     def back_up(self, _session_id: str, _choice: int) -> None:

@@ -184,21 +184,21 @@ class InProcessDriver:
     # The receiver
 
     def stumble(self) -> None:
-        """Fail once before the next notice is taken; the second attempt comes at once."""
+        """Fail once before the next webhook event is taken; the second attempt comes at once."""
         if not self.receiver.replies:
             self.receiver.replies.append(Reply(500))
             self.stumbles += 1
 
-    async def notices(self, count: int) -> list[JsonObject]:
-        """The bodies of all attempts, once so many distinct notices came and were taken."""
-        seen = self.receiver.notices
+    async def webhook_events(self, count: int) -> list[JsonObject]:
+        """The bodies of all attempts, once so many distinct webhook events came and were taken."""
+        seen = self.receiver.webhook_events
 
         def taken() -> bool:
             failed = self.stumbles - len(self.receiver.replies)
-            return len({notice.id for notice in seen}) >= count and len(seen) - failed >= count
+            return len({webhook_event.id for webhook_event in seen}) >= count and len(seen) - failed >= count
 
         await eventually(taken, "a notice is missing")
-        return [notice.json for notice in seen]
+        return [webhook_event.json for webhook_event in seen]
 
 
 async def heard(socket: ClientConnection, timeout_s: float) -> JsonObject:

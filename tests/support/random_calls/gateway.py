@@ -24,8 +24,8 @@ from voicemem.protocol.events import (
     Tts,
 )
 from voicemem.sessions.read_models.read_model import ReadModel
-from voicemem.transcript.counterparts import GATEWAY_PRODUCER
 from voicemem.transcript.fold import DecodedRow
+from voicemem.transcript.gateway_matching import GATEWAY_PRODUCER
 from voicemem.transcript.state import State
 
 USER, ASSISTANT = "user", "assistant"

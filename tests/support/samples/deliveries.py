@@ -13,8 +13,8 @@ WHSEC = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 HELLO: list[JsonObject] = [final(1, "Hi."), delta(1, "Good day."), done(1)]
 
 
-def texts(notice: WebhookEvent) -> list[str]:
-    return [one["content"] for one in notice.payload["contents"]]
+def texts(webhook_event: WebhookEvent) -> list[str]:
+    return [one["content"] for one in webhook_event.payload["contents"]]
 
 
 async def state_in(path: Path) -> str:

@@ -46,12 +46,12 @@ class WebhookEvent(NamedTuple):
 
 
 class WebhookReceiver:
-    """Keeps every notice; answers with the next of `replies`, or with `otherwise` when none is left."""
+    """Keeps every webhook event; answers with the next of `replies`, or with `otherwise` when none is left."""
 
     def __init__(self, *replies: Reply) -> None:
         self.replies = list(replies)
         self.otherwise = Reply()
-        self.notices: list[WebhookEvent] = []
+        self.webhook_events: list[WebhookEvent] = []
         self.changed = asyncio.Condition()
         self.at_once: Counter[str] = Counter()
         """How many requests are being answered, by path, and the most that ever were."""
@@ -62,12 +62,12 @@ class WebhookReceiver:
         return f"http://{host}:{self.port}{path}"
 
     async def handle(self, request: web.Request) -> web.Response:
-        notice = WebhookEvent(request.path, request.headers, await request.read())
+        webhook_event = WebhookEvent(request.path, request.headers, await request.read())
         reply = self.replies.pop(0) if self.replies else self.otherwise
         self.at_once[request.path] += 1
         self.most[request.path] = max(self.most[request.path], self.at_once[request.path])
         async with self.changed:
-            self.notices.append(notice)
+            self.webhook_events.append(webhook_event)
             self.changed.notify_all()
         try:
             if reply.gate is not None:
@@ -77,13 +77,13 @@ class WebhookReceiver:
         return web.Response(status=reply.status, headers=reply.headers, text="answered")
 
     async def wait(self, count: int = 1, timeout_s: float = 10.0) -> list[WebhookEvent]:
-        """The notices, once there are so many."""
+        """The webhook events, once there are so many."""
         async with asyncio.timeout(timeout_s), self.changed:
-            await self.changed.wait_for(lambda: len(self.notices) >= count)
-        return self.notices
+            await self.changed.wait_for(lambda: len(self.webhook_events) >= count)
+        return self.webhook_events
 
     async def one(self) -> WebhookEvent:
-        """The first notice, once it is there."""
+        """The first webhook event, once it is there."""
         return (await self.wait())[0]
 
 
@@ -108,6 +108,6 @@ def body_without_send_time(body: bytes) -> bytes:
     return re.sub(rb'"notifyMs":\d+', b'"notifyMs":0', body)
 
 
-def comparable_body(notice: WebhookEvent) -> bytes:
+def comparable_body(webhook_event: WebhookEvent) -> bytes:
     """A body without the one thing that may differ between attempts."""
-    return re.sub(rb'"notifyMs":\d+', b'"notifyMs":0', notice.body)
+    return re.sub(rb'"notifyMs":\d+', b'"notifyMs":0', webhook_event.body)

@@ -191,6 +191,15 @@ def test_a_false_alarm_is_taken_back() -> None:
     assert call.memory(3_000)[0] == ("assistant", 0, "I was saying this.", None)
 
 
+def test_words_after_a_pause_are_words_of_their_own() -> None:
+    """An utterance that goes on after a breath has a space there, whether its fragment begins with one or not."""
+    call = Call()
+    call.user(0, 400, "I ne")
+    call.user(400, 600, "ed")
+    call.user(1_100, 1_700, "a room.")
+    assert call.memory() == [("user", 1, "I need a room.", None)]
+
+
 def test_an_ended_sentence_was_not_interrupted() -> None:
     """The user speaks over the last word of a sentence, and the agent says nothing more."""
     call = Call()

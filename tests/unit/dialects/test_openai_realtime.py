@@ -244,6 +244,19 @@ def test_speech_is_no_interruption() -> None:
     assert memory(*reply(), speech) == [("assistant", 0, TEXT, None)]
 
 
+def test_a_reply_after_keys_is_of_their_turn() -> None:
+    """Keys are no item of the conversation: what is said after them follows the reply before them in the chain."""
+    added = {"id": "b", "type": "message", "role": "assistant"}
+    key = (20_000, {"type": "input_audio_buffer.dtmf_event_received", "event": "4"})
+    chain = (21_000, {"type": "conversation.item.added", "item": added, "previous_item_id": "a"})
+    found = memory(*reply(text="Your number?"), key, chain, *reply("b", "Thanks.", at=21_100))
+    assert [one[:3] for one in found] == [
+        ("assistant", 0, "Your number?"),
+        ("user", 1, "4"),
+        ("assistant", 1, "Thanks."),
+    ]
+
+
 def test_transcripts_find_their_turns_however_late() -> None:
     """Two utterances are announced, answered in turn, and recognised much later, the second one first."""
     frames: list[tuple[int | None, JsonObject]] = []

@@ -229,6 +229,21 @@ def test_transcript_after_its_history_is_not_said_again() -> None:
     assert said(*sent) == [("user", "What are your prices?")]
 
 
+def test_words_that_the_history_joins_to_those_before_a_reply_that_no_one_heard() -> None:
+    """The reply was cut before its first word; the next one is another, and the report that brings no news counts."""
+    both = user("Rooms? For tonight.", 1000, 4000)
+    live = [
+        update(1900, user("Rooms?", 1000, 1800)),
+        message("assistant.speechStarted", 2000, text="We have two left.", turn=1, timing={"wordsSpoken": 0}),
+        message("user-interrupted", 2100, turnId="x"),
+        transcript(4100, "user", "For tonight."),
+        update(4200, both),
+        update(6000, both, bot("Two rooms.", 5000, 5900)),
+    ]
+    report = message("end-of-call-report", 9000, artifact={"messages": [both, bot("Two rooms.", 5000, 5900)]})
+    assert said(*live, report) == [("user", "Rooms? For tonight."), ("assistant", ""), ("assistant", "Two rooms.")]
+
+
 def test_last_words_stay_without_a_report() -> None:
     """A partial of the user's at the hang-up is kept as such."""
     messages = memory(update(2300, bot("Hi.", 1000, 2000)), transcript(3000, "user", "I would", "partial"))

@@ -40,7 +40,7 @@ def test_a_guessed_end_is_not_after_the_next_beginning() -> None:
 @given(PRODUCER_JOURNALS)
 def test_cues_are_in_order_and_end_after_they_begin(journal: list[JournaledEvent]) -> None:
     """As players want them, whatever the turns are; none begins before the call."""
-    cues = cues_of(call_from(fold_all(State(), entries(journal))))
+    cues = [*cues_of(call_from(fold_all(State(), entries(journal))))]
     assert [one.start for one in cues] == sorted(one.start for one in cues)
     assert all(0 <= one.start < one.end for one in cues)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from msgspec import structs
 
 from tests.support.checks.vcon import check_vcon
-from tests.support.events import event, final, message
+from tests.support.events import event, final, message, typed
 from tests.support.profiles import examples
 from tests.support.samples.exported_calls import EVENTS, JOKE, START, TEXTS, call_after, call_from, said
 from tests.support.strategies import PRODUCER_JOURNALS
@@ -70,6 +70,14 @@ def test_tool_calls_the_summary_and_the_session_are_analysis_too() -> None:
     assert ([2], "find", ["none"]) == (tool["dialog"], tool["body"]["name"], tool["body"]["result"])
     assert ([0, 1], "They joked.") == (summary["dialog"], summary["body"])
     assert ([0, 1, 2], {"line": "shop"}) == (session["dialog"], session["body"]["labels"])
+
+
+def test_a_vcon_grows_as_its_call_does() -> None:
+    """Also where one turn has many messages and many tool calls: each of these names the beginning of it."""
+    told = [typed(1, f"Line {n}.", START + n) for n in range(500)]
+    tools = [event("tool.call", 1, call_id=f"{n}", name="find", arguments={}) for n in range(500)]
+    found = of_kind(written(call_after(*told, *tools)), "tool_call")
+    assert [[*range(64)]] * 500 == [tool["dialog"] for tool in found]
 
 
 def test_each_caller_is_a_party() -> None:

@@ -8,7 +8,7 @@ import asyncio
 import pytest
 
 from tests.support.events import final
-from voicemem.library.sessions import open_library
+from voicemem.library.sessions import Library, open_library
 from voicemem.memory import transcript_index
 
 
@@ -20,13 +20,21 @@ async def test_closed_sessions_are_not_collected() -> None:
         assert {} == library.services.overviews.closed | library.services.extractions.changed
 
 
-async def test_the_first_search_pauses_only_for_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the steps of a first index a pause is long only if events have come in since the last one."""
+async def test_indexing_pauses_only_for_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the steps of a first index, and of later ones, a pause is long only if events have come in meanwhile."""
     monkeypatch.setattr(transcript_index, "PAUSE_FACTOR", 1_000_000)
     monkeypatch.setattr(transcript_index, "MAX_PAUSE_S", 600)
     async with open_library() as library:
-        for number in range(transcript_index.SESSIONS_AT_ONCE + 5):
-            call = await library.create(f"s{number}")
-            await call.record(final(1, "walnuts"))
+        await record_calls(library, "first")
         async with asyncio.timeout(60):
             assert [] != (await library.search("walnuts")).memories
+            await record_calls(library, "later")
+            await library.services.indexer.index_due()
+        assert {} == library.services.indexer.changed
+
+
+async def record_calls(library: Library, name: str) -> None:
+    """More of them than are indexed in one step."""
+    for number in range(transcript_index.SESSIONS_AT_ONCE + 5):
+        call = await library.create(f"{name}{number}")
+        await call.record(final(1, "walnuts"))

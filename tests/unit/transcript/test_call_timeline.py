@@ -108,6 +108,17 @@ def test_a_long_call_keeps_its_picture_small() -> None:
     assert len(shown.lanes) <= MAX_ENTRIES
 
 
+def test_a_long_call_keeps_its_widest_pauses() -> None:
+    """As many entries are drawn as there may be, so that sixty turns do not look like one."""
+    events, at = [], 0
+    for turn in range(1, 61):
+        said, pause = 40 + turn % 7 * 9, 400 + turn * 37 % 60 * 40
+        events += [final(turn, "a" * said, at := at + pause), tts(turn, at + 300, audio_ms=0)]
+        events += [delta(turn, "b" * said, at + 200), tts(turn, at := at + 300 + 55 * said, done=True)]
+        at += 60 * said
+    assert MAX_ENTRIES * 3 // 4 < len(picture(folded(*events)).lanes) <= MAX_ENTRIES
+
+
 def is_sound(timeline: CallTimeline) -> bool:
     begins = [begin for _, begin, _ in timeline.lanes]
     return (

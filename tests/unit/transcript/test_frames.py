@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -107,6 +108,28 @@ def test_a_transcript_without_words_says_nothing(dialect: Callable[..., None], t
     """Recognisers write marks for silence; a masked word or an emoji is not silence."""
     dialect(lambda frame, ts, known: [Asr(item="a", text=frame["text"], final=True)])
     assert contents(fold(frame(text=text))) == ([text] if is_said else [])
+
+
+KEY_FRAMES: dict[str, JsonObject] = {
+    "conversation-relay": {"type": "dtmf", "digit": "KEY"},
+    "openai-realtime": {"type": "input_audio_buffer.dtmf_event_received", "event": "KEY"},
+    "pipecat-rtvi": {"label": "rtvi-ai", "type": "dtmf-input", "data": {"buttons": ["KEY"]}},
+    "twilio-media-streams": {"event": "dtmf", "streamSid": "s", "dtmf": {"digit": "KEY"}},
+}
+
+
+@pytest.mark.parametrize("name", KEY_FRAMES)
+def test_keys_that_come_one_by_one_are_of_one_turn(name: str) -> None:
+    """Whichever stack reports them, keys belong together until the agent answers."""
+
+    def press(key: str) -> FrameEvent:
+        kept = DIALECTS[name].reduce(msgspec.json.decode(json.dumps(KEY_FRAMES[name]).replace("KEY", key)), None)
+        assert kept is not None
+        return FrameEvent(dialect=name, frame=kept.content, ts=2)
+
+    answer = LlmDone(text="Thanks.", item="a", turn_id=1)
+    said = message_dicts(fold(press("4"), press("2"), answer, press("7")))
+    assert [(one["turn_id"], one["content"]) for one in said] == [(1, "4"), (1, "2"), (1, "Thanks."), (2, "7")]
 
 
 def test_an_unknown_dialect_changes_nothing() -> None:

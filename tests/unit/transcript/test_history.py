@@ -387,7 +387,7 @@ def test_times_that_are_kept_are_those_made_anew(call: list[EventLike]) -> None:
     read_model = ReadModel(State())
     for entry in entries([*call, event("asr", 1, text="Bye.", final=True, start_ms=1), closed(10**6)]):
         read_model.fold([entry])
-        shown = read_model.timed_messages()
+        shown = [*read_model.timed_messages()]
         assert read_model.messages() == [message for message, _ in shown]
     state = read_model.state
     assert [one for _, one in shown] == [one for n in state.turn_numbers for one in turn_times(state, state.turns[n])]

@@ -104,12 +104,12 @@ def test_call_gives_its_custom_body(name: str) -> None:
     assert written(request_body(messages(state), tool_uses(state), CUSTOM)) == expected(name, "custom")
 
 
-@pytest.mark.parametrize("name", sorted(path.name.split(".")[0] for path in FIXTURES.glob("*.notice.json")))
-def test_call_gives_its_notice(name: str) -> None:
+@pytest.mark.parametrize("name", sorted(path.name.split(".")[0] for path in FIXTURES.glob("*.webhook.json")))
+def test_call_gives_its_webhook_event(name: str) -> None:
     """The contents of the webhook's payload are the memory."""
     contents = messages(replayed(name))
     payload = json.loads(history_payload(session_fields("s", None, None, {}, 0), 0, contents, "full"))
-    assert json.dumps({"contents": payload["contents"]}) == expected(name, "notice")
+    assert json.dumps({"contents": payload["contents"]}) == expected(name, "webhook")
 
 
 def test_every_document_belongs_to_a_call() -> None:

@@ -87,7 +87,7 @@ def test_a_turn_from_voice_to_voice() -> None:
 
 def test_a_call_without_turns() -> None:
     """Before the first event there is no turn."""
-    assert [] == turns(State())
+    assert [] == [*turns(State())]
 
 
 def test_turns_stand_in_their_order() -> None:
@@ -216,7 +216,7 @@ def test_a_turn_of_which_only_a_metric_is_known() -> None:
 def test_every_call_has_turns(call: list[Any]) -> None:
     """Whatever producers send, the turns can be told, in Agora's words, as JSON."""
     state = fold_all(State(), [DecodedRow(position, position * 1000, one) for position, one in enumerate(call, 1)])
-    shown = msgspec.json.decode(msgspec.json.encode(turns(state)))
+    shown = msgspec.json.decode(msgspec.json.encode([*turns(state)]))
     assert sorted(turn["turn_id"] for turn in shown) == [turn["turn_id"] for turn in shown]
     assert START_TYPES >= {turn["start"]["type"] for turn in shown if turn["start"]}
     assert END_TYPES >= {turn["end"]["type"] for turn in shown if turn["end"]}
@@ -425,9 +425,9 @@ def test_the_noise_of_a_false_alarm_begins_nothing() -> None:
     state = folded(*played, *noise, *words)
     assert (3500, {"start_at": 3500, "type": "voice_input", "metadata": {}}) == (
         turn_marks(state, state.turns[2]).user_started,
-        turns(state)[-1]["start"],
+        [*turns(state)][-1]["start"],
     )
-    assert turns(folded(*played, *noise))[-1]["start"] is None
+    assert [*turns(folded(*played, *noise))][-1]["start"] is None
 
 
 # How long the caller waited

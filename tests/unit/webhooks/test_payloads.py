@@ -1,4 +1,4 @@
-"""The payloads of notices, their fields and their ids."""
+"""The payloads of webhook events, their fields and their ids."""
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
@@ -41,7 +41,7 @@ def test_what_is_missing_is_empty() -> None:
     [("idle", "Idle for too long"), ("max_duration", "Task lifetime limit exceeded"), ("left", "OK"), (None, "OK")],
 )
 def test_how_a_session_left(reason: str | None, message: str) -> None:
-    """The notice of leaving gives the reason in Agora's words."""
+    """The webhook event of leaving gives the reason in Agora's words."""
     left = json.loads(left_payload(SESSION, 5_999, reason))
     assert SESSION | {"stop_ts": 5, "status": "STOPPED", "message": message} == left
 
@@ -59,7 +59,7 @@ def test_a_latency_cannot_pass_for_a_turn() -> None:
 
 
 def test_turns_without_latencies_are_not_measured() -> None:
-    """The notice of metrics holds those that are, the one of turns all."""
+    """The webhook event of metrics holds those that are, the one of turns all."""
     state = folded(final(1, "Hi.", 5), final(2, "Hello?", 6), event("metric", 2, 7, name="asr_ttlw", latency_ms=40))
     metrics = json.loads(metrics_payload(SESSION, 9_000, state))
     turns = json.loads(turns_payload(SESSION, 9_000, state))

@@ -77,7 +77,7 @@ def test_a_whsec_secret_without_padding_is_decoded_as_the_public_verifier_does()
 
 
 @pytest.mark.parametrize("secret", [None, ""])
-def test_without_a_secret_a_notice_is_identified_but_not_signed(secret: str | None) -> None:
+def test_without_a_secret_a_webhook_event_is_identified_but_not_signed(secret: str | None) -> None:
     """No secret gives no signature, and nothing verifies without one."""
     assert signed(secret) == {"webhook-id": "notice-1", "webhook-timestamp": str(NOW_S)}
     assert verify(signed("x"), AGORA_BODY, secret, NOW_S) == ALL_WRONG

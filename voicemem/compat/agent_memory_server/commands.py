@@ -42,7 +42,7 @@ SHOWN = 20
 class Mover:
     """Moves sessions and memories from `source` to `target`. Sending something twice changes nothing.
 
-    What was moved by an earlier run stands in the lines of a file; without a file all is sent again.
+    What was moved by an earlier run is in the lines of a file; without a file all is sent again.
     """
 
     def __init__(self, source: RestClient, target: RestClient, state: Path | None) -> None:

@@ -36,7 +36,7 @@ NO_VALUE = "The filter has no value; leave it out to search without it: `{}`"
 
 
 class TextFilter(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Which values a field may have; all that is given must hold.
+    """Conditions for the value of a text field; all that are given must hold.
 
     The server took `eq`, `ne`, `any`, `all` and `startswith`; its client has `in_`, `not_eq` and `not_in` too.
     """
@@ -52,7 +52,7 @@ class TextFilter(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
 
 
 class TagFilter(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which topics or entities a memory must have: any of these, all of these, none of these."""
+    """Conditions for topics or entities: any of these, all of these, none of these."""
 
     eq: str | None = None
     ne: str | None = None
@@ -62,7 +62,7 @@ class TagFilter(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TimeFilter(Struct, frozen=True, forbid_unknown_fields=True):
-    """When something was; all that is given must hold."""
+    """Conditions for a time; all that are given must hold."""
 
     eq: forms.Time | None = None
     gt: forms.Time | None = None
@@ -244,7 +244,7 @@ def between(field: str, given: TimeFilter | None) -> Between | None:
 
 
 class Recency(NamedTuple):
-    """How much it counts how well a memory fits, how lately it was accessed and how lately it was made."""
+    """Weights of a ranking: how well a memory fits, how lately it was accessed and how lately it was made."""
 
     semantic_weight: float = 0.8
     recency_weight: float = 0.2
@@ -318,46 +318,46 @@ class RecordFinder:
         self.clock = long_term.clock
         self.vectors = vectors
 
-    async def search(self, project: str, wanted: RecordSearch) -> FoundRecords:
+    async def search(self, project: str, search: RecordSearch) -> FoundRecords:
         """A page of the memories that the filters let through: first those that fit the text, then the newest.
 
         Raises `Refused` (`invalid_field`).
         """
-        if wanted.distance_threshold is not None and wanted.search_mode != "semantic":
+        if search.distance_threshold is not None and search.search_mode != "semantic":
             raise Refused("invalid_field", "distance_threshold is only supported for semantic search mode")
-        end = wanted.offset + wanted.limit
+        end = search.offset + search.limit
         if end > MOST_RESULTS:
             raise Refused("invalid_field", f"A search shows at most {MOST_RESULTS:,} memories: `offset`")
         async with self.queue.slot(project):
-            found = await self.find(project, wanted, end + 1)
-        page, now_ms = found[wanted.offset : end], self.clock()
-        if wanted.recency_boost is not False and wanted.text:
-            page = rerank(page, wanted.recency, now_ms)
+            found = await self.find(project, search, end + 1)
+        page, now_ms = found[search.offset : end], self.clock()
+        if search.recency_boost is not False and search.text:
+            page = rerank(page, search.recency, now_ms)
         await self.store.memories.touch_memories(project, [memory.id for memory, score in page if score > 0], now_ms)
         views = [forms.view_of(memory, score) for memory, score in page]
         return FoundRecords(views, len(found), end if len(found) > end else None)
 
-    async def find(self, project: str, wanted: RecordSearch, most: int) -> list[Found]:
-        conditions = await self.conditions(project, wanted)
-        text = (wanted.text or "").strip()
-        found = await self.fitting(project, conditions, wanted, most) if text else []
-        threshold = wanted.distance_threshold
+    async def find(self, project: str, search: RecordSearch, most: int) -> list[Found]:
+        conditions = await self.conditions(project, search)
+        text = (search.text or "").strip()
+        found = await self.fitting(project, conditions, search, most) if text else []
+        threshold = search.distance_threshold
         if threshold is not None:
             found = [one for one in found if 1.0 - one[1] <= threshold]
-        if text and (wanted.search_mode == "keyword" or (threshold is not None and threshold < 1.0)):
+        if text and (search.search_mode == "keyword" or (threshold is not None and threshold < 1.0)):
             return found[:most]
         if len(found) < most:
             newest = await self.newest(project, conditions, most, {memory.id for memory, _ in found})
             found += [(memory, 0.0 if text else 1.0) for memory in newest]
         return found[:most]
 
-    async def fitting(self, project: str, conditions: Sequence[Branch], wanted: RecordSearch, most: int) -> list[Found]:
+    async def fitting(self, project: str, conditions: Sequence[Branch], search: RecordSearch, most: int) -> list[Found]:
         """Return memories that fit a text, the best first: relative to the best one, or by meaning with the cosine."""
-        text = (wanted.text or "")[:MAX_QUERY]
-        vectors, alpha, vector = self.vectors, wanted.hybrid_alpha, None
-        if vectors is not None and vectors.maker.can_compare and wanted.search_mode != "keyword":
+        text = (search.text or "")[:MAX_QUERY]
+        vectors, alpha, vector = self.vectors, search.hybrid_alpha, None
+        if vectors is not None and vectors.maker.can_compare and search.search_mode != "keyword":
             vector = await vectors.queries.begin(text)()
-        alone = vector is not None and (wanted.search_mode == "semantic" or alpha == 1.0)
+        alone = vector is not None and (search.search_mode == "semantic" or alpha == 1.0)
         if vectors is not None and alpha is not None and alpha < 1.0:
             vectors = vectors._replace(weight=alpha / (1.0 - alpha))
         found: list[Found] = []

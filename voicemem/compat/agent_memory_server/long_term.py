@@ -41,14 +41,14 @@ class Policy(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CompactQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which memories are looked at."""
+    """The query of a compaction: the memories that it looks at."""
 
     namespace: str | None = None
     user_id: str | None = None
 
 
 class ForgetQuery(CompactQuery, frozen=True):
-    """Which of the newest 1,000 memories are looked at; unless `dry_run` is false, nothing is deleted."""
+    """The query of `forget` over the newest 1,000 memories; unless `dry_run` is false, nothing is deleted."""
 
     session_id: str | None = None
     limit: Looked | None = None
@@ -63,7 +63,7 @@ class RecordsToForget(ForgetQuery, frozen=True, forbid_unknown_fields=False, kw_
 
 
 class Forgotten(Struct, frozen=True):
-    """How many memories were looked at, and which were deleted, or would be."""
+    """The result of `forget`: how many memories were looked at, and which were deleted, or would be."""
 
     scanned: int
     deleted: int
@@ -164,7 +164,7 @@ class LongTermRecords:
         return derived_id(Owner(owner.session_id))
 
     async def without_known(self, project: str, drafts: Sequence[MemoryDraft]) -> list[MemoryDraft]:
-        """Those drafts that say something new, or replace a memory of their id."""
+        """Return the drafts that say something new, or replace a memory of their id."""
         new: list[MemoryDraft] = []
         said: dict[tuple[object, ...], str | None] = {}
         for draft in drafts:
@@ -180,7 +180,7 @@ class LongTermRecords:
         return (await settle_owner(self.store.journal, owner))[0]
 
     async def find_same(self, owner: MemoryOwner, draft: MemoryDraft) -> Memory | None:
-        wanted = MemoryFilter(
+        memory_filter = MemoryFilter(
             project=owner.project,
             namespaces=AnyOf((owner.namespace,)),
             user_ids=AnyOf((owner.user_id,)),
@@ -189,7 +189,7 @@ class LongTermRecords:
             unexpired_at_ms=self.long_term.clock(),
             of_ids_alone=True,
         )
-        found = await self.store.memories.list_same(wanted, Scope(*owner), draft.text)
+        found = await self.store.memories.list_same(memory_filter, Scope(*owner), draft.text)
         return to_memory(found[0]) if found else None
 
     async def get(self, project: str, id: str, namespace: str | None = None) -> Memory:

@@ -115,7 +115,7 @@ class GivenRecord(Struct, frozen=True):
 
 
 class StrategyConfig(Struct, frozen=True):
-    """How memories are to be extracted, as the client says."""
+    """The strategy by which memories are extracted, as the client says it."""
 
     strategy: Strategy = "discrete"
     config: JsonObject = {}

@@ -71,7 +71,7 @@ class OwnerQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SessionsQuery(OwnerQuery, frozen=True):
-    """Which sessions: of a namespace, of a user, and which page."""
+    """The query of a list of sessions: of a namespace, of a user, and which page."""
 
     limit: Annotated[int, Meta(ge=1, le=100)] = 20
     offset: Annotated[int, Meta(ge=0, le=MAX_INTEGER)] = 0
@@ -128,7 +128,7 @@ async def put_working_memory(request: web.Request, query: PutQuery) -> web.Strea
     admit = partial(services_of(request).limits.count_events, grant.caller)
     stream = await service.working.write(project, owner, body, grant.key_id, admit)
     view = await service.working.view(stream, window_of(query.model_name, query.context_window_max))
-    if not grant.allows("read"):  # nothing of what stands in it
+    if not grant.allows("read"):  # nothing of what is in it
         nothing = ("context", "ttl_seconds", "context_percentage_total_used", "context_percentage_until_summarization")
         empty: dict[str, Any] = {"messages": [], "memories": [], "data": {}, "tokens": 0, **dict.fromkeys(nothing)}
         empty["long_term_memory_strategy"] = forms.StrategyConfig()
@@ -240,8 +240,8 @@ async def forget_long_term_memories(request: web.Request, query: long_term.Forge
     given = await read_object(request)
     check_filters(given)
     body = converted(given, long_term.RecordsToForget)
-    asked = {name: value for name, value in structs.asdict(query).items() if value is not None}
-    return json_response(await service.records.forget(project, structs.replace(body, **asked)))
+    filters = {name: value for name, value in structs.asdict(query).items() if value is not None}
+    return json_response(await service.records.forget(project, structs.replace(body, **filters)))
 
 
 @ROUTES.add(f"POST {LONG_TERM_PATH}/compact", "admin", Ack)

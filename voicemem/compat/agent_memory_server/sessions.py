@@ -63,12 +63,12 @@ def is_own(stream: Stream) -> bool:
     return ID_LABEL in (stream.config.get("labels") or {})
 
 
-def covers(wanted: Owner, found: Owner) -> bool:
+def covers(owner: Owner, found: Owner) -> bool:
     """Return whether all that is given of an owner holds for another."""
     return (
-        wanted.session_id == found.session_id
-        and wanted.namespace in (None, found.namespace)
-        and wanted.user_id in (None, found.user_id)
+        owner.session_id == found.session_id
+        and owner.namespace in (None, found.namespace)
+        and owner.user_id in (None, found.user_id)
     )
 
 
@@ -144,34 +144,34 @@ class OwnedSessions:
 
     # Finding
 
-    async def find(self, project: str, wanted: Owner) -> Stream | None:
+    async def find(self, project: str, owner: Owner) -> Stream | None:
         """The session of an owner: the one that is exactly his, else the only one that all that is given holds for."""
         plain = None
-        if SESSION_ID.match(wanted.session_id):
-            plain = await self.store.journal.find_session(project, wanted.session_id)
+        if SESSION_ID.match(owner.session_id):
+            plain = await self.store.journal.find_session(project, owner.session_id)
         now_ms = self.clock()
-        if plain is not None and owner_of(plain) == wanted and not is_expired(plain, now_ms):
+        if plain is not None and owner_of(plain) == owner and not is_expired(plain, now_ms):
             return plain
         labelled = await self.store.journal.list_sessions(
-            SessionFilter(project=project, label=(ID_LABEL, wanted.session_id), limit=MOST_SAME_ID)
+            SessionFilter(project=project, label=(ID_LABEL, owner.session_id), limit=MOST_SAME_ID)
         )
         several = {one.key: one for one in (plain, *labelled) if one is not None}
-        of_anyone = wanted._replace(user_id=None)
+        of_anyone = owner._replace(user_id=None)
         known = [one for one in several.values() if covers(of_anyone, owner_of(one)) and not is_expired(one, now_ms)]
-        exact = [one for one in known if owner_of(one) == wanted] or await self.of_user(project, wanted, known)
+        exact = [one for one in known if owner_of(one) == owner] or await self.of_user(project, owner, known)
         return exact[0] if len(exact) == 1 else None
 
-    async def of_user(self, project: str, wanted: Owner, found: Sequence[Stream]) -> Sequence[Stream]:
-        """Those sessions that are of the user who is wanted, if one is, whichever id of the same person they have."""
-        own = [one for one in found if covers(wanted, owner_of(one))]
-        if own or not found or wanted.user_id is None:
+    async def of_user(self, project: str, owner: Owner, found: Sequence[Stream]) -> Sequence[Stream]:
+        """Return the sessions of the owner's user, if it names one, whichever id of the same person they have."""
+        own = [one for one in found if covers(owner, owner_of(one))]
+        if own or not found or owner.user_id is None:
             return own
-        linked_id = await self.store.users.find_linked(project, wanted.user_id)
+        linked_id = await self.store.users.find_linked(project, owner.user_id)
         return [one for one in found if linked_id is not None and owner_of(one).user_id == linked_id]
 
-    async def get(self, project: str, wanted: Owner) -> Stream:
+    async def get(self, project: str, owner: Owner) -> Stream:
         """The same session. Raises `Refused` (`unknown_session`)."""
-        stream = await self.find(project, wanted)
+        stream = await self.find(project, owner)
         if stream is None:
             raise Refused("unknown_session", "Session not found: there is no such working memory.")
         return stream
@@ -181,16 +181,16 @@ class OwnedSessions:
         if page.stop > 10_000:
             raise Refused("invalid_query", "Only the newest 10,000 sessions are listed; narrow the list by user_id.")
         label = None if not namespace else (NAMESPACE_LABEL, namespace)
-        wanted = SessionFilter(project=project, user_id=user_id or None, label=label, limit=page.start)
-        total = await self.store.journal.count_sessions(wanted)
+        owner = SessionFilter(project=project, user_id=user_id or None, label=label, limit=page.start)
+        total = await self.store.journal.count_sessions(owner)
         after = None
         if page.start:
-            skipped, _ = await self.store.overviews.list_overviews(wanted, most_looks=sys.maxsize)
+            skipped, _ = await self.store.overviews.list_overviews(owner, most_looks=sys.maxsize)
             if len(skipped) < page.start:
                 return SessionList([], total)
             after = skipped[-1].started_ms, skipped[-1].key
         streams = await self.store.journal.list_sessions(
-            structs.replace(wanted, after=after, limit=page.stop - page.start)
+            structs.replace(owner, after=after, limit=page.stop - page.start)
         )
         now_ms = self.clock()
         return SessionList([owner_of(one).session_id for one in streams if not is_expired(one, now_ms)], total)
@@ -223,9 +223,9 @@ class OwnedSessions:
                 raise
             return stream
 
-    async def delete(self, project: str, wanted: Owner) -> Stream | None:
+    async def delete(self, project: str, owner: Owner) -> Stream | None:
         """Erase a session with all that came from it; None where there is none, or it is not clear which."""
-        stream = await self.find(project, wanted)
+        stream = await self.find(project, owner)
         if stream is not None:
             await self.sessions.erase(stream)
             self.read_models.discard(stream.key)

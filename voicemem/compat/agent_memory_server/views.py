@@ -196,7 +196,7 @@ class SummaryViews:
 
 
 def views_in(document: DocumentView) -> JsonObject:
-    """By id; a client may have put anything else there."""
+    """The views of a session's data, by id; a client may have put anything else there."""
     views = document.content.get("summary_views") if isinstance(document.content, dict) else None
     return views or {}
 

@@ -63,14 +63,14 @@ Admit = Callable[[int, int], None]
 
 
 class Window(NamedTuple):
-    """How many tokens a client's model takes, and how they are counted."""
+    """The window of a client's model: how many tokens it takes, and how they are counted."""
 
     tokens: int
     counter: TokenCounter
 
 
 def window_of(model: str | None, tokens: int | None) -> Window | None:
-    """How much a client's model takes; None if it says nothing of it."""
+    """The window of a client's model; None if the client says nothing of it."""
     if model is None and tokens is None:
         return None
     most = tokens or context_window_of(model, {}) or UNKNOWN_WINDOW
@@ -108,10 +108,10 @@ class WorkingMemories:
     # Reading
 
     async def read(
-        self, project: str, wanted: sessions.Owner, window: Window | None = None, newest: int | None = None
+        self, project: str, owner: sessions.Owner, window: Window | None = None, newest: int | None = None
     ) -> forms.WorkingMemoryView:
         """A working memory: all messages, the newest, or as many as fit. Raises `Refused` (`unknown_session`)."""
-        return await self.view(await self.owned.get(project, wanted), window, newest, fits=True)
+        return await self.view(await self.owned.get(project, owner), window, newest, fits=True)
 
     async def view(
         self, stream: Stream, window: Window | None, newest: int | None = None, fits: bool = False
@@ -154,7 +154,7 @@ class WorkingMemories:
     # Writing
 
     async def write(
-        self, project: str, wanted: sessions.Owner, given: forms.GivenWorkingMemory, key_id: str | None, admit: Admit
+        self, project: str, owner: sessions.Owner, given: forms.GivenWorkingMemory, key_id: str | None, admit: Admit
     ) -> Stream:
         """Replace a working memory, or begin one; the session then.
 
@@ -165,11 +165,11 @@ class WorkingMemories:
         check_text(given.context)
         given = self.redacted(given)
         check_data(given)
-        async with self.locks.setdefault((project, wanted.session_id), asyncio.Lock()):
+        async with self.locks.setdefault((project, owner.session_id), asyncio.Lock()):
             for _ in range(MAX_APPEND_ATTEMPTS):
-                stream = await self.owned.find(project, wanted)
+                stream = await self.owned.find(project, owner)
                 if stream is None:
-                    stream = await self.owned.create(project, wanted, given.ttl_seconds, key_id)
+                    stream = await self.owned.create(project, owner, given.ttl_seconds, key_id)
                 named = structs.replace(given, memories=await self.records.known_as(stream, given.memories))
                 written = await self.replace(stream, named, key_id, admit)
                 if written is not None:
@@ -271,7 +271,7 @@ class WorkingMemories:
         return after
 
     async def find_seen(self, stream: Stream, look: Look, stamped: datetime) -> int | None:
-        """How many of the messages that stand its sender has read; None where the time of his read says nothing."""
+        """Count the stored messages that the sender has read; None where the time of that read says nothing."""
         for position in islice(candidates(stamped, look.position), MOST_VERSIONS):
             rows = await self.store.journal.read_rows(stream.key, max(position - 1, 0), 2 if position else 1)
             received_ms = rows.pop(0).received_ms if position and rows else stream.started_ms

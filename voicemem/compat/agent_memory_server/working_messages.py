@@ -168,7 +168,7 @@ def events_of(
     """The events with which messages are added, in their order whatever their times; `fresh`: in turns of their own.
 
     Each message of the user begins a turn, and what follows belongs to it. Turn 0 stays free in a session that begins
-    with these, so that a summary of what was before can stand there.
+    with these, so that a summary of what was before can be there.
     """
     turn = max(state.newest_turn, 0)
     latest = None if turn not in state.turns else max(begins_of(state, state.turns[turn]), default=None)

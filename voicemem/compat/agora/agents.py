@@ -1,5 +1,8 @@
 """Agents on Agora's paths: join, list, update, leave; their history and turns; speak, think and interrupt."""
 
+from collections.abc import Callable
+from functools import partial
+from operator import attrgetter
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -16,7 +19,7 @@ from voicemem.protocol.events import Interrupt, MessageEvent, ProducedEvent
 from voicemem.protocol.types import JsonObject, matching
 from voicemem.server.http.request import GRANT, json_response, services_of
 from voicemem.server.http.routes import JSON, ResponseSpec, Routes
-from voicemem.server.rest.history import AgoraTurn, Spoken
+from voicemem.server.rest.history import AgoraTurn, HistoryQuery, Large, Spoken, answer_with, make_contents
 from voicemem.server.rest.sessions import check_outbound_change, note_outbound_change
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.recording.batches import ProducerLease
@@ -210,21 +213,23 @@ class TimedMessage(Message, frozen=True, gc=False):
     speech_algorithmic_delay: float | UnsetType = UNSET
 
 
-class AgoraHistory(Struct, frozen=True):
-    """The memory of a running agent; `start_ts` is Unix seconds."""
+class RunningAgent(Struct, frozen=True):
+    """The head of the memory of a running agent; `start_ts` is Unix seconds."""
 
     agent_id: str
     start_ts: int
     status: Literal["RUNNING"]
+
+
+class AgoraHistory(RunningAgent, frozen=True):
+    """The memory of a running agent."""
+
     contents: list[TimedMessage]
 
 
-class StandardAgoraHistory(Struct, frozen=True):
+class StandardAgoraHistory(RunningAgent, frozen=True):
     """The same with a setting that leaves only role and content."""
 
-    agent_id: str
-    start_ts: int
-    status: Literal["RUNNING"]
     contents: list[Spoken]
 
 
@@ -259,38 +264,48 @@ class SpokenBody(Struct, frozen=True):
 async def read_agent_history(request: web.Request) -> web.StreamResponse:
     """Read the memory of an agent, while it runs."""
     stream = await requests.running_agent_of(request)
-    read_models = services_of(request).read_models
-    start_ts = stream.started_ms // 1000
+    make: Callable[[ReadModel], bytes | Large] = timed_contents
     if services_of(request).settings.agora_contents == "standard":
-        spoken = [Spoken(message.role, message.content) for message in (await read_models.get(stream)).messages()]
-        return json_response(StandardAgoraHistory(stream.id, start_ts, "RUNNING", spoken))
-    timed_messages = await read_models.read(stream, ReadModel.timed_messages)
-    timed = [TimedMessage(*astuple(message), **times) for message, times in timed_messages]
-    return json_response(AgoraHistory(stream.id, start_ts, "RUNNING", timed))
+        make = partial(make_contents, HistoryQuery(fields="standard"))
+    return await answer_with(request, stream, make, attrgetter("is_large"), "contents", running_agent)
 
 
-def agora_turns(read_model: ReadModel) -> list[JsonObject]:
-    """The turns without what is ours."""
-    return [turn_object(read_model.state, read_model.state.turns[number]) for number in read_model.state.turn_numbers]
+def running_agent(stream: Stream) -> RunningAgent:
+    return RunningAgent(stream.id, stream.started_ms // 1000, "RUNNING")
+
+
+def timed_contents(read_model: ReadModel) -> bytes | Large:
+    """The messages with the times in which they could be heard."""
+    timed = (TimedMessage(*astuple(message), **times) for message, times in read_model.timed_messages())
+    if read_model.has_large_answer:
+        return Large([*timed], read_model.folded_bytes)
+    return msgspec.json.encode([*timed])
 
 
 @ROUTES.add(f"GET {AGENT}/turns", "read", AgoraTurns, codes="unknown_session")
 async def read_agent_turns(request: web.Request, query: TurnsQuery) -> web.StreamResponse:
     """Read each turn's start, end, cause and latencies, while the agent runs and after it."""
     stream = await requests.agent_of(request)
-    all_turns = await services_of(request).read_models.read(stream, agora_turns)
+    first = (query.page_index - 1) * query.page_size
+
+    def page(read_model: ReadModel) -> tuple[int, list[JsonObject]]:
+        """How many turns there are, and those of the page without what is ours."""
+        state = read_model.state
+        shown = state.turn_numbers[first : first + query.page_size]
+        return len(state.turn_numbers), [turn_object(state, state.turns[number]) for number in shown]
+
+    count, turns = await services_of(request).read_models.read(stream, page)
     config = parse_config(stream.config)
     channel = config.channel or ""
-    pages = -(-len(all_turns) // query.page_size) or 1
-    first = (query.page_index - 1) * query.page_size
+    pages = -(-count // query.page_size) or 1
     return json_response(
         AgoraTurns(
             agent_id=stream.id,
             name=config.name or "",
             channel=channel,
-            total_turn_count=len(all_turns),
+            total_turn_count=count,
             pagination=Pagination(query.page_index, pages, query.page_index >= pages),
-            turns=[AgoraTurn(stream.id, channel, **turn) for turn in all_turns[first : first + query.page_size]],
+            turns=[AgoraTurn(stream.id, channel, **turn) for turn in turns],
         )
     )
 

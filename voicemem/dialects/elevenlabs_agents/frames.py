@@ -1,4 +1,4 @@
-"""Which frames of ElevenLabs Agents are kept, and which of their fields.
+"""The frames of ElevenLabs Agents that are kept, and their fields.
 
 Events have numbers, which begin again in each conversation: an app that connects again has several in one session. So
 they are not the ids of frames; `translation` leaves out what comes twice. Audio is counted, and the times of its

@@ -24,7 +24,7 @@ def item_of(letter: str, event: int, known: Known, conversation: str | None = No
 
 
 def add_said(item: str, known: Known, answer: str | None = None) -> None:
-    """Note that something was said; a transcript that comes late stands before its answer."""
+    """Note that something was said; a transcript that comes late is before its answer."""
     said = known.notes.get("said") or []
     if item not in said[-RECENT:]:
         place = said.index(answer) if answer in said[-RECENT:] else len(said)

@@ -35,7 +35,7 @@ def post_call_item(frame: JsonObject, ts: int, known: Known) -> Iterator[MadeEve
 
 
 def end_stream(frame: JsonObject, known: Known) -> None:
-    """From here on the live stream of a conversation says nothing new."""
+    """Note that the live stream of a conversation says nothing new from here on."""
     if known.notes.get("over") != frame["conversation_id"]:
         known.note("over", frame["conversation_id"])
 

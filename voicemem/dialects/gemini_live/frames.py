@@ -1,4 +1,4 @@
-"""Which of Gemini's messages are kept, and which of their fields.
+"""The messages of Gemini that are kept, and their fields.
 
 Their names are in camelCase as on the wire, or as in Google's Python SDK.
 
@@ -73,7 +73,7 @@ Message = record(
     voiceActivityDetectionSignal=optional(record("vadSignalType?")),
     toolResponse=optional(record(functionResponses=optional(many(record("name? id?", response=ANYTHING))))),
 )
-"""One message; of audio that was counted, `audio_bytes` and `rate` stand next to it."""
+"""One message; of audio that was counted, `audio_bytes` and `rate` are next to it."""
 IN_MESSAGES = {
     *("mimeType", "inlineData", "functionCalls", "functionResponses", "sessionId"),
     *("startOffset", "endOffset", "speakerLabel", "languageCode"),
@@ -127,7 +127,7 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
 
 
 def sender_of(raw: JsonObject) -> Side:
-    """Who sends a message. Raises `MalformedFrame`, `UnknownFrame`."""
+    """Return who sends a message. Raises `MalformedFrame`, `UnknownFrame`."""
     vendor, app = raw.keys() & VENDOR or AUDIO_BYTES in raw, raw.keys() & APP
     if vendor and app:
         raise MalformedFrame("A message is either Gemini's or the app's.")

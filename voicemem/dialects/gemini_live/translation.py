@@ -241,7 +241,7 @@ def made_at(reply: KnownReply | None, known: Known) -> int | None:
 
 
 def span_of(word: JsonObject) -> tuple[int, int] | None:
-    """When a word begins and ends; None unless both are stated."""
+    """The beginning and end of a word; None unless both are stated."""
     begin, end = offset_ms(word.get("startOffset")), offset_ms(word.get("endOffset"))
     return None if begin is None or end is None else (begin, end)
 

@@ -1,4 +1,4 @@
-"""Which frames of OpenAI's Realtime API are kept, and which of their fields."""
+"""The frames of OpenAI's Realtime API that are kept, and their fields."""
 
 from collections.abc import Iterator
 from typing import Literal

@@ -10,7 +10,8 @@ conversation), `i:ITEM` (the turn of an item that has not begun), `answering` (t
 announcement on), `a:ITEM` (its bytes of audio so far), `b:RESPONSE` (when its audio began to play, over WebRTC),
 `g:ITEM` (a reply that the app has added, which was not spoken), `session` (whether its beginning was seen), `written`
 (the newest replies that are texts without audio), `active` (the response under way), `t:ITEM` (what the app has
-typed of it), `in`, `out` (N, and when its last words came), `spoken`, `given`, `found` (`give`).
+typed of it), `in`, `out` (N, and when its last words came), `keyed` (the turn of keys), `spoken`, `given`, `found`
+(`give`).
 """
 
 from collections.abc import Iterable
@@ -156,7 +157,7 @@ def stop_speech(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def commit(frame: JsonObject, ts: int, known: Known) -> Made:
-    """What the user has said is complete; without detection of speech, nothing else says when that was."""
+    """The user's speech is complete; without detection of speech, nothing else says when that was."""
     item = frame["item_id"]
     yield from open_utterance(frame, ts, known)
     segment = known.segment(item)
@@ -190,7 +191,7 @@ def transcribe(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def spans_of(phrases: Iterable[JsonObject]) -> list[tuple[int, int]]:
-    """When each word of phrases begins and ends; none begins before the first."""
+    """The beginning and end of each word of phrases; none begins before the first."""
     words = [word for phrase in phrases for word in phrase.get("words") or ()]
     begins = [max(words[0]["offset_milliseconds"], word["offset_milliseconds"]) for word in words]
     return [(begin, begin + max(0, word["duration_milliseconds"])) for begin, word in zip(begins, words, strict=True)]
@@ -257,13 +258,13 @@ def user_item(id: str, item: JsonObject, ts: int, known: Known) -> Made:
 
 
 def turn_after(frame: JsonObject, known: Known) -> int:
-    """The turn of the item before, to which a reply belongs."""
+    """The turn of the item before, to which a reply belongs, or that of keys pressed since, which are no item."""
     before = frame.get("previous_item_id")
     if before is None:
         return known.here
     turn = known.turn_of(before)
     noted: int | None = known.notes.get(f"i:{before}") if turn is None else turn
-    return known.here if noted is None else noted
+    return known.here if noted is None else max(noted, known.notes.get("keyed", noted))
 
 
 def turn_of_reply(item: str, known: Known) -> int | None:
@@ -440,14 +441,16 @@ def type_text(frame: JsonObject, ts: int, known: Known) -> Made:
 
 def press_key(frame: JsonObject, ts: int, known: Known) -> Made:
     yield from settle_given(known)
-    yield pressed(frame["event"])
+    turn = utterance_turn(known)
+    known.note("keyed", turn)
+    yield pressed(frame["event"], turn)
 
 
 # Translation sessions
 
 
 def hear_original(frame: JsonObject, ts: int, known: Known) -> Made:
-    """What is said; something new after a pause, once the translation of what was said before has begun."""
+    """Take speech; it is a new utterance after a pause, once the translation of the one before has begun."""
     at = frame.get("elapsed_ms", ts)
     number, newest = known.notes.get("in", (0, at))
     if not number or (at - newest >= PAUSE_MS and known.reply(f"~out:{number}") is not None):
@@ -548,7 +551,7 @@ KINDS: dict[str, Kind] = {
 }
 OPENAI_REALTIME = Dialect(
     name="openai-realtime",
-    version=5,
+    version=6,
     reduce=reduce,
     translate=translate,
     closed=closed,

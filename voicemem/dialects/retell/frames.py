@@ -1,4 +1,4 @@
-"""Which of Retell's messages are kept, which of their fields, and in which form.
+"""The messages of Retell that are kept, their fields, and the form in which they are.
 
 A frame is a message of a custom LLM's websocket, of either side, or the body of a webhook. Each transcript repeats
 those before it: of one in a message the newest elements are kept. Times of words become those of elements. What one
@@ -79,7 +79,7 @@ Element = record(
 TranscriptFrame = record("interaction_type", elements=(many(Element), []), timestamp=optional(int))
 """The transcript so far, or the newest part of it."""
 CallFrame = record("event", call=Call, elements=(many(Element), []))
-"""A webhook; the transcript stands in it unless it was taken apart."""
+"""A webhook; the transcript is in it unless it was taken apart."""
 LatencyFrame = record("event name", call=Call, values=many(record(index=int, ms=float)))
 """Each of the reply with this index."""
 ResponseFrame = record("response_type response", content=(str, ""), content_complete=(bool, False))

@@ -3,7 +3,7 @@
 | frame | events |
 |---|---|
 | `update_only`, `response_required`, `reminder_required` | an item `~tINDEX` for each utterance: `asr`, `llm.delta` |
-| `response`, `agent_interrupt` (app) | notes: how a reply would go on |
+| `response`, `agent_interrupt` (app) | notes: how a reply would continue |
 | `tool_call_invocation`, `tool_call_result` (app, and in transcripts) | `tool.call`, `tool.result` |
 | webhook `transcript_updated`, `call_ended`, `call_analyzed` | a frame each element: onto the live one of its index |
 | webhook `call_ended`, `call_analyzed` | a `metric` for each latency of a turn, and `session.end` |
@@ -358,7 +358,7 @@ def other_element(element: JsonObject, flow: Flow) -> list[MadeEvent]:
     if element["role"] == "dtmf":
         turn = flow.next_turn()
         flow.reach(turn)
-        return [pressed(said, id=f"dtmf:{element['index']}", turn_id=turn, ts=ts)]
+        return [pressed(said, turn, id=f"dtmf:{element['index']}", ts=ts)]
     if element["role"] == "sms":
         id = f"sms{element['index']}"
         return [tool_call(id, "sms", {}, flow.here, ts), tool_result(id, said, flow.here, ts=ts)]

@@ -1,4 +1,4 @@
-"""Which of Vapi's messages are kept, and which of their fields.
+"""The messages of Vapi that are kept, and their fields.
 
 A frame is the body of a webhook, `{"message": {…}}`, or the message in it, as Vapi's clients have it. Of a history in
 one frame the newest messages are kept, since each history repeats those before it; all of the report after the call.
@@ -109,7 +109,7 @@ def in_one_form(raw: JsonObject) -> Iterator[JsonObject]:
 
 
 def tool_calls(raw: Any) -> Iterator[JsonObject]:
-    """Calls of tools that have an id; name and arguments stand in `function` or beside it."""
+    """Calls of tools that have an id; name and arguments are in `function` or beside it."""
     for one in raw if isinstance(raw, list) else ():
         call = one.get("toolCall", one) if isinstance(one, dict) else None
         if not isinstance(call, dict):
@@ -168,7 +168,7 @@ def speech(frame: JsonObject) -> JsonObject:
 def output(frame: JsonObject) -> JsonObject | None:
     """A piece of the LLM's text; None for a call of a tool, which comes in messages of its own."""
     said = frame.get("output")
-    for _ in range(2):  # a piece may stand in an object in an object
+    for _ in range(2):  # a piece may be in an object in an object
         said = first_of(said, TOKEN_FIELDS) if isinstance(said, dict) else said
     return frame | {"output": said} if isinstance(said, str) and said else None
 
@@ -185,7 +185,7 @@ def tool_answer(frame: JsonObject) -> JsonObject:
 
 
 def message_of(frame: JsonObject) -> JsonObject:
-    """The message of a webhook's body, or the frame itself; its type without the filter that may stand behind it."""
+    """The message of a webhook's body, or the frame itself; its type without the filter that may be behind it."""
     inside = frame.get("message")
     message = inside if isinstance(inside, dict) and "type" not in frame else frame
     if not isinstance(message.get("type"), str):
@@ -218,7 +218,8 @@ def split(body: JsonObject) -> Iterator[JsonObject]:
         yield {"type": MESSAGE, "item": item, "reported": reported} | place
     if reported:
         yield from latency_frames(message, messages)
-        yield {name: value for name, value in message.items() if name not in (*OF_CALLER, "messages", "artifact")}
+        rest = {name: value for name, value in message.items() if name not in (*OF_CALLER, "messages", "artifact")}
+        yield rest | {"reported": True}
 
 
 def place_of(message: JsonObject) -> JsonObject:
@@ -318,7 +319,13 @@ Message = record(
     result=ANYTHING,
 )
 """One message of the history."""
-Report = sent(messages=(many(Message), []), endedReason=optional(str), startedAt=optional(int), endedAt=optional(int))
-"""The end of the call; the history stands in it unless it was taken apart."""
+Report = sent(
+    messages=(many(Message), []),
+    reported=(bool, False),
+    endedReason=optional(str),
+    startedAt=optional(int),
+    endedAt=optional(int),
+)
+"""The end of the call; the history is in it, or came before it in frames of its own (`reported`)."""
 Speech = sent("text", turn=optional(int), words=optional(int), characters=optional(int))
 """All that the agent says in a turn, and how many of its words were spoken by now, or how many characters come next."""

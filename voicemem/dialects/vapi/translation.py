@@ -4,7 +4,7 @@
 |---|---|
 | `conversation-update`, `status-update`, `end-of-call-report` | an item for each message of the history |
 | `transcript` | until the history has it: `asr` of `~uTURN`; of the agent notes |
-| `assistant.speechStarted`, `model-output` | notes: how a reply would go on, how much of it was spoken |
+| `assistant.speechStarted`, `model-output` | notes: how a reply would continue, how much of it was spoken |
 | `user-interrupted` | `interrupt` of the message of the history that ended then |
 | `tool-calls`, `tool-calls-result` | `tool.call`, `tool.result` |
 | `end-of-call-report` | `session.end` |
@@ -65,7 +65,7 @@ MAX_LIVE = 40
 MAX_LOOKED = 16_000
 """Characters at the end of a message in which a late transcript is looked for."""
 VOICES = "voices"
-"""Where the mark of what live messages have said of the agent's stands among those of messages."""
+"""Where the mark of what live messages have said of the agent's is among those of messages."""
 MAX_CALLS = 60
 """Calls of tools that one message may report."""
 
@@ -106,8 +106,9 @@ def read_message(frame: JsonObject, ts: int, known: Known) -> Made:
 def end_call(frame: JsonObject, ts: int, known: Known) -> Made:
     """The report has all messages; what else live messages said is not part of the call."""
     messages = frame.get("messages") or []
-    if messages:
+    if messages or frame.get("reported"):
         known.note("final", True)
+    if messages:
         yield from read_messages(messages, frame.get("timestamp"), True, known)
     if known.notes.get("final"):
         yield from withdraw_live(known)
@@ -374,7 +375,7 @@ def bot_message(message: JsonObject, stamp: int | None, flow: Flow) -> list[Made
         return []
     events: list[MadeEvent] = []
     if reply is None:
-        item, taken_over = take_over(item, turn, known)
+        item, taken_over = take_over(item, turn, text, known)
         events += [*settle_last(known), *taken_over]
     voices = speaking.voices_of(known)
     voice = speaking.voice_of(text, voices)
@@ -456,12 +457,15 @@ def say(waiting: list[speaking.Voice], turn: int, voices: list[speaking.Voice], 
     return events
 
 
-def take_over(item: str, turn: int, known: Known) -> tuple[str, list[MadeEvent]]:
-    """The item of a reply. What live messages said of it is taken back, unless they know where it was cut."""
+def take_over(item: str, turn: int, text: str, known: Known) -> tuple[str, list[MadeEvent]]:
+    """The item of a reply. What live messages said of it is taken back, unless they know where it was cut.
+
+    One of which nothing was heard is not in the history, unless that begins as it does.
+    """
     number = known.notes.get(f"-{turn}", 0) + 1
     taken = live_item(turn, number)
     live = known.reply(taken)
-    if live is None:
+    if live is None or (live.cut == "exact" and not begins(live.text, text)):
         return item, []
     known.note(f"-{turn}", number)
     if live.cut == "no":
@@ -558,7 +562,7 @@ KINDS: dict[str, Kind] = {
 }
 VAPI = Dialect(
     name="vapi",
-    version=8,
+    version=9,
     reduce=reduce,
     translate=translation(KINDS),
     closed=closed,

@@ -313,7 +313,7 @@ def text_of(content: Any) -> str:
 
 
 def own_contents(contents: Iterable[Any]) -> list[RunContent]:
-    """Those of a request that the ADK has made. Their ids are their places."""
+    """The contents of a request that the ADK has made. Their ids are their places."""
     own = []
     for at, content in enumerate(contents):
         parts, text = content.parts or [], text_of(content)
@@ -328,7 +328,7 @@ def own_contents(contents: Iterable[Any]) -> list[RunContent]:
 
 
 def known_contents(messages: Iterable[JsonObject]) -> Iterator[RunContent]:
-    """Those of a memory's messages in OpenAI's form; instructions are left out."""
+    """The contents of a memory's messages in OpenAI's form; instructions are left out."""
     names: dict[str, str] = {}
     for message in messages:
         role, text = message["role"], message.get("content") or ""

@@ -22,7 +22,7 @@ from voicemem.protocol.types import JsonObject
 SENT_TOGETHER = 100
 MAX_QUERY = 4_000
 MONTH_S = 30 * 86_400
-"""For how long a session that was added may go on: the ADK's end with no call."""
+"""For how long a session that was added may continue: the ADK's end with no call."""
 HEARD = "asr,llm.delta,llm.done,frame"
 """Events of producers that heard a call themselves; what is added here are whole messages."""
 TRACES = "tool.call,tool.result"
@@ -121,7 +121,7 @@ class UserMemory:
     # Searching
 
     async def search_memory(self, *, app_name: str, user_id: str, query: str) -> Any:
-        """What the user and the app said in sessions, and memories of the user; nothing while the memory is away."""
+        """Search sessions for what was said, and memories of the user; nothing while the memory is away."""
         if not query.strip():
             return self.response()
         where: Any = {"user_id": user_id, "namespace": app_name, "limit": self.limit}
@@ -189,7 +189,7 @@ def memory_of(entry: Any, app_name: str, user_id: str, metadata: Mapping[str, ob
 
 
 def entry_of(found: JsonObject) -> JsonObject:
-    """What a search found, as an entry of the ADK's."""
+    """An entry of the ADK's for what a search found."""
     role = found.get("role")
     content = {"role": "model" if role == "assistant" else "user", "parts": [{"text": found["text"]}]}
     said_at, metadata = found["said_at"], found.get("metadata") or {}

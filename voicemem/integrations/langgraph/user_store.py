@@ -32,7 +32,7 @@ Path = tuple[str, ...]
 
 
 class Place(msgspec.Struct, frozen=True):
-    """What the metadata of a memory say of it as an item."""
+    """The place of a memory among items, as its metadata say it."""
 
     namespace: Path
     key: str
@@ -51,7 +51,7 @@ class Kept(NamedTuple):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Those of LangGraph's items."""
+        """The fields of LangGraph's items."""
         made = {name: datetime.fromtimestamp(self.memory[name] / 1000, UTC) for name in ("created_at", "updated_at")}
         return {"namespace": self.path, "key": self.key, "value": self.value, **made}
 
@@ -152,7 +152,7 @@ class UserStore:
         return {"id": id, "text": text, "user_id": user, "metadata": {METADATA: place}}
 
     def text_of(self, value: JsonObject, index: list[str] | None) -> str:
-        """What a value says: at the paths of an index, else all of its texts and their names. Raises `ValueError`."""
+        """The text of a value: at the paths of an index, else all of its texts and their names. Raises `ValueError`."""
         if index:
             paths = map(self.types.tokenize_path, index)
             texts = [text for path in paths for text in self.types.get_text_at_path(value, path)]

@@ -1,4 +1,4 @@
-"""Which reply plays: the segments of each speech handle, how far the output has come, and typed messages."""
+"""Playback of replies: the segments of each speech handle, how far the output has come, and typed messages."""
 
 from collections import deque
 from functools import wraps

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from voicemem.integrations.asked import Asked, as_passed_on, typed
 from voicemem.integrations.background_session import BackgroundSession
 from voicemem.integrations.ledger import now_ms
 from voicemem.integrations.runs import followed_by, instructions_apart
+from voicemem.integrations.user_messages import UserMessage, as_passed_on, typed
 from voicemem.protocol.types import JsonObject
 
 if TYPE_CHECKING:
@@ -96,16 +96,16 @@ def rebuilt(
 ) -> Any:
     """The framework's instructions and what the program put before the call, then the memory, then what it cannot know.
 
-    That is tools which run, what the program adds to this request alone, and words of the caller that are no message
+    That is tools which run, what the program adds to this request alone, and words of the caller that are not a message
     of the memory yet. `call` are the chat items of the call, which `began` then, by their ids.
     """
     texts, known = instructions_apart(known)
-    asked = asked_of(own, call, typed_ids, began)
+    user_messages = user_messages_of(own, call, typed_ids, began)
     places = {item.id: at for at, item in enumerate(own.items)}
     replies = [at for at, item in enumerate(own.items) if is_message(item, "assistant") and item.id in call]
-    newest = max((places[one.message.id] for one in asked), default=-1)
+    newest = max((places[one.message.id] for one in user_messages), default=-1)
     replied = max((at for at in replies if at < newest), default=-1)
-    words, left = as_passed_on(known, asked, sum(places[one.message.id] < replied for one in asked))
+    words, left = as_passed_on(known, user_messages, sum(places[one.message.id] < replied for one in user_messages))
     waiting = set() if any(at > newest for at in replies) else {message.id for message in left}
     remembered = {("function_call", use["id"]) for one in known for use in one.get("tool_calls") or ()}
     remembered |= {("function_call_output", one["tool_call_id"]) for one in known if one["role"] == "tool"}
@@ -131,18 +131,18 @@ def instructed(head: list[Any], texts: Sequence[str]) -> list[Any]:
     return [*head[:at], item, *head[at + 1 :]]
 
 
-def asked_of(own: Any, call: Mapping[str, Any], typed_ids: Container[str], began: float) -> list[Asked]:
+def user_messages_of(own: Any, call: Mapping[str, Any], typed_ids: Container[str], began: float) -> list[UserMessage]:
     """The messages of the caller that a context has: each is of what was reported since the one before it."""
-    present, asked, since = {item.id for item in own.items}, [], began
+    present, user_messages, since = {item.id for item in own.items}, [], began
     for message in sorted(filter(is_user, call.values()), key=lambda one: one.created_at):
         at = message.created_at * 1000
         if message.id in typed_ids:
             found = typed(message, at)
         else:
-            found, since = Asked(message, since, round(at)), round(at)
+            found, since = UserMessage(message, since, round(at)), round(at)
         if message.id in present:
-            asked.append(found)
-    return asked
+            user_messages.append(found)
+    return user_messages
 
 
 def is_message(item: Any, *roles: str) -> bool:

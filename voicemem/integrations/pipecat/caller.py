@@ -4,10 +4,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from voicemem.integrations.asked import MOST, Asked, typed
 from voicemem.integrations.background_session import Newest
 from voicemem.integrations.ledger import Ledger, now_ms
 from voicemem.integrations.runs import followed_by
+from voicemem.integrations.user_messages import MOST, UserMessage, typed
 
 INSTRUCTIONS = ("system", "developer")
 
@@ -38,7 +38,7 @@ class Transcript(NamedTuple):
 
 
 class Caller:
-    """What is heard of the caller, and asked of the LLM."""
+    """The caller's side: what is heard of the caller, and what the LLM is asked."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -46,11 +46,11 @@ class Caller:
         self.transcripts: Newest[int, Transcript] = Newest(16)
         """The newest finals, by their frames."""
         self.began = self.heard_at = now_ms()
-        self.asked: deque[Asked] = deque(maxlen=MOST)
+        self.user_messages: deque[UserMessage] = deque(maxlen=MOST)
         """Messages of contexts, the newest last."""
         self.complete: dict[Any, float] = {}
         """By aggregator: when its newest message had all its words."""
-        self.newest_passed: Asked | None = None
+        self.newest_passed: UserMessage | None = None
         """The newest message at the last request to an LLM."""
 
     # Transcripts
@@ -94,29 +94,29 @@ class Caller:
 
     def typed(self, message: Any, at: float) -> None:
         self.ledger.user_typed(message["content"], at)
-        self.asked.append(typed(message, at))
+        self.user_messages.append(typed(message, at))
 
     def turn_ended(self, aggregator: Any, context: Any, at: float) -> None:
         """What was heard since an aggregator's last message has become the newest one of a context."""
         self.ledger.user_turn_ended()
         messages = () if context is None else context.messages
         message = next((one for one in reversed(messages) if role_of(one) == "user"), None)
-        message = None if any(one.message is message for one in self.asked) else message
-        self.asked.append(Asked(message, self.complete.get(aggregator, self.began), round(at)))
+        message = None if any(one.message is message for one in self.user_messages) else message
+        self.user_messages.append(UserMessage(message, self.complete.get(aggregator, self.began), round(at)))
         self.complete[aggregator] = round(at)
 
-    def asked_in(self, messages: Sequence[Any]) -> list[Asked]:
+    def user_messages_in(self, messages: Sequence[Any]) -> list[UserMessage]:
         """Return the caller's messages in a context. The newest may be a copy, or come before all its words."""
-        known = {id(one.message): one for one in self.asked}
+        known = {id(one.message): one for one in self.user_messages}
         found = [known[id(one)] for one in messages if id(one) in known]
-        newest, last = self.asked[-1] if self.asked else None, last_of(messages)
+        newest, last = self.user_messages[-1] if self.user_messages else None, last_of(messages)
         if role_of(last) == "user" and id(last) not in known and not isinstance(last, Remembered):
             until = max(self.complete.values(), default=self.began)
             if newest is not None and newest is not self.newest_passed:
-                newest = self.asked[-1] = newest._replace(message=last)
+                newest = self.user_messages[-1] = newest._replace(message=last)
                 found.append(newest)
             elif self.heard_at > until:
-                found.append(Asked(last, until, float("inf")))
+                found.append(UserMessage(last, until, float("inf")))
         self.newest_passed = newest
         return found
 
@@ -127,5 +127,5 @@ def role_of(message: Any) -> str | None:
 
 
 def last_of(messages: Sequence[Any]) -> Any:
-    """The newest message that is no instruction."""
+    """The newest message that is not an instruction."""
     return next((one for one in reversed(messages) if role_of(one) not in INSTRUCTIONS), None)

@@ -4,11 +4,11 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from voicemem.integrations.asked import Asked, as_passed_on
 from voicemem.integrations.background_session import BackgroundSession
 from voicemem.integrations.pipecat.caller import INSTRUCTIONS, Instruction, Remembered, role_of
 from voicemem.integrations.pipecat.frames import FrameListener
 from voicemem.integrations.runs import followed_by, instructions_apart
+from voicemem.integrations.user_messages import UserMessage, as_passed_on
 from voicemem.protocol.types import JsonObject
 
 FIELDS = ("turn_id", "timestamp", "metadata")
@@ -37,16 +37,16 @@ class Remembering:
 
         Where the LLM's `settings` have a system message, a second one would be dropped or refused.
         """
-        asked = self.listener.caller.asked_in(context.messages)
+        user_messages = self.listener.caller.user_messages_in(context.messages)
         if self.opening is None:
-            self.opening = before_call(context.messages, asked, self.listener.replies.count)
+            self.opening = before_call(context.messages, user_messages, self.listener.replies.count)
         body = await self.session.context(style="openai", tools=True, fields=True)
         if body is None:
             return
         known = body["messages"]
         if any(role_of(message) not in INSTRUCTIONS for message in known):
             role = "developer" if getattr(settings, "system_instruction", None) else "system"
-            context.set_messages(rebuilt(context.messages, known, self.opening, asked, role))
+            context.set_messages(rebuilt(context.messages, known, self.opening, user_messages, role))
 
 
 def context_messages(messages: Iterable[JsonObject]) -> list[Any]:
@@ -58,9 +58,9 @@ def context_message(message: JsonObject) -> Remembered:
     return Remembered({name: one for name, one in message.items() if one is not None and name not in FIELDS})
 
 
-def before_call(own: Sequence[Any], asked: Sequence[Asked], replies: int) -> list[Any]:
-    """What a context has from before a call with a number of replies, none of them to the messages `asked`."""
-    questions = {id(one.message) for one in asked}
+def before_call(own: Sequence[Any], user_messages: Sequence[UserMessage], replies: int) -> list[Any]:
+    """The part of a context from before a call with a number of replies, none of them to the `user_messages`."""
+    questions = {id(one.message) for one in user_messages}
     began = next((at for at, one in enumerate(own) if id(one) in questions), len(own))
     while replies and began and role_of(own[began - 1]) == "assistant":
         began, replies = began - 1, replies - 1
@@ -68,7 +68,11 @@ def before_call(own: Sequence[Any], asked: Sequence[Asked], replies: int) -> lis
 
 
 def rebuilt(
-    own: Sequence[Any], known: Sequence[JsonObject], opening: list[Any], asked: Sequence[Asked], role: str = "system"
+    own: Sequence[Any],
+    known: Sequence[JsonObject],
+    opening: list[Any],
+    user_messages: Sequence[UserMessage],
+    role: str = "system",
 ) -> list[Any]:
     """Instructions and what was there before the call, then the memory, then what the memory cannot know yet.
 
@@ -78,13 +82,13 @@ def rebuilt(
     texts, known = instructions_apart(known)
     own = [one.of_program if isinstance(one, Instruction) else one for one in own]
     returned = {message["tool_call_id"] for message in known if role_of(message) == "tool"}
-    before, questions = {id(one) for one in opening}, {id(one.message) for one in asked}
+    before, questions = {id(one) for one in opening}, {id(one.message) for one in user_messages}
     active = [at for at, one in enumerate(own) if role_of(one) not in INSTRUCTIONS]
     replies = [at for at in active if role_of(own[at]) == "assistant" and own[at].get("content")]
     places = [at for at in active if id(own[at]) in questions]
     last, replied, newest = (max(some, default=-1) for some in (active, replies, places))
     since = max((at for at in replies if at < newest), default=-1)
-    words, left = as_passed_on(known, asked, len(asked) - sum(at > since for at in places))
+    words, left = as_passed_on(known, user_messages, len(user_messages) - sum(at > since for at in places))
     waiting = {id(one) for one in left}
     head: list[Any] = []
     running: list[Any] = []

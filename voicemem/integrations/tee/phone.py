@@ -36,7 +36,7 @@ LINEAR = ("l16", "x-l16", "linear16", "pcm", "lpcm")
 
 
 def bytes_per_ms(form: Any) -> float | None:
-    """How many bytes of a format make a millisecond; None for one that is not known or has no constant rate."""
+    """The bytes of a format that make a millisecond; None for one that is not known or has no constant rate."""
     if not isinstance(form, dict):
         return USUAL_RATE / 1_000
     encoding = form.get("encoding") or form.get("contentType")
@@ -109,7 +109,7 @@ class PhoneMeter:
         """When to report next, whatever happens."""
 
     def at_ms(self, ts: int) -> float:
-        """How much of what was sent is over at a time."""
+        """The part of what was sent that is over at a time."""
         position, began = self.begun
         return max(self.over_ms, min(self.sent_ms, position + max(0.0, ts - began - self.stalled_ms)))
 
@@ -203,7 +203,7 @@ class PhoneMeter:
     # Reports
 
     def due(self, ts: int) -> int | None:
-        """When the next report is to be made; None if there is nothing to report."""
+        """The time of the next report; None if there is nothing to report."""
         if self.has_cut and ts >= self.cut_ts + REPORT_MS:
             return ts
         times = [] if self.asked_at is None else [self.asked_at]
@@ -212,7 +212,7 @@ class PhoneMeter:
         return min(times, default=None)
 
     def report(self, ts: int) -> JsonObject | None:
-        """What the dialect gets; None if no audio was ever sent."""
+        """The report that the dialect gets; None if no audio was ever sent."""
         if not self.sent_ms:
             return None
         at_ms = self.at_ms(ts)

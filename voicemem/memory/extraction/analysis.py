@@ -1,4 +1,4 @@
-"""Which values of an analysis are kept: those that lines of the call show.
+"""The check of an analysis: values are kept that lines of the call show.
 
 An operator's schema says what is to be found out. An LLM may invent it, take the agent's word for the caller's, or
 believe a caller who says "the outcome is: sold". So each value names lines, and words that are in them.
@@ -28,6 +28,7 @@ from voicemem.memory.extraction.said import (
     says_day,
     says_number,
     stems_of,
+    takes_back,
     tells_secret,
 )
 from voicemem.protocol.memories import MAX_EVIDENCE, MAX_MEMORY_BYTES, AnalysedValue, Analysis, ShownBy, time_ms
@@ -138,7 +139,7 @@ class Field(NamedTuple):
 
     @property
     def said_by(self) -> str:
-        """Who must have said what shows it."""
+        """The speaker who must have said what shows it."""
         return self.schema.get(SAID_BY, SPEAKERS[0]) if isinstance(self.schema, dict) else SPEAKERS[0]
 
     @property
@@ -187,9 +188,13 @@ def check_value(prompt: Prompt, field: Field, draft: DraftedValue, rules: Rules 
 
 def is_denied(text: str, words: str) -> bool:
     """Return whether words are quoted without what denies them: "take it" of "I won't take it", of "Take it? No."."""
-    stems = stems_of(words)
-    asked = ASKED.match(text.partition(words)[2])
-    return (asked is not None and refuses(asked[1])) or (negates(text, stems) and not negates(words, stems))
+    stems, rest = stems_of(words), text.partition(words)[2]
+    asked = ASKED.match(rest)
+    return (
+        takes_back(rest)
+        or (asked is not None and refuses(asked[1]))
+        or (negates(text, stems) and not negates(words, stems))
+    )
 
 
 def denies(leaf: Any) -> bool:
@@ -233,7 +238,7 @@ def words_in(line: Line, words: str | None) -> ShownBy | None:
 def refuse_value(
     prompt: Prompt, field: Field, leaves: Sequence[Any], cited: Sequence[Line], words: str
 ) -> Refusal | None:
-    """Why these lines, of which these words are cited, do not show a value."""
+    """The reason for which these lines, of which these words are cited, do not show a value."""
     texts = [leaf for leaf in leaves if isinstance(leaf, str)]
     if any(map(gives_orders, texts)):
         return "instruction"
@@ -260,7 +265,7 @@ def refuse_value(
 
 
 def refuse_choice(leaf: Any, field: Field, own: Sequence[Line], words: str) -> Refusal | None:
-    """Why lines do not show a value that the LLM chose: they deny it, or say another one, or only ask."""
+    """The reason why lines do not show a value that the LLM chose: they deny it, or say another one, or only ask."""
     text = readable(leaf)
     if leaf is True and all(only_refuses(line.text) for line in own):
         return "contradicted"
@@ -276,7 +281,7 @@ def refuse_choice(leaf: Any, field: Field, own: Sequence[Line], words: str) -> R
 
 
 def refuse_free(leaf: Any, own: Sequence[Line], cited: Sequence[Line]) -> Refusal | None:
-    """Why lines do not show a text or a number: nobody says it, or another does, and who should say it says no."""
+    """Why lines do not show a text or a number: no one says it, or another does, and who should say it says no."""
     if is_said(leaf, own):
         return None
     if not is_said(leaf, cited):

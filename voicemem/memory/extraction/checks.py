@@ -1,4 +1,4 @@
-"""Which memories of an answer are kept, and why others are refused.
+"""The check of an LLM's answer: which memories are kept, and why others are refused.
 
 An LLM may invent things, be led astray by what a caller says, or mistake a question for a fact. So nothing of its
 answer is trusted: a memory must name lines that it was shown, which say it.
@@ -123,7 +123,7 @@ def decode_answer(text: str, kind: type[A]) -> A | None:
 
 
 def without_trailing_commas(text: str) -> str:
-    """JSON without the commas that stand before a closing bracket; its strings stay."""
+    """JSON without the commas that are before a closing bracket; its strings stay."""
     return TRAILING_COMMA.sub(lambda match: match[1] or "", text)
 
 
@@ -141,7 +141,7 @@ class ExtractedMemory(NamedTuple):
 
     @property
     def said_ms(self) -> int:
-        """When the last of its lines began, Unix ms."""
+        """The time at which the last of its lines began, Unix ms."""
         return max(line.said_ms for line in self.lines)
 
 
@@ -210,9 +210,9 @@ def redacted(draft: DraftedMemory, rules: Rules) -> DraftedMemory:
 
 
 def refuse_lines(text: str, kind: str, cited: Sequence[Line], orders: Mapping[int, str]) -> Refusal | None:
-    """Why a text can be no memory, whatever was said, or why the lines that it cites do not say it.
+    """The reason why a text can be no memory, whatever was said, or why the lines that it cites do not say it.
 
-    What only a line with instructions says (`orders`, by number) is no memory, whichever lines are cited for it.
+    What only a line with instructions says (`orders`, by number) is not a memory, whichever lines are cited for it.
     """
     if gives_orders(text):
         return "instruction"

@@ -47,7 +47,7 @@ CHANGED = "changed"
 
 
 class ExtractionState(Struct, frozen=True):
-    """How far memories were made of a session. `finished`: it has had all the LLM requests that it may have.
+    """The progress of extraction in a session. `finished`: it has had all the LLM requests that it may have.
 
     `through` is the position of the journal up to which its messages were sent, in `calls` requests.
     """

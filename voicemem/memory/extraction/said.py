@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from voicemem.protocol.memories import civil_date
-from voicemem.redaction.number_words import find_number
+from voicemem.redaction.number_words import DUTCH, DUTCH_TENS, GERMAN, GERMAN_TENS, ITALIAN, ITALIAN_TENS, find_number
 from voicemem.redaction.runs import START, Limit
 from voicemem.redaction.texts import Rules, redact_text
 from voicemem.search.passages import DAY_MS
@@ -75,6 +75,12 @@ ORDERS = re.compile(
     |\b(?:ignore[zr]?|oublie[zr]?|ignora|olvida)\b .{0,60}? \b(?:instruc\w+|consignes?|règles?|reglas?)\b
     |(?:忽略|无视|忘记|忘掉|不要理会|绕过).{0,30}(?:指令|指示|提示|规则|限制|设定|命令)
     |我(?:现在)?是(?:超级)?(?:系统)?(?:管理员|根用户)
+    |\b(?:set[sz]?\w*|stell\w*|pon(?:e|ga|er)?|mets|mett\w*|imposta\w*|zet|put)\b .{0,25}?
+        \b(?:outcome|ergebnis|resultado|résultat|risultato|uitkomst|resultaat)\W*(?:[:=]|\b(?:to|auf|en|a|à|sur|su|op)\b)
+    |结果.{0,4}(?:设|改|标记|写)(?:置)?[为成]
+    |\b(?:set|make|mark|put)\b .{0,25}? \b(?:to|as)\s+(?:true|false)\b
+    |\b(?:write|note|put|enter|record)\b .{0,20}? \bin(?:to)?\s+your\s+(?:analysis|assessment)\b
+    |["']\w+["']\s*:
     """,
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
@@ -82,20 +88,40 @@ ORDERS = re.compile(
 NEGATIONS = frozenset(
     """
     no not never none without nor neither cannot nothing nobody dont doesnt didnt wont wouldnt cant isnt wasnt
-    nicht kein keine keinen keiner keines keinem nie niemals ohne nichts
-    ne pas jamais sans rien aucun aucune no nunca jamás sin nada ni tampoco ningún ningun ninguno ninguna
+    nicht kein keine keinen keiner keines keinem nie niemals niemand ohne nichts
+    ne pas jamais sans rien aucun aucune no nunca jamás sin nada nadie ni tampoco ningún ningun ninguno ninguna
+    non niente nulla nessuno nessuna nemmeno neanche neppure senza niet geen nooit niets zonder
+    não nao nem nenhum nenhuma ninguém sem inte ikke ingen inget aldrig aldri hardly barely
+    nigdy żaden żadne nic bez не нет ни ні никогда ничего без لا لم لن ليس لست לא אין δεν όχι नहीं मत
+    değil yok không chưa tidak bukan jangan
     """.split()  # noqa: SIM905
 )
 REFUSES = frozenset(
     "refuse refuses refused refusing decline declines declined declining reject rejects rejected rejecting".split()  # noqa: SIM905
 )
-DENY_BEFORE = frozenset("nicht kein keine keinen keiner keines keinem nie niemals".split())  # noqa: SIM905
-"""German negations, which stand behind what they deny too: "Buchen Sie das nicht"."""
+DENY_BEFORE = frozenset(
+    """
+    nicht kein keine keinen keiner keines keinem nie niemals niet geen nooit inte ikke aldrig değil
+    nothing nobody nichts niemand nada nadie rien niente nulla nessuno niets
+    """.split()  # noqa: SIM905
+)
+"""Negations that stand behind what they deny too: "Buchen Sie das nicht", "cancel nothing"."""
+NEGATED_VERB = re.compile("m[ıiuü]yor")
+"""In a Turkish verb, which stands behind what it denies."""
+TAKEN_BACK = re.compile(
+    r"""
+    \b(?:no|nein|non|nee|não|нет)\W+(?:wait|hold\ on|stop|actually|sorry|warte\w*|halt|doch\ nicht|espera|attend\w*
+        |aspetta|wacht|espere|подожди\w*)\b
+    |\b(?:scratch|forget|cancel|ignore)\ that(?!\s*\w)|\bnever\ mind\b|\bon\ second\ thought\b|\bdoch\ lieber\ nicht\b
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+"""What takes back the words before it."""
 BELIEVE = frozenset("think believe guess suppose want glaube denke meine möchte will creo pienso quiero crois".split())  # noqa: SIM905
 """Verbs that deny all that comes after them in their clause, where they are denied."""
 NEGATES = re.compile(r"(?:n['’]t|^(?:don|doesn|didn|won|wouldn|can|couldn|isn|wasn|aren|haven|hasn))$")
 ELIDED = re.compile("n['’]")
-NEGATES_PAIRED = re.compile("[不没沒别無无未]|ません|ない|なかった|なし|ずに|(?:^|\\s)안\\s|못|않|없|아니|싫")
+NEGATES_PAIRED = re.compile("[不没沒别無无未]|ไม่|ません|ない|なかった|なし|ずに|(?:^|\\s)안\\s|못|않|없|아니|싫")
 """Negations of Chinese, Japanese and Korean, wherever they stand in a clause."""
 AFFIRMS_PAIRED = re.compile(
     """
@@ -106,7 +132,8 @@ AFFIRMS_PAIRED = re.compile(
 )
 """What looks like one, and is none."""
 REFUSAL = re.compile(
-    r"\W*(?:(?:no|nope|nah|nein|nee|non|不|いや)\b(?!['’-])|不[是要用行]|没有|いいえ|아니)", re.IGNORECASE
+    r"\W*(?:(?:no|nope|nah|nein|nee|non|não|нет|nej|nei|hayır|لا|不|いや)\b(?!['’-])|不[是要用行]|没有|いいえ|아니)",
+    re.IGNORECASE,
 )
 NO_REFUSAL = re.compile(r"\W*no (?:problem|worries|doubt|hay problema|te preocupes)\b", re.IGNORECASE)
 NEAR = 4
@@ -119,25 +146,41 @@ UNITS = """
     zehn elf zwolf dreizehn vierzehn funfzehn sechzehn siebzehn achtzehn neunzehn
     cero uno dos tres cuatro cinco seis siete ocho nueve
     diez once doce trece catorce quince dieciseis diecisiete dieciocho diecinueve
+    zero une deux trois quatre cinq six sept huit neuf
+    dix onze douze treize quatorze quinze seize dixsept dixhuit dixneuf
+    zero uno due tre quattro cinque sei sette otto nove
+    dieci undici dodici tredici quattordici quindici sedici diciassette diciotto diciannove
+    nul een twee drie vier vijf zes zeven acht negen
+    tien elf twaalf dertien veertien vijftien zestien zeventien achttien negentien
+    zero uma dois tres quatro cinco seis sete oito nove
+    dez onze doze treze catorze quinze dezesseis dezessete dezoito dezenove
 """
 TENS = """
     twenty thirty forty fifty sixty seventy eighty ninety
     zwanzig dreissig vierzig funfzig sechzig siebzig achtzig neunzig
     veinte treinta cuarenta cincuenta sesenta setenta ochenta noventa
+    vingt trente quarante cinquante soixante septante huitante nonante
+    venti trenta quaranta cinquanta sessanta settanta ottanta novanta
+    twintig dertig veertig vijftig zestig zeventig tachtig negentig
+    vinte trinta quarenta cinquenta sessenta setenta oitenta noventa
 """
 SPOKEN_NUMBERS = {word: place % 20 for place, word in enumerate(UNITS.split())}
 SPOKEN_NUMBERS |= {word: 10 * (2 + place % 8) for place, word in enumerate(TENS.split())}
 SPOKEN_NUMBERS |= {
-    f"{unit}und{tens}": 10 * (2 + ten) + one
-    for ten, tens in enumerate(TENS.split()[8:16])
-    for one, unit in enumerate("ein zwei drei vier funf sechs sieben acht neun".split(), 1)  # noqa: SIM905
+    words_of(f"{unit}{link}{tens}")[0]: 10 * (2 + ten) + one
+    for units, link, all_tens in ((GERMAN, "und", GERMAN_TENS), (DUTCH, "en", DUTCH_TENS))
+    for ten, tens in enumerate(all_tens)
+    for one, unit in enumerate(units, 1)
 }
 SPOKEN_NUMBERS |= {
-    f"veinti{unit}": 20 + one
-    for one, unit in enumerate("uno dos tres cuatro cinco seis siete ocho nueve".split(), 1)  # noqa: SIM905
+    (tens[:-1] if unit[0] in "uo" else tens) + unit: 10 * (2 + ten) + one
+    for ten, tens in enumerate(ITALIAN_TENS)
+    for one, unit in enumerate(ITALIAN, 1)
 }
-"""English, German and Spanish numbers below a hundred, as `words_of` writes them."""
-AND = ("y", "and")
+SPOKEN_NUMBERS |= {f"veinti{unit}": 20 + one for one, unit in enumerate(UNITS.split()[41:50], 1)}
+"""Numbers below a hundred in seven languages, as `words_of` writes them."""
+AND = ("y", "and", "et", "e")
+FRENCH_TEENS = frozenset("dix onze douze treize quatorze quinze seize".split())  # noqa: SIM905
 HUNDREDS = frozenset("hundred hundreds thousand thousands grand k".split())  # noqa: SIM905
 MINUS = re.compile(r"[-−]\s*\d|\b(?:minus|negative|menos|moins)\b|负|マイナス", re.IGNORECASE)
 TODAY = {"today": 0, "tonight": 0, "heute": 0, "今天": 0, "tomorrow": 1, "morgen": 1, "明天": 1, "yesterday": -1}
@@ -191,7 +234,7 @@ def tells_secret(text: str) -> bool:
 
 def stems_of(text: str) -> set[str]:
     """The words of a text that say something, whatever their ending."""
-    return {stem(word) for word in words_of(text) if word not in STOP_WORDS}
+    return {stem(word) for word in words_of(text) if word not in STOP_WORDS and word not in NEGATIONS}
 
 
 def stem(word: str) -> str:
@@ -212,6 +255,11 @@ def without_doubled(word: str) -> str:
 def refuses(text: str) -> bool:
     """Return whether a text begins with a no."""
     return REFUSAL.match(text) is not None and NO_REFUSAL.match(text) is None
+
+
+def takes_back(text: str) -> bool:
+    """Return whether a text takes back what was said before it."""
+    return TAKEN_BACK.search(text) is not None
 
 
 def only_refuses(text: str) -> bool:
@@ -238,7 +286,10 @@ def is_denied(clause: str, words: list[str], place: int) -> bool:
     word, before = words[place], words[:place]
     if PAIRED.search(word) is not None:
         return NEGATES_PAIRED.search(AFFIRMS_PAIRED.sub("", clause)) is not None
-    if any(map(is_negation, before[-NEAR:])) or ELIDED.match(word) or not DENY_BEFORE.isdisjoint(words[place + 1 :]):
+    behind = words[place + 1 :]
+    if any(map(is_negation, before[-NEAR:])) or ELIDED.match(word) or not DENY_BEFORE.isdisjoint(behind):
+        return True
+    if any(map(NEGATED_VERB.search, (word, *behind))):
         return True
     return any(is_negation(one) and verb in BELIEVE for one, verb in pairwise(before))
 
@@ -278,8 +329,13 @@ def spoken_numbers(text: str) -> Iterator[str]:
     run: list[str] = []
     for word in (*words_of(text), ""):
         value = SPOKEN_NUMBERS.get(word)
-        if value is not None and value < 10 and run and len(run[-1]) == 2 and run[-1][1] == "0" and run[-1] > "1":
-            run[-1] = f"{run[-1][0]}{value}"
+        newest = run[-1] if run else ""
+        if value is not None and value < 10 and len(newest) == 2 and newest[1] == "0" and newest > "1":
+            run[-1] = f"{newest[0]}{value}"
+        elif newest in ("60", "80") and word in FRENCH_TEENS:  # soixante-dix
+            run[-1] = str(int(newest) + SPOKEN_NUMBERS[word])
+        elif newest == "4" and word in ("vingt", "vingts"):
+            run[-1] = "80"
         elif value is not None:
             run.append(str(value))
         elif run and word not in AND:

@@ -104,7 +104,7 @@ class ExtractionWorker:
     # What is to be done
 
     def config_of(self, stream: Stream) -> ExtractConfig | None:
-        """How memories are made of a session; None if they are not."""
+        """The settings for memories of a session; None if none are made."""
         if not self.is_everywhere and "memory" not in stream.config:
             return None
         config = parse_config(stream.config)
@@ -150,7 +150,7 @@ class ExtractionWorker:
         self.waiting[stream.key] = Waiting(stream.project, stream.id, self.clock(), 0, is_asked=True)
 
     def state_of(self, stream: Stream, extracted: Extracted | None) -> ExtractionState | None:
-        """How far a session is; None if no memories are made of it."""
+        """The progress of a session; None if no memories are made of it."""
         if self.config_of(stream) is None:
             return None
         self.schedule_changed()
@@ -316,7 +316,7 @@ def analysis_so_far(read_model: ReadModel) -> tuple[Analysis, bool]:
 
 
 def first_moment(stream: Stream, changed_ms: int) -> int:
-    """When a session is due that changed last at a time: after a pause, or when it is over and cannot be reopened."""
+    """The time at which a session is due after its last change: after a pause, or once it cannot be reopened."""
     if stream.state == "running" or stream.ended_ms is None:
         return changed_ms + IDLE_MS
     if stream.provisional:

@@ -1,7 +1,7 @@
 """Forgetting memories: those that a caller names, those that a policy gives up, and those whose time is over.
 
 Memories may be kept longer than their call (`memories_ttl_seconds`): when it expires, they leave the journal of the
-session and stand in that of the user, in one step. Where they come from stays as it was, with a note that this can no
+session for that of the user, in one step. Where they come from stays as it was, with a note that this can no
 longer be read.
 """
 
@@ -43,7 +43,7 @@ Days = Annotated[float, Meta(ge=0, le=100_000)]
 
 
 class ForgetPolicy(Struct, frozen=True, kw_only=True):
-    """Which memories to forget, of those for which `among` holds, superseded ones included.
+    """A policy of forgetting: which memories go, of those for which `among` holds, superseded ones included.
 
     Without any other field all of them. A `query` names those that have all of its words. The rest are limits, which
     leave pinned memories and those of `keep_ids`: with both ages a memory must exceed both, or be older than
@@ -60,7 +60,7 @@ class ForgetPolicy(Struct, frozen=True, kw_only=True):
 
 
 class ForgetMemories(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which memories of a user to forget: those for which all conditions hold that are given, or `everything`.
+    """A request to forget memories of a user: those for which all conditions hold that are given, or `everything`.
 
     A `query` names those that have all of its words; `before` those that were noted before, in Unix ms. The limits
     `max_age_days`, `max_inactive_days` and `budget` (how many to keep) leave pinned ones. With `linked` those of the

@@ -1,6 +1,6 @@
 """Changes of the memories in one journal, planned before they are written in one step.
 
-A memory stands in the journal of its session, of its user, or of the project (`MemoryOwner`). It makes older ones out
+A memory is in the journal of its session, of its user, or of the project (`MemoryOwner`). It makes older ones out
 of date without any cycle: a memory in one would never be found.
 """
 

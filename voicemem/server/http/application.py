@@ -240,7 +240,7 @@ async def with_problems(handler: Handler, request: web.Request) -> web.StreamRes
     """Turn whatever a handler raises into a problem document."""
     try:
         return await handler(request)
-    except Exception as error:
+    except Exception as error:  # `answer_error` logs those that are faults of ours
         return answer_error(request, error)
 
 

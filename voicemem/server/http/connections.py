@@ -54,7 +54,7 @@ class Client(Protocol):
 
 
 class ConnectionLimits(NamedTuple):
-    """How many connections a port takes."""
+    """The limits of connections to a port."""
 
     authenticated: int
     unauthenticated: int
@@ -318,7 +318,7 @@ class Unread:
         piece, self.data = self.data[: self.piece], self.data[self.piece :]
         self.connection.take(piece)
         if self.data:
-            was_in_line, self.in_line = self.in_line, True  # the connection itself may have asked to go on
+            was_in_line, self.in_line = self.in_line, True  # the connection itself may have asked to continue
             return not was_in_line
         if self.ended:
             self.ended()
@@ -342,7 +342,7 @@ class Unread:
 
 
 class Deadlines(NamedTuple):
-    """How long a connection waits for its peer, in seconds."""
+    """The times for which a connection waits for its peer, in seconds."""
 
     head: float = 10.0
     """From connecting to the end of the first request's head."""
@@ -396,7 +396,7 @@ class ProblemHandler(RequestHandler):
         self.working = False
         """True while a request is being answered: meanwhile the connection gives way to no other."""
         self.writes_resumed = 0
-        """How often the peer has read so much that writing could go on."""
+        """How often the peer has read so much that writing could continue."""
         self.on_lost: Callable[[], object] | None = None
         """Called when the connection is lost; set by handlers whose answer takes long."""
         self.last_look: tuple[int, ...] = ()

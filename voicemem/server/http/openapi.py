@@ -338,7 +338,7 @@ def error_response(route: Route[Any], status: int, codes: list[str], schemas: Sc
     properties: JsonObject = {"reason": {"enum": sorted({errors.reason_of(code) for code in codes})}}
     if "status" in kind.__struct_fields__:
         properties["status"] = {"enum": [status]}
-    # In `allOf`, since generators of clients pass over what stands beside a `$ref`.
+    # In `allOf`, since generators of clients pass over what is beside a `$ref`.
     narrower = {"type": "object", "properties": properties}
     response: JsonObject = {
         "description": "\n".join(f"- `{errors.reason_of(code)}`: {CODES[code].sentence}" for code in codes),

@@ -23,7 +23,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Problem(Struct, frozen=True):
-    """Why a request was refused (RFC 9457)."""
+    """A problem document (RFC 9457): why a request was refused."""
 
     type: str
     title: str

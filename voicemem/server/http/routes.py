@@ -1,4 +1,4 @@
-"""Declarations of routes: each stands above its handler, and is both served and documented.
+"""Declarations of routes: each is above its handler, and is both served and documented.
 
 To add a route, write a handler that takes the request and a query struct, with a docstring that says what it does for
 the caller, and declare it with `add` of its file's `ROUTES`. The guard, the decoding of the query and `/openapi.json`
@@ -43,7 +43,7 @@ KEY_SCHEME: Mapping[str, JsonObject] = MappingProxyType({"key": {"type": "http",
 
 
 class NoQuery(Struct, forbid_unknown_fields=True, frozen=True):
-    """For routes that take no query parameters."""
+    """The query of routes that take no parameters."""
 
 
 class MergePatch(NamedTuple):
@@ -78,7 +78,7 @@ class Tag(NamedTuple):
 
 
 class ErrorFormat(NamedTuple):
-    """How a route reports errors: the type of the body, and the HTTP status and `reason` for a code."""
+    """The form of a route's errors: the type of the body, and the HTTP status and `reason` for a code."""
 
     media_type: str
     kind: type[Struct]

@@ -43,6 +43,8 @@ NEEDS_VALIDATION = SessionUpdate, FrameEvent
 OF_THE_LEASE = "-"
 """Stands for the dialect that the `session.open` of an envelope's session has named."""
 AUTH_TIMEOUT_S = 10.0
+MAX_WAITING_IN_ALL = 32 * 1024 * 1024
+"""Bytes of frames whose session is not known yet, of all connections; one that would add to more waits no longer."""
 LARGE_MESSAGES = 2
 """Large messages of other stacks that are taken apart at a time, in all connections."""
 BEFORE_KEY = "Before a key a frame may be at most 16 KiB; send the key first, in the header or an auth frame."
@@ -107,7 +109,7 @@ class Connection:
 
     async def run(self) -> None:
         if self.grant is None:
-            asyncio.get_running_loop().call_later(AUTH_TIMEOUT_S, self.check_auth_deadline)
+            asyncio.get_running_loop().call_later(self.host.auth_timeout_s, self.check_auth_deadline)
         self.websocket.listen(self.on_message if self.throttle.bytes is None else self.on_metered_message)
         await self.websocket.wait_closed()
         too_big = self.websocket.failed_with == CODES["too_big"].close
@@ -369,6 +371,10 @@ class Connection:
             self.websocket.send_nowait(b"%b%d}" % (open_lease.ack_prefix, batch.acked))
         if batch.ended:
             self.run_in_background(self.close_when_ended(batch.lease))
+        if batch.ended or any(problem.code == "session_ended" for problem in batch.problems):
+            oldest = self.leases.end(open_lease)
+            if oldest is not None:
+                self.run_in_background(self.release(oldest))
 
     def resume_if_room(self) -> None:
         if self.unanswered <= WINDOW_BYTES and not (self.throttle.held and not self.reading_stopped):
@@ -495,7 +501,7 @@ class Connection:
         # A client that is sent away opens again on another node at once. An open that is still under way here would
         # supersede that newer one, so the client is sent away after its answer, unless the store takes too long.
         if self.frame_task is not None:
-            await asyncio.wait([self.frame_task], timeout=OPEN_WAIT_S)
+            await asyncio.wait([self.frame_task], timeout=self.host.open_wait_s)
         self.websocket.send_nowait(GOAWAY)
         await self.flush()
         await self.websocket.close(1012, "draining")
@@ -569,8 +575,10 @@ class IngestHost:
         self.holders: dict[tuple[int, str], LeaseHolder] = {}
         self.large_messages = FairQueue(LARGE_MESSAGES)
         """Large messages of other stacks that are taken apart: each may be a hundred times its size for a while."""
+        self.auth_timeout_s, self.open_wait_s = AUTH_TIMEOUT_S, OPEN_WAIT_S
         self.waiting_frame_bytes = 0
         """The size of all frames whose session is not known yet, over all connections."""
+        self.most_waiting_frame_bytes = MAX_WAITING_IN_ALL
 
     async def claim(self, connection: Connection, lease: ProducerLease) -> None:
         """Note the connection as holder of its producer, and supersede the one with the older epoch."""

@@ -12,6 +12,9 @@ from voicemem.protocol.frames import AckFrame
 from voicemem.sessions.recording.batches import EventBatch, ProducerLease
 from voicemem.sessions.recording.commits import CommitShard
 
+ENDED_KEPT = 16
+"""Leases that take nothing more which a connection still knows."""
+
 
 class OpenLease:
     """A lease of a producer, with the events that wait for the next commit."""
@@ -37,7 +40,7 @@ class OpenLease:
 class Leases:
     """The leases of a connection, by session id and producer."""
 
-    __slots__ = ("by_session", "only", "takes_envelopes")
+    __slots__ = ("by_session", "ended", "only", "takes_envelopes")
 
     def __init__(self) -> None:
         self.by_session: dict[str, dict[str, OpenLease]] = {}
@@ -45,6 +48,8 @@ class Leases:
         """True if any of them has a dialect."""
         self.only: OpenLease | None = None
         """The lease of a connection that has exactly one."""
+        self.ended: dict[OpenLease, None] = {}
+        """Those that take nothing more, the oldest first: a few are kept, to answer what is sent again."""
 
     def __iter__(self) -> Iterator[OpenLease]:
         return iter([open_lease for of_session in self.by_session.values() for open_lease in of_session.values()])
@@ -61,6 +66,23 @@ class Leases:
         """Return the open lease of this lease, unless a newer one has replaced it."""
         open_lease = self.by_session.get(lease.session_id, {}).get(lease.producer)
         return open_lease if open_lease is not None and open_lease.lease is lease else None
+
+    def end(self, open_lease: OpenLease) -> OpenLease | None:
+        """Note that a lease takes nothing more; returns the oldest of these if they are too many, and forgets it.
+
+        A client may send all its calls over one connection, for weeks.
+        """
+        self.ended[open_lease] = None
+        if len(self.ended) <= ENDED_KEPT:
+            return None
+        oldest = next(iter(self.ended))
+        del self.ended[oldest]
+        if self.current(oldest.lease) is oldest:
+            of_session = self.by_session[oldest.lease.session_id]
+            del of_session[oldest.lease.producer]
+            if not of_session:
+                del self.by_session[oldest.lease.session_id]
+        return oldest
 
     def find(self, event: IncomingEvent | RejectedEvent) -> OpenLease | None:
         """Return the lease that an event belongs to, if that is clear."""

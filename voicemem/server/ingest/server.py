@@ -24,9 +24,9 @@ from voicemem.security.access import Gate, Grant
 from voicemem.server.http.connections import BACKLOG, ConnectionLimits, PortConnections
 from voicemem.server.http.problems import SERVER, rejection_response
 from voicemem.server.http.request import Decoding
-from voicemem.server.ingest.bare import BareConnection, NativeTarget, parse_target
 from voicemem.server.ingest.connection import Connection, IngestHost
-from voicemem.server.ingest.looks import Looks, looks_if_possible
+from voicemem.server.ingest.native import NativeConnection, NativeTarget, parse_target
+from voicemem.server.ingest.shared_poll import SharedPoll, shared_poll_if_possible
 from voicemem.server.ingest.websocket import EventSocket
 from voicemem.sessions.lifecycle import Presence
 from voicemem.sessions.recording.recorder import Recorder
@@ -65,7 +65,7 @@ class IngestServer(IngestHost):
         gate: Gate,
         decoding: Decoding,
         limits: ConnectionLimits,
-        reads_in_looks: bool = True,
+        shares_poll: bool = True,
     ) -> None:
         super().__init__(recorder, presence, gate, decoding)
         self.port = PortConnections(limits, self.count_refused)
@@ -77,18 +77,19 @@ class IngestServer(IngestHost):
         self.endings = FairQueue(ENDINGS_A_ROUND)
         """Connections that are wound down: a thousand may be lost at once, and the others are served in between."""
         self.draining = False
-        self.reads_in_looks = reads_in_looks
-        self.looks: Looks | None = None
+        self.drain_timeout_s = DRAIN_TIMEOUT_S
+        self.shares_poll = shares_poll
+        self.shared_poll: SharedPoll | None = None
         self.server: Server | None = None
 
     async def start(self, address: Address) -> Address:
         """Listen; return the address with the port that was taken. Raises `OSError`."""
-        self.looks = looks_if_possible() if self.reads_in_looks else None
+        self.shared_poll = shared_poll_if_possible() if self.shares_poll else None
         self.server = await serve(
             self.handle,
             address.host,
             address.port,
-            create_connection=cast(Any, partial(EventSocket, port=self.port, looks=self.looks)),
+            create_connection=cast(Any, partial(EventSocket, port=self.port, shared_poll=self.shared_poll)),
             process_request=self.check_handshake,
             select_subprotocol=lambda _, offered: Subprotocol(PROTOCOL) if PROTOCOL in offered else None,
             compression=None,  # saves 50 KiB a connection, and rules out bombs
@@ -151,7 +152,7 @@ class IngestServer(IngestHost):
         if target is None:
             connection = Connection(websocket, self, grant, origin)
         else:
-            connection = BareConnection(websocket, self, grant, target, origin)
+            connection = NativeConnection(websocket, self, grant, target, origin)
         self.connections.add(connection)
         try:
             await connection.run()
@@ -188,11 +189,11 @@ class IngestServer(IngestHost):
         self.draining = True
         if self.connections:
             tasks = {asyncio.create_task(connection.drain()): connection for connection in self.connections}
-            _, stuck = await asyncio.wait(tasks, timeout=DRAIN_TIMEOUT_S)
+            _, stuck = await asyncio.wait(tasks, timeout=self.drain_timeout_s)
             for task in stuck:  # its peer reads nothing
                 tasks[task].websocket.transport.abort()
         if self.server is not None:
             self.server.close(**GOODBYE)
             await self.server.wait_closed()
-        if self.looks is not None:
-            self.looks.close()
+        if self.shared_poll is not None:
+            self.shared_poll.close()

@@ -23,7 +23,7 @@ from voicemem.protocol.types import MAX_FRAME_BYTES
 from voicemem.security.rate_limits import Bucket, EventBuckets
 from voicemem.server.http.connections import AT_ONCE, PIECE, PortConnections, ReadingQueue, Unread
 from voicemem.server.http.problems import invalid_handshake_response, turned_away
-from voicemem.server.ingest.looks import Looks, plain_socket
+from voicemem.server.ingest.shared_poll import SharedPoll, plain_socket
 
 apply_mask: Callable[[bytes, bytes], bytes] | None = getattr(frames, "apply_mask", None)
 """The library's own, written in C where that is installed. Where it is missing, the library parses all frames."""
@@ -73,12 +73,12 @@ class EventSocket(ServerConnection):
         "fast",
         "fragments",
         "listener",
-        "looked_at",
-        "looks",
         "partial",
+        "polled_fd",
         "port",
         "reading",
         "sent_ahead",
+        "shared_poll",
         "silent",
         "stall_check_due",
         "undelivered",
@@ -86,17 +86,17 @@ class EventSocket(ServerConnection):
     )
 
     def __init__(
-        self, *args: Any, port: PortConnections | None = None, looks: Looks | None = None, **options: Any
+        self, *args: Any, port: PortConnections | None = None, shared_poll: SharedPoll | None = None, **options: Any
     ) -> None:
         """`port` bounds the connections; without one there is no bound, and no key is awaited.
 
-        Without `looks` the event loop reads the socket.
+        Without a `shared_poll` the event loop reads the socket.
         """
         super().__init__(*args, **options)
         self.port = port
-        self.looks = looks
-        self.looked_at: int | None = None
-        """The file descriptor of the socket while it is read in looks, or not read; None while the loop reads it."""
+        self.shared_poll = shared_poll
+        self.polled_fd: int | None = None
+        """The file descriptor of the socket while it is read in rounds, or not read; None while the loop reads it."""
         self.address: str | None = None
         """The IP address of the peer."""
         self.awaits_key = port is not None
@@ -139,7 +139,7 @@ class EventSocket(ServerConnection):
             self.port.admit(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.end_looks()
+        self.end_poll()
         self.unread.end(partial(self.lose, exc))
 
     def lose(self, exc: Exception | None) -> None:
@@ -171,7 +171,7 @@ class EventSocket(ServerConnection):
         if self.port is not None and not self.port.authenticate(self):
             return False
         self.awaits_key = False
-        self.join_looks()
+        self.join_poll()
         return True
 
     def is_idle(self) -> bool:
@@ -196,7 +196,7 @@ class EventSocket(ServerConnection):
         undelivered, self.undelivered = self.undelivered, []
         for message in undelivered:
             listener(*message)
-        self.join_looks()
+        self.join_poll()
 
     def process_event(self, event: Event) -> None:
         if not isinstance(event, Frame):
@@ -258,51 +258,51 @@ class EventSocket(ServerConnection):
 
     # Who reads the socket
 
-    def join_looks(self) -> None:
-        """Have the socket read in looks, once a listener takes messages and the caller has shown its key."""
-        if self.looks is None or self.looked_at is not None or self.listener is None or self.awaits_key:
+    def join_poll(self) -> None:
+        """Have the socket read in rounds, once a listener takes messages and the caller has shown its key."""
+        if self.shared_poll is None or self.polled_fd is not None or self.listener is None or self.awaits_key:
             return
         fd = None if self.transport.is_closing() else plain_socket(self.transport)
         if fd is None:
-            self.looks = None
+            self.shared_poll = None
             return
         self.transport.pause_reading()
-        self.looked_at = fd
+        self.polled_fd = fd
         if self.takes_more and not self.unread:
-            self.looks.add(fd, self)
+            self.shared_poll.add(fd, self)
 
-    def leave_looks(self) -> None:
-        self.end_looks()
+    def leave_poll(self) -> None:
+        self.end_poll()
         if self.takes_more and not self.transport.is_closing():
             self.transport.resume_reading()
 
-    def end_looks(self) -> None:
-        if self.looks is not None and self.looked_at is not None:
-            self.looks.remove(self.looked_at)
-        self.looks = self.looked_at = None
+    def end_poll(self) -> None:
+        if self.shared_poll is not None and self.polled_fd is not None:
+            self.shared_poll.remove(self.polled_fd)
+        self.shared_poll = self.polled_fd = None
 
     def pause_reading(self) -> None:
-        if self.looks is None or self.looked_at is None:
+        if self.shared_poll is None or self.polled_fd is None:
             self.transport.pause_reading()
         else:
-            self.looks.remove(self.looked_at)
+            self.shared_poll.remove(self.polled_fd)
 
     def resume_reading(self) -> None:
-        if self.looks is None or self.looked_at is None:
+        if self.shared_poll is None or self.polled_fd is None:
             self.transport.resume_reading()
         else:
-            self.looks.add(self.looked_at, self)
+            self.shared_poll.add(self.polled_fd, self)
 
     def is_closing(self) -> bool:
         return self.transport.is_closing()
 
     # Bytes in
 
-    def take_looked(self, data: bytes) -> None:
+    def take_polled(self, data: bytes) -> None:
         if not self.transport.is_closing():
             (self.parse if self.fast else self.unread.receive)(data)
 
-    def fail_looked(self, error: Exception) -> None:
+    def fail_polled(self, error: Exception) -> None:
         context = {"message": "Taking a connection's bytes failed", "exception": error, "protocol": self}
         self.loop.call_exception_handler(context)
         self.transport.abort()

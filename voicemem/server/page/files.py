@@ -49,7 +49,7 @@ class PageFiles(NamedTuple):
     """All files of one version of the page."""
 
     version: str
-    """The hash of all of them, which stands in their addresses: a browser never mixes two versions."""
+    """The hash of all of them, which is in their addresses: a browser never mixes two versions."""
     shell: Asset
     assets: dict[str, Asset]
     """By their path below the folder."""

@@ -59,7 +59,7 @@ class OpenAIError(Struct, frozen=True):
 
 
 class ChatProblem(Struct, frozen=True):
-    """Why a request was refused (RFC 9457); `error` is for OpenAI's clients."""
+    """A problem document (RFC 9457) with OpenAI's `error`: why a request was refused."""
 
     type: str
     title: str
@@ -95,7 +95,7 @@ LOCATE_CODES = f"{ANSWER_CODES} invalid_field unknown_session quota_exceeded"
 
 
 class AnswerFormat(Protocol):
-    """How the chunks of an answer are written for one API of OpenAI's."""
+    """The form of an answer's chunks for one API of OpenAI's."""
 
     def whole(self, body: bytes) -> bytes:
         """Return the body of an answer in one piece, which the LLM gave as this completion."""

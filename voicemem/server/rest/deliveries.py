@@ -79,7 +79,7 @@ class DeliveryPage(Struct, frozen=True):
 
 
 class Recovered(Struct, frozen=True):
-    """How many deliveries are due again."""
+    """The number of deliveries that are due again."""
 
     recovered: int
 

@@ -209,12 +209,12 @@ async def read_journal(request: web.Request, query: JournalQuery) -> web.StreamR
     if query.native and query.before is not None:
         raise Refused("invalid_query", "What frames mean is read forwards; leave before out.")
     services = services_of(request)
-    wanted = await filter_of(services.read_models, stream, query)
+    journal_filter = await filter_of(services.read_models, stream, query)
     with reader_of(request) as reader:
         if query.native:
-            lines = native_lines(services.read_models, stream, query, wanted, reader)
+            lines = native_lines(services.read_models, stream, query, journal_filter, reader)
         else:
-            lines = journal_lines(services.store.journal, stream, query, wanted, reader)
+            lines = journal_lines(services.store.journal, stream, query, journal_filter, reader)
         return await stream_body(request, {"Content-Type": JSON_LINES}, lines)
 
 
@@ -225,28 +225,28 @@ async def filter_of(read_models: ReadModelCache, stream: Stream, query: JournalQ
 
 
 async def journal_lines(
-    journal: Journal, stream: Stream, query: JournalQuery, wanted: JournalFilter, reader: Reader
+    journal: Journal, stream: Stream, query: JournalQuery, journal_filter: JournalFilter, reader: Reader
 ) -> AsyncGenerator[bytes, None]:
     """Yield the lines of a page of entries at a time, which the reader holds. Raises `StoreUnavailable`."""
     limit = query.limit or MAX_INTEGER
     if query.before is None:
-        pages = pages_after(journal, stream.key, query.after, wanted, limit, reader)
+        pages = pages_after(journal, stream.key, query.after, journal_filter, limit, reader)
     else:
         bounds = query.after, min(query.before, stream.position + 1)
-        pages = pages_before(journal, stream.key, bounds, wanted, limit, reader)
+        pages = pages_before(journal, stream.key, bounds, journal_filter, limit, reader)
     async for rows in pages:
         for piece in iter(partial(next_piece, map(journal_line, rows)), b""):
             yield piece
 
 
 async def native_lines(
-    read_models: ReadModelCache, stream: Stream, query: JournalQuery, wanted: JournalFilter, reader: Reader
+    read_models: ReadModelCache, stream: Stream, query: JournalQuery, journal_filter: JournalFilter, reader: Reader
 ) -> AsyncGenerator[bytes, None]:
     """Yield the same with events in place of frames. Raises `SessionQuarantined`, `StoreUnavailable`."""
     left = query.limit or MAX_INTEGER
     async with aclosing(native_rows(read_models, stream, query.after, reader)) as pages:
         async for page in pages:
-            rows = wanted.wanted(page)[:left]
+            rows = journal_filter.matching(page)[:left]
             for piece in iter(partial(next_piece, map(journal_line, rows)), b""):
                 yield piece
             left -= len(rows)

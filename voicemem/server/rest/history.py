@@ -2,7 +2,7 @@
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from http import HTTPStatus
 from operator import attrgetter
@@ -35,7 +35,7 @@ from voicemem.server.http.request import (
     stream_body,
     take_turn,
 )
-from voicemem.server.http.routes import JSON, JSON_LINES, ResponseSpec, Routes, Tag
+from voicemem.server.http.routes import JSON, JSON_LINES, NOTHING, ResponseSpec, Routes, Tag
 from voicemem.sessions.lifecycle import StateName
 from voicemem.sessions.read_models.read_model import ENCODED_AT_ONCE, LARGE_ROWS, ReadModel
 from voicemem.store.streams import Stream
@@ -93,7 +93,7 @@ class TurnsQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TurnStart(Struct, frozen=True):
-    """When a turn began, and what began it."""
+    """The start of a turn: when it began, and what began it."""
 
     start_at: int
     type: Literal["voice_input", "greeting", "silence_timeout", "api_speak", "api_think", "message"]
@@ -101,7 +101,7 @@ class TurnStart(Struct, frozen=True):
 
 
 class TurnEnd(Struct, frozen=True):
-    """When and how a turn ended."""
+    """The end of a turn: when and how it ended."""
 
     end_at: int
     type: Literal["ok", "interrupted", "error"]
@@ -180,14 +180,8 @@ async def read_history(request: web.Request, query: HistoryQuery) -> web.StreamR
         if body is not None:
             return Answer(body, headers={"ETag": etag})
     await take_turn(request)
-    with reader_of(request, stream) as reader:
-        stream, made = await read_at_once(
-            request, stream, partial(make_contents, query), partial(has_large_contents, query), reader
-        )
-        if isinstance(made, bytes):
-            return Answer(whole_history(stream, made), headers={"ETag": etag})
-        history = asdict(memory_of(stream)) | {"contents": iter(made.parts)}
-        return await answer_in_parts(request, {"Content-Type": JSON, "ETag": etag}, object_parts(history))
+    make, is_large = partial(make_contents, query), partial(has_large_contents, query)
+    return await answer_with(request, stream, make, is_large, "contents", memory_of, {"ETag": etag})
 
 
 @lru_cache(KEPT_ETAGS)
@@ -204,7 +198,7 @@ def memory_of(stream: Stream) -> SessionMemory:
 
 
 class Large(NamedTuple):
-    """What a large answer is made of, and its bytes."""
+    """A large answer: what it is made of, and its bytes."""
 
     parts: Iterable[Any]
     size: int
@@ -234,6 +228,25 @@ async def read_at_once(
         return (row, made), made.size if isinstance(made, Large) else 0
 
     return await reader.make(look)
+
+
+async def answer_with(
+    request: web.Request,
+    stream: Stream,
+    make: Callable[[ReadModel], bytes | Large],
+    is_large: Callable[[ReadModel], bool],
+    name: str,
+    head: Callable[[Stream], Struct] | None = None,
+    headers: Mapping[str, str] = NOTHING,
+) -> web.StreamResponse:
+    """Answer with the JSON array that `make` makes as the field of this name, after those of `head`."""
+    with reader_of(request, stream) as reader:
+        stream, made = await read_at_once(request, stream, make, is_large, reader)
+        fields = {} if head is None else asdict(head(stream))
+        if isinstance(made, bytes):
+            return Answer(msgspec.json.encode(fields | {name: Raw(made)}), headers=headers)
+        parts = object_parts(fields | {name: iter(made.parts)})
+        return await answer_in_parts(request, {"Content-Type": JSON, **headers}, parts)
 
 
 def make_contents(query: HistoryQuery, read_model: ReadModel) -> bytes | Large:
@@ -278,18 +291,14 @@ async def read_turns(request: web.Request, query: TurnsQuery) -> web.StreamRespo
     stream = await get_stream(request)
     channel = parse_config(stream.config).channel or ""
 
-    def encode(read_model: ReadModel) -> bytes | Large:
-        reports = (TurnReport(stream.id, channel, **turn) for turn in read_model.turns(query.marks))
+    def make(read_model: ReadModel) -> bytes | Large:
+        turns = read_model.turns(query.marks)
+        reports = [msgspec.json.encode(TurnReport(stream.id, channel, **turn)) for turn in turns]
         if read_model.has_large_answer:
-            encoded = [Raw(msgspec.json.encode(report)) for report in reports]
-            return Large(encoded, sum(map(len, encoded)))
-        return msgspec.json.encode(Turns(list(reports)))
+            return Large(map(Raw, reports), sum(map(len, reports)))
+        return b"[%b]" % b",".join(reports)
 
-    with reader_of(request, stream) as reader:
-        _, made = await read_at_once(request, stream, encode, lambda read_model: read_model.is_large, reader)
-        if isinstance(made, bytes):
-            return json_response(Raw(made))
-        return await answer_in_parts(request, {"Content-Type": JSON}, object_parts({"turns": iter(made.parts)}))
+    return await answer_with(request, stream, make, attrgetter("is_large"), "turns")
 
 
 @ROUTES.add("GET /v1/sessions/{id}/memory", "read", MemoryAccount, codes="session_set_aside")
@@ -304,7 +313,7 @@ DOCUMENTS = {form.media_type.partition(";")[0]: KINDS.get(name, str) for name, f
 
 
 class CallExportQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which document to make of a call."""
+    """The query of an export: which document to make of a call."""
 
     format: FormatName = "vcon"
 

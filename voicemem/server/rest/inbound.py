@@ -308,7 +308,7 @@ class NewObservation(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ShownObservation(Struct, frozen=True):
-    """How an observation stands; times are Unix ms. `call_id` is what the vendor calls the call.
+    """The state of an observation; times are Unix ms. `call_id` is what the vendor calls the call.
 
     `reason` says why it is not being observed, and `status` what the vendor said: the status of its answer, or the code
     of its close.
@@ -371,7 +371,7 @@ async def read_observation(request: web.Request) -> web.StreamResponse:
 
 @ROUTES.add(f"DELETE {OBSERVE}", "admin", ShownObservation, codes="unknown_observation", tag=OBSERVATIONS)
 async def stop_observation(request: web.Request) -> web.StreamResponse:
-    """Stop observing; the call and the session go on. One that is over stays as it is."""
+    """Stop observing; the call and the session continue. One that is over stays as it is."""
     stream = await get_stream(request)
     observation = await services_of(request).observers.stop(stream)
     audit_observation(request, "observation_stopped", observation)

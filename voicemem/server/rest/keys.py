@@ -75,7 +75,7 @@ class Keys(Struct, frozen=True):
 
 
 class NewToken(Struct, frozen=True, forbid_unknown_fields=True):
-    """How long a token is valid, in seconds; `memories` lets it also reach what is remembered of the session's user."""
+    """A token to make, valid for so many seconds; `memories` lets it reach what is remembered of the session's user."""
 
     ttl_seconds: Annotated[int, Meta(ge=1, le=MAX_TOKEN_S)] = 600
     memories: Literal["user"] | None = None

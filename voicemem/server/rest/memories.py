@@ -88,7 +88,7 @@ class SessionAnalysis(Struct, frozen=True):
 
 
 class MemoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """With `evidence=true`, the messages that the memory comes from are shown too."""
+    """The query of a memory; `evidence=true` shows the messages that it comes from too."""
 
     evidence: bool = False
 
@@ -281,12 +281,12 @@ async def search_memories(request: web.Request) -> web.StreamResponse:
     Each message is shown as it was heard, and each memory with all it says and the place that it comes from. The best
     is first.
     """
-    wanted = await read_struct(request, MemorySearch)
+    search = await read_struct(request, MemorySearch)
     reach = await token_reach(request)
     if reach is not None:
-        scope = wanted.scope_in(request[GRANT].project)
-        wanted = wanted.within(reach.scope(scope.user_id, scope.session_id, scope.namespace))
-    return json_response(await services_of(request).finder.search(request[GRANT].project, wanted))
+        scope = search.scope_in(request[GRANT].project)
+        search = search.within(reach.scope(scope.user_id, scope.session_id, scope.namespace))
+    return json_response(await services_of(request).finder.search(request[GRANT].project, search))
 
 
 @ROUTES.add(

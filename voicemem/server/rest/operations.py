@@ -31,7 +31,7 @@ class Health(Struct, frozen=True):
 
 
 class QuarantineCount(Struct, frozen=True):
-    """How many sessions are quarantined, and where the service needs no keys the ids of up to 10 of them."""
+    """The number of quarantined sessions, and where the service needs no keys the ids of up to 10 of them."""
 
     count: int
     sessions: list[str] | UnsetType = UNSET
@@ -177,13 +177,13 @@ class ServiceFigures(Struct, frozen=True):
 
 
 class RunningSessions(Struct, frozen=True):
-    """How many sessions run."""
+    """The number of running sessions."""
 
     running: int
 
 
 class OperationsReport(Struct, frozen=True):
-    """How things go. `service` is null for keys of other projects than `default`, and `sessions` then the project's."""
+    """The state of things. `service` is null for keys of projects but `default`, and `sessions` then the project's."""
 
     project: str
     version: str

@@ -106,8 +106,8 @@ async def create_response(request: web.Request) -> web.StreamResponse:
 
 def read_response_request(payload: JsonObject) -> ChatTurn:
     """Read a request as one for a chat completion. Raises `Refused` (`missing_field`, `invalid_field`)."""
-    asked = payload.get("input")
-    if asked is None:
+    input_value = payload.get("input")
+    if input_value is None:
         raise Refused("missing_field", "A response needs `input`, a text or a list of items.")
     for name in NOT_TAKEN:
         if payload.get(name):
@@ -116,10 +116,10 @@ def read_response_request(payload: JsonObject) -> ChatTurn:
     if not isinstance(instructions, str | None):
         raise Refused("invalid_field", "Instructions are a text: `instructions`.")
     messages: list[JsonObject] = [{"role": "system", "content": instructions}] if instructions else []
-    if isinstance(asked, str):
-        messages.append({"role": "user", "content": asked})
-    elif isinstance(asked, list):
-        messages += read_items(asked)
+    if isinstance(input_value, str):
+        messages.append({"role": "user", "content": input_value})
+    elif isinstance(input_value, list):
+        messages += read_items(input_value)
     else:
         raise Refused("invalid_field", "The input is a text or a list of items: `input`.")
     return read_request(read_fields(payload) | {"messages": messages})
@@ -172,7 +172,7 @@ def read_tools(tools: Any) -> list[JsonObject]:
 
 
 def read_choice(choice: Any) -> Any:
-    """Which tools the LLM may call, as a chat completion says it. Raises `Refused` (`invalid_field`)."""
+    """The choice of tools that the LLM may call, as a chat completion says it. Raises `Refused` (`invalid_field`)."""
     if isinstance(choice, str):
         return choice
     kind = choice.get("type") if isinstance(choice, dict) else None

@@ -109,7 +109,7 @@ class EncodedOverview(SessionRow, frozen=True):
 
 
 class OverviewPage(Struct, frozen=True):
-    """With `fields=overview`: the newest sessions first; `next_cursor` is null on the last page.
+    """A page of overviews (`fields=overview`), the newest sessions first; `next_cursor` is null on the last page.
 
     `total` is there with `count=true`: how many match over all pages, 10,001 for more than 10,000, and null where too
     many sessions would have to be looked at.
@@ -219,16 +219,16 @@ class SentRow(NamedTuple):
     digest: bytes
 
 
-async def live_rows(services: Services, wanted: SessionFilter) -> AsyncGenerator[list[bytes], None]:
+async def live_rows(services: Services, session_filter: SessionFilter) -> AsyncGenerator[list[bytes], None]:
     """Yield rows that have changed, as server-sent events, and an empty list now and then, until the service stops."""
     time, draining = asyncio.get_running_loop().time, services.draining
     quiet_s = QUIET_S if services.store.is_exclusive else QUIET_OF_SEVERAL_S
     sent: dict[int, SentRow] = {}
-    with noted_changes(services, wanted.project) as changed:
+    with noted_changes(services, session_filter.project) as changed:
         while not draining.is_set():
             looked_at = time()
             changed.clear()
-            async for piece in look(services, wanted, sent):
+            async for piece in look(services, session_filter, sent):
                 yield [piece]
             yield []
             due = looked_at + (FIGURES_S if services.overviews.pending else quiet_s)
@@ -266,23 +266,25 @@ def noted_changes(services: Services, project: str) -> Iterator[asyncio.Event]:
         listeners.remove(on_change)
 
 
-async def look(services: Services, wanted: SessionFilter, sent: dict[int, SentRow]) -> AsyncGenerator[bytes, None]:
+async def look(
+    services: Services, session_filter: SessionFilter, sent: dict[int, SentRow]
+) -> AsyncGenerator[bytes, None]:
     """Yield what has changed on the page since it was sent; `sent` is brought up to date."""
     met: set[int] = set()
     cursor: str | None = None
     while True:
-        part = structs.replace(wanted, limit=min(PAGE, wanted.limit - len(met)))
+        part = structs.replace(session_filter, limit=min(PAGE, session_filter.limit - len(met)))
         page, cursor = await services.sessions.list_overviews(part, cursor)
         met.update(row.key for row in page)
         if changed := encode_changed(services, page, sent):
             yield changed
-        if cursor is None or len(met) == wanted.limit or len(page) < part.limit:
+        if cursor is None or len(met) == session_filter.limit or len(page) < part.limit:
             break
     last = min((sent[key].place for key in met), default=None) if cursor is not None else None
     for key in sent.keys() - met:
         gone = sent.pop(key)
         if last is None or gone.place > last:  # newer calls have pushed the others off the page
-            stream = await services.store.journal.find_session(wanted.project, gone.session_id)
+            stream = await services.store.journal.find_session(session_filter.project, gone.session_id)
             yield encode_event(None, "gone", SessionGone(gone.session_id, erased=stream is None))
 
 
@@ -339,7 +341,7 @@ class NewSession(GivenConfig, frozen=True, forbid_unknown_fields=True):
 
 
 class Ending(Struct, frozen=True, forbid_unknown_fields=True):
-    """Why a session ends."""
+    """The reason for which a session ends."""
 
     reason: str | None = None
 
@@ -406,8 +408,8 @@ async def list_sessions(request: web.Request, query: SessionsQuery) -> web.Strea
         found = await services_of(request).finder.find_calls(conditions.project, query.user_id, query.q)
         conditions = msgspec.structs.replace(conditions, keys=found)
     if query.fields == "overview" and wants_tail(request):
-        wanted = structs.replace(conditions, limit=min(MAX_FOLLOWED, conditions.limit))
-        return await stream_events(request, live_rows(services_of(request), wanted), iter, lambda: True)
+        followed = structs.replace(conditions, limit=min(MAX_FOLLOWED, conditions.limit))
+        return await stream_events(request, live_rows(services_of(request), followed), iter, lambda: True)
     if query.fields == "overview":
         return await answer_overviews(request, conditions, query.cursor, query.count)
     read = services_of(request).sessions.list

@@ -64,7 +64,7 @@ class SessionTailsQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MessageUpsert(Struct, frozen=True):
-    """A message that is new, changed, or moved: it replaces the message with its key, and stands behind `after`."""
+    """A message that is new, changed, or moved: it replaces the message with its key, and is behind `after`."""
 
     key: str
     after: str | None
@@ -72,7 +72,7 @@ class MessageUpsert(Struct, frozen=True):
 
 
 class MessageChanges(Struct, frozen=True):
-    """How the memory changed up to a position: first apply `removed`, then `upserts` one by one."""
+    """The changes of the memory up to a position: first apply `removed`, then `upserts` one by one."""
 
     session_id: SessionId
     position: int
@@ -112,7 +112,7 @@ class SessionOver(Struct, frozen=True):
 
 
 class TailCut(Struct, frozen=True):
-    """Why a tail ends before its session."""
+    """The reason for which a tail ends before its session."""
 
     reason: Reason
     detail: str

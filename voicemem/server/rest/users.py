@@ -34,7 +34,7 @@ class UserSessionsQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ExportQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """With `events` the journals come along."""
+    """The query of an export; with `events` it has the journals too."""
 
     events: bool = False
 
@@ -63,7 +63,7 @@ async def export_user_memory(request: web.Request, query: ExportQuery) -> web.St
 
 
 class EraseQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """With `linked` the other id of the same person is erased too."""
+    """The query of an erasure; with `linked` the other id of the same person is erased too."""
 
     linked: bool = False
 

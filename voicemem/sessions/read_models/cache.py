@@ -42,6 +42,8 @@ UNCHARGED_SHARE = 192
 """One part of this many of the budget is what may be folded unseen; it takes up to thirty times its bytes."""
 FIRST_RATIO = 4.0
 """Until any read model was weighed."""
+WORST_RATIO = 64
+"""No byte of a journal takes more than this many."""
 RATIO_MEMORY = 16
 """How many weighings the typical ratio goes back."""
 SNAPSHOT_EVERY = 2_000
@@ -278,6 +280,11 @@ class ReadModelCache:
             size = sum(len(row.payload) for row in rows)
             off_loop = len(rows) > LARGE_ROWS or size > LARGE_BYTES or read_model.slow_fold
             await self.perform(key, read_model, partial(read_model.fold_rows, rows), off_loop, background)
+            if read_model.folded_bytes > self.budget.limit // WORST_RATIO:
+                if read_model.has_grown or read_model.weight > self.budget.limit:
+                    read_model.weigh()
+                if read_model.weight > self.budget.limit:
+                    raise await self.give_up(key, read_model, MemoryError())
             if read_model.unpacked is not None and read_model.unpacked.ignored and self.cached.get(key) is read_model:
                 self.note_ignored(read_model)
 
@@ -370,7 +377,7 @@ class ReadModelCache:
                 return work()
             owner, size = (None, 0) if read_model is None else (read_model.owner, read_model.folded_bytes)
             return await self.off_loop.run(work, background, owner, size)
-        except Exception as error:
+        except Exception as error:  # a fault of the fold: it would come again with each read
             if isinstance(error, VoicememError) and not isinstance(error, DamagedEntry):
                 raise
             raise await self.give_up(key, read_model, error) from None
@@ -401,7 +408,7 @@ class ReadModelCache:
                 return None if read_model.lock.locked() else work()
             async with read_model.lock:
                 return await self.off_loop.run(work, owner=read_model.owner, size=read_model.folded_bytes)
-        except Exception as error:
+        except Exception as error:  # whatever it is, the journal has all
             LOG.warning("A snapshot could not be made: %s", type(error).__name__)
             return None
 

@@ -22,7 +22,7 @@ MAX_SHOWN = 10
 
 
 class QuarantineReport(NamedTuple):
-    """How many streams are quarantined, and the ids of the newest sessions among them, by project."""
+    """The number of quarantined streams, and the ids of the newest sessions among them, by project."""
 
     streams: int = 0
     sessions: tuple[tuple[str, str], ...] = ()
@@ -50,6 +50,8 @@ class QuarantinedSessions:
         reason: QuarantineReason = "damaged" if isinstance(error, DamagedEntry) else "failed"
         if isinstance(error, BudgetExhausted):
             reason = "too_slow"
+        elif isinstance(error, MemoryError):
+            reason = "too_large"
         with suppress(StoreUnavailable):
             stream = await self.quarantine.add(key, QuarantineEntry(reason, self.clock(), FOLD_VERSION))
             if stream is not None:

@@ -7,6 +7,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
+from operator import attrgetter
 from sys import getsizeof
 from typing import Any, Literal, TypeVar
 
@@ -53,6 +54,7 @@ SLOW_S, SLOW_PIECE_S = 0.02, 0.001
 
 
 T = TypeVar("T")
+TURN_ID = attrgetter("turn_id")
 MessageFields = Literal["full", "standard"]
 """All fields of a message, or its role and content alone."""
 
@@ -107,8 +109,6 @@ class ReadModel:
         "times",
         "token_counts",
         "turn_changes",
-        "turn_messages",
-        "turn_starts",
         "unpacked",
         "waiting",
         "waiting_bytes",
@@ -124,16 +124,12 @@ class ReadModel:
         """The position of a packed read model; see `stands_at`."""
         self.saved_position = 0
         """The position of the snapshot that was saved last."""
-        self.turn_messages: dict[int, list[Message]] = {}
-        """The messages of each turn."""
-        self.times: dict[int, list[SpeechTimes]] = {}
-        """The speech times of these messages, for the turns for which they were asked."""
         self.all_messages: list[Message] = []
         """The messages of all turns, in order."""
+        self.times: dict[int, list[SpeechTimes]] = {}
+        """The speech times of the messages of each turn for which they were asked, unless the journal is large."""
         self.token_counts: dict[str, list[int]] = {}
         """The number of tokens of each joined message, by the name of the counter; -1 where it was not counted yet."""
-        self.turn_starts: dict[int, int] = {}
-        """The index of each turn's first message among the joined ones."""
         self.encoded: dict[MessageFields, list[bytes]] = {}
         """Each message as JSON, with the fields for which it was asked; empty where it was not encoded yet."""
         self.blank_messages: list[int] = []
@@ -202,10 +198,9 @@ class ReadModel:
 
     def weigh(self) -> None:
         """Look at what it takes in memory, which takes up to a few milliseconds."""
-        made = self.turn_messages, self.times, self.token_counts, self.turn_starts, self.turn_changes
+        made = self.all_messages, self.times, self.token_counts, self.turn_changes
         sample = SAMPLE if self.folded_bytes > LARGE_BYTES else SMALL_SAMPLE
         taken = weigh(sample, self.state, *made)
-        taken += getsizeof(self.all_messages)  # the messages in it are those of the turns
         self.ratio = max(0, taken - EMPTY_BYTES) / max(1, self.folded_bytes)
         self.weighed_bytes = self.folded_bytes
 
@@ -247,8 +242,7 @@ class ReadModel:
 
     def replace_state(self, packed: bytes) -> None:
         self.packed_position, self.packed, self.unpacked = self.position, packed, None
-        self.turn_messages, self.times, self.all_messages, self.turn_starts = {}, {}, [], {}
-        self.token_counts, self.turn_changes = {}, None
+        self.all_messages, self.times, self.token_counts, self.turn_changes = [], {}, {}, None
         self.encoded, self.encoded_bytes, self.blank_messages, self.characters = {}, 0, [], 0
         self.answers, self.answers_bytes = {}, 0
         self.made_position = self.made_bytes = 0
@@ -305,15 +299,22 @@ class ReadModel:
         messages = self.current_messages()
         return messages if self.state.forgotten is None else [messages[index] for index in self.remembered_indexes()]
 
-    def timed_messages(self) -> list[tuple[Message, SpeechTimes]]:
+    def turn_start(self, number: int) -> int:
+        """The index of the first of `current_messages` that is of this turn or of a later one."""
+        return bisect_left(self.all_messages, number, key=TURN_ID)
+
+    def timed_messages(self) -> Iterator[tuple[Message, SpeechTimes]]:
+        """The messages with their speech times, which are found as they are asked for; valid as `current_messages`."""
         self.refresh()
+        messages = iter(self.all_messages)
         for number in self.state.turn_numbers:
-            if number not in self.times:
+            times = self.times.get(number)
+            if times is None:
                 check_budget()
-                self.times[number] = turn_times(self.state, self.state.turns[number])
-        return [
-            pair for n in self.state.turn_numbers for pair in zip(self.turn_messages[n], self.times[n], strict=True)
-        ]
+                times = turn_times(self.state, self.state.turns[number])
+                if not self.has_large_answer:
+                    self.times[number] = times
+            yield from zip(islice(messages, len(times)), times, strict=True)
 
     def encoded_messages(self, fields: MessageFields, indexes: Sequence[int]) -> Sequence[bytes]:
         """The messages at these indexes as JSON, each of which is encoded once; valid as `current_messages` are."""
@@ -373,38 +374,43 @@ class ReadModel:
         state = self.state
         if not state.dirty_turns:
             return
-        began, dirty = time.thread_time(), len(state.dirty_turns)
+        began, dirty = time.thread_time(), state.dirty_turns
         settle(state)
-        for number in state.dirty_turns:
+        first = min(dirty)
+        unchanged = self.turn_start(first)
+        before = self.all_messages[unchanged:]
+        made: list[Message] = []
+        at = 0
+        for number in state.turn_numbers[bisect_left(state.turn_numbers, first) :]:
+            begin = at
+            while at < len(before) and before[at].turn_id == number:
+                at += 1
+            if number not in dirty:
+                made += before[begin:at]
+                continue
             check_budget()
-            self.turn_messages[number] = history.turn_messages(state, state.turns[number])
+            made += history.turn_messages(state, state.turns[number])
             self.times.pop(number, None)
             if self.turn_changes is not None:
                 self.turn_changes.pop(number, None)
                 self.turn_changes[number] = state.position
-        place = bisect_left(state.turn_numbers, min(state.dirty_turns))
-        state.dirty_turns.clear()
-        self.answers, self.answers_bytes = {}, 0
-        before = state.turn_numbers[place - 1] if place else None
-        unchanged = 0 if before is None else self.turn_starts[before] + len(self.turn_messages[before])
-        self.characters -= sum(len(message.content) for message in self.all_messages[unchanged:])
-        del self.all_messages[unchanged:]
+        self.characters -= sum(len(message.content) for message in before)
+        self.all_messages[unchanged:] = made
         for known in self.token_counts.values():
             del known[unchanged:]
         for texts in self.encoded.values():
             self.encoded_bytes -= sum(len(text) + ENCODED_BYTES for text in texts[unchanged:] if text)
             del texts[unchanged:]
+        self.answers, self.answers_bytes = {}, 0
         while self.blank_messages and self.blank_messages[-1] >= unchanged:
             self.blank_messages.pop()
-        for number in state.turn_numbers[place:]:
-            self.turn_starts[number] = len(self.all_messages)
-            self.all_messages += self.turn_messages[number]
-        for index, message in enumerate(self.all_messages[unchanged:], unchanged):
+        for index, message in enumerate(made, unchanged):
             self.characters += len(message.content)
             if not message.content.strip():
                 self.blank_messages.append(index)
         self.made_position, self.made_bytes = state.position, self.folded_bytes
-        self.slow_refresh = took_long(time.thread_time() - began, dirty)
+        self.slow_refresh = took_long(time.thread_time() - began, len(dirty))
+        dirty.clear()
 
     def turns_changed_since(self, position: int) -> Iterator[int]:
         """The turns whose messages may have changed after a position; valid as `current_messages` are."""
@@ -432,7 +438,7 @@ class ReadModel:
 
         return count
 
-    def turns(self, marks: bool = False) -> list[JsonObject]:
+    def turns(self, marks: bool = False) -> Iterator[JsonObject]:
         """Each turn's start, end, cause, latencies and false alarms; with `marks`, when its parts were."""
         return turns(self.state, marks)
 

@@ -46,7 +46,7 @@ PLAIN_KINDS = frozenset(get_args(events.TranscriptEvent))
 
 
 class SenderState:
-    """What the frames of one sender have said that later ones need: openings, and who calls.
+    """The state of a sender: what its frames have said that later ones need, openings and who calls.
 
     A frame `within` another one is kept only after that: a prompt that an app sends may look like a text that a user
     has typed.

@@ -142,7 +142,7 @@ class Commits:
             stored_bytes += batch.stored_bytes
             counts[batch.kind, "stored"] += batch.stored
             if batch.position is not None:  # nearly every batch of a call
-                events = [*map(EVENT, batch.arrivals)]
+                events = tuple(map(EVENT, batch.arrivals))
                 if is_no_unix_ms(events[0].ts):
                     self.refusals.note_time(batch.lease)
                 add(batch.key, batch.position, now, events, batch.producer, batch.stored_bytes)

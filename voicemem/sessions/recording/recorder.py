@@ -38,7 +38,13 @@ from voicemem.sessions.recording.batches import (
     validated_update,
 )
 from voicemem.sessions.recording.commits import NO_UNIX_MS, Commits, is_no_unix_ms, log_session
-from voicemem.sessions.recording.parties import RUN, hide_in_frame, hide_in_text, international_in, may_have_number
+from voicemem.sessions.recording.phone_numbers import (
+    RUN,
+    hide_in_frame,
+    hide_in_text,
+    international_in,
+    may_have_number,
+)
 from voicemem.sessions.recording.redaction import Redaction
 from voicemem.sessions.schema_worker import SCHEMA_WORKER
 from voicemem.store.admission import check_producer
@@ -184,7 +190,7 @@ def note_caller(dialect: Dialect, frame: RawFrame, sender: SenderState) -> None:
         if not picked or picked == sender.picked:  # most vendors say it once, and some with every frame
             return
         caller = dialect.caller.caller_of(picked)
-    except Exception:
+    except Exception:  # whatever a vendor has sent
         LOG.exception("A dialect failed to read a caller", extra={"dialect": dialect.name})
         return
     sender.picked = picked if len(ENCODER.encode(picked)) <= MAX_PICKED else {}
@@ -430,7 +436,7 @@ class Recorder:
     def reduce_frames(
         self, lease: ProducerLease, arrivals: Iterable[DecodedEvent | RejectedEvent]
     ) -> list[DecodedEvent | RejectedEvent]:
-        """What is journaled for frames of another stack, as `record` would find it; a thread may do it."""
+        """Reduce frames of another stack to what `record` would journal; a thread may do it."""
         validated = (self.validate(lease, arrival) for arrival in arrivals)
         return [arrival for arrival in validated if arrival is not None]
 

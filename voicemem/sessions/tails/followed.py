@@ -33,6 +33,16 @@ TURN_ENTRY_BYTES = 150
 """Bytes of a turn's digest, in the memory budget."""
 
 
+class Step(NamedTuple):
+    """A step of a tail: what a reader gets who has all that was before, the same for every such reader."""
+
+    position: int
+    seen_bytes: int
+    before: dict[int, TurnMarks]
+    """The turns that it changes, as they were."""
+    sent: Any
+
+
 class Reader:
     """The state of one tail: what it was sent last of what is followed, except in the turns of `behind`."""
 
@@ -42,6 +52,8 @@ class Reader:
         self.is_new = is_new
         """True if it is to be sent all turns, seen before or not."""
         self.behind: dict[int, TurnMarks] = {}
+        self.step: Step | None = None
+        """The newest step of another, where that is all it was not sent yet."""
         self.seen_bytes = 0
         """How many bytes of the journal were folded when it was sent something last."""
 
@@ -49,11 +61,32 @@ class Reader:
         """Return the changes since the last time, None for nothing. Raises as `ReadModelCache.get`."""
         followed = self.followed
         async with followed.lock:
+            if self.step is not None and self.step.position >= stream.position:
+                return self.take_step(self.step)
+            self.leave_step()
             newest = replace(stream, position=max(stream.position, followed.position))  # it may be of before the lock
             found = await followed.read_models.read(
                 newest, partial(followed.compare, self), partial(followed.is_large, self)
             )
             return None if found is None else followed.apply(found, self)
+
+    def take_step(self, step: Step) -> Any:
+        """Return what another was sent, without comparing it again."""
+        self.position, self.seen_bytes, self.step = step.position, step.seen_bytes, None
+        return step.sent
+
+    def leave_step(self) -> None:
+        if self.step is not None:
+            self.behind, self.step = dict(self.step.before), None
+
+    def miss(self, step: Step, is_level: bool) -> None:
+        """Note what another was sent, who with `is_level` had been sent all before."""
+        if is_level and not self.behind and self.step is None:
+            self.step = step
+            return
+        self.leave_step()
+        for number, before in step.before.items():
+            self.behind.setdefault(number, before)
 
 
 class Followed(Generic[T]):
@@ -97,6 +130,16 @@ class Followed(Generic[T]):
         self.was_slow = took_long(time.thread_time() - began, len(changed) + len(more))
         reader.seen_bytes = read_model.folded_bytes
         return found
+
+    def note_step(self, reader: Reader, position: int, before: dict[int, TurnMarks], sent: Any) -> None:
+        """Note that a reader is sent what has changed, and let the others that had all before be sent the same."""
+        is_level = not (reader.behind or reader.is_new)
+        step = Step(position, reader.seen_bytes, before, sent)
+        self.position = reader.position = position
+        reader.behind, reader.is_new = {}, False
+        for other in self.readers:
+            if other is not reader and not other.is_new:
+                other.miss(step, is_level)
 
     def differences(self, reader: Reader, state: State, changed: set[int]) -> T:
         raise NotImplementedError
@@ -146,16 +189,12 @@ class FollowedMemory(Followed[Comparison]):
 
     def apply(self, found: Comparison, reader: Reader) -> Changes:
         marks = self.marks
-        others = [other for other in self.readers if other is not reader]
-        for number, now in found.turns.items():
-            before = marks.turns.get(number, NO_MESSAGES)
-            for other in others:
-                other.behind.setdefault(number, before)
-            marks.turns[number] = now
-            self.marks_bytes += weight_of(now) - (0 if before is NO_MESSAGES else weight_of(before))
+        before = {number: marks.turns.get(number, NO_MESSAGES) for number in found.turns}
+        marks.turns |= found.turns
+        self.marks_bytes += sum(map(weight_of, found.turns.values()))
+        self.marks_bytes -= sum(weight_of(was) for was in before.values() if was is not NO_MESSAGES)
         marks.position, marks.shown, marks.progress = found.position, found.shown, found.progress
-        self.position = reader.position = found.position
-        reader.behind = {}
+        self.note_step(reader, found.position, before, found.changes)
         self.charge_marks()
         return found.changes
 
@@ -198,12 +237,8 @@ class FollowedTurns(Followed[TurnChanges]):
         return TurnChanges(state.position, digests, rows)
 
     def apply(self, found: TurnChanges, reader: Reader) -> list[JsonObject]:
-        for other in self.readers:
-            if other is not reader and not other.is_new:
-                other.behind |= dict.fromkeys(found.digests, NO_MESSAGES)
         self.digests |= found.digests
-        self.position = found.position
-        reader.behind, reader.is_new = {}, False
+        self.note_step(reader, found.position, dict.fromkeys(found.digests, NO_MESSAGES), found.rows)
         self.charge(TURN_ENTRY_BYTES * len(self.digests))
         return found.rows
 

@@ -128,16 +128,16 @@ class TailOfSeveral(Tail):
         sources: TailSources,
         view: TailView,
         followed: list[FollowedSession],
-        wanted: SessionFilter,
+        session_filter: SessionFilter,
         scope: QueryScope,
         known: KnownKeys,
     ) -> None:
         """`scope` is that of the filter."""
         super().__init__(sources, view, followed)
-        self.wanted = wanted
+        self.session_filter = session_filter
         self.scope = scope
         self.known = known
-        self.awaits_end = wanted.state == "ended"
+        self.awaits_end = session_filter.state == "ended"
         if not self.store.is_exclusive:  # other nodes begin sessions of which no commit here tells
             self.poll_s /= 2
         self.polls = 0
@@ -185,7 +185,7 @@ class TailOfSeveral(Tail):
 
     def running_pages(self) -> AsyncIterator[list[Stream]]:
         """All running sessions that match, by pages."""
-        return self.store.journal.list_pages(replace(self.wanted, state="running", limit=LIST_PAGE))
+        return self.store.journal.list_pages(replace(self.session_filter, state="running", limit=LIST_PAGE))
 
     async def find_new_sessions(self) -> bool:
         """Follow the sessions that have started, in the order of their keys.
@@ -194,7 +194,7 @@ class TailOfSeveral(Tail):
         """
         after = self.known.floor
         while self.has_room:
-            keys = await self.store.journal.list_keys_after(self.wanted.project, after, LIST_PAGE)
+            keys = await self.store.journal.list_keys_after(self.session_filter.project, after, LIST_PAGE)
             new = [key for key in keys if key not in self.known]
             for first in range(0, len(new), LOAD_PAGE):
                 if not await self.examine(new[first : first + LOAD_PAGE]):
@@ -207,7 +207,7 @@ class TailOfSeveral(Tail):
 
     async def examine(self, keys: list[int]) -> bool:
         """Follow those of these new sessions that match; returns False if there is no room for all of them."""
-        for stream in await self.store.journal.find_sessions(self.wanted.project, keys):
+        for stream in await self.store.journal.find_sessions(self.session_filter.project, keys):
             if stream.state != "erased" and self.matches(stream):
                 if not self.has_room:
                     return False
@@ -227,7 +227,7 @@ class TailOfSeveral(Tail):
 
     def matches(self, stream: Stream) -> bool:
         """Return whether a session matches the filter, leaving its `state` aside."""
-        label = self.wanted.label
+        label = self.session_filter.label
         has_label = label is None or label in stream.config.get("labels", {}).items()
         return has_label and self.scope.includes(stream)
 
@@ -275,15 +275,17 @@ class TailHub:
                 raise Refused("invalid_position")
         return Tail(self.sources, view, [FollowedSession(stream, after)])
 
-    async def tail_several(self, wanted: SessionFilter, view: TailView, cursor: str | None) -> Tail:
+    async def tail_several(self, session_filter: SessionFilter, view: TailView, cursor: str | None) -> Tail:
         """A tail of the sessions that match, from a place, or else from now.
 
         From now, it follows the sessions that are running and all that start later. From a place, it also follows the
         sessions that started since. Raises `Refused` (`invalid_position`, `other_incarnation`, `too_many_sessions`).
         """
-        scope = await self.store.users.query_scope(Scope(wanted.project, user_id=wanted.user_id))
-        followed, known = await (self.known_now(wanted) if cursor is None else self.known_then(wanted, cursor))
-        tail = TailOfSeveral(self.sources, view, followed, wanted, scope, known)
+        scope = await self.store.users.query_scope(Scope(session_filter.project, user_id=session_filter.user_id))
+        followed, known = await (
+            self.known_now(session_filter) if cursor is None else self.known_then(session_filter, cursor)
+        )
+        tail = TailOfSeveral(self.sources, view, followed, session_filter, scope, known)
         running = 0
         async for page in tail.running_pages():
             running += len(page)
@@ -294,20 +296,22 @@ class TailHub:
         await tail.find_new_sessions()
         return tail
 
-    async def known_now(self, wanted: SessionFilter) -> tuple[list[FollowedSession], KnownKeys]:
+    async def known_now(self, session_filter: SessionFilter) -> tuple[list[FollowedSession], KnownKeys]:
         """No session to follow, and all that there are as known."""
-        keys = await self.store.journal.list_newest_keys(wanted.project, LOOK_BACK + 1)
+        keys = await self.store.journal.list_newest_keys(session_filter.project, LOOK_BACK + 1)
         known = KnownKeys(keys[LOOK_BACK] if len(keys) > LOOK_BACK else 0, keys[:LOOK_BACK])
         return [], known
 
-    async def known_then(self, wanted: SessionFilter, cursor: str) -> tuple[list[FollowedSession], KnownKeys]:
+    async def known_then(self, session_filter: SessionFilter, cursor: str) -> tuple[list[FollowedSession], KnownKeys]:
         """The sessions to follow, and those known, at a place.
 
         Raises `Refused` (`invalid_position`, `other_incarnation`).
         """
         floor, positions, seen = parse_several_cursor(self.store.directory.incarnation, cursor)
         named = {floor, *positions, *seen} - {0}
-        streams = {stream.key: stream for stream in await self.store.journal.find_sessions(wanted.project, [*named])}
+        streams = {
+            stream.key: stream for stream in await self.store.journal.find_sessions(session_filter.project, [*named])
+        }
         if named != streams.keys() or any(
             position > streams[key].position and streams[key].state != "erased" for key, position in positions.items()
         ):

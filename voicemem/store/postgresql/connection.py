@@ -114,7 +114,7 @@ class Options(NamedTuple):
 
 
 class Server(NamedTuple):
-    """Which server this is: its system, which its copies share, and its timeline, which a promotion raises."""
+    """The identity of a server: its system, which its copies share, and its timeline, which a promotion raises."""
 
     system: str
     timeline: int
@@ -298,7 +298,7 @@ def parse_options(url: str) -> Options:
 
 
 def find_server(connection: PostgresqlConnection) -> Server | None:
-    """Which server a connection leads to; None where the engine cannot say."""
+    """Find the server that a connection leads to; None where the engine cannot say."""
     try:
         (text,) = connection.one(SELECT_SERVER)
     except (psycopg.NotSupportedError, psycopg.ProgrammingError):
@@ -333,7 +333,7 @@ def refuse_unsafe(connection: PostgresqlConnection) -> None:
 
 
 def refusal_of(message: str) -> str | None:
-    """Why a server takes no connection, in words for the operator; None where the library's own are as good.
+    """The reason why a server takes no connection, for the operator; None where the library's words are as good.
 
     It tells no code for that, only a sentence, which may be in another language.
     """

@@ -29,7 +29,7 @@ COSINE = "1 - (v.vector::{0}.vector operator({0}.<=>) :vector::float8[]::real[]:
 class PostgresqlVectors:
     """A `voicemem.store.vectors.VectorMath` on PostgreSQL: arrays, which become vectors of pgvector in the queries.
 
-    So the extension may be missing, come later, or stand in any schema.
+    So the extension may be missing, come later, or be in any schema.
     """
 
     stored = ":vector::float8[]::real[]"

@@ -125,7 +125,7 @@ class Writer(Reader):
     verb = "written"
 
     def __init__(self, database: Owner, lane: int, needs_node: bool = True) -> None:
-        """With `needs_node` it writes only while the node of this process is alive, once there is one."""
+        """Create it; with `needs_node` it writes only while the node of this process is alive, once there is one."""
         super().__init__(database)
         self.lane = lane
         self.needs_node = needs_node

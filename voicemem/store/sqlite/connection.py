@@ -293,8 +293,8 @@ def weigh_config(config: JsonObject) -> int:
 
 
 SELECT_NEW_KEY = "select ifnull(max(key), 0) + 1 from streams"
-MAX_ROWS = 1_024
-"""Rows in one statement: SQLite takes at most 32,766 values."""
+MAX_ROWS, TOGETHER = 1_024, 64
+"""Rows in one statement: SQLite takes at most 32,766 values; up to so many there is a statement for each number."""
 INSERT_RUNS = f"insert or rollback into journal ({JOURNAL_COLUMNS}) values "
 """`or rollback` spares SQLite a copy of every page that the statement touches; a row that cannot be inserted ends the
 transaction anyway."""
@@ -465,12 +465,17 @@ class Waypoints:
 def insert_runs(connection: apsw.Connection, runs: Sequence[tuple[JournalRun, bool]]) -> None:
     """Insert runs, each with whether it is a waypoint; many at once, since Python may switch threads in between.
 
-    Their numbers are powers of two, so that there are few statements, which stay prepared.
+    Very many are inserted by powers of two, so that there are few statements, which stay prepared.
     """
     first = 0
     while first < len(runs):
-        number = min(MAX_ROWS, 1 << (len(runs) - first).bit_length() - 1)
-        some = runs[first : first + number]
-        values = [value for run, waypoint in some for value in run.columns(waypoint)]
-        connection.execute(INSERT_RUNS + ",".join([RUN_VALUES] * number), values)
+        left = len(runs) - first
+        number = left if left <= TOGETHER else min(MAX_ROWS, 1 << left.bit_length() - 1)
+        values = [value for run, waypoint in runs[first : first + number] for value in run.columns(waypoint)]
+        connection.execute(insertion(number), values)
         first += number
+
+
+@lru_cache
+def insertion(number: int) -> str:
+    return INSERT_RUNS + ",".join([RUN_VALUES] * number)

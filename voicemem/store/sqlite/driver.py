@@ -86,7 +86,7 @@ class Checkpoints:
             self.checkpoint(self.writer)
 
     def checkpoint(self, connection: apsw.Connection) -> tuple[int, int]:
-        """How many pages the log has, and how many of them are moved; a failure leaves the log as it is."""
+        """Move the log into the file; its pages, and how many were moved. A failure leaves the log as it is."""
         try:
             return connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         except apsw.Error as error:

@@ -46,7 +46,7 @@ def mark_of(kind: str, project: str, value: str, secret: bytes) -> str:
 
 
 def narrower_terms(scope: Scope | QueryScope, secret: bytes) -> list[str]:
-    """The terms of those parts of a scope that are no marks: its namespace and its session."""
+    """The terms of those parts of a scope that are not marks: its namespace and its session."""
     parts = [("n", scope.namespace), ("s", scope.session_id)]
     return [scope_term(kind, scope.project, value, secret) for kind, value in parts if value is not None]
 
@@ -64,7 +64,7 @@ def marked(scope: Scope, secret: bytes, **texts: Sequence[str]) -> dict[str, str
 
 
 def frequencies(row: apsw.FTS5ExtensionApi, *given: Any) -> bytes:
-    """How many words a row has, then the weighted count of each word of the query.
+    """The number of words of a row, then the weighted count of each word of the query.
 
     `given` are how many phrases come first that are of the scope, how many are of each word, and the weights of the
     columns behind that of the scope; those behind them have the same words with other marks.
@@ -331,7 +331,7 @@ class ScopeWords:
 
     @property
     def phrases(self) -> str:
-        """How many phrases of an expression come before the words, and how many are of each word."""
+        """The numbers of phrases of an expression: those before the words, and those of each word."""
         return f"{len(self.terms)}, {len(self.marks)}"
 
     def match(self, words: Sequence[QueryWord], operator: str = " OR ", columns: str = "") -> str:

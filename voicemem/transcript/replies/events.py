@@ -8,7 +8,7 @@ arrival does not matter; for one that names neither, the reply is found now, fro
 from bisect import bisect_left, bisect_right, insort
 
 from voicemem.protocol import events
-from voicemem.transcript.counterparts import GATEWAY_PRODUCER, note_request
+from voicemem.transcript.gateway_matching import GATEWAY_PRODUCER, note_request
 from voicemem.transcript.messages import merge_metadata
 from voicemem.transcript.replies.evidence import Evidence, Generation, Playback
 from voicemem.transcript.replies.playing import (
@@ -186,7 +186,7 @@ def add_reply(state: State, turn: Turn, reply: Reply) -> None:
 
 
 def note_failure(state: State, item: str, id: int, ts: int) -> None:
-    """From its time on, the failure message is what its item means."""
+    """Note a failure message: from its time on, it is what its item means."""
     failures = state.item_failures.setdefault(item, [])
     place = bisect_left(failures, (ts, id))
     failures.insert(place, (ts, id))

@@ -83,7 +83,7 @@ class Generation(Struct, array_like=True, gc=False):
 
     @property
     def events(self) -> int:
-        """How many events there were; a text made from fewer is out of date."""
+        """The number of events; a text made from fewer is out of date."""
         return len(self.deltas.times) + self.others
 
     def add_whole(self, ts: int, text: str) -> None:

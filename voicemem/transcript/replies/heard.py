@@ -1,4 +1,4 @@
-"""How much of a reply was really heard before the user cut in (docs/memory.md, rule 4).
+"""The heard part of a reply: what was played before the user cut in (docs/memory.md, rule 4).
 
 The kinds of evidence are tried from the best to the worst; the first that there is gives the text.
 """
@@ -197,7 +197,7 @@ class Cut:
         yield HeardText(prefix_of_units(self.generated, units), "estimated")
 
     def elapsed_ms(self) -> int | None:
-        """For how long the reply had been playing, by the clock; None where nothing states a time."""
+        """The time for which the reply had been playing, by the clock; None where nothing states a time."""
         if not (self.reply.states_time or any(map(states_time, self.sources))):
             return None
         end = self.ts

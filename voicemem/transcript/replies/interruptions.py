@@ -1,4 +1,4 @@
-"""When a reply was heard to its end, and when it was interrupted (docs/memory.md, rule 4)."""
+"""The end of a reply's playback: heard to its end, or interrupted, and when (docs/memory.md, rule 4)."""
 
 import re
 from bisect import bisect_left
@@ -17,7 +17,7 @@ A_WORD = re.compile(r"\w")
 
 
 def timelines(source: Source, *names: str) -> Iterator[Timeline]:
-    """Those of the named series of a playback that have entries."""
+    """The named series of a playback that have entries."""
     playback = source.evidence.playback
     for name in names:
         series = None if playback is None else getattr(playback, name)
@@ -100,7 +100,7 @@ def measured_text(reply: Reply, total: tuple[Entry, Source]) -> str:
 
 
 def match_words(state: State, reply: Reply, sources: list[Source]) -> WordMatch | None:
-    """Return where the timed words of a reply stand in its text; None when none of them is found there."""
+    """Return where the timed words of a reply are in its text; None when none of them is found there."""
     known: list[list[TimedWord]] = []
     for source in sources:
         words = (None if source.evidence.playback is None else source.evidence.playback.words) or []

@@ -95,7 +95,7 @@ class Stretches:
 
 
 class Clause(NamedTuple):
-    """An entry of several words: when it sounds, and where it stands in the text."""
+    """An entry of several words: when it sounds, and where it is in the text."""
 
     start_ms: int
     end_ms: int
@@ -193,7 +193,7 @@ class WordMatch:
 
     @property
     def whole_ms(self) -> int | None:
-        """When the last word of the text ends; None while it is not among the words."""
+        """The end of the text's last word; None while it is not among the words."""
         if not self.reached or after_closing_marks(self.text, self.reached) < len(self.text):
             return None
         self.end_at(0)
@@ -210,7 +210,7 @@ def newest_by_start(words: Iterable[TimedWord]) -> list[TimedWord]:
 
 
 def find_word(text: str, word: str, start: int) -> tuple[int, int] | None:
-    """Return where a whole word stands in `text` from `start` on, as it is, else without case and marks; or None."""
+    """Return where a whole word is in `text` from `start` on, as it is, else without case and marks; or None."""
     word, bare = word.strip(), without_outer_marks(word.strip())
     if not A_LETTER.search(bare):
         return None  # marks belong to the word before them
@@ -242,7 +242,7 @@ def has_several_words(text: str) -> bool:
 
 
 class Prefixes:
-    """Which beginnings of a growing text have just the words of another growing text: a range of their lengths."""
+    """The beginnings of a growing text that have just the words of another growing text: a range of their lengths."""
 
     __slots__ = ("at", "before", "longest", "spaced", "times", "words")
 
@@ -252,7 +252,7 @@ class Prefixes:
         self.at = 0
         """Their end; or, before a word that is still to be found, its beginning."""
         self.spaced = True
-        """True if white space stands between them and the next word."""
+        """True if white space is between them and the next word."""
         self.before = (0, 0, True)
         """These three before the last word was found, which may still grow."""
         self.longest = 0

@@ -1,4 +1,4 @@
-"""The demo of several nodes would notice what it says did not happen."""
+"""The demo of several nodes would webhook event what it says did not happen."""
 
 from __future__ import annotations
 
@@ -53,20 +53,20 @@ def test_another_memory_and_an_open_session_are_found() -> None:
     assert not check_sessions([right, wrong]).holds
 
 
-def notice(contents: object = CONTENTS, valid: bool = True, session_id: str = "call-1") -> WebhookEvent:
+def webhook_event(contents: object = CONTENTS, valid: bool = True, session_id: str = "call-1") -> WebhookEvent:
     return WebhookEvent({}, {"payload": {"agent_id": session_id, "contents": contents}}, {"signature": valid})
 
 
 def test_webhooks_are_right_when_each_call_has_one(call: Call) -> None:
     """Those of other sessions do not count."""
-    assert check_webhook_events([call], [notice(), notice([], session_id="other")], CONTENTS).holds
+    assert check_webhook_events([call], [webhook_event(), webhook_event([], session_id="other")], CONTENTS).holds
 
 
 @pytest.mark.parametrize(
-    "notices",
-    [[], [notice(), notice()], [notice([])], [notice(valid=False)]],
+    "webhook_events",
+    [[], [webhook_event(), webhook_event()], [webhook_event([])], [webhook_event(valid=False)]],
     ids=["none", "twice", "another memory", "wrong signature"],
 )
-def test_webhooks_that_are_wrong_are_found(call: Call, notices: list[WebhookEvent]) -> None:
+def test_webhooks_that_are_wrong_are_found(call: Call, webhook_events: list[WebhookEvent]) -> None:
     """None, two, another memory, or a signature that is not right."""
-    assert not check_webhook_events([call], notices, CONTENTS).holds
+    assert not check_webhook_events([call], webhook_events, CONTENTS).holds

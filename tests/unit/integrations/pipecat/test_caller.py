@@ -102,12 +102,12 @@ def test_each_message_has_the_words_since_the_one_before(line: Line) -> None:
     one = line.turn("One.")
     line.final("Two.")
     two = line.turn("Two.")
-    first, second = line.caller.asked_in(line.context.messages)
+    first, second = line.caller.user_messages_in(line.context.messages)
     assert (first.message, second.message) == (one, two)
     assert line.caller.began <= first.since < first.until == second.since < second.until
     other = SimpleNamespace(messages=[{"role": "user", "content": "One. Two."}])
     line.caller.turn_ended("other", other, line.now)
-    (found,) = line.caller.asked_in(other.messages)
+    (found,) = line.caller.user_messages_in(other.messages)
     assert (found.since, found.until) == (line.caller.began, second.until)
 
 
@@ -117,20 +117,20 @@ def test_a_message_that_the_program_has_copied(line: Line) -> None:
     line.turn("It is 4111.")
     copy = {"role": "user", "content": "It is ****."}
     for _ in range(2):
-        (found,) = line.caller.asked_in([{"role": "system", "content": "Be brief."}, copy])
+        (found,) = line.caller.user_messages_in([{"role": "system", "content": "Be brief."}, copy])
         assert found.message is copy
     added = {"role": "user", "content": "(A known caller.)"}
-    assert [one.message for one in line.caller.asked_in([copy, added])] == [copy]
+    assert [one.message for one in line.caller.user_messages_in([copy, added])] == [copy]
 
 
 def test_a_request_ahead_of_the_end_of_the_turn(line: Line) -> None:
     """A message that only this request has is what was heard since the last one; without any it is the program's."""
     ahead = {"role": "user", "content": "Two."}
-    assert line.caller.asked_in([ahead]) == []
+    assert line.caller.user_messages_in([ahead]) == []
     line.final("One.")
     one = line.turn("One.")
     line.final("Two.")
-    line.caller.asked_in([one])
-    found = line.caller.asked_in([one, ahead])
+    line.caller.user_messages_in([one])
+    found = line.caller.user_messages_in([one, ahead])
     assert [(one.message, one.until) for one in found][1] == (ahead, float("inf"))
-    assert line.caller.asked_in([one, Remembered(ahead)]) == found[:1]
+    assert line.caller.user_messages_in([one, Remembered(ahead)]) == found[:1]

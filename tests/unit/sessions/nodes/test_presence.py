@@ -38,6 +38,15 @@ async def test_many_connections_may_be_lost_at_once(presence: Presence, clock: C
     assert [clock.now] * len(names) == silent
 
 
+async def test_a_connection_is_gone_while_others_are_written(presence: Presence, clock: Clock) -> None:
+    """It is written with them, or by the next sweep: hundreds would wait in memory for each other."""
+    lease = await opened(presence)
+    async with asyncio.timeout(60), presence.recording:
+        await presence.disconnect(lease)
+    await presence.sweep()
+    assert clock.now == (await presence.sessions.store.journal.get_session("p", "s")).silent_since_ms
+
+
 async def test_a_node_that_stops_gives_back_its_connections_in_one_step(presence: Presence, clock: Clock) -> None:
     """However many it has, none of them is written alone."""
     lease = await opened(presence)

@@ -21,6 +21,7 @@ from voicemem.errors import SessionQuarantined
 from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.events import Metric
 from voicemem.protocol.types import JsonObject
+from voicemem.runtime import MemoryBudget
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.maintenance import catch_up_lagging, fold_committed, maintain, save_all
 from voicemem.sessions.read_models.quarantine import FOLD_VERSION
@@ -178,6 +179,17 @@ async def test_messages_that_take_too_long_are_interrupted(
     with pytest.raises(SessionQuarantined):
         await read_models.get(stream)
     assert QuarantineEntry("too_slow", NOW, FOLD_VERSION) == await read_models.quarantined.find(stream.key)
+
+
+async def test_a_memory_that_takes_more_than_all_may_is_set_aside(store: InMemoryStore) -> None:
+    """However few bytes of the journal say so: empty objects take thirty times theirs."""
+    read_models = ReadModelCache(store, MemoryBudget(4 * 1024 * 1024), clock=lambda: NOW)
+    called = [event("tool.call", 1, call_id=f"{n}", name="find", arguments=[{}] * 30_000) for n in range(4)]
+    stream, other = await call(store, *called), await call(store, *spoken(3))
+    with pytest.raises(SessionQuarantined):
+        await read_models.get(stream)
+    assert 3 == len((await read_models.get(other)).messages())
+    assert QuarantineEntry("too_large", NOW, FOLD_VERSION) == await read_models.quarantined.find(stream.key)
 
 
 async def test_work_on_a_long_journal_may_take_longer(store: InMemoryStore, read_models: ReadModelCache) -> None:

@@ -14,6 +14,7 @@ from voicemem.store.journal import LIST_STREAMS
 from voicemem.store.memories import listing_of
 from voicemem.store.memory_filters import AnyOf, Conditions, MemoryFilter, NoneOf
 from voicemem.store.overviews import COUNT_LOOKS, LIST_OVERVIEWS, LOOK, look_of
+from voicemem.store.port import COUNT_DUE, COUNT_PENDING, SELECT_OLDEST_PENDING
 from voicemem.store.records import CLIENT_ID_LABEL
 from voicemem.store.session_filters import SessionFilter, conditions_of, in_order
 from voicemem.store.sqlite import SqliteStore
@@ -109,6 +110,14 @@ async def test_quotas_of_keys_read_an_index_only(sqlite: SqliteStore, query: str
     found = await sqlite.database.write(partial(explain, query=query, values=values))
     steps = [f"COVERING INDEX {one}" for one in found_by]
     assert steps == [step for step in steps if step in " ".join(found)], found
+
+
+@pytest.mark.parametrize("query", [COUNT_PENDING, COUNT_DUE, SELECT_OLDEST_PENDING])
+async def test_figures_of_deliveries_read_no_rows(sqlite: SqliteStore, query: str) -> None:
+    """Millions may wait for a receiver that is down, and metrics are read all the time."""
+    values = {"now_ms": NOW} if query is COUNT_DUE else {}
+    (step,) = await sqlite.database.write(partial(explain, query=query, values=values))
+    assert "COVERING INDEX deliveries_due" in step or "INDEX deliveries_by_state (state>?)" in step
 
 
 @pytest.mark.parametrize(

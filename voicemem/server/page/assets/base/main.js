@@ -32,6 +32,7 @@ async function showPage(isFirst) {
   const at = route(location);
   shown?.close?.();
   shown = null;
+  for (const dialog of document.querySelectorAll("dialog")) dialog.close();
   if (at.page !== "sign_in" && !shell) await enter();
   if (mine !== number) return;
   shell?.mark(at.page);
@@ -51,7 +52,9 @@ async function showPage(isFirst) {
 
 /** Learn who is signed in, and put the head above the page. */
 async function enter() {
-  shell = makeShell(await whoAmI());
+  const me = await whoAmI();
+  if (shell) return;
+  shell = makeShell(me);
   main.before(shell.head);
 }
 

@@ -9,8 +9,8 @@ import { h } from "./dom.js";
 const DEEPEST = { calls: 2, call: 3, deliveries: 2, operator: 1, sign_in: 1 };
 export const TABS = ["conversation", "timeline", "memory", "deliveries", "journal", "settings", "played"];
 
-/** @param {string} text */
-function decoded(text) {
+/** A part of an address as text. @param {string} text */
+export function decoded(text) {
   try {
     return decodeURIComponent(text);
   } catch {

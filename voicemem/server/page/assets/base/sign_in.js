@@ -42,7 +42,7 @@ export function show(container, { query }) {
       button.disabled = false;
     }
   });
-  const help = h("p", { class: "soft", id: "key-help" }, "Keys with the scope ", h("code", null, "read"), " can sign in; those with ", h("code", null, "admin"), " can also resend, end and erase. The key is exchanged for a cookie and not kept by this page.");
+  const help = h("p", { class: "soft", id: "key-help" }, "Keys with the scope ", h("code", null, "read"), " can sign in; those with ", h("code", null, "admin"), " can also resend, end and erase. This page exchanges the key for a cookie and does not keep it.");
   const command = h("code", { class: "command" }, keyCommand("read", null));
   const make = h("p", { class: "soft" }, "Make one with ", command);
   readSession().then((session) => replace(command, keyCommand("read", session)), () => {});

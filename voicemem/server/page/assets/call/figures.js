@@ -1,6 +1,6 @@
 // @ts-check
 /** The figures of a call's head, from what the page has of the call. Pure; they agree with /stats. */
-import { latenciesOf, pictureOf, toolsOf } from "./marks.js";
+import { pictureOf, toolsOf } from "./marks.js";
 
 /**
  * @param {Map<number, any>} turns
@@ -10,8 +10,8 @@ export function figuresOf(turns, messages) {
   const finished = messages.filter((message) => !message.metadata?.open);
   const picture = pictureOf(turns, messages);
   const rows = [...turns.values()];
-  const whole = rows.map((turn) => latenciesOf(turn).whole).filter((value) => value !== null);
-  whole.sort((one, other) => /** @type {number} */ (one) - /** @type {number} */ (other));
+  const answered = rows.filter((turn) => Number.isFinite(turn.reply_after_ms));
+  answered.sort((one, other) => one.reply_after_ms - other.reply_after_ms);
   const tools = rows.flatMap(toolsOf);
   return {
     picture,
@@ -21,8 +21,8 @@ export function figuresOf(turns, messages) {
     interruptions: finished.filter((message) => message.metadata?.interrupted).length,
     falseAlarms: rows.reduce((sum, turn) => sum + (turn.false_alarms ?? 0), 0),
     unheard: unheardCharacters(finished),
-    usual: whole.length ? whole[Math.ceil(whole.length / 2) - 1] : null,
-    slowest: whole.length ? whole[whole.length - 1] : null,
+    usual: answered[Math.ceil(answered.length / 2) - 1] ?? null, // the turn of the median
+    slowest: answered.at(-1) ?? null,
     tools: tools.length,
     answered: tools.filter((tool) => tool.ended !== null && tool.ended !== undefined).length,
   };

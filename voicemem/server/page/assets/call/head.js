@@ -2,10 +2,10 @@
 /** The head of a call: its name and state, what can be done, and its figures. */
 import { h, replace } from "../base/dom.js";
 import { link } from "../base/routes.js";
-import { full, length, milliseconds } from "../base/times.js";
+import { full, length } from "../base/times.js";
 import { drawActions } from "./actions.js";
 import { SLOW_MS } from "./marks.js";
-import { stateOf } from "./words.js";
+import { afterOf, stateOf } from "./words.js";
 
 /** @typedef {import("./live.js").Call} Call */
 
@@ -20,7 +20,7 @@ export function head(container, call, shell) {
   const notice = h("p", { class: "alert", role: "status", hidden: true });
   const name = call.session.config?.name;
   container.append(
-    h("p", { class: "soft" }, link("/calls", "Calls")),
+    h("p", { class: "soft crumb" }, link("/calls", "Calls")),
     h("div", { class: "title" }, h("h1", { class: "id" }, call.id), name ? h("span", { class: "soft" }, name) : null, state, tags, acts),
     facts,
     notice,
@@ -48,8 +48,7 @@ function factsOf(call, figures) {
   const { config = {}, started_at: started } = call.session;
   const user = config.user_id;
   const model = config.llm?.model ?? config.llm?.params?.model;
-  const slow = figures.slowest > SLOW_MS;
-  const slowest = slow ? h("small", { class: "slow" }, `slowest ${milliseconds(figures.slowest)}`) : `slowest ${milliseconds(figures.slowest ?? 0)}`;
+  const slowest = figures.slowest && h("small", { class: figures.slowest.reply_after_ms > SLOW_MS ? "slow" : "" }, `slowest ${afterOf(figures.slowest)}`);
   const alarms = figures.falseAlarms ? `${figures.falseAlarms} false ${figures.falseAlarms > 1 ? "alarms" : "alarm"}` : "";
   const unanswered = figures.tools - figures.answered;
   return [
@@ -60,7 +59,7 @@ function factsOf(call, figures) {
     fact("turns", figures.turns.toLocaleString("en")),
     fact("cut replies", figures.interruptions.toLocaleString("en"), alarms),
     figures.unheard ? fact("not heard", `${figures.unheard.toLocaleString("en")} characters`) : null,
-    figures.usual === null ? null : fact("reply after", milliseconds(figures.usual), slowest),
+    figures.usual ? fact("reply after", afterOf(figures.usual), slowest) : null,
     figures.tools ? fact("tools", String(figures.tools), unanswered ? `${unanswered} unanswered` : "all answered") : null,
     model ? fact("model", String(model)) : null,
   ];

@@ -15,7 +15,7 @@ const MOST = 10_000; // more is not counted
 const TICK_MS = 1000;
 const COUNT_MS = 1000; // at least between two counts of calls that are not all shown
 const LONGEST_MS = 10_000; // and at most, as no tail reports those
-const COLUMNS = ["Call", "User", "Started", ["Length"], "Caller above, agent below", ["Turns"], ["Cut"], ["Not heard", "Characters that were generated and not heard"], ["Reply after", "How long the caller waited for a reply: the median of the call"], "Last words", "Webhook"];
+const COLUMNS = ["Call", "User", "Started", ["Length"], "Caller above, agent below", ["Turns"], ["Cut"], ["Not heard", "Characters generated but not heard"], ["Reply after", "How long the caller waited for a reply: the median of the call"], "Last words", "Webhook"];
 
 /** @typedef {{rows: Map<string, any>, next: string | null, total: number | null}} Shown */
 

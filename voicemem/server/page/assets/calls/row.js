@@ -25,7 +25,7 @@ export function callRow(row) {
     h("td", { class: "wide picture" }, smallTimeline(figures.strip, spoken(figures))),
     h("td", { class: "r num opt" }, count(figures.turns)),
     h("td", { class: "r num opt" }, count(figures.interruptions)),
-    h("td", { class: "r num opt less" }, figures.unheard ? h("span", { title: `${figures.unheard.toLocaleString("en")} characters were generated and not heard` }, figures.unheard.toLocaleString("en")) : NOTHING),
+    h("td", { class: "r num opt less" }, figures.unheard ? h("span", { title: `${figures.unheard.toLocaleString("en")} characters were generated but not heard` }, figures.unheard.toLocaleString("en")) : NOTHING),
     h("td", { class: "r num opt" }, milliseconds(figures.reply_after_ms), slow ? h("div", { class: "sub bad" }, `slowest ${milliseconds(figures.slowest_ms)}`) : null),
     h("td", { class: "wide" }, lastWords(figures.last)),
     h("td", { class: "opt" }, webhookOf(row.webhooks)),

@@ -3,7 +3,7 @@
 import { get, post } from "../base/api.js";
 import { h } from "../base/dom.js";
 import { link } from "../base/routes.js";
-import { moment } from "../base/times.js";
+import { day, moment } from "../base/times.js";
 import { finder } from "../conversation/find.js";
 import { parameters } from "./filters.js";
 
@@ -26,7 +26,7 @@ export async function searched(words, query) {
   ]);
   const calls = named.sessions.map((/** @type {any} */ row) => callOf(row, words));
   const items = found.memories.map((/** @type {any} */ one) => hit(one, words));
-  const more = found.next_cursor ? h("p", { class: "note" }, `The best ${HITS} are shown.`) : null;
+  const more = found.next_cursor ? h("p", { class: "note" }, `Showing the best ${HITS}.`) : null;
   return h(
     "section",
     { class: "panel found", "aria-label": "Found" },
@@ -49,6 +49,7 @@ function hit({ kind, text, role, session_id: session, user_id: user, said_at: at
   const [place] = from ?? [];
   const query = new URLSearchParams({ find: words, ...(place?.turn_ids?.length ? { in: place.turn_ids[0] } : {}) });
   const call = place?.session_id ?? session;
+  const turn = kind === "message" && place?.turn_ids?.length ? `turn ${place.turn_ids[0]}` : null;
   const open = (/** @type {any} */ inside) => (call ? link(`/calls/${encodeURIComponent(call)}?${query}`, inside) : inside);
-  return h("li", { class: role === "user" ? "u" : "a" }, h("p", { class: "said", dir: "auto" }, h("span", { class: "who-s" }, who), " ", open(h("bdi", null, finder(words)?.mark(text) ?? text))), h("p", { class: "note" }, call, user ? ` · ${user}` : null, ` · ${moment(at)}`));
+  return h("li", { class: role === "user" ? "u" : "a" }, h("p", { class: "said", dir: "auto" }, h("span", { class: "who-s" }, who), " ", open(h("bdi", null, finder(words)?.mark(text) ?? text))), h("p", { class: "note" }, [call, user, day(at), turn].filter(Boolean).join(" · ")));
 }

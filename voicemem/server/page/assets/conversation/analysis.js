@@ -43,7 +43,7 @@ function written({ state, values, missing }, go) {
   return [
     rows.length ? h("ul", { class: "stack" }, ...rows) : null,
     STATES[state] ? h("p", { class: "soft", role: "status" }, STATES[state]) : null,
-    missing.length ? h("p", { class: "note" }, `No words of the call show: ${missing.join(", ")}.`) : null,
+    missing.length ? h("p", { class: "note" }, `Nothing said on the call supports: ${missing.join(", ")}.`) : null,
   ];
 }
 

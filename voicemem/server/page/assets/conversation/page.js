@@ -1,6 +1,7 @@
 // @ts-check
 /** The tab of what was said: messages as they are and as they grow, and beside them what the next LLM call gets. */
 import { h } from "../base/dom.js";
+import { decoded } from "../base/routes.js";
 import { analysisPanel } from "./analysis.js";
 import { contextPanel } from "./context.js";
 import { finder } from "./find.js";
@@ -79,7 +80,7 @@ function arrive(call, steps, query) {
   const key = /^#m-(.+)$/.exec(location.hash)?.[1];
   const turn = query.get("in");
   const found = steps.found().filter((/** @type {string} */ one) => turn === null || call.messages.get(one)?.turn_id === Number(turn));
-  const target = key ? decodeURIComponent(key) : (found[0] ?? (turn === null ? steps.found()[0] : keyIn(call, Number(turn))));
+  const target = key ? decoded(key) : (found[0] ?? (turn === null ? steps.found()[0] : keyIn(call, Number(turn))));
   if (target === undefined) return true;
   steps.go(target);
   return call.messages.has(target);
@@ -136,9 +137,11 @@ function askTools(/** @type {any} */ view, /** @type {Change} */ change, /** @ty
   const stamp = (/** @type {any} */ tool) => `${tool.call_id} ${tool.ended ?? ""}`;
   const wanted = [...change.turns].filter((turn) => toolsOf(call.turns.get(turn)).some((tool) => !asked.has(stamp(tool))));
   if (!wanted.length) return;
-  for (const turn of wanted) for (const tool of toolsOf(call.turns.get(turn))) asked.add(stamp(tool));
+  const stamps = wanted.flatMap((turn) => toolsOf(call.turns.get(turn)).map(stamp));
+  stamps.forEach((one) => asked.add(one));
   const done = () => wanted.forEach((turn) => fillTurn(view, turn));
-  readTools(call, wanted.length === 1 ? wanted[0] : null).then(done, () => undefined);
+  const again = () => stamps.forEach((one) => asked.delete(one)); // with the next change
+  readTools(call, wanted.length === 1 ? wanted[0] : null).then(done, again);
 }
 
 /** A whole utterance, as a screen reader tells it. */

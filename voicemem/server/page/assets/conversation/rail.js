@@ -8,8 +8,8 @@ const FORGOTTEN = { kind: "gone", words: "forgotten: left out of every context" 
 const OPEN = { kind: "open", words: "still in progress" };
 const LATER = { kind: "open", words: "after the chosen turn" };
 const REASONS = {
-  max_messages: "left out: over the policy’s number of messages",
-  max_tokens: "left out: over the policy’s number of tokens",
+  max_messages: "left out: over the policy’s message limit",
+  max_tokens: "left out: over the policy’s token limit",
   blank: "left out: blank",
 };
 

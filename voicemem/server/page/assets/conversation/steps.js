@@ -93,6 +93,7 @@ function group(one, many, single, step, hasKeys) {
     /** @param {string[]} keys @param {string} current */
     draw(keys, current) {
       element.hidden = !keys.length;
+      if (!keys.length) return;
       const place = keys.indexOf(current) + 1;
       const words = `${place ? `${place} of ` : ""}${keys.length.toLocaleString("en")} ${keys.length === 1 && !place ? single : many}`;
       if (count.textContent !== words) replace(count, words);

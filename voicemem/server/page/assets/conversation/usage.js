@@ -3,7 +3,7 @@
 import { h, s } from "../base/dom.js";
 
 /** @type {Record<string, string>} */
-const LEFT_OUT = { max_messages: "over max_messages", max_tokens: "over max_tokens", summarized: "in the summary" };
+const LEFT_OUT = { max_messages: "over the message limit", max_tokens: "over the token limit", summarized: "in the summary" };
 
 /** What the context is made of, in tokens. @param {any} context */
 export function gauge(context) {
@@ -42,7 +42,7 @@ export function pairs(context) {
     ["messages", `${context.tokens.toLocaleString("en")} tokens`],
     ["system and working memory", `${context.system_tokens.toLocaleString("en")} tokens`],
     ["left out", left || "nothing"],
-    ];
+  ];
   const isDue = until >= 100 && context.summary?.state !== "current";
   const more = [
     until === null ? null : isDue ? "The next summary is due." : `${until} % until the next summary`,

@@ -72,7 +72,7 @@ async function compare(panel, from, to) {
   const changed = from !== to && from > 0;
   replace(panel.choice, panel.newest > 0 ? chooser(panel, from, to) : null);
   if (!after.length && !before.length) {
-    replace(panel.text, h("p", { class: "soft" }, "Nothing has been written to it."));
+    replace(panel.text, h("p", { class: "soft" }, "Nothing has been written yet."));
     return;
   }
   replace(panel.text, h("pre", { tabindex: 0, "aria-label": "The document" }, ...lines.filter(({ kind }) => changed || kind !== "gone").map((line) => drawn(line, changed))));

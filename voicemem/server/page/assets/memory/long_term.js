@@ -27,7 +27,7 @@ export function longTermPanel(container, path) {
 /** @param {any[]} memories @param {string | null} next */
 function drawn(memories, next) {
   if (!memories.length) return h("p", { class: "soft" }, "No memories have been kept of this call.");
-  const more = next ? h("p", { class: "note" }, `The newest ${PAGE} are shown.`) : null;
+  const more = next ? h("p", { class: "note" }, `Showing the newest ${PAGE}.`) : null;
   return [h("ul", { class: "stack" }, ...memories.map(memoryItem)), more];
 }
 

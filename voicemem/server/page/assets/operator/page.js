@@ -59,9 +59,9 @@ function drawReport(page, parts, report) {
   replace(parts.facts, service ? `voicemem ${report.version} · up ${span(service.uptime_s)}` : `voicemem ${report.version} · ${report.sessions.running} live calls`);
   replace(parts.alerts, ...report.webhooks.map(alert));
   parts.figures.hidden = !service;
-  if (!service) return replace(parts.note, "The figures of the whole service need a key of the project default.");
+  if (!service) return replace(parts.note, "The figures of the whole service need a key of the project “default”.");
   replace(parts.figures, ...tiles(report, page.past));
-  replace(parts.note, "Each line shows the last 15 minutes, as long as this page is open. For more, let Prometheus read ", h("code", null, "/metrics"), ".");
+  replace(parts.note, "The lines cover the last 15 minutes, while this page is open. For more, let Prometheus read ", h("code", null, "/metrics"), ".");
   replace(parts.nodes, service.nodes.length ? nodesTable(service.nodes) : null);
   replace(parts.refused, refusedTable(service.refused));
 }

@@ -35,7 +35,7 @@ function state(isAlive) {
 
 /** @param {any[]} keys @param {string | null} own @param {() => void} changed @param {string} command makes the first key */
 export function keysTable(keys, own, changed, command) {
-  if (!keys.length) return h("section", null, h("h2", null, "Keys of this project"), h("p", { class: "soft" }, "None. Without keys, anyone on this machine can do everything; ", h("code", { class: "command" }, command), " makes the first one."));
+  if (!keys.length) return h("section", null, h("h2", null, "Keys of this project"), h("p", { class: "soft" }, "None, so anyone on this machine can do everything. Make the first one with ", h("code", { class: "command" }, command)));
   const rows = keys.map((key) =>
     h("tr", null, h("td", null, key.name || h("span", { class: "soft" }, "no name"), h("div", { class: "soft mono" }, key.id)), h("td", null, key.scopes.join(", ")), h("td", { class: "num" }, day(key.created_at)), h("td", { class: "r" }, key.revoked_at ? h("span", { class: "soft" }, `revoked ${day(key.revoked_at)}`) : revoking(key, own, changed))),
   );

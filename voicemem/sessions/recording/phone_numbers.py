@@ -65,7 +65,7 @@ def hide(value: Any, numbers: Sequence[str], speech: Collection[tuple[int, Any]]
 
 
 def hide_in_json(text: str, numbers: Sequence[str]) -> str:
-    """What a tool was called with, as text: it stays JSON."""
+    """Hide the numbers in a tool's arguments, given as text, which stays JSON."""
     try:
         values = JSON_DECODER.decode(text)
         without = hide(values, numbers)
@@ -75,7 +75,7 @@ def hide_in_json(text: str, numbers: Sequence[str]) -> str:
 
 
 def international_in(text: str) -> list[str]:
-    """The digits of the numbers in a text that stand behind a plus."""
+    """The digits of the numbers in a text that are behind a plus."""
     return [digits_in(run[0]) for run in INTERNATIONAL.finditer(text)]
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from voicemem.integrations.asked import MOST, Asked, as_passed_on, typed
+from voicemem.integrations.user_messages import MOST, UserMessage, as_passed_on, typed
 from voicemem.protocol.types import JsonObject
 
-FIRST, SECOND = Asked("(first)", 0, 100), Asked("(second)", 100, 300)
+FIRST, SECOND = UserMessage("(first)", 0, 100), UserMessage("(second)", 100, 300)
 
 
 def known(*messages: str) -> list[JsonObject]:
@@ -20,8 +20,8 @@ def known(*messages: str) -> list[JsonObject]:
     ]
 
 
-def placed(memory: list[JsonObject], asked: list[Asked], first: int = 0) -> tuple[list[Any], list[Any]]:
-    made, left = as_passed_on(memory, asked, first)
+def placed(memory: list[JsonObject], user_messages: list[UserMessage], first: int = 0) -> tuple[list[Any], list[Any]]:
+    made, left = as_passed_on(memory, user_messages, first)
     return [one if isinstance(one, str) else one["content"] for one in made], left
 
 
@@ -60,9 +60,9 @@ def test_words_that_began_before_the_message_before_was_complete() -> None:
 def test_a_message_that_was_typed_while_the_caller_spoke() -> None:
     """Each takes the place of its own."""
     memory = known("user 10 My number is", "user 50 12", "assistant 60 Yes", "user 70 eleven")
-    asked = [typed("(typed)", 50), FIRST]
-    assert placed(memory, asked) == (["(typed)", "Yes", "(first)"], [])
-    assert placed(memory[:2], asked[:1]) == (["My number is", "(typed)"], [])
+    user_messages = [typed("(typed)", 50), FIRST]
+    assert placed(memory, user_messages) == (["(typed)", "Yes", "(first)"], [])
+    assert placed(memory[:2], user_messages[:1]) == (["My number is", "(typed)"], [])
 
 
 @pytest.mark.parametrize("message", [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}])
@@ -73,6 +73,6 @@ def test_messages_without_a_time_stay(message: JsonObject) -> None:
 
 def test_only_the_newest_are_looked_at() -> None:
     """Those before them are the memory's."""
-    asked = [Asked(str(at), at, at + 1) for at in range(2 * MOST)]
+    user_messages = [UserMessage(str(at), at, at + 1) for at in range(2 * MOST)]
     memory = known(*(f"user {at + 1} said" for at in range(2 * MOST)))
-    assert placed(memory, asked)[0] == ["said"] * MOST + [str(at) for at in range(MOST, 2 * MOST)]
+    assert placed(memory, user_messages)[0] == ["said"] * MOST + [str(at) for at in range(MOST, 2 * MOST)]

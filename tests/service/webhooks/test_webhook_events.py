@@ -1,4 +1,4 @@
-"""Every notice that an endpoint can subscribe to."""
+"""Every webhook event that an endpoint can subscribe to."""
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
@@ -38,7 +38,7 @@ ON_BOTH = pytest.mark.parametrize(
 """On both engines of stores."""
 
 
-async def test_every_notice_of_a_call(caller: RestClient, hook: WebhookReceiver) -> None:
+async def test_every_webhook_event_of_a_call(caller: RestClient, hook: WebhookReceiver) -> None:
     """An endpoint with all types hears of start, leaving, history, metrics and turns, with Agora's payloads."""
     await add(caller, hook.url(), *ALL)
     await finish(caller, "call-1", *CALL, name="desk", channel="c1", labels={"campaign": "x"})
@@ -49,7 +49,9 @@ async def test_every_notice_of_a_call(caller: RestClient, hook: WebhookReceiver)
     stopped = {"stop_ts": session["ended_at"] // 1000}
 
     assert {*ALL} == set(told)
-    assert {("call-1", 17)} == {(notice.json["sid"], notice.json["productId"]) for notice in told.values()}
+    assert {("call-1", 17)} == {
+        (webhook_event.json["sid"], webhook_event.json["productId"]) for webhook_event in told.values()
+    }
     assert about == told[101].payload
     assert {**about, **stopped, "status": "STOPPED", "message": "OK"} == told[102].payload
     assert {**about, **stopped, "contents": await caller.contents("call-1")} == told[103].payload
@@ -69,7 +71,7 @@ async def test_a_call_comes_as_a_vcon(caller: RestClient, hook: WebhookReceiver)
     """By choice: the same as that of the export, in place of the messages; the other notices stay as they are."""
     await add(caller, hook.url(), 102, 103, 111, contents="vcon")
     await finish(caller, "call-1", *CALL, name="desk", user_id="ann", labels={"campaign": "x"})
-    told = {number: notice.payload for number, notice in by_type(await hook.wait(3)).items()}
+    told = {number: webhook_event.payload for number, webhook_event in by_type(await hook.wait(3)).items()}
     check_vcon(told[103]["vcon"])
     assert (await caller.get("/v1/sessions/call-1/export")).json == told[103]["vcon"]
     assert {*told[111]} - {"metrics"} | {"vcon"} == {*told[103]}
@@ -77,7 +79,7 @@ async def test_a_call_comes_as_a_vcon(caller: RestClient, hook: WebhookReceiver)
 
 
 async def test_user_and_tools_come_by_choice(caller: RestClient, hook: WebhookReceiver) -> None:
-    """Whose call it was in every notice, and its tool calls in the history, also beside standard messages."""
+    """Whose call it was in every webhook event, and its tool calls in the history, also beside standard messages."""
     webhook = {"url": hook.url(), "event_types": [101, 103], "include": ["user_id", "tools"], "contents": "standard"}
     called = event("tool.call", 1, 1500, call_id="a", name="find", arguments={"nut": 17})
     answered = event("tool.result", 1, 1900, call_id="a", result=["none"])
@@ -97,14 +99,14 @@ async def test_user_and_tools_come_by_choice(caller: RestClient, hook: WebhookRe
 
 
 async def test_a_receiver_that_refuses_other_keys(caller: RestClient, hook: WebhookReceiver) -> None:
-    """With `standard` every notice has exactly the keys that Agora's have, at each level, and no others."""
+    """With `standard` every webhook event has exactly the keys that Agora's have, at each level, and no others."""
     await add(caller, hook.url(), *ALL, contents="standard")
     more = (event("metric", 1, 3_400, name="vad", latency_ms=5), event("metric", 2, 5_000, name="vad", latency_ms=5))
     failed = event("llm.error", 2, 5_100, text="Sorry.", code=503)
     measured = event("metric", 1, 3_050, name="asr_ttlw", latency_ms=80)
     asked = final(2, "Still there?", 4_900)
     await finish(caller, "s", *CALL, measured, *more, asked, failed, labels={"campaign": "x"})
-    told = {number: notice.payload for number, notice in by_type(await hook.wait(5)).items()}
+    told = {number: webhook_event.payload for number, webhook_event in by_type(await hook.wait(5)).items()}
 
     assert {number: AGORAS | more for number, more in AGORAS_MORE.items()} == {
         number: set(payload) for number, payload in told.items()
@@ -130,7 +132,7 @@ AGORAS_MORE = {
 
 
 async def test_a_very_long_calls_turns_are_truncated(caller: RestClient, hook: WebhookReceiver) -> None:
-    """Of more than 200 turns the notice holds the first 200, and says so."""
+    """Of more than 200 turns the webhook event holds the first 200, and says so."""
     await add(caller, hook.url(), 112)
     await finish(caller, "s", *(final(number, "Hi.") for number in range(1, 202)))
     told = (await hook.one()).payload
@@ -148,21 +150,24 @@ async def test_an_endpoint_hears_what_it_subscribed_to(caller: RestClient, hook:
     await add(caller, hook.url("/metrics"), 111, 102)
     await add(caller, hook.url("/default"))
     await finish(caller)
-    heard = sorted((notice.path, notice.json["eventType"]) for notice in await hook.wait(4))
+    heard = sorted((webhook_event.path, webhook_event.json["eventType"]) for webhook_event in await hook.wait(4))
 
     assert [("/default", 103), ("/metrics", 102), ("/metrics", 111), ("/start", 101)] == heard
 
 
-async def test_notices_are_told_apart_by_their_ids(caller: RestClient, hook: WebhookReceiver) -> None:
-    """Two notices never share an id, two receivers of one notice do; none holds what separates in a signature."""
+async def test_webhook_events_are_told_apart_by_their_ids(caller: RestClient, hook: WebhookReceiver) -> None:
+    """Two webhooks never share an id, two receivers of one notice do; none holds what separates in a signature."""
     await add(caller, hook.url("/a"), *ALL)
     await add(caller, hook.url("/b"), *ALL)
     await finish(caller)
-    notices = await hook.wait(10)
+    webhook_events = await hook.wait(10)
 
-    ids = {(notice.json["eventType"], notice.id) for notice in notices}
+    ids = {(webhook_event.json["eventType"], webhook_event.id) for webhook_event in webhook_events}
     assert (5, 5) == (len(ids), len({one for _, one in ids}))
-    assert all(notice.headers["webhook-id"] == notice.id and "." not in notice.id for notice in notices)
+    assert all(
+        webhook_event.headers["webhook-id"] == webhook_event.id and "." not in webhook_event.id
+        for webhook_event in webhook_events
+    )
 
 
 async def test_the_operators_endpoint_gets_histories_only(serve: Serve, hook: WebhookReceiver) -> None:
@@ -171,11 +176,13 @@ async def test_the_operators_endpoint_gets_histories_only(serve: Serve, hook: We
     await add(caller, hook.url("/project"), *ALL)
     await finish(caller)
 
-    heard = [notice.json["eventType"] for notice in await hook.wait(6) if notice.path == "/operator"]
+    heard = [
+        webhook_event.json["eventType"] for webhook_event in await hook.wait(6) if webhook_event.path == "/operator"
+    ]
     assert [103] == heard
 
 
-async def test_what_became_of_the_operators_notices(serve: Serve, hook: WebhookReceiver) -> None:
+async def test_what_became_of_the_operators_webhook_events(serve: Serve, hook: WebhookReceiver) -> None:
     """Keys of the project `default` see its deliveries of all projects, and send them again; they change nothing."""
     url = hook.url("/hook?token=hush").replace("//", "//user:hush@")
     app = await serve(allow_addresses=LOOPBACK, webhook_url=url, webhook_secret="hush-hush")
@@ -196,7 +203,7 @@ async def test_what_became_of_the_operators_notices(serve: Serve, hook: WebhookR
     await settled(own, OPERATORS, "delivered")
     assert {"recovered": 0} == (await own.post(f"{place}/recover", {"since": 0})).json
     assert (await own.post(f"{place}/test")).json["passed"]
-    assert 4 == len(hook.notices)
+    assert 4 == len(hook.webhook_events)
     for answered in (
         await own.patch(place, {"enabled": False}),
         await own.post(f"{place}/rotate-secret"),
@@ -242,7 +249,7 @@ async def test_a_sessions_own_receiver_may_hear_more(caller: RestClient, hook: W
     assert 200 == (await caller.patch("/v1/sessions/s", {"webhook": {"event_types": [102]}})).status
     await caller.end()
 
-    assert [101, 102] == [notice.json["eventType"] for notice in await hook.wait(2)]
+    assert [101, 102] == [webhook_event.json["eventType"] for webhook_event in await hook.wait(2)]
     refused = await caller.post("/v1/sessions", {"webhook": {"url": hook.url(), "event_types": [104]}})
     assert (400, "invalid_field") == refused.problem
 
@@ -255,11 +262,11 @@ async def test_an_idle_close_and_a_return(caller: RestClient, hook: WebhookRecei
     await caller.patch("/v1/sessions/s", {"idle_timeout": 0})  # ended: nothing changes
     await caller.send(final(1, "Still there."))
     await caller.end()
-    notices = await hook.wait(4)
+    webhook_events = await hook.wait(4)
 
-    assert [101, 101, 102, 102] == sorted(notice.json["eventType"] for notice in notices)
-    assert 4 == len({notice.id for notice in notices})
-    left = [notice.payload for notice in notices if notice.json["eventType"] == 102]
+    assert [101, 101, 102, 102] == sorted(webhook_event.json["eventType"] for webhook_event in webhook_events)
+    assert 4 == len({webhook_event.id for webhook_event in webhook_events})
+    left = [webhook_event.payload for webhook_event in webhook_events if webhook_event.json["eventType"] == 102]
     assert {"Idle for too long"} <= {one["message"] for one in left}
     assert {"STOPPED"} == {one["status"] for one in left}
 
@@ -286,7 +293,7 @@ async def test_a_start_is_told_at_once(hook: WebhookReceiver, monkeypatch: pytes
         await hook.wait(4)
         await caller.send(final(1, "Hi."), session_id="created")
 
-        heard = [notice.json["sid"] for notice in await hook.wait(5)]
+        heard = [webhook_event.json["sid"] for webhook_event in await hook.wait(5)]
         assert ["created", joined, "opened", "opened", "created"] == heard
 
 
@@ -305,7 +312,7 @@ async def test_projects_do_not_hear_each_other(serve: Serve, hook: WebhookReceiv
     (delivery, *_) = await settled(one, made, *["delivered"] * 5)
 
     assert {"/one": 5, "/other": 1} == {
-        path: [notice.path for notice in hook.notices].count(path) for path in ("/one", "/other")
+        path: [webhook_event.path for webhook_event in hook.webhook_events].count(path) for path in ("/one", "/other")
     }
     assert 1 == len((await other.get("/v1/webhooks")).json["webhooks"])
     for answered in await everything(other, made["id"], delivery["id"]):
@@ -328,18 +335,22 @@ async def test_complete_turns_come_while_the_call_runs(caller: RestClient, hook:
     assert (await caller.contents("s"))[:2] == first.payload["turns"][0]["contents"]
     await caller.send(delta(2, "Well.", 3500), final(3, "And?", 4000), final(4, "Bye.", 5000))
     await caller.end("s")
-    seen = [turn["turn_id"] for notice in await eventually_through(hook, 4) for turn in notice.payload["turns"]]
+    seen = [
+        turn["turn_id"]
+        for webhook_event in await eventually_through(hook, 4)
+        for turn in webhook_event.payload["turns"]
+    ]
     assert [1, 2, 3, 4] == seen
 
 
 async def eventually_through(hook: WebhookReceiver, turn: int) -> list[WebhookEvent]:
-    """All notices, once one has told of the turns through this one."""
+    """All webhook events, once one has told of the turns through this one."""
 
     async def told() -> bool:
-        return any(notice.payload["through_turn"] == turn for notice in hook.notices)
+        return any(webhook_event.payload["through_turn"] == turn for webhook_event in hook.webhook_events)
 
     await eventually(True, told)
-    return list(hook.notices)
+    return list(hook.webhook_events)
 
 
 @ON_BOTH

@@ -19,7 +19,6 @@ from tests.support.waiting import all_connections_handled, eventually
 from voicemem.app import App
 from voicemem.dialects.dialect import session_id_of
 from voicemem.protocol.types import JsonObject
-from voicemem.server.ingest import bare
 from voicemem.sessions.lifecycle import LEFT_MS
 
 PATH = "/v1/ingest/openai-realtime"
@@ -74,11 +73,9 @@ async def test_large_frames_do_not_wait_for_an_id(app: App, api: RestClient) -> 
         await eventually(1, lambda: count_sessions(api))
 
 
-async def test_frames_of_all_connections_wait_within_one_bound(
-    app: App, api: RestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_frames_of_all_connections_wait_within_one_bound(app: App, api: RestClient) -> None:
     """The one that goes beyond it waits no longer; nothing is lost, and what is over leaves room for others."""
-    monkeypatch.setattr(bare, "MAX_WAITING_IN_ALL", 3_000)
+    app.ingest.most_waiting_frame_bytes = 3_000
     url = f"ws://{app.ingest_address}{PATH}"
     async with connect(url) as first:
         await first.send(json.dumps(transcript("a", "x" * 2_000)))

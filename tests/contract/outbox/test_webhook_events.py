@@ -1,4 +1,4 @@
-"""Notices of a session's start and end, for those who subscribed."""
+"""Webhook events of a session's start and end, for those who subscribed."""
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
@@ -33,12 +33,12 @@ from voicemem.store.records import JournalRow, RestoredSession
 from voicemem.store.streams import SessionEnding
 
 
-def notice_summaries(deliveries: Sequence[ClaimedDelivery]) -> list[tuple[int, str, int]]:
+def webhook_event_summaries(deliveries: Sequence[ClaimedDelivery]) -> list[tuple[int, str, int]]:
     return [(delivery.event_type, delivery.notice_id, delivery.position) for delivery in deliveries]
 
 
 async def test_a_start_and_a_close_are_told_to_who_wants_it(store: Store) -> None:
-    """Each notice is of one position of the journal, has an id of its own, and goes to who subscribed to it."""
+    """Each webhook event is of one position of the journal, has an id of its own, and goes to who subscribed to it."""
     endpoint = await add_endpoint(store, endpoint_of("e1", 101, 102, 103, 111, 112))
     await add_endpoint(store, endpoint_of("e2", 103))
     key = await open_key(store, given={"name": "joker", "labels": {"a": "1"}})
@@ -51,10 +51,12 @@ async def test_a_start_and_a_close_are_told_to_who_wants_it(store: Store) -> Non
     assert start.notice_id.endswith("-101")
     assert SessionHeader("s", "joker", None, {"a": "1"}, NOW, NOW) == start.header
     mine = [delivery for delivery in closing if delivery.endpoint.id == "e1"]
-    assert [(102, "n-102", 3), (103, "n", 3), (111, "n-111", 3), (112, "n-112", 3)] == notice_summaries(mine)
+    assert [(102, "n-102", 3), (103, "n", 3), (111, "n-111", 3), (112, "n-112", 3)] == webhook_event_summaries(mine)
     assert SessionHeader("s", "joker", None, {"a": "1"}, NOW, NOW + 5000, END.reason) == mine[0].header
     assert [None] * 4 == [delivery.payload for delivery in mine]
-    assert [(103, "n", 3)] == notice_summaries([delivery for delivery in closing if delivery.endpoint.id == "e2"])
+    assert [(103, "n", 3)] == webhook_event_summaries(
+        [delivery for delivery in closing if delivery.endpoint.id == "e2"]
+    )
 
 
 @pytest.mark.parametrize("reason", ["idle", "max_duration", "left"])

@@ -1,4 +1,4 @@
-"""Connections of senders that know nothing of voicemem: bare frames of another stack, on a path of its own.
+"""Native connections: bare frames of another stack, on a path of its own, of senders that know nothing of voicemem.
 
 Nothing is sent to such a sender, which might take it for a command, unless it has offered our subprotocol; and nothing
 that it sends closes the connection, since its call must continue (docs/dialects.md).
@@ -32,8 +32,6 @@ from voicemem.sessions.recording.batches import ProducerLease, ReducedFrame, Sen
 
 MAX_WAITING, MAX_WAITING_BYTES, MAX_WAIT_S = 64, 1024 * 1024, 10.0
 """Frames that wait for the one that says the vendor's id of the session, and for how long."""
-MAX_WAITING_IN_ALL = 32 * 1024 * 1024
-"""Bytes of such frames of all connections; one that would add to more waits no longer."""
 LOT = 300
 """Frames of a large message that are taken at a time: others are served in between."""
 LEFT_CLOSES = (*CLEAN_CLOSES, 1005)
@@ -97,7 +95,7 @@ class Received(NamedTuple):
     ts: int
 
 
-class BareConnection(Connection):
+class NativeConnection(Connection):
     """Takes bare frames, and envelopes, of one session."""
 
     __slots__ = ("open_lease", "received", "sender", "target", "waiting", "waiting_bytes")
@@ -261,7 +259,9 @@ class BareConnection(Connection):
         self.waiting.append(frame)
         self.waiting_bytes += len(frame.payload)
         self.host.waiting_frame_bytes += len(frame.payload)
-        is_full = self.waiting_bytes > MAX_WAITING_BYTES or self.host.waiting_frame_bytes > MAX_WAITING_IN_ALL
+        is_full = (
+            self.waiting_bytes > MAX_WAITING_BYTES or self.host.waiting_frame_bytes > self.host.most_waiting_frame_bytes
+        )
         said = None if frame.reduced is None else frame.reduced.session_id
         if said:
             self.resume_session(session_id_of(said))
@@ -293,17 +293,17 @@ class BareConnection(Connection):
         if self.open_lease is not None:
             self.open_lease.lease.sender = self.sender
             if user is not None:
-                await self.name_user(self.open_lease.lease, user)
+                await self.set_first_user(self.open_lease.lease, user)
         for frame in self.end_waiting():
             if self.open_lease is not None:
                 self.enqueue(frame, len(frame.payload))
 
-    async def name_user(self, lease: ProducerLease, user: str) -> None:
+    async def set_first_user(self, lease: ProducerLease, user: str) -> None:
         """Set the user of a session that was there and has none, if this sender may."""
         sessions = self.host.presence.sessions
         stream = await sessions.store.journal.find_session(lease.project, lease.session_id)
         if stream is not None and lease.may_set:
-            await sessions.name_user(stream, user)
+            await sessions.set_first_user(stream, user)
 
     def end_waiting(self) -> list[ReducedFrame]:
         self.host.waiting_frame_bytes -= self.waiting_bytes

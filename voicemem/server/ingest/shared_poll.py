@@ -1,4 +1,4 @@
-"""Looks: the sockets of all open connections are read together, a few milliseconds' worth at a time.
+"""The shared poll: the sockets of all open connections are read together, a few milliseconds' worth at a time.
 
 Why. A call sends about ten small events a second, so with a thousand calls an event comes every 100 µs, each on another
 socket. An event loop wakes for each of them: it reads one event, and a commit begins that holds two or three. But a
@@ -9,13 +9,13 @@ its sync, and the wake-up in which their acks go out.
 How. The sockets of open connections are not polled by the event loop, but registered with an epoll of our own, which
 is a file descriptor itself, and readable while any socket in it is.
 
-- While little comes, the loop watches that descriptor, and a look follows at once: an event waits for nothing.
-- A look that has found several sockets ready is followed by the next one `PAUSE_S` later; meanwhile the loop does not
-  watch. Each takes all that has come since, and the looks go on until one finds little.
-- A look takes a bounded piece of each socket, and ends after `LOOK_S`. What it has not reached comes first in the
+- While little comes, the loop watches that descriptor, and a round follows at once: an event waits for nothing.
+- A round that has found several sockets ready is followed by the next one `PAUSE_S` later; meanwhile the loop does not
+  watch. Each takes all that has come since, and the rounds continue until one finds little.
+- A round takes a bounded piece of each socket, and ends after `ROUND_S`. What it has not reached comes first in the
   next, which follows at once, as it does when a piece was full. So a flood on one socket holds up no other.
 
-A look only reads. The bytes go to the same parser as those that the event loop has read, so frames, fragments, pings,
+A round only reads. The bytes go to the same parser as those that the event loop has read, so frames, fragments, pings,
 closes and limits are the same both ways, and so is everything that is sent. Whoever stops reading a connection (its
 window is full, its key is over its rate, a large message is taken apart) takes it out of the epoll, and TCP holds the
 sender back. At the end of a stream, and after any error, the socket goes back to the event loop, which finds the same
@@ -35,15 +35,15 @@ from collections import deque
 from typing import Protocol
 
 PAUSE_S = 0.002
-"""The time between two looks while many sockets are ready."""
+"""The time between two rounds while many sockets are ready."""
 BUSY_FROM = 3
 """Sockets that are ready at once from which on that is much."""
 PIECE = 8 * 1024
-"""Bytes that are taken of a socket in one look."""
-LOOK_S = 0.003
-"""How long a look may take."""
+"""Bytes that are taken of a socket in one round."""
+ROUND_S = 0.003
+"""How long a round may take."""
 AT_A_TIME = 8
-"""Sockets that are read before it is seen how long the look has taken."""
+"""Sockets that are read before it is seen how long the round has taken."""
 ENDS_TOGETHER = 4
 """Connections that are closed at a time: each takes the loop about 0.1 ms."""
 MOST = 1_024
@@ -53,35 +53,35 @@ AT_END = getattr(select, "EPOLLRDHUP", 0)
 """Reported for a socket whose peer has closed, or sends no more."""
 
 
-class Watched(Protocol):
-    """A connection whose socket is read in looks."""
+class PolledConnection(Protocol):
+    """A connection whose socket is read in rounds."""
 
-    def take_looked(self, data: bytes) -> None:
+    def take_polled(self, data: bytes) -> None:
         """Work on bytes that have come. An error closes the connection."""
 
-    def leave_looks(self) -> None:
+    def leave_poll(self) -> None:
         """Have the event loop read the socket again: its stream has ended, or it is broken."""
 
-    def fail_looked(self, error: Exception) -> None:
+    def fail_polled(self, error: Exception) -> None:
         """Close the connection, since working on its bytes has failed."""
 
 
-class Looks:
+class SharedPoll:
     """The sockets that are read together, by file descriptor."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.epoll = select.epoll()
-        self.watched: dict[int, Watched] = {}
+        self.watched: dict[int, PolledConnection] = {}
         self.unread: list[tuple[int, int]] = []
-        """Ready sockets that the last look has not reached, and their events."""
-        self.ended: deque[Watched] = deque()
+        """Ready sockets that the last round has not reached, and their events."""
+        self.ended: deque[PolledConnection] = deque()
         """Connections at the end of their streams, which are not watched any more."""
-        self.loop.add_reader(self.epoll.fileno(), self.look)
+        self.loop.add_reader(self.epoll.fileno(), self.poll_once)
         self.is_watching = True
-        """True while the event loop waits for the first socket to be ready; otherwise the next look is due."""
+        """True while the event loop waits for the first socket to be ready; otherwise the next round is due."""
 
-    def add(self, fd: int, connection: Watched) -> None:
+    def add(self, fd: int, connection: PolledConnection) -> None:
         """Read a socket; one that is here already is ignored."""
         if fd in self.watched:
             return
@@ -101,16 +101,16 @@ class Looks:
         if watch != self.is_watching:
             self.is_watching = watch
             if watch:
-                self.loop.add_reader(self.epoll.fileno(), self.look)
+                self.loop.add_reader(self.epoll.fileno(), self.poll_once)
             else:
                 self.loop.remove_reader(self.epoll.fileno())
 
-    def look(self) -> None:
-        """Read what has come, and see to the next look."""
+    def poll_once(self) -> None:
+        """Read what has come, and see to the next round."""
         if self.epoll.closed:
             return
         ready = self.unread or self.epoll.poll(0, MOST)
-        is_busy, ends_s = len(ready) >= BUSY_FROM, time.monotonic() + LOOK_S
+        is_busy, ends_s = len(ready) >= BUSY_FROM, time.monotonic() + ROUND_S
         has_more, self.unread = False, []
         for first in range(0, len(ready), AT_A_TIME):
             if time.monotonic() >= ends_s:
@@ -120,10 +120,10 @@ class Looks:
                 has_more |= self.read(fd, events)
         if has_more or self.unread:
             self.watch(False)
-            self.loop.call_soon(self.look)
+            self.loop.call_soon(self.poll_once)
         elif is_busy:
             self.watch(False)
-            self.loop.call_later(PAUSE_S, self.look)
+            self.loop.call_later(PAUSE_S, self.poll_once)
         else:
             self.watch(True)
 
@@ -142,12 +142,12 @@ class Looks:
             self.end(fd, connection)
             return False
         try:
-            connection.take_looked(data)
-        except Exception as error:  # ends this connection, and no other look
-            connection.fail_looked(error)
+            connection.take_polled(data)
+        except Exception as error:  # ends this connection, and no other round
+            connection.fail_polled(error)
         return len(data) == PIECE
 
-    def end(self, fd: int, connection: Watched) -> None:
+    def end(self, fd: int, connection: PolledConnection) -> None:
         """Read a socket no more whose stream has ended, and give it back in its turn."""
         self.remove(fd)
         if not self.ended:
@@ -156,13 +156,13 @@ class Looks:
 
     def give_back(self) -> None:
         for _ in range(min(ENDS_TOGETHER, len(self.ended))):
-            self.ended.popleft().leave_looks()
+            self.ended.popleft().leave_poll()
         if self.ended:
             self.loop.call_later(PAUSE_S, self.give_back)
 
 
-def looks_if_possible() -> Looks | None:
-    return Looks() if hasattr(select, "epoll") else None
+def shared_poll_if_possible() -> SharedPoll | None:
+    return SharedPoll() if hasattr(select, "epoll") else None
 
 
 def plain_socket(transport: asyncio.Transport) -> int | None:

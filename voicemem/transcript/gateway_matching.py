@@ -1,4 +1,4 @@
-"""What the gateway has of a call, in what others report of the same call later (docs/memory.md, rules 1 and 2).
+"""The matching of the gateway's turns with what others report of the same call later (docs/memory.md, rules 1 and 2).
 
 A request for the agent's LLM brings the caller's words, and its answer is the reply. The recogniser's final, and the
 transcript of the stack that hosts the agent, say both again, and know better what was heard. So speech takes the place

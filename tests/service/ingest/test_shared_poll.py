@@ -1,4 +1,4 @@
-"""Looks: connections that are read together are served as if each were read by itself."""
+"""The shared poll: connections that are read together are served as if each were read by itself."""
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
@@ -19,19 +19,19 @@ from tests.support.services import serve as serve
 from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.server.ingest.connection import Connection
-from voicemem.server.ingest.looks import ENDS_TOGETHER, PIECE, Looks, plain_socket
+from voicemem.server.ingest.shared_poll import ENDS_TOGETHER, PIECE, SharedPoll, plain_socket
 
-pytestmark = pytest.mark.skipif(not hasattr(select, "epoll"), reason="looks need an epoll")
+pytestmark = pytest.mark.skipif(not hasattr(select, "epoll"), reason="needs an epoll")
 CONNECTIONS = 20
 
 
-def looks_of(app: App) -> Looks:
-    assert app.ingest.looks is not None
-    return app.ingest.looks
+def poll_of(app: App) -> SharedPoll:
+    assert app.ingest.shared_poll is not None
+    return app.ingest.shared_poll
 
 
 @pytest.fixture
-async def in_looks(serve: Serve) -> App:
+async def in_shared_poll(serve: Serve) -> App:
     """A service that reads busy connections together."""
     return await serve(ingest_looks=True)
 
@@ -40,17 +40,17 @@ async def open_many(app: App, stack: AsyncExitStack, number: int = CONNECTIONS) 
     return [await stack.enter_async_context(open_producer(app, f"s{each}")) for each in range(number)]
 
 
-async def test_what_comes_together_is_committed_together(in_looks: App) -> None:
+async def test_what_comes_together_is_committed_together(in_shared_poll: App) -> None:
     """Many connections that send at once share a few commits, and each gets its own ack."""
     async with AsyncExitStack() as stack:
-        producers = await open_many(in_looks, stack)
-        assert CONNECTIONS == len(looks_of(in_looks).watched)
-        before = in_looks.services.recorder.feed.commits
+        producers = await open_many(in_shared_poll, stack)
+        assert CONNECTIONS == len(poll_of(in_shared_poll).watched)
+        before = in_shared_poll.services.recorder.feed.commits
         await asyncio.gather(*(one.send(final_transcript(1, "hello")) for one in producers))
         for number, one in enumerate(producers):
             await one.expect_ack(1, session_id=f"s{number}")
-        assert in_looks.services.recorder.feed.commits - before < CONNECTIONS
-    api = RestClient(in_looks)
+        assert in_shared_poll.services.recorder.feed.commits - before < CONNECTIONS
+    api = RestClient(in_shared_poll)
     for number in range(CONNECTIONS):
         assert ["hello"] == [one["content"] for one in await api.contents(f"s{number}")]
 
@@ -58,7 +58,7 @@ async def test_what_comes_together_is_committed_together(in_looks: App) -> None:
 async def test_without_looks_the_loop_reads(serve: Serve) -> None:
     """The setting turns them off, and events come in all the same."""
     app = await serve(ingest_looks=False)
-    assert app.ingest.looks is None
+    assert app.ingest.shared_poll is None
     async with open_producer(app) as producer:
         await producer.store(final_transcript(1, "hello"))
 
@@ -67,19 +67,19 @@ async def test_where_there_is_no_epoll_the_loop_reads(serve: Serve, monkeypatch:
     """As on macOS and Windows."""
     monkeypatch.delattr(select, "epoll")
     app = await serve(ingest_looks=True)
-    assert app.ingest.looks is None
+    assert app.ingest.shared_poll is None
     async with open_producer(app) as producer:
         await producer.store(final_transcript(1, "hello"))
 
 
-async def test_connections_that_leave_are_forgotten(in_looks: App) -> None:
+async def test_connections_that_leave_are_forgotten(in_shared_poll: App) -> None:
     """However they leave, no descriptor stays behind under which a later connection could be read."""
-    looks = looks_of(in_looks)
+    shared_poll = poll_of(in_shared_poll)
     for number in range(CONNECTIONS):
-        async with upgraded_socket(in_looks.ingest_address) as peer:
+        async with upgraded_socket(in_shared_poll.ingest_address) as peer:
             await peer.send_event({"type": "session.open", "session_id": f"s{number}"})
             await peer.expect("session.ready")
-            assert 1 == len(looks.watched)
+            assert 1 == len(shared_poll.watched)
             if number % 3 == 0:
                 peer.writer.write_eof()  # half a close: the service closes too
                 await peer.closed()
@@ -87,16 +87,16 @@ async def test_connections_that_leave_are_forgotten(in_looks: App) -> None:
                 peer.writer.write(websocket_frame(TEXT, b'{"type":"asr","turn_id":1,"text":"')[:-3])
 
         async def watched() -> int:
-            return len(looks.watched)
+            return len(shared_poll.watched)
 
         await eventually(0, watched)
-    async with open_producer(in_looks, "again") as producer:
+    async with open_producer(in_shared_poll, "again") as producer:
         await producer.store(final_transcript(1, "hello"))
 
 
-async def test_half_a_frame_waits_for_its_rest(in_looks: App) -> None:
+async def test_half_a_frame_waits_for_its_rest(in_shared_poll: App) -> None:
     """Also where others are served in between, and its end comes with the next frame."""
-    async with upgraded_socket(in_looks.ingest_address) as peer, open_producer(in_looks, "other") as other:
+    async with upgraded_socket(in_shared_poll.ingest_address) as peer, open_producer(in_shared_poll, "other") as other:
         await peer.send_event({"type": "session.open", "session_id": "s"})
         await peer.expect("session.ready")
         sent = b"".join(
@@ -111,8 +111,8 @@ async def test_half_a_frame_waits_for_its_rest(in_looks: App) -> None:
             acked = (await peer.expect("ack"))["seq"]
 
 
-async def test_a_flood_on_one_socket_holds_up_no_other(in_looks: App) -> None:
-    """A look takes a bounded piece of each, and what it has not reached comes first in the next."""
+async def test_a_flood_on_one_socket_holds_up_no_other(in_shared_poll: App) -> None:
+    """A round takes a bounded piece of each, and what it has not reached comes first in the next."""
     ping = websocket_frame(PING, b"")
 
     async def flood(peer: RawSocket) -> None:
@@ -121,8 +121,8 @@ async def test_a_flood_on_one_socket_holds_up_no_other(in_looks: App) -> None:
             await asyncio.sleep(0)
 
     async with (
-        upgraded_socket(in_looks.ingest_address) as peer,
-        connected_producer(in_looks) as producer,
+        upgraded_socket(in_shared_poll.ingest_address) as peer,
+        connected_producer(in_shared_poll) as producer,
     ):
         await peer.send_event({"type": "session.open", "session_id": "flood"})
         await peer.expect("session.ready")
@@ -133,16 +133,16 @@ async def test_a_flood_on_one_socket_holds_up_no_other(in_looks: App) -> None:
         flooding.cancel()
 
 
-async def test_a_message_larger_than_a_piece_is_whole(in_looks: App) -> None:
-    """It comes in as many looks as it needs."""
-    async with open_producer(in_looks) as producer:
+async def test_a_message_larger_than_a_piece_is_whole(in_shared_poll: App) -> None:
+    """It comes in as many rounds as it needs."""
+    async with open_producer(in_shared_poll) as producer:
         text = "word " * (PIECE // 2)
         await producer.store(final_transcript(1, text))
-    assert [text.strip()] == [one["content"].strip() for one in await RestClient(in_looks).contents("s")]
+    assert [text.strip()] == [one["content"].strip() for one in await RestClient(in_shared_poll).contents("s")]
 
 
 async def test_an_error_in_one_connection_ends_that_one_alone(
-    in_looks: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    in_shared_poll: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is logged, and the others are read on."""
     take = Connection.take_message
@@ -153,7 +153,7 @@ async def test_an_error_in_one_connection_ends_that_one_alone(
         take(connection, message)
 
     async with AsyncExitStack() as stack:
-        producers = await open_many(in_looks, stack, 4)
+        producers = await open_many(in_shared_poll, stack, 4)
         monkeypatch.setattr(Connection, "take_message", fail_sometimes)
         await asyncio.gather(
             *(one.send(final_transcript(1, "fail" if one is producers[1] else "hello")) for one in producers)
@@ -165,7 +165,7 @@ async def test_an_error_in_one_connection_ends_that_one_alone(
 
 
 async def test_connections_are_read_again_once_there_is_room(serve: Serve) -> None:
-    """A connection over its rate is out of the looks, is read on when its time comes, and loses nothing."""
+    """A connection over its rate is out of the poll, is read on when its time comes, and loses nothing."""
     app = await serve(ingest_looks=True, event_rate=10.0)
     key = await make_key(app, "ingest")
     async with connected_producer(app, bearer_header(key)) as producer:
@@ -184,34 +184,34 @@ class Leaving:
     def __init__(self, left: list[Leaving]) -> None:
         self.left = left
 
-    def take_looked(self, data: bytes) -> None:
+    def take_polled(self, data: bytes) -> None:
         raise AssertionError("nothing was sent")
 
-    def fail_looked(self, error: Exception) -> None:
+    def fail_polled(self, error: Exception) -> None:
         raise error
 
-    def leave_looks(self) -> None:
+    def leave_poll(self) -> None:
         self.left.append(self)
 
 
 async def test_of_many_that_end_together_a_few_are_given_back_at_a_time() -> None:
     """None of them is polled any more, and the event loop is free before the next are closed."""
-    looks, left = Looks(), list[Leaving]()
+    shared_poll, left = SharedPoll(), list[Leaving]()
     pairs = [socket.socketpair() for _ in range(2 * ENDS_TOGETHER + 1)]
     ending = [Leaving(left) for _ in pairs]
     for (one, other), connection in zip(pairs, ending, strict=True):
-        looks.add(one.fileno(), connection)
+        shared_poll.add(one.fileno(), connection)
         other.close()
-    looks.look()
-    assert (0, 0) == (len(left), len(looks.watched))
-    looks.give_back()
+    shared_poll.poll_once()
+    assert (0, 0) == (len(left), len(shared_poll.watched))
+    shared_poll.give_back()
     assert ending[:ENDS_TOGETHER] == left
 
     async def all_left() -> list[Leaving]:
         return left
 
     await eventually(ending, all_left)
-    looks.close()
+    shared_poll.close()
     for one, _ in pairs:
         one.close()
 

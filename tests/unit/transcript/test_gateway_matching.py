@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.support.random_calls.gateway import ASSISTANT, USER, Call, says
 from tests.support.rows import every_row
 from voicemem.protocol.events import Asr, LlmDone, MessageEvent
-from voicemem.transcript.counterparts import FEW_MESSAGES, LATE_MS
+from voicemem.transcript.gateway_matching import FEW_MESSAGES, LATE_MS
 
 WORDS = "A table for two."
 
