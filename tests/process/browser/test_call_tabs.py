@@ -70,6 +70,17 @@ async def test_the_journal_is_filtered_and_has_places_to_link_to(app: App, page:
     assert await violations(page) == []
 
 
+async def test_a_journal_that_could_not_be_read_is_asked_for_again(app: App, page: Page) -> None:
+    """It says why, and a button asks once more."""
+    await page.ask("Network.setBlockedURLs", urls=["*native=true*"])
+    await page.open(f"http://{app.rest_address}/ui/calls/call-1/journal")
+    await page.until("document.querySelector('.tab-body .more .btn')?.textContent === 'Try again'")
+    await page.ask("Network.setBlockedURLs", urls=[])
+    await page.click(".tab-body .more .btn")
+    await page.until(f"{ROWS}.length > 5")
+    page.problems.clear()
+
+
 async def test_settings_are_shown(app: App, page: Page) -> None:
     """Every setting has its row; nothing can be changed by accident."""
     await page.open(f"http://{app.rest_address}/ui/calls/call-1/settings")

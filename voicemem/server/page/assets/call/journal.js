@@ -12,8 +12,6 @@ const LOOK_MS = 1000; // a call that runs is looked at at most this often
 /** @type {Record<string, string>} */
 const TYPES = { "": "All entries", "asr,asr.*,message": "Caller", "llm.*": "Reply", "tts.*": "Playback", "interrupt,resume": "Interruptions", "tool.*": "Tools", metric: "Metrics", "memory.*": "Memory", "session.*": "Session", refused: "Refused" };
 
-/** @typedef {{id: string, after: number, rows: any[], over: boolean, busy: boolean, closed: boolean}} Journal */
-
 /** @param {HTMLElement} container @param {{id: string, call?: any}} given */
 export function show(container, { id, call }) {
   const list = h("tbody");
@@ -80,7 +78,10 @@ async function load(journal) {
   const rows = await read(journal, query.get("types"), query.get("turn")).catch((problem) => problem);
   if (asked !== journal.asked || journal.closed) return;
   journal.busy = false;
-  if (!Array.isArray(rows)) return replace(journal.words, rows.detail ?? String(rows));
+  if (!Array.isArray(rows)) {
+    replace(journal.words, rows.detail ?? String(rows));
+    return replace(journal.more, h("button", { class: "btn", type: "button", on: { click: () => load(journal) } }, "Try again"));
+  }
   journal.rows.push(...rows);
   journal.after = rows.at(-1)?.position ?? journal.after;
   journal.over = rows.length < PAGE;

@@ -20,7 +20,9 @@ export function analysisPanel(container, call, go) {
   const refresh = async () => {
     clearTimeout(timer);
     const answer = await readAnalysis(call);
-    if (closed || !answer) return;
+    if (closed) return;
+    if (panel.isConnected && !answer) timer = window.setTimeout(refresh, AGAIN_MS);
+    if (!answer) return;
     if (answer.state === null && !Object.keys(answer.values).length) return panel.remove();
     if (!panel.isConnected) container.querySelector(".panel")?.before(panel);
     replace(place, ...written(answer, go));

@@ -103,5 +103,5 @@ function latencyOf(turn) {
     if (width > 0) bar.append(s("rect", { class: kind, x: x.toFixed(1), y: 0, width: width.toFixed(1), height: 8 }));
     x += width;
   }
-  return [h("span", slow ? { class: "slow", title: "slow: over 1.5 s" } : { title: "reply after" }, afterOf(turn)), bar];
+  return [h("span", slow ? { class: "slow", title: "slow: over 1.5 s" } : { title: "reply after" }, afterOf(turn)), bar.firstChild && bar];
 }

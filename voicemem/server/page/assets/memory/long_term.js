@@ -36,7 +36,7 @@ function memoryItem(memory) {
   const old = memory.superseded_by;
   const lines = h("div", { class: "evidence" });
   const details = h("details", null, h("summary", null, "Where it comes from"), lines);
-  details.addEventListener("toggle", () => details.hasAttribute("open") && !lines.hasChildNodes() && showEvidence(lines, memory), { once: false });
+  details.addEventListener("toggle", () => details.hasAttribute("open") && !lines.hasChildNodes() && showEvidence(lines, memory));
   const facts = [memory.kind, ...memory.topics, memory.pinned ? "pinned" : null, memory.confidence < 1 ? `confidence ${memory.confidence}` : null, memory.model, full(memory.said_at)];
   const note = h("p", { class: "note" }, facts.filter(Boolean).join(" · "), old ? " · replaced by a newer memory" : null);
   return h("li", null, h("p", { class: "said", dir: "auto" }, old ? h("del", null, memory.text) : memory.text), note, memory.from.length ? details : null);
