@@ -14,6 +14,8 @@ MARKUP = re.compile(r"([\\`*_{}\[\]<>&~|#$^:.@])(?:(?<![:.@])|(?<=:)(?=/)|(?<=[w
 LINE_START = re.compile(r"([-+=]|\d{1,9}(?=[.)]))")
 """Text that begins a list, a rule or a heading at the start of a line."""
 LEGEND = "*Struck out: the agent had it, and nobody heard it.*"
+SHORT_S = 0.95
+"""Up to here an estimate has tenths of a second, as on the page."""
 ESTIMATES = "*Where it says “about”, it is an estimate where the caller stopped hearing the agent.*"
 
 
@@ -82,7 +84,9 @@ def cut_after(one: Utterance) -> str:
     if one.end_ms is None:
         return " at about this point" if one.is_estimated else ""
     seconds = (one.end_ms - one.start_ms) / 1000
-    return f" after about {round(seconds) or 1} s" if one.is_estimated else f" after {seconds:.1f} s"
+    if not one.is_estimated:
+        return f" after {seconds:.1f} s"
+    return f" after about {round(max(seconds, 0.1), 1 if seconds < SHORT_S else None)} s"
 
 
 def gap(one: Utterance) -> str:

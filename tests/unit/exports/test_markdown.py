@@ -83,6 +83,17 @@ def test_a_call_in_which_nothing_was_said_says_so() -> None:
     assert "*no result*" in "".join(markdown(call))
 
 
+@pytest.mark.parametrize(("ms", "words"), [(20, "0.1 s"), (400, "0.4 s"), (940, "0.9 s"), (960, "1 s"), (2300, "2 s")])
+def test_an_estimate_says_about_how_long(ms: int, words: str) -> None:
+    """To the second, and to the tenth where it is shorter than that."""
+    call = call_after(
+        event("llm.done", turn_id=1, ts=START, text="One moment, I am looking it up, it may take a while."),
+        event("tts", turn_id=1, ts=START, audio_ms=0),
+        event("interrupt", turn_id=1, ts=START + ms),
+    )
+    assert f"*interrupted after about {words}*" in "".join(markdown(call))
+
+
 @given(TEXTS)
 def test_every_text_is_shown_as_it_is(text: str) -> None:
     """On one line, without links, images, HTML, lists, headings or rules."""
