@@ -239,6 +239,7 @@ SECTIONS: dict[str, type[Struct]] = {
 PLACES = {
     "at the top": SessionConfig.__struct_fields__,
     "at the top, field by field": WRAPPERS,
+    "beside `session` in `session.open`": ("session_id", "producer", "dialect"),
     **{f"under `{section}`": kind.__struct_encode_fields__ for section, kind in SECTIONS.items()},
     "under `memory.extract`": ExtractConfig.__struct_encode_fields__,
     "under `memory.memories`": RecallConfig.__struct_encode_fields__,

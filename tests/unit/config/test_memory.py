@@ -45,6 +45,7 @@ def test_what_cannot_be_is_refused(memory: Any, sentence: str) -> None:
     [
         ({"policy": "window"}, "no field `policy`: it goes under `memory`; known: `channel`"),
         ({"url": "https://x"}, "no field `url`: it goes under `llm` or under `webhook`;"),
+        ({"session_id": "s"}, "no field `session_id`: it goes beside `session` in `session.open`;"),
         ({"session": {"user_id": "ann"}}, "no field `session`: it goes at the top, field by field;"),
         ({"memory": {"userId": "ann"}}, "no field `userId` in `memory`: it goes at the top;"),
         ({"memory": {"strategy": "custom"}}, "no field `strategy` in `memory`: it goes under `memory.extract`;"),
