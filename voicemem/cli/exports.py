@@ -172,7 +172,7 @@ def erase_user(user_id: str, server: Server, linked: bool, yes: bool) -> None:
     if not yes and not sys.stdin.isatty():
         raise CommandFailed("No one can be asked here; --yes erases without asking.")
     shown, stored = one_line(user_id), stored_of(server, user_id)
-    if not any(stored) and run(write_lines(server, export_path(user_id), {}, (), lambda line: None))["lines"] == 1:
+    if not any(stored) and not run(is_known(server, user_id)):
         raise CommandFailed(f"Nothing is stored of {shown}.")
     if not yes and not click.confirm(f"Erase all that is stored of {shown}?", err=True):
         click.echo(f"{shown} stays", err=True)
@@ -185,6 +185,15 @@ def erase_user(user_id: str, server: Server, linked: bool, yes: bool) -> None:
         click.secho(
             f"{one_line(left['linked'])} is the other id of this person and stays; --linked erases both", err=True
         )
+
+
+async def is_known(server: Server, user_id: str) -> bool:
+    """Return whether anything at all is stored of a user, such as a document."""
+    async with server.client() as rest, aclosing(read_lines(rest, export_path(user_id), {})) as lines:
+        async for line in lines:
+            if line["type"] not in ("export", "end"):
+                return True
+    return False
 
 
 def stored_of(server: Server, user_id: str) -> tuple[int, int]:

@@ -143,7 +143,7 @@ async def select_context(
     """Return the choice of the options' policy, else the session's, from the memory of now or of `options.at`.
 
     The first context of a session with `memory_from` journals what is carried over, unless it peeks or is of an earlier
-    moment. `recall` finds what is shown of earlier calls, for what the caller has `said` last, by default his last
+    moment. `recall` finds what is shown of earlier calls, for what the caller has `said` last, by default their last
     message. Settings and the document of a user are always those of now, memories of earlier calls those of now or of
     the session's end. Raises `Refused` (`invalid_query` for a position that is not there yet, `unknown_turn`).
     """

@@ -289,7 +289,7 @@ def alternate_roles(runs: Sequence[RoleRun]) -> list[RoleRun]:
 
 
 def words_before_calls(runs: Sequence[RoleRun]) -> list[RoleRun]:
-    """Alternating runs, with what the user said behind a tool's result joined to what he said before its call.
+    """Alternating runs, with what the user said behind a tool's result joined to what they said before its call.
 
     Strict models take nothing but an answer of the assistant's there.
     """

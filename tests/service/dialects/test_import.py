@@ -107,6 +107,13 @@ async def test_a_saved_call_is_what_its_webhook_makes(serve: Serve, tmp_path: Pa
         assert {BEGIN_MS <= at <= info["ended_at"] for _, _, at in expected} == {True}
 
 
+async def test_a_call_of_another_vendor_is_said_to_be_one(serve: Serve, tmp_path: Path) -> None:
+    """With the file that has it."""
+    save(tmp_path / "el.json", webhook_of("elevenlabs", MAKE["elevenlabs"]("call_1")))
+    refused = await imported(await serve(), "retell", tmp_path, code=1)
+    assert (counts(0, 0, 0, 1), True) == (refused.stdout, "el.json: It is not a call of retell: " in refused.stderr)
+
+
 @every_row("vendor", MAKE)
 @pytest.mark.parametrize("first", ["webhook", "import"])
 async def test_nothing_is_stored_twice(serve: Serve, tmp_path: Path, vendor: str, first: str) -> None:

@@ -335,6 +335,6 @@ async def test_the_command_writes_it_down(app: App, tmp_path: Path) -> None:
     code, output, errors = await command("erase-user", "ann", "--yes", "--url", api.base)
     assert (0, "ann is erased, with 1 call and 0 memories\n") == (code, output)
     code, output, errors = await command("erase-user", "ann", "--yes", "--url", api.base)
-    assert (1, "", True) == (code, output, "Nothing is stored of ann." in errors)
+    assert (1, "", "voicemem: Nothing is stored of ann.\n") == (code, output, errors)
     code, _, errors = await command("export-user", "ann", "--output", f"{path}2", "--url", "http://127.0.0.1:1")
     assert (1, True, ["ann.jsonl"]) == (code, "127.0.0.1:1" in errors, sorted(os.listdir(tmp_path)))

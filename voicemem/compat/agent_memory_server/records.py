@@ -302,7 +302,7 @@ def draft_of(record: GivenRecord, session_id: str | None, kind: MemoryType = "se
 
 
 def echo_of(id: str, given: RecordPatch, now_ms: int) -> RecordView:
-    """A changed memory for a caller who may not read it: what he has just given, and no more."""
+    """A changed memory for a caller who may not read it: what they have just given, and no more."""
     fields = given.fields
     if "event_date" in fields:
         fields["event_date"] = iso(fields["event_date"], "event_date")

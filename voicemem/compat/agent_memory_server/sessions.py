@@ -145,7 +145,7 @@ class OwnedSessions:
     # Finding
 
     async def find(self, project: str, owner: Owner) -> Stream | None:
-        """The session of an owner: the one that is exactly his, else the only one that all that is given holds for."""
+        """The session of an owner: the one that is exactly theirs, else the only one for which all given holds."""
         plain = None
         if SESSION_ID.match(owner.session_id):
             plain = await self.store.journal.find_session(project, owner.session_id)
