@@ -48,6 +48,9 @@ async def test_the_custom_llm_shows_what_arrives(serve: Serve, tmp_path: Path) -
         await RestClient(app).create("plain")
         said = {"model": "-", "stream": True, "messages": [{"role": "user", "content": "Hello."}]}
         assert 200 == (await RestClient(app).post("/v1/sessions/plain/chat/completions", said)).status
+        whole = {"messages": [{"role": "user", "content": "And whole?"}]}
+        answer = (await RestClient(app).post("/v1/sessions/plain/chat/completions", whole)).json
+        assert "Why did the scarecrow win an award?" == answer["choices"][0]["message"]["content"]
     assert SEEN == re.sub(r"\d+ s ago", "0 s ago", seen)  # a busy machine takes a second or two
     assert (
         "I was saying: \nscarecrow win an award?\n" == engine.out[-len("I was saying: \nscarecrow win an award?\n") :]
