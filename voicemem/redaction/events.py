@@ -226,9 +226,10 @@ def redact_event(event: T, payload: bytes, speech: Speech) -> tuple[T, bytes] | 
         if times:
             changes["metadata"] |= times
     changes = {name: value for name, value in changes.items() if value != getattr(event, name)}
-    if not changes:
-        return None
     values = JSON_DECODER.decode(payload)
+    if not changes:  # but a field that came twice has what the event does not
+        plain = ENCODER.encode(values)
+        return None if plain == payload else (event, plain)
     words = zip(values.get("words") or (), changes.get("words", ()), strict=False)
     shown = {"words": [before | {"text": word.text} for before, word in words]} if "words" in changes else {}
     return msgspec.structs.replace(event, **changes), ENCODER.encode(values | changes | shown)

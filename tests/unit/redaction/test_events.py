@@ -196,6 +196,28 @@ def test_a_resend_is_the_same_event(places: set[int], restart: int) -> None:
         assert not is_same_event(msgspec.json.encode(stored), msgspec.json.encode(other))
 
 
+TWICE = {
+    "text": b'{"type":"asr","text":"%b","text":"Hi.","final":true}',
+    "metadata": b'{"type":"asr","text":"Hi.","final":true,"metadata":{"n":"%b","n":1}}',
+    "arguments": b'{"type":"tool.call","call_id":"c","name":"n","arguments":{"n":{"a":"%b","a":""}},"turn_id":1}',
+    "result": b'{"type":"tool.result","call_id":"c","result":"%b","result":"none"}',
+    "floats that grow": b'{"type":"asr","text":"%b","text":"Hi.","metadata":{"n":[1e4,1e4,1e4,1e4,1e4,1e4,1e4]}}',
+}
+
+
+@every_row("where", TWICE)
+def test_a_field_that_comes_twice_hides_nothing(where: str) -> None:
+    """Whoever reads the event sees the last one; the journal has no other."""
+    payload = TWICE[where] % CARD.encode()
+    decoded = decode_event(payload)
+    assert isinstance(decoded, DecodedEvent)
+    redacted = redact_event(decoded.event, payload, Speech(CARDS))
+    assert redacted is not None
+    assert redacted[0] is decoded.event
+    assert CARD.encode() not in redacted[1]
+    assert decode_journaled(redacted[1]) == decoded.event
+
+
 EMAIL = rules_of(["email"])
 
 

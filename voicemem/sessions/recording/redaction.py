@@ -166,7 +166,7 @@ def redact_batch(batch: EventBatch, known: Remembered) -> int:
             batch.arrivals[place] = DecodedEvent(*redacted)
             if isinstance(arrival, ReducedFrame):
                 batch.arrivals[place] = ReducedFrame(*redacted, arrival.reduced)
-            changed += 1
+            changed += redacted[0] is not arrival.event
     return changed
 
 
