@@ -10,8 +10,9 @@ import pytest
 
 from tests.support.callers.browser import Page
 from tests.support.callers.call_page import call_page
-from tests.support.callers.rest import RestClient
-from tests.support.events import typed
+from tests.support.callers.rest import LOOPBACK, RestClient
+from tests.support.callers.webhooks import add
+from tests.support.events import done, final, typed
 from tests.support.services import Serve, running_service
 
 pytestmark = pytest.mark.needs("chromium")
@@ -102,15 +103,26 @@ async def test_all_labels_can_be_seen(serve: Serve, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("width", [1024, 1440])
 async def test_no_column_of_the_list_is_cut_off(serve: Serve, page: Page, width: int) -> None:
-    """Whatever the calls are called."""
-    app = await serve()
+    """Whatever the calls are called, and while their webhooks wait."""
+    app = await serve(allow_addresses=LOOPBACK)
+    api = RestClient(app)
+    await add(api, "http://127.0.0.1:65535/hook", 103)
     for number in range(3):
-        await RestClient(app).create(
-            f"reservations-{number}", idle_timeout=0, user_id="ann-marie.whitfield", labels={"line": "front-desk"}
+        name = f"reservations-{number}"
+        await api.create(name, idle_timeout=0, user_id="ann-marie.whitfield", labels={"line": "front-desk"})
+        await api.send(
+            final(1, "Is there a table for Friday evening?", 1000),
+            done(1, 4000, text="There is one by the window, from half past seven on."),
+            session_id=name,
         )
+        await api.end(name)
     await page.viewport(width)
     await page.open(f"http://{app.rest_address}/ui/calls")
-    await page.until("document.querySelectorAll('.calls tbody tr').length === 3")
+    await page.until("document.querySelectorAll('.calls .state .wait:not(.dot)').length === 3")
     await page.until("document.fonts.status === 'loaded'")
-    table = "document.querySelector('.wide-table')"
-    assert await page.evaluate(f"{table}.scrollWidth <= {table}.clientWidth")
+    assert await page.evaluate("""(() => {
+        const waiting = document.querySelectorAll(".calls .state .wait:not(.dot)");
+        waiting.forEach((one) => (one.textContent = "next try in 20 minutes"));
+        const table = document.querySelector(".wide-table");
+        return table.scrollWidth <= table.clientWidth;
+    })()""")
