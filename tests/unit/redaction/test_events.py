@@ -201,7 +201,6 @@ TWICE = {
     "metadata": b'{"type":"asr","text":"Hi.","final":true,"metadata":{"n":"%b","n":1}}',
     "arguments": b'{"type":"tool.call","call_id":"c","name":"n","arguments":{"n":{"a":"%b","a":""}},"turn_id":1}',
     "result": b'{"type":"tool.result","call_id":"c","result":"%b","result":"none"}',
-    "floats that grow": b'{"type":"asr","text":"%b","text":"Hi.","metadata":{"n":[1e4,1e4,1e4,1e4,1e4,1e4,1e4]}}',
 }
 
 
