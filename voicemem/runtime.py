@@ -73,7 +73,7 @@ READING_SHARE = 8
 """One part of this many is what readers may hold."""
 
 
-class ReadingRoom:
+class ReadBudget:
     """Bytes that large answers under way hold, bounded over all readers; their owners have equal shares of it.
 
     The first reader of an owner never waits. What several of an owner's hold together counts once.
@@ -114,7 +114,7 @@ class Reader:
     `what` stands for something that others may hold too.
     """
 
-    def __init__(self, room: ReadingRoom, owner: str | None, what: Hashable = None) -> None:
+    def __init__(self, room: ReadBudget, owner: str | None, what: Hashable = None) -> None:
         self.room = room
         self.owner = owner
         self.what = self if what is None else what
@@ -177,7 +177,7 @@ class MemoryBudget:
 
     def __init__(self, limit: int = DEFAULT_BYTES) -> None:
         self.limit = limit
-        self.reading = ReadingRoom(limit // READING_SHARE)
+        self.reading = ReadBudget(limit // READING_SHARE)
         self.rows = 0
         """Bytes of sessions' rows that the store keeps at hand, with their configurations."""
         self.memories_in_use = 0

@@ -29,7 +29,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Newest(OrderedDict[K, V]):
+class NewestEntries(OrderedDict[K, V]):
     """A mapping that keeps only a number of its newest entries."""
 
     def __init__(self, at_most: int) -> None:

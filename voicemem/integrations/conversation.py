@@ -18,7 +18,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 import msgspec
 
 from voicemem.client import Client, SyncClient
-from voicemem.integrations.background_session import BackgroundSession, Newest
+from voicemem.integrations.background_session import BackgroundSession, NewestEntries
 from voicemem.integrations.runs import run_start, text_of
 from voicemem.protocol.codec import MALFORMED
 from voicemem.protocol.types import JsonObject
@@ -46,7 +46,7 @@ class Conversation:
         """The user's newest utterance that was sent from here: tools that are called next are of its turn."""
         self.agent: str | None = None
         """The agent that replies, of several."""
-        self.heard: Newest[str, str] = Newest(100)
+        self.heard: NewestEntries[str, str] = NewestEntries(100)
         """Heard texts of replies that were cut, for while the memory is away."""
         self.after_tools = 0
         """The earliest time of what comes next: an answer is later than the tools that were called for it."""

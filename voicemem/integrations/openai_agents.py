@@ -20,7 +20,7 @@ from functools import wraps
 from typing import Any, Protocol
 
 from voicemem.client import Client
-from voicemem.integrations.background_session import AttachedMemory, BackgroundSession, Newest, config_of
+from voicemem.integrations.background_session import AttachedMemory, BackgroundSession, NewestEntries, config_of
 from voicemem.integrations.conversation import Conversation, parsed
 from voicemem.integrations.ledger import PLAYED_OUT_MS, Ledger, now_ms
 from voicemem.protocol.types import JsonObject
@@ -75,7 +75,7 @@ class AgentsSession(Conversation):
         super().__init__(session)
         self.added: deque[tuple[JsonObject, JsonObject | None]] = deque(maxlen=1000)
         """Items that this process added, for while the memory is away, each with the event that takes it back."""
-        self.handoffs: Newest[str, None] = Newest(100)
+        self.handoffs: NewestEntries[str, None] = NewestEntries(100)
         """The calls of tools that hand over to another agent."""
 
     # What the SDK calls

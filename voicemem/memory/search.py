@@ -30,7 +30,7 @@ from voicemem.store.port import Store
 from voicemem.store.scopes import QueryScope, Scope, scope_of
 from voicemem.store.streams import Stream
 from voicemem.store.transcript_search import MAX_FOUND, FoundMessage, TranscriptQuery
-from voicemem.store.vectors import MAX_NEAR, MemoryPlace, MessagePlace, Near, VectorQuery
+from voicemem.store.vectors import MAX_NEAR, MemoryPlace, MessagePlace, NearestTexts, VectorQuery
 from voicemem.transcript.messages import Role
 
 FoundBy = Literal["words", "vectors"]
@@ -407,7 +407,7 @@ class Vectors(NamedTuple):
     def ranked(
         self,
         words: Mapping[Item, float],
-        near: Near[Any],
+        near: NearestTexts[Any],
         cosines: Mapping[Item, float],
         times: Mapping[Item, int],
         alone: bool,

@@ -20,7 +20,7 @@ from voicemem.client.transport.rest import RestClient, session_path
 from voicemem.dialects.dialect import Dialect, Frame
 from voicemem.dialects.registry import DIALECTS
 from voicemem.errors import Refused
-from voicemem.integrations.tee.memory import CallMemory, Crossing, FrameQueue, ReducedCrossing, Times
+from voicemem.integrations.tee.memory import CallMemory, CrossingMessage, FrameQueue, ReducedCrossing, Times
 from voicemem.proxy.requests import OUR_CREDENTIAL, CallRequest
 from voicemem.proxy.settings import Settings
 from voicemem.redaction.texts import redact_value, rules_of
@@ -164,7 +164,7 @@ class DiscreetQueue(FrameQueue):
         secret = re.compile("|".join((*map(re.escape, longest_first), OUR_CREDENTIAL.pattern)))
         self.rules = rules_of((), [lambda text: (found.span() for found in secret.finditer(text))])
 
-    def reduce(self, crossing: Crossing) -> Frame | None:
+    def reduce(self, crossing: CrossingMessage) -> Frame | None:
         frame = super().reduce(crossing)
         return None if frame is None else frame._replace(content=redact_value(frame.content, self.rules))
 

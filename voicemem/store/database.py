@@ -347,8 +347,8 @@ OVER = "The store is out of trouble after %.1f s"
 """Of the trouble of any number of connections there is one such pair: each outage is in the log once."""
 
 
-class Troubles:
-    """The troubles of a store's connections, each on its own: that one works says nothing of the others.
+class ConnectionFailures:
+    """The failures of a store's connections, each on its own: that one works says nothing of the others.
 
     The log says when they begin, and when they are over. For any thread.
     """

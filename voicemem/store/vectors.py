@@ -100,7 +100,7 @@ class VectorQuery(Struct, frozen=True):
     also: Sequence[MessagePlace] = ()
 
 
-class Near(NamedTuple, Generic[T]):
+class NearestTexts(NamedTuple, Generic[T]):
     """The result of a query by vectors; scores are cosines."""
 
     found: list[T]
@@ -206,11 +206,11 @@ class Vectors:
 
     def compare(
         self, connection: Connection, limit: int, also: Sequence[Any], values: dict[str, Any], **conditions: str
-    ) -> Near[Row]:
+    ) -> NearestTexts[Row]:
         """The rows of the nearest texts, of which each begins with the number of vectors that were compared."""
         most = self.math.begin(connection)
         if not most:
-            return Near([], {}, False)
+            return NearestTexts([], {}, False)
         text = self.fill(self.near, cosine=self.math.cosine, **conditions)
         rows = connection.rows(text, most=most + 1, limit=limit, **values)
         cosines = {}
@@ -219,7 +219,7 @@ class Vectors:
             row = connection.row(self.fill(SELECT_COSINE, cosine=self.math.cosine), **one)
             if row is not None:
                 cosines[place] = float(row[0])
-        return Near([row[1:] for row in rows], cosines, bool(rows) and rows[0][0] > most)
+        return NearestTexts([row[1:] for row in rows], cosines, bool(rows) and rows[0][0] > most)
 
 
 class TranscriptVectors(Vectors):
@@ -251,15 +251,15 @@ class TranscriptVectors(Vectors):
         """Make ready for vectors, of memories too; called before any other of these methods."""
         return await self.math.prepare()
 
-    async def find_near(self, query: VectorQuery) -> Near[FoundMessage]:
+    async def find_near(self, query: VectorQuery) -> NearestTexts[FoundMessage]:
         """The messages whose vectors are the nearest, and how near those of `also` are."""
         clauses, whose = query.scope.conditions("s.")
         compared = {"vector": self.math.value(query.vector), "embedder": embedder_number(query.embedder)}
         values = whose | said_between(query.since_ms, query.until_ms) | compared
-        near: Near[Row] = await self.read(
+        near: NearestTexts[Row] = await self.read(
             lambda opened: self.compare(opened, query.limit, query.also, values, scope=" and ".join(clauses))
         )
-        return Near([FoundMessage(*row) for row in near.found], near.also, near.is_capped)
+        return NearestTexts([FoundMessage(*row) for row in near.found], near.also, near.is_capped)
 
 
 class MemoryVectors(Vectors):
@@ -294,7 +294,7 @@ class MemoryVectors(Vectors):
         vector: bytes,
         limit: int,
         also: Sequence[MemoryPlace] = (),
-    ) -> Near[tuple[MemoryRow, float]]:
+    ) -> NearestTexts[tuple[MemoryRow, float]]:
         """The memories whose vectors are the nearest, with their cosines, and how near those of `also` are.
 
         `after` and the filter's own limit count for nothing.
@@ -307,4 +307,4 @@ class MemoryVectors(Vectors):
         if query.with_superseded:
             rows = with_newer(connection, query.project, rows, query.as_of_ms)
         near = [(row, float(cosine)) for row, (cosine, *_) in zip(rows, found, strict=True)]
-        return Near(near, cosines, is_capped)
+        return NearestTexts(near, cosines, is_capped)

@@ -26,7 +26,7 @@ from tests.support.stores.vectors import EMBEDDER, vector_of
 from voicemem.store.memories import MemoryRow, tombstone
 from voicemem.store.memory_filters import AnyOf, Between, MemoryFilter, Tags
 from voicemem.store.port import Store
-from voicemem.store.vectors import MemoryPlace, Near
+from voicemem.store.vectors import MemoryPlace, NearestTexts
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ async def behind(store: Store, embedder: str = EMBEDDER, limit: int = 2) -> list
 
 async def near(
     store: Store, text: str, project: str = "p", also: Sequence[MemoryPlace] = (), limit: int = 100, **conditions: Any
-) -> Near[tuple[MemoryRow, float]]:
+) -> NearestTexts[tuple[MemoryRow, float]]:
     vector = vector_of(text)
     assert vector is not None
     return await store.memory_vectors.find_near(

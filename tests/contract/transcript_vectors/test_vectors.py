@@ -16,7 +16,7 @@ from tests.support.stores.vectors import EMBEDDER, vector_of
 from voicemem.store.port import Store
 from voicemem.store.scopes import Scope
 from voicemem.store.transcript_search import FoundMessage
-from voicemem.store.vectors import MessagePlace, Near, TextToEmbed, VectorQuery
+from voicemem.store.vectors import MessagePlace, NearestTexts, TextToEmbed, VectorQuery
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ async def near(
     also: Sequence[MessagePlace] = (),
     embedder: str = EMBEDDER,
     **more: Any,
-) -> Near[FoundMessage]:
+) -> NearestTexts[FoundMessage]:
     scope = Scope(project, *(more.pop(name, None) for name in ("namespace", "user_id", "session_id")))
     vector = vector_of(text)
     assert vector is not None

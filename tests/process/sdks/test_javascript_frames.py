@@ -39,7 +39,7 @@ WRONG: tuple[Any, ...] = ({}, {"key": SECRET}, [], [SECRET], [[SECRET]], 7, 7.5,
 """Put in the place of a field."""
 
 
-class Crossing(NamedTuple):
+class CrossingMessage(NamedTuple):
     """A frame, and who sends it."""
 
     dialect: str
@@ -198,7 +198,7 @@ def wrong_frames(frame: Any) -> Iterator[Any]:
         yield from (frame | {name: inner} for inner in wrong_frames(frame[name]))
 
 
-def verdict(crossing: Crossing) -> Frame | str | None:
+def verdict(crossing: CrossingMessage) -> Frame | str | None:
     """What our own `reduce` keeps of a frame, or the name of its error."""
     try:
         return DIALECTS[crossing.dialect].reduce(crossing.frame, crossing.side)
@@ -206,14 +206,14 @@ def verdict(crossing: Crossing) -> Frame | str | None:
         return type(error).__name__
 
 
-def as_json(crossing: Crossing) -> JsonObject:
+def as_json(crossing: CrossingMessage) -> JsonObject:
     """A frame for JavaScript; of bytes their number."""
     dialect, side, frame = crossing
     said = {"binary": len(frame)} if isinstance(frame, bytes) else {"frame": frame}
     return {"dialect": dialect, "side": side, **said}
 
 
-def let_out(crossings: list[Crossing]) -> list[Any]:
+def let_out(crossings: list[CrossingMessage]) -> list[Any]:
     """What JavaScript lets out of each frame: an object with `content`, None, or the name of an error."""
     lines = "".join(json.dumps(as_json(one)) + "\n" for one in crossings)
     done = subprocess.run([needs("node"), SCRIPT], input=lines, capture_output=True, text=True, timeout=120)
@@ -221,7 +221,7 @@ def let_out(crossings: list[Crossing]) -> list[Any]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def check(crossings: list[Crossing], are_wrong: bool = False) -> None:
+def check(crossings: list[CrossingMessage], are_wrong: bool = False) -> None:
     """All that JavaScript lets out gives the service the same frame, and it says the same of that.
 
     Of what `are_wrong` more may be taken: fields that are left out are not looked at.
@@ -243,13 +243,13 @@ def test_recorded_calls(dialect: str) -> None:
     """Each frame of a recorded call is kept as it would be here."""
     calls = [one for one in RECORDINGS if one.dialect == dialect and "webhook" not in one.name]
     lines = chain.from_iterable(one.envelopes() for one in calls)
-    check([Crossing(dialect, line.get("from", "vendor"), line["frame"]) for line in lines])
+    check([CrossingMessage(dialect, line.get("from", "vendor"), line["frame"]) for line in lines])
 
 
 @pytest.mark.parametrize("dialect", MADE)
 def test_every_field_of_every_frame(dialect: str) -> None:
     """Frames with all fields of our tables, and others, from both sides: what we keep is kept, and nothing else."""
-    crossings = [Crossing(dialect, side, frame) for side in SIDES for frame in MADE[dialect]()]
+    crossings = [CrossingMessage(dialect, side, frame) for side in SIDES for frame in MADE[dialect]()]
     check(crossings)
     assert SECRET in str(crossings)
     assert SECRET not in json.dumps(let_out(crossings))
@@ -260,13 +260,13 @@ def test_every_field_of_every_frame(dialect: str) -> None:
 def test_fields_of_other_types(dialect: str) -> None:
     """Where a field is missing, or has another type, what we keep is kept."""
     frames = chain.from_iterable(map(wrong_frames, MADE[dialect]()))
-    check([Crossing(dialect, side, frame) for frame in frames for side in SIDES], are_wrong=True)
+    check([CrossingMessage(dialect, side, frame) for frame in frames for side in SIDES], are_wrong=True)
 
 
 def test_the_names_of_dialects() -> None:
     """A dialect that JavaScript knows is one of ours."""
     assert set(MADE) <= set(DIALECTS)
-    assert let_out([Crossing("none", "app", {})]) == ["TypeError"]
+    assert let_out([CrossingMessage("none", "app", {})]) == ["TypeError"]
 
 
 def test_session_ids_from_those_of_vendors() -> None:

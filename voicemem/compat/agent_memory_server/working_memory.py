@@ -21,7 +21,7 @@ from voicemem.compat.agent_memory_server.long_term import LongTermRecords
 from voicemem.compat.agent_memory_server.working_messages import (
     KEPT_DATA,
     Change,
-    Look,
+    SessionView,
     candidates,
     change_of,
     check_messages,
@@ -29,8 +29,8 @@ from voicemem.compat.agent_memory_server.working_messages import (
     events_of,
     fits,
     forgotten_event,
-    look_at,
     remembered_orders,
+    session_view_of,
     stamp,
     starts_with,
     summary_event,
@@ -116,12 +116,12 @@ class WorkingMemories:
     async def view(
         self, stream: Stream, window: Window | None, newest: int | None = None, fits: bool = False
     ) -> forms.WorkingMemoryView:
-        look = await self.read_models.read(stream, look_at)
-        rows = await self.store.journal.read_rows(stream.key, look.position - 1, 1) if look.position else []
+        view = await self.read_models.read(stream, session_view_of)
+        rows = await self.store.journal.read_rows(stream.key, view.position - 1, 1) if view.position else []
         last_ms = rows[0].received_ms if rows else stream.started_ms
         owner = sessions.owner_of(stream)
-        memories = await self.records.long_term.find_all(stream.project, look.kept.memories)
-        messages = [one.view for one in look.messages]
+        memories = await self.records.long_term.find_all(stream.project, view.kept.memories)
+        messages = [one.view for one in view.messages]
         if newest is not None and newest > 0:
             messages = sorted(messages, key=lambda one: forms.parse_time(one.created_at, "created_at"))[-newest:]
         costs: list[int] = []
@@ -136,15 +136,15 @@ class WorkingMemories:
         return forms.WorkingMemoryView(
             messages=messages,
             memories=[forms.view_of(one) for one in memories],
-            data=look.data,
-            context=look.context,
+            data=view.data,
+            context=view.context,
             user_id=owner.user_id,
-            tokens=look.kept.tokens,
+            tokens=view.kept.tokens,
             session_id=owner.session_id,
             namespace=owner.namespace,
-            long_term_memory_strategy=look.kept.strategy,
+            long_term_memory_strategy=view.kept.strategy,
             ttl_seconds=sessions.ttl_of(stream),
-            last_accessed=forms.format_time(stamp(self.clock(), last_ms, look.position)),
+            last_accessed=forms.format_time(stamp(self.clock(), last_ms, view.position)),
             created_at=forms.format_ms(stream.started_ms),
             updated_at=forms.format_ms(last_ms),
             context_percentage_total_used=percent(used, window, 1.0),
@@ -193,36 +193,36 @@ class WorkingMemories:
         if stream.state == "running" and stream.silent_since_ms is None:
             raise Refused("session_in_use")
         now_ms = self.clock()
-        look = await self.read_models.read(stream, look_at)
-        stands = look.messages or look.context or look.data or look.kept.memories
+        view = await self.read_models.read(stream, session_view_of)
+        stands = view.messages or view.context or view.data or view.kept.memories
         if now_ms < stream.started_ms + FRESH_MS and begins_one(given) and stands:
             return stream
         change, blurred = Change(0, ()), self.sessions.rules is not None
         if given.messages is not UNSET:
             seen = None
-            if given.last_accessed is not None and not starts_with(given.messages, look.messages, blurred):
-                seen = await self.find_seen(stream, look, forms.parse_time(given.last_accessed, "last_accessed"))
-            change = change_of(look.messages, given.messages, seen, blurred)
+            if given.last_accessed is not None and not starts_with(given.messages, view.messages, blurred):
+                seen = await self.find_seen(stream, view, forms.parse_time(given.last_accessed, "last_accessed"))
+            change = change_of(view.messages, given.messages, seen, blurred)
         update = config_update(stream, given, renew=not change.add)
-        if not all(one.was_put for one in look.messages[: change.forget]):
+        if not all(one.was_put for one in view.messages[: change.forget]):
             code = "session_ended" if stream.state == "ended" else "session_in_use"
             raise Refused(code, "What was said in a call can be added to, but not replaced: send its messages first.")
         if (change.add or change.forget or update) and stream.state == "ended" and not may_reopen(stream, now_ms):
             raise Refused("session_ended")
         state = await self.read_models.get_state(stream)
-        if state.position != look.position:
+        if state.position != view.position:
             return None
         events: list[Event] = [SessionUpdate(**update)] if update else []
         events += events_of(state, change.add, now_ms, self.sessions.new_id, fresh=change.forget > 0)
         after = stream
         if events:
-            recorded = await self.record(stream, events, look.position, key_id, admit)
+            recorded = await self.record(stream, events, view.position, key_id, admit)
             if recorded is None:
                 return None
             after = recorded
-        elif look.position != stream.position:
-            after = structs.replace(stream, position=look.position)
-        return await self.derive(after, look, change, given)
+        elif view.position != stream.position:
+            after = structs.replace(stream, position=view.position)
+        return await self.derive(after, view, change, given)
 
     async def record(
         self, stream: Stream, events: Sequence[Event], expected: int, key_id: str | None, admit: Admit
@@ -245,12 +245,12 @@ class WorkingMemories:
         return recorded.stream
 
     async def derive(
-        self, stream: Stream, look: Look, change: Change, given: forms.GivenWorkingMemory
+        self, stream: Stream, view: SessionView, change: Change, given: forms.GivenWorkingMemory
     ) -> Stream | None:
         """Journal what the service itself says of the change: what is forgotten, the summary, the data."""
         after: Stream | None = stream
         makers: tuple[Callable[[ReadModel], ServerEvent | None], ...] = (
-            lambda read_model: forgotten_event(read_model, look, change),
+            lambda read_model: forgotten_event(read_model, view, change),
             lambda read_model: summary_event(read_model, given),
             lambda read_model: data_event(read_model, given, self.sessions.rules),
         )
@@ -270,15 +270,15 @@ class WorkingMemories:
                 self.sessions.on_changed(after)
         return after
 
-    async def find_seen(self, stream: Stream, look: Look, stamped: datetime) -> int | None:
+    async def find_seen(self, stream: Stream, view: SessionView, stamped: datetime) -> int | None:
         """Count the stored messages that the sender has read; None where the time of that read says nothing."""
-        for position in islice(candidates(stamped, look.position), MOST_VERSIONS):
+        for position in islice(candidates(stamped, view.position), MOST_VERSIONS):
             rows = await self.store.journal.read_rows(stream.key, max(position - 1, 0), 2 if position else 1)
             received_ms = rows.pop(0).received_ms if position and rows else stream.started_ms
-            next_ms = rows[0].received_ms if rows and position < look.position else None
+            next_ms = rows[0].received_ms if rows and position < view.position else None
             if fits(stamped, received_ms, next_ms):
                 orders = await self.read_models.read(stream, remembered_orders)
-                return sum(order <= position for order in orders[look.hidden : look.hidden + len(look.messages)])
+                return sum(order <= position for order in orders[view.hidden : view.hidden + len(view.messages)])
             if received_ms <= forms.to_ms(stamped):
                 return None
         return None

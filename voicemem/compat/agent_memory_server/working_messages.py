@@ -68,8 +68,8 @@ class Kept(Struct, frozen=True, omit_defaults=True):
     extracted: forms.Flag = "f"
 
 
-class Standing(NamedTuple):
-    """A message of the list that stands."""
+class ListedMessage(NamedTuple):
+    """A message of the current list."""
 
     view: forms.MessageView
     was_put: bool = True
@@ -85,7 +85,7 @@ class Change(NamedTuple):
 # Reading
 
 
-def standing(messages: Iterable[Message]) -> list[Standing]:
+def standing(messages: Iterable[Message]) -> list[ListedMessage]:
     """The list as a client reads it. What was heard in a call has the id `TURN.NUMBER`, with its place in the turn."""
     found = []
     for turn, several in groupby(messages, key=attrgetter("turn_id")):
@@ -99,7 +99,7 @@ def standing(messages: Iterable[Message]) -> list[Standing]:
                 persisted_at=forms.shown(kept.persisted_at),
                 discrete_memory_extracted=kept.extracted,
             )
-            found.append(Standing(view, OF_CLIENT in message.metadata))
+            found.append(ListedMessage(view, OF_CLIENT in message.metadata))
     return found
 
 
@@ -112,7 +112,7 @@ def kept_of(message: Message) -> Kept:
 
 
 def change_of(
-    current: Sequence[Standing], given: Sequence[forms.GivenMessage], seen: int | None, blurred: bool = False
+    current: Sequence[ListedMessage], given: Sequence[forms.GivenMessage], seen: int | None, blurred: bool = False
 ) -> Change:
     """Return the change that a PUT makes. `seen` is how many current messages its sender has read, where that is known.
 
@@ -132,7 +132,7 @@ def change_of(
     return Change(len(current), given)
 
 
-def starts_with(given: Sequence[forms.GivenMessage], known: Sequence[Standing], blurred: bool) -> bool:
+def starts_with(given: Sequence[forms.GivenMessage], known: Sequence[ListedMessage], blurred: bool) -> bool:
     return len(given) >= len(known) and all(is_same(a.view, b, blurred) for a, b in zip(known, given, strict=False))
 
 
@@ -212,11 +212,11 @@ class KeptData(Struct, frozen=True, omit_defaults=True):
     """The summary, where the session's first turn leaves no room for one before it."""
 
 
-class Look(NamedTuple):
+class SessionView(NamedTuple):
     """A session at a position, as these clients see it."""
 
     position: int
-    messages: list[Standing]
+    messages: list[ListedMessage]
     hidden: int
     """Messages that are remembered, but that the summary stands for."""
     through: int
@@ -226,7 +226,7 @@ class Look(NamedTuple):
     kept: KeptData
 
 
-def look_at(read_model: ReadModel) -> Look:
+def session_view_of(read_model: ReadModel) -> SessionView:
     remembered, summary = read_model.remembered_messages(), read_model.state.summary
     through = -1 if summary is None else summary.through_turn
     hidden = bisect_right(remembered, through, key=attrgetter("turn_id"))
@@ -236,7 +236,7 @@ def look_at(read_model: ReadModel) -> Look:
     except msgspec.ValidationError:  # a caller has put something else there
         kept = KeptData()
     context = (None if summary is None else summary.text) or kept.context
-    return Look(read_model.position, standing(remembered[hidden:]), hidden, through, context, data, kept)
+    return SessionView(read_model.position, standing(remembered[hidden:]), hidden, through, context, data, kept)
 
 
 def remembered_orders(read_model: ReadModel) -> list[int]:
@@ -250,10 +250,10 @@ def remembered_orders(read_model: ReadModel) -> list[int]:
     return [orders[index] for index in read_model.remembered_indexes()]
 
 
-def forgotten_event(read_model: ReadModel, look: Look, change: Change) -> ServerEvent | None:
+def forgotten_event(read_model: ReadModel, view: SessionView, change: Change) -> ServerEvent | None:
     if not change.forget:
         return None
-    keep = len(read_model.remembered_indexes()) - look.hidden - change.forget
+    keep = len(read_model.remembered_indexes()) - view.hidden - change.forget
     return forget_all_but_newest(read_model, keep, everything=False)
 
 

@@ -20,7 +20,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from voicemem.client import Client, SyncClient
-from voicemem.integrations.background_session import Newest, check_installed
+from voicemem.integrations.background_session import NewestEntries, check_installed
 from voicemem.integrations.conversation import Call, Sessions
 from voicemem.integrations.google_adk.session import AdkSession, as_heard, known_contents, own_contents
 from voicemem.integrations.google_adk.user_memory import UserMemory
@@ -46,7 +46,7 @@ class Plugin:
         self.sessions = sessions
         self.session_id = session_id
         self.gives_context = gives_context
-        self.runs: Newest[str, Run | None] = Newest(1000)
+        self.runs: NewestEntries[str, Run | None] = NewestEntries(1000)
         self.alone: set[tuple[str, str]] = set()
         """Agents that want no history, by the run and their names."""
         sessions.find_loop()

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from voicemem.integrations.background_session import BackgroundSession, Newest
+from voicemem.integrations.background_session import BackgroundSession, NewestEntries
 from voicemem.integrations.conversation import Conversation, as_object, parsed
 from voicemem.integrations.ledger import PLAYED_OUT_MS, Ledger, now_ms
 from voicemem.protocol.types import JsonObject
@@ -219,7 +219,7 @@ class AdkSession(Conversation):
         """Hears of live runs, once there was one."""
         self.growing: dict[tuple[str, str | None], str] = {}
         """Replies that are being streamed, by their agents and branches."""
-        self.texts: Newest[str, str] = Newest(100)
+        self.texts: NewestEntries[str, str] = NewestEntries(100)
 
     # Runs of texts
 

@@ -22,7 +22,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from voicemem.client import Client, SyncClient
-from voicemem.integrations.background_session import BackgroundSession, Newest, check_installed
+from voicemem.integrations.background_session import BackgroundSession, NewestEntries, check_installed
 from voicemem.integrations.conversation import Call, Conversation, Sessions, as_object, parsed
 from voicemem.integrations.langgraph.user_store import UserStore
 from voicemem.integrations.runs import as_heard, followed_by, is_answer, rebuilt, run_start, text_of
@@ -67,7 +67,7 @@ class ThreadMemory(Conversation):
     def __init__(self, session: BackgroundSession, record: Collection[str]) -> None:
         super().__init__(session)
         self.kinds = record
-        self.recorded: Newest[str, None] = Newest(1000)
+        self.recorded: NewestEntries[str, None] = NewestEntries(1000)
         """Messages of the newest runs that are recorded, by their ids."""
 
     def record(self, messages: Sequence[Any], names: Mapping[str, str] = MappingProxyType({})) -> None:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
-from voicemem.integrations.background_session import Newest
+from voicemem.integrations.background_session import NewestEntries
 from voicemem.integrations.ledger import Ledger, now_ms
 from voicemem.integrations.livekit.playback import Playback, Speech, Speeches, TypedMessages
 from voicemem.integrations.livekit.remembering import Remembering, user_message
@@ -133,7 +133,7 @@ class Nodes:
         self.typed = TypedMessages(ledger)
         self.remembering = remembering
         self.missed = missed
-        self.realtime: Newest[str, RealtimeFollower] = Newest(64)
+        self.realtime: NewestEntries[str, RealtimeFollower] = NewestEntries(64)
         """Followers of segments whose audio is followed and whose text is not yet."""
 
     def wrap(self, owner: Any, name: str) -> None:

@@ -4,7 +4,7 @@ from collections import deque
 from functools import wraps
 from typing import Any
 
-from voicemem.integrations.background_session import Newest
+from voicemem.integrations.background_session import NewestEntries
 from voicemem.integrations.ledger import Ledger, now_ms
 from voicemem.integrations.livekit.remembering import text_of
 
@@ -123,8 +123,8 @@ class Speeches:
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
-        self.known: Newest[str, Speech] = Newest(64)
-        self.tools: Newest[str, str] = Newest(256)
+        self.known: NewestEntries[str, Speech] = NewestEntries(64)
+        self.tools: NewestEntries[str, str] = NewestEntries(256)
         """Replies by the ids of their tool calls."""
 
     def current(self) -> Speech:
@@ -158,7 +158,7 @@ class TypedMessages:
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
-        self.known: Newest[str, bool] = Newest(64)
+        self.known: NewestEntries[str, bool] = NewestEntries(64)
         """True if the memory has each already."""
 
     def report_all(self, chat_ctx: Any) -> None:

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from voicemem.integrations.background_session import Newest
+from voicemem.integrations.background_session import NewestEntries
 from voicemem.integrations.ledger import Ledger, now_ms
 from voicemem.integrations.runs import followed_by
 from voicemem.integrations.user_messages import MOST, UserMessage, typed
@@ -43,7 +43,7 @@ class Caller:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self.is_muted = False
-        self.transcripts: Newest[int, Transcript] = Newest(16)
+        self.transcripts: NewestEntries[int, Transcript] = NewestEntries(16)
         """The newest finals, by their frames."""
         self.began = self.heard_at = now_ms()
         self.user_messages: deque[UserMessage] = deque(maxlen=MOST)

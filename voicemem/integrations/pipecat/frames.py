@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from voicemem.integrations.background_session import Newest
+from voicemem.integrations.background_session import NewestEntries
 from voicemem.integrations.ledger import Ledger, now_ms
 from voicemem.integrations.pipecat.audio import NS_PER_MS
 from voicemem.integrations.pipecat.caller import Caller, last_of, role_of
@@ -62,7 +62,7 @@ class FrameListener:
         self.has_tts = False
         """True if a TTS makes the audio, or else the LLM itself."""
         self.has_warned = False
-        self.requested: Newest[int, asyncio.Event] = Newest(16)
+        self.requested: NewestEntries[int, asyncio.Event] = NewestEntries(16)
         """Requests to the LLM that are waited for, or that have passed."""
         self.arrived = asyncio.Event()
         """Set while no interruption is on its way to the output."""

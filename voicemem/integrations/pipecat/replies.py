@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from voicemem.integrations.background_session import Newest
+from voicemem.integrations.background_session import NewestEntries
 from voicemem.integrations.ledger import Ledger
 from voicemem.integrations.pipecat.audio import TRANSPORT_MS, AudioTimeline, Sound, TimedWord, WordClock, spans_of
 from voicemem.integrations.spoken_text import MAX_CHARS
@@ -106,7 +106,7 @@ class ReplyTracker:
         self.contexts: dict[str, Context] = {}
         self.context: str | None = None
         self.last_pts = 0
-        self.interruptions: Newest[int, list[Reply]] = Newest(MAX_SPEECHES)
+        self.interruptions: NewestEntries[int, list[Reply]] = NewestEntries(MAX_SPEECHES)
         """Replies that each interruption met, by its frame."""
         self.anything_said = False
         self.speaks = False

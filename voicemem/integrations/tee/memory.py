@@ -41,7 +41,7 @@ MAX_WAITING = 64
 CLOSED = "closed"
 
 
-class Crossing(NamedTuple):
+class CrossingMessage(NamedTuple):
     """A message that crossed the connection."""
 
     data: str | bytes
@@ -73,7 +73,7 @@ class FrameQueue:
         self.counts: Counter[str] = Counter()
         """Messages by outcome: taken, ignored, unknown, malformed, dropped."""
         self.named: set[str] = set()
-        self.aside: deque[Crossing] = deque()
+        self.aside: deque[CrossingMessage] = deque()
         self.aside_bytes = 0
         self.is_scheduled = False
         self.audio: ReducedCrossing | None = None
@@ -93,7 +93,7 @@ class FrameQueue:
             if self.counts["dropped"] == 1:
                 LOG.warning("The memory has missed a frame: more of them came than could be reduced.")
             return
-        self.aside.append(Crossing(data, is_text, side, now_ms() if ts is None else ts))
+        self.aside.append(CrossingMessage(data, is_text, side, now_ms() if ts is None else ts))
         self.aside_bytes += size
         if not self.is_scheduled:
             self.schedule()
@@ -120,7 +120,7 @@ class FrameQueue:
             self.take(self.aside.popleft())
         self.forward_audio()
 
-    def take(self, crossing: Crossing) -> None:
+    def take(self, crossing: CrossingMessage) -> None:
         self.aside_bytes -= len(crossing.data)
         try:
             frame = self.reduce(crossing)
@@ -140,7 +140,7 @@ class FrameQueue:
         if frame is not None:
             self.forward_in_order(ReducedCrossing(self.with_caller(frame), crossing.side, crossing.ts))
 
-    def reduce(self, crossing: Crossing) -> Frame | None:
+    def reduce(self, crossing: CrossingMessage) -> Frame | None:
         """Return the part of a message that is kept. Raises `MalformedFrame`, `UnknownFrame`."""
         raw = raw_frame(crossing)
         self.note_caller(raw)
@@ -186,7 +186,7 @@ class FrameQueue:
             self.forward(audio)
 
 
-def raw_frame(crossing: Crossing) -> RawFrame:
+def raw_frame(crossing: CrossingMessage) -> RawFrame:
     """The frame of a message: its JSON object, or a text or bytes that are not one. Raises `MalformedFrame`."""
     data = crossing.data
     if len(data) > MAX_DIALECT_FRAME_BYTES:

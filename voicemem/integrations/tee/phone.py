@@ -243,7 +243,7 @@ class PhoneQueue(memory.FrameQueue):
         self.timer_ts = 0
         """When that is."""
 
-    def reduce(self, crossing: memory.Crossing) -> Frame | None:
+    def reduce(self, crossing: memory.CrossingMessage) -> Frame | None:
         came = memory.raw_frame(crossing)
         self.note_caller(came)
         raw = self.meter.take(came, crossing.side, crossing.ts)

@@ -20,7 +20,7 @@ from voicemem.errors import CannotStart, Refused, StoreUnavailable
 from voicemem.runtime import MemoryBudget
 from voicemem.store.batch_append import BatchAppend
 from voicemem.store.copying import why_not_served
-from voicemem.store.database import CLOSED, Database, KeySource, Troubles
+from voicemem.store.database import CLOSED, ConnectionFailures, Database, KeySource
 from voicemem.store.postgresql.append_connections import AppendConnection
 from voicemem.store.postgresql.connection import (
     APPEND_CONNECTIONS,
@@ -90,7 +90,7 @@ class PostgresqlDatabase(Database):
         """Raised by `settle`: connections and cached_versions of before are given up."""
         self.displaced = False
         """True if nothing is read or written until `settle`, since the store may not be what it was."""
-        self.troubles = Troubles()
+        self.troubles = ConnectionFailures()
         self.closed = False
         try:
             with closing(connect(url)) as connection:

@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import psycopg
 
 from voicemem.errors import StoreUnavailable
-from voicemem.store.database import NodeRetired, Troubles
+from voicemem.store.database import ConnectionFailures, NodeRetired
 from voicemem.store.postgresql.connection import Fenced, PostgresqlConnection, is_lost, is_ours, is_retried, unavailable
 from voicemem.store.postgresql.rows import Rows, Shared
 from voicemem.store.stream_changes import Conflict
@@ -56,7 +56,7 @@ class Owner(Shared, Protocol):
     generation: int
     token: bytes
     node: str | None
-    troubles: Troubles
+    troubles: ConnectionFailures
     closed: bool
 
     def connect_for(self, what: Reader | Writer, verb: Literal["read", "written"]) -> PostgresqlConnection: ...

@@ -17,7 +17,7 @@ import apsw
 
 from voicemem.errors import CannotStart, StoreRuined, StoreUnavailable, VoicememError
 from voicemem.runtime import MemoryBudget
-from voicemem.store.database import CLOSED, Database, GroupCommit, KeySource, Troubles
+from voicemem.store.database import CLOSED, ConnectionFailures, Database, GroupCommit, KeySource
 from voicemem.store.sqlite import files
 from voicemem.store.sqlite.connection import BEGIN, COMMIT, ROLLBACK, RowCache, SqliteConnection
 from voicemem.store.sqlite.words import FREQUENCIES, frequencies
@@ -108,7 +108,7 @@ class Writer:
         self.connection = rows.connection.raw
         self.checkpoints = checkpoints
         self.rows = rows
-        self.troubles = Troubles()
+        self.troubles = ConnectionFailures()
         self.ruined = False
         """True if a sync has failed.
 

@@ -12,16 +12,22 @@ from hypothesis import strategies as st
 from tests.support.profiles import examples
 from tests.support.rows import every_row
 from voicemem.compat.agent_memory_server.records import GivenMessage, MessageView
-from voicemem.compat.agent_memory_server.working_messages import Change, Standing, change_of, check_messages, events_of
+from voicemem.compat.agent_memory_server.working_messages import (
+    Change,
+    ListedMessage,
+    change_of,
+    check_messages,
+    events_of,
+)
 from voicemem.errors import Refused
 from voicemem.transcript.state import State
 
 NOW = 1_790_000_000_000
 
 
-def stood(*texts: str) -> list[Standing]:
+def stood(*texts: str) -> list[ListedMessage]:
     """A list that stands; the id of each message is its text."""
-    return [Standing(MessageView("user", text, text, "2026-05-03T14:30:00Z", None, "f")) for text in texts]
+    return [ListedMessage(MessageView("user", text, text, "2026-05-03T14:30:00Z", None, "f")) for text in texts]
 
 
 def sent(*texts: str, ids: bool = True) -> list[GivenMessage]:

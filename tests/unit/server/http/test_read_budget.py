@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from voicemem.runtime import Reader, ReadingRoom
+from voicemem.runtime import ReadBudget, Reader
 
 
 async def test_readers_of_a_project_wait_for_room() -> None:
     """But for its first; what is made is made again once there is room, and not kept until then."""
-    room = ReadingRoom(100)
+    room = ReadBudget(100)
     made: list[int] = []
 
     async def make() -> tuple[int, int]:
@@ -31,7 +31,7 @@ async def test_readers_of_a_project_wait_for_room() -> None:
 
 async def test_what_several_hold_together_counts_once() -> None:
     """As much as the one that holds most of it."""
-    room = ReadingRoom(100)
+    room = ReadBudget(100)
     readers = [Reader(room, "a", "call") for _ in range(5)]
     assert all(reader.take(size) for size, reader in enumerate(readers, 56))
     assert room.used == 60
@@ -43,7 +43,7 @@ async def test_what_several_hold_together_counts_once() -> None:
 
 async def test_projects_have_equal_shares() -> None:
     """Of two each has the half; one that ends leaves its half to the other."""
-    room = ReadingRoom(100)
+    room = ReadBudget(100)
     a, b = ([Reader(room, owner) for _ in range(3)] for owner in "ab")
     assert a[0].take(10)
     assert b[0].take(10)
@@ -57,7 +57,7 @@ async def test_projects_have_equal_shares() -> None:
 
 async def test_a_reader_that_grows_and_one_that_has_left() -> None:
     """The oldest may always grow, so none waits for ever; one that was cancelled holds nothing."""
-    room = ReadingRoom(100)
+    room = ReadBudget(100)
     older, newer = Reader(room, "a"), Reader(room, "a")
     assert older.take(50)
     assert newer.take(40)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.stores.failing import locked_database
 from voicemem.errors import StoreUnavailable
-from voicemem.store.database import Troubles
+from voicemem.store.database import ConnectionFailures
 from voicemem.store.sqlite import SqliteStore
 
 
@@ -20,7 +20,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def test_trouble_is_over_when_nothing_is_in_trouble(caplog: pytest.LogCaptureFixture) -> None:
     """What works ends its own trouble alone; the newest reason is told, and the log has one line at either end."""
-    troubles = Troubles()
+    troubles = ConnectionFailures()
     troubles.end("a")
     for what, reason in (("a", "First."), ("b", "Second."), ("a", "Third.")):
         troubles.begin(what, reason)
