@@ -181,7 +181,7 @@ class BatchAppend:
             except Refused as refused:
                 return refused.code
         if offer.ending is not None:
-            self.producer.ended = True
+            self.producer.ended, self.producer.node = True, None  # its connection counts no more, so none has to leave
             if self.stream.ending_ms is None:
                 self.stream.ending_ms = self.now_ms
                 self.stream.ending_ts, self.stream.ending_reason = offer.ending.ts, offer.ending.reason

@@ -14,9 +14,11 @@ from tests.support.stores.contract import (
     close,
     end_offer,
     event_types,
+    hang_up,
     journal_events,
     offer,
     open_key,
+    open_session,
     reload,
     update_offer,
 )
@@ -49,6 +51,17 @@ async def test_updates_of_one_batch_follow_each_other(store: Store) -> None:
     )
 
     assert {"name": "b", "channel": "c"} == (await reload(store, key)).config
+
+
+async def test_a_producer_that_has_ended_need_not_leave(store: Store) -> None:
+    """Its connection counts no more: one that ends later writes nothing, and the other producers are as they were."""
+    key = await open_key(store)
+    await open_session(store, producer="llm")
+    await append_offers(store, key, end_offer(1))
+    assert None is await hang_up(store, key)
+    assert (await reload(store, key)).silent_since_ms is None
+    await hang_up(store, key, producer="llm")
+    assert NOW == (await reload(store, key)).silent_since_ms
 
 
 async def test_an_update_takes_effect_once(store: Store) -> None:
