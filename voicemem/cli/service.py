@@ -63,7 +63,7 @@ def start_logging(context: click.Context, log: logging.Logger, options: dict[str
     # For one busy event loop alongside one thread that commits (measured in bench/README.md). What was imported never
     # becomes garbage. Objects that live as long as their session have no cycles, so a full collection finds nothing and
     # takes longer than an ack may: make it a hundred times rarer. Of the others one of 3,000 young objects takes 1 to
-    # 3 ms, during which nothing is acknowledged; of Python's usual 10,000 it is 4 to 9.
+    # 4 ms, during which nothing is acknowledged; of Python's usual 10,000 it is 4 to 9.
     gc.collect()
     gc.freeze()
     gc.set_threshold(1_000, 2, 5_000)
