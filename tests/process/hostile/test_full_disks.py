@@ -72,6 +72,17 @@ def test_a_backup_to_a_full_disk(database: Path, small: Path) -> None:
     refused(voicemem("backup", "--store", store, "--force", str(file)), {"backup.db": b"older"}, small)
 
 
+def test_a_store_on_a_full_disk(small: Path) -> None:
+    """Commands that need it say why they cannot have it."""
+    store = f"sqlite:{small / 'calls.db'}"
+    assert 0 == voicemem("keys", "create", "--store", store, "--scope", "admin").returncode
+    fill_disk(small)
+    for command in (("keys", "create", "--scope", "read"), ("keys", "list")):
+        done = voicemem(*command, "--store", store)
+        assert 1 == done.returncode
+        assert "its disk is full, and nothing was changed." in done.stderr
+
+
 def test_a_restore_to_a_full_disk(database: Path, small: Path) -> None:
     """The store that is there stays as it is, and is served again."""
     target = f"sqlite:{small / 'calls.db'}"

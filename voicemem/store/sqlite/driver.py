@@ -6,6 +6,7 @@ SQLite comes from `apsw`, whose bundled version has the WAL-reset fix (3.51.3) t
 import asyncio
 import os
 import secrets
+import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -238,7 +239,9 @@ class SqliteDatabase(Database):
             self.unlock()
             if isinstance(error, CannotStart):
                 raise
-            raise CannotStart(f"The database {path} cannot be opened: {error}.") from None
+            is_full = path != IN_MEMORY and free_bytes(path) < INDEX_BYTES
+            why = "its disk is full, and nothing was changed" if is_full else error
+            raise CannotStart(f"The database {path} cannot be opened: {why}.") from None
         self.closed = False
         self.checkpoints = None if path == IN_MEMORY else Checkpoints(path, self.writer)
         self.writing = Writer(self.streams, self.checkpoints)
@@ -336,16 +339,24 @@ class SqliteDatabase(Database):
             self.lock = None
 
 
+INDEX_BYTES = 32 * 1024
+"""Bytes of the index of a log, without which SQLite opens none."""
+
+
+def free_bytes(path: str) -> int:
+    return shutil.disk_usage(os.path.dirname(os.path.abspath(path))).free
+
+
 def open_connection(path: str, read_only: bool = False) -> apsw.Connection:
     """Open a connection with the settings that every promise rests on. Raises `CannotStart` and `apsw.Error`."""
     connection = apsw.Connection(path)
-    connection.register_fts5_function(FREQUENCIES, frequencies)
     connection.set_busy_timeout(files.BUSY_TIMEOUT_MS)
+    if not read_only:
+        files.mark_new(connection)
+    connection.execute(READER_PRAGMAS if read_only else WRITER_PRAGMAS).fetchall()
+    connection.register_fts5_function(FREQUENCIES, frequencies)  # after what shows damage, or a full disk
     if read_only:
-        connection.execute(READER_PRAGMAS).fetchall()
         return connection
-    files.mark_new(connection)
-    connection.execute(WRITER_PRAGMAS).fetchall()
     if connection.pragma("synchronous") != 2:  # full
         raise CannotStart("SQLite does not keep synchronous=FULL, so nothing could be acknowledged safely.")
     if path != IN_MEMORY and connection.pragma("journal_mode") != "wal":
