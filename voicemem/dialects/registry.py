@@ -3,6 +3,8 @@
 A new dialect adds its import and its line here.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 import msgspec
@@ -25,7 +27,15 @@ from voicemem.dialects.twilio_media_streams import TWILIO_MEDIA_STREAMS
 from voicemem.dialects.ultravox import ULTRAVOX
 from voicemem.dialects.vapi.translation import VAPI
 from voicemem.errors import InvalidFrame, Refused
-from voicemem.protocol.codec import MALFORMED, RejectedEvent, check_frame, decode_header
+from voicemem.protocol.codec import (
+    MALFORMED,
+    DecodedEvent,
+    RejectedEvent,
+    check_frame,
+    decode_event,
+    decode_header,
+    decode_or_none,
+)
 from voicemem.protocol.events import FrameEvent
 from voicemem.protocol.explanations import did_you_mean
 
@@ -114,3 +124,15 @@ def split_frame(event: FrameEvent) -> list[FrameEvent]:
         return [event]
     carrying = carry(dialect.caller.pick(event.frame), frames)
     return [msgspec.structs.replace(event, frame=frame) for frame in carrying]
+
+
+OF_THE_LEASE = "-"
+"""Stands for the dialect that the `session.open` of an envelope's session has named."""
+
+
+def decode_enveloped(text: bytes) -> DecodedEvent | RejectedEvent:
+    """One event, or one frame in its envelope. Raises `InvalidFrame` when it is not JSON."""
+    if b'"frame"' in text and is_envelope(value := decode_or_none(text)):
+        frame = decode_value(value, text, OF_THE_LEASE)
+        return frame if isinstance(frame, RejectedEvent) else DecodedEvent(frame, text)
+    return decode_event(text)

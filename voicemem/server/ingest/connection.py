@@ -14,9 +14,14 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from voicemem.dialects.registry import DIALECTS, decode_value, is_envelope, no_such_dialect
+from voicemem.dialects.registry import (
+    DIALECTS,
+    OF_THE_LEASE,
+    decode_enveloped,
+    no_such_dialect,
+)
 from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable, VoicememError
-from voicemem.protocol.codec import DecodedEvent, RejectedEvent, decode_event, decode_fast, decode_or_none, split_frame
+from voicemem.protocol.codec import DecodedEvent, RejectedEvent, decode_event, decode_fast, split_frame
 from voicemem.protocol.events import Auth, FrameEvent, SessionOpen, SessionUpdate
 from voicemem.protocol.frames import GOAWAY, Error, Ready
 from voicemem.runtime import FairQueue
@@ -40,8 +45,6 @@ NEEDS_TASK = SessionOpen, Auth, SessionUpdate
 """Frames that take time before anything that follows is taken: the store must be asked, or a schema checked."""
 NEEDS_VALIDATION = SessionUpdate, FrameEvent
 """Events of which something else is journaled than what was sent."""
-OF_THE_LEASE = "-"
-"""Stands for the dialect that the `session.open` of an envelope's session has named."""
 AUTH_TIMEOUT_S = 10.0
 MAX_WAITING_IN_ALL = 32 * 1024 * 1024
 """Bytes of frames whose session is not known yet, of all connections; one that would add to more waits no longer."""
@@ -171,10 +174,10 @@ class Connection:
                     throttle.charge_taken()
                 self.add_to_batch(open_lease, DecodedEvent(event, message), len(message))
                 return
-        # Events are stored in the order in which they were sent. So from a frame that must wait for the store on,
-        # the rest of its message goes to a task and later messages into the backlog, until the task is through them;
-        # beyond the window the socket is not read, and TCP holds the sender back. A long message goes to the task
-        # as well, which lets others in between.
+        # Events are stored in the order in which they were sent. So from a frame that must wait for the store on, the
+        # rest of its message goes to a task and later messages into the backlog, until the task is through them;
+        # beyond the window the socket is not read, and TCP holds the sender back. A long message goes to the task as
+        # well, which lets others in between.
         if self.grant is None:
             if len(message) > MAX_BYTES_BEFORE_KEY:
                 raise InvalidFrame("too_big", BEFORE_KEY)
@@ -437,11 +440,11 @@ class Connection:
             return
         if opened.created or opened.reopened:
             sessions.webhooks_due.set()
-        may_set = grant.session_id is None
-        lease = ProducerLease(opened.stream, producer, opened.epoch, may_call_out, may_set, grant.key_id)
+        lease = ProducerLease(
+            opened.stream, producer, opened.epoch, may_call_out, grant.session_id is None, grant.key_id
+        )
         presence.connect(lease)
-        shard = self.host.recorder.commits.shard_of(lease.key)
-        before = self.leases.put(lease, shard, frame.dialect)
+        before = self.leases.put(lease, self.host.recorder.commits.shard_of(lease.key), frame.dialect)
         if before is not None:
             await self.release(before)
         ready = Ready(
@@ -546,14 +549,6 @@ class Connection:
         task = asyncio.create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
-
-
-def decode_enveloped(text: bytes) -> DecodedEvent | RejectedEvent:
-    """One event, or one frame in its envelope. Raises `InvalidFrame` when it is not JSON."""
-    if b'"frame"' in text and is_envelope(value := decode_or_none(text)):
-        frame = decode_value(value, text, OF_THE_LEASE)
-        return frame if isinstance(frame, RejectedEvent) else DecodedEvent(frame, text)
-    return decode_event(text)
 
 
 class LeaseHolder(NamedTuple):
