@@ -419,7 +419,7 @@ class Connection:
         assert self.grant is not None
         await self.flush()
         grant, presence, sessions = self.grant, self.host.presence, self.host.presence.sessions
-        project, may_call_out = grant.project, grant.allows("admin")
+        project, may_call_out, may_set = grant.project, grant.allows("admin"), grant.session_id is None
         if frame.dialect is not None and frame.dialect not in DIALECTS:
             refused = Refused("unknown_dialect", no_such_dialect(frame.dialect))
             self.refuse(refused, frame.session_id, frame.producer)
@@ -440,9 +440,7 @@ class Connection:
             return
         if opened.created or opened.reopened:
             sessions.webhooks_due.set()
-        lease = ProducerLease(
-            opened.stream, producer, opened.epoch, may_call_out, grant.session_id is None, grant.key_id
-        )
+        lease = ProducerLease(opened.stream, producer, opened.epoch, may_call_out, may_set, grant.key_id)
         presence.connect(lease)
         before = self.leases.put(lease, self.host.recorder.commits.shard_of(lease.key), frame.dialect)
         if before is not None:
