@@ -37,7 +37,7 @@ from voicemem.transcript.state import (
     ToolCallRecord,
     Turn,
     append_item,
-    id_digest,
+    digest_of,
 )
 from voicemem.transcript.timeline import BEFORE_ALL
 
@@ -100,11 +100,6 @@ def fold_event(
                 replies.remake_all(state)
     if stated is not None and stated > state.clock:
         state.clock = stated
-
-
-def digest_of(event: events.Event) -> int:
-    """The hash of an event's id; dialects do not know each other's ids."""
-    return id_digest(f"{event.dialect}/{event.id}" if type(event) is events.FrameEvent else str(event.id))
 
 
 def is_repeated(state: State, digest: int) -> bool:

@@ -17,7 +17,7 @@ from msgspec import Struct, field
 
 from voicemem.dialects.registry import DIALECTS_VERSION
 from voicemem.documents.document import Document
-from voicemem.protocol.events import CarriedSession
+from voicemem.protocol.events import CarriedSession, Event, FrameEvent
 from voicemem.protocol.memories import Analysis
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.messages import Extracted, Forgotten, MergedMetadata, Summary
@@ -410,6 +410,11 @@ class State(Struct, array_like=True, dict=True):
 def id_digest(id: str) -> int:
     """The hash of an event's id, which takes a third of its memory."""
     return int.from_bytes(blake2b(id.encode(), digest_size=8).digest(), "big", signed=True)
+
+
+def digest_of(event: Event) -> int:
+    """The hash of an event's id; dialects do not know each other's ids."""
+    return id_digest(f"{event.dialect}/{event.id}" if type(event) is FrameEvent else str(event.id))
 
 
 def append_item(items: list[T] | None, item: T) -> list[T]:

@@ -33,8 +33,7 @@ from voicemem.sessions.read_models.read_model import (
 from voicemem.store.port import Store
 from voicemem.store.records import Snapshot
 from voicemem.store.streams import ClosedSession, Stream
-from voicemem.transcript.fold import digest_of
-from voicemem.transcript.state import SNAPSHOT_VERSION, State, decode_state
+from voicemem.transcript.state import SNAPSHOT_VERSION, State, decode_state, digest_of
 
 LOG = logging.getLogger("voicemem")
 T = TypeVar("T")
