@@ -25,7 +25,7 @@ from voicemem.client.transport.reconnect import Reconnector
 from voicemem.client.transport.rest import CallFilters, RestClient, check_rest_url, export_path, read_lines, required
 from voicemem.errors import InvalidFrame
 from voicemem.protocol.codec import check_frame
-from voicemem.protocol.types import SESSION_ID_PATTERN, JsonObject
+from voicemem.protocol.types import SESSION_ID_PATTERN, SESSION_ID_RULE, JsonObject
 
 LOG = logging.getLogger("voicemem.client")
 
@@ -210,7 +210,7 @@ class Client:
 
     def _new_producer(self, session_id: str, name: str, config: Mapping[str, Any] | None) -> Producer:
         if not re.match(SESSION_ID_PATTERN, session_id):
-            raise ValueError("a session id must be 1 to 128 characters of A-Za-z0-9._:-")
+            raise ValueError(f"a session id must be {SESSION_ID_RULE}")
         if not 1 <= len(name) <= 128:
             raise ValueError("a producer's name must be 1 to 128 characters long")
         if (session_id, name) in self._producers:

@@ -9,7 +9,7 @@ from voicemem.dialects.callers import Caller, CallerFields
 from voicemem.dialects.dialect import session_id_of
 from voicemem.errors import Refused
 from voicemem.llm.endpoints import LlmEndpoints
-from voicemem.protocol.types import SESSION_ID_PATTERN, JsonObject
+from voicemem.protocol.types import SESSION_ID_PATTERN, SESSION_ID_RULE, JsonObject
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.store.session_filters import SessionFilter
 from voicemem.store.streams import Stream
@@ -63,7 +63,7 @@ def read_address(header: str | None, payload: JsonObject, own_id: str | None = N
     named = header or read_text(payload.get("metadata"), "session_id", "metadata.session_id")
     if named is not None and not re.match(SESSION_ID_PATTERN, named):
         place = f"the header {SESSION_HEADER}" if header else "`metadata.session_id`"
-        raise Refused("invalid_field", f"A session id is 1 to 128 characters of A-Za-z0-9._:-, also in {place}.")
+        raise Refused("invalid_field", f"A session id, also in {place}, is {SESSION_ID_RULE}")
     if named is None:
         said = (read_text(payload.get(one.holder), one.name, f"{one.holder}.{one.name}") for one in VENDORS)
         named = next((session_id_of(one) for one in said if one is not None), own_id)

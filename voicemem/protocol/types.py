@@ -27,13 +27,15 @@ MAX_FRAME_BYTES = 1024 * 1024
 MAX_VALUES = 131_072
 """The number of values in one frame or body, nested ones included. At the largest size each may have 8 bytes."""
 MAX_DEPTH = 32
-SESSION_ID_PATTERN = r"^[A-Za-z0-9._:-]{1,128}\Z"
+SESSION_ID_PATTERN = r"^(?!\.\.?\Z)[A-Za-z0-9._:-]{1,128}\Z"
+"""A session's id stands in paths, of which clients take the segments . and .. out."""
+SESSION_ID_RULE = "1 to 128 characters of A-Za-z0-9._:-, but not . or .."
 Integer = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
 Natural = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
 SequenceNumber = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
 TurnNumber = Annotated[int, Meta(ge=0)]
 """The number of an existing turn, without an upper bound: calls continue after the highest that a producer may give."""
-SessionId = Annotated[str, matching(SESSION_ID_PATTERN, "A session id is 1 to 128 characters of A-Za-z0-9._:-")]
+SessionId = Annotated[str, matching(SESSION_ID_PATTERN, f"A session id is {SESSION_ID_RULE}")]
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
 JsonObject = dict[str, Any]
 Reason = Annotated[str, Meta(extra_json_schema={"enum": list(CODES)})]

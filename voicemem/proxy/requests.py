@@ -16,7 +16,7 @@ import msgspec
 from voicemem.dialects.registry import DIALECTS, no_such_dialect
 from voicemem.errors import CODES, Refused
 from voicemem.protocol.explanations import unknown_name
-from voicemem.protocol.types import SESSION_ID_PATTERN
+from voicemem.protocol.types import SESSION_ID_PATTERN, SESSION_ID_RULE
 from voicemem.proxy.settings import Settings, Upstream
 from voicemem.security.session_tokens import shown_claims
 
@@ -230,7 +230,7 @@ def split_query(query: str, session_id: str | None, user_id: str | None) -> tupl
             raise Refused("invalid_query", f"The parameter {name}, or its header, says two things.")
     session_id, user_id = ours.values()
     if session_id is not None and not re.match(SESSION_ID_PATTERN, session_id):
-        raise Refused("invalid_query", "A session id must be 1 to 128 characters of A-Za-z0-9._:-")
+        raise Refused("invalid_query", f"A session id must be {SESSION_ID_RULE}")
     if user_id is not None and not (1 <= len(user_id) <= 128 and user_id.isprintable()):
         raise Refused("invalid_query", "A user's id must be 1 to 128 printable characters.")
     return session_id, user_id, "&".join(kept)

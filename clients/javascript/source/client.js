@@ -14,7 +14,7 @@ import { Reconnector } from "./transport/reconnect.js";
 import { RestClient, checkRestUrl, queryParams, readLines, sessionPath } from "./transport/rest.js";
 import { sleep, within } from "./waiting.js";
 
-const SESSION_ID = /^[A-Za-z0-9._:-]{1,128}$/;
+const SESSION_ID = /^(?!\.\.?$)[A-Za-z0-9._:-]{1,128}$/;
 
 /** @typedef {import("./key.js").Key} Key */
 /**
@@ -258,7 +258,7 @@ export class Client {
    * @param {Record<string, any> | undefined} config
    */
   _newProducer(sessionId, name, config) {
-    if (!SESSION_ID.test(sessionId)) throw new TypeError("a session id must be 1 to 128 characters of A-Za-z0-9._:-");
+    if (!SESSION_ID.test(sessionId)) throw new TypeError("a session id must be 1 to 128 characters of A-Za-z0-9._:-, but not . or ..");
     if (typeof name !== "string" || name.length < 1 || name.length > 128) {
       throw new TypeError("a producer's name must be 1 to 128 characters long");
     }

@@ -276,7 +276,20 @@ def test_session_ids_from_those_of_vendors() -> None:
         import {{ sessionIdOf }} from "{module}";
         console.log(JSON.stringify(JSON.parse(process.argv[1]).map(sessionIdOf)));
     """
-    said = ["call-1", "a/b", "a b", "", "é", "漢字", "👋" * 70, "x..0123456789abcdef0123456789abcdef", "a\nb"]
+    said = [
+        "call-1",
+        "a/b",
+        "a b",
+        "",
+        "é",
+        "漢字",
+        "👋" * 70,
+        "x..0123456789abcdef0123456789abcdef",
+        "a\nb",
+        ".",
+        "..",
+        "...",
+    ]
     said += ["a" * length for length in (55, 56, 63, 64, 119, 120, 128, 129, 200, 1_000)]
     command = [needs("node"), "--input-type=module", "-e", script, json.dumps(said)]
     answer = subprocess.run(command, capture_output=True, check=True, text=True).stdout

@@ -368,3 +368,10 @@ async def test_a_number_in_clear_is_warned_of(app: App, api: RestClient) -> None
 async def test_ids_that_look_the_same_stay_apart() -> None:
     """A number in a session's id takes nothing away that tells two calls apart."""
     assert session_id_of("a/b") != session_id_of("a-b")
+
+
+def test_ids_that_cannot_stand_in_a_path_become_others() -> None:
+    """Clients take the segments . and .. out of paths, and three dots are no such segment."""
+    assert not {".", ".."} & {session_id_of("."), session_id_of("..")}
+    assert session_id_of(".") != session_id_of("..")
+    assert "..." == session_id_of("...")

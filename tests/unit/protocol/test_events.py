@@ -82,15 +82,15 @@ def test_update_patch_holds_what_was_given() -> None:
     assert update_patch(SessionUpdate()) == {}
 
 
-@pytest.mark.parametrize("name", ["a", "A-Z_09.x:y", "x" * 128])
+@pytest.mark.parametrize("name", ["a", "A-Z_09.x:y", "x" * 128, "...", ".a", "..a", "a.."])
 def test_session_ids(name: str) -> None:
     """Session ids are 1 to 128 characters of a small set."""
     assert re.match(SESSION_ID_PATTERN, name)
 
 
-@every_row("name", ["", "x" * 129, "a b", "a/b", "é", "a\n", "\na", "a\0", "٣", "a%20"])
+@every_row("name", ["", "x" * 129, "a b", "a/b", "é", "a\n", "\na", "a\0", "٣", "a%20", ".", ".."])
 def test_what_is_no_session_id(name: str) -> None:
-    """Anything else is refused, a line feed at the end included."""
+    """Anything else is refused, a line feed at the end and the segments of paths included."""
     assert not re.match(SESSION_ID_PATTERN, name)
 
 

@@ -21,7 +21,7 @@ from voicemem.integrations.background_session import config_of
 from voicemem.integrations.tee.connections import certain_dialect, wrap
 from voicemem.integrations.tee.memory import CallMemory, FrameQueue
 from voicemem.integrations.tee.phone import PhoneQueue
-from voicemem.protocol.types import SESSION_ID_PATTERN
+from voicemem.protocol.types import SESSION_ID_PATTERN, SESSION_ID_RULE
 
 __all__ = ["CallMemory", "memory_of", "phone", "tee"]
 MEMORY = "__voicemem__"
@@ -59,7 +59,7 @@ def tee(
     if chosen is None:
         raise ValueError(f"dialect must be one of {', '.join(sorted(DIALECTS))}")
     if session_id is not None and not re.match(SESSION_ID_PATTERN, session_id):
-        raise ValueError("a session id must be 1 to 128 characters of A-Za-z0-9._:-")
+        raise ValueError(f"a session id must be {SESSION_ID_RULE}")
     name = chosen.name if producer is None else producer
     if not 1 <= len(name) <= 128:
         raise ValueError("a producer's name must be 1 to 128 characters long")

@@ -18,7 +18,15 @@ from voicemem.errors import InvalidFrame, Refused, SessionQuarantined, StoreUnav
 from voicemem.protocol.arguments import converted
 from voicemem.protocol.codec import decode_body
 from voicemem.protocol.explanations import describe_error
-from voicemem.protocol.types import MAX_FRAME_BYTES, SESSION_ID_PATTERN, JsonObject, Name, fields_of, matching
+from voicemem.protocol.types import (
+    MAX_FRAME_BYTES,
+    SESSION_ID_PATTERN,
+    SESSION_ID_RULE,
+    JsonObject,
+    Name,
+    fields_of,
+    matching,
+)
 from voicemem.runtime import FairQueue, Reader
 from voicemem.security.access import FULL_GRANT, Gate, Grant
 from voicemem.server.http.answers import Answer
@@ -114,7 +122,7 @@ def reader_of(request: web.Request, stream: Stream | None = None) -> closing[Rea
 def check_session_id(value: Any) -> str:
     """Return a session id as it was given. Raises `Refused` for what cannot be one."""
     if not isinstance(value, str) or not SESSION_ID.match(value):
-        raise Refused("invalid_field", "A session id is 1 to 128 characters of A-Za-z0-9._:-.")
+        raise Refused("invalid_field", f"A session id is {SESSION_ID_RULE}")
     return value
 
 

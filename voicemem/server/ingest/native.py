@@ -21,7 +21,7 @@ from voicemem.protocol.codec import RejectedEvent
 from voicemem.protocol.events import Auth, FrameEvent, SessionOpen
 from voicemem.protocol.explanations import unknown_name
 from voicemem.protocol.frames import PATH, PROTOCOL
-from voicemem.protocol.types import SESSION_ID_PATTERN
+from voicemem.protocol.types import SESSION_ID_PATTERN, SESSION_ID_RULE
 from voicemem.security.access import Grant
 from voicemem.security.session_tokens import looks_like_token
 from voicemem.server.http.request import LARGE_BYTES
@@ -75,7 +75,7 @@ def parse_target(path: str) -> NativeTarget | None:
     session_id, user_id = query.get("session_id"), query.get("user_id")
     producer, token = query.get("producer"), query.get("token")
     if session_id is not None and not re.match(SESSION_ID_PATTERN, session_id):
-        raise Refused("invalid_query", "A session id is 1 to 128 characters of A-Za-z0-9._:-")
+        raise Refused("invalid_query", f"A session id is {SESSION_ID_RULE}")
     if user_id is not None and not (1 <= len(user_id) <= 128 and user_id.isprintable()):
         raise Refused("invalid_query", "A user's id is 1 to 128 printable characters.")
     if producer is not None and not 1 <= len(producer) <= 128:

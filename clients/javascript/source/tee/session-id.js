@@ -1,6 +1,6 @@
 // The id of a session, from the vendor's; `voicemem/dialects/dialect.py` makes the same.
 
-const PLAIN = /^[A-Za-z0-9._:-]{1,128}$/;
+const PLAIN = /^(?!\.\.?$)[A-Za-z0-9._:-]{1,128}$/;
 const NOT_IN_IDS = /[^A-Za-z0-9._:-]/gu;
 const DIGEST_DIGITS = 32;
 const DIGESTED = /\.\.[0-9a-f]{32}$/;

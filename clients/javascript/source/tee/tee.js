@@ -33,7 +33,7 @@ export { CallMemory };
  * @property {boolean} [end] false leaves the session open when the connection has ended
  */
 
-const SESSION_ID = /^[A-Za-z0-9._:-]{1,128}$/;
+const SESSION_ID = /^(?!\.\.?$)[A-Za-z0-9._:-]{1,128}$/;
 const OPTIONS = ["sessionId", "dialect", "side", "key", "restUrl", "WebSocket", "config", "userId", "producer", "keepTyped", "end"];
 const MEMORIES = /** @type {WeakMap<object, CallMemory>} */ (new WeakMap());
 
@@ -56,7 +56,7 @@ export function tee(connection, client, options = {}) {
   const dialect = dialectNamed(options.dialect ?? certainDialect(connection));
   const { producer = dialect.name } = options;
   if (sessionId !== undefined && !SESSION_ID.test(sessionId)) {
-    throw new TypeError("a session id must be 1 to 128 characters of A-Za-z0-9._:-");
+    throw new TypeError("a session id must be 1 to 128 characters of A-Za-z0-9._:-, but not . or ..");
   }
   if (typeof producer !== "string" || producer.length < 1 || producer.length > 128) {
     throw new TypeError("a producer's name must be 1 to 128 characters long");
