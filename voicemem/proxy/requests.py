@@ -5,6 +5,7 @@ their letters. Everything is Latin-1, in which every byte is a character.
 """
 
 import re
+from base64 import urlsafe_b64decode
 from collections.abc import Iterable
 from http import HTTPStatus
 from itertools import pairwise
@@ -37,6 +38,7 @@ PREFIX = "/v1/proxy/"
 KEY_HEADER, SESSION_HEADER, USER_HEADER = "x-voicemem-key", "x-voicemem-session", "x-voicemem-user"
 OUR_HEADERS = KEY_HEADER, SESSION_HEADER, USER_HEADER
 SESSION_PARAMETER, USER_PARAMETER = "voicemem_session", "voicemem_user"
+NONCE = re.compile(r"[A-Za-z0-9+/]{22}==")
 SHOWN_IN = ("authorization", "api-key", "x-api-key", "x-goog-api-key", "xi-api-key")
 """Headers in which a caller's SDK shows a key."""
 CREDENTIAL_WORDS = frozenset(
@@ -178,7 +180,7 @@ def read_request(request: Request, settings: Settings) -> CallRequest:
         shown = shown_credentials(request, query)
         key = key or shown.key
         public_query, more = shown.public_query(query), shown.headers(request)
-        if shown.has_credential(unquote_all(slash + rest)):
+        if shown.has_credential(slash + rest):
             raise Refused("invalid_http", "The path would show a key to the vendor; send it in X-Voicemem-Key.")
         left_out += [*more, upstream.key.header.lower(), "sec-websocket-protocol"]
         added = [(upstream.key.header, upstream.key.value)]
@@ -201,7 +203,9 @@ def read_request(request: Request, settings: Settings) -> CallRequest:
 def check_handshake(request: Request, rest: str, settings: Settings) -> None:
     """Check what a caller asks for (RFC 6455, section 4.2.1); `rest` is the path for the upstream. Raises `Refused`."""
     asks = "websocket" in request.words("upgrade") and "upgrade" in request.words("connection")
-    if request.method != "GET" or not asks or len(request.values("sec-websocket-key")) != 1:
+    nonces, versions = request.values("sec-websocket-key"), request.values("sec-websocket-version")
+    is_plain = len(nonces) == 1 and NONCE.fullmatch(nonces[0]) and versions in ([], ["13"])  # the two pass as they are
+    if request.method != "GET" or not asks or not is_plain:
         raise Refused("invalid_http", "This path takes websockets: a GET with Upgrade: websocket.")
     parts = re.split(r"[/\\]", unquote(rest))
     if "." in parts or ".." in parts or "#" in rest:  # it would lead out of the upstream's own path
@@ -253,26 +257,35 @@ class Shown(NamedTuple):
     """The subprotocol before a key."""
 
     def has_credential(self, text: str) -> bool:
-        return any(one in text for one in self.texts) or OUR_CREDENTIAL.search(text) is not None
+        read = "\n".join(readings_of(text)).lower()
+        return any(one.lower() in read for one in self.texts) or OUR_CREDENTIAL.search(read) is not None
+
+    def is_public(self, name: str, text: str) -> bool:
+        """Return whether a header or a parameter, of this name and in all this text, is none."""
+        inside = (within[0] for within in NAME_INSIDE.finditer(unquote_all(text)))
+        is_secret = any(map(is_credential, (name, *inside))) or USER_IN_URL.search(unquote_all(text))
+        return not (is_secret or self.has_credential(text))
 
     def headers(self, request: Request) -> list[str]:
         """The names of headers that are not forwarded, in lower case."""
         return [
             name.lower()
             for name, value in request.headers
-            if name.lower() not in HANDSHAKE and (is_credential(name) or self.has_credential(unquote_all(value)))
+            if name.lower() not in HANDSHAKE and not self.is_public(name, f"{name}: {value}")
         ]
 
     def public_query(self, query: str) -> str:
-        parts = [(part, unquote_all(part.partition("=")[0])) for part in query.split("&")]
-        return "&".join(
-            part for part, name in parts if not (is_credential(name) or self.has_credential(unquote_all(part)))
-        )
+        return "&".join(part for part in query.split("&") if self.is_public(part.partition("=")[0], part))
 
 
 HANDSHAKE = ("sec-websocket-key", "sec-websocket-version", "host", "upgrade", "connection")
-OUR_CREDENTIAL = re.compile(r"vm_[0-9a-z]{12}_[0-9A-Za-z]{40}|eyJ[\w-]{6,}\.[\w-]{6,}\.[\w-]{6,}")
-"""A key of the memory, or a session token."""
+OUR_CREDENTIAL = re.compile(r"vm_[0-9a-z]{12}_[0-9a-z]{40}|eyj[\w-]{6,}\.[\w-]{6,}\.[\w-]{6,}")
+"""A key of the memory, or a session token, in small letters."""
+NAME_INSIDE = re.compile(r"(?<![\w-])[\w-]++(?=[\"\']?\s*[=:])")
+"""A name with a value, in JSON or in a URL that is the value of another."""
+USER_IN_URL = re.compile(r"//[^/\s@]++@")
+ENCODED, HEXADECIMAL = re.compile(r"[A-Za-z0-9+/_-]{16,}"), re.compile(r"(?:[0-9A-Fa-f]{2}){6,}")
+ENCODED_PERCENT = re.compile(r"%(?:25)+(?=[0-9A-Fa-f]{2})")
 MIN_CREDENTIAL = 6
 """Characters; what is shorter may be anywhere by chance."""
 
@@ -292,8 +305,8 @@ def shown_credentials(request: Request, query: str) -> Shown:
         elif PUBLIC_PROTOCOL.fullmatch(name):
             public.append(name)
     hidden = credentials_in(request, query)
-    protocols = [name for name in public if not any(one in name for one in hidden)]
-    return Shown(keys[0] if keys else None, hidden, tuple(protocols), scheme)
+    shown = Shown(keys[0] if keys else None, hidden, (), scheme)
+    return shown._replace(protocols=tuple(name for name in public if not shown.has_credential(name)))
 
 
 def credentials_in(request: Request, query: str) -> frozenset[str]:
@@ -321,10 +334,22 @@ def is_credential(name: str) -> bool:
     return any(one in CREDENTIAL_WORDS or one.endswith(CREDENTIAL_ENDS) for one in names)
 
 
+def readings_of(text: str) -> list[str]:
+    """A text without percent-encoding, and what may be encoded in it as base64, from wherever it begins, or as hex."""
+    plain = unquote_all(text)
+    found = [plain, *(bytes.fromhex(one).decode("latin-1") for one in HEXADECIMAL.findall(plain))]
+    for token in ENCODED.findall(plain):
+        for start in range(4):
+            part = token[start:].replace("+", "-").replace("/", "_")
+            part = part[: len(part) - (len(part) % 4 == 1)]
+            found.append(urlsafe_b64decode(part + "=" * (-len(part) % 4)).decode("latin-1"))
+    return found
+
+
 def unquote_all(text: str) -> str:
     """Return a text without percent-encoding, also where it was encoded more than once."""
     for _ in range(4):
-        plain = unquote(text)
+        plain = unquote(ENCODED_PERCENT.sub("%", text))
         if plain == text:
             break
         text = plain

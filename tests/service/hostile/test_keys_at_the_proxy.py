@@ -3,6 +3,8 @@
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
 
+import re
+from base64 import b64encode, urlsafe_b64encode
 from typing import Any
 from urllib.parse import quote
 
@@ -15,6 +17,7 @@ from tests.support.callers.tees import vendor_at
 from tests.support.rows import every_row
 from tests.support.servers.voice_proxy import RunningProxy, proxy_to
 from tests.support.services import Serve
+from voicemem.errors import Refused
 from voicemem.proxy.requests import Request, is_credential, read_request
 from voicemem.proxy.settings import Settings, Upstream, UpstreamKey
 
@@ -75,6 +78,42 @@ def test_queries(query: str) -> None:
         head = head_for("gemini-live", f"model=m&{query.format(shown)}&keyterm=a", f"X-Voicemem-Key: {KEY}")
         assert shown not in head
         assert head.startswith("GET /base?model=m&keyterm=a ")
+
+
+ENCODED = (
+    *(b64encode(KEY.encode()).decode(), b64encode(f"Bearer {KEY}".encode()).decode(), KEY.encode().hex(), KEY.upper()),
+    *(urlsafe_b64encode(f"{before}{JWT}".encode()).decode().rstrip("=") for before in ("", "a:", "ab")),
+    *(f"https://ann:{one}@app.example.com/" for one in (KEY, OTHER)),
+    *(f'{{"a": {{"access_token": "{OTHER}"}}}}', f"https://app.example.com/?a=1;token={OTHER}"),
+)
+
+
+@every_row("text", ENCODED)
+def test_encoded_keys(text: str) -> None:
+    """Nor as base64, hex, a part of a URL or of JSON, in headers, their names, subprotocols, the query and the path."""
+    many = quote(text, safe="")
+    for _ in range(9):
+        many = quote(many, safe="")
+    for one in (quote(text, safe=""), many):
+        head = head_for("gemini-live", f"model=m&x={one}&keyterm=a", f"X-Voicemem-Key: {KEY}", f"X-Unknown: {one}")
+        assert head.startswith("GET /base?model=m&keyterm=a ")
+        assert "X-Unknown" not in head
+    if re.fullmatch(r"[\w-]+", text):
+        protocols = f"Sec-WebSocket-Protocol: realtime, openai-project.{text}"
+        head = head_for("openai-realtime", "", f"X-Unknown: {text}", f"X-{text}: a", protocols)
+        assert text not in head
+        assert "Sec-WebSocket-Protocol: realtime\r\n" in head
+        with pytest.raises(Refused, match="path would show a key"):
+            head_for("openai-realtime", "", path=f"/calls/{text}")
+
+
+@every_row("header", (f"Sec-WebSocket-Key: {KEY}", f"Sec-WebSocket-Version: {KEY}", "Sec-WebSocket-Version: 12"))
+def test_headers_that_must_go_on_hold_nothing_else(header: str) -> None:
+    """Of those of the handshake, each has the one form that it may have."""
+    name, _, value = header.partition(": ")
+    right = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA=="}
+    with pytest.raises(Refused, match="takes websockets"):
+        read_request(Request("GET", "/v1/proxy/gemini-live", [*{**right, name: value}.items()]), SETTINGS)
 
 
 @every_row(
