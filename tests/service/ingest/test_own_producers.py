@@ -7,8 +7,9 @@ import json
 
 import pytest
 from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
-from tests.support.callers.producer import Producer, connected_producer
+from tests.support.callers.producer import connected_producer
 from tests.support.callers.rest import RestClient, client_with_key
 from tests.support.events import final
 from tests.support.rows import every_row
@@ -68,14 +69,15 @@ async def test_a_session_token_cannot_take_them(serve: Serve, name: str) -> None
 
 @every_row("dialect", WITH_WEBHOOKS)
 async def test_an_address_of_a_dialect_cannot_name_them(serve: Serve, dialect: str) -> None:
-    """Frames of another stack come under a name of their own."""
+    """Frames of another stack come under a name of their own; the handshake says so."""
     app = await serve()
     api = RestClient(app)
     await api.create()
     path = f"/v1/ingest/{dialect}?session_id=s&producer={dialect}.hooks"
-    async with connect(f"ws://{app.ingest_address}{path}", compression=None) as socket:
-        _, frames = await Producer(socket).closed()
-    assert [] == frames
+    with pytest.raises(InvalidStatus) as refused:
+        await connect(f"ws://{app.ingest_address}{path}", compression=None)
+    assert 400 == refused.value.response.status_code
+    assert f"The producer name {dialect}.hooks is reserved" in (refused.value.response.body or b"").decode()
     assert [] == await api.journal()
 
 

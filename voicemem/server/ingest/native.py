@@ -29,6 +29,7 @@ from voicemem.server.ingest.connection import CLEAN_CLOSES, WINDOW_BYTES, Connec
 from voicemem.server.ingest.leases import OpenLease
 from voicemem.server.ingest.websocket import EventSocket
 from voicemem.sessions.recording.batches import ProducerLease, ReducedFrame, SenderState
+from voicemem.store.admission import check_producer
 
 MAX_WAITING, MAX_WAITING_BYTES, MAX_WAIT_S = 64, 1024 * 1024, 10.0
 """Frames that wait for the one that says the vendor's id of the session, and for how long."""
@@ -80,6 +81,7 @@ def parse_target(path: str) -> NativeTarget | None:
         raise Refused("invalid_query", "A user's id is 1 to 128 printable characters.")
     if producer is not None and not 1 <= len(producer) <= 128:
         raise Refused("invalid_query", "A producer's name is 1 to 128 characters.")
+    check_producer(producer or name)
     if token is not None and not looks_like_token(token):
         raise Refused("invalid_query", "Only a session token may stand in the query; send a key in a header.")
     if query.get("typed", "keep") not in ("keep", "ignore"):
