@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import apsw
@@ -96,7 +97,7 @@ async def test_writes_that_fail(path: Path, fault: str) -> None:
 
 
 async def test_a_full_disk(tmp_path: Path) -> None:
-    """30: on a file system that is full, and has room again later, nothing acknowledged is lost."""
+    """30: while a file system is full, commands say so, and nothing acknowledged is lost when it has room again."""
     with tmpfs(tmp_path / "disk", "4m") as folder:
         async with running_process(folder / "calls.db", log=tmp_path / "stderr") as server:
             async with open_producer(server) as producer:
@@ -111,6 +112,9 @@ async def test_a_full_disk(tmp_path: Path) -> None:
                         break
                     acked = frame["seq"]
             assert [*range(1, acked + 1)] == seqs(await server.api.journal())
+            command = ("-m", "voicemem", "erase", "s", "--yes", "--url", server.rest)
+            erasing = await asyncio.create_subprocess_exec(sys.executable, *command, stderr=asyncio.subprocess.PIPE)
+            assert b"The store cannot be written: its disk is full." in (await erasing.communicate())[1]
             assert [503, 200] == [await status(server, "/readyz"), await status(server, "/livez")]
             filler.unlink()
             await eventually(200, lambda: status(server, "/readyz"))

@@ -156,7 +156,7 @@ class Writer:
                 self.troubles.end(self)
             return results
         except FILE_ERRORS as error:
-            down = StoreUnavailable(f"The store cannot be written: {type(error).__name__}.")
+            down = StoreUnavailable(f"The store cannot be written: {files.trouble_of(error)}.")
             self.troubles.begin(self, down.detail)
             if getattr(error, "extendedresult", None) in files.SYNC_ERRORS:
                 self.mark_ruined(down.detail)

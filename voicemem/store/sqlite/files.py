@@ -296,6 +296,11 @@ def is_complete(path: str) -> bool:
     return False
 
 
+def trouble_of(error: Exception) -> str:
+    """Why a file cannot be used, for an operator."""
+    return "its disk is full" if isinstance(error, apsw.FullError) else type(error).__name__
+
+
 def truncate_log(path: str) -> bool:
     """Move everything from the log into the file, and truncate the log; False while a reader is using it.
 
@@ -313,5 +318,5 @@ def truncate_log(path: str) -> bool:
     except apsw.Error as error:
         if getattr(error, "extendedresult", None) in SYNC_ERRORS:
             raise
-        raise StoreUnavailable(f"Deleted content cannot be cleared: {type(error).__name__}.") from None
+        raise StoreUnavailable(f"Deleted content cannot be cleared: {trouble_of(error)}.") from None
     return True

@@ -18,7 +18,7 @@ from voicemem.errors import StoreUnavailable
 from voicemem.store.database import CLOSED
 from voicemem.store.sqlite.connection import SqliteConnection, transaction
 from voicemem.store.sqlite.driver import IN_MEMORY, SqliteDatabase, open_connection
-from voicemem.store.sqlite.files import BUSY_TIMEOUT_MS, make_private
+from voicemem.store.sqlite.files import BUSY_TIMEOUT_MS, make_private, trouble_of
 from voicemem.store.sqlite.words import FREQUENCIES, INDEX_VERSION, SCHEMA, frequencies
 
 LOG = logging.getLogger("voicemem")
@@ -112,7 +112,7 @@ class IndexFile:
             if self.failure is None:  # once, however often that is tried until it can be used again
                 LOG.error(UNUSABLE, self.path, type(error).__name__)
             self.failure = type(error).__name__
-            raise StoreUnavailable(f"The index at {self.path} cannot be used: {type(error).__name__}.") from None
+            raise StoreUnavailable(f"The index at {self.path} cannot be used: {trouble_of(error)}.") from None
         raise StoreUnavailable("The index was damaged, and is being made again.")
 
     # The file
