@@ -29,6 +29,11 @@ BY_START = attrgetter("start")
 OBJECT_DECODER = msgspec.json.Decoder(type=dict[str, Any])
 
 
+def keeps_seq_only(offer: Offer) -> bool:
+    """Return whether nothing but the use of its seq is kept of an event whose project has used up its bytes."""
+    return offer.seq is not None and offer.ending is None
+
+
 class BatchAppend:
     """The append of a batch whose events are admitted one by one; it lives for one job."""
 
@@ -60,6 +65,9 @@ class BatchAppend:
     def run(self) -> AppendResult:
         if self.batch.expected_position not in (None, self.stream.position):
             return AppendResult(self.stream, self.producer.next_seq, None, position_taken=True)
+        if self.is_full and self.stream.state == "running" and self.is_new and all(map(keeps_seq_only, self.offers)):
+            refused = [self.refuse_full(offer) for offer in self.offers]  # as at an open, so that names take no room
+            return AppendResult(self.stream, self.producer.next_seq, None, refused)
         reopens = (
             not self.is_full
             and may_reopen(self.stream, self.now_ms)
@@ -85,10 +93,15 @@ class BatchAppend:
             self.rows.save_stream(self.stream)
         return AppendResult(self.stream, self.producer.next_seq, None, outcomes, reopens)
 
+    @property
+    def is_new(self) -> bool:
+        """True if no event of the producer has come before, and it was not opened."""
+        return self.before.epoch == 0 and self.before.next_seq == 1
+
     def needs_producer_row(self) -> bool:
         """True if its row must be saved: after its first event, or a change that does not follow from the journal."""
         before, after = self.before, self.producer
-        first = before.epoch == 0 and before.next_seq == 1 and after.next_seq > 1
+        first = self.is_new and after.next_seq > 1
         return first or msgspec.structs.replace(before, next_seq=after.next_seq) != after
 
     def is_expected_back(self, outcomes: Sequence[Outcome]) -> bool:
@@ -144,11 +157,14 @@ class BatchAppend:
 
     def leave_out(self, offer: Offer) -> Outcome:
         """Refuse an event whose project has used up its bytes. Its seq is used too, so that the call can continue."""
-        self.rows.count_quota_refusal("stored_bytes")
         if offer.seq is not None:
             first = offer.seq if self.left_out is None else self.left_out.start
             self.left_out = range(first, offer.seq + 1)
             self.producer.next_seq = offer.seq + 1
+        return self.refuse_full(offer)
+
+    def refuse_full(self, offer: Offer) -> Outcome:
+        self.rows.count_quota_refusal("stored_bytes")
         return Outcome(code=offer.refusal or "quota_exceeded")
 
     def note_left_out(self) -> None:

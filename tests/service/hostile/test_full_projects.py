@@ -112,6 +112,12 @@ async def test_refused_events_take_no_room(serve: Serve) -> None:
     rows = await api.journal("call")
     assert {"session.gap"} == {row["event"]["type"] for row in rows[2:]}
     assert len(rows) <= 3 + 20 * 2
+    for number in range(3):  # a name that is new, as at an open of it
+        events = [final(1, "Hi.", seq=1), {"type": "no-such-type", "seq": 2}, final(1, "Hi.", seq=3)]
+        answered = await api.post(f"{CALL}/events?producer=new-{number}", events)
+        codes = [error["code"] for error in answered.json["errors"]]
+        assert (1, ["quota_exceeded", "unknown_type", "quota_exceeded"]) == (answered.json["next_seq"], codes)
+    assert rows == await api.journal("call")
     async with connected_producer(app) as producer:
         await producer.open("call")
         await producer.store({"type": "session.end", "seq": seq})
