@@ -38,7 +38,7 @@ from tests.support.services import Serve
         (
             "/v1/sessions",
             {"llm": {"system_messages": [{"role": "system"}]}},
-            "missing: `content`: `llm.system_messages[0]`",
+            "missing: `llm.system_messages[0].content`",
         ),
         (
             "/v1/sessions",

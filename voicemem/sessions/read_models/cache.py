@@ -43,6 +43,8 @@ FIRST_RATIO = 4.0
 """Until any read model was weighed."""
 WORST_RATIO = 64
 """No byte of a journal takes more than this many."""
+USUAL_RATIO = 24
+"""What people say takes fewer for each byte; empty objects thirty."""
 RATIO_MEMORY = 16
 """How many weighings the typical ratio goes back."""
 SNAPSHOT_EVERY = 2_000
@@ -282,7 +284,7 @@ class ReadModelCache:
             if read_model.folded_bytes > self.budget.limit // WORST_RATIO:
                 if read_model.has_grown or read_model.weight > self.budget.limit:
                     read_model.weigh()
-                if read_model.weight > self.budget.limit:
+                if read_model.weight > max(self.budget.limit, USUAL_RATIO * read_model.folded_bytes):
                     raise await self.give_up(key, read_model, MemoryError())
             if read_model.unpacked is not None and read_model.unpacked.ignored and self.cached.get(key) is read_model:
                 self.note_ignored(read_model)
