@@ -27,7 +27,7 @@ MAX_FRAME_BYTES = 1024 * 1024
 MAX_VALUES = 131_072
 """The number of values in one frame or body, nested ones included. At the largest size each may have 8 bytes."""
 MAX_DEPTH = 32
-SESSION_ID_PATTERN = r"^(?!\.\.?\Z)[A-Za-z0-9._:-]{1,128}\Z"
+SESSION_ID_PATTERN = r"^(?!\.\.?$)[A-Za-z0-9._:-]{1,128}\Z"
 """A session's id stands in paths, of which clients take the segments . and .. out."""
 SESSION_ID_RULE = "1 to 128 characters of A-Za-z0-9._:-, but not . or .."
 Integer = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
