@@ -262,8 +262,9 @@ class Shown(NamedTuple):
 
     def is_public(self, name: str, text: str) -> bool:
         """Return whether a header or a parameter, of this name and in all this text, is none."""
-        inside = (within[0] for within in NAME_INSIDE.finditer(unquote_all(text)))
-        is_secret = any(map(is_credential, (name, *inside))) or USER_IN_URL.search(unquote_all(text))
+        plain = unquote_all(text)
+        inside = (within[0] for within in NAME_INSIDE.finditer(plain))
+        is_secret = any(map(is_credential, (name, *inside))) or USER_IN_URL.search(plain)
         return not (is_secret or self.has_credential(text))
 
     def headers(self, request: Request) -> list[str]:

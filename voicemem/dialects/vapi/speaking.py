@@ -16,7 +16,6 @@ from typing import Any
 
 from voicemem.dialects.known import Known, MadeEvent
 from voicemem.dialects.translating import begins, bounded, newest_noted, plain, space_between
-from voicemem.dialects.vapi import speaking
 from voicemem.protocol.events import Interrupt
 from voicemem.protocol.types import JsonObject
 
@@ -363,18 +362,18 @@ MAX_NEWEST = 6
 """Messages of each speaker of which an older version is recognised."""
 
 
-def noted_message(kind: str, item: str, known: Known) -> speaking.NotedMessage:
+def noted_message(kind: str, item: str, known: Known) -> NotedMessage:
     """Return what is noted of a message; nothing for a new one, and for one of long ago."""
     return next((dict(one) for one in known.notes.get(kind, ()) if one["item"] == item), {})
 
 
-def keep_message(kind: str, now: speaking.NotedMessage, known: Known) -> None:
+def keep_message(kind: str, now: NotedMessage, known: Known) -> None:
     others = [one for one in known.notes.get(kind, ()) if one["item"] != now["item"]]
     now = {name: value for name, value in now.items() if value is not None}
     known.note(kind, sorted([*others, now], key=lambda one: one.get("time", 0))[-MAX_NEWEST:])
 
 
-def is_outdated(before: speaking.NotedMessage, message: JsonObject, stamp: int | None) -> bool:
+def is_outdated(before: NotedMessage, message: JsonObject, stamp: int | None) -> bool:
     """Return whether a message is known in a newer version: webhooks come in any order."""
     if stamp is not None and before.get("stamp") is not None:
         return stamp < int(before["stamp"])
@@ -382,5 +381,5 @@ def is_outdated(before: speaking.NotedMessage, message: JsonObject, stamp: int |
     return end is not None and known_end is not None and end < known_end
 
 
-def message_note(item: str, message: JsonObject, stamp: int | None) -> speaking.NotedMessage:
+def message_note(item: str, message: JsonObject, stamp: int | None) -> NotedMessage:
     return {"item": item, "time": message.get("time"), "end": message.get("endTime"), "stamp": stamp}

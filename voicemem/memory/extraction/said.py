@@ -105,9 +105,9 @@ DENY_BEFORE = frozenset(
     nothing nobody nichts niemand nada nadie rien niente nulla nessuno niets
     """.split()  # noqa: SIM905
 )
-"""Negations that stand behind what they deny too: "Buchen Sie das nicht", "cancel nothing"."""
+"""Negations that come after what they deny too: "Buchen Sie das nicht", "cancel nothing"."""
 NEGATED_VERB = re.compile("m[ıiuü]yor")
-"""In a Turkish verb, which stands behind what it denies."""
+"""In a Turkish verb, which comes after what it denies."""
 TAKEN_BACK = re.compile(
     r"""
     \b(?:no|nein|non|nee|não|нет)\W+(?:wait|hold\ on|stop|actually|sorry|warte\w*|halt|doch\ nicht|espera|attend\w*
@@ -137,7 +137,7 @@ REFUSAL = re.compile(
 )
 NO_REFUSAL = re.compile(r"\W*no (?:problem|worries|doubt|hay problema|te preocupes)\b", re.IGNORECASE)
 NEAR = 4
-"""How many words before the one that it denies a negation stands, at most."""
+"""How many words before the one that it denies a negation is, at most."""
 NUMBER = re.compile(r"\d+(?:[.,:' ]\d+)*")
 UNITS = """
     zero one two three four five six seven eight nine
