@@ -1,4 +1,4 @@
-"""What a snapshot that somebody holds for minutes, as `pg_dump` does, costs the ingest on PostgreSQL.
+"""What a snapshot that someone holds for minutes, as `pg_dump` does, costs the ingest on PostgreSQL.
 
     python -m bench.snapshots --minutes 10     exits with 1 if the rate falls below 0.9 of that without one
 

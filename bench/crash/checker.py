@@ -240,7 +240,7 @@ def closes_to_tell(rows: Sequence[JsonObject]) -> Counter[int]:
 def closes_to_come(call: Call, rows: Sequence[JsonObject]) -> Counter[int]:
     """How many closes may still reach the receiver, by Unix second.
 
-    A producer joined before them and sent nothing. Nobody but the service knows whether it did.
+    A producer joined before them and sent nothing. No one but the service knows whether it did.
     """
     return Counter(second for second, _ in closes(rows)) - call.told()
 

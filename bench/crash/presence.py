@@ -1,4 +1,4 @@
-"""What must hold for the life of a session on several nodes: who is connected anywhere keeps it open, and nobody else.
+"""What must hold for the life of a session on several nodes: who is connected anywhere keeps it open, and no one else.
 
 A connection counts as alive at a moment if it was opened before it and a frame came over it after it.
 """
@@ -56,7 +56,7 @@ class Life:
             yield from self.check_silence(closed["received_ms"])
 
     def check_close(self, closed: JsonObject, ended: dict[str, int]) -> Iterator[str]:
-        """Check that nobody was connected whose events could still come."""
+        """Check that no one was connected whose events could still come."""
         at, idle = closed["received_ms"], closed["event"]["reason"] == "idle"
         if not idle and (not ended or at > min(ended.values()) + END_GRACE_MS - MARGIN_MS):
             return  # over REST, or after the grace

@@ -1,7 +1,7 @@
 """Calls with facts planted in them, and questions about these, in three languages (bench.recall).
 
 A fact is told in one go, or as the short answer to a question of the agent. Others say similar things of themselves or
-of somebody else, and everybody makes small talk. A question has words of the fact, or others for the same.
+of someone else, and everybody makes small talk. A question has words of the fact, or others for the same.
 """
 
 from __future__ import annotations

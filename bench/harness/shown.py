@@ -42,7 +42,7 @@ FIRST_PAINT = "(performance.getEntriesByName('first-contentful-paint')[0]?.start
 
 
 async def time_of(page: Page, url: str, selector: str, count: int) -> tuple[float, float]:
-    """Open a page anew: ms until its first content was painted, and until so many elements were there."""
+    """Open a page again: ms until its first content was painted, and until so many elements were there."""
     await page.open("about:blank")
     noted = await page.ask(
         "Page.addScriptToEvaluateOnNewDocument", source=COUNTED.format(selector=selector, count=count)

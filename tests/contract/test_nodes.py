@@ -132,7 +132,7 @@ class TestTwoHandles:
         assert ["b"] == [node.token for node in await one.nodes.list_nodes()]
 
     async def test_the_end_of_a_node_gives_ends_their_grace_anew(self, nodes: tuple[Store, Store]) -> None:
-        """Who was connected to it may still have last words; where nobody has, the session is due at once."""
+        """Who was connected to it may still have last words; where no one has, the session is due at once."""
         one, other = nodes
         waits = (await open_session(one, "s", producer="asr", node="a")).stream.key
         await open_session(one, "s", producer="llm", node="a")
@@ -186,7 +186,7 @@ class TestIncarnations:
     """A store that was restored, or that lost events, is another one."""
 
     async def test_another_incarnation_retires_every_node(self, nodes: tuple[Store, Store]) -> None:
-        """Nobody is connected any more, and no lease holds; each node finds the new incarnation when it starts anew."""
+        """No one is connected, and no lease holds; each node finds the new incarnation when it starts again."""
         one, other = nodes
         key = (await open_session(one, producer="asr", node="a")).stream.key
         before, secret = one.directory.incarnation, one.directory.cursor_secret

@@ -58,7 +58,7 @@ def seeds() -> list[bytes]:
 def drive(target: Callable[[bytes], None]) -> None:
     """Fuzz with the arguments of the command line, and exit as libFuzzer does: with 0 when nothing was found."""
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
-        child = os.fork()  # atheris ends its process by itself, and somebody must tidy up
+        child = os.fork()  # atheris ends its process by itself, and someone must tidy up
         if child == 0:
             fuzz(target, Path(folder))
         try:

@@ -46,7 +46,7 @@ async def told(rest: str, llm: LlmServer, session_id: str, says: str) -> str:
 
 
 async def test_a_caller_who_calls_again_and_is_forgotten(tmp_path: Path) -> None:
-    """The second call knows what was heard and noted, and nothing that she cut off; after her erasure nobody knows."""
+    """The second call knows what was heard and noted, and nothing that she cut off; after her erasure no one knows."""
     async with (
         llm_server(Script(["Of course."])) as llm,
         running_process(tmp_path / "calls.db", "--llm-url", llm.url) as service,

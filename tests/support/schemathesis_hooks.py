@@ -16,7 +16,7 @@ from schemathesis.generation import GenerationMode
 from voicemem.protocol.codec import has_large_integer
 
 NOBODY = "http://127.0.0.1:65530/calls"
-"""On the allow-list of the service that is called; nobody listens there."""
+"""On the allow-list of the service that is called; no one listens there."""
 JSON_LINES = "application/x-ndjson"
 
 

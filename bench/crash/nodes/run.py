@@ -66,7 +66,7 @@ class NodesRun(Run):
 
     async def start(self, stack: AsyncExitStack) -> None:
         if self.url == OWN and NEEDS_STANDBY.isdisjoint(self.possible):
-            self.own_server = Cluster()  # on the loop: if this were cancelled meanwhile, nobody would remove it
+            self.own_server = Cluster()  # on the loop: if this were cancelled meanwhile, no one would remove it
             stack.callback(self.own_server.remove)
             self.own_server.execute(f"create database {DATABASE}")
             self.url = self.own_server.url(DATABASE)

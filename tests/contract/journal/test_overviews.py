@@ -131,7 +131,7 @@ async def test_many_sessions_with_failed_deliveries_are_found(store: Store, monk
 
 
 async def test_a_count_ends(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where too many sessions would have to be looked at, nobody is told a number."""
+    """Where too many sessions would have to be looked at, no one is told a number."""
     monkeypatch.setattr(overviews, "MAX_COUNT_LOOKS", 4)
     await many_calls(store)
     wanted = SessionFilter(project="p", label=("third", "0"))
@@ -152,7 +152,7 @@ async def test_an_erased_session_is_found_by_nothing(store: Store) -> None:
 
 
 async def test_sessions_are_found_by_the_beginnings_of_names(store: Store) -> None:
-    """Of ids and of users, in the project; nobody is found by nothing, nor is a user's own stream."""
+    """Of ids and of users, in the project; no one is found by nothing, nor is a user's own stream."""
     await store.journal.create_session("q", "call-9", validate_config({"user_id": "ann"}), NOW)
     keys = [await open_key(store, name, {"user_id": user}) for name, user in [("call-1", "ann"), ("x", "annette")]]
     await store.journal.ensure_user("p", "ann", NOW)

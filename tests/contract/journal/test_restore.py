@@ -94,7 +94,7 @@ async def test_an_id_is_restored_once(store: Store) -> None:
 
 
 async def test_secrets_are_taken_over(store: Store) -> None:
-    """From another session, unless they are given anew; not from an erased one."""
+    """From another session, unless they are given again; not from an erased one."""
     hook = {"url": HOOK, "secret": "of the first"}
     key = await open_key(store, given={"webhook": hook})
     await store.journal.close_session(

@@ -27,7 +27,7 @@ MANY = 220
 
 
 async def test_a_claim_is_a_lease(store: Store) -> None:
-    """Nobody else gets a delivery until its lease ends; then it is claimed under a new one."""
+    """No one else gets a delivery until its lease ends; then it is claimed under a new one."""
     await closed_session(store)
     first = await claim_one_delivery(store)
 
@@ -190,7 +190,7 @@ async def test_deliveries_stand_in_their_order(store: Store) -> None:
 
 
 async def test_an_erase_meets_an_attempt_on_its_way(store: Store) -> None:
-    """A delivery whose session is erased meanwhile can be finished by nobody."""
+    """A delivery whose session is erased meanwhile can be finished by no one."""
     stream = await closed_session(store)
     delivery = await claim_one_delivery(store)
     await store.retention.erase(stream.key, NOW)

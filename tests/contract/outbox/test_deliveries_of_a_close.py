@@ -50,7 +50,7 @@ async def test_a_close_delivers_to_every_receiver(store: Store) -> None:
 
 
 async def test_without_a_receiver_there_is_no_delivery(store: Store) -> None:
-    """A session that nobody wants to hear of makes no delivery."""
+    """A session that no one wants to hear of makes no delivery."""
     stream = await closed_session(store, hook=None)
 
     assert ([], None, []) == (

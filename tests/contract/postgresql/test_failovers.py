@@ -94,7 +94,7 @@ async def test_a_trusted_failover_loses_nothing(pair: Pair) -> None:
 
 
 async def test_any_other_failover_is_another_incarnation(pair: Pair) -> None:
-    """Nobody knows what was lost: producers must be told, and nobody is connected any more."""
+    """No one knows what was lost: producers must be told, and no one is connected any more."""
     async with stores(pair, 2) as (one, other):
         await begin_node(one, "a")
         await begin_node(other, "b")

@@ -39,7 +39,7 @@ async def database_of(store: PostgresqlStore) -> str:
 
 @pytest.mark.parametrize("elsewhere", ["1 00000001", "{system} 0000000F"])
 async def test_a_start_on_another_server_is_another_incarnation(open_handle: OpenHandle, elsewhere: str) -> None:
-    """A dump that was restored, a standby that was promoted, an older timeline: nobody is connected any more."""
+    """A dump that was restored, a standby that was promoted, an older timeline: no one is connected any more."""
     one, other = await opened(open_handle), await opened(open_handle)
     await begin_node(one, "a")
     key = (await open_session(one, node="a")).stream.key

@@ -129,7 +129,7 @@ async def read_often(store: PostgresqlStore) -> None:
 
 @pytest.mark.parametrize("mode", ["transaction"])
 async def test_a_failover_behind_a_pooler_is_noticed(nodes: list[PostgresqlStore]) -> None:
-    """Nobody loses a connection then, so each heartbeat compares."""
+    """No one loses a connection then, so each heartbeat compares."""
     one, _ = nodes
     key = (await open_session(one, node="a")).stream.key
     await append_offers(one, key, offer(1))

@@ -108,7 +108,7 @@ async def test_a_change_under_way_is_not_made_twice(handles: Handles, monkeypatc
 
 
 async def test_nothing_is_held_for_the_node_that_a_process_was(handles: Handles) -> None:
-    """Connections and claims under the old token come too late once it has begun again: nobody would free them."""
+    """Connections and claims under the old token come too late once it has begun again: no one would free them."""
     one, other = handles
     key = (await closed_session(one)).key
     assert await other.nodes.retire_node("a", NOW)

@@ -139,7 +139,7 @@ async def test_a_page_of_others_does_nothing(
 
 @pytest.mark.parametrize("host", ["127.0.0.1", FOREIGN], ids=["another port", "another site"])
 async def test_the_page_is_shown_in_no_frame(serve: Serve, tmp_path: Path, host: str) -> None:
-    """Nobody can lay something over it and have a person click on what is below."""
+    """No one can lay something over it and have a person click on what is below."""
     app = await serve(admin_key=ADMIN_KEY)
     async with attacker(app) as port, victim(app, tmp_path) as page:
         await page.watch()

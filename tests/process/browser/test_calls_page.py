@@ -80,7 +80,7 @@ async def test_calls_whose_webhook_waits_are_found(serve: Serve, page: Page) -> 
 
 
 async def test_a_call_that_begins_appears_by_itself(serve: Serve, page: Page) -> None:
-    """Nobody reloads: the first call takes the place of the word that there is none."""
+    """No one reloads: the first call takes the place of the word that there is none."""
     app = await serve()
     await page.open(f"http://{app.rest_address}/ui/calls")
     await page.until("document.querySelector('.empty h2')?.textContent === 'No calls yet'")

@@ -27,7 +27,7 @@ async def open_tails(app: App) -> int:
 
 
 def no_progress(done: int, total: int) -> None:
-    """Nobody looks."""
+    """No one looks."""
 
 
 async def test_eight_tabs_with_live_calls_are_all_usable(serve: Serve, page: Page) -> None:

@@ -32,7 +32,7 @@ async def press(page: Page, words: str, within: str = "main") -> None:
     """Press a button by its words."""
     found = f"[...document.querySelectorAll('{within} .btn')].find((one) => one.textContent === '{words}')"
     await page.until(f"{found} !== undefined")
-    await page.evaluate(f"{found}.click()")  # at once: a list that is drawn anew has other buttons
+    await page.evaluate(f"{found}.click()")  # at once: a list that is drawn again has other buttons
 
 
 async def prepared(serve: Serve, hook: WebhookReceiver, **settings: str) -> tuple[App, RestClient]:

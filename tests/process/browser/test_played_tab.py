@@ -42,7 +42,7 @@ TRUTH: JsonObject = {
 
 
 async def test_what_was_played_stands_beside_the_memory(serve: Serve, tmp_path: Path) -> None:
-    """Words that nobody heard are struck out on both sides, and it says how many words the memory is wrong by."""
+    """Words that no one heard are struck out on both sides, and it says how many words the memory is wrong by."""
     app = await serve()
     rest = RestClient(app)
     await rest.create("taxi-1", labels={"truth": "taxi"})

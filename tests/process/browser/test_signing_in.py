@@ -98,7 +98,7 @@ async def test_a_key_that_may_not_look_is_told_so(serve: Serve, page: Page) -> N
 
 
 async def test_a_revoked_key_ends_the_page_that_is_open(serve: Serve, page: Page) -> None:
-    """Nobody has to reload: the list that was followed goes, and a key is asked for."""
+    """No one has to reload: the list that was followed goes, and a key is asked for."""
     app = await serve(admin_key=ADMIN_KEY)
     admin, key = RestClient(app, ADMIN_KEY), await make_key(app, "read")
     await admin.create("call-1")

@@ -39,7 +39,7 @@ READING = (
 
 @pytest.fixture
 async def api(serve: Serve) -> RestClient:
-    """A service with a call in which somebody says what would command a terminal."""
+    """A service with a call in which someone says what would command a terminal."""
     api = RestClient(await serve())
     await api.create("call-1", user_id="ann")
     await api.send(*CALL, session_id="call-1")

@@ -76,7 +76,7 @@ async def nginx(app: App, folder: Path) -> AsyncIterator[Proxy]:
     binary = needs("nginx")
     (port,) = free_ports(1)
     cert, key = certificate(folder)
-    user = "user root;\n" if os.geteuid() == 0 else ""  # else nobody's, who may not enter the folder of a test
+    user = "user root;\n" if os.geteuid() == 0 else ""  # else no one's, who may not enter the folder of a test
     changes = {
         "worker_processes auto;\n": f"worker_processes 1;\n{user}",
         "listen 443 ssl": f"listen 127.0.0.1:{port} ssl",

@@ -89,7 +89,7 @@ def test_compose_starts_nothing_without_secrets(project: Path, tmp_path: Path) -
 
 @pytest.fixture
 def store() -> Iterator[str]:
-    """A database that nobody has opened."""
+    """A database that no one has opened."""
     server().execute(f"create database {DATABASE}")
     yield server().url(DATABASE)
     server().execute(f"drop database {DATABASE} with (force)")

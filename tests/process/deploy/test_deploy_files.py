@@ -61,7 +61,7 @@ async def test_a_supervisor_is_told_when_the_service_is_ready_and_when_it_stops(
 
 
 async def test_a_supervisor_that_is_gone_is_no_fault(tmp_path: Path) -> None:
-    """A socket that nobody reads, or that is none, does not keep the service from running."""
+    """A socket that no one reads, or that is none, does not keep the service from running."""
     async with running_process(tmp_path / "db", env={"NOTIFY_SOCKET": str(tmp_path / "nobody")}) as process:
         assert 200 == (await process.api.get("/readyz")).status
 

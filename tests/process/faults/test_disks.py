@@ -1,6 +1,6 @@
 """A disk that fails under the real server: what it says, what it keeps, how it comes back (faults 30 to 35)."""
 
-# ruff: noqa: ASYNC221, ASYNC240, SIM300 (files are small and nobody else waits; asserts read `expected == actual`)
+# ruff: noqa: ASYNC221, ASYNC240, SIM300 (files are small and no one else waits; asserts read `expected == actual`)
 from __future__ import annotations
 
 import asyncio
@@ -169,7 +169,7 @@ async def test_a_slow_sync(path: Path) -> None:
 
 
 async def test_a_long_reader(path: Path) -> None:
-    """35: a reader in another process that never ends holds up nobody, and the log is used again after it."""
+    """35: a reader in another process that never ends holds up no one, and the log is used again after it."""
     async with running_process(path) as server, open_producer(server) as producer:
         await producer.store(final_transcript(1))
         reader = apsw.Connection(str(path))

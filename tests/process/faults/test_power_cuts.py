@@ -1,6 +1,6 @@
 """What a power cut leaves behind, and a disk that gives back other bits than it was given (faults 27 to 29)."""
 
-# ruff: noqa: SIM300 (files are small and nobody else waits; asserts read `expected == actual`)
+# ruff: noqa: SIM300 (files are small and no one else waits; asserts read `expected == actual`)
 from __future__ import annotations
 
 import json

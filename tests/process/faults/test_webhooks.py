@@ -40,7 +40,7 @@ async def killed_in_the_middle(tmp_path: Path, hook: WebhookReceiver) -> None:
 
 @pytest.mark.fault(20)
 async def test_a_process_that_was_killed_in_an_attempt_is_succeeded(tmp_path: Path, hook: WebhookReceiver) -> None:
-    """After its lease the webhook event is sent once more: the same noticeId, the same bytes, signed anew."""
+    """After its lease the webhook event is sent once more: the same noticeId, the same bytes, signed again."""
     hook.replies = [Reply(gate=asyncio.Event())]
     await killed_in_the_middle(tmp_path, hook)
     store = SqliteStore(str(tmp_path / "v.db"))

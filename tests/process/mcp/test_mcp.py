@@ -87,7 +87,7 @@ async def test_a_wrong_key_is_said_by_the_tools(app: App) -> None:
 
 
 async def test_a_service_that_comes_back_is_used_again(serve: Serve) -> None:
-    """Its being away is said, and nothing has to be started anew."""
+    """Its being away is said, and nothing has to be started again."""
     (port,) = free_ports(1)
     async with Client(program("--url", f"http://127.0.0.1:{port}")) as client:
         assert "did not answer" in await failure_of(client, "recent_calls", user_id="ann")

@@ -53,7 +53,7 @@ async def test_everything_answers_as_documented_with_a_key(serve: Serve, tmp_pat
 
 
 async def test_calls_that_build_on_each_other_without_keys(serve: Serve, tmp_path: Path) -> None:
-    """All checks hold where nobody needs a key, also for what was made, changed and erased before."""
+    """All checks hold where no one needs a key, also for what was made, changed and erased before."""
     await call_everything(
         await serve(allow_addresses=LOOPBACK),
         tmp_path,

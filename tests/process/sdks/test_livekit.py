@@ -86,7 +86,7 @@ async def test_a_false_alarm_cuts_nothing(app: App) -> None:
 
 
 async def test_an_answer_that_was_thrown_away_never_existed(app: App) -> None:
-    """The preemptive answer to half of the question is in nobody's memory; both halves are one message."""
+    """The preemptive answer to half of the question is in no one's memory; both halves are one message."""
     _, messages = await remembered(app, BY_NAME["preemptive"], ALIGNED)
     assert messages[0]["content"] == "Tell me a joke no a story"
     originals = [one["metadata"].get("original", one["content"]).strip() for one in messages]

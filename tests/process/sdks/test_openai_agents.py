@@ -273,7 +273,7 @@ async def test_a_guardrail_cuts_a_realtime_reply(app: App) -> None:
 
 
 async def test_a_reply_that_a_guardrail_stopped_can_be_taken_back(app: App) -> None:
-    """The run raises, nobody has heard the reply, and the next run does not know it."""
+    """The run raises, no one has heard the reply, and the next run does not know it."""
 
     async def forbid(context: Any, agent: Any, output: Any) -> GuardrailFunctionOutput:
         return GuardrailFunctionOutput(output_info=None, tripwire_triggered="evening" in output)

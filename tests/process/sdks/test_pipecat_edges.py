@@ -169,7 +169,7 @@ async def speaks_too_early(call: Call) -> None:
 
 
 def test_a_muted_caller() -> None:
-    """What the pipeline drops is no part of the conversation: the greeting is whole, and nobody answers."""
+    """What the pipeline drops is no part of the conversation: the greeting is whole, and no one answers."""
     call = record(Scenario("muted", speaks_too_early, [Answer(OKAY.text)], [BANK, OKAY]), MODES["words"], MutedAtFirst)
     texts = [text for _, text in said(call)]
     assert texts == [BANK.text, "My card is gone.", OKAY.text]

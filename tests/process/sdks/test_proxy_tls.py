@@ -87,7 +87,7 @@ async def test_openai_for_node(app: App, tmp_path: Path) -> None:
 
 
 async def test_an_upstream_with_tls(app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A vendor's certificate is checked: one that nobody vouches for is 502, one that is trusted is taken."""
+    """A vendor's certificate is checked: one that no one vouches for is 502, one that is trusted is taken."""
     cert, key = self_signed_files(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(cert, key)
@@ -110,7 +110,7 @@ async def test_an_upstream_with_tls(app: App, tmp_path: Path, monkeypatch: pytes
 
 
 async def test_connections_without_tls(app: App, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Health checks and scans that only connect take nobody's place, and leave no error in the log."""
+    """Health checks and scans that only connect take no one's place, and leave no error in the log."""
     limits = {"head_s": 0.2, "max_waiting": 3}
     cert, key = self_signed_files(tmp_path)
     async with serve(vendor, "127.0.0.1", 0) as server:

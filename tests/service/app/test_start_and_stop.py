@@ -124,7 +124,7 @@ async def test_a_port_that_is_taken(path: str, port: str) -> None:
 
 
 async def test_without_keys_only_loopback(path: str) -> None:
-    """Nobody else may reach a service without keys, unless the operator insists; a key is enough."""
+    """No one else may reach a service without keys, unless the operator insists; a key is enough."""
     everywhere = Address("0.0.0.0", 0)
     for address in ({"rest": everywhere}, {"ingest": everywhere}):
         with pytest.raises(CannotStart, match="loopback"):
@@ -179,7 +179,7 @@ async def test_a_stop_while_the_store_is_down(path: str) -> None:
 
 
 async def test_a_stop_lets_go_of_everything(path: str) -> None:
-    """After the block nobody listens and the file is free."""
+    """After the block no one listens and the file is free."""
     async with running_service(store=f"sqlite:{path}") as app:
         rest, ingest = app.rest_address, app.ingest_address
     for address in (rest, ingest):

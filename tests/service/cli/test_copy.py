@@ -31,7 +31,7 @@ BYTES = "select sum(octet_length(payload))::bigint from journal"
 
 
 def cut_off(*_: object) -> None:
-    """What happens when somebody presses Ctrl-C."""
+    """What happens when someone presses Ctrl-C."""
     raise KeyboardInterrupt
 
 

@@ -142,7 +142,7 @@ async def widen(toxics: Toxics) -> None:
 
 
 async def test_a8_a_listener_that_comes_and_goes(app: App, network: tuple[NetworkProxy, Client]) -> None:
-    """A8: while nobody listens events are kept, and go out once somebody does; also a first open waits."""
+    """A8: while no one listens events are kept, and go out once someone does; also a first open waits."""
     proxy, client = network
     await proxy.down()
     opening = asyncio.create_task(client.open("s"))

@@ -39,7 +39,7 @@ async def why_not_opened(ingest_url: str, rest_url: str | None = None, expected:
 
 
 async def test_an_open_that_is_refused_says_where() -> None:
-    """Where nobody listens, an open ends with both addresses, the reason and what to check."""
+    """Where no one listens, an open ends with both addresses, the reason and what to check."""
     over_http = f"http://{REFUSING}: connection refused."
     detail = await why_not_opened(f"ws://{REFUSING}", f"http://{REFUSING}", over_http, fallback_after=1)
     assert f"ws://{REFUSING}/v1/ingest: connection refused." in detail
@@ -106,7 +106,7 @@ async def test_secrets_of_an_address_are_not_shown() -> None:
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8080", "ftp://h", "http://", "http://h:99999"])
 def test_a_rest_url_is_checked(url: str) -> None:
-    """What cannot be the root of a REST API is an error where nobody is on the phone."""
+    """What cannot be the root of a REST API is an error where no one is on the phone."""
     with pytest.raises(ValueError, match=r"REST URL|Port"):
         Client("ws://h", url)
 

@@ -41,7 +41,7 @@ async def test_a_context_comes_in_time_or_not_at_all(app: App, handle: Handler, 
 
 
 async def test_a_backlog_that_is_full_counts_too(app: App) -> None:
-    """A listener that accepts nobody any more, whose machine answers no SYN, ends after the context's own time."""
+    """A listener that accepts no one any more, whose machine answers no SYN, ends after the context's own time."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
         waiting = [socket.socket() for _ in range(3)]
         for one in waiting:

@@ -134,7 +134,7 @@ async def test_nothing_waits_for_the_network(app: App) -> None:
 
 
 async def test_an_event_goes_out_by_itself(app: App) -> None:
-    """A sent event is delivered while nobody waits for anything."""
+    """A sent event is delivered while no one waits for anything."""
 
     def call() -> None:
         with client_to(app, ping_after_s=60.0) as client:
@@ -148,7 +148,7 @@ async def test_an_event_goes_out_by_itself(app: App) -> None:
 
 
 async def test_close_says_what_was_not_acknowledged(app: App) -> None:
-    """A close that could not deliver says so, ends the thread, and lets nobody wait any longer."""
+    """A close that could not deliver says so, ends the thread, and lets no one wait any longer."""
     loop = asyncio.get_running_loop()
     async with NetworkProxy(app.ingest_address) as proxy:
 

@@ -62,7 +62,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("impatient")
 async def test_a_peek_starts_no_summary(serve: Serve, tmp_path: Path) -> None:
-    """One that is due is shown as due, and starts when somebody asks without peeking."""
+    """One that is due is shown as due, and starts when someone asks without peeking."""
     store = f"sqlite:{tmp_path}/db"
     async with running_service(store=store) as without_llm:
         api = RestClient(without_llm)

@@ -216,7 +216,7 @@ async def test_why_a_policy_does_not_take_its_parameters_is_in_the_log(
 
 
 async def test_a_policy_that_is_gone_does_not_end_the_call(serve: Serve, tmp_path: Path) -> None:
-    """After a start without it, its sessions are shown their newest messages; nobody new can choose it."""
+    """After a start without it, its sessions are shown their newest messages; no one new can choose it."""
     store = f"sqlite:{tmp_path}/v.db"
     app = await serve(store=store, policies=("newest=tests.support.samples.policy_plugins:Newest",))
     await RestClient(app).create(memory={"policy": "newest"})

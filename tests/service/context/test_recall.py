@@ -364,7 +364,7 @@ async def test_the_gateway_does_the_same(serve: Serve) -> None:
 
 
 async def test_what_was_shown_is_noted_once(app: App, api: RestClient) -> None:
-    """Since what nobody sees may be forgotten; a context that peeks notes nothing."""
+    """Since what no one sees may be forgotten; a context that peeks notes nothing."""
     await api.create(user_id="ann", **ON)
 
     async def seen() -> list[bool]:

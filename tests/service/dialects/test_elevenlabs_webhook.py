@@ -80,7 +80,7 @@ async def test_webhook_after_the_connection_has_gone(app: App, admin: RestClient
 
 
 async def test_webhook_after_the_session_was_ended(app: App, admin: RestClient) -> None:
-    """A session that somebody has ended, or erased, takes no webhook; the answer is 200 and says so."""
+    """A session that someone has ended, or erased, takes no webhook; the answer is 200 and says so."""
     await send_live(admin)
     await admin.post("/v1/sessions/conv_7201/end", {})
     refused = {"session_id": "conv_7201", "stored": 0, "refused": "session_ended"}

@@ -177,7 +177,7 @@ async def test_bad_secrets_are_refused(admin: RestClient, body: JsonObject) -> N
 
 
 async def test_only_admins_of_dialects_with_webhooks(app: App, admin: RestClient) -> None:
-    """Other keys are refused, and so are stacks that call nobody."""
+    """Other keys are refused, and so are stacks that call no one."""
     reader = RestClient(app, await make_key(app, "read", project="shop"))
     for answered in (await reader.call("PUT", SECRET), await reader.delete(SECRET), await reader.get("/v1/hooks")):
         assert (403, "forbidden") == answered.problem

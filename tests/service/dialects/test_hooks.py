@@ -133,7 +133,7 @@ async def test_malformed_webhooks_are_refused(serve: Serve, body: bytes) -> None
 
 
 async def test_dialects_without_webhooks_have_no_path(serve: Serve) -> None:
-    """A stack that calls nobody has no webhooks."""
+    """A stack that calls no one has no webhooks."""
     app = await serve()
     answered = await RestClient(app).post("/v1/hooks/openai-realtime", {})
     assert (404, "unknown_dialect") == answered.problem

@@ -101,7 +101,7 @@ async def test_forged_and_old_webhooks_are_refused(app: App, admin: RestClient) 
 
 
 async def test_webhooks_that_say_nothing_are_counted(app: App, admin: RestClient) -> None:
-    """The begin of a call, transfers, and events that nobody knows are answered 200 and make no session."""
+    """The begin of a call, transfers, and events that no one knows are answered 200 and make no session."""
     for event in ("call_started", "transfer_started", "brand_new"):
         answered = await post(app, {"event": event, "call": {"call_id": "c"}})
         assert (answered.status, answered.json) == (200, {"session_id": None, "stored": 0})

@@ -92,7 +92,7 @@ async def test_forged_and_old_webhooks_are_refused(app: App, admin: RestClient) 
 
 
 async def test_messages_that_say_nothing_are_counted(app: App, admin: RestClient) -> None:
-    """What is no part of a conversation, and types that nobody knows, are answered 200 and make no session."""
+    """What is no part of a conversation, and types that no one knows, are answered 200 and make no session."""
     for kind in ("speech-update", "transfer-destination-request", "brand-new"):
         answered = await post(app, {"message": {"type": kind, "call": {"id": "call_1"}}})
         assert (answered.status, answered.json) == (200, {"session_id": None, "stored": 0})

@@ -40,7 +40,7 @@ JUMPS = [
 
 
 class Wall:
-    """The wall clock of a machine, which somebody sets."""
+    """The wall clock of a machine, which someone sets."""
 
     def __init__(self, off_ms: int = 0) -> None:
         self.off_ms = off_ms
@@ -122,7 +122,7 @@ async def test_silence_does_not_end_early_when_the_clock_goes_back(serve: Serve,
 
 @pytest.mark.fault(63)
 async def test_time_without_a_server_is_no_silence_when_the_clock_went_back(tmp_path: Path, wall: Wall) -> None:
-    """A restart counts silence anew by the clock of its own: nothing waits for the hour to pass again."""
+    """A restart counts silence again by the clock of its own: nothing waits for the hour to pass again."""
     settings = {"store": f"sqlite:{tmp_path}/calls.db"}
     async with running_service(wall, **settings) as app:
         await RestClient(app).create(idle_timeout=1)

@@ -1,6 +1,6 @@
 """Pages and rows that come back with other bits than were written (faults 28 and 29)."""
 
-# ruff: noqa: ASYNC240, SIM300 (files are small and nobody else waits; asserts read `expected == actual`)
+# ruff: noqa: ASYNC240, SIM300 (files are small and no one else waits; asserts read `expected == actual`)
 from __future__ import annotations
 
 from pathlib import Path

@@ -209,12 +209,12 @@ async def good_attempt(office: OutboxRig, delay_s: float) -> None:
     assert 1 == await office.attempt()
 
 
-# Where there is nobody to talk to
+# Where there is no one to talk to
 
 
 @pytest.mark.fault(47)
 async def test_a_receiver_that_refuses_connections(office: OutboxRig) -> None:
-    """Nobody listens; when somebody does, the webhook event comes."""
+    """No one listens; when someone does, the webhook event comes."""
     with socket.create_server(("127.0.0.1", 0)) as placeholder:
         port = placeholder.getsockname()[1]
     await office.store.directory.set_operator_endpoint(f"http://127.0.0.1:{port}/hook", SECRET)
@@ -287,7 +287,7 @@ async def test_a_redirect_to_an_internal_address(office: OutboxRig, status: byte
 @pytest.mark.fault(59)
 async def test_a_name_that_moves_inside_between_two_attempts(office: OutboxRig) -> None:
     """The address of every connection is looked at, whatever the name meant before."""
-    allowed = allowed_networks(["127.0.0.9"])  # where nobody listens
+    allowed = allowed_networks(["127.0.0.9"])  # where no one listens
     async with (
         webhook_receiver() as inside,
         WebhookSender(resolver=FakeResolver(["127.0.0.9"]), allowed=allowed, timeout_s=TIMEOUT_S) as before,

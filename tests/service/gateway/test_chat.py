@@ -101,7 +101,7 @@ async def in_progress(api: RestClient) -> list[tuple[str, str]]:
 
 
 async def test_chunks_pass_unchanged(serve: Serve) -> None:
-    """Fields that nobody here knows, line ends and Agora's first chunk of metadata arrive as they were sent."""
+    """Fields that no one here knows, line ends and Agora's first chunk of metadata arrive as they were sent."""
     first = {
         "id": "r-1",
         "object": "chat.completion.custom_metadata",
@@ -282,7 +282,7 @@ async def test_the_model_of_a_session_without_one(serve: Serve, default: str | N
 
 
 async def test_a_custom_llm_gets_every_field(serve: Serve) -> None:
-    """Agora's custom call: all fields of the messages; turn, time and interruptable on top, which nobody replaces."""
+    """Agora's custom call: all fields of the messages; turn, time and interruptable on top, which no one replaces."""
     async with service_with_llm(serve, llm={"vendor": "custom"}, interruptable=False) as (api, client, llm):
         await api.send(
             {

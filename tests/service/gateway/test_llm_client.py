@@ -101,7 +101,7 @@ async def test_what_servers_do(talk: Any, expected: Any) -> None:
 
 
 async def test_certificates_are_checked(tmp_path: Path) -> None:
-    """A server that nobody vouches for is not spoken to."""
+    """A server that no one vouches for is not spoken to."""
     async with models() as calling, tcp_receiver(silent, tls=self_signed_tls(tmp_path)) as url:
         assert "tls" == await why(calling, url.replace("http:", "https:"))
 

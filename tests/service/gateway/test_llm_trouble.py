@@ -88,7 +88,7 @@ async def reopened(app: App) -> None:
 
 @pytest.mark.parametrize("name", FAILURES)
 async def test_a_failure_is_told_and_noted(serve: Serve, name: str) -> None:
-    """Before any chunk it is a problem document; the journal has its code; nobody tries again, and no text gets out."""
+    """Before any chunk it is a problem document; the journal has its code; no one tries again, and no text gets out."""
     script, code = FAILURES[name]
     async with service_with_llm(serve, script) as (api, client, llm):
         error = await failed(client)
@@ -219,7 +219,7 @@ async def test_a_model_that_answers_for_ten_minutes(serve: Serve, stream: bool) 
 
 
 async def test_nobody_there(serve: Serve) -> None:
-    """A port that nobody listens on."""
+    """A port that no one listens on."""
     (port,) = free_ports(1)
     app = await serve(llm_url=f"http://127.0.0.1:{port}")
     api = RestClient(app)
@@ -341,7 +341,7 @@ async def test_the_end_of_the_call_stops_the_llm(serve: Serve) -> None:
 
 
 async def test_a_store_that_fails_meanwhile_loses_nothing(tmp_path: Path, serve: Serve) -> None:
-    """Deltas that could not be written hold nobody up; the end then says the whole text."""
+    """Deltas that could not be written hold no one up; the end then says the whole text."""
     store = f"{tmp_path}/calls.db"
     async with llm_server(Script(["One. ", "Two. ", "Three."], hold_after=3)) as llm:
         app = await serve(store=f"sqlite:{store}", llm_url=llm.url)

@@ -92,7 +92,7 @@ async def test_an_llm_that_only_calls_comes_to_an_end(serve: Serve) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_the_last_round_passes_on_no_call_of_ours(serve: Serve, stream: bool) -> None:
-    """An LLM that goes on calling has its text passed on, and its answer stops; what nobody did is not journaled."""
+    """An LLM that goes on calling has its text passed on, and its answer stops; what no one did is not journaled."""
     async with service_with_llm(serve, Script(["x"], tools=[GET]), working_memory=JSON_MEMORY) as (api, client, llm):
         assert ("stop", []) == await ending(client, stream)
         assert 8 == len(llm.requests)
@@ -102,7 +102,7 @@ async def test_the_last_round_passes_on_no_call_of_ours(serve: Serve, stream: bo
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_call_of_ours_that_was_not_offered_is_nobodys(serve: Serve, stream: bool) -> None:
-    """Where nobody says whose memory it is; a caller that has a tool of this name gets its calls."""
+    """Where no one says whose memory it is; a caller that has a tool of this name gets its calls."""
     memory = {"scope": "user", "tools": True}
     async with service_with_llm(serve, Script(["x"], tools=[GET]), working_memory=memory) as (_, client, llm):
         assert ("stop", []) == await ending(client, stream)

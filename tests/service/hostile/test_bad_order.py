@@ -1,4 +1,4 @@
-"""Bad input 47 to 60: events that come in no order, or belong to somebody else."""
+"""Bad input 47 to 60: events that come in no order, or belong to someone else."""
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
@@ -60,7 +60,7 @@ async def test_bad_order(app: App, caplog: pytest.LogCaptureFixture, bad: BadFra
 
 @pytest.fixture
 async def app(serve: Serve) -> App:
-    """A service with a session of somebody else."""
+    """A service with a session of someone else."""
     app = await serve()
     await RestClient(app).create("other")
     return app

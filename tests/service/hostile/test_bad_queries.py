@@ -57,7 +57,7 @@ async def test_125_forged_cursors(api: RestClient, caplog: pytest.LogCaptureFixt
 
 
 async def test_126_a_cursor_of_another_tenant(serve: Serve) -> None:
-    """A cursor leads nobody into the sessions of another project."""
+    """A cursor leads no one into the sessions of another project."""
     app = await serve()
     one, other = (
         await client_with_key(app, "admin", project="one"),

@@ -1,4 +1,4 @@
-"""Slow callers of the REST API are cut off, and hold up nobody meanwhile; each deadline by itself, the others long."""
+"""Slow callers of the REST API are cut off, and hold up no one meanwhile; each deadline by itself, the others long."""
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
@@ -155,7 +155,7 @@ async def test_an_idle_connection_is_closed(port: Port) -> None:
 
 
 async def test_a_used_connection_stays(port: Port) -> None:
-    """The first head's deadline ends with the first head, and each answer begins the idle time anew."""
+    """The first head's deadline ends with the first head, and each answer begins the idle time again."""
     async with connected(await port(head=SOON, idle=1.5)) as peer:
         for _ in range(5):
             peer.writer.write(HEAD + b"\r\n")
@@ -259,7 +259,7 @@ async def gone(app: App) -> None:
     server = app.runner.server
     assert server is not None
     async with asyncio.timeout(TIMEOUT_S):
-        while not server.connections:  # noqa: ASYNC110 (it happens in the service, which tells nobody)
+        while not server.connections:  # noqa: ASYNC110 (it happens in the service, which tells no one)
             await asyncio.sleep(0)
         while server.connections:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -267,7 +267,7 @@ async def gone(app: App) -> None:
 
 @pytest.mark.long
 async def test_a_producer_that_does_not_read_is_cut_off(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also on the websocket who takes no answers loses its connection after a while, and holds up nobody meanwhile."""
+    """Also on the websocket who takes no answers loses its connection after a while, and holds up no one meanwhile."""
     app = await serve()
     monkeypatch.setattr("voicemem.server.ingest.websocket.READ_TIMEOUT_S", SOON)
     async with connected(app.ingest_address.port, receive_buffer=4096) as peer:

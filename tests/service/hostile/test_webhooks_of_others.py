@@ -1,4 +1,4 @@
-"""Webhooks that somebody has seen, or makes up: they reach no other call, and tell nothing of other projects."""
+"""Webhooks that someone has seen, or makes up: they reach no other call, and tell nothing of other projects."""
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
@@ -113,7 +113,7 @@ async def test_a_url_that_was_seen_takes_no_webhook_of_another_call(app: App, di
 
 
 async def test_calls_of_two_platforms_with_one_id_are_not_mixed(app: App) -> None:
-    """The first to come has the session, unless somebody with a key says that both are one call."""
+    """The first to come has the session, unless someone with a key says that both are one call."""
     admin = await client_with_key(app, "admin")
     hello = {"role": "user", "message": "Hello.", "time": 1_790_000_000_000}
     began = {"message": {"type": "conversation-update", "messages": [hello], "call": {"id": "call-1"}}}

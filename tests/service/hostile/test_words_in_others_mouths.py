@@ -1,4 +1,4 @@
-"""What a caller, a tool or an LLM said stands in a request as data: none of it looks like a line of somebody else's."""
+"""What a caller, a tool or an LLM said stands in a request as data: none of it looks like a line of someone else's."""
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations

@@ -29,7 +29,7 @@ CALLING_OUT: list[JsonObject] = [
     {"llm": {"url": HOOK}},
     {"llm": {"api_key": "hush"}},
 ]
-"""Settings that make the server call somebody, or call nobody any more."""
+"""Settings that make the server call someone, or call no one any more."""
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ async def test_without_keys_loopback_hosts_may_come(app: App, host: str) -> None
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "10.0.0.1"])
 async def test_without_keys_foreign_hosts_may_not(app: App, host: str) -> None:
-    """A name that somebody points at this machine does not open it."""
+    """A name that someone points at this machine does not open it."""
     assert (403, "foreign_host") == await refusal(app, host=host)
 
 
@@ -235,7 +235,7 @@ async def test_what_calls_out_needs_admin_in_an_update(locked: App, settings: Js
 
 
 async def test_an_admin_may_set_what_calls_out(locked: App) -> None:
-    """With the scope admin the same settings are taken, and their secrets are shown to nobody."""
+    """With the scope admin the same settings are taken, and their secrets are shown to no one."""
     async with connected_producer(locked, bearer_header(await make_key(locked, "admin"))) as producer:
         await producer.open(session={"webhook": {"url": HOOK, "secret": "hush"}})
         await producer.store({"type": "session.update", "seq": 1, "llm": {"url": HOOK, "api_key": "hush"}})
@@ -251,7 +251,7 @@ async def test_a_producer_may_set_what_does_not_call_out(locked: App) -> None:
 
 
 async def test_projects_do_not_meet(locked: App) -> None:
-    """The same id in another project is another session, and supersedes nobody."""
+    """The same id in another project is another session, and supersedes no one."""
     one, other = [await make_key(locked, "ingest", "read", project=name) for name in ("one", "other")]
     async with (
         connected_producer(locked, bearer_header(one)) as first,
@@ -265,7 +265,7 @@ async def test_projects_do_not_meet(locked: App) -> None:
 
 
 async def test_a_new_key_closes_the_door(app: App) -> None:
-    """From the first key on, nobody connects without one."""
+    """From the first key on, no one connects without one."""
     assert await refusal(app) is None
     await client_with_key(app, "admin")
     async with connected_producer(app) as producer:

@@ -134,7 +134,7 @@ async def test_a_service_whose_store_is_down_is_not_ready(on_file: App) -> None:
 
 
 async def test_a_service_gets_ready_by_itself(on_file: App) -> None:
-    """After the outage `readyz` is well again though nobody sends anything: nobody would, as long as it is not."""
+    """After the outage `readyz` is well again though no one sends anything: no one would, as long as it is not."""
     async with open_producer(on_file) as producer, store_that_cannot_commit(on_file):
         await producer.send(final_transcript(1))
         await producer.closed()

@@ -44,7 +44,7 @@ async def test_the_nearest_dialect_is_named(app: App) -> None:
 async def test_a_store_that_is_away(
     app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where nobody can say who may come in, the caller is told to come back, and the log has no traceback."""
+    """Where no one can say who may come in, the caller is told to come back, and the log has no traceback."""
 
     async def needs_key() -> bool:
         raise StoreUnavailable

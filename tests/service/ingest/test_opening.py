@@ -37,7 +37,7 @@ async def test_ready_says_where_to_go_on(app: App) -> None:
 
 
 async def test_settings_without_effect_are_warned_of(app: App) -> None:
-    """A call whose caller nobody knows is recorded; its producer learns that nothing is carried over."""
+    """A call whose caller no one knows is recorded; its producer learns that nothing is carried over."""
     async with connected_producer(app) as producer:
         ready = await producer.open("s", session={"memory_from": {}})
     assert ["`memory_from` has no effect until the session has a `user_id`."] == ready["warnings"]

@@ -42,7 +42,7 @@ async def test_two_producers_of_one_session_on_one_connection(app: App, api: Res
 
 
 async def test_two_producers_on_two_connections(app: App, api: RestClient) -> None:
-    """Both write one journal; nobody supersedes the other."""
+    """Both write one journal; no one supersedes the other."""
     async with open_producer(app, producer="asr") as asr, open_producer(app, producer="llm") as llm:
         for seq in range(1, 6):
             await asr.store(final_transcript(seq))
@@ -82,7 +82,7 @@ async def test_a_connection_forgets_what_ended_long_ago(
 async def test_with_several_sessions_an_event_names_its_own(
     producer: Producer, api: RestClient, name: JsonObject
 ) -> None:
-    """Without a session it is refused, and takes nobody's seq."""
+    """Without a session it is refused, and takes no one's seq."""
     await producer.open("t")
     await producer.send(final_transcript(1, **name))
     await producer.expect_error("session_required", seq=1)

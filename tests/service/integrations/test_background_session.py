@@ -19,7 +19,7 @@ RETURNING: JsonObject = {"user_id": "ann", "memory_from": {"sessions": 1}}
 
 
 async def test_the_first_request_of_a_call_waits_for_its_session(serve: Serve) -> None:
-    """It has what an earlier call of the user left, although nobody waited for the session before."""
+    """It has what an earlier call of the user left, although no one waited for the session before."""
     app = await serve()
     async with client_to(app) as client:
         earlier = BackgroundSession(client, "monday", "bot", RETURNING)
@@ -48,7 +48,7 @@ async def test_a_session_that_does_not_open_holds_up_one_request() -> None:
 
 
 async def test_events_that_are_lost_with_the_process_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """When a call ends before its session was ever open, the log says how many events nobody has."""
+    """When a call ends before its session was ever open, the log says how many events no one has."""
     client = client_for(NOBODY, NOBODY)
     session = BackgroundSession(client, "call", "bot", None)
     for number in range(3):

@@ -251,7 +251,7 @@ async def test_web_pages_do_not_come_in_through_a_browser(serve: Serve) -> None:
 
 
 async def test_requests_that_are_none_are_refused(serve: Serve) -> None:
-    """A stream that nobody would write to, a body that is no JSON, or one that is too large."""
+    """A stream that no one would write to, a body that is no JSON, or one that is too large."""
     app = await serve()
     async with mcp_at(url_of(app)) as url, aiohttp.ClientSession() as session:
         async with session.get(url, headers=ACCEPT) as answer:

@@ -136,7 +136,7 @@ async def test_nothing_is_sent_without_the_setting(serve: Serve) -> None:
 
 
 async def test_each_message_is_sent_once(serve: Serve) -> None:
-    """When somebody asks in the call, and again after it; what may still change is sent later."""
+    """When someone asks in the call, and again after it; what may still change is sent later."""
     async with llm_server(remembers(memory(WALNUTS, 1)), remembers()) as llm:
         api = RestClient(await serve(llm_url=llm.url))
         await call(api)

@@ -1,4 +1,4 @@
-"""Messages and memories are found together, in pages, and nobody else's under any query."""
+"""Messages and memories are found together, in pages, and no one else's under any query."""
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations

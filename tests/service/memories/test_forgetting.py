@@ -41,7 +41,7 @@ async def forgotten(api: RestClient, **body: Any) -> JsonObject:
 
 
 async def test_memories_with_all_words_are_forgotten(api: RestClient) -> None:
-    """In any of their forms, those out of date too; nobody else's."""
+    """In any of their forms, those out of date too; no one else's."""
     old, other = await keep(api, "Her knee hurts.", "Her elbow hurts.")
     (newer,) = await keep(api, {"text": "Her knees hurt no more.", "supersedes": [old]})
     await api.post("/v1/memories", {"text": "His knee hurts.", "user_id": "bob"})

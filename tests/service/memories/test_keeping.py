@@ -88,7 +88,7 @@ async def test_a_request_erases_them_with_the_call(api: RestClient, app: App) ->
 
 
 async def test_those_of_nobody_go_with_the_call(api: RestClient) -> None:
-    """Nobody could ask for their erasure; the setting says so where there is no user."""
+    """No one could ask for their erasure; the setting says so where there is no user."""
     made = await api.create("s", memories_ttl_seconds=LONG_S)
     assert ["`memories_ttl_seconds` has no effect until the session has a `user_id`."] == made["warnings"]
     memory = await keep(api, session_id="s")

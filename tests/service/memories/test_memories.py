@@ -117,7 +117,7 @@ async def test_an_id_comes_back_after_its_removal(api: RestClient) -> None:
 
 
 async def test_a_memory_that_was_changed_is_not_taken_for_what_it_said(api: RestClient) -> None:
-    """What it said before may be kept anew beside it."""
+    """What it said before may be kept again beside it."""
     first = await keep(api, user_id="ann")
     await api.patch(f"/v1/memories/{first['id']}", {"text": "Ann is allergic to peanuts."})
     again = await keep(api, user_id="ann")

@@ -153,7 +153,7 @@ async def holder_of(app: App, admin: RestClient, session_id: str, **body: Any) -
 
 @pytest.fixture
 async def admin(serve: Serve) -> tuple[App, RestClient]:
-    """A service with keys: two calls of ann's in a shop, one in a bank, one of bob's, one of nobody's."""
+    """A service with keys: two calls of ann's in a shop, one in a bank, one of bob's, one of no one's."""
     app = await serve()
     admin = await client_with_key(app, "admin")
     for session_id, user_id, namespace in (("a1", "ann", "shop"), ("a2", "ann", "shop"), ("a3", "ann", "bank")):

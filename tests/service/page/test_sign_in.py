@@ -263,7 +263,7 @@ async def test_a_key_that_is_revoked_ends_the_page_and_its_tails(app: App) -> No
 
 
 async def talk(admin: RestClient) -> None:
-    """One word after the other, until nobody wants them any more."""
+    """One word after the other, until no one wants them any more."""
     for seq in itertools.count(1):
         await admin.send(final(seq, f"Word {seq}.", seq=seq))
 

@@ -217,7 +217,7 @@ async def test_bad_settings_are_refused(api: RestClient, given: Any) -> None:
 
 
 async def test_the_sessions_of_a_user_are_listed(api: RestClient) -> None:
-    """In pages, the newest first, and those of nobody else."""
+    """In pages, the newest first, and those of no one else."""
     for number in range(3):
         await call_of(api, f"s{number}", "ann:ä /x", "Hello.")
     await call_of(api, "other", "bob", "Hello.")
@@ -231,7 +231,7 @@ async def test_the_sessions_of_a_user_are_listed(api: RestClient) -> None:
 
 @pytest.mark.parametrize("user_id", ["x" * 129, "%ED%A0%80", "%00"])
 async def test_an_odd_user_has_no_sessions(api: RestClient, user_id: str) -> None:
-    """What cannot be an id is refused, and what can be is somebody without sessions."""
+    """What cannot be an id is refused, and what can be is someone without sessions."""
     answered = await api.get(f"/v1/users/{user_id}/sessions")
     assert answered.status in (200, 400)
     assert [] == answered.json["sessions"] if answered.status == 200 else answered.problem

@@ -218,7 +218,7 @@ async def test_errors_do_not_repeat_what_was_sent(api: RestClient) -> None:
 
 @pytest.mark.parametrize("more", [{"session_id": "other"}, {"producer": "other"}])
 async def test_an_event_that_names_another_session_or_producer_is_refused(api: RestClient, more: JsonObject) -> None:
-    """Nobody writes into one session through the path of another."""
+    """No one writes into one session through the path of another."""
     await api.create("other")
     assert [(1, "invalid_field")] == await codes(api, final(1, "Hi.", seq=1, **more))
     assert [] == await api.journal("other")
@@ -273,7 +273,7 @@ async def test_a_new_event_reopens_after_an_idle_close(api: RestClient) -> None:
 
 
 async def test_an_epoch_is_checked_only_when_it_is_given(serve: Serve) -> None:
-    """A newer opening supersedes who names the older epoch, and nobody else."""
+    """A newer opening supersedes who names the older epoch, and no one else."""
     app = await serve()
     api = RestClient(app)
     first, second = [(await open_over_websocket(app))["epoch"] for _ in range(2)]
@@ -333,7 +333,7 @@ async def test_what_is_no_list_of_events_is_a_400(api: RestClient, body: bytes, 
     ],
 )
 async def test_a_line_is_json_by_itself(api: RestClient, body: bytes) -> None:
-    """Lines are never joined to something that nobody sent."""
+    """Lines are never joined to something that no one sent."""
     assert 400 == (await api.post(EVENTS, body)).status
     assert [] == await api.contents()
 
@@ -407,7 +407,7 @@ async def test_a_session_that_is_not_there_is_404(api: RestClient) -> None:
 
 
 async def test_what_calls_out_needs_admin(serve: Serve) -> None:
-    """An update that makes the server call somebody is refused from a key that may only send events."""
+    """An update that makes the server call someone is refused from a key that may only send events."""
     app = await serve()
     admin, ingest = await client_with_key(app, "admin"), await client_with_key(app, "ingest")
     await admin.create()

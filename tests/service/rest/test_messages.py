@@ -304,7 +304,7 @@ async def test_what_is_counted_is_what_happened(api: RestClient) -> None:
 
 
 async def test_statistics_change_nothing(api: RestClient, app: App) -> None:
-    """Neither is anything carried over from earlier sessions, nor a summary looked for, because somebody counts."""
+    """Neither is anything carried over from earlier sessions, nor a summary looked for, because someone counts."""
     config: JsonObject = {"user_id": "u", "memory_from": {"sessions": 1}, "memory": {"policy": "summary"}}
     await api.create("earlier", user_id="u")
     await api.create(**config)

@@ -49,7 +49,7 @@ async def test_another_projects_key_sees_its_own(serve: Serve) -> None:
 
 
 def test_which_endpoints_fail() -> None:
-    """Those whose attempts fail, and those that were disabled for it; one that somebody disabled does not."""
+    """Those whose attempts fail, and those that were disabled for it; one that someone disabled does not."""
 
     def endpoint(disabled_ms: int | None, reason: str | None, since: int | None) -> Endpoint:
         named = {"disabled_reason": reason, "failing_since_ms": since}

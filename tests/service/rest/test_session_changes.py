@@ -253,7 +253,7 @@ async def test_an_erased_session_cannot_be_changed_ended_or_erased_again(api: Re
 
 
 async def test_an_erased_id_is_not_used_again(api: RestClient) -> None:
-    """Creating it once more is 410, so that nobody takes one caller's session for another's."""
+    """Creating it once more is 410, so that no one takes one caller's session for another's."""
     await api.create(name="Call")
     await api.delete("/v1/sessions/s")
     assert (410, "session_erased") == (await api.post("/v1/sessions", {"session_id": "s", "name": "Call"})).problem

@@ -98,7 +98,7 @@ async def test_a_label_is_found_whatever_its_value_holds(api: RestClient, key: s
 
 
 async def test_a_user_without_a_name_is_not_everybody(api: RestClient) -> None:
-    """An empty user_id, as a program with a missing value sends it, lists nobody's sessions."""
+    """An empty user_id, as a program with a missing value sends it, lists no one's sessions."""
     await api.create(user_id="ann")
     answered = await api.get("/v1/sessions?user_id=")
     assert 400 == answered.status or [] == answered.json["sessions"]

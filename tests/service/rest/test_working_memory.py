@@ -64,7 +64,7 @@ async def test_goals_of_one_conversation_are_unknown_in_another(api: RestClient)
 
 
 async def test_a_session_without_a_user_shares_nothing(api: RestClient) -> None:
-    """The calls for a user's document are refused while nobody knows whose it would be; the context goes without it."""
+    """The calls for a user's document are refused while no one knows whose it would be; the context goes without it."""
     created = await api.create(working_memory={"scope": "user"})
     assert ["`working_memory.scope` has no effect until the session has a `user_id`."] == created["warnings"]
     for answered in (
@@ -80,7 +80,7 @@ async def test_a_session_without_a_user_shares_nothing(api: RestClient) -> None:
 
 
 async def test_the_first_session_that_writes_gives_a_user_s_document_its_form(api: RestClient) -> None:
-    """Whatever other sessions say later, the document keeps its form, until somebody puts another."""
+    """Whatever other sessions say later, the document keeps its form, until someone puts another."""
     await api.create("s", user_id="ann", working_memory={"scope": "user", "schema": PROFILE})
     await api.create("t", user_id="ann", working_memory={"scope": "user", "template": TEMPLATE})
     assert TEMPLATE == (await api.get("/v1/sessions/t/working-memory")).json["template"]
@@ -334,7 +334,7 @@ async def test_numbers_and_nesting_have_their_limits(api: RestClient) -> None:
 
 
 async def test_a_version_says_through_which_session_it_was_made(api: RestClient) -> None:
-    """Of a user's document too, which several sessions share; a change without a session is nobody's."""
+    """Of a user's document too, which several sessions share; a change without a session is no one's."""
     for name in ("one", "two"):
         await api.create(name, user_id="eve", working_memory={"scope": "user"})
         await api.patch(f"/v1/sessions/{name}/working-memory", {"content": f"By {name}."})

@@ -55,7 +55,7 @@ async def test_where_it_stands_in_the_context(api: RestClient) -> None:
 
 
 async def test_a_session_without_working_memory_has_nothing_of_it(api: RestClient) -> None:
-    """Until somebody writes a document of its own."""
+    """Until someone writes a document of its own."""
     await api.create(user_id="ann")
     await append(api, OF_ANN, "Likes tea.")
     assert {"messages": []} == await api.context()
@@ -147,7 +147,7 @@ async def test_what_is_wrong_with_a_call_is_told_to_the_llm(api: RestClient, fun
 
 @pytest.mark.parametrize("body", [{}, {"id": "c"}, {"id": 7, "function": {"name": "x"}}, {"id": "", "function": {}}])
 async def test_what_is_no_tool_call_is_an_error_of_the_caller(api: RestClient, body: JsonObject) -> None:
-    """There is nobody to tell it to but the caller."""
+    """There is no one to tell it to but the caller."""
     assert (400, "invalid_field") == (await api.post(f"{OF_ANN}/tools", body)).problem
 
 
@@ -191,7 +191,7 @@ async def test_a_session_token_works_on_the_document_of_its_session(app: App, se
 
 
 async def test_a_user_is_erased_with_all_sessions(app: App, api: RestClient) -> None:
-    """The answer comes when nothing can be read any more; others stay, and who comes back begins anew."""
+    """The answer comes when nothing can be read any more; others stay, and who comes back begins again."""
     for session_id, user_id in (("s", "ann"), ("t", "ann"), ("u", "bob")):
         await api.create(session_id, user_id=user_id, working_memory={"scope": "user"})
         await append(api, f"/v1/sessions/{session_id}/working-memory", f"of {session_id}")

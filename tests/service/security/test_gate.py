@@ -294,7 +294,7 @@ async def test_a_revoked_key_is_refused_at_once(serve: Serve, tmp_path: Path) ->
 
 
 async def test_the_first_key_closes_a_running_service(serve: Serve, tmp_path: Path) -> None:
-    """Once a first key, made beside the service, is noticed, nobody gets in without one; revoking it opens nothing."""
+    """Once a first key, made beside the service, is noticed, no one gets in without one; revoking it opens nothing."""
     app = await serve(store=f"sqlite:{tmp_path}/v.db")
     await RestClient(app).create()
     beside = SqliteStore(str(tmp_path / "v.db"), exclusive=False)

@@ -1,4 +1,4 @@
-"""Several projects on one service: the same names everywhere, and nobody ever sees another's."""
+"""Several projects on one service: the same names everywhere, and no one ever sees another's."""
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations

@@ -221,7 +221,7 @@ async def test_bytes_over_http_are_counted(serve: Serve) -> None:
 
 
 async def test_without_keys_there_is_no_rate(serve: Serve) -> None:
-    """A service that is open to loopback holds nobody back."""
+    """A service that is open to loopback holds no one back."""
     app = await serve(request_rate=1.0, event_rate=1.0)
     api = RestClient(app)
     await api.create()

@@ -107,7 +107,7 @@ async def test_operators_are_told(serve: Serve, caplog: pytest.LogCaptureFixture
 
 
 async def test_where_keys_are_needed_strangers_learn_a_number(serve: Serve) -> None:
-    """`readyz` needs no key, so it names nobody's sessions."""
+    """`readyz` needs no key, so it names no one's sessions."""
     app = await serve(admin_key="k" * 40)
     api = RestClient(app, "k" * 40)
     await api.create("bad")

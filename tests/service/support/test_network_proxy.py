@@ -201,7 +201,7 @@ async def test_down_refuses_and_up_listens_on_the_same_port(proxy: NetworkProxy,
 
 
 async def test_the_target_may_change(proxy: NetworkProxy) -> None:
-    """New connections go where the target is then; one that nobody listens at is a reset."""
+    """New connections go where the target is then; one that no one listens at is a reset."""
     proxy.target = Address("127.0.0.1", 1)
     caller = Caller(*await asyncio.open_connection(proxy.address.host, proxy.address.port))
     assert await ended(caller)

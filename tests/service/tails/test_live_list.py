@@ -33,7 +33,7 @@ async def until(tail: Tail, **expected: Any) -> Any:
 
 
 async def test_all_rows_are_told_first_and_then_those_that_change(api: RestClient, app: App) -> None:
-    """A new call, what is said in it, its end, and its erasure; nobody listens when the reader has gone."""
+    """A new call, what is said in it, its end, and its erasure; no one listens when the reader has gone."""
     await api.create("old")
     async with open_tail(api, LIST) as tail:
         rows = [(told.event, told.data["session_id"]) for told in await tail.some(2)]

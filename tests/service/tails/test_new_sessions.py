@@ -64,7 +64,7 @@ async def test_a_start_in_the_future_hides_nothing(api: RestClient, clock: Manua
             assert {("ahead", 1), ("restored", 1)} == set(entries(await after.some(2)))
             await call(api, "next")
             await api.create("quiet")
-            await api.end("quiet")  # nobody rings for it
+            await api.end("quiet")  # no one rings for it
             told += await before.some(3)
             assert {("next", 1), ("quiet", 1)} == set(entries(await after.some(3)))
     assert {("ahead", 1), ("restored", 1), ("next", 1), ("quiet", 1)} == set(entries(told))

@@ -204,7 +204,7 @@ async def test_more_sessions_than_can_be_followed_wait(serve: Serve, monkeypatch
 
 
 async def test_a_session_that_was_opened_over_the_websocket_is_found(app: App) -> None:
-    """What nobody rings for is found a little later: here a session without a single event, and its close."""
+    """What no one rings for is found a little later: here a session without a single event, and its close."""
     api = RestClient(app)
     async with open_tail(api, SEVERAL) as tail:
         await open_over_websocket(app, "quiet", session={"idle_timeout": 0.1})

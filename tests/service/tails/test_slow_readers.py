@@ -1,4 +1,4 @@
-"""Readers of tails who do not read: they cost little, hold up nobody, are cut off, and go on where they were."""
+"""Readers of tails who do not read: they cost little, hold up no one, are cut off, and go on where they were."""
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations

@@ -45,7 +45,7 @@ async def call() -> AsyncIterator[tuple[ClientConnection, ServerConnection]]:
 async def pass_on(frame: Any, sender: Any, receiver: Any) -> None:
     """Send a frame, and see it arrive as it was."""
     message = frame if isinstance(frame, str | bytes) else json.dumps(frame)
-    sending = asyncio.create_task(sender.send(message))  # a large one needs somebody who receives
+    sending = asyncio.create_task(sender.send(message))  # a large one needs someone who receives
     assert message == await receiver.recv()
     await sending
 
@@ -180,7 +180,7 @@ async def test_binary_messages_may_be_json(app: App, client: Client) -> None:
 
 
 async def test_a_memory_that_is_away_costs_the_call_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody listens: frames pass, the context is None at once, closing ends in its time, and the log says so once."""
+    """No one listens: frames pass, the context is None at once, closing ends in its time, and the log says so once."""
     async with call() as (connection, vendor), in_time():
         voicemem.tee(connection, f"ws://{REFUSING}", "call", dialect="openai-realtime", rest_url=f"http://{REFUSING}")
         for number in range(100):

@@ -1,4 +1,4 @@
-"""Traces: what is in them, whom they continue, and that they cost nothing and import nothing where nobody asked."""
+"""Traces: what is in them, whom they continue, and that they cost nothing and import nothing where no one asked."""
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
@@ -176,7 +176,7 @@ async def test_webhook_attempts_are_spans_whose_trace_the_receiver_gets() -> Non
 
 
 async def test_nothing_of_a_call_is_in_a_span() -> None:
-    """Neither ids nor texts, nor methods that somebody made up."""
+    """Neither ids nor texts, nor methods that someone made up."""
     async with traced() as (app, spans):
         await RestClient(app).create("planted-id", user_id="planted-user")
         await RestClient(app).send(final(1, "planted-text"), {"type": "planted-type"}, session_id="planted-id")

@@ -67,7 +67,7 @@ async def test_metrics_are_served_while_postgresql_is_away(
 
 
 async def test_a_key_that_cannot_be_checked_does_not_scrape(serve: Serve, cluster: Cluster) -> None:
-    """Nobody knows whether it was revoked meanwhile; the operator's own key is not in the store."""
+    """No one knows whether it was revoked meanwhile; the operator's own key is not in the store."""
     app = await serve(store=cluster.url("calls"), admin_key=ADMIN_KEY)
     made = (await RestClient(app, ADMIN_KEY).post("/v1/keys", {"scopes": ["read"]})).json["key"]
     assert 200 == await status(app, "/metrics", made)

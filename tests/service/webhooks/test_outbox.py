@@ -173,7 +173,7 @@ async def test_retry_after_is_honoured(office: OutboxRig, hook: WebhookReceiver,
 async def test_410_disables_the_endpoint(
     office: OutboxRig, hook: WebhookReceiver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Who says that nobody is there is not called again: not for this delivery, a waiting one, or a later close."""
+    """Who says that no one is there is not called again: not for this delivery, a waiting one, or a later close."""
     hook.replies = [Reply(410)]
     keys = [await office.closed("a", "n1")]
     await office.attempt()
@@ -334,7 +334,7 @@ async def test_the_operators_and_the_sessions_receiver_both_hear(office: OutboxR
 
 
 async def test_without_receivers_nothing_is_due(office: OutboxRig) -> None:
-    """A session that nobody wants to hear of leaves no delivery."""
+    """A session that no one wants to hear of leaves no delivery."""
     key = await office.closed()
     assert ([], None) == (await office.store.deliveries.list_deliveries(key), await office.due_in_s())
 
@@ -441,7 +441,7 @@ async def test_many_slow_receivers_do_not_hold_up_another(office: OutboxRig) -> 
 
 
 async def test_two_outboxes_on_one_store_deliver_each_delivery_once(office: OutboxRig, hook: WebhookReceiver) -> None:
-    """Whoever claims a delivery delivers it, and nobody else does."""
+    """Whoever claims a delivery delivers it, and no one else does."""
     expected = await close_many(office, 40)
     async with at_work(office.outbox, office.another()):
         await hook.wait(40)
@@ -464,7 +464,7 @@ async def test_two_processes_on_one_file_deliver_each_delivery_once(tmp_path: Pa
 
 @pytest.mark.fault(65)
 async def test_of_two_that_attempt_at_once_only_one_gets_the_delivery(office: OutboxRig, hook: WebhookReceiver) -> None:
-    """While one attempt is under way, its delivery is nobody else's."""
+    """While one attempt is under way, its delivery is no one else's."""
     gate = asyncio.Event()
     hook.otherwise = Reply(gate=gate)
     await office.closed()

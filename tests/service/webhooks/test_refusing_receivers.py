@@ -197,7 +197,7 @@ async def test_an_endpoint_that_is_turned_off(caller: RestClient, hook: WebhookR
 async def test_an_endpoint_that_fails_for_days_is_disabled(
     hook: WebhookReceiver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Five days of failures only; a success begins them anew."""
+    """Five days of failures only; a success begins them again."""
     hook.otherwise = Reply(500)
     async with at_time() as (caller, clock):
         made = await add(caller, hook.url())

@@ -17,7 +17,7 @@ SAID = """[...document.querySelectorAll(".talk-list .msg:not(.open)")].map((item
     const part = (name) => item.querySelector(`[data-part=${name}]`)?.textContent ?? "";
     return [item.classList.contains("u") ? "user" : "assistant", part("heard"), part("unheard")];
 })"""
-"""Who said what, and what of it nobody heard."""
+"""Who said what, and what of it no one heard."""
 RAIL = """[...document.querySelectorAll(".talk-list .msg:not(.open) .rail")].map((line) => line.className.slice(5))"""
 """What becomes of each message in the next LLM call."""
 LOADED = "[...document.styleSheets].length > 0 && document.querySelector('.talk-list') !== null"
@@ -62,7 +62,7 @@ class CallPage:
 
 
 def as_shown(messages: list[JsonObject]) -> list[tuple[str, str, str]]:
-    """Who said what, and the rest that nobody heard: what was generated beyond it."""
+    """Who said what, and the rest that no one heard: what was generated beyond it."""
     shown = []
     for message in messages:
         original = message["metadata"].get("original", message["content"])

@@ -20,7 +20,7 @@ FAR_S = 15.0
 SHORT_S = 0.3
 """A deadline that passes."""
 REFUSING = "127.0.0.1:1"
-"""Where nobody listens."""
+"""Where no one listens."""
 QUICK: JsonObject = {
     "first_delay_s": 0.02,
     "longest_delay_s": 0.2,

@@ -348,7 +348,7 @@ class Model:
         session.silent_since_ms = self.now_ms
 
     def moments(self) -> list[int]:
-        """When something will happen if nobody does anything (Unix ms)."""
+        """When something will happen if no one does anything (Unix ms)."""
         return sorted({moment for session in self.sessions.values() for moment in self.moments_of(session)})
 
     def moments_of(self, session: Session) -> list[int]:
@@ -375,7 +375,7 @@ class Model:
         for session in self.sessions.values():
             if session.state == "running":
                 session.silent_since_ms = self.now_ms
-                if session.ending is not None:  # the grace begins anew for those who have not ended
+                if session.ending is not None:  # the grace begins again for those who have not ended
                     session.ending.at_ms = self.now_ms
         self.settle()
 

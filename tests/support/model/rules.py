@@ -54,7 +54,7 @@ class Rules(Agreement):
 
     @rule(what=st.sampled_from(OPERATIONS), choice=CHOICE)
     def operate(self, what: str, choice: int) -> None:
-        """Somebody else has to do with a session."""
+        """Someone else has to do with a session."""
         if what == "create" or not self.model.sessions:
             self.create(self.old_or_new(choice), self.configured(CONFIGS[choice % len(CONFIGS)]))
         else:
@@ -245,7 +245,7 @@ class Rules(Agreement):
     @precondition(Agreement.has_lively_lines)
     @rule(choice=CHOICE, before=SEVERAL_MOVES, after=SEVERAL_MOVES)
     def open_again(self, choice: int, before: list[Move], after: list[Move]) -> None:
-        """A producer opens its session anew on its connection, in the midst of its events."""
+        """A producer opens its session again on its connection, in the midst of its events."""
         number, line = self.line(choice)
         key = line.session_id, line.producer
         if line.dead or self.model.sessions[line.session_id].state == "erased":
@@ -263,7 +263,7 @@ class Rules(Agreement):
     @precondition(Agreement.has_lively_lines)
     @rule(choice=CHOICE, count=st.sampled_from([30, 130]), restart=st.booleans())
     def pour(self, choice: int, count: int, restart: bool) -> None:
-        """A producer sends much at once, and after a restart, which may load a snapshot, some of it anew over HTTP."""
+        """A producer sends much at once, and after a restart, which may load a snapshot, some of it again over HTTP."""
         _, line = self.line(choice)
         moves = [Move("next", PLAIN[number % len(PLAIN)], ({}, ""), 0) for number in range(count)]
         self.send_moves(choice, moves, full=False, together=True)

@@ -214,7 +214,7 @@ async def eventually(true: Callable[[], bool], what: str) -> None:
     """Wait until it is true."""
     with suppress(TimeoutError):
         async with asyncio.timeout(LATE_S):
-            while not true():  # noqa: ASYNC110 (it happens in the service, which tells nobody)
+            while not true():  # noqa: ASYNC110 (it happens in the service, which tells no one)
                 await asyncio.sleep(0.001)
     assert true(), what
 

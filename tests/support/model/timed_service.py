@@ -72,7 +72,7 @@ class TimedService(Rules):
         self.wait_until(self.model.now_ms + jump)
 
     def wait_until(self, now_ms: int) -> None:
-        """Go past what is due in this very millisecond: whether that counts is nobody's business."""
+        """Go past what is due in this very millisecond: whether that counts is no one's business."""
         while now_ms in self.model.moments():
             now_ms += 1
         self.model.now_ms = self.service.now_ms = max(now_ms, self.model.now_ms)

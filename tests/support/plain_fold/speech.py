@@ -86,7 +86,7 @@ def takes(segment: Segment, event: Event) -> bool:
 
 
 def segment_for(segments: list[Segment], event: Event) -> Segment:
-    """Rule 1: an event without a user updates its segment whoever spoke; with one, that user's or nobody's yet."""
+    """Rule 1: an event without a user updates its segment whoever spoke; with one, that user's or no one's yet."""
     key, user = key_of(event), event.fields.get("user")
     same = [one for one in segments if one.key == key and one.is_open]
     if user is not None:

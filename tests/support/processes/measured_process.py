@@ -52,7 +52,7 @@ class MeasuredProcess:
         return int(found[1])
 
     def forget_peak(self) -> None:
-        """Begin to measure the peak anew (proc(5), clear_refs)."""
+        """Begin to measure the peak again (proc(5), clear_refs)."""
         Path(f"/proc/{self.process.pid}/clear_refs").write_text("5", "ascii")
 
 

@@ -10,7 +10,7 @@ BELOW_EPHEMERAL = range(20_000, 32_000)
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports on which nobody listens, for services that follow each other on the same ones."""
+    """Ports on which no one listens, for services that follow each other on the same ones."""
     ports: list[int] = []
     while len(ports) < count:
         port = random.SystemRandom().choice(BELOW_EPHEMERAL)  # each process of the tests has others

@@ -70,7 +70,7 @@ def call_after(*events: EventLike, **more: Any) -> Call:
 
 
 def said(text: str, heard: str = "", unheard: str = "", **more: Any) -> Call:
-    """A call in which somebody says a text, and of a reply nothing but `heard` is heard."""
+    """A call in which someone says a text, and of a reply nothing but `heard` is heard."""
     reply = (
         (delta(1, heard + unheard, START + 100), done(1, START + 200), interrupt(1, START + 900, heard_text=heard))
         if heard + unheard

@@ -47,7 +47,7 @@ def remembered(
 
 @st.composite
 def memories(draw: st.DrawFn) -> Remembered:
-    """Any memory: turns with gaps between them, any number of messages in each, tool calls also where nobody spoke."""
+    """Any memory: turns with gaps between them, any number of messages in each, tool calls also where no one spoke."""
     numbers = sorted(draw(st.sets(st.integers(0, 30), max_size=8)))
     roles: list[Role] = ["user", "assistant"]
     messages = [

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 
 def self_signed_tls(folder: Path) -> ssl.SSLContext:
-    """TLS with a certificate that nobody vouches for."""
+    """TLS with a certificate that no one vouches for."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*self_signed_files(folder))
     return context

@@ -41,7 +41,7 @@ async def store_that_cannot_commit(app: App) -> AsyncIterator[None]:
 
 @contextmanager
 def locked_database(path: str) -> Iterator[None]:
-    """Until the block ends somebody else writes to the database, so that no commit comes through."""
+    """Until the block ends someone else writes to the database, so that no commit comes through."""
     connection = apsw.Connection(path)
     connection.set_busy_timeout(5_000)  # the server may be writing at this moment
     try:

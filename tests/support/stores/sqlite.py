@@ -16,7 +16,7 @@ from voicemem.store.streams import Offer, Outcome
 
 NOW = 1_778_390_400_000
 WAIT_S = 10
-"""Longer than anything here takes: a store that leaves somebody waiting fails its test instead of hanging it."""
+"""Longer than anything here takes: a store that leaves someone waiting fails its test instead of hanging it."""
 
 
 @asynccontextmanager

@@ -76,7 +76,7 @@ def test_an_error_is_its_type_and_place_and_never_its_text(root: logging.Logger,
 
 
 def test_a_message_over_lines_is_one_line_of_json(root: logging.Logger) -> None:
-    """Nobody forges a line."""
+    """No one forges a line."""
     log, stream = logged("json")
     log.warning("one\ntwo")
     assert 1 == len(stream.getvalue().splitlines())
@@ -110,7 +110,7 @@ async def test_an_error_that_nobody_waited_for_is_not_quoted(root: logging.Logge
 
 
 def test_a_value_with_spaces_is_in_quotes(root: logging.Logger) -> None:
-    """So that nobody's name can look like another field, or begin another line."""
+    """So that no one's name can look like another field, or begin another line."""
     log, stream = logged("text")
     log.info("Session superseded", extra={"session_id": "s", "producer": "asr\nForged x=1", "count": 2, "none": ""})
     assert stream.getvalue().endswith('Session superseded session_id=s producer="asr\\nForged x=1" count=2 none=""\n')

@@ -96,7 +96,7 @@ def test_flags_that_are_gone_say_where_the_setting_is() -> None:
 
 
 def test_a_password_in_an_url_is_not_shown() -> None:
-    """A receiver may want one; nobody else is to see it."""
+    """A receiver may want one; no one else is to see it."""
     result = check_config("--webhook-url", "https://u:hunter2@hooks.example/x")
     assert (result.exit_code, "hunter2" in result.output) == (0, False)
     assert "https://hooks.example/x" in result.output
@@ -155,7 +155,7 @@ def test_a_misspelt_variable_is_refused_with_the_nearest() -> None:
     ],
 )
 def test_a_variable_called_like_a_setting_or_a_flag_is_refused_with_the_right_name(name: str, right: str) -> None:
-    """Else a service would run without what somebody believes to have set."""
+    """Else a service would run without what someone believes to have set."""
     result = check_config("--store", "memory:", env={name: "5"})
     assert (result.exit_code, f"no setting `{name}` (did you mean `{right}`?)" in result.output) == (1, True)
 

@@ -202,7 +202,7 @@ async def test_an_own_open_that_comes_late_supersedes_nobody_else() -> None:
 
 
 async def test_an_own_open_that_was_taken_in_time_excuses_nobody() -> None:
-    """When the epochs show that all of the line's own opens were taken, whoever supersedes it is somebody else."""
+    """When the epochs show that all of the line's own opens were taken, whoever supersedes it is someone else."""
     line = opened()
     line.open_frame()
     reopen(line, epoch=3)

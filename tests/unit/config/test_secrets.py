@@ -119,7 +119,7 @@ def test_settings_that_call_out_are_known(given: JsonObject) -> None:
 
 @pytest.mark.parametrize("given", [{}, {"llm": {"model": "m"}}, {"name": "n", "labels": {"url": "u"}}])
 def test_other_settings_do_not_call_out(given: JsonObject) -> None:
-    """Names, labels and models make the server call nobody."""
+    """Names, labels and models make the server call no one."""
     assert not changes_outbound(given)
     assert not patch_changes_outbound(validate_config(given))
 

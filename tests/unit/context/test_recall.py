@@ -77,5 +77,5 @@ def test_what_is_too_long_makes_room_for_what_is_not() -> None:
     ],
 )
 def test_settings_are_laid_over_each_other(given: tuple[Any, Any, Any], settled: Recalled | None) -> None:
-    """Field by field, the nearest first; nothing is shown unless somebody asks for it."""
+    """Field by field, the nearest first; nothing is shown unless someone asks for it."""
     assert settled == settle_recall(*given)

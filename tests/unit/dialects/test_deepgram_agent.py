@@ -117,7 +117,7 @@ def test_audio_is_counted() -> None:
     ids=repr,
 )
 def test_formats_of_audio(output: Any, rate: int) -> None:
-    """The settings say how many bytes are a second; of what has no constant rate nobody knows."""
+    """The settings say how many bytes are a second; of what has no constant rate no one knows."""
     kept = reduce({"type": "Settings", "audio": {"output": output}})
     assert kept is not None
     known = FoldKnown(State(), "deepgram-agent", has_clock=True)
@@ -199,7 +199,7 @@ def test_audio_before_its_words() -> None:
 
 
 def test_without_times_only_what_is_being_sent_is_interrupted() -> None:
-    """Nobody knows whether a reply that had been sent whole was still playing."""
+    """No one knows whether a reply that had been sent whole was still playing."""
     spoken = said("user", "Count."), said("assistant", TEXT), audio(8_000)
     assert untimed(*spoken, SPEAKS)[1] == ("assistant", 1, TEXT, TEXT)
     assert untimed(*spoken, SENT_ALL, SPEAKS)[1] == ("assistant", 1, TEXT, None)

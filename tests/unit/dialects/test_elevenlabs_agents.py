@@ -462,7 +462,7 @@ def test_any_header_is_refused(header: str, body: bytes) -> None:
 
 
 def test_empty_secret_verifies_nothing() -> None:
-    """Without a secret nobody can have signed."""
+    """Without a secret no one can have signed."""
     assert not signed_by(signature(b"{}", ""), secret="")
 
 

@@ -10,7 +10,7 @@ PART = Frame({}, within="a")
 
 
 def test_part_is_kept_after_its_opening() -> None:
-    """Before that nobody knows what it is a part of; a frame of the same id that opens nothing does not help."""
+    """Before that no one knows what it is a part of; a frame of the same id that opens nothing does not help."""
     sender = SenderState()
     assert sender.admits(Frame({}, id="a"))
     assert not sender.admits(PART)

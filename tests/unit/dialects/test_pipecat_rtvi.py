@@ -224,7 +224,7 @@ def test_a_noise_is_no_utterance() -> None:
 
 
 def test_another_bot_says_no_more_of_what_the_first_one_said() -> None:
-    """A bot that comes in mid-reply counts its segments anew; of the reply the user heard what was spoken by then."""
+    """A bot that comes in mid-reply counts its segments again; of the reply the user heard what was spoken by then."""
     ready = message("bot-ready", version="2.2.0")
     first = [ready, user("Hi."), LLM, output(1, "One two.", "One")]
     said = memory(*first, ready, LLM, output(1, "Three.", "Three."), LLM_STOPPED)

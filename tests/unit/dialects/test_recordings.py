@@ -107,7 +107,7 @@ TOOLS = (
 
 
 def with_secrets(value: Any) -> Any:
-    """A frame with a field that nobody knows at every level, but in what is a tool's."""
+    """A frame with a field that no one knows at every level, but in what is a tool's."""
     if isinstance(value, list):
         return [with_secrets(one) for one in value]
     if not isinstance(value, dict):

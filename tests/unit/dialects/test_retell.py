@@ -218,7 +218,7 @@ def test_private_things_are_not_kept() -> None:
 
 
 def test_unknown_and_malformed_frames() -> None:
-    """A type that nobody knows is named; what has none, or a transcript of something else, is malformed."""
+    """A type that no one knows is named; what has none, or a transcript of something else, is malformed."""
     for field in ("interaction_type", "response_type", "event"):
         with pytest.raises(UnknownFrame, match="brand-new"):
             reduce({field: "brand-new"})

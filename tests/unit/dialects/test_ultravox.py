@@ -80,7 +80,7 @@ def test_every_kept_type_has_a_rule() -> None:
 
 
 def test_audio_says_nothing() -> None:
-    """A data connection may carry audio of both sides, which nobody can tell apart."""
+    """A data connection may carry audio of both sides, which no one can tell apart."""
     assert [reduce(bytes(480)), reduce({"audio_bytes": 480}), reduce(user(1, "", final=False))] == [None, None, None]
 
 
@@ -142,7 +142,7 @@ def test_thinking_in_mid_reply_is_no_interruption() -> None:
 
 
 def test_a_buffer_that_is_cleared_without_times() -> None:
-    """Nobody knows how much of a whole reply was heard: it is marked, with all of its text."""
+    """No one knows how much of a whole reply was heard: it is marked, with all of its text."""
     call = [(None, agent(0, TEXT, final=True)), (None, CLEAR)]
     assert memory(*call) == [("assistant", 0, TEXT, TEXT)]
 
@@ -186,7 +186,7 @@ def test_tools_between_replies_are_no_words_of_the_user() -> None:
 
 
 def test_a_second_utterance_before_the_answer_is_of_its_turn() -> None:
-    """Nobody has answered in between."""
+    """No one has answered in between."""
     call = (1_000, user(0, "When?")), (2_000, user(1, "Today?")), (3_000, agent(2, "At ten.", final=True))
     assert memory(*call) == [("user", 1, "When? Today?", None), ("assistant", 1, "At ten.", None)]
 

@@ -94,7 +94,7 @@ def test_what_is_no_message_is_malformed(frame: Any) -> None:
 
 
 def test_unknown_types_and_the_other_side() -> None:
-    """A type that nobody knows is named; the app sends none of these."""
+    """A type that no one knows is named; the app sends none of these."""
     with pytest.raises(UnknownFrame, match="brand-new"):
         reduce({"message": {"type": "brand-new"}})
     with pytest.raises(MalformedFrame):

@@ -38,7 +38,7 @@ def struck(text: str) -> list[str]:
 
 
 def test_it_reads_well() -> None:
-    """A heading, the facts, then who said what and when; what nobody heard is struck out."""
+    """A heading, the facts, then who said what and when; what no one heard is struck out."""
     text = "".join(
         markdown(call_after(*EVENTS, name="Front desk", user_id="ann", reason="hung up", labels={"line": "shop"}))
     )

@@ -209,7 +209,7 @@ def test_where_a_completion_is_asked_for(url: str, endpoint: str) -> None:
     ],
 )
 def test_what_cannot_be_taken_is_refused(messages: Any, said: str) -> None:
-    """A role that nobody has, and a last message of the user's without any text; the sentence names the place."""
+    """A role that no one has, and a last message of the user's without any text; the sentence names the place."""
     with pytest.raises(Refused) as refused:
         read_request({"messages": messages})
     assert ("invalid_field", True) == (refused.value.code, said in refused.value.detail)

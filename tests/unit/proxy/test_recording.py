@@ -99,7 +99,7 @@ def test_what_is_too_large_is_left_out(fragments: int) -> None:
     ids=["compressed", "reserved opcode", "nothing to go on", "two at once", "endless"],
 )
 def test_what_is_no_websocket(data: bytes) -> None:
-    """It is said, since nobody knows where the next frame begins."""
+    """It is said, since no one knows where the next frame begins."""
     with pytest.raises(Broken):
         heard(data)
 

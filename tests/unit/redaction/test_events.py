@@ -173,7 +173,7 @@ def test_words_of_a_user_are_those_of_the_text() -> None:
 
 
 def test_replies_are_texts_of_their_own() -> None:
-    """Each reply begins anew, by item, by turn, or after the end of the one before it."""
+    """Each reply begins again, by item, by turn, or after the end of the one before it."""
     half: list[JsonObject] = [
         {"type": "llm.delta", "text": "4929 12", **name} for name in ({"item": "a"}, {"turn_id": 0}, {})
     ]

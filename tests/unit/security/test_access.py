@@ -102,7 +102,7 @@ async def test_two_keys_are_never_alike(access: Access) -> None:
 
 
 async def test_revoked_keys_are_refused_at_once_and_keep_the_service_closed(access: Access, store: Store) -> None:
-    """A revoked key opens nothing, and when all are revoked nobody gets in without one."""
+    """A revoked key opens nothing, and when all are revoked no one gets in without one."""
     key, text = await access.create_key("shop", "", ["admin"])
     assert await store.directory.revoke_key(key.id, 1)
     assert "unauthorized" == await refusal(access, text) == await refusal(access, None)

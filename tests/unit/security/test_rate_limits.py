@@ -102,7 +102,7 @@ def test_in_the_long_run_it_is_the_rate() -> None:
 
 
 def test_callers_do_not_use_up_each_others() -> None:
-    """Each has a bucket; a number of them is kept, and who was not heard of for the longest time begins anew."""
+    """Each has a bucket; a number of them is kept, and who was not heard of for the longest time begins again."""
     buckets = Buckets(RATE, most=2)
     assert [0.0, 0.0] == [buckets.take("a", 5, 0), buckets.take("b", 5, 0)]
     assert buckets.take("a", 1, 0) > 0

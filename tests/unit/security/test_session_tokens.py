@@ -37,7 +37,7 @@ def signed(claims: dict[str, Any], algorithm: str = "HS256", secret: Any = SECRE
 
 
 def pieces(header: bytes, claims: bytes, signature: bytes = b"x") -> str:
-    """Three parts that nobody checked."""
+    """Three parts that no one checked."""
     return ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in (header, claims, signature))
 
 

@@ -22,7 +22,7 @@ def idle(**changes: Any) -> Stream:
 
 
 def test_session_with_a_connection_lasts_72_hours() -> None:
-    """Nobody is idle while connected; only the longest duration closes."""
+    """No one is idle while connected; only the longest duration closes."""
     assert close_due_ms(stream()) == START + 72 * HOUR
 
 

@@ -71,7 +71,7 @@ def test_a_reader_has_the_history(journal: Any, unfinished: bool, data: st.DataO
 
 @given(ANY_JOURNALS, st.booleans(), st.data())
 def test_a_reader_goes_on_with_another_server(journal: Any, unfinished: bool, data: st.DataObject) -> None:
-    """Keys are the same when the state is restored or folded anew: a reader of one server goes on with the next."""
+    """Keys are the same when the state is restored or folded again: a reader of one server goes on with the next."""
     keyed, reader = MessageDiff(State(), unfinished), HistoryReader()
     for place, entry in enumerate(entries(journal)):
         fold(keyed.state, entry)

@@ -64,7 +64,7 @@ def test_call_gives_its_contents(name: str) -> None:
 
 @every_row("name", SHORT)
 def test_call_gives_its_contents_event_by_event(name: str) -> None:
-    """A process that keeps a snapshot and starts anew after each event, and reads at each, gives the same memory."""
+    """A process that keeps a snapshot and starts again after each event, and reads at each, gives the same memory."""
     state = State()
     for entry in journal(name):
         state = decode_state(encode_state(fold(state, entry)))

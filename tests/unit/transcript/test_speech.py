@@ -165,7 +165,7 @@ def test_partial_that_a_keyed_final_contains_is_kept() -> None:
 
 
 def test_event_without_user_updates_whoever_spoke() -> None:
-    """A final that names nobody settles the partial of the user who was named."""
+    """A final that names no one settles the partial of the user who was named."""
     assert said(partial(1, "Hell", user="ann"), final(1, "Hello.")) == [(1, "ann", "Hello.")]
 
 
@@ -177,7 +177,7 @@ def test_event_without_user_updates_a_segment_by_its_key() -> None:
 
 
 def test_first_event_to_name_a_user_gives_the_segment() -> None:
-    """A segment that nobody owned belongs to the first user who is named for it."""
+    """A segment that no one owned belongs to the first user who is named for it."""
     assert said(partial(1, "Hell"), final(1, "Hello.", user="ann")) == [(1, "ann", "Hello.")]
 
 

@@ -45,7 +45,7 @@ def test_changed_turns_are_dirty() -> None:
 
 
 def test_restored_state_is_all_dirty() -> None:
-    """Every turn is to be read anew after a restore."""
+    """Every turn is to be read again after a restore."""
     state = folded(message(1, "One."), final(2, "Two."))
     state.dirty_turns.clear()
     assert decode_state(encode_state(state)).dirty_turns == {1, 2}

@@ -91,7 +91,7 @@ async def test_views_that_cannot_be_are_refused(client: MemoryAPIClient, app: Ap
 
 
 async def test_views_belong_to_a_project(connect: Connect, app: App) -> None:
-    """Nobody else sees them, or what is in them."""
+    """No one else sees them, or what is in them."""
     ours = connect(await make_key(app, "admin", project="ours"))
     theirs = connect(await make_key(app, "admin", project="theirs"))
     await ours.create_long_term_memory([ClientMemoryRecord(text="Ours.", user_id="ann")])

@@ -158,7 +158,7 @@ async def test_an_empty_list_takes_everything_away(client: MemoryAPIClient, app:
 
 
 async def test_what_a_client_wrote_down_is_found_at_once(client: MemoryAPIClient, app: App) -> None:
-    """Also the last answer of the assistant, which nobody plays."""
+    """Also the last answer of the assistant, which no one plays."""
     await client.put_working_memory("s", memory(*HELLO, user_id="ann"))
     found = await RestClient(app).post("/v1/memories/search", {"query": "hi", "user_id": "ann"})
     assert ["Hi, Ann."] == [one["text"] for one in found.json["memories"]]
@@ -273,7 +273,7 @@ async def test_sessions_are_listed_by_namespace_and_user(client: MemoryAPIClient
 
 
 async def test_a_session_whose_time_is_over_is_gone(client: MemoryAPIClient, app: App) -> None:
-    """It counts from the last change; the id begins anew then."""
+    """It counts from the last change; the id begins again then."""
     clock = app.rest[AGENT_MEMORY].working.clock
     ahead = [0]
     app.rest[AGENT_MEMORY].working.owned.clock = lambda: clock() + ahead[0]
@@ -324,7 +324,7 @@ async def test_a_window_bounds_what_is_read(client: MemoryAPIClient) -> None:
 
 
 async def test_a_call_is_read_as_it_was_heard(client: MemoryAPIClient, app: App) -> None:
-    """What was cut off stays unheard; messages may be added to it once nobody is connected."""
+    """What was cut off stays unheard; messages may be added to it once no one is connected."""
     api = RestClient(app)
     await api.create("s", user_id="ann")
     await api.send(

@@ -83,7 +83,7 @@ SAMPLES: dict[str, JsonObject] = {
 
 @pytest.mark.parametrize("vendor", ["OpenAI", "Gemini", "VertexAILLM", "AmazonBedrock", "Dify", "Anthropic", "Groq"])
 async def test_the_settings_of_each_vendor_of_the_sdk(tmp_path: Any, vendor: str) -> None:
-    """What the SDK makes of a vendor is taken, and its keys are shown to nobody, Gemini's in the URL neither."""
+    """What the SDK makes of a vendor is taken, and its keys are shown to no one, Gemini's in the URL neither."""
     from tests.support.callers.agora_sdk import llm_settings  # takes seconds
 
     given = VENDORS.get(vendor, {"api_key": "hush"}) | {"model": "m", "system_messages": PROMPT}

@@ -43,7 +43,7 @@ def test_users_are_named() -> None:
 
 @pytest.mark.parametrize("metadata", [{}, {"user": ""}, {"user": " "}, {"user": None}, {"user": 7}])
 def test_unknown_users_are_not_named(metadata: dict[str, Any]) -> None:
-    """Where nobody said who spoke, nothing is written."""
+    """Where no one said who spoke, nothing is written."""
     assert users([message_of("user", "Hi.", **metadata)])[0].content == "Hi."
 
 
@@ -68,7 +68,7 @@ def test_originals_of_several_replies() -> None:
 
 
 def test_originals_without_a_next_user_message() -> None:
-    """A cut that nobody spoke after is not told."""
+    """A cut that no one spoke after is not told."""
     assert originals(SEED_CALL[:3]) == list(SEED_CALL[:3])
 
 
@@ -83,7 +83,7 @@ def test_originals_without_a_next_user_message() -> None:
     ],
 )
 def test_originals_when_nothing_was_cut_away(metadata: dict[str, Any]) -> None:
-    """A reply that was heard whole, or whose text nobody has, gives no note."""
+    """A reply that was heard whole, or whose text no one has, gives no note."""
     memory = [message_of("assistant", "Why", **metadata), message_of("user", "Hi.")]
     assert originals(memory) == memory
 

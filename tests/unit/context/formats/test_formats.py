@@ -44,7 +44,7 @@ def test_model_comes_from_the_configuration_then_from_params(model: str, params:
 
 
 def test_unknown_model_is_left_out() -> None:
-    """A model that nobody named is not in the body, not even as null."""
+    """A model that no one named is not in the body, not even as null."""
     assert request_body([], [], RequestFormat(params={"model": None})) == {"messages": []}
 
 

@@ -88,7 +88,7 @@ def test_what_a_processor_has_dropped_in_an_earlier_turn(line: Line) -> None:
 
 
 def test_a_muted_caller_says_nothing(line: Line) -> None:
-    """Not even in a frame that passes on when nobody is muted any more."""
+    """Not even in a frame that passes on when no one is muted any more."""
     line.caller.is_muted = True
     frame = line.final("Hello?")
     line.caller.is_muted = False

@@ -128,7 +128,7 @@ EVENTS: list[JsonObject] = [
 def document(
     events: list[JsonObject] = EVENTS, change: Callable[[JsonObject], object] = lambda _: None, **entry: Any
 ) -> JsonObject:
-    """A checkpoint that somebody wrote by hand, with the right hash."""
+    """A checkpoint that someone wrote by hand, with the right hash."""
     session: JsonObject = {
         "session_id": "s",
         "state": "running",

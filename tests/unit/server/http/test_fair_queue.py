@@ -25,7 +25,7 @@ async def test_a_flood_lets_others_in_between() -> None:
 
 
 async def test_few_requests_begin_at_once() -> None:
-    """Nobody waits for a round of the event loop when there is no crowd."""
+    """No one waits for a round of the event loop when there is no crowd."""
     queue = FairQueue(slots=2)
     for _ in range(3):
         for _ in range(2):

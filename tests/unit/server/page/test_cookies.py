@@ -138,7 +138,7 @@ def signed_in(number: int, project: str) -> SignedIn:
     ("there", "standing", "expected"),
     [
         ([], [], 0),
-        ([0], [signed_in(0, "shop")], 0),  # its own, anew
+        ([0], [signed_in(0, "shop")], 0),  # its own, again
         ([0], [signed_in(0, "default")], 1),
         ([0], [], 1),  # of a service on another port
         ([0, 2], [signed_in(2, "shop")], 2),
@@ -147,5 +147,5 @@ def signed_in(number: int, project: str) -> SignedIn:
     ],
 )
 def test_a_project_has_one_number(there: list[int], standing: list[SignedIn], expected: int) -> None:
-    """Its own again, or one that nobody has."""
+    """Its own again, or one that no one has."""
     assert free_number({f"{NAME}{number}": "x" for number in there}, standing, "shop") == expected

@@ -67,7 +67,7 @@ def test_the_operators_name_is_answered() -> None:
 @every_row("site", ["same-site", "cross-site", "none", "", "Same-Origin", "same-origin, same-site"])
 @every_row("method", ["GET", "HEAD", "POST", "DELETE"])
 def test_only_the_page_itself_is_answered(method: str, site: str) -> None:
-    """Another port of the host is not the page, and neither is an address that somebody opens."""
+    """Another port of the host is not the page, and neither is an address that someone opens."""
     assert sender_code(method, {**OWN, **JSON, "Sec-Fetch-Site": site}) == "foreign_origin"
 
 

@@ -71,7 +71,7 @@ async def test_a_library_has_no_callers(store: InMemoryStore) -> None:
 
 
 async def test_a_file_that_is_locked_needs_no_node() -> None:
-    """Nobody else could free what its only process holds."""
+    """No one else could free what its only process holds."""
     store = InMemoryStore()
     node, counts = node_of(store, ManualClock())
     async with registered(node):

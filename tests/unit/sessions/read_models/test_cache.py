@@ -91,7 +91,7 @@ def add(read_models: ReadModelCache, stream: Stream, entries: list[DecodedRow]) 
 
 
 async def journal(store: InMemoryStore, stream: Stream) -> list[DecodedRow]:
-    """All entries, read anew."""
+    """All entries, read again."""
     rows = await store.journal.read_rows(stream.key, 0, 100_000)
     return [DecodedRow(row.position, row.received_ms, decode_journaled(row.payload), row.producer) for row in rows]
 
@@ -479,7 +479,7 @@ async def test_a_packed_memory_lags_behind_for_a_while(store: InMemoryStore, rea
 
 
 async def test_a_memory_that_missed_something_catches_up(store: InMemoryStore, read_models: ReadModelCache) -> None:
-    """Also one that nobody reads again, so that the end of a long call does not fold all of it at once."""
+    """Also one that no one reads again, so that the end of a long call does not fold all of it at once."""
     stream = await begin(store)
     read_model = await read_models.get(stream)
     await append(store, stream, *talk(MAX_LAG + 2))

@@ -1,4 +1,4 @@
-"""Sessions whose memory cannot be made are set aside, and hold up nobody else."""
+"""Sessions whose memory cannot be made are set aside, and hold up no one else."""
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
@@ -153,7 +153,7 @@ async def test_a_fold_that_fails_sets_its_session_aside(
 
 @pytest.mark.usefixtures("slow_metrics")
 async def test_a_fold_that_takes_too_long_is_interrupted(store: InMemoryStore, read_models: ReadModelCache) -> None:
-    """All that wait for it get the error, nobody sees what it had begun, and others are served meanwhile."""
+    """All that wait for it get the error, no one sees what it had begun, and others are served meanwhile."""
     stream, other = await call(store, *spoken(LARGE_ROWS), METRIC), await call(store, *spoken(3))
     readers = [asyncio.create_task(read_models.get(stream)) for _ in range(3)]
     await asyncio.sleep(0)  # they begin
@@ -167,7 +167,7 @@ async def test_a_fold_that_takes_too_long_is_interrupted(store: InMemoryStore, r
 async def test_messages_that_take_too_long_are_interrupted(
     store: InMemoryStore, read_models: ReadModelCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The state alone can still be had until somebody asks for messages; then the session is set aside."""
+    """The state alone can still be had until someone asks for messages; then the session is set aside."""
     stream = await call(store, *spoken(LARGE_ROWS + 1))
     assert LARGE_ROWS + 1 == (await read_models.get_state(stream)).newest_turn
 

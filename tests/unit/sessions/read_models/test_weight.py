@@ -75,7 +75,7 @@ def decode(events: list[dict[str, Any]]) -> list[bytes]:
 
 
 def fold_call(texts: list[bytes], is_read: bool) -> ReadModel:
-    """A memory of the call, whose messages somebody asked for where `is_read`."""
+    """A memory of the call, whose messages someone asked for where `is_read`."""
     read_model = ReadModel(State())
     rows = (DecodedRow(n, NOW + n, decode_journaled(text), "main") for n, text in enumerate(texts, 1))
     fold_all(read_model.state, rows)

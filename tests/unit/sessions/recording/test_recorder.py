@@ -218,7 +218,7 @@ async def test_an_open_says_the_next_turn(one: Node) -> None:
 
 
 async def test_an_older_epoch_is_refused_in_the_transaction(nodes: list[Node]) -> None:
-    """Even where nobody told the older line, its appends are refused, and nothing of them is stored."""
+    """Even where no one told the older line, its appends are refused, and nothing of them is stored."""
     old = await nodes[0].open()
     assert 1 == (await nodes[0].record(old, final_transcript(1))).acked
     new = await nodes[1].open()

@@ -1,6 +1,6 @@
 """Torn logs, failed syncs and flipped bits under a store (faults 27 to 29)."""
 
-# ruff: noqa: ASYNC240 (files are small and nobody else waits; asserts read `expected == actual`)
+# ruff: noqa: ASYNC240 (files are small and no one else waits; asserts read `expected == actual`)
 from __future__ import annotations
 
 import os

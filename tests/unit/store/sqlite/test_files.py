@@ -36,7 +36,7 @@ def count(path: Path) -> int:
 
 
 def test_the_log_stays_what_it_was(path: Path) -> None:
-    """It is written anew with the same bytes, whatever its size, and nothing else is left behind."""
+    """It is written again with the same bytes, whatever its size, and nothing else is left behind."""
     log = Path(f"{path}-wal")
     before = log.read_bytes()
     assert len(before) > LOG_CHUNK_BYTES

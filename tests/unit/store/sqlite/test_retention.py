@@ -234,7 +234,7 @@ async def test_a_sweep_goes_on_after_a_crash(store: SqliteStore, path: str) -> N
 
 
 async def test_a_reader_holds_up_the_log_but_not_the_writer(store: SqliteStore, path: str) -> None:
-    """While somebody reads an old state the log cannot be cut, which is said at once; when it is over it can."""
+    """While someone reads an old state the log cannot be cut, which is said at once; when it is over it can."""
     key = await begin(store)
     with closing(apsw.Connection(path)) as reader:
         reader.execute("begin")

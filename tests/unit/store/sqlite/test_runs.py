@@ -23,7 +23,7 @@ RUNS = st.lists(
     ),
     max_size=40,
 )
-"""Each with its producer, how many events, how many seqs are left out before, and whether the server began anew."""
+"""Each with its producer, how many events, how many seqs are left out before, and whether the server began again."""
 
 
 def journal(given: list[tuple[str | None, int, int, bool]]) -> tuple[SqliteConnection, list[JournalRun]]:

@@ -111,7 +111,7 @@ def test_a_database_of_another_program_is_refused(path: str, exclusive: bool) ->
 
 
 async def test_what_is_refused_is_let_go(path: str) -> None:
-    """A file that was refused is held by nobody, and opens once it is right."""
+    """A file that was refused is held by no one, and opens once it is right."""
     async with opened_session(path):
         pass
     set_version(path, +1)

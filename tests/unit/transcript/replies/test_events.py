@@ -195,7 +195,7 @@ def test_heard_text_of_an_interrupt_counts_as_progress() -> None:
 
 
 def test_progress_to_the_end_of_an_unfinished_reply_is_not_its_end() -> None:
-    """While the LLM goes on, nobody can have heard the reply to its end."""
+    """While the LLM goes on, no one can have heard the reply to its end."""
     assert cut_texts(delta(1, "One ", 10), tts(1, 20, heard_text="One "), interrupt(1, 30)) == ["One "]
 
 
