@@ -1,18 +1,7 @@
 """The dialect `agora-ten`: what Agora's Conversational AI Engine, and apps of the TEN framework, send to clients.
 
-| frame | events |
-|---|---|
-| text `MESSAGE_ID|PART|PARTS|BASE64` (RTC data stream) | the object in it, once all parts are there |
-| `user.transcription` | `asr` of the item `uTURN` |
-| `assistant.transcription` | `llm.delta` of `aTURN`, `tts` with new words; status 1 `llm.done`, 2 `interrupt` |
-| … another text after status 1 | the same of `aTURN/2`, and so on: the answer after a tool |
-| `message.interrupt` | `interrupt` at `start_ms`, which counts on the clock of the words |
-| `message.metrics` | `metric` |
-| TEN's `transcribe`, of the user | `asr` of `~uN`; `interrupt` of a reply that is not final |
-| TEN's `transcribe`, of the assistant | `llm.delta`, all so far, and `llm.done` of `~aN` |
-
-Messages come as objects, or as texts `MESSAGE_ID|PART|PARTS|BASE64`. What a part holds cannot be read before all are
-there, so parts are kept as they are.
+The answer in a turn is `aTURN`, another one after a tool `aTURN/2`, and so on. Messages come as objects, or as texts
+`MESSAGE_ID|PART|PARTS|BASE64`. What a part holds cannot be read before all are there, so parts are kept as they are.
 
 TEN's message collector sends texts without turns, numbers or interruptions (`Collected`): the text of a reply is all of
 it so far. TEN stops generating as soon as the user says something, so a reply that is not final then was interrupted.

@@ -1,25 +1,11 @@
 """The dialect `conversation-relay`: Twilio's ConversationRelay, and Telnyx's, which is spoken alike.
 
-| frame | in events |
-|---|---|
-| `setup` | the session's id, `callSid`; nothing else of it is kept but its own id, `sessionId` |
-| `prompt` `voicePrompt`, `last` | `asr`, a final unless `last` is false; a final ends the reply that is still open |
-| app `text` `token`, `last` | `llm.delta`, `llm.done` of `~rN`; N grows with the token after a `last`, prompt or key |
-| `info` `tokensPlayed` | `tts` `heard_text` of the reply in which this clause comes next; before any token, greeting |
-| `interrupt` `utteranceUntilInterrupt` | `interrupt` of the reply that plays, with this heard text; likewise |
-| `interrupt` `durationUntilInterruptMs` | the position, where the text is missing |
-| `dtmf` `digit` | a `message` of the user, with `dtmf` in its metadata |
-| `info` `agentSpeaking` `on`, `off` | when a reply is heard first; notes: which plays at the close, and since when |
-| `info` `clientSpeaking` `on`, `off` | notes: when the user stopped, for what they have said |
-| app `text` or `play` after a `preemptible` text | `interrupt` of that text, unless all of it was played |
-| app `end` | `session.end` |
-| `error`, `configUpdated`, other `info`, app `sendDigits`, `config`, `language` | nothing |
-
-Tokens that are still sent after an interruption belong to the reply that was cut. Replies are played in their order: if
-a clause of a later one is played, those before it were cut. Keys that the app sends are reported as played too, but
-belong to no reply. Frames have no ids and no times; the `ts` of some `info` is of another clock than the frames around
-it, and is left out. A new connection after one that was lost (`applicationReconnect`) repeats what may have been lost
-with it: Twilio's newest frames, in their order, before any new ones.
+A reply `~rN` ends with a `last` token, the user's words or a key; tokens that are still sent after an interruption
+belong to the reply that was cut. Replies are played in their order: if a clause of a later one is played, those before
+it were cut. Keys that the app sends are reported as played too, but belong to no reply. Frames have no ids and no
+times; the `ts` of some `info` is of another clock than the frames around it, and is left out. A new connection after
+one that was lost (`applicationReconnect`) repeats what may have been lost with it: Twilio's newest frames, in their
+order, before any new ones.
 
 Notes: `replies` (N), `over` (whether the next token begins a reply), `speaking` (the reply that the agent speaks, and
 since when), `spoken` (the newest N by the agent's last silence), `silent` (when the user stopped), `played` (N of the

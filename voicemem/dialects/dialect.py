@@ -141,7 +141,7 @@ class Hook(Struct, frozen=True):
 
 
 class Dialect(Struct, frozen=True, kw_only=True):
-    """The native event stream of another stack.
+    """The native event stream of another stack. Its page in docs/ says what each frame means in the memory.
 
     `reduce` is an allow-list: what it does not name is not kept. It answers None for a frame that says nothing, and
     raises `MalformedFrame` or `UnknownFrame`. `side` is who sent the frame, where the sender of it says so.

@@ -4,21 +4,6 @@ What the user says comes in blocks, each a content with an id: its item. What th
 sentence, as SPECULATIVE text, the audio of that, and, when Nova takes it for spoken, as FINAL text: a reply `~rN` from
 the user's words, a tool, or `END_TURN`, to the next of these.
 
-| frame | in events |
-|---|---|
-| `contentStart` of the user's text | `asr` `""`: its place |
-| `textOutput` of the user | `asr`, final |
-| `textOutput`, SPECULATIVE | `llm.delta` of `~rN` |
-| `textOutput`, FINAL | `tts` `heard_text`, at the earliest when that can have been played; of a cut reply `interrupt` |
-| the text `{ "interrupted" : true }`, `stopReason` `INTERRUPTED` | `interrupt` by the clock of what still plays |
-| `audioOutput` | `tts` `total_audio_ms` |
-| `contentEnd` of audio with `END_TURN`, `completionEnd` | `llm.done` |
-| `toolUse`, app `toolResult` | `tool.call`, `tool.result` |
-| app `textInput` of the user, once audio is sent or Nova has answered | a `message` of the user |
-| `completionStart` | the session's id |
-| `sessionEnd` | the time only: a call of more than eight minutes goes over several connections |
-| prompts, history, `audioInput`, `usageEvent`, all else | nothing |
-
 Audio is counted. Prompts and history are not kept: a text of the app's is only kept as one that may have been typed.
 Definitions of tools are not kept either. Source: "Handling input events" and "Handling output events with the
 bidirectional API" of the Amazon Nova user guides.

@@ -4,20 +4,6 @@ Both speak at any time: fragments of what is said have their place on one timeli
 says where a turn ends. A fragment continues what its speaker said, unless 1,000 ms have passed, or the other has
 spoken in a shorter pause: `~in:START`, `~out:START`.
 
-| frame | in events |
-|---|---|
-| `session.started` | the session's id, and when its timeline began |
-| `session.resumed` | the next fragment says when the timeline began |
-| `session.input_transcript.delta` | `asr` of `~in:START`, final, as nothing of it is taken back |
-| `session.output_transcript.delta` | `llm.delta` of `~out:START`, and `tts` `words` |
-| both | what shows that the agent has stopped: `llm.done`; `interrupt` if it was amid a sentence while the user spoke |
-| `session.delegation.created` to the client, app `session.commentary.append` for it | `tool.call`, `tool.result` |
-| `response.event` with a call of a function, app `response.item.create` with its output | `tool.call`, `tool.result` |
-| app `response.item.create` with a message of the user | a `message` of the user |
-| `transport.dtmf.received` | a `message` of the user with the metadata `dtmf` |
-| `session.closed` | `session.end` |
-| audio, instructions, history, thoughts, decisions, usage, all else | nothing |
-
 Of a session only its id is kept; audio is not counted, since fragments of text have times. Source of the names:
 `openai.types.live` of OpenAI's Python SDK.
 

@@ -1,24 +1,6 @@
 """The dialect `pipecat-rtvi`: Pipecat's RTVI messages to clients, of protocol 2.2, and of 1.x with `spoken`.
 
-| frame | events |
-|---|---|
-| `user-input` | transcription: `asr`; chat: `message`; backchannel: nothing |
-| `user-transcription` | `asr`, where no `user-input` comes; it says the same |
-| `send-text` (app) | `message`, once with the `user-input` of its id |
-| `dtmf`, `dtmf-input` (app) | a `message` of the keys, with `dtmf` in its metadata |
-| `bot-llm-started` | the next reply `~rN`, in the turn of the newest utterance |
-| `bot-llm-stopped` | `llm.done` |
-| `bot-output`, first of a segment | `llm.delta`; segments are joined by a space |
-| `bot-output`, each | `tts`: the heard text is all before the segment, and what of it was spoken |
-| `bot-output` of 1.x | `spoken`: the sentence or word was heard |
-| `bot-output`, not to be spoken | nothing |
-| `bot-transcription`, from servers before `bot-output` | `llm.delta` once it was spoken; `interrupt` by the clock |
-| `bot-interrupted` | `interrupt`; the last heard text is exact; what was on its way then belongs to the cut reply |
-| `user-stopped-speaking`, `vad-user-stopped-speaking` | when what the user says was said |
-| `bot-started-speaking` | `tts`: playback of the newest reply, or of the next, has begun |
-| `bot-started-speaking`, `bot-stopped-speaking` | whether more was said than a TTS without word times reports |
-| `llm-function-call-in-progress`, `-stopped`, and what 1.x has for them | `tool.call`, `tool.result` |
-| any other message | nothing |
+A reply `~rN` is the segments up to the next request to the LLM, joined by a space.
 
 Notes: `reply` (number of the newest reply), `turn` (that of its LLM request), `llm` (whether the LLM generates it),
 `segments` (the newest segments: number of the reply, and where in its text they begin), `heard` (characters of the

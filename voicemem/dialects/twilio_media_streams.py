@@ -4,14 +4,6 @@ It makes no replies. A tee around the phone's socket counts the audio that the a
 (`integrations/tee/phone`); here they become positions in the replies of the session, of any stack or program. Audio is
 assigned to replies in the order in which these came: as much as has come of each, and none that was sent before.
 
-| frame | events |
-|---|---|
-| `start` | the session's id, which is that of the call |
-| `playback` (app) | `tts` of the replies played since the last; an `interrupt` of those that a `clear` has cut |
-| `dtmf` | a `message` of the user, with `dtmf` in its metadata |
-| `stop` | an `interrupt` of what plays |
-| `connected`, `media`, `mark`, `clear`, `error` | nothing |
-
 `playback` says how much audio was sent and is over, played or cleared, in ms from the beginning of the stream
 (`sent_ms`, `at_ms`), since when what is new was sent (`since`), and of each `clear` when it was, how far the phone had
 played, and how much had been sent (`cuts`). SignalWire spells the frames as Twilio does; the names of Telnyx, Plivo and

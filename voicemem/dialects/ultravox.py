@@ -2,20 +2,6 @@
 
 Each transcript has an ordinal, which names its item `~oORDINAL`.
 
-| message | events |
-|---|---|
-| `call_started` | the session's id |
-| `transcript` of the user by voice | `asr` |
-| `transcript` of the user in text, `user_text_message`, `input_text_message` (app) | `message`, once |
-| `transcript` of the agent | `llm.delta`, whole for `text`; `final`: `llm.done` |
-| `playback_clear_buffer`, or `state` from speaking to listening, before a final | `interrupt`: so far it was heard |
-| `playback_clear_buffer` after the final | `interrupt` by the time since the agent began to speak |
-| `state` from speaking to another | `tts` `done` of replies that are final |
-| `state` thinking, speaking | when the user stopped, for their next words; when the next reply is heard first |
-| `client_tool_invocation`, `data_connection_tool_invocation`, and their results (app) | `tool.call`, `tool.result` |
-| webhooks `call.ended`, `call.billed` | `session.end` |
-| audio, `ping`, `pong`, `debug`, `set_output_medium`, `forced_agent_message`, `hang_up`, other webhooks | nothing |
-
 A transcript of the user's may come after the reply to it: its ordinal says where it belongs.
 
 A data connection may carry audio too, of the caller and the agent together: it says nothing. The end of a call, as a

@@ -1,18 +1,5 @@
 """The dialect `elevenlabs-agents`: the websocket of a conversation, and the webhook after it.
 
-| frame | events |
-|---|---|
-| `conversation_initiation_metadata` | notes: bytes of audio a millisecond |
-| `tentative_user_transcript`, `user_transcript` | `asr` of the item `uEVENT`, partial and final |
-| `agent_response`, `agent_chat_response_part` | `llm.done` and `llm.delta` of the item `aEVENT` |
-| `audio` | `tts` of the newest reply: its total, and words from the times of characters |
-| `interruption` | `interrupt` by the clock |
-| `agent_response_correction` | `interrupt` with the heard text, of the reply whose text is the original |
-| `client_tool_call`, `agent_tool_request` | `tool.call` |
-| `client_tool_result` (app), `agent_tool_response_full_payload` | `tool.result` |
-| `user_message`, `multimodal_message` (app) | `message` |
-| webhook `post_call_transcription` | a frame each item: onto the live one, else said here; then `session.end` |
-
 The user's items are `uEVENT`, replies `aEVENT`, by the vendor's number of the event; its second answer, after a tool,
 is `aEVENT/2`, and so on. What only the webhook has is `~pINDEX`. In a second conversation they are `u2.EVENT`, and so
 on. A reply that comes before the transcript of its event keeps a place for that. Notes: `format` (bytes of audio a

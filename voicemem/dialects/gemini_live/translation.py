@@ -3,23 +3,6 @@
 There are no ids. What the user says and what the model answers is an exchange n, up to `turnComplete`: `~uN` and `~aN`.
 What the model says after a call of a tool is another reply, `~aN.1` and so on.
 
-| frame | in events |
-|---|---|
-| `serverContent.inputTranscription` | `asr` of `~uN`, all that came so far; final once the model has begun |
-| `serverContent.interimInputTranscription` | a partial |
-| `serverContent.outputTranscription`, without it `modelTurn.parts[].text` (not `thought`) | `llm.delta` of `~aN` |
-| `outputTranscription.words` with offsets | `tts` `words` |
-| `modelTurn.parts[].inlineData` of audio | `tts` `total_audio_ms` |
-| `generationComplete` | `llm.done` |
-| `interrupted` | `interrupt` of `~aN` by the clock; what is said next by the user belongs to the next exchange |
-| `turnComplete` | `llm.done`; without `interrupted` also `tts` `done`: Gemini waits for the end of playback; n + 1 |
-| `toolCall.functionCalls[]`, app `toolResponse.functionResponses[]` | `tool.call`, `tool.result` |
-| `toolCallCancellation.ids[]` | `tool.result`, which says so |
-| app `clientContent`, `realtimeInput.text` | a `message` of the user, unless it is history or a prompt (`.`, none) |
-| `voiceActivity`, `voiceActivityDetectionSignal`, app `realtimeInput.activityEnd` | when the user had spoken |
-| `setupComplete` | the session's id; what the user says then begins another exchange |
-| `goAway`, `sessionResumptionUpdate`, `usageMetadata`, `setup`, audio and video sent, all else | nothing |
-
 Transcriptions come in no order with what the model says: a place is kept for the user's words when the model begins
 before any have come. When the model has generated all, words of an utterance that has a text are the next one's.
 

@@ -1,13 +1,5 @@
 """The dialect `retell`: the websocket of a custom LLM, and the webhooks of calls.
 
-| frame | events |
-|---|---|
-| `update_only`, `response_required`, `reminder_required` | an item `~tINDEX` for each utterance: `asr`, `llm.delta` |
-| `response`, `agent_interrupt` (app) | notes: how a reply would continue |
-| `tool_call_invocation`, `tool_call_result` (app, and in transcripts) | `tool.call`, `tool.result` |
-| webhook `transcript_updated`, `call_ended`, `call_analyzed` | a frame each element: onto the live one of its index |
-| webhook `call_ended`, `call_analyzed` | a `metric` for each latency of a turn, and `session.end` |
-
 Notes: `at`, the turn that the transcript has reached; `responses`, the newest that the app has sent: their names,
 texts, whether they are complete, when they came, and the item that says them; `last`, the agent's newest element: its
 item and how many characters of the reply were spoken; `newest`, likewise of a webhook, with its index; `parted`, the

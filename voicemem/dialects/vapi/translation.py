@@ -1,14 +1,5 @@
 """The dialect `vapi`: messages of Vapi's server URL, or of its clients.
 
-| message | events |
-|---|---|
-| `conversation-update`, `status-update`, `end-of-call-report` | an item for each message of the history |
-| `transcript` | until the history has it: `asr` of `~uTURN`; of the agent notes |
-| `assistant.speechStarted`, `model-output` | notes: how a reply would continue, how much of it was spoken |
-| `user-interrupted` | `interrupt` of the message of the history that ended then |
-| `tool-calls`, `tool-calls-result` | `tool.call`, `tool.result` |
-| `end-of-call-report` | `session.end` |
-
 A webhook is taken apart: one frame for each message of its history, so that each is kept once.
 
 What is remembered is the history: each message of it is one item, `ROLE:TIME`, or `ROLE#PLACE` where it has no time.
