@@ -107,6 +107,8 @@ class ReadModelCache:
         """By key, held while the background has a read model of its own: several look at a call that has just ended."""
         self.to_fold: dict[int, ReadModel] = {}
         """Those that have committed events to fold, by key."""
+        self.waiting_bytes = 0
+        """Bytes of these events."""
         self.rounds = 0
         """Rounds of maintenance so far."""
         self.typical_ratio = FIRST_RATIO
@@ -333,7 +335,10 @@ class ReadModelCache:
         if before == position - 1 and not is_large and is_worth_folding(read_model, len(events)):
             waiting.append(Committed(position, last, received_ms, events, producer, size))
             read_model.waiting_bytes += size
+            self.waiting_bytes += size
             self.to_fold[key] = read_model
+            if self.waiting_bytes > self.budget.limit // UNCHARGED_SHARE:
+                self.fold_waiting(*next(iter(self.to_fold.items())))
             return
         read_model.known_position = last
         if is_large or read_model.known_position - read_model.position > MAX_LAG:
@@ -341,11 +346,13 @@ class ReadModelCache:
 
     def fold_waiting(self, key: int, read_model: ReadModel) -> None:
         """Fold what was committed of a session, unless its read model is in use. It never raises."""
-        if read_model.lock.locked():
-            return
         self.to_fold.pop(key, None)
+        if read_model.lock.locked():
+            self.to_fold[key] = read_model  # as the last, so that it holds up no other
+            return
         last = read_model.waiting[-1].last
         self.uncharged += read_model.waiting_bytes
+        self.waiting_bytes -= read_model.waiting_bytes
         try:
             read_model.fold_waiting()
         except Exception:  # read again off the loop, it fails there too, and is quarantined
@@ -443,6 +450,7 @@ class ReadModelCache:
         self.ended.pop(key, None)
         self.to_fold.pop(key, None)
         if read_model is not None:
+            self.waiting_bytes -= read_model.waiting_bytes
             self.recharge(read_model, 0)
 
     def discard_all(self, may_differ: Callable[[int], bool] = lambda key: True) -> None:

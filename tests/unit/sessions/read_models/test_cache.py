@@ -173,6 +173,22 @@ async def test_committed_events_wait_for_a_read_or_a_round(store: InMemoryStore,
     assert not read_models.to_fold
 
 
+async def test_what_waits_to_be_folded_is_bounded_over_all_sessions(store: InMemoryStore) -> None:
+    """The session that has waited longest is folded first; one that is in use keeps no other waiting."""
+    read_models = ReadModelCache(store, MemoryBudget(200_000))  # 1,000 bytes of events may wait
+    streams = [await begin(store) for _ in range(4)]
+    for stream in streams:
+        await read_models.get(stream)
+    async with read_models.cached[streams[0].key].lock:
+        for stream in streams:
+            event = decoded(final(1, "Hello.", 1))
+            read_models.add_committed(stream.key, 1, NOW, [event], "main", size=450)
+    assert [0, 1, 0, 0] == [read_models.cached[stream.key].position for stream in streams]
+    read_models.discard(streams[2].key)
+    await fold_committed(read_models)
+    assert (0, {}) == (read_models.waiting_bytes, read_models.to_fold)
+
+
 @on_one_store
 @given(events=TALK, unfinished=st.booleans())
 async def test_a_snapshot_changes_nothing(store: InMemoryStore, events: list[JsonObject], unfinished: bool) -> None:
