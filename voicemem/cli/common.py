@@ -222,10 +222,7 @@ def read_secret(prompt: str) -> str:
 
 
 def unknown_variables(context: click.Context, environment: Iterable[str]) -> list[str]:
-    """The variables that look like settings, and that no command knows.
-
-    Raises `CommandFailed` for one that is called nearly like a setting, or like a flag of another name.
-    """
+    """The variables no command knows. Raises `CommandFailed` for one that is nearly a setting, or is a flag."""
     root = context.find_root().command
     commands = root.commands.values() if isinstance(root, click.Group) else [root]
     known = {option.envvar: option for command in commands for option in command.params if option.envvar}
@@ -269,15 +266,12 @@ def json_shown(value: Any, indent: int | None = None) -> str:
     """A value as JSON with hidden characters escaped, and where the output is not in UTF-8 everything beyond ASCII."""
     has_all = (sys.stdout.encoding or "").lower().startswith("utf")
     text = json.dumps(value, ensure_ascii=not has_all, indent=indent)
-    return HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 @contextmanager
 def written_file(output: Path | None, force: bool) -> Iterator[BinaryIO]:
-    """A file to write, for its owner alone, or standard output; the file is there once the block ends well.
-
-    Raises `CommandFailed` if it exists, unless by `force`.
-    """
+    """A new file for its owner alone, or standard output. Raises `CommandFailed` if it exists, unless by `force`."""
     if output is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()

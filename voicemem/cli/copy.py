@@ -104,10 +104,7 @@ PAGE = 1_000
 
 
 async def compare_histories(source: copying.CopyEnd, target: str, volume: copying.Volume) -> int:
-    """Fold some sessions from both ends; how many there were. Raises `Differs`.
-
-    A session whose journal is damaged is left out: it has no history.
-    """
+    """Fold some sessions from both ends, but for damaged ones; how many there were. Raises `Differs`."""
     store = open_store(target, exclusive=False, unfinished=True)
     try:
         count = 0

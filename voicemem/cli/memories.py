@@ -56,17 +56,17 @@ def search(server: Server, as_json: bool, **body: Any) -> None:
       voicemem search "which nuts is she allergic to?" --user-id ann
       voicemem search 核桃 --json
     """
-    found = server.ask("POST", "/v1/memories/search", given(body))
+    page = server.ask("POST", "/v1/memories/search", given(body))
     if as_json:
-        click.echo(json_shown(found, 2))
+        click.echo(json_shown(page, 2))
         return
-    if not found["complete"]:
+    if not page["complete"]:
         click.secho("the index is being made; something may be missing", fg="yellow", err=True)
-    for memory in found["memories"]:
+    for memory in page["memories"]:
         place = [] if memory["session_id"] is None else [memory["session_id"]]
         what = f"{memory.get('role', memory['kind'])}: {one_line(memory['text'])}"
         click.echo("  ".join([day_of(memory["said_at"]), *place, what]))
-    if not found["memories"]:
+    if not page["memories"]:
         click.echo("nothing was found", err=True)
 
 

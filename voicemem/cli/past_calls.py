@@ -240,10 +240,7 @@ class VendorApi:
             raise Unreadable(str(refused)) from None
 
     async def ask(self, request: ApiRequest) -> Any:
-        """The JSON of an answer; it is asked for again where that may help.
-
-        Raises `VendorRefused`, and `CommandFailed` where another request would fare no better.
-        """
+        """The JSON of an answer, asked for again if that may help. Raises `VendorRefused`, `CommandFailed`."""
         for attempt in range(ATTEMPTS):
             status, pause_s = None, exponential_s(attempt, self.pause_s, LONGEST_PAUSE_S)
             try:

@@ -78,7 +78,7 @@ def calls_of(folder: Path) -> dict[str, TrueCall]:
 def read_transcript(file: Path, calls: dict[str, TrueCall]) -> dict[tuple[str, str], str]:
     """The heard texts of a file by call and item. Raises `CommandFailed` for another file."""
     items = {name: {reply.item for reply in call.replies} for name, call in calls.items()}
-    found: dict[tuple[str, str], str] = {}
+    heard: dict[tuple[str, str], str] = {}
     for number, line in enumerate(file.read_bytes().splitlines(), 1):
         if not line.strip():
             continue
@@ -92,19 +92,19 @@ def read_transcript(file: Path, calls: dict[str, TrueCall]) -> dict[tuple[str, s
         if one.item not in items[one.call]:
             names = ", ".join(reply.item for reply in calls[one.call].replies)
             raise CommandFailed(f"{file}, line {number}: {one.call} has no reply {one.item!r}. It has {names}.")
-        if (one.call, one.item) in found:
+        if (one.call, one.item) in heard:
             raise CommandFailed(f"{file}, line {number}: {one.item} of {one.call} is there twice.")
-        found[one.call, one.item] = one.heard
-    if not found:
+        heard[one.call, one.item] = one.heard
+    if not heard:
         raise CommandFailed(f"{file} has no replies. {LINE}")
-    return found
+    return heard
 
 
-def scores(calls: dict[str, TrueCall], found: dict[tuple[str, str], str]) -> Iterator[Score]:
+def scores(calls: dict[str, TrueCall], transcript: dict[tuple[str, str], str]) -> Iterator[Score]:
     """The score of each reply of the calls that a transcript has anything of; nothing was heard of what it lacks."""
-    for name in dict.fromkeys(call for call, _ in found):
+    for name in dict.fromkeys(call for call, _ in transcript):
         for reply in calls[name].replies:
-            heard = found.get((name, reply.item))
+            heard = transcript.get((name, reply.item))
             yield Score(name, reply, heard, words_wrong(reply, heard or ""))
 
 
@@ -113,7 +113,6 @@ class Total(NamedTuple):
 
     name: str
     cut: int
-    """Replies that were cut."""
     wrong: float
     """Words wrong of each on average."""
     right: int
@@ -124,10 +123,10 @@ class Total(NamedTuple):
     """Replies that the transcript does not have."""
 
 
-def total(name: str, found: Sequence[Score]) -> Total:
-    cut = [one.wrong for one in found if one.reply.cut_ms is not None]
-    damaged = sum(one.wrong > 0 for one in found if one.reply.cut_ms is None)
-    missing = sum(one.heard is None for one in found)
+def total(name: str, several: Sequence[Score]) -> Total:
+    cut = [one.wrong for one in several if one.reply.cut_ms is not None]
+    damaged = sum(one.wrong > 0 for one in several if one.reply.cut_ms is None)
+    missing = sum(one.heard is None for one in several)
     return Total(name, len(cut), sum(cut) / max(1, len(cut)), cut.count(0), damaged, missing)
 
 
@@ -193,22 +192,22 @@ def score(file: Path, folder: Path | None, worst: int, as_json: bool) -> None:
     """
     with plain_errors():
         calls = packed_calls() if folder is None else calls_of(folder)
-        found = list(scores(calls, read_transcript(file, calls)))
-    whole = total("all", found)
+        replies_scored = list(scores(calls, read_transcript(file, calls)))
+    whole = total("all", replies_scored)
     if as_json:
         replies = [
             {"call": one.call, "item": one.reply.item, "cut": one.reply.cut_ms is not None, "wrong": one.wrong}
-            for one in found
+            for one in replies_scored
         ]
         counts = {"cut_replies": whole.cut, "right": whole.right, "damaged": whole.damaged, "missing": whole.missing}
         click.echo(json_shown({"words_wrong": round(whole.wrong, 3), **counts, "replies": replies}, 2))
         return
-    names = dict.fromkeys(one.call for one in found)
-    totals = [*(total(name, [one for one in found if one.call == name]) for name in names), whole]
+    names = dict.fromkeys(one.call for one in replies_scored)
+    totals = [*(total(name, [one for one in replies_scored if one.call == name]) for name in names), whole]
     click.echo(f"{'call':24}{'cut replies':>12}{'words wrong':>13}{'right':>7}{'damaged':>9}{'missing':>9}")
     for one in totals:
         right = f"{one.right / one.cut:.0%}" if one.cut else ""
         click.echo(f"{one.name:24}{one.cut:>12}{one.wrong:>13.2f}{right:>7}{one.damaged:>9}{one.missing:>9}")
-    for reply in sorted(found, key=lambda one: -one.wrong)[:worst]:
+    for reply in sorted(replies_scored, key=lambda one: -one.wrong)[:worst]:
         click.echo(f"\n{reply.call} {reply.reply.item}: {reply.wrong} wrong")
         click.echo(f"  heard       {reply.reply.heard()!r}\n  transcript  {reply.heard or ''!r}")

@@ -85,7 +85,7 @@ def read_settings_file(context: click.Context, _: click.Parameter, path: Path | 
     if path is None:
         return None
     try:
-        given = tomllib.loads(path.read_text("utf-8"))
+        table = tomllib.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:  # without what is in it
         why = error.strerror or error if isinstance(error, OSError) else error
         why = "it is not in UTF-8" if isinstance(error, UnicodeDecodeError) else why
@@ -96,8 +96,8 @@ def read_settings_file(context: click.Context, _: click.Parameter, path: Path | 
     meant = {flag_name(flag): key for key, option in options.items() for flag in option.opts} | {
         key: key for key in options
     }
-    found = {}
-    for key, value in given.items():
+    values = {}
+    for key, value in table.items():
         option = options.get(key.replace("_", "-"))
         if option is None:
             right = meant.get(key.replace("_", "-"))
@@ -105,10 +105,10 @@ def read_settings_file(context: click.Context, _: click.Parameter, path: Path | 
                 raise CommandFailed(f"{path}: `{key}` is `{right}` in the file.")
             question = did_you_mean(key, meant, meant=meant)
             raise CommandFailed(f"{path}: there is no setting `{key}`{question or known_names(options)}")
-        if option.name in found:
+        if option.name in values:
             raise CommandFailed(f"{path}: `{key}` is there twice.")
-        found[option.name] = flag_value(path, key, option, value)
-    context.default_map = {**(context.default_map or {}), **found}
+        values[option.name] = flag_value(path, key, option, value)
+    context.default_map = {**(context.default_map or {}), **values}
     return path
 
 
@@ -125,17 +125,17 @@ config_option = variable_option(
 
 def flag_value(path: Path, key: str, option: click.Parameter, value: Any) -> Any:
     """A value of TOML in the form that the flag takes. Raises `CommandFailed`, which does not quote it."""
-    wanted, fits = "a text", isinstance(value, str)
+    kind, fits = "a text", isinstance(value, str)
     if getattr(option, "is_flag", False):
-        wanted, fits = "true or false", isinstance(value, bool)
+        kind, fits = "true or false", isinstance(value, bool)
     elif option.type is click.INT:
-        wanted, fits = "a whole number", isinstance(value, int) and not isinstance(value, bool)
+        kind, fits = "a whole number", isinstance(value, int) and not isinstance(value, bool)
     elif option.type is click.FLOAT:
-        wanted, fits = "a number", isinstance(value, int | float) and not isinstance(value, bool)
+        kind, fits = "a number", isinstance(value, int | float) and not isinstance(value, bool)
     elif isinstance(option.type, click.Choice):
         choices = list(option.type.choices)
         value = choices[not value] if choices == ON_OFF and isinstance(value, bool) else value
-        wanted, fits = f"one of {', '.join(choices)}", value in choices
+        kind, fits = f"one of {', '.join(choices)}", value in choices
     elif option.name in TABLES and isinstance(value, dict):
         return json.dumps(value, default=str)
     elif option.multiple or option.name in LISTS:
@@ -145,9 +145,9 @@ def flag_value(path: Path, key: str, option: click.Parameter, value: Any) -> Any
             words = [f"{name}={one}" for name, one in joined.items()]
         if isinstance(words, list) and all(isinstance(one, str) for one in words):
             return list(words) if option.multiple else ",".join(words)
-        wanted, fits = "a list of texts, or a table", option.name in LISTS and isinstance(value, str)
+        kind, fits = "a list of texts, or a table", option.name in LISTS and isinstance(value, str)
     if not fits:
-        raise CommandFailed(f"{path}: `{key}` must be {wanted}.")
+        raise CommandFailed(f"{path}: `{key}` must be {kind}.")
     return value
 
 

@@ -169,10 +169,10 @@ def erase(sessions: tuple[str, ...], server: Server, yes: bool) -> None:
     if not yes and not sys.stdin.isatty():
         raise CommandFailed("No one can be asked here; --yes erases without asking.")
     for session in sessions:
-        found = server.ask("GET", session_path(session))
-        user = found["config"].get("user_id")
+        info = server.ask("GET", session_path(session))
+        user = info["config"].get("user_id")
         whose = f"{session} of {one_line(user)}" if user else session
-        question = f"Erase {whose} ({found['state']}, {found['position']} entries), and all that is stored of it?"
+        question = f"Erase {whose} ({info['state']}, {info['position']} entries), and all that is stored of it?"
         if not yes and not click.confirm(question, err=True):
             click.echo(f"{session} stays", err=True)
             continue

@@ -315,15 +315,13 @@ def print_url(store: str, project: str, base: str, session_id: str | None, user_
     """
     check_hooked(dialect)
     check_project(project)
-    given = {name: one for name, one in (("session_id", session_id), ("user_id", user_id)) if one is not None}
-    target = converted({"project": project, "dialect": dialect} | given, HookTarget)
+    ids = {name: one for name, one in (("session_id", session_id), ("user_id", user_id)) if one is not None}
+    target = converted({"project": project, "dialect": dialect} | ids, HookTarget)
 
     async def sign(opened: Store) -> str:
         return sign_target(target, opened.directory.cursor_secret)
 
-    query = ({} if project == DEFAULT_PROJECT else {"project": project}) | (
-        {"t": in_store(store, sign)} if given else {}
-    )
+    query = ({} if project == DEFAULT_PROJECT else {"project": project}) | ({"t": in_store(store, sign)} if ids else {})
     click.echo(f"{base.rstrip('/')}/v1/hooks/{dialect}{'?' if query else ''}{urlencode(query)}")
 
 
@@ -347,12 +345,12 @@ def nodes(store: str) -> None:
     async def work(opened: Store) -> tuple[int, list[Node]]:
         return await clock_of(opened), await opened.nodes.list_nodes()
 
-    time_ms, found = in_store(store, work)
-    for node in found:
+    time_ms, known = in_store(store, work)
+    for node in known:
         state = "alive" if node.expires_ms > time_ms else "lost"
         since = datetime.fromtimestamp(node.started_ms / 1000, UTC).isoformat(timespec="seconds")
         click.echo(f"{node.token}  {state:5}  {node.address}  {node.version}  {since}")
-    if not found:
+    if not known:
         click.echo("no node serves this store")
 
 

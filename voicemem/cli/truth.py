@@ -411,10 +411,7 @@ def read_true_call(file: Path) -> TrueCall:
 async def stage(
     call: TrueCall, kind: Kind, session: str | None, server: Server | None, pace: float
 ) -> tuple[TrueCall, str | None, list[JsonObject]]:
-    """Move the call so that it is played now, and keep beside its session what is played, where that can be reached.
-
-    Returns it with its session and its events.
-    """
+    """Move a call to now, and keep beside its session what is played; the call, its session and its events."""
     call = replace(call, began=now_ms() - round(call.end_ms * (1 - 1 / pace)))
     if server is not None:
         try:

@@ -42,11 +42,11 @@ def user_ids(store: str, project: str, phone_region: str | None, number: bool) -
     Example:
       voicemem users id --number --store sqlite:calls.db --project shop
     """
-    given = read_secret("Number")
+    number_text = read_secret("Number")
     check_project(project)
 
     async def find(opened: Store) -> list[str]:
-        return await Callers(opened, now_ms, phone_region).ids(project, given)
+        return await Callers(opened, now_ms, phone_region).ids(project, number_text)
 
     ids = in_store(store, find)
     if not ids:

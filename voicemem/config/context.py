@@ -195,38 +195,40 @@ def drop_stale_parameters(memory: JsonObject, patch: JsonObject) -> JsonObject:
     return {name: value for name, value in memory.items() if name in known}
 
 
-def overlay(base: ContextConfig, given: ContextConfig) -> ContextConfig:
-    """The settings `given`, on top of those of `base`.
+def overlay(base: ContextConfig, settings: ContextConfig) -> ContextConfig:
+    """The settings, on top of those of `base`.
 
     There are three cases. Another policy starts from its own defaults. Parameters of the same policy change these and
     keep the others. Parameters without a policy, which that of `base` does not have, imply one that does.
     """
-    extract = overlay_extract(base.extract, given.extract)
-    if given.policy not in (None, base.policy):
-        return given if extract is given.extract else msgspec.structs.replace(given, extract=extract)
-    values = {name: value for name in given.__struct_fields__ if (value := getattr(given, name)) not in (None, {})}
+    extract = overlay_extract(base.extract, settings.extract)
+    if settings.policy not in (None, base.policy):
+        return settings if extract is settings.extract else msgspec.structs.replace(settings, extract=extract)
+    values = {
+        name: value for name in settings.__struct_fields__ if (value := getattr(settings, name)) not in (None, {})
+    }
     names = values.keys() - COMMON_PARAMETERS
     if base.policy is None or not names <= PARAMETERS.get(base.policy, frozenset({OWN_PARAMETERS})):
         implied = next((policy for policy in IMPLIED_POLICIES if names & PARAMETERS[policy]), None)
-        if implied is None and extract is given.extract:
-            return given
-        return msgspec.structs.replace(given, policy=implied or given.policy, extract=extract)
+        if implied is None and extract is settings.extract:
+            return settings
+        return msgspec.structs.replace(settings, policy=implied or settings.policy, extract=extract)
     return msgspec.structs.replace(base, **(values | {"extract": extract}))
 
 
 def fill_prompt(prompt: str, prev_summary: str, messages_joined: str) -> str:
     """The prompt with its placeholders replaced, in one pass: the texts that are put in may contain them."""
     values = dict(zip(PLACEHOLDERS, (prev_summary, messages_joined), strict=True))
-    return re.sub("|".join(map(re.escape, PLACEHOLDERS)), lambda found: values[found[0]], prompt)
+    return re.sub("|".join(map(re.escape, PLACEHOLDERS)), lambda match: values[match[0]], prompt)
 
 
-def overlay_extract(base: ExtractConfig | None, given: ExtractConfig | None) -> ExtractConfig | None:
-    """The settings `given`, on top of those of `base`; another strategy starts from its own defaults."""
-    if base is None or given is None:
-        return given or base
-    if given.strategy not in (None, base.strategy):
-        return given
-    values = {name: value for name in given.__struct_fields__ if (value := getattr(given, name)) is not None}
+def overlay_extract(base: ExtractConfig | None, settings: ExtractConfig | None) -> ExtractConfig | None:
+    """The settings, on top of those of `base`; another strategy starts from its own defaults."""
+    if base is None or settings is None:
+        return settings or base
+    if settings.strategy not in (None, base.strategy):
+        return settings
+    values = {name: value for name in settings.__struct_fields__ if (value := getattr(settings, name)) is not None}
     return msgspec.structs.replace(base, **values)
 
 

@@ -28,11 +28,9 @@ POSTGRESQL_PREFIXES = ("postgresql://", "postgres://")
 NO_WEBHOOK = "none"
 """A session's value in place of the operator's webhook URL: it turns the webhook off."""
 REDACTIONS = ("cards", "otp", "email", "phone")
-"""Kinds of redaction."""
 OWN_REDACTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """The operator's own redaction, MODULE:FUNCTION."""
 MAX_MODEL_NAME, MAX_DIMENSIONS, MAX_WEIGHT, MAX_WAIT_MS = 256, 4_096, 100, 10_000
-"""Limits for embeddings."""
 OWN_VARIABLES = ("memory", "last_call", "caller_known")
 """What platforms get at the start of a call besides the operator's variables."""
 VARIABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
@@ -233,30 +231,30 @@ def check_redactions(names: Sequence[str]) -> None:
             raise CannotStart(f"{name!r} cannot be redacted; known are {known}, and your own as MODULE:FUNCTION.")
 
 
-def parse_memories_ttl(given: Sequence[str]) -> dict[str, int]:
+def parse_memories_ttl(settings: Sequence[str]) -> dict[str, int]:
     """Parse how long memories of each kind are kept, in ms. Raises `CannotStart`."""
-    found: dict[str, int] = {}
-    for one in given:
+    ttl_ms: dict[str, int] = {}
+    for one in settings:
         kind, _, duration = one.partition("=")
         match = re.fullmatch(r"([1-9][0-9]{0,8})([smhd])", duration)
-        if match is None or kind not in get_args(GivenKind) or kind in found:
+        if match is None or kind not in get_args(GivenKind) or kind in ttl_ms:
             kinds = ", ".join(get_args(GivenKind))
             raise CannotStart(
                 f"{one!r} is not how long memories are kept; write KIND=90d (or s, m, h), each of {kinds} once."
             )
-        found[kind] = int(match[1]) * UNIT_MS[match[2]]
-    return found
+        ttl_ms[kind] = int(match[1]) * UNIT_MS[match[2]]
+    return ttl_ms
 
 
-def parse_variables(given: str | None) -> dict[str, str | int | float | bool]:
+def parse_variables(text: str | None) -> dict[str, str | int | float | bool]:
     """The operator's variables by name, from a JSON object. Raises `CannotStart`, which quotes no value."""
     try:
-        found: Any = {} if given is None else msgspec.json.decode(given)
+        variables: Any = {} if text is None else msgspec.json.decode(text)
     except msgspec.MsgspecError:
-        found = None
-    if not isinstance(found, dict) or len(found) > MAX_VARIABLES:
+        variables = None
+    if not isinstance(variables, dict) or len(variables) > MAX_VARIABLES:
         raise CannotStart(f"The variables must be a table, or JSON object, of at most {MAX_VARIABLES} names.")
-    for name, value in found.items():
+    for name, value in variables.items():
         if not VARIABLE.fullmatch(name) or name in OWN_VARIABLES:
             raise CannotStart(
                 f"{name[:MAX_SHOWN]!r} cannot be a variable: a name is 1 to 64 of A-Za-z0-9_, begins with a letter, and"
@@ -266,18 +264,18 @@ def parse_variables(given: str | None) -> dict[str, str | int | float | bool]:
             raise CannotStart(
                 f"The variable {name} must be a text of at most {MAX_VARIABLE} characters, a number, or true or false."
             )
-    return found
+    return variables
 
 
-def parse_assistants(given: Sequence[str]) -> dict[str | None, str]:
+def parse_assistants(settings: Sequence[str]) -> dict[str | None, str]:
     """Vapi's assistants by project; None stands for all others. Raises `CannotStart`."""
-    found: dict[str | None, str] = {}
-    for one in given:
+    assistants: dict[str | None, str] = {}
+    for one in settings:
         match = re.fullmatch(r"(?:([A-Za-z0-9._:-]{1,128})=)?([A-Za-z0-9_-]{1,128})", one)
-        if match is None or match[1] in found:
+        if match is None or match[1] in assistants:
             raise CannotStart("An assistant of Vapi's is its ID, or PROJECT=ID, once for each project.")
-        found[match[1]] = match[2]
-    return found
+        assistants[match[1]] = match[2]
+    return assistants
 
 
 def check_observing(settings: Settings) -> None:

@@ -255,17 +255,17 @@ def parse_config(public: JsonObject) -> SessionConfig:
 parse_config({})  # msgspec examines a type when it is first used, which crashes where several threads do that at once
 
 
-def validate_config(given: JsonObject) -> SessionPatch:
+def validate_config(patch: JsonObject) -> SessionPatch:
     """Check a configuration or a merge patch of one, and take its secrets out.
 
     Raises `Refused` (`invalid_field`) naming the field. `system_messages` at the top is short for
     `llm.system_messages`.
     """
-    check_size(given)
-    check_names(given, (*SessionConfig.__struct_fields__, "system_messages"))
+    check_size(patch)
+    check_names(patch, (*SessionConfig.__struct_fields__, "system_messages"))
     for section, kind in SECTIONS.items():
-        check_names(given.get(section), kind.__struct_fields__, section)
-    expanded, replaced = expand_shorthand(given)
+        check_names(patch.get(section), kind.__struct_fields__, section)
+    expanded, replaced = expand_shorthand(patch)
     expanded = fit(expanded, SessionConfig, nulls=True)
     try:
         config = msgspec.convert(drop_nulls(expanded), SessionConfig)
@@ -286,13 +286,13 @@ def check_size(config: JsonObject) -> None:
         raise Refused("invalid_field", "A configuration may have at most 256 KiB.")
 
 
-def expand_shorthand(given: JsonObject) -> tuple[JsonObject, Any]:
+def expand_shorthand(config: JsonObject) -> tuple[JsonObject, Any]:
     """A copy with `system_messages` moved into `llm`, and the messages that it replaced there. Raises `Refused`."""
-    if "system_messages" not in given:
-        return given, None
-    if "llm" in given and given["llm"] is None:
+    if "system_messages" not in config:
+        return config, None
+    if "llm" in config and config["llm"] is None:
         raise Refused("invalid_field", "llm cannot be removed while system_messages are set.")
-    expanded = dict(given)
+    expanded = dict(config)
     messages = {"system_messages": expanded.pop("system_messages")}
     llm = expanded.get("llm", {})
     if not isinstance(llm, dict):  # refused by the caller
@@ -300,13 +300,13 @@ def expand_shorthand(given: JsonObject) -> tuple[JsonObject, Any]:
     return expanded | {"llm": llm | messages}, llm.get("system_messages")
 
 
-def split_secrets(given: JsonObject) -> SessionPatch:
+def split_secrets(config: JsonObject) -> SessionPatch:
     """A checked configuration or patch with its secrets apart.
 
     They come out before the configuration is journaled, since a journal cannot be changed and can be read back.
     A secret that a patch removes, alone or with its section, is None.
     """
-    public = dict(given)
+    public = dict(config)
     secrets: dict[str, str | None] = {}
     for section, key in SECRETS:
         values = public.get(section)
@@ -350,11 +350,11 @@ def warnings_about(config: JsonObject) -> tuple[str, ...]:
     if config.get("user_id") is not None:
         return (NUMBER_IN_CLEAR,) if is_number(config["user_id"]) else ()
     return tuple(
-        f"`{name}` has no effect until the session has a `user_id`." for name, given in of_user.items() if given
+        f"`{name}` has no effect until the session has a `user_id`." for name, is_set in of_user.items() if is_set
     )
 
 
-def different_settings(config: JsonObject, given: JsonObject) -> str:
+def different_settings(config: JsonObject, patch: JsonObject) -> str:
     """The names of the settings in which a configuration and another, given as a patch of none, differ."""
 
     def dotted(config: JsonObject) -> dict[str, bytes]:
@@ -367,7 +367,7 @@ def different_settings(config: JsonObject, given: JsonObject) -> str:
                 settings[name] = SORTED.encode(value)
         return settings
 
-    one, other = dotted(config), dotted(apply_patch({}, given))
+    one, other = dotted(config), dotted(apply_patch({}, patch))
     names = sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
     return ", ".join(names) or "a secret"  # secrets are kept apart, and are in neither
 

@@ -319,8 +319,8 @@ def parse_update(call: ChatToolCall) -> UpdateArguments:
     """The arguments of a tool call. Raises `Refused` with a sentence for the LLM."""
     arguments = call.function.arguments
     try:
-        given = msgspec.json.decode(arguments) if isinstance(arguments, str) else arguments
-        return msgspec.convert(fit(given, UpdateArguments), UpdateArguments)
+        value = msgspec.json.decode(arguments) if isinstance(arguments, str) else arguments
+        return msgspec.convert(fit(value, UpdateArguments), UpdateArguments)
     except msgspec.ValidationError:
         raise Refused(
             "invalid_field", "The arguments must be `content` and, if needed, `mode`: append or replace."

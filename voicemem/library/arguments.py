@@ -132,11 +132,11 @@ def export_format(name: Any) -> FormatName:
 
 def export_filters(project: str, filters: Mapping[str, Any]) -> SessionFilter:
     """The sessions of a project for which checked conditions hold. Raises `Refused`."""
-    given = converted(dict(filters), ExportArguments)
-    fields = msgspec.structs.asdict(given)
+    arguments = converted(dict(filters), ExportArguments)
+    fields = msgspec.structs.asdict(arguments)
     del fields["format"]
-    if given.label is not None:
-        name, value = re.split("[:=]", given.label, maxsplit=1)
+    if arguments.label is not None:
+        name, value = re.split("[:=]", arguments.label, maxsplit=1)
         fields["label"] = name, value
     return SessionFilter(project=project, **fields)
 

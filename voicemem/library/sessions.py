@@ -132,7 +132,6 @@ class Library:
         self.recorder = services.recorder
         self.documents = services.working_memory
         self.long_term = Memories(store, services.long_term, project)
-        """Memories that last beyond a call."""
 
     async def create(self, session_id: str | None = None, **configuration: Any) -> LibrarySession:
         """Make a session, or return the existing one if its configuration is the same (else `session_exists`)."""
@@ -197,10 +196,7 @@ class Library:
                 yield msgspec.json.decode(line)
 
     async def erase_user(self, user_id: str, *, linked: bool = False) -> int:
-        """Erase a user's document and all their sessions in the project; returns the number of sessions.
-
-        With `linked` the other id of the same person is erased too.
-        """
+        """Erase a user, and with `linked` the other id of the same person; returns the number of sessions."""
         checked = check_user_id(user_id)
         return (await erase_person(self.services.long_term, self.project, checked, bool(linked))).sessions
 
@@ -461,8 +457,8 @@ class Memories:
 
     async def add(self, text: str, **fields: Any) -> Memory:
         """Keep a memory; returns it as it stands. What its owner has in the same words already is not kept twice."""
-        given = converted(plain_json({"text": text, **fields}), GivenMemory)
-        return (await self.long_term.add(self.project, [draft_of(given)]))[0]
+        memory = converted(plain_json({"text": text, **fields}), GivenMemory)
+        return (await self.long_term.add(self.project, [draft_of(memory)]))[0]
 
     async def read(self, memory_id: str, evidence: bool = False) -> KnownMemory:
         """A memory; with `evidence`, its `lines` are the messages that it comes from, as they were heard."""
@@ -493,9 +489,9 @@ class Memories:
 
     async def forget(self, user_id: str, **params: Any) -> list[str]:
         """Forget memories of a user for good; returns their ids. With `dry_run` it only says which."""
-        given = converted(plain_json(params), ForgetMemories)
-        policy = policy_of(given, self.project, check_user_id(user_id))
-        return await forget_memories(self.long_term, self.project, policy, given.dry_run)
+        request = converted(plain_json(params), ForgetMemories)
+        policy = policy_of(request, self.project, check_user_id(user_id))
+        return await forget_memories(self.long_term, self.project, policy, request.dry_run)
 
     async def _page(self, params: dict[str, Any], **owner: AnyOf) -> MemoryPage:
         query = converted(plain_json(params), MemoriesQuery)

@@ -36,7 +36,6 @@ class Caller(Struct, frozen=True):
     session_id: str | None = None
     """The session of a token; None for a key."""
     reaches_user: bool = False
-    """True if the token also reaches what is remembered of the session's user."""
 
     @property
     def reach(self) -> Reach:
@@ -56,10 +55,7 @@ class Caller(Struct, frozen=True):
 
 
 def caller_with(service: Service, bearer: str | None) -> Caller:
-    """The caller who shows this key or token. Whether it is valid, only the service knows.
-
-    Raises `ClientError` (`unauthorized`) for what cannot be sent as a key.
-    """
+    """The caller of a key or token, valid or not. Raises `ClientError` for what cannot be sent as a key."""
     if bearer is None:
         return Caller(service)
     if not PRINTABLE.match(bearer):

@@ -60,10 +60,7 @@ class KeyCheck:
         """True if the service was seen to ask for keys; once it does, it always will."""
 
     async def refuse(self, authorization: str | None) -> Refusal | None:
-        """Return why the caller with this header is refused; None if it is not.
-
-        While the service is away no one is: the tools then say so, and the lists are not secret.
-        """
+        """Return why a caller is refused. None is while the service is away: the tools say so; lists are no secret."""
         bearer = bearer_in(authorization)
         if authorization is not None and (authorization.partition(" ")[0].lower() != "bearer" or not bearer):
             return OTHER_SCHEME

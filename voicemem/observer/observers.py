@@ -236,10 +236,7 @@ class Observers:
         return observation
 
     async def stop(self, stream: Stream) -> Observation:
-        """End the observation of a session; one that is over stays as it is.
-
-        Raises `Refused` (`unknown_observation`).
-        """
+        """End an observation; one that is over stays as it is. Raises `Refused` (`unknown_observation`)."""
         await self.observations.change_observation(stream.key, None, "stopped", None, None, self.clock())
         self.wake.set()
         return await self.get(stream)

@@ -162,7 +162,7 @@ class DiscreetQueue(FrameQueue):
         super().__init__(dialect, keep_typed, forward)
         longest_first = sorted(credentials, key=len, reverse=True)
         secret = re.compile("|".join((*map(re.escape, longest_first), OUR_CREDENTIAL.pattern)))
-        self.rules = rules_of((), [lambda text: (found.span() for found in secret.finditer(text))])
+        self.rules = rules_of((), [lambda text: (match.span() for match in secret.finditer(text))])
 
     def reduce(self, crossing: CrossingMessage) -> Frame | None:
         frame = super().reduce(crossing)

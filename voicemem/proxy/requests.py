@@ -338,13 +338,13 @@ def is_credential(name: str) -> bool:
 def readings_of(text: str) -> list[str]:
     """A text without percent-encoding, and what may be encoded in it as base64, from wherever it begins, or as hex."""
     plain = unquote_all(text)
-    found = [plain, *(bytes.fromhex(one).decode("latin-1") for one in HEXADECIMAL.findall(plain))]
+    readings = [plain, *(bytes.fromhex(one).decode("latin-1") for one in HEXADECIMAL.findall(plain))]
     for token in ENCODED.findall(plain):
         for start in range(4):
             part = token[start:].replace("+", "-").replace("/", "_")
             part = part[: len(part) - (len(part) % 4 == 1)]
-            found.append(urlsafe_b64decode(part + "=" * (-len(part) % 4)).decode("latin-1"))
-    return found
+            readings.append(urlsafe_b64decode(part + "=" * (-len(part) % 4)).decode("latin-1"))
+    return readings
 
 
 def unquote_all(text: str) -> str:

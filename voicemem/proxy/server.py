@@ -51,9 +51,7 @@ class ProxyServer:
         self.draining = False
         self.listening: asyncio.Server | None = None
         self.over: Counter[tuple[str, str]] = Counter()
-        """Calls that are over by dialect and result."""
         self.refused: Counter[str] = Counter()
-        """Requests that the proxy refused, by code."""
         self.crossed: Counter[tuple[str, str, str]] = Counter()
         """Counts of what crossed the calls that are over: by what, dialect and sender."""
 

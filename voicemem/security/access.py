@@ -62,7 +62,6 @@ class Grant(Struct, frozen=True):
     channel: str | None = None
     """The one channel whose agents a token of Agora's gives access to (`*`: every one); None for keys."""
     limits: KeyLimits = KeyLimits()
-    """Those of the key."""
     reaches_user: bool = False
     """True if a token also reaches what is remembered of its session's user."""
     via: str | None = None
@@ -247,15 +246,12 @@ class Access:
         self.cached_keys.pop(key_id, None)
         self.key_revoked.set()
 
-    async def change_limits(self, project: str, key_id: str, given: Mapping[str, int]) -> ApiKey:
-        """Change some limits of a key; the key after that.
-
-        Raises `Refused` (`unknown_key`) when the project has no active key with this id.
-        """
+    async def change_limits(self, project: str, key_id: str, changes: Mapping[str, int]) -> ApiKey:
+        """Change some limits of an active key of the project; returns the key. Raises `Refused` (`unknown_key`)."""
         key = await self.directory.find_key(key_id)
         if key is None or key.project != project:
             raise Refused("unknown_key")
-        limits = key.limits._replace(**given)
+        limits = key.limits._replace(**changes)
         if not await self.directory.set_key_limits(key_id, limits):
             raise Refused("unknown_key")
         self.cached_keys.pop(key_id, None)

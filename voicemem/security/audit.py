@@ -33,10 +33,7 @@ Act = Literal[KeyAct, AgoraAct, SessionAct, ObserverAct, UserAct, WebhookAct, Se
 def audit(
     act: Act, by: Grant | str | None, project: str | None = None, session: str | None = None, **more: object
 ) -> None:
-    """Log an act, once it is done. `by` is who acted, or the id of the key; None: the service has no keys.
-
-    By default the project is that of the grant.
-    """
+    """Log an act, once it is done. `by` is a grant, whose project counts, or the id of a key; None: no keys."""
     if isinstance(by, Grant):
         more, project, by = {"via": by.via, **more}, project or by.project, by.key_id
     line = {"act": act, "by": by, "project": project, "session": session, **more}

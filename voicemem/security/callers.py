@@ -85,17 +85,17 @@ def parse_identification(text: str) -> Identification:
     return facts
 
 
-def parse_identify(given: Iterable[str]) -> dict[tuple[str | None, str], Identification]:
+def parse_identify(settings: Iterable[str]) -> dict[tuple[str | None, str], Identification]:
     """Parse what says who calls, by project (None: every one) and dialect. Raises `ValueError`."""
-    found: dict[tuple[str | None, str], Identification] = {}
-    for one in given:
+    identify: dict[tuple[str | None, str], Identification] = {}
+    for one in settings:
         match = IDENTIFY.fullmatch(one)
         if match is None:
             raise ValueError(IDENTIFY_RULE)
         if match[2] not in DIALECTS and match[2] not in CALL_STARTS:
             raise ValueError(no_such_dialect(match[2]))
-        found[match[1], match[2]] = parse_identification(match[3])
-    return found
+        identify[match[1], match[2]] = parse_identification(match[3])
+    return identify
 
 
 def check_callers(settings: Settings) -> None:
@@ -110,22 +110,19 @@ def check_callers(settings: Settings) -> None:
 
 
 class Callers:
-    """Finds who calls, and the ids of callers. `region` is the country of national numbers.
-
-    `given` is what the settings allow to say who calls, by project and dialect.
-    """
+    """Finds who calls by what the settings allow (`identify`); `region` is the country of national numbers."""
 
     def __init__(
         self,
         store: Store,
         clock: Clock,
         region: str | None = None,
-        given: Mapping[tuple[str | None, str], Identification] = MappingProxyType({}),
+        identify: Mapping[tuple[str | None, str], Identification] = MappingProxyType({}),
     ) -> None:
         self.store = store
         self.clock = clock
         self.region = region
-        self.given = given
+        self.identify = identify
 
     async def user_of(self, project: str, dialect: str, caller: Caller) -> str | None:
         """The user who calls, as far as the project allows a dialect's frames to say it."""
@@ -141,13 +138,10 @@ class Callers:
         kept = await self.store.directory.find_inbound_secret(project, dialect)
         if kept is not None and kept.identify is not None:
             return parse_identification(kept.identify)
-        return self.given.get((project, dialect), self.given.get((None, dialect), Identification()))
+        return self.identify.get((project, dialect), self.identify.get((None, dialect), Identification()))
 
     async def ids(self, project: str, number: str) -> list[str]:
-        """All ids of a number in a project: that of the newest secret, then of older ones. Empty for what has none.
-
-        The first use makes the secret of a project.
-        """
+        """All ids of a number, the newest secret's first; none for what is no number. The first use makes a secret."""
         written = e164(number, self.region)
         if written is None:
             return []

@@ -45,25 +45,25 @@ class ShownHookSecret(NamedTuple):
 
 
 class HookSecrets:
-    """Finds and changes what signs webhooks. `given` are those of the settings, by project and dialect."""
+    """Finds and changes what signs webhooks. `settings` are those of the operator, by project and dialect."""
 
-    def __init__(self, directory: Directory, given: Mapping[tuple[str, str], str], clock: Clock) -> None:
+    def __init__(self, directory: Directory, settings: Mapping[tuple[str, str], str], clock: Clock) -> None:
         self.directory = directory
-        self.given = given
+        self.settings = settings
         self.clock = clock
 
     async def verifying(self, project: str, dialect: str) -> list[str]:
         """All secrets that sign webhooks of a dialect in a project at this time; none is of another project."""
         kept = await self.directory.find_inbound_secret(project, dialect)
         old = None if kept is None or self.old_until(kept) is None else kept.old_secret
-        known = (self.given.get((project, dialect)), None if kept is None else kept.secret, old)
+        known = (self.settings.get((project, dialect)), None if kept is None else kept.secret, old)
         return [secret for secret in known if secret is not None]
 
     async def list(self, project: str) -> list[ShownHookSecret]:
         """The dialects of a project that have a secret, in the order of their names."""
         kept = {one.dialect: one for one in await self.directory.list_inbound_secrets(project)}
-        given = {dialect for of, dialect in self.given if of == project}
-        return [self.shown(project, name, kept.get(name)) for name in sorted({*kept, *given})]
+        in_settings = {dialect for of, dialect in self.settings if of == project}
+        return [self.shown(project, name, kept.get(name)) for name in sorted({*kept, *in_settings})]
 
     async def set(
         self, project: str, dialect: str, secret: str, overlap_s: int, identify: Identification | None = None
@@ -108,7 +108,7 @@ class HookSecrets:
         until_ms = None if kept is None else self.old_until(kept)
         facts = None if kept is None or kept.identify is None else parse_identification(kept.identify)
         identify = None if facts is None else tuple(one for one in ALLOWED if one in facts)
-        return ShownHookSecret(dialect, set_ms, until_ms, (project, dialect) in self.given, identify)
+        return ShownHookSecret(dialect, set_ms, until_ms, (project, dialect) in self.settings, identify)
 
     def old_until(self, kept: InboundSecret) -> int | None:
         """Until when the secret before verifies; None when it does not any more."""
@@ -149,16 +149,16 @@ def new_hook_secret() -> str:
     return secrets.token_urlsafe(32)
 
 
-def parse_hook_secrets(given: tuple[str, ...], default_project: str) -> dict[tuple[str, str], str]:
+def parse_hook_secrets(settings: tuple[str, ...], default_project: str) -> dict[tuple[str, str], str]:
     """Secrets of the settings by project and dialect. Raises `CannotStart`, which quotes none of them."""
-    found: dict[tuple[str, str], str] = {}
-    for one in given:
+    secrets_by_dialect: dict[tuple[str, str], str] = {}
+    for one in settings:
         match = HOOK_SECRET.fullmatch(one)
         if match is None:
             raise CannotStart("A hook secret is DIALECT=SECRET, or PROJECT/DIALECT=SECRET.")
         check_start_secret(match[2], match[3], CannotStart)
-        found[match[1] or default_project, match[2]] = match[3]
-    return found
+        secrets_by_dialect[match[1] or default_project, match[2]] = match[3]
+    return secrets_by_dialect
 
 
 class HookTarget(Struct, frozen=True, omit_defaults=True):

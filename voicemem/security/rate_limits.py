@@ -70,10 +70,7 @@ class Bucket:
         self.filled_ms = now_ms
 
     def wait_s(self, now_ms: int) -> float:
-        """Fill the bucket up to now, and return the seconds until it has a token; 0.0 if it has one.
-
-        A clock that was set back fills nothing.
-        """
+        """Fill the bucket up to now (a clock set back fills nothing); return the seconds until it has a token."""
         per_second, burst = self.share.of(self.rate)
         filled = max(0, now_ms - self.filled_ms) * per_second / 1000
         self.level = min(burst, self.level + filled)
@@ -115,10 +112,7 @@ class Buckets:
         return 0.0 if bucket is None else bucket.take(amount, now_ms)
 
     def of(self, caller: Hashable, now_ms: int, own_rate: Rate | None = None) -> Bucket | None:
-        """A caller's bucket, which is full for a new caller; None when there is no limit.
-
-        A new bucket has the lower of the common rate and the caller's own.
-        """
+        """A caller's bucket, by the lower of the common rate and its own; None when there is no limit."""
         rate = self.rate if own_rate is None else min(own_rate, self.rate or own_rate)
         if rate is None:
             return None
@@ -138,7 +132,6 @@ class Caller(NamedTuple):
     key_id: str
     session_id: str | None
     limits: KeyLimits = KeyLimits()
-    """Those of the key."""
 
 
 class EventBuckets(NamedTuple):

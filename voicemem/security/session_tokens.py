@@ -18,7 +18,6 @@ from voicemem.protocol.types import SessionId
 
 ALGORITHM = "HS256"
 MAX_TOKEN_S = 3600
-"""The longest life of a token."""
 CLOCK_SKEW_S = 60
 """How far the signer's clock may be ahead when a token has the longest life."""
 MAX_TOKEN_LENGTH = 2048
@@ -52,7 +51,6 @@ class SessionToken(Struct, frozen=True):
     session_id: str
     expires_ms: int
     reaches_user: bool = False
-    """True if it also reaches what is remembered of the session's user."""
 
 
 def looks_like_token(text: str) -> bool:

@@ -23,8 +23,8 @@ async def find_documents(
     The first is the one to read and to change: a user without a document shares the other id's.
     """
     streams = await read_models.store.journal.find_person(project, user_id)
-    found = [(stream, (await read_models.get_state(stream)).document) for stream in streams]
-    return sorted(found, key=lambda one: one[1] is None)
+    documents = [(stream, (await read_models.get_state(stream)).document) for stream in streams]
+    return sorted(documents, key=lambda one: one[1] is None)
 
 
 async def append_derived(

@@ -41,7 +41,6 @@ class Gauges:
         self.presence = presence
         self.read_models = read_models
         self.evicted: Counter[str] = Counter()
-        """Evictions that were counted, by kind."""
         self.connections = connections
         self.unauthenticated = unauthenticated
         self.draining = draining

@@ -74,10 +74,7 @@ class InboundWebhooks:
         return False
 
     def read(self, dialect: Dialect, raw: bytes) -> tuple[list[ReducedFrame], Caller | None]:
-        """Return the kept parts of a webhook's frames, and who calls. A long one takes a while, maybe on a thread.
-
-        Raises `Refused` (`malformed_frame`), `InvalidFrame`.
-        """
+        """Return a webhook's kept frames, and who calls; slow if long. Raises `Refused`, `InvalidFrame`."""
         check_frame(raw, MAX_HOOK_BYTES, MAX_HOOK_VALUES)
         try:
             body = decode_json(raw)

@@ -23,7 +23,6 @@ from voicemem.transcript.history import begun_items, begun_positions
 from voicemem.transcript.state import State
 
 PAGE = 1000
-"""Entries read at a time."""
 LARGE_PAGE_BYTES = 1024 * 1024
 """Bytes of entries that a reader need not wait for."""
 
@@ -132,9 +131,9 @@ async def pages_after(
         rows = await read_page(journal, key, after, PAGE if journal_filter != EVERYTHING else min(PAGE, left), reader)
         if not rows:
             return
-        found = journal_filter.matching(rows)[:left]
-        yield found
-        after, left = rows[-1].position, left - len(found)
+        matching = journal_filter.matching(rows)[:left]
+        yield matching
+        after, left = rows[-1].position, left - len(matching)
 
 
 async def pages_before(
@@ -158,9 +157,9 @@ async def pages_before(
         if rows[-1].position < last:
             ranges += [(first, rows[-1].position), (rows[-1].position, last)]
             continue
-        found = journal_filter.matching(reversed(rows))[:left]
-        yield found
-        left -= len(found)
+        matching = journal_filter.matching(reversed(rows))[:left]
+        yield matching
+        left -= len(matching)
 
 
 EVERYTHING = JournalFilter()
@@ -180,22 +179,19 @@ async def native_rows(
         while rows:
             try:
                 work = partial(translated, state, rows, after)
-                found, rows = await read_models.off_loop.run(work, owner=stream.project)
+                native, rows = await read_models.off_loop.run(work, owner=stream.project)
             except BudgetExhausted:
                 raise SessionQuarantined from None
-            yield found
+            yield native
 
 
 def translated(state: State, rows: list[JournalRow], after: int) -> tuple[list[JournalRow], list[JournalRow]]:
-    """Fold rows; return what those above a position mean, until it is large, and the rows that are left.
-
-    A frame of a few bytes may mean an event with all of a long text.
-    """
-    found: list[JournalRow] = []
+    """Fold rows; return what those above a position mean, until it is large, and the rows that are left."""
+    native: list[JournalRow] = []
     size = 0
     for place, row in enumerate(rows):
         if size >= PIECE_BYTES:
-            return found, rows[place:]
+            return native, rows[place:]
         check_budget()
         (entry,) = decode_rows((row,))
         made: list[Event] = []
@@ -205,5 +201,5 @@ def translated(state: State, rows: list[JournalRow], after: int) -> tuple[list[J
             meant = [row._replace(payload=ENCODER.encode(one)) for one in made]
             meant += () if isinstance(entry.event, FrameEvent) else (row,)
             size += sum(len(one.payload) for one in meant)
-            found += meant
-    return found, []
+            native += meant
+    return native, []

@@ -38,16 +38,12 @@ CLOSED_BY_REQUEST = "api"
 OWN_REASONS = frozenset({CLOSED_BY_REQUEST, "api_leave", DEFAULT_END_REASON, "idle", "max_duration", CLOSED})
 """Reasons of a close that are the service's own words. Any other is a caller's text, which is not logged."""
 SIGNATURE_BYTES = 16
-"""The size of a cursor's signature."""
 DIFFERENT = "The session already exists, with a different configuration; what differs"
 SWEEP_BATCH = 200
-"""Sessions closed in one sweep, at most."""
 LEFT_MS = 5_000
 """How long the connection of another stack may be gone before its session is closed: nothing else says that it ends."""
 DEPARTURES_AT_ONCE = 16
-"""Connections whose end is written at a time."""
 SWEEP_S = 0.2
-"""Pause between two sweeps."""
 
 
 class Sessions:
@@ -88,11 +84,7 @@ class Sessions:
     # Reading
 
     async def list(self, session_filter: SessionFilter, cursor: str | None) -> tuple[list[Stream], str | None]:
-        """A page of sessions, the newest first, and the cursor of the next page, if any.
-
-        With large configurations a page has fewer sessions than asked for.
-        Raises `Refused` (`invalid_cursor`).
-        """
+        """A page of sessions, the newest first, and the cursor of the next. Raises `Refused` (`invalid_cursor`)."""
         after = None if cursor is None else self.parse_cursor(session_filter.project, cursor)
         page, has_more = await self.store.journal.list_page(msgspec.structs.replace(session_filter, after=after))
         last = (page[-1].started_ms, page[-1].key) if has_more else None
@@ -127,7 +119,7 @@ class Sessions:
         self,
         project: str,
         session_id: str | None,
-        given: JsonObject,
+        config: JsonObject,
         key_id: str | None = None,
         takes_name: bool = False,
     ) -> tuple[Stream, bool]:
@@ -136,7 +128,7 @@ class Sessions:
         Raises `Refused` (`invalid_field`, `session_erased`, and `session_exists` if its configuration is different, or
         if it `takes_name` and a running session has it).
         """
-        session_patch = validate_config(given)
+        session_patch = validate_config(config)
         self.check_settings(session_patch)
         await SCHEMA_WORKER.check_config(session_patch.public)
         stream, result = await self.store.journal.create_session(
@@ -153,10 +145,7 @@ class Sessions:
     async def find_or_create(
         self, project: str, session_id: str, user_id: str | None, key_id: str | None = None
     ) -> Stream:
-        """The session of an id, which gets this user if it has none, or a new one.
-
-        Raises `Refused` (`session_erased`, `quota_exceeded`).
-        """
+        """A session, given this user if it had none, or new. Raises `Refused` (`session_erased`, `quota_exceeded`)."""
         stream = await self.store.journal.find_session(project, session_id)
         if stream is not None:
             return stream if user_id is None else await self.set_first_user(stream, user_id)
@@ -354,10 +343,7 @@ class Presence:
             await self.record_departures()
 
     async def record_departures(self) -> None:
-        """Note in the store which connections are gone. Raises `StoreUnavailable`; the next sweep repeats it.
-
-        A few are written at a time, since the events of others wait for the same commits.
-        """
+        """Note who is gone, a few at a time: events wait too. Raises `StoreUnavailable`; the next sweep repeats it."""
         async with self.recording:
             while self.unrecorded:
                 count = min(DEPARTURES_AT_ONCE, len(self.unrecorded))

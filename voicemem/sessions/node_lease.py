@@ -70,10 +70,7 @@ class NodeClock:
 
 
 class NodeLease(NodeToken):
-    """The node that this process is, from `start` to `stop`; before and after that it has no token.
-
-    A `node_clock` is kept right as long as the node lives.
-    """
+    """The node that this process is from `start` to `stop`; it keeps a `node_clock` right."""
 
     def __init__(self, store: Store, runtime: Runtime, node_clock: NodeClock | None = None) -> None:
         super().__init__()

@@ -98,14 +98,14 @@ class OffLoop:
 
 def next_piece(parts: Iterator[bytes]) -> bytes:
     """The next parts of a text, of `PIECE_BYTES` or a little more; nothing at its end."""
-    found, size = [], 0
+    joined, size = [], 0
     for part in parts:
         check_budget()
-        found.append(part)
+        joined.append(part)
         size += len(part)
         if size >= PIECE_BYTES:
             break
-    return b"".join(found)
+    return b"".join(joined)
 
 
 class Work(Generic[T]):

@@ -14,15 +14,12 @@ from voicemem.store.session_filters import SessionFilter
 
 LOG = logging.getLogger("voicemem")
 SESSIONS_PER_ROUND = 50
-"""Sessions claimed at a time."""
 SESSIONS_PER_STEP = 5
 """Sessions whose content is deleted together: each step looks into all tables for each of them."""
 LEASE_MS = 60_000
 """How long a node has what it claims. Work that takes longer may be done twice, which does no harm."""
 IDLE_PAUSE_S = 0.5
-"""Pause before looking again for something to do."""
 MIN_PAUSE_S = 0.01
-"""The shortest pause after a step."""
 MAX_PAUSE_S = 5.0
 MAX_TABLES_S = 20.0
 """How long tables are cleared, while more sessions are being erased, before the file is cleared for all of them."""
@@ -66,10 +63,7 @@ class RetentionWorker:
         return count
 
     async def purge_erased(self) -> int:
-        """Delete the content of erased sessions, then its traces in the file; returns of how many sessions.
-
-        Raises `StoreUnavailable`.
-        """
+        """Purge erased sessions, then their traces in the file; returns how many. Raises `StoreUnavailable`."""
         time, claim = asyncio.get_running_loop().time, self.store.retention.claim_erased
         count, latest = 0, time() + MAX_TABLES_S
         while time() < latest and (keys := await claim(self.node.token, self.clock(), LEASE_MS, SESSIONS_PER_ROUND)):

@@ -40,10 +40,10 @@ class SchemaWorker:
         Raises `StoreUnavailable` where the process cannot be started.
         """
         try:
-            found = asyncio.get_running_loop().run_in_executor(self.thread, self.find_fault, schema, document)
+            answer = asyncio.get_running_loop().run_in_executor(self.thread, self.find_fault, schema, document)
         except RuntimeError:  # there can be no more threads
             raise cannot_check("no thread") from None
-        if fault := await found:
+        if fault := await answer:
             raise Refused("invalid_field", fault)
 
     async def check_config(self, config: JsonObject) -> None:

@@ -90,8 +90,8 @@ def buckets(histogram: Histogram) -> Buckets:
 def percentile_ms(histogram: Histogram, before: Buckets, share: float) -> float | None:
     (family,) = histogram.collect()
     bounds = [float(sample.labels["le"]) for sample in family.samples if sample.name.endswith("_bucket")]
-    found = percentile(bounds, [now - then for now, then in zip(buckets(histogram), before, strict=True)], share)
-    return None if found is None else 1000 * found
+    seconds = percentile(bounds, [now - then for now, then in zip(buckets(histogram), before, strict=True)], share)
+    return None if seconds is None else 1000 * seconds
 
 
 def percentile(bounds: Sequence[float], counts: Sequence[float], share: float) -> float | None:

@@ -113,14 +113,14 @@ class Values(NamedTuple):
 
 
 def branches(
-    project: str, given: Filters, session_ids: Callable[[str], Sequence[str]] = lambda value: (value,)
+    project: str, filters: Filters, session_ids: Callable[[str], Sequence[str]] = lambda value: (value,)
 ) -> list[Branch]:
     """The conditions of which a memory must meet any one; none where nothing can. Raises `Refused` (`invalid_field`).
 
     `session_ids` gives the ids of sessions that one of a client's stands for.
     """
-    strategies = values_of("extraction_strategy", given.extraction_strategy)
-    sessions = values_of("session_id", given.session_id)
+    strategies = values_of("extraction_strategy", filters.extraction_strategy)
+    sessions = values_of("session_id", filters.session_id)
     mapped = Values(
         None if sessions.allowed is None else tuple(id for one in sessions.allowed for id in session_ids(one)),
         tuple(id for one in sessions.excluded for id in session_ids(one)),
@@ -128,22 +128,22 @@ def branches(
     )
     base = MemoryFilter(
         project=project,
-        namespaces=condition("namespace", values_of("namespace", given.namespace)),
-        user_ids=condition("user_id", values_of("user_id", given.user_id)),
+        namespaces=condition("namespace", values_of("namespace", filters.namespace)),
+        user_ids=condition("user_id", values_of("user_id", filters.user_id)),
         session_ids=condition("session_id", mapped),
-        entities=tags("entities", given.entities),
-        created=between("created_at", given.created_at),
-        accessed=between("last_accessed", given.last_accessed),
-        event=between("event_date", given.event_date),
+        entities=tags("entities", filters.entities),
+        created=between("created_at", filters.created_at),
+        accessed=between("last_accessed", filters.last_accessed),
+        event=between("event_date", filters.event_date),
     )
-    wanted_types = values_of("memory_type", given.memory_type)
+    wanted_types = values_of("memory_type", filters.memory_type)
     if {*(wanted_types.allowed or ()), *wanted_types.excluded} - {*TYPES}:
         raise Refused("invalid_field", f"The types of memories are {', '.join(TYPES)}: `memory_type`")
     types = [one for one in TYPES if wanted_types.takes(one)]
-    found = [structs.replace(base, **one) for one in conditions_of_types(types, tags("topics", given.topics))]
-    if any(is_impossible(one) for one in found):
+    conditions = [structs.replace(base, **one) for one in conditions_of_types(types, tags("topics", filters.topics))]
+    if any(is_impossible(one) for one in conditions):
         return []
-    return [Branch(one, strategies.takes) for one in found]
+    return [Branch(one, strategies.takes) for one in conditions]
 
 
 def is_impossible(one: MemoryFilter) -> bool:
@@ -175,35 +175,35 @@ def conditions_of_types(types: Sequence[str], topics: Tags | None) -> list[JsonO
     return conditions[tuple(types)]
 
 
-def values_of(field: str, given: TextFilter | None) -> Values:
+def values_of(field: str, text_filter: TextFilter | None) -> Values:
     """A filter of text, put together. Raises `Refused` (`invalid_field`)."""
-    if given is None:
+    if text_filter is None:
         return Values(None, (), None)
-    check_named(field, given)
-    eq = None if given.eq is None else (given.eq,)
+    check_named(field, text_filter)
+    eq = None if text_filter.eq is None else (text_filter.eq,)
     # What a field with one value may be that must have all of these.
-    everyone = None if given.all is None else given.all if len(set(given.all)) == 1 else ()
+    everyone = None if text_filter.all is None else text_filter.all if len(set(text_filter.all)) == 1 else ()
     allowed: tuple[str, ...] | None = None
-    for values in (given.any, given.in_, eq, everyone):
+    for values in (text_filter.any, text_filter.in_, eq, everyone):
         if values is not None:
             allowed = tuple(dict.fromkeys(one for one in values if allowed is None or one in allowed))
-    singles = tuple(one for one in (given.ne, given.not_eq) if one is not None)
-    excluded = singles + (given.not_in or ())
+    singles = tuple(one for one in (text_filter.ne, text_filter.not_eq) if one is not None)
+    excluded = singles + (text_filter.not_in or ())
     if max(len(allowed or ()), len(excluded)) > MAX_VALUES:
         raise Refused("invalid_field", f"A filter may have at most {MAX_VALUES:,} values: `{field}`")
-    return Values(allowed, excluded, given.startswith)
+    return Values(allowed, excluded, text_filter.startswith)
 
 
-def check_named(field: str, given: TextFilter | TagFilter | TimeFilter) -> None:
+def check_named(field: str, value: TextFilter | TagFilter | TimeFilter) -> None:
     """Refuse a filter without a value: its sender does not want everything. Raises `Refused`."""
-    if given == type(given)():
+    if value == type(value)():
         raise Refused("invalid_field", NO_VALUE.format(field))
 
 
-def check_filters(given: object) -> None:
+def check_filters(body: object) -> None:
     """Refuse null for the filters that say whose memories are meant. Raises `Refused` (`invalid_field`)."""
     for field in ("user_id", "namespace", "session_id"):
-        if isinstance(given, dict) and given.get(field, UNSET) is None:
+        if isinstance(body, dict) and body.get(field, UNSET) is None:
             raise Refused("invalid_field", NO_VALUE.format(field))
 
 
@@ -218,28 +218,28 @@ def condition(field: str, values: Values) -> Condition | None:
     return NoneOf(values.excluded) if values.excluded else None
 
 
-def tags(field: str, given: TagFilter | None) -> Tags | None:
-    if given is None:
+def tags(field: str, tag_filter: TagFilter | None) -> Tags | None:
+    if tag_filter is None:
         return None
-    check_named(field, given)
-    eq = () if given.eq is None else (given.eq,)
-    ne = () if given.ne is None else (given.ne,)
-    return Tags(any=given.any, all=(*(given.all or ()), *eq), none=(*(given.none or ()), *ne))
+    check_named(field, tag_filter)
+    eq = () if tag_filter.eq is None else (tag_filter.eq,)
+    ne = () if tag_filter.ne is None else (tag_filter.ne,)
+    return Tags(any=tag_filter.any, all=(*(tag_filter.all or ()), *eq), none=(*(tag_filter.none or ()), *ne))
 
 
-def between(field: str, given: TimeFilter | None) -> Between | None:
+def between(field: str, time_filter: TimeFilter | None) -> Between | None:
     """The span of a filter of time, in whole ms. Raises `Refused` (`invalid_field`) for a date that does not exist."""
-    if given is None:
+    if time_filter is None:
         return None
-    check_named(field, given)
-    first, last = (None, None) if given.between is None else given.between
+    check_named(field, time_filter)
+    first, last = (None, None) if time_filter.between is None else time_filter.between
 
     def at(*times: forms.Time | None) -> list[int]:
         """Unix ms: memories are known to the ms, so one within the same ms is as old."""
         return [forms.to_ms(forms.parse_time(time, field)) for time in times if time is not None]
 
-    since = [*at(given.eq, given.gte, first), *(ms + 1 for ms in at(given.gt))]
-    until = [*(ms + 1 for ms in at(given.eq, given.lte, last)), *at(given.lt)]
+    since = [*at(time_filter.eq, time_filter.gte, first), *(ms + 1 for ms in at(time_filter.gt))]
+    until = [*(ms + 1 for ms in at(time_filter.eq, time_filter.lte, last)), *at(time_filter.lt)]
     return Between(max(since, default=None), min(until, default=None))
 
 
@@ -267,7 +267,7 @@ def decay(age_ms: int, half_life_days: float) -> float:
 
 def rerank(page: Sequence[tuple[Memory, float]], recency: Recency, now_ms: int) -> list[tuple[Memory, float]]:
     """The same memories; of equal ones the one that stood first stays first."""
-    return sorted(page, key=lambda found: -recency.score(found[0], found[1], now_ms))
+    return sorted(page, key=lambda match: -recency.score(match[0], match[1], now_ms))
 
 
 class RecordSearch(Filters, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -295,8 +295,8 @@ class RecordSearch(Filters, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     @property
     def recency(self) -> Recency:
-        given = {name: value for name in Recency._fields if (value := getattr(self, f"recency_{name}")) is not None}
-        return Recency(**given)
+        weights = {name: value for name in Recency._fields if (value := getattr(self, f"recency_{name}")) is not None}
+        return Recency(**weights)
 
 
 class FoundRecords(Struct, frozen=True):
@@ -319,37 +319,34 @@ class RecordFinder:
         self.vectors = vectors
 
     async def search(self, project: str, search: RecordSearch) -> FoundRecords:
-        """A page of the memories that the filters let through: first those that fit the text, then the newest.
-
-        Raises `Refused` (`invalid_field`).
-        """
+        """A page of memories that pass the filters, the best fitting first. Raises `Refused` (`invalid_field`)."""
         if search.distance_threshold is not None and search.search_mode != "semantic":
             raise Refused("invalid_field", "distance_threshold is only supported for semantic search mode")
         end = search.offset + search.limit
         if end > MOST_RESULTS:
             raise Refused("invalid_field", f"A search shows at most {MOST_RESULTS:,} memories: `offset`")
         async with self.queue.slot(project):
-            found = await self.find(project, search, end + 1)
-        page, now_ms = found[search.offset : end], self.clock()
+            matches = await self.find(project, search, end + 1)
+        page, now_ms = matches[search.offset : end], self.clock()
         if search.recency_boost is not False and search.text:
             page = rerank(page, search.recency, now_ms)
         await self.store.memories.touch_memories(project, [memory.id for memory, score in page if score > 0], now_ms)
         views = [forms.view_of(memory, score) for memory, score in page]
-        return FoundRecords(views, len(found), end if len(found) > end else None)
+        return FoundRecords(views, len(matches), end if len(matches) > end else None)
 
     async def find(self, project: str, search: RecordSearch, most: int) -> list[Found]:
         conditions = await self.conditions(project, search)
         text = (search.text or "").strip()
-        found = await self.fitting(project, conditions, search, most) if text else []
+        matches = await self.fitting(project, conditions, search, most) if text else []
         threshold = search.distance_threshold
         if threshold is not None:
-            found = [one for one in found if 1.0 - one[1] <= threshold]
+            matches = [one for one in matches if 1.0 - one[1] <= threshold]
         if text and (search.search_mode == "keyword" or (threshold is not None and threshold < 1.0)):
-            return found[:most]
-        if len(found) < most:
-            newest = await self.newest(project, conditions, most, {memory.id for memory, _ in found})
-            found += [(memory, 0.0 if text else 1.0) for memory in newest]
-        return found[:most]
+            return matches[:most]
+        if len(matches) < most:
+            newest = await self.newest(project, conditions, most, {memory.id for memory, _ in matches})
+            matches += [(memory, 0.0 if text else 1.0) for memory in newest]
+        return matches[:most]
 
     async def fitting(self, project: str, conditions: Sequence[Branch], search: RecordSearch, most: int) -> list[Found]:
         """Return memories that fit a text, the best first: relative to the best one, or by meaning with the cosine."""
@@ -360,7 +357,7 @@ class RecordFinder:
         alone = vector is not None and (search.search_mode == "semantic" or alpha == 1.0)
         if vectors is not None and alpha is not None and alpha < 1.0:
             vectors = vectors._replace(weight=alpha / (1.0 - alpha))
-        found: list[Found] = []
+        matches: list[Found] = []
         for branch in conditions:
             if vector is None or vectors is None:
                 several = await self.long_term.find_by_words(project, branch.filter, text, most)
@@ -368,15 +365,15 @@ class RecordFinder:
                 restricted = self.long_term.restricted(project, branch.filter)
                 near = await find_memories_by_meaning(self.store, vectors, restricted, text, vector, alone)
                 several = [(to_memory(row), score) for row, score, _ in near]
-            found += [one for one in several if branch.takes(forms.strategy_of(one[0]))]
-        best = 1.0 if alone else max((score for _, score in found), default=0.0)
-        found = [(memory, score / best if best > 0 else 1.0) for memory, score in found]
-        return sorted(found, key=lambda one: (-one[1], -one[0].created_at))
+            matches += [one for one in several if branch.takes(forms.strategy_of(one[0]))]
+        best = 1.0 if alone else max((score for _, score in matches), default=0.0)
+        matches = [(memory, score / best if best > 0 else 1.0) for memory, score in matches]
+        return sorted(matches, key=lambda one: (-one[1], -one[0].created_at))
 
     async def newest(
         self, project: str, conditions: Sequence[Branch], most: int, known: Collection[str] = ()
     ) -> list[Memory]:
-        found: list[Memory] = []
+        memories: list[Memory] = []
         for branch in conditions:
             after, several = None, list[Memory]()
             while len(several) < most:
@@ -387,9 +384,9 @@ class RecordFinder:
                 if len(page) < PAGE:
                     break
                 after = page[-1].created_at, page[-1].id
-            found += several
-        found.sort(key=lambda one: (one.created_at, one.id), reverse=True)
-        return found[:most]
+            memories += several
+        memories.sort(key=lambda one: (one.created_at, one.id), reverse=True)
+        return memories[:most]
 
     async def conditions(self, project: str, filters: Filters, alone: bool = False) -> list[Branch]:
         """The filters as conditions of the store; a client's id of a session stands for all sessions that have it.
@@ -406,5 +403,5 @@ class RecordFinder:
                 SessionFilter(project=project, label=(ID_LABEL, value), limit=MOST_SAME_ID)
             )
             ids[value] = tuple(dict.fromkeys((value, derived_id(Owner(value)), *(one.id for one in labelled))))
-        found = branches(project, filters, lambda value: ids.get(value, (value,)))
-        return [one._replace(filter=structs.replace(one.filter, of_ids_alone=alone)) for one in found]
+        conditions = branches(project, filters, lambda value: ids.get(value, (value,)))
+        return [one._replace(filter=structs.replace(one.filter, of_ids_alone=alone)) for one in conditions]

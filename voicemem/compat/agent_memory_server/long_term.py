@@ -114,23 +114,23 @@ class LongTermRecords:
 
     # Keeping
 
-    async def create(self, project: str, given: GivenRecords, namespace: str | None = None) -> list[Memory]:
+    async def create(self, project: str, body: GivenRecords, namespace: str | None = None) -> list[Memory]:
         """Keep memories, in a namespace where they name none; they are found once this returns. Raises `Refused`."""
         drafts = []
-        for record in given.memories:
+        for record in body.memories:
             forms.check_record(record)
-        for record in given.memories:
+        for record in body.memories:
             named = structs.replace(record, namespace=record.namespace or namespace)
             owner = Owner(named.session_id or "", named.namespace or None, named.user_id or None)
             drafts.append(forms.draft_of(named, await self.session_of(project, owner)))
-        if given.deduplicate:
+        if body.deduplicate:
             drafts = await self.without_known(project, drafts)
         return await self.long_term.add(project, drafts)
 
     async def keep_in(self, stream: Stream, records: Sequence[forms.GivenRecord]) -> None:
         """Keep what a working memory brings, as memories of its session. Those that stand as they are stay."""
-        found = await self.long_term.find_all(stream.project, [one.id or "" for one in records])
-        known = {one.id: one for one in found}
+        memories = await self.long_term.find_all(stream.project, [one.id or "" for one in records])
+        known = {one.id: one for one in memories}
         new = [one for one in records if one.id not in known or not forms.says_the_same(one, known[one.id])]
         await self.long_term.add(stream.project, [draft_in(stream, one) for one in new])
 
@@ -138,7 +138,7 @@ class LongTermRecords:
         """Return a working memory's memories, each with the id under which its session has the same already, if any."""
         known = {one.id for one in await self.long_term.find_all(stream.project, [one.id or "" for one in records])}
         said: dict[tuple[object, ...], str] = {}
-        found: dict[str, forms.GivenRecord] = {}
+        by_id: dict[str, forms.GivenRecord] = {}
         for record in records:
             draft = self.long_term.prepare(draft_in(stream, record), self.clock())
             owner = await self.owner_of(stream.project, draft)
@@ -147,8 +147,8 @@ class LongTermRecords:
                 same = await self.find_same(owner, draft)
                 id = said.get((normalised(draft.text), owner, draft.kind), id) if same is None else same.id
             said.setdefault((normalised(draft.text), owner, draft.kind), id)
-            found.setdefault(id, structs.replace(record, id=id))
-        return tuple(found.values())
+            by_id.setdefault(id, structs.replace(record, id=id))
+        return tuple(by_id.values())
 
     async def session_of(self, project: str, owner: Owner) -> str | None:
         """Our id of the session that a client names; where there is none, one that no other owner's session has."""
@@ -189,8 +189,8 @@ class LongTermRecords:
             unexpired_at_ms=self.long_term.clock(),
             of_ids_alone=True,
         )
-        found = await self.store.memories.list_same(memory_filter, Scope(*owner), draft.text)
-        return to_memory(found[0]) if found else None
+        rows = await self.store.memories.list_same(memory_filter, Scope(*owner), draft.text)
+        return to_memory(rows[0]) if rows else None
 
     async def get(self, project: str, id: str, namespace: str | None = None) -> Memory:
         """A memory; with a namespace, only one of it or of none. Raises `Refused` (`unknown_memory`)."""
@@ -210,19 +210,19 @@ class LongTermRecords:
 
     async def delete(self, project: str, ids: Sequence[str], namespace: str | None = None) -> int:
         """Delete memories; how many were there. With a namespace, only those of it or of none."""
-        found = await self.long_term.find_all(project, ids)
-        there = {one.id for one in found if is_within(one, namespace)}
+        memories = await self.long_term.find_all(project, ids)
+        there = {one.id for one in memories if is_within(one, namespace)}
         await self.long_term.remove(project, [*there])
         return len(there)
 
     # Forgetting
 
-    async def forget(self, project: str, given: RecordsToForget) -> Forgotten:
+    async def forget(self, project: str, request: RecordsToForget) -> Forgotten:
         """Delete what a policy forgets, of the newest memories; with `dry_run` only say which."""
-        filters = equal(namespace=given.namespace, user_id=given.user_id, session_id=given.session_id)
-        conditions, dry_run = await self.finder.conditions(project, filters, alone=True), given.dry_run is not False
-        scanned = await self.finder.newest(project, conditions, given.limit or 1_000)
-        ids = select(scanned, given.policy, self.clock(), frozenset(given.pinned_ids or ()))
+        filters = equal(namespace=request.namespace, user_id=request.user_id, session_id=request.session_id)
+        conditions, dry_run = await self.finder.conditions(project, filters, alone=True), request.dry_run is not False
+        scanned = await self.finder.newest(project, conditions, request.limit or 1_000)
+        ids = select(scanned, request.policy, self.clock(), frozenset(request.pinned_ids or ()))
         if not dry_run and ids:
             await self.long_term.remove(project, ids, "forgotten")
         return Forgotten(len(scanned), len(ids), ids, dry_run)

@@ -266,10 +266,7 @@ def check_record(record: GivenRecord) -> None:
 
 
 def draft_of(record: GivenRecord, session_id: str | None, kind: MemoryType = "semantic") -> MemoryDraft:
-    """A memory of a client's as ours; `session_id` is our id of its session, `kind` its type where it names none.
-
-    Raises `Refused` (`invalid_field`).
-    """
+    """A client's memory as ours; `session_id` is ours, `kind` its default type. Raises `Refused` (`invalid_field`)."""
     kind = record.memory_type or kind
     created = None if record.created_at is None else parse_time(record.created_at, "created_at")
     exact = None if created is None or format_ms(to_ms(created)) == format_time(created) else format_time(created)
@@ -301,21 +298,20 @@ def draft_of(record: GivenRecord, session_id: str | None, kind: MemoryType = "se
     return draft
 
 
-def echo_of(id: str, given: RecordPatch, now_ms: int) -> RecordView:
+def echo_of(id: str, patch: RecordPatch, now_ms: int) -> RecordView:
     """A changed memory for a caller who may not read it: what they have just given, and no more."""
-    fields = given.fields
+    fields = patch.fields
     if "event_date" in fields:
         fields["event_date"] = iso(fields["event_date"], "event_date")
     now = format_ms(now_ms)
     return RecordView(**{"text": "", **fields}, id=id, last_accessed=now, created_at=now, updated_at=now)
 
 
-def says_the_same(given: GivenRecord, memory: Memory) -> bool:
+def says_the_same(record: GivenRecord, memory: Memory) -> bool:
     view = view_of(memory)
-    event_date = iso(given.event_date, "event_date")
-    return (given.text, given.topics or None, given.entities or None, given.memory_type or "message", event_date) == (
-        view.text, view.topics, view.entities, view.memory_type, view.event_date
-    )  # fmt: skip
+    kind, event_date = record.memory_type or "message", iso(record.event_date, "event_date")
+    said = record.text, record.topics or None, record.entities or None, kind, event_date
+    return said == (view.text, view.topics, view.entities, view.memory_type, view.event_date)
 
 
 def kept_of(memory: Memory) -> KeptRecord:
@@ -339,7 +335,7 @@ def view_of(memory: Memory, score: float | None = None) -> RecordView:
     accessed = shown(kept.last_accessed) or format_ms(memory.created_at)
     parts = (memory.text, memory.user_id, memory.session_id, memory.namespace, type_of(memory))
     heard_in = tuple(f"{one.session_id}:{turn}" for one in memory.evidence for turn in one.turn_ids)
-    found: dict[str, Any] = {} if score is None else {"dist": 1.0 - score, "score": score, "score_type": "words"}
+    fit: dict[str, Any] = {} if score is None else {"dist": 1.0 - score, "score": score, "score_type": "words"}
     return RecordView(
         id=memory.id,
         text=memory.text,
@@ -361,16 +357,13 @@ def view_of(memory: Memory, score: float | None = None) -> RecordView:
         extraction_strategy=strategy_of(memory),
         extraction_strategy_config=kept.extraction_strategy_config or {},
         metadata=kept.metadata,
-        **found,
+        **fit,
     )
 
 
-def patch_of(given: RecordPatch, memory: Memory, session_id: str | UnsetType | None) -> MemoryPatch:
-    """A client's change of a memory as ours; `session_id` is our id of the session it names.
-
-    Raises `Refused` (`invalid_field`) where nothing is to be changed.
-    """
-    fields = given.fields
+def patch_of(patch: RecordPatch, memory: Memory, session_id: str | UnsetType | None) -> MemoryPatch:
+    """A client's patch as ours; `session_id` is our id. Raises `Refused` (`invalid_field`) for an empty one."""
+    fields = patch.fields
     if not fields:
         raise Refused("invalid_field", "No fields provided for update.")
     changed: dict[str, Any] = {

@@ -237,9 +237,9 @@ async def delete_long_term_memories(request: web.Request, query: IdsQuery) -> we
 async def forget_long_term_memories(request: web.Request, query: long_term.ForgetQuery) -> web.StreamResponse:
     """Delete what a policy forgets, or say what it would. What the query does not say, the body may."""
     service, project = called(request)
-    given = await read_object(request)
-    check_filters(given)
-    body = converted(given, long_term.RecordsToForget)
+    fields = await read_object(request)
+    check_filters(fields)
+    body = converted(fields, long_term.RecordsToForget)
     filters = {name: value for name, value in structs.asdict(query).items() if value is not None}
     return json_response(await service.records.forget(project, structs.replace(body, **filters)))
 

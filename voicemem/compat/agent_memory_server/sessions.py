@@ -63,12 +63,12 @@ def is_own(stream: Stream) -> bool:
     return ID_LABEL in (stream.config.get("labels") or {})
 
 
-def covers(owner: Owner, found: Owner) -> bool:
+def covers(owner: Owner, other: Owner) -> bool:
     """Return whether all that is given of an owner holds for another."""
     return (
-        owner.session_id == found.session_id
-        and owner.namespace in (None, found.namespace)
-        and owner.user_id in (None, found.user_id)
+        owner.session_id == other.session_id
+        and owner.namespace in (None, other.namespace)
+        and owner.user_id in (None, other.user_id)
     )
 
 
@@ -87,20 +87,17 @@ def config_of(owner: Owner, ttl_s: int | None) -> JsonObject:
 
 
 def lifetime(ttl_s: int | None) -> JsonObject:
-    """The settings with which a session is erased `ttl_s` seconds after its last change: closed first, then expired.
-
-    Its memories go on with its user.
-    """
+    """The settings that erase a session `ttl_s` seconds after its last change; memories stay with its user."""
     if ttl_s is None:
         return {"idle_timeout": IDLE_TIMEOUT_S, "ttl_seconds": None, "memories_ttl_seconds": None}
     idle = max(1, min(IDLE_TIMEOUT_S, ttl_s))
     return {"idle_timeout": idle, "ttl_seconds": max(0, ttl_s - idle), "memories_ttl_seconds": MEMORIES_TTL_S}
 
 
-def extract_of(given: StrategyConfig) -> JsonObject | None:
+def extract_of(config: StrategyConfig) -> JsonObject | None:
     """The setting `memory.extract` for a client's strategy; None, the service's default, for `discrete`."""
-    length, prompt = given.config.get("max_summary_length"), given.config.get("custom_prompt")
-    match given.strategy:
+    length, prompt = config.config.get("max_summary_length"), config.config.get("custom_prompt")
+    match config.strategy:
         case "preferences":
             return {"strategy": "preferences"}
         case "summary" if type(length) is int and 0 < length <= 10_000:
@@ -161,13 +158,13 @@ class OwnedSessions:
         exact = [one for one in known if owner_of(one) == owner] or await self.of_user(project, owner, known)
         return exact[0] if len(exact) == 1 else None
 
-    async def of_user(self, project: str, owner: Owner, found: Sequence[Stream]) -> Sequence[Stream]:
+    async def of_user(self, project: str, owner: Owner, streams: Sequence[Stream]) -> Sequence[Stream]:
         """Return the sessions of the owner's user, if it names one, whichever id of the same person they have."""
-        own = [one for one in found if covers(owner, owner_of(one))]
-        if own or not found or owner.user_id is None:
+        own = [one for one in streams if covers(owner, owner_of(one))]
+        if own or not streams or owner.user_id is None:
             return own
         linked_id = await self.store.users.find_linked(project, owner.user_id)
-        return [one for one in found if linked_id is not None and owner_of(one).user_id == linked_id]
+        return [one for one in streams if linked_id is not None and owner_of(one).user_id == linked_id]
 
     async def get(self, project: str, owner: Owner) -> Stream:
         """The same session. Raises `Refused` (`unknown_session`)."""

@@ -108,11 +108,11 @@ class SummaryViews:
                 return view
         raise Refused("not_found", "There is no such summary view.")
 
-    async def create(self, project: str, id: str, given: GivenView) -> SummaryView:
+    async def create(self, project: str, id: str, body: GivenView) -> SummaryView:
         """Keep a view under an id. Raises `Refused` (`invalid_field`, `too_big`)."""
-        check_view(given)
-        fields = {name: value for name, value in structs.asdict(given).items() if value is not None}
-        view = SummaryView(id=id, **(fields | {"filters": to_builtins(given.filters or {})}))
+        check_view(body)
+        fields = {name: value for name, value in structs.asdict(body).items() if value is not None}
+        view = SummaryView(id=id, **(fields | {"filters": to_builtins(body.filters or {})}))
         change = DocumentChange("append", {"summary_views": {id: to_builtins(view)}})
         await self.documents.change(owner_of_views(project), change)
         return view
@@ -138,15 +138,12 @@ class SummaryViews:
         view = await self.get(project, id)
         if set(group) != set(view.group_by):
             raise Refused("invalid_field", "The keys of `group` must be exactly those of the view's `group_by`.")
-        (found,) = await self.grouped(project, view, group) or [self.summarised(view, dict(group), [])]
-        return found
+        (partition,) = await self.grouped(project, view, group) or [self.summarised(view, dict(group), [])]
+        return partition
 
-    async def partitions(self, project: str, id: str, given: Mapping[str, str]) -> list[Partition]:
-        """All groups of a view in which there is anything; those with these values. Raises `Refused` (`not_found`).
-
-        One that is named in full is there also if nothing is in it.
-        """
-        return await self.grouped(project, await self.get(project, id), given)
+    async def partitions(self, project: str, id: str, group: Mapping[str, str]) -> list[Partition]:
+        """All groups with these values that have anything, or are named in full. Raises `Refused` (`not_found`)."""
+        return await self.grouped(project, await self.get(project, id), group)
 
     async def run(self, project: str, id: str) -> ViewTask:
         """A task for a view, which is done. Raises `Refused` (`not_found`)."""
@@ -159,7 +156,7 @@ class SummaryViews:
             raise Refused("not_found", "There is no such task.")
         return task_of((await self.get(project, view_id)).id, int(ms))
 
-    async def grouped(self, project: str, view: SummaryView, given: Mapping[str, str]) -> list[Partition]:
+    async def grouped(self, project: str, view: SummaryView, group: Mapping[str, str]) -> list[Partition]:
         """The groups of a view that have these values, each with its memories, the newest first."""
         merged: dict[str, Any] = {name: text_filter(one) for name, one in view.filters.items()}
         if view.time_window_days is not None:
@@ -168,17 +165,17 @@ class SummaryViews:
         async with self.records.queue.slot(project):
             conditions = await self.records.conditions(project, finding.Filters(**merged))
             memories = await self.records.newest(project, conditions, finding.MOST_RESULTS)
-            return await self.off_loop.run(partial(self.in_groups, view, given, memories), owner=project)
+            return await self.off_loop.run(partial(self.in_groups, view, group, memories), owner=project)
 
-    def in_groups(self, view: SummaryView, given: Mapping[str, str], memories: list[Memory]) -> list[Partition]:
+    def in_groups(self, view: SummaryView, group: Mapping[str, str], memories: list[Memory]) -> list[Partition]:
         groups: defaultdict[tuple[str, ...], list[RecordView]] = defaultdict(list)
-        if view.group_by and given.keys() >= {*view.group_by}:
-            groups[tuple(given[name] for name in view.group_by)] = []
+        if view.group_by and group.keys() >= {*view.group_by}:
+            groups[tuple(group[name] for name in view.group_by)] = []
         for memory in memories:
             check_budget()
             record = view_of(memory)
             values = tuple(getattr(record, name) for name in view.group_by)
-            fits = all(getattr(record, name) == value for name, value in given.items())
+            fits = all(getattr(record, name) == value for name, value in group.items())
             if fits and all(value is not None for value in values):
                 groups[values].append(record)
         several = sorted(groups)[:MAX_GROUPS]
@@ -210,17 +207,17 @@ def task_of(view_id: str, ms: int) -> ViewTask:
     return ViewTask(f"{view_id}-{ms}", "summary_view_full_run", "success", view_id, at, at, at)
 
 
-def check_view(given: GivenView) -> None:
+def check_view(view: GivenView) -> None:
     """Refuse a view that cannot be made. Raises `Refused` (`invalid_field`)."""
-    if given.source != "long_term":
+    if view.source != "long_term":
         raise Refused("invalid_field", "`source` must be long_term; working_memory is not supported.")
-    unknown = sorted({*given.group_by, *(given.filters or {})} - {*FIELDS})
+    unknown = sorted({*view.group_by, *(view.filters or {})} - {*FIELDS})
     if unknown:
         raise Refused("invalid_field", f"`group_by` and `filters` may only name {', '.join(FIELDS)}.")
-    for name, value in (given.filters or {}).items():
+    for name, value in (view.filters or {}).items():
         if isinstance(value, finding.TextFilter):
             finding.check_named(name, value)
-    if len(set(given.group_by)) < len(given.group_by):
+    if len(set(view.group_by)) < len(view.group_by):
         raise Refused("invalid_field", "`group_by` names a field twice.")
 
 

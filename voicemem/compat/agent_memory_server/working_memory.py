@@ -154,40 +154,40 @@ class WorkingMemories:
     # Writing
 
     async def write(
-        self, project: str, owner: sessions.Owner, given: forms.GivenWorkingMemory, key_id: str | None, admit: Admit
+        self, project: str, owner: sessions.Owner, body: forms.GivenWorkingMemory, key_id: str | None, admit: Admit
     ) -> Stream:
         """Replace a working memory, or begin one; the session then.
 
         Raises `Refused`: `invalid_field`, `too_big`, `session_in_use` while a producer is connected, `session_ended`
         for a call that is over, and what is refused of any session or event.
         """
-        check_messages(given.named_messages, self.clock())
-        check_text(given.context)
-        given = self.redacted(given)
-        check_data(given)
+        check_messages(body.named_messages, self.clock())
+        check_text(body.context)
+        body = self.redacted(body)
+        check_data(body)
         async with self.locks.setdefault((project, owner.session_id), asyncio.Lock()):
             for _ in range(MAX_APPEND_ATTEMPTS):
                 stream = await self.owned.find(project, owner)
                 if stream is None:
-                    stream = await self.owned.create(project, owner, given.ttl_seconds, key_id)
-                named = structs.replace(given, memories=await self.records.known_as(stream, given.memories))
+                    stream = await self.owned.create(project, owner, body.ttl_seconds, key_id)
+                named = structs.replace(body, memories=await self.records.known_as(stream, body.memories))
                 written = await self.replace(stream, named, key_id, admit)
                 if written is not None:
                     await self.records.keep_in(written, named.memories)
                     return written
         raise StoreUnavailable("The session changes faster than this change can be stored; try again.")
 
-    def redacted(self, given: forms.GivenWorkingMemory) -> forms.GivenWorkingMemory:
+    def redacted(self, body: forms.GivenWorkingMemory) -> forms.GivenWorkingMemory:
         rules = self.sessions.rules
         if rules is None:
-            return given
-        context = redact_text(given.context, START, rules)[0] if given.context else given.context
-        strategy: JsonObject = redact_value(msgspec.to_builtins(given.long_term_memory_strategy), rules)
+            return body
+        context = redact_text(body.context, START, rules)[0] if body.context else body.context
+        strategy: JsonObject = redact_value(msgspec.to_builtins(body.long_term_memory_strategy), rules)
         kept = msgspec.convert(strategy, forms.StrategyConfig)
-        return structs.replace(given, context=context, long_term_memory_strategy=kept)
+        return structs.replace(body, context=context, long_term_memory_strategy=kept)
 
     async def replace(
-        self, stream: Stream, given: forms.GivenWorkingMemory, key_id: str | None, admit: Admit
+        self, stream: Stream, body: forms.GivenWorkingMemory, key_id: str | None, admit: Admit
     ) -> Stream | None:
         """Make a session what is given; None when something else was journaled meanwhile."""
         if stream.state == "running" and stream.silent_since_ms is None:
@@ -195,15 +195,15 @@ class WorkingMemories:
         now_ms = self.clock()
         view = await self.read_models.read(stream, session_view_of)
         stands = view.messages or view.context or view.data or view.kept.memories
-        if now_ms < stream.started_ms + FRESH_MS and begins_one(given) and stands:
+        if now_ms < stream.started_ms + FRESH_MS and begins_one(body) and stands:
             return stream
         change, blurred = Change(0, ()), self.sessions.rules is not None
-        if given.messages is not UNSET:
+        if body.messages is not UNSET:
             seen = None
-            if given.last_accessed is not None and not starts_with(given.messages, view.messages, blurred):
-                seen = await self.find_seen(stream, view, forms.parse_time(given.last_accessed, "last_accessed"))
-            change = change_of(view.messages, given.messages, seen, blurred)
-        update = config_update(stream, given, renew=not change.add)
+            if body.last_accessed is not None and not starts_with(body.messages, view.messages, blurred):
+                seen = await self.find_seen(stream, view, forms.parse_time(body.last_accessed, "last_accessed"))
+            change = change_of(view.messages, body.messages, seen, blurred)
+        update = config_update(stream, body, renew=not change.add)
         if not all(one.was_put for one in view.messages[: change.forget]):
             code = "session_ended" if stream.state == "ended" else "session_in_use"
             raise Refused(code, "What was said in a call can be added to, but not replaced: send its messages first.")
@@ -222,7 +222,7 @@ class WorkingMemories:
             after = recorded
         elif view.position != stream.position:
             after = structs.replace(stream, position=view.position)
-        return await self.derive(after, view, change, given)
+        return await self.derive(after, view, change, body)
 
     async def record(
         self, stream: Stream, events: Sequence[Event], expected: int, key_id: str | None, admit: Admit
@@ -245,14 +245,14 @@ class WorkingMemories:
         return recorded.stream
 
     async def derive(
-        self, stream: Stream, view: SessionView, change: Change, given: forms.GivenWorkingMemory
+        self, stream: Stream, view: SessionView, change: Change, body: forms.GivenWorkingMemory
     ) -> Stream | None:
         """Journal what the service itself says of the change: what is forgotten, the summary, the data."""
         after: Stream | None = stream
         makers: tuple[Callable[[ReadModel], ServerEvent | None], ...] = (
             lambda read_model: forgotten_event(read_model, view, change),
-            lambda read_model: summary_event(read_model, given),
-            lambda read_model: data_event(read_model, given, self.sessions.rules),
+            lambda read_model: summary_event(read_model, body),
+            lambda read_model: data_event(read_model, body, self.sessions.rules),
         )
         for make in makers:
             assert after is not None
@@ -284,31 +284,31 @@ class WorkingMemories:
         return None
 
 
-def begins_one(given: forms.GivenWorkingMemory) -> bool:
+def begins_one(body: forms.GivenWorkingMemory) -> bool:
     """True if a client may have made this because it found no session: empty, with `data` if it says when it was made.
 
     Of a memory that clears what stands, the client in Python sends no `data`.
     """
-    is_empty = not (given.named_messages or given.memories or given.data or given.context)
-    return is_empty and (given.data is not None or given.last_accessed is None)
+    is_empty = not (body.named_messages or body.memories or body.data or body.context)
+    return is_empty and (body.data is not None or body.last_accessed is None)
 
 
-def check_data(given: forms.GivenWorkingMemory) -> None:
+def check_data(body: forms.GivenWorkingMemory) -> None:
     """Refuse a key of our own in the data, and memories without id or text. Raises `Refused`."""
-    if KEPT_DATA in (given.data or {}):
+    if KEPT_DATA in (body.data or {}):
         raise Refused("invalid_field", f"The key `{KEPT_DATA}` of `data` is voicemem's own; use another one.")
-    for record in given.memories:
+    for record in body.memories:
         forms.check_record(record)
         forms.draft_of(record, None, "message")
 
 
-def config_update(stream: Stream, given: forms.GivenWorkingMemory, renew: bool) -> JsonObject:
+def config_update(stream: Stream, body: forms.GivenWorkingMemory, renew: bool) -> JsonObject:
     """The configuration to change: another lifetime, or the same one from now on, and another strategy."""
     if not sessions.is_own(stream):
         return {}
-    stays = given.ttl_seconds == sessions.ttl_of(stream) and not (renew and given.ttl_seconds)
-    update = {} if stays else sessions.lifetime(given.ttl_seconds)
-    extract = sessions.extract_of(given.long_term_memory_strategy)
+    stays = body.ttl_seconds == sessions.ttl_of(stream) and not (renew and body.ttl_seconds)
+    update = {} if stays else sessions.lifetime(body.ttl_seconds)
+    extract = sessions.extract_of(body.long_term_memory_strategy)
     if extract != (stream.config.get("memory") or {}).get("extract"):
         update["memory"] = {"extract": extract}
     return update
@@ -377,16 +377,16 @@ async def make_prompt(working: WorkingMemories, records: RecordFinder, project: 
         except Refused as refused:
             if refused.code != "unknown_session":
                 raise
-    found: list[forms.RecordView] = []
+    memories: list[forms.RecordView] = []
     if request.long_term_search:
         said = dict[str, forms.RecordView]()
         for one in (await records.search(project, search_of(request))).memories:
             said.setdefault(normalised(one.text), one)
-        found = list(said.values())
-        lines = "\n".join(f"- {on_one_line(one.text)} (ID: {on_one_line(one.id)})" for one in found)
+        memories = list(said.values())
+        lines = "\n".join(f"- {on_one_line(one.text)} (ID: {on_one_line(one.id)})" for one in memories)
         messages.append(message("system", MEMORIES + (lines or "No relevant long-term memories found.")))
     messages.append(message("user", request.query))
-    return Prompt(messages, found or None)
+    return Prompt(messages, memories or None)
 
 
 def search_of(request: PromptRequest) -> RecordSearch:

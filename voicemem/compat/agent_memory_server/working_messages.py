@@ -87,7 +87,7 @@ class Change(NamedTuple):
 
 def standing(messages: Iterable[Message]) -> list[ListedMessage]:
     """The list as a client reads it. What was heard in a call has the id `TURN.NUMBER`, with its place in the turn."""
-    found = []
+    listed = []
     for turn, several in groupby(messages, key=attrgetter("turn_id")):
         for number, message in enumerate(several):
             kept = kept_of(message)
@@ -99,8 +99,8 @@ def standing(messages: Iterable[Message]) -> list[ListedMessage]:
                 persisted_at=forms.shown(kept.persisted_at),
                 discrete_memory_extracted=kept.extracted,
             )
-            found.append(ListedMessage(view, OF_CLIENT in message.metadata))
-    return found
+            listed.append(ListedMessage(view, OF_CLIENT in message.metadata))
+    return listed
 
 
 def kept_of(message: Message) -> Kept:
@@ -112,28 +112,30 @@ def kept_of(message: Message) -> Kept:
 
 
 def change_of(
-    current: Sequence[ListedMessage], given: Sequence[forms.GivenMessage], seen: int | None, blurred: bool = False
+    current: Sequence[ListedMessage], messages: Sequence[forms.GivenMessage], seen: int | None, blurred: bool = False
 ) -> Change:
     """Return the change that a PUT makes. `seen` is how many current messages its sender has read, where that is known.
 
     What the sender has not read stays. `blurred`: what stands was redacted, so the same id is enough to be the same.
     """
-    if starts_with(given, current, blurred):
-        return Change(0, given[len(current) :])
+    if starts_with(messages, current, blurred):
+        return Change(0, messages[len(current) :])
     if seen is not None and seen < len(current):
         known, unread = current[:seen], {one.view.id for one in current[seen:]}
-        begins_with_known = starts_with(given, known, blurred)
-        rest = given[seen:] if begins_with_known else given
+        begins_with_known = starts_with(messages, known, blurred)
+        rest = messages[seen:] if begins_with_known else messages
         return Change(0 if begins_with_known else seen, [one for one in rest if one.id not in unread])
-    places = (place for place, one in enumerate(current) if given and is_same(one.view, given[0], blurred))
+    places = (place for place, one in enumerate(current) if messages and is_same(one.view, messages[0], blurred))
     for first in islice(places, 16):  # where in the standing list the given one may begin
-        if starts_with(given, current[first:], blurred):
-            return Change(first, given[len(current) - first :])
-    return Change(len(current), given)
+        if starts_with(messages, current[first:], blurred):
+            return Change(first, messages[len(current) - first :])
+    return Change(len(current), messages)
 
 
-def starts_with(given: Sequence[forms.GivenMessage], known: Sequence[ListedMessage], blurred: bool) -> bool:
-    return len(given) >= len(known) and all(is_same(a.view, b, blurred) for a, b in zip(known, given, strict=False))
+def starts_with(messages: Sequence[forms.GivenMessage], known: Sequence[ListedMessage], blurred: bool) -> bool:
+    return len(messages) >= len(known) and all(
+        is_same(a.view, b, blurred) for a, b in zip(known, messages, strict=False)
+    )
 
 
 def is_same(one: forms.MessageView, other: forms.GivenMessage, blurred: bool) -> bool:
@@ -257,16 +259,16 @@ def forgotten_event(read_model: ReadModel, view: SessionView, change: Change) ->
     return forget_all_but_newest(read_model, keep, everything=False)
 
 
-def summary_event(read_model: ReadModel, given: forms.GivenWorkingMemory) -> ServerEvent | None:
+def summary_event(read_model: ReadModel, body: forms.GivenWorkingMemory) -> ServerEvent | None:
     """The client's `context` as the summary of what was before the first message."""
     summary = read_model.state.summary
-    if (given.context or "") == ("" if summary is None else summary.text):
+    if (body.context or "") == ("" if summary is None else summary.text):
         return None
     through = summary_turn(read_model)
     if through is None:
         return None
     covered = bisect_right(read_model.current_messages(), through, key=attrgetter("turn_id"))
-    return MemorySummary(through_turn=through, text=given.context or "", messages=covered)
+    return MemorySummary(through_turn=through, text=body.context or "", messages=covered)
 
 
 def summary_turn(read_model: ReadModel) -> int | None:
@@ -281,14 +283,14 @@ def summary_turn(read_model: ReadModel) -> int | None:
     return through if through >= 0 else None
 
 
-def data_event(read_model: ReadModel, given: forms.GivenWorkingMemory, rules: Rules | None) -> ServerEvent | None:
+def data_event(read_model: ReadModel, body: forms.GivenWorkingMemory, rules: Rules | None) -> ServerEvent | None:
     kept = KeptData(
-        memories=tuple(dict.fromkeys(record.id or "" for record in given.memories)),
-        tokens=given.tokens,
-        strategy=given.long_term_memory_strategy,
-        context=given.context if summary_turn(read_model) is None else None,
+        memories=tuple(dict.fromkeys(record.id or "" for record in body.memories)),
+        tokens=body.tokens,
+        strategy=body.long_term_memory_strategy,
+        context=body.context if summary_turn(read_model) is None else None,
     )
-    data: JsonObject = given.data or {}
+    data: JsonObject = body.data or {}
     if rules is not None:
         data = redact_value(data, rules)
     if kept != KeptData():

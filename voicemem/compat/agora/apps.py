@@ -121,10 +121,7 @@ def inflate(text: str) -> bytes:
 
 
 def verify_agora_token(token: SignedToken, certificates: Iterable[str], now_ms: int) -> tuple[str, int]:
-    """The channel of a token signed with one of these certificates, and when it expires, Unix ms.
-
-    Raises `Refused` (`unauthorized`, `token_expired`).
-    """
+    """The channel of a signed token, and its expiry, Unix ms. Raises `Refused` (`unauthorized`, `token_expired`)."""
     if not any(is_signed_with(token, certificate) for certificate in certificates):
         raise Refused("unauthorized", WRONG_SIGNATURE)
     if token.issued_s * 1000 > now_ms + CLOCK_SKEW_S * 1000:
@@ -144,10 +141,7 @@ def is_signed_with(token: SignedToken, certificate: str) -> bool:
 
 
 def channel_of(token: SignedToken) -> tuple[str, int]:
-    """The channel that the token's holder may join, and for how many seconds (0: as long as the token is valid).
-
-    Raises `Refused` (`unauthorized`).
-    """
+    """The channel of a token and for how many seconds (0: while it is valid). Raises `Refused` (`unauthorized`)."""
     reader = Reader(token.services)
     try:
         if token.service_count == 0 or reader.uint(2) != RTC_SERVICE:
@@ -169,20 +163,14 @@ Certificate = Annotated[str, matching(HEX_32, CERTIFICATE_RULE)]
 
 
 class AppRegistry:
-    """Registers apps of Agora's, and grants access to the holders of their tokens.
-
-    `project` None stands for the operator, who reaches the apps of every project.
-    """
+    """Registers apps, and admits holders of their tokens; with `project` None, for the operator, of every project."""
 
     def __init__(self, access: Access) -> None:
         self.access = access
         self.directory = access.directory
 
     async def grant(self, text: str | None) -> Grant:
-        """Return the grant of a key or of an app's token on Agora's paths.
-
-        Raises `Refused` (`unauthorized`, `token_expired`).
-        """
+        """Return the grant of a key or an app's token. Raises `Refused` (`unauthorized`, `token_expired`)."""
         if text is None or not looks_like_agora_token(text) or self.access.is_admin_key(text):
             return await self.access.grant(text)
         token = decode_agora_token(text)
@@ -219,10 +207,7 @@ class AppRegistry:
         return app
 
     async def rotate(self, project: str | None, app_id: str, certificate: str) -> AgoraApp:
-        """Give an app a new certificate; the one before stays valid. The same again changes nothing.
-
-        Raises `Refused` (`invalid_field`, `unknown_agora_app`).
-        """
+        """Give an app a certificate; the last stays valid. Raises `Refused` (`invalid_field`, `unknown_agora_app`)."""
         check_certificate(certificate)
 
         def change(app: AgoraApp) -> AgoraApp:

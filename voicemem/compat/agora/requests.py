@@ -87,10 +87,7 @@ def check_channel(request: web.Request, *channels: str | None) -> None:
 
 
 async def agent_of(request: web.Request, *channels: str) -> Stream:
-    """Return the session that the path names, running or not. Raises `Refused`.
-
-    A token of Agora's must be for the session's channel, or one of these.
-    """
+    """Return the session in the path; a token must be for its channel, or one of these. Raises `Refused`."""
     await project_of(request)
     if not SESSION_ID.match(request[IN_PATH]["id"]):
         raise Refused("unknown_session")
@@ -201,9 +198,9 @@ async def body_as(request: web.Request, kind: type[T]) -> T:
 
 
 def session_config(join: Join) -> JsonObject:
-    given = fields_given(join.properties.llm)
+    settings = fields_given(join.properties.llm)
     # Applications send an empty URL and key whose environment variables are not set.
-    llm = move_key_out_of_url({k: value for k, value in given.items() if value != "" or k not in ("url", "api_key")})
+    llm = move_key_out_of_url({k: value for k, value in settings.items() if value != "" or k not in ("url", "api_key")})
     if "system_messages" in llm:
         llm["system_messages"] = with_content(llm["system_messages"])
     if llm.get("style") in ("dify", "bedrock"):
@@ -224,10 +221,7 @@ def move_key_out_of_url(llm: JsonObject) -> JsonObject:
 
 
 def with_content(messages: list[JsonObject]) -> list[JsonObject]:
-    """Turn system messages in Gemini's form (`parts`, mostly of the role `user`) into a session's; keep others.
-
-    Raises `Refused` for a part of another kind.
-    """
+    """Turn system messages in Gemini's form (`parts`) into a session's; keep others. Raises `Refused`."""
     kept = []
     for message in messages:
         if "content" not in message and "parts" in message:

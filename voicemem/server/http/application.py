@@ -66,30 +66,32 @@ class Segment:
         place.endpoint = place.endpoint or Endpoint(path, tuple(names), {})
         return place.endpoint
 
-    def match(self, parts: list[str], at: int, method: str, found: list[Endpoint]) -> tuple[Endpoint, list[str]] | None:
+    def match(
+        self, parts: list[str], at: int, method: str, others: list[Endpoint]
+    ) -> tuple[Endpoint, list[str]] | None:
         """Return the endpoint of the segments from `at` on that takes a method, and what stands for placeholders.
 
-        Literal segments go first. Those that do not take the method are added to `found`.
+        Literal segments go first. Those that do not take the method are added to `others`.
         """
         if at == len(parts):
-            return self.matched([], method, found)
+            return self.matched([], method, others)
         part = parts[at]
         literal = self.literal.get(part)
-        if literal is not None and (match := literal.match(parts, at + 1, method, found)) is not None:
+        if literal is not None and (match := literal.match(parts, at + 1, method, others)) is not None:
             return match
         if self.placeholder is not None and part:
-            match = self.placeholder.match(parts, at + 1, method, found)
+            match = self.placeholder.match(parts, at + 1, method, others)
             if match is not None:
                 match[1].insert(0, part)
                 return match
-        return None if self.rest is None else self.rest.matched(["/".join(parts[at:])], method, found)
+        return None if self.rest is None else self.rest.matched(["/".join(parts[at:])], method, others)
 
-    def matched(self, values: list[str], method: str, found: list[Endpoint]) -> tuple[Endpoint, list[str]] | None:
+    def matched(self, values: list[str], method: str, others: list[Endpoint]) -> tuple[Endpoint, list[str]] | None:
         if self.endpoint is None:
             return None
         if method in self.endpoint.handlers:
             return self.endpoint, values
-        found.append(self.endpoint)
+        others.append(self.endpoint)
         return None
 
 
@@ -100,7 +102,6 @@ class Found(NamedTuple):
     """With placeholders, since ids may not appear in metrics; `none` where nothing is served."""
     handler: Handler | None
     values: dict[str, str]
-    """By the names of the placeholders."""
     allowed: tuple[str, ...]
     """The methods that the path takes, where it does not take this one."""
     finish: Finish | None
@@ -129,10 +130,7 @@ class Application:
         self.shared[key] = value
 
     def add_route(self, method: str, path: str, handler: Handler) -> None:
-        """Serve a path, whose placeholders are whole segments, such as `/v1/sessions/{id}`.
-
-        What takes GET takes HEAD as well: the answer is the same, and its body is not sent.
-        """
+        """Serve a path, whose placeholders are whole segments (`/v1/sessions/{id}`); what takes GET takes HEAD."""
         handlers = self.root.add(path).handlers
         handlers[method] = handler
         if method == "GET":

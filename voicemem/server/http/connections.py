@@ -331,10 +331,7 @@ class Unread:
         return self.connection.takes_more and not self.source.is_closing()
 
     def end(self, ended: Callable[[], None]) -> None:
-        """Note that the connection is lost: what is left is taken in turns as well, and then `ended` is called.
-
-        A thousand may be lost at once, and each takes a while.
-        """
+        """Take what is left in turns too (a thousand may be lost at once), and then call `ended`."""
         self.ended = ended
         if not self.in_line:
             self.in_line = True

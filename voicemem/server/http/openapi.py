@@ -115,15 +115,15 @@ def components_of(kind: Any) -> tuple[JsonObject, dict[str, JsonObject]]:
 
 def structs_in(kind: Any) -> set[type[Struct]]:
     """The structs that a type is made of."""
-    found: set[type[Struct]] = set()
+    structs: set[type[Struct]] = set()
     left = [kind]
     while left:
         one = left.pop()
-        if isinstance(one, type) and issubclass(one, Struct) and one not in found:
-            found.add(one)
+        if isinstance(one, type) and issubclass(one, Struct) and one not in structs:
+            structs.add(one)
             left += [field.type for field in msgspec.structs.fields(one)]
         left += get_args(one)
-    return found
+    return structs
 
 
 @cache
@@ -178,10 +178,7 @@ def in_words(field: JsonObject) -> JsonObject:
 
 
 def nullable(value: JsonObject, names: Collection[str] = ()) -> JsonObject:
-    """Turn the schema of a field into one that also takes null, and has no default.
-
-    `names` are references to structs that become patches too.
-    """
+    """Return a field's schema without default that also takes null; `names` are references to later patches."""
     value = {key: item for key, item in value.items() if key != "default"}
     if value.get("$ref") in names:
         value["$ref"] += "Patch"

@@ -43,7 +43,6 @@ from voicemem.store.streams import Stream
 T = TypeVar("T")
 SESSION_ID = re.compile(SESSION_ID_PATTERN)
 Label = Annotated[str, matching("^[^:=]+[:=]", "A label to filter by must be KEY:VALUE")]
-"""In the query of a list."""
 LARGE_BYTES = 16 * 1024
 """Anything up to this size is decoded at once: within a millisecond or two, and mostly within a tenth of one."""
 DECODING_THREADS = 2

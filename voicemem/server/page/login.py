@@ -259,11 +259,11 @@ class Login:
     async def sign_in(self, request: web.Request) -> web.StreamResponse:
         needed = await self.check(request)
         parse_query(request, NoQuery)
-        given = await read_struct(request, GivenKey)
+        body = await read_struct(request, GivenKey)
         response = web.Response(status=204)
         if not needed:
             return response
-        grant = await self.gate.grant_token(given.key.strip(), request.remote)
+        grant = await self.gate.grant_token(body.key.strip(), request.remote)
         value, _ = await self.cookies.make(grant)
         self.gate.limits.count_request(grant.caller)
         authenticated(request)

@@ -121,9 +121,9 @@ async def create_key(request: web.Request) -> web.StreamResponse:
 async def change_limits(request: web.Request) -> web.StreamResponse:
     """Change the limits of a key of the project. They hold for what comes from then on, and on new connections."""
     grant, key_id = request[GRANT], request[IN_PATH]["key_id"]
-    given = fields_given(await read_struct(request, ChangedLimits))
-    key = await services_of(request).access.change_limits(grant.project, key_id, given)
-    audit("key_limits_changed", grant, key=key_id, limits=given)
+    changes = fields_given(await read_struct(request, ChangedLimits))
+    key = await services_of(request).access.change_limits(grant.project, key_id, changes)
+    audit("key_limits_changed", grant, key=key_id, limits=changes)
     return json_response(key_view(key))
 
 

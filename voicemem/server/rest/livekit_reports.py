@@ -138,7 +138,7 @@ def report_of(header: bytes, history: bytes) -> bytes:
 
 def texts_of(message: bytes) -> dict[int, bytes]:
     """The texts, bytes and messages in a protobuf message, by the number of their fields. Raises `Refused`."""
-    found: dict[int, bytes] = {}
+    texts: dict[int, bytes] = {}
     place = 0
     try:
         while place < len(message):
@@ -147,13 +147,13 @@ def texts_of(message: bytes) -> dict[int, bytes]:
                 _, place = varint_at(message, place)
             elif key & 7 == SIZED:
                 size, place = varint_at(message, place)
-                found[key >> 3] = message[place : place + size]
+                texts[key >> 3] = message[place : place + size]
                 place += size
             else:
                 place += FIXED[key & 7]
     except (IndexError, KeyError):
         raise Refused("malformed_frame", MALFORMED) from None
-    return found
+    return texts
 
 
 def varint_at(message: bytes, place: int) -> tuple[int, int]:

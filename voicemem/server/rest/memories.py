@@ -122,14 +122,14 @@ class TokenReach(NamedTuple):
             raise Refused("forbidden", "The session token reaches only what is remembered of the user of its session.")
         return {"user_id": self.user_id, "session_id": session_id, "namespace": namespace or self.namespace}
 
-    def own(self, given: GivenMemory) -> GivenMemory:
+    def own(self, memory: GivenMemory) -> GivenMemory:
         """A memory that the token's holder gives, as one of its session. Raises `Refused` (`forbidden`)."""
-        owner = self.scope(given.user_id, given.session_id, given.namespace)
+        owner = self.scope(memory.user_id, memory.session_id, memory.namespace)
         if owner["session_id"] not in (None, self.session_id):
             raise Refused("forbidden", OTHERS)
-        if given.id is not None or given.supersedes:
+        if memory.id is not None or memory.supersedes:
             raise Refused("forbidden", "A session token replaces no memory: leave out `id` and `supersedes`.")
-        return structs.replace(given, session_id=self.session_id, user_id=None, namespace=self.namespace)
+        return structs.replace(memory, session_id=self.session_id, user_id=None, namespace=self.namespace)
 
     def has(self, memory: Memory) -> bool:
         """Return whether the token's holder may remove a memory, and what says the same."""
@@ -139,10 +139,7 @@ class TokenReach(NamedTuple):
 
 
 async def token_reach(request: web.Request) -> TokenReach | None:
-    """Return the reach of a caller's token; None for a key, which reaches its whole project.
-
-    Raises `Refused` (`unknown_session`) when the token's session is gone.
-    """
+    """Return the reach of a token, None for a key. Raises `Refused` (`unknown_session`) when its session is gone."""
     grant = request[GRANT]
     if grant.session_id is None:
         return None
@@ -169,12 +166,12 @@ async def keep_memories(request: web.Request) -> web.StreamResponse:
     """
     services, grant = services_of(request), request[GRANT]
     body = await read_object(request)
-    given = given_in(body)
+    memories = given_in(body)
     reach = await token_reach(request)
     if reach is not None:
-        given = [reach.own(one) for one in given]
-    services.limits.count_events(grant.caller, len(given), len(await read_body(request)))
-    kept = await services.long_term.add(grant.project, [draft_of(one) for one in given])
+        memories = [reach.own(one) for one in memories]
+    services.limits.count_events(grant.caller, len(memories), len(await read_body(request)))
+    kept = await services.long_term.add(grant.project, [draft_of(one) for one in memories])
     if grant.allows("read", grant.session_id) and (reach is None or reach.user_id is not None):
         return json_response(KeptMemories(kept))
     return json_response(KeptIds([MemoryId(memory.id) for memory in kept]))

@@ -162,13 +162,13 @@ def object_in(holder: JsonObject, name: str) -> JsonObject:
 
 def read_tools(tools: Any) -> list[JsonObject]:
     """The functions of a request. Raises `Refused` (`invalid_field`) for tools that OpenAI runs itself."""
-    found = []
+    functions = []
     for place, tool in enumerate(tools if isinstance(tools, list) else [None]):
         if not isinstance(tool, dict) or tool.get("type") != "function":
             raise Refused("invalid_field", f"Tools of the type `function` alone are taken: `tools[{place}].type`.")
         fields = {name: value for name, value in tool.items() if name != "type" and value is not None}
-        found.append({"type": "function", "function": fields})
-    return found
+        functions.append({"type": "function", "function": fields})
+    return functions
 
 
 def read_choice(choice: Any) -> Any:
@@ -185,10 +185,7 @@ def read_choice(choice: Any) -> Any:
 
 
 def read_items(items: list[Any]) -> list[JsonObject]:
-    """The messages of a list of items; what an agent said and the tools that it called with it are one message.
-
-    Raises `Refused` (`invalid_field`).
-    """
+    """The messages of items; an agent's words and the tools called with them are one message. Raises `Refused`."""
     messages: list[JsonObject] = []
     for place, item in enumerate(items):
         kind = item.get("type", "message") if isinstance(item, dict) else None

@@ -405,8 +405,8 @@ async def list_sessions(request: web.Request, query: SessionsQuery) -> web.Strea
     query = await within_reach(request, query)
     conditions = session_filter(request, query, slow_ms=query.slow)
     if query.q is not None:
-        found = await services_of(request).finder.find_calls(conditions.project, query.user_id, query.q)
-        conditions = msgspec.structs.replace(conditions, keys=found)
+        keys = await services_of(request).finder.find_calls(conditions.project, query.user_id, query.q)
+        conditions = msgspec.structs.replace(conditions, keys=keys)
     if query.fields == "overview" and wants_tail(request):
         followed = structs.replace(conditions, limit=min(MAX_FOLLOWED, conditions.limit))
         return await stream_events(request, live_rows(services_of(request), followed), iter, lambda: True)

@@ -122,7 +122,6 @@ class ProducerLease:
         self.key_id = key_id
         """The key that its events came with, for the audit."""
         self.sender = SenderState()
-        """What its frames of other stacks have said."""
         self.reported_gap: int | None = None
         """The seq that a reported gap waits for; higher ones are ignored without another error."""
 
@@ -191,21 +190,16 @@ class EventBatch(Batch, kw_only=True, eq=False, gc=True):
     acked: int | None = None
     """The highest seq that is on disk."""
     problems: list[Error] = NOTHING
-    """Problems reported to the sender, before the ack."""
     offered: int = 0
-    """Events that were offered to the journal."""
     stored: int = 0
     stored_bytes: int = 0
     repeated: int = 0
-    """Events that had been stored before."""
     ended: bool = False
     """True if it held the producer's end."""
     entries: list[tuple[int, events.IncomingEvent | events.RefusalMarker]] = NOTHING
     """The events that the fold takes of a batch that was not stored whole, with their positions."""
     updates: list[SessionPatch] = NOTHING
-    """The configuration changes among the stored events."""
     reopened: bool = False
-    """True if it opened its session again."""
     position_taken: bool = False
     """True if nothing was looked at, since the journal did not end at the expected position."""
 

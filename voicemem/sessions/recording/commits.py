@@ -255,7 +255,6 @@ class CommitFeed:
 
     def __init__(self) -> None:
         self.commits = 0
-        """The number of commits so far."""
         self.listeners: list[CommitListener] = []
         self.collectors: list[dict[int, Stream]] = []
         """Each gets the sessions of every commit, by key; its owner takes them out when it has time."""

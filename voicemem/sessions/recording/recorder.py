@@ -73,7 +73,6 @@ class FrameReducer:
         self.secret = secret
         """Keys the ids that are made of what was said."""
         self.named: set[tuple[str, str]] = set()
-        """The types of frames that the log has named, by dialect."""
 
     def reduce(
         self,
@@ -253,10 +252,7 @@ class OpenedProducer(NamedTuple):
 
 
 class Recorder:
-    """Takes events of many leases, checks them, and queues them for the next commit.
-
-    `check_settings` raises `Refused` for a configuration that this service does not allow.
-    """
+    """Takes events of many leases, checks them (`check_settings` may refuse), and queues them for the next commit."""
 
     def __init__(
         self,
@@ -319,9 +315,9 @@ class Recorder:
         key_id: str | None,
     ) -> OpenedProducer:
         existing = await self.journal.find_session(project, session_id)
-        given = {} if existing is not None else frame.session or {}
-        check_may_call_out(given, may_call_out)
-        session_patch = validate_config(given)
+        config = {} if existing is not None else frame.session or {}
+        check_may_call_out(config, may_call_out)
+        session_patch = validate_config(config)
         await SCHEMA_WORKER.check_config(session_patch.public)
         self.check_settings(session_patch)
         opened = await self.journal.open_producer(
@@ -391,10 +387,7 @@ class Recorder:
     def validate(
         self, lease: ProducerLease, arrival: DecodedEvent | RejectedEvent
     ) -> DecodedEvent | RejectedEvent | None:
-        """Check one event against its lease: the event as it is journaled, or why it is rejected.
-
-        None for another stack's frame that says nothing.
-        """
+        """Return an event as it is journaled, why it is rejected, or None for a frame that says nothing."""
         if isinstance(arrival, RejectedEvent):
             return arrival
         event = arrival.event
@@ -459,7 +452,7 @@ async def give_way() -> None:
         await asyncio.sleep(0)
 
 
-def check_may_call_out(given: JsonObject, may_call_out: bool) -> None:
+def check_may_call_out(config: JsonObject, may_call_out: bool) -> None:
     """Refuse settings that need the scope `admin`, before any work is done for the others. Raises `Refused`."""
-    if changes_outbound(given) and not may_call_out:
+    if changes_outbound(config) and not may_call_out:
         raise Refused("forbidden", NEEDS_ADMIN)

@@ -140,12 +140,12 @@ class Redaction:
 
 def redact_rows(rows: Sequence[JournalRow], rules: Rules) -> list[JournalRow]:
     speeches: dict[str | None, Speech] = {}
-    found = []
+    redacted_rows = []
     for row in rows:
         speech = speeches.setdefault(row.producer, Speech(rules))
         redacted = redact_event(decode_journaled(row.payload), row.payload, speech)
-        found.append(row if redacted is None else row._replace(payload=redacted[1]))
-    return found
+        redacted_rows.append(row if redacted is None else row._replace(payload=redacted[1]))
+    return redacted_rows
 
 
 def size_of(batch: EventBatch) -> int:

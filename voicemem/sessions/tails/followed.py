@@ -65,10 +65,10 @@ class Reader:
                 return self.take_step(self.step)
             self.leave_step()
             newest = replace(stream, position=max(stream.position, followed.position))  # it may be of before the lock
-            found = await followed.read_models.read(
+            changes = await followed.read_models.read(
                 newest, partial(followed.compare, self), partial(followed.is_large, self)
             )
-            return None if found is None else followed.apply(found, self)
+            return None if changes is None else followed.apply(changes, self)
 
     def take_step(self, step: Step) -> Any:
         """Return what another was sent, without comparing it again."""
@@ -125,11 +125,11 @@ class Followed(Generic[T]):
         if read_model.position < self.position:
             return None
         began, changed = time.thread_time(), set(read_model.turns_changed_since(self.position))
-        found = self.differences(reader, read_model.state, changed)
+        changes = self.differences(reader, read_model.state, changed)
         more = read_model.state.turn_numbers if reader.is_new else reader.behind
         self.was_slow = took_long(time.thread_time() - began, len(changed) + len(more))
         reader.seen_bytes = read_model.folded_bytes
-        return found
+        return changes
 
     def note_step(self, reader: Reader, position: int, before: dict[int, TurnMarks], sent: Any) -> None:
         """Note that a reader is sent what has changed, and let the others that had all before be sent the same."""
@@ -144,7 +144,7 @@ class Followed(Generic[T]):
     def differences(self, reader: Reader, state: State, changed: set[int]) -> T:
         raise NotImplementedError
 
-    def apply(self, found: T, reader: Reader) -> Any:
+    def apply(self, changes: T, reader: Reader) -> Any:
         """Note what was seen, and that one reader is sent it; what it is sent. The others keep what they were sent."""
         raise NotImplementedError
 
@@ -187,16 +187,16 @@ class FollowedMemory(Followed[Comparison]):
     def differences(self, reader: Reader, state: State, changed: set[int]) -> Comparison:
         return compare(state, self.unfinished, self.marks, changed, reader.behind)
 
-    def apply(self, found: Comparison, reader: Reader) -> Changes:
+    def apply(self, comparison: Comparison, reader: Reader) -> Changes:
         marks = self.marks
-        before = {number: marks.turns.get(number, NO_MESSAGES) for number in found.turns}
-        marks.turns |= found.turns
-        self.marks_bytes += sum(map(weight_of, found.turns.values()))
+        before = {number: marks.turns.get(number, NO_MESSAGES) for number in comparison.turns}
+        marks.turns |= comparison.turns
+        self.marks_bytes += sum(map(weight_of, comparison.turns.values()))
         self.marks_bytes -= sum(weight_of(was) for was in before.values() if was is not NO_MESSAGES)
-        marks.position, marks.shown, marks.progress = found.position, found.shown, found.progress
-        self.note_step(reader, found.position, before, found.changes)
+        marks.position, marks.shown, marks.progress = comparison.position, comparison.shown, comparison.progress
+        self.note_step(reader, comparison.position, before, comparison.changes)
         self.charge_marks()
-        return found.changes
+        return comparison.changes
 
 
 def weight_of(marks: TurnMarks) -> int:
@@ -236,11 +236,11 @@ class FollowedTurns(Followed[TurnChanges]):
                 rows.append(row)
         return TurnChanges(state.position, digests, rows)
 
-    def apply(self, found: TurnChanges, reader: Reader) -> list[JsonObject]:
-        self.digests |= found.digests
-        self.note_step(reader, found.position, dict.fromkeys(found.digests, NO_MESSAGES), found.rows)
+    def apply(self, turns: TurnChanges, reader: Reader) -> list[JsonObject]:
+        self.digests |= turns.digests
+        self.note_step(reader, turns.position, dict.fromkeys(turns.digests, NO_MESSAGES), turns.rows)
         self.charge(TURN_ENTRY_BYTES * len(self.digests))
-        return found.rows
+        return turns.rows
 
 
 class FollowedSessions:
@@ -309,18 +309,18 @@ class CallReader:
 
     async def read_changes(self, stream: Stream) -> list[CallContent]:
         """Return the changes since the last time, the first time everything. Raises as `ReadModelCache.get`."""
-        found: list[CallContent] = []
+        changes: list[CallContent] = []
         section = stream.config.get("working_memory")
         is_shared = isinstance(section, dict) and section.get("scope") == "user"  # other sessions change it too
         if stream.position != self.position or is_shared:
-            found += [TurnChange(stream, row) for row in await self.turns.read_changes(stream) or ()]
+            changes += [TurnChange(stream, row) for row in await self.turns.read_changes(stream) or ()]
             version = await self.accounts.version(stream)
             if self.account_version is None or version != self.account_version:
-                found.append(AccountChange(await self.accounts.read(stream)))
+                changes.append(AccountChange(await self.accounts.read(stream)))
                 self.account_version = version
             self.position = stream.position
         state = stream.state, stream.reason, stream.ended_ms
         if state != self.state:
-            found.append(StateChange(stream))
+            changes.append(StateChange(stream))
             self.state = state
-        return found
+        return changes

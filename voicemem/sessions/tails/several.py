@@ -141,8 +141,8 @@ class TailOfSeveral(Tail):
         if not self.store.is_exclusive:  # other nodes begin sessions of which no commit here tells
             self.poll_s /= 2
         self.polls = 0
-        self.found: dict[int, Stream] = {}
-        """Sessions that match, that a commit has named, and that are not followed yet."""
+        self.named: dict[int, Stream] = {}
+        """Matching sessions that a commit has named, and that are not followed yet."""
 
     @property
     def cursor(self) -> str:
@@ -157,9 +157,9 @@ class TailOfSeveral(Tail):
     def notify(self, streams: Mapping[int, Stream]) -> None:
         super().notify(streams)
         for key, stream in streams.items():
-            room = len(self.followed) + len(self.found) < MAX_FOLLOWED
+            room = len(self.followed) + len(self.named) < MAX_FOLLOWED
             if room and key not in self.followed and stream.state == "running" and self.matches(stream):
-                self.found[key] = stream
+                self.named[key] = stream
                 self.notified.set()
 
     async def watch(self) -> AsyncIterator[list[TailItem]]:
@@ -169,9 +169,9 @@ class TailOfSeveral(Tail):
 
     async def wait(self, at_most_s: float) -> None:
         await super().wait(at_most_s)
-        found, self.found = self.found, {}  # new sessions, and older ones that match only now
-        self.follow_known([stream for _, stream in sorted(found.items())])
-        if any(key not in self.known for key in found):
+        matching, self.named = self.named, {}  # new sessions, and older ones that match only now
+        self.follow_known([stream for _, stream in sorted(matching.items())])
+        if any(key not in self.known for key in matching):
             await self.find_new_sessions()
 
     async def poll(self) -> None:
@@ -188,10 +188,7 @@ class TailOfSeveral(Tail):
         return self.store.journal.list_pages(replace(self.session_filter, state="running", limit=LIST_PAGE))
 
     async def find_new_sessions(self) -> bool:
-        """Follow the sessions that have started, in the order of their keys.
-
-        Returns False if some may be left that must wait until others are over.
-        """
+        """Follow sessions that have started, by key. Returns False if some may be left until others are over."""
         after = self.known.floor
         while self.has_room:
             keys = await self.store.journal.list_keys_after(self.session_filter.project, after, LIST_PAGE)
@@ -265,10 +262,7 @@ class TailHub:
             tail.notify_keys(keys)
 
     async def tail_session(self, stream: Stream, view: TailView, cursor: str | None, after: int = 0) -> Tail:
-        """A tail of one session, from a place, or else from a position.
-
-        Raises `Refused` (`invalid_position`, `other_incarnation`).
-        """
+        """A tail from a place, or a position. Raises `Refused` (`invalid_position`, `other_incarnation`)."""
         if cursor is not None:
             after = parse_session_cursor(self.store.directory.incarnation, stream.key, cursor)
             if after > stream.position:
@@ -303,10 +297,7 @@ class TailHub:
         return [], known
 
     async def known_then(self, session_filter: SessionFilter, cursor: str) -> tuple[list[FollowedSession], KnownKeys]:
-        """The sessions to follow, and those known, at a place.
-
-        Raises `Refused` (`invalid_position`, `other_incarnation`).
-        """
+        """The sessions to follow and known at a place. Raises `Refused` (`invalid_position`, `other_incarnation`)."""
         floor, positions, seen = parse_several_cursor(self.store.directory.incarnation, cursor)
         named = {floor, *positions, *seen} - {0}
         streams = {

@@ -237,10 +237,7 @@ class Tail:
         return await (self.read_changes(session) if self.view.messages else self.read_entries(session))
 
     async def read_call(self, session: FollowedSession) -> list[TailItem]:
-        """Return the changes of a call. Its messages come last, as only they bring the reader to another place.
-
-        So one that returns is sent whatever it may have missed.
-        """
+        """Return the changes of a call; messages come last, as only they move the reader's place."""
         if session.call is None:
             session.call = CallReader(self.sources.followed.read_turns(session.stream.key), self.sources.accounts)
         contents, place = await session.call.read_changes(session.stream), self.cursor
@@ -259,10 +256,7 @@ class Tail:
         return items
 
     async def read_changes(self, session: FollowedSession) -> list[TailItem]:
-        """Return the changes of a session's memory, as one item.
-
-        It is never split, so a reader that has applied an item holds exactly the history at the item's position.
-        """
+        """Return the changes of a memory as one item, so that its reader has the history at its position."""
         if session.reader is None:
             session.reader = await self.sources.followed.read_memory(
                 session.stream.key, self.view.unfinished, session.position
