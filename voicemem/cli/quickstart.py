@@ -103,7 +103,8 @@ def quickstart(
         question = "3/3 A URL that gets the memory of every call at its end?"
         webhook_url = ask(question, NO_WEBHOOK, asks, lambda answer: chosen(MEMORY_STORE, REACHES[0], answer))
     settings = chosen(store, reach, webhook_url)
-    make_folders(file, settings.store)
+    for path in (str(file), *([settings.store.removeprefix(SQLITE_PREFIX)] * settings.store.startswith(SQLITE_PREFIX))):
+        Path(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with written_file(file, force) as opened:
         opened.write(settings_text(file, settings).encode())
     click.echo(f"Wrote {file}: calls in {shown_store(settings.store)}, REST on {settings.rest}.")
@@ -129,13 +130,6 @@ def ask(question: str, usual: str, asks: bool, check: Callable[[str], object]) -
 def check_reach(answer: str) -> None:
     if answer not in REACHES:
         raise CannotStart(f"Write {' or '.join(REACHES)}.")
-
-
-def make_folders(file: Path, store: str) -> None:
-    """Make the folders of the settings file and of a store that is a file."""
-    paths = [file, Path(store.removeprefix(SQLITE_PREFIX))] if store.startswith(SQLITE_PREFIX) else [file]
-    for path in paths:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def chosen(store: str, reach: str, webhook_url: str) -> Settings:

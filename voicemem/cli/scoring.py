@@ -10,7 +10,7 @@ import click
 import msgspec
 from msgspec import Struct
 
-from voicemem.cli.common import CommandFailed, json_shown, plain_errors
+from voicemem.cli.common import CommandFailed, json_shown
 from voicemem.cli.truth import TrueCall, TrueReply, read_true_call
 from voicemem.protocol.explanations import did_you_mean
 from voicemem.protocol.types import SPACELESS
@@ -154,11 +154,10 @@ def export(folder: Path) -> None:
     Example:
       voicemem truth export calls
     """
-    with plain_errors():
-        folder.mkdir(parents=True, exist_ok=True)
-        calls = packed_calls()
-        for name, call in calls.items():
-            (folder / f"{name}.json").write_bytes(msgspec.json.encode(call) + b"\n")
+    folder.mkdir(parents=True, exist_ok=True)
+    calls = packed_calls()
+    for name, call in calls.items():
+        (folder / f"{name}.json").write_bytes(msgspec.json.encode(call) + b"\n")
     click.echo(f"{folder} has {len(calls)} true calls")
 
 
@@ -190,9 +189,8 @@ def score(file: Path, folder: Path | None, worst: int, as_json: bool) -> None:
       voicemem truth score transcript.jsonl --worst 5
       voicemem truth score transcript.jsonl --json | jq .words_wrong
     """
-    with plain_errors():
-        calls = packed_calls() if folder is None else calls_of(folder)
-        replies_scored = list(scores(calls, read_transcript(file, calls)))
+    calls = packed_calls() if folder is None else calls_of(folder)
+    replies_scored = list(scores(calls, read_transcript(file, calls)))
     whole = total("all", replies_scored)
     if as_json:
         replies = [

@@ -180,7 +180,9 @@ def check_operators_webhook(settings: Settings) -> None:
 def check_service_settings(settings: Settings) -> None:
     """Check everything that can be checked without opening a file or a socket. Raises `CannotStart`."""
     check_store(settings.store)
-    check_ports(settings.rest, settings.ingest)
+    rest, ingest = settings.rest, settings.ingest
+    if rest.port and rest.port == ingest.port and (rest.host == ingest.host or ANY_HOST in (rest.host, ingest.host)):
+        raise CannotStart(f"REST and ingest cannot both listen on port {rest.port}; each needs a port of its own.")
     check_operators_webhook(settings)
     check_ui_origin(settings)
     check_observing(settings)
@@ -341,12 +343,6 @@ def shown_store(store: str) -> str:
 def key_command(store: str) -> str | None:
     """The command that makes a key in a store; None for one in memory, which no other process can open."""
     return None if store == MEMORY_STORE else f"voicemem keys create --store {shlex.quote(shown_store(store))}"
-
-
-def check_ports(rest: Address, ingest: Address) -> None:
-    """Raise `CannotStart` if both servers would listen on the same port."""
-    if rest.port and rest.port == ingest.port and (rest.host == ingest.host or ANY_HOST in (rest.host, ingest.host)):
-        raise CannotStart(f"REST and ingest cannot both listen on port {rest.port}; each needs a port of its own.")
 
 
 def check_binding(settings: Settings, keys_needed: bool) -> None:

@@ -65,7 +65,9 @@ class ObservedCall:
         try:
             over = await self.observe()
             await self.report(*over)
-            self.log("over", over)
+            level = logging.WARNING if over.state == "failed" else logging.INFO
+            more = {"project": self.observed.project, "session": self.observed.session_id, "status": over.status}
+            LOG.log(level, "An observation is over: %s", over.reason, extra=more)
         except NotOursError:
             pass
         except Exception as error:  # a fault of ours would come again and again
@@ -156,11 +158,6 @@ class ObservedCall:
     def count(self, result: str) -> None:
         self.parts.metrics.observer_connections.labels(self.observed.observation.dialect, result).inc()
 
-    def log(self, what: str, why: Interrupted) -> None:
-        level = logging.WARNING if why.state == "failed" else logging.INFO
-        more = {"project": self.observed.project, "session": self.observed.session_id, "status": why.status}
-        LOG.log(level, "An observation is %s: %s", what, why.reason, extra=more)
-
 
 class ObserverSettings(NamedTuple):
     """Settings of the operator; without a key nothing is observed."""
@@ -191,7 +188,6 @@ class Observers:
         runtime: Runtime,
         metrics: Metrics,
         settings: ObserverSettings,
-        patience: Patience = Patience(),  # noqa: B008 (it is a constant)
     ) -> None:
         self.observations = observations
         self.node = node
@@ -199,7 +195,7 @@ class Observers:
         self.metrics = metrics
         self.settings = settings
         threads = asyncio.Semaphore(READING_THREADS)
-        self.parts = Parts(recorder, presence, runtime, metrics, threads, patience)
+        self.parts = Parts(recorder, presence, runtime, metrics, threads, Patience())
         self.running: dict[int, Running] = {}
         """By the keys of sessions."""
         self.wake = asyncio.Event()

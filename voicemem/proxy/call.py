@@ -41,7 +41,7 @@ class Connection(asyncio.Protocol):
     ) -> None:
         self.on_head = on_head
         self.on_made = on_made
-        self.on_lost: Callable[[], None] = lambda: None
+        self.on_lost: Callable[[], object] = lambda: None
         self.transport: asyncio.Transport
         self.early = bytearray()
         """Bytes that came before there was a peer: a head, or what a caller sends without waiting."""

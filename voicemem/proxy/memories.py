@@ -106,7 +106,10 @@ class KeyCheck:
             answer = await self.ask_once(request, digest, ASK_S if known_s is None else ASK_AGAIN_S)
             now = time.monotonic()
             if answer == "good" or (answer == "busy" and known_s is not None):
-                known_s = self.know(digest, now)
+                known_s = self.known[digest] = now
+                self.known.move_to_end(digest)
+                if len(self.known) > 10_000:
+                    self.known.popitem(last=False)
             elif answer == "away":
                 self.away_s = now
             elif answer != "busy":
@@ -114,13 +117,6 @@ class KeyCheck:
                 return answer
         is_good = known_s is not None and now - known_s <= max(FRESH_S, self.settings.key_grace)
         return "good" if is_good else "away"
-
-    def know(self, digest: bytes, now: float) -> float:
-        self.known[digest] = now
-        self.known.move_to_end(digest)
-        if len(self.known) > 10_000:
-            self.known.popitem(last=False)
-        return now
 
     async def ask_once(self, request: CallRequest, digest: bytes, timeout_s: float) -> Answer:
         """Ask the memory about a key, once for all calls that wait for the answer."""

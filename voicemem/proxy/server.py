@@ -82,7 +82,7 @@ class ProxyServer:
     def await_head(self, caller: Connection) -> None:
         """Give a connection that was made a while to send its request."""
         self.waiting[caller] = str(caller.transport.get_extra_info("peername")[0])
-        caller.on_lost = lambda: self.forget(caller)
+        caller.on_lost = lambda: self.waiting.pop(caller, None)
         asyncio.get_running_loop().call_later(self.head_s, self.give_up, caller)
         if len(self.waiting) > self.max_waiting:
             self.make_room()
@@ -97,9 +97,6 @@ class ProxyServer:
         caller = next((one for one in silent if self.waiting[one] == crowd), silent[0])
         del self.waiting[caller]
         self.refuse(caller, Refused("too_many_connections"))
-
-    def forget(self, caller: Connection) -> None:
-        self.waiting.pop(caller, None)
 
     def give_up(self, caller: Connection) -> None:
         if caller in self.waiting and not caller.has_head:
@@ -143,7 +140,7 @@ class ProxyServer:
     async def run(self, caller: Connection, call: Call) -> None:
         try:
             call.key = await self.keys.key_for(call.request)
-            self.forget(caller)
+            self.waiting.pop(caller, None)
             await call.run(self.settings.connect_timeout)
         except VoicememError as refused:
             self.refuse(caller, refused)

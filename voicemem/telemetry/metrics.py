@@ -55,6 +55,7 @@ class RequestMetrics(Collector):
         """How many took so long, by route; the last one is for more than the largest bucket."""
 
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count a request that was answered; `route` is the path with placeholders."""
         self.counts[method, route, status] += 1
         self.seconds[route] += seconds
         self.in_buckets[route][bisect_left(REQUEST_BUCKETS, seconds)] += 1
@@ -215,10 +216,6 @@ class Metrics:
 
     def count_fold_ignored(self, bound: str, count: int) -> None:
         self.fold_ignored.labels(bound).inc(count)
-
-    def observe_request(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count a REST request that was answered; `route` is the path with placeholders."""
-        self.requests.observe(method if method in METHODS else "other", route, status, seconds)
 
     def render(self) -> bytes:
         return generate_latest(self.registry)

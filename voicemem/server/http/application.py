@@ -191,7 +191,7 @@ class Application:
                 connection.working = False
                 seconds = time.monotonic() - began
                 span.set_attribute("http.response.status_code", status)
-                self.metrics.observe_request(method, route.path, status, seconds)
+                self.metrics.requests.observe(method, route.path, status, seconds)
                 if LOG.isEnabledFor(logging.DEBUG):
                     fields = {"method": method, "route": route.path, "status": status, "ms": round(seconds * 1000, 1)}
                     LOG.debug("%s %s %d", method, route.path, status, extra=fields)

@@ -152,13 +152,17 @@ def docs_in(module: str) -> dict[str, dict[str, str]]:
 
 
 def portable(schema: Any) -> Any:
-    """Make a schema readable for every tool: `$` for Python's `\\Z`, and `items` for every array."""
+    """Make a schema readable for every tool: `$` for Python's `\\Z`; `items` for every array, but for `items: false`.
+
+    That is for arrays with `maxItems`, which says the same.
+    """
     match schema:
         case list():
             return [portable(item) for item in schema]
         case dict():
             filled: JsonObject = {"items": {}} if schema.get("type") == "array" and "prefixItems" not in schema else {}
-            return filled | {key: portable(value) for key, value in schema.items()}
+            is_closed = schema.get("items") is False and "maxItems" in schema
+            return filled | {key: portable(schema[key]) for key in schema if not (is_closed and key == "items")}
         case str():
             return schema.removesuffix(r"\Z") + "$" if schema.endswith(r"\Z") else schema
     return schema
@@ -245,22 +249,13 @@ def openapi_json(routes: Iterable[Route[Any]]) -> bytes:
             },
             "servers": [{"url": "/"}],
             "tags": [tag._asdict() for tag in tags],
-            "paths": without_closed_items(paths),
+            "paths": paths,
             "components": {
                 "securitySchemes": {name: scheme for route in routes for name, scheme in route.schemes.items()},
-                "schemas": without_closed_items(schemas.components),
+                "schemas": schemas.components,
             },
         }
     )
-
-
-def without_closed_items(schema: Any) -> Any:
-    """A schema without `items: false`, which generators stumble over; `maxItems` beside it says the same."""
-    if isinstance(schema, Mapping):
-        closed = schema.get("items") is False and "maxItems" in schema
-        kept = ((name, value) for name, value in schema.items() if not (closed and name == "items"))
-        return {name: without_closed_items(value) for name, value in kept}
-    return [without_closed_items(one) for one in schema] if isinstance(schema, list | tuple) else schema
 
 
 def tag_of(route: Route[Any]) -> Tag:

@@ -3,7 +3,7 @@
 import asyncio
 from contextlib import aclosing, suppress
 from http import HTTPStatus
-from typing import Protocol
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -85,7 +85,6 @@ def with_openai_errors(handler: Handler) -> Handler:
     return handle
 
 
-ANSWER_HEADERS = SESSION_HEADER, TURN_HEADER, ITEM_HEADER, IGNORED_HEADER
 ANSWER_CODES = (
     "missing_field text_too_long session_ended session_erased seq_required draining session_set_aside "
     "llm_not_configured llm_failed llm_timeout address_not_allowed"
@@ -94,35 +93,30 @@ LOCATE_CODES = f"{ANSWER_CODES} invalid_field unknown_session quota_exceeded"
 """Error codes of a request that names its session itself."""
 
 
-class AnswerFormat(Protocol):
-    """The form of an answer's chunks for one API of OpenAI's."""
-
-    def whole(self, body: bytes) -> bytes:
-        """Return the body of an answer in one piece, which the LLM gave as this completion."""
-
-    def piece(self, data: bytes) -> bytes:
-        """Return the server-sent events for a chunk; empty where there is nothing to send."""
-
-    def end(self) -> bytes:
-        """Return those after the last chunk."""
-
-    def error(self, error: OpenAIError) -> bytes:
-        """Return those for an error in the middle of the answer, which ends it."""
+GATEWAY: dict[str, Any] = {
+    "headers": (SESSION_HEADER, TURN_HEADER, ITEM_HEADER, IGNORED_HEADER),
+    "errors": PROBLEMS._replace(kind=ChatProblem),
+    "wrap": with_openai_errors,
+}
+"""The declarations that all routes of the gateway share."""
 
 
 class ChatFormat:
-    """Chat completions, as the LLM gives them."""
+    """The form of answers: chat completions, as the LLM gives them. Other APIs of OpenAI's extend it."""
 
     def whole(self, body: bytes) -> bytes:
+        """Return the body of an answer in one piece, which the LLM gave as this completion."""
         return body
 
     def piece(self, data: bytes) -> bytes:
+        """Return the server-sent events for a chunk; empty where there is nothing to send."""
         return sse.encode(data)
 
     def end(self) -> bytes:
         return sse.encode(sse.DONE)
 
     def error(self, error: OpenAIError) -> bytes:
+        """Return the event of an error in the middle of the answer, which ends it."""
         return sse.encode(msgspec.json.encode({"error": error}))
 
 
@@ -132,9 +126,7 @@ class ChatFormat:
     {JSON: ChatCompletion, EVENT_STREAM: ChatChunk},
     ChatRequest,
     ANSWER_CODES,
-    headers=ANSWER_HEADERS,
-    errors=PROBLEMS._replace(kind=ChatProblem),
-    wrap=with_openai_errors,
+    **GATEWAY,
 )
 async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     """Answer the user with the session's LLM, which gets the memory as its conversation: `docs/gateway.md`.
@@ -152,10 +144,8 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     {JSON: ChatCompletion, EVENT_STREAM: ChatChunk},
     ChatRequest,
     LOCATE_CODES,
-    headers=ANSWER_HEADERS,
-    errors=PROBLEMS._replace(kind=ChatProblem),
-    wrap=with_openai_errors,
     for_tokens=True,
+    **GATEWAY,
 )
 async def create_hosted_completion(request: web.Request) -> web.StreamResponse:
     """Answer as above in the session that the request names, which begins with its first request: `docs/hosted.md`.
@@ -176,7 +166,7 @@ async def locate_session(request: web.Request, payload: JsonObject) -> Stream:
     return await services_of(request).session_locator.locate(grant.project, address, grant.key_id, may_create)
 
 
-async def answer(request: web.Request, stream: Stream, chat_turn: ChatTurn, format: AnswerFormat) -> web.StreamResponse:
+async def answer(request: web.Request, stream: Stream, chat_turn: ChatTurn, format: ChatFormat) -> web.StreamResponse:
     """Answer a request of a session, in the format of its API."""
     gateway = services_of(request).gateway
     llm_request = await gateway.prepare(stream, chat_turn, request[GRANT].key_id)
@@ -205,14 +195,14 @@ async def cancel_on_hangup(request: web.Request, task: asyncio.Task[web.StreamRe
 
 
 async def answer_whole(
-    request: web.Request, session_id: str, llm_request: LlmRequest | ToolLoop, format: AnswerFormat
+    request: web.Request, session_id: str, llm_request: LlmRequest | ToolLoop, format: ChatFormat
 ) -> web.StreamResponse:
     body = format.whole(await llm_request.complete())
     return web.Response(body=body, content_type=JSON, headers=reply_headers(session_id, llm_request))
 
 
 async def answer_streamed(
-    request: web.Request, session_id: str, llm_request: LlmRequest | ToolLoop, format: AnswerFormat
+    request: web.Request, session_id: str, llm_request: LlmRequest | ToolLoop, format: ChatFormat
 ) -> web.StreamResponse:
     """Send each chunk as an event. Raises `VoicememError` and `CancelledError`, the former only before the first."""
     # The head goes out with the first chunk, so an error before it can still be an HTTP status. After it there are

@@ -175,7 +175,8 @@ async def read_history(request: web.Request, query: HistoryQuery) -> web.StreamR
         body = read_model.kept_answer(question, stream)
         if body is None and is_at_hand(query, read_model):
             first = first_shown(query, read_model.all_messages)
-            body = whole_history(stream, read_model.encode_messages(query.fields, first))
+            contents = read_model.encode_messages(query.fields, first)
+            body = b"".join((msgspec.json.encode(memory_of(stream))[:-1], b',"contents":', contents, b"}"))
             services.read_models.keep_answer(question, stream, body)
         if body is not None:
             return Answer(body, headers={"ETag": etag})
@@ -187,10 +188,6 @@ async def read_history(request: web.Request, query: HistoryQuery) -> web.StreamR
 @lru_cache(KEPT_ETAGS)
 def etag_of(version: str) -> str:
     return f'"{hashlib.blake2b(version.encode(), digest_size=16).hexdigest()}"'
-
-
-def whole_history(stream: Stream, contents: bytes) -> bytes:
-    return b"".join((msgspec.json.encode(memory_of(stream))[:-1], b',"contents":', contents, b"}"))
 
 
 def memory_of(stream: Stream) -> SessionMemory:

@@ -19,16 +19,15 @@ from voicemem.protocol import sse
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import JsonObject
 from voicemem.server.http.request import GRANT, get_stream, read_object, services_of
-from voicemem.server.http.routes import JSON, PROBLEMS, Routes
+from voicemem.server.http.routes import JSON, Routes
 from voicemem.server.rest.chat import (
     ANSWER_CODES,
-    ANSWER_HEADERS,
+    GATEWAY,
     LOCATE_CODES,
-    ChatProblem,
+    ChatFormat,
     OpenAIError,
     answer,
     locate_session,
-    with_openai_errors,
 )
 
 ROUTES = Routes()
@@ -71,10 +70,8 @@ class ResponseEvent(Struct, frozen=True):
     {JSON: ResponseAnswer, EVENT_STREAM: ResponseEvent},
     ResponseRequest,
     LOCATE_CODES,
-    headers=ANSWER_HEADERS,
-    errors=PROBLEMS._replace(kind=ChatProblem),
-    wrap=with_openai_errors,
     for_tokens=True,
+    **GATEWAY,
 )
 async def create_hosted_response(request: web.Request) -> web.StreamResponse:
     """Answer as `POST /v1/chat/completions`, for clients of OpenAI's Responses API."""
@@ -90,9 +87,7 @@ async def create_hosted_response(request: web.Request) -> web.StreamResponse:
     {JSON: ResponseAnswer, EVENT_STREAM: ResponseEvent},
     ResponseRequest,
     ANSWER_CODES,
-    headers=ANSWER_HEADERS,
-    errors=PROBLEMS._replace(kind=ChatProblem),
-    wrap=with_openai_errors,
+    **GATEWAY,
 )
 async def create_response(request: web.Request) -> web.StreamResponse:
     """Answer as `POST /v1/sessions/{id}/chat/completions`, for clients of OpenAI's Responses API."""
@@ -273,7 +268,7 @@ class OutputItem:
         return {"type": "message", **head, "role": "assistant", "content": content}
 
 
-class ResponseFormat:
+class ResponseFormat(ChatFormat):
     """A response, with an id and the Unix seconds of its start; it repeats parts of its request, the `payload`."""
 
     def __init__(self, payload: JsonObject, id: str, created_s: int) -> None:

@@ -257,12 +257,12 @@ def noted_changes(services: Services, project: str) -> Iterator[asyncio.Event]:
         if stream.project == project:
             changed.set()
 
-    feed.subscribe(on_commit)
+    feed.listeners.append(on_commit)
     listeners.append(on_change)
     try:
         yield changed
     finally:
-        feed.unsubscribe(on_commit)
+        feed.listeners.remove(on_commit)
         listeners.remove(on_change)
 
 

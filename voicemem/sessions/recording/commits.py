@@ -266,12 +266,6 @@ class CommitFeed:
         for listener in self.listeners:
             listener(appended)
 
-    def subscribe(self, listener: CommitListener) -> None:
-        self.listeners.append(listener)
-
-    def unsubscribe(self, listener: CommitListener) -> None:
-        self.listeners.remove(listener)
-
 
 class RefusalLog:
     """Logs why events were refused. Their sentences name a field, and hold nothing of what was sent."""

@@ -61,19 +61,16 @@ class Reader:
         """Return the changes since the last time, None for nothing. Raises as `ReadModelCache.get`."""
         followed = self.followed
         async with followed.lock:
-            if self.step is not None and self.step.position >= stream.position:
-                return self.take_step(self.step)
+            step = self.step
+            if step is not None and step.position >= stream.position:  # another was sent it: it is not compared again
+                self.position, self.seen_bytes, self.step = step.position, step.seen_bytes, None
+                return step.sent
             self.leave_step()
             newest = replace(stream, position=max(stream.position, followed.position))  # it may be of before the lock
             changes = await followed.read_models.read(
                 newest, partial(followed.compare, self), partial(followed.is_large, self)
             )
             return None if changes is None else followed.apply(changes, self)
-
-    def take_step(self, step: Step) -> Any:
-        """Return what another was sent, without comparing it again."""
-        self.position, self.seen_bytes, self.step = step.position, step.seen_bytes, None
-        return step.sent
 
     def leave_step(self) -> None:
         if self.step is not None:

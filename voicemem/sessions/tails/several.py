@@ -230,7 +230,7 @@ class TailOfSeveral(Tail):
 
 
 class TailHub:
-    """The open tails. It subscribes to commits only while there are any."""
+    """The open tails. It listens to commits only while there are any."""
 
     def __init__(self, sources: TailSources, feed: CommitFeed) -> None:
         self.sources = sources
@@ -241,7 +241,7 @@ class TailHub:
     async def watch(self, tail: Tail) -> AsyncGenerator[list[TailItem], None]:
         """The items of a tail, each as soon as it is journaled; see `Tail.watch`."""
         if not self.open_tails:
-            self.feed.subscribe(self.notify)
+            self.feed.listeners.append(self.notify)
         self.open_tails.add(tail)
         try:
             async for items in tail.watch():
@@ -249,7 +249,7 @@ class TailHub:
         finally:
             self.open_tails.discard(tail)
             if not self.open_tails:
-                self.feed.unsubscribe(self.notify)
+                self.feed.listeners.remove(self.notify)
 
     def notify(self, appended: Iterable[AppendResult]) -> None:
         """Wake the tails that follow these sessions, or are to follow them from now on."""
@@ -276,9 +276,12 @@ class TailHub:
         sessions that started since. Raises `Refused` (`invalid_position`, `other_incarnation`, `too_many_sessions`).
         """
         scope = await self.store.users.query_scope(Scope(session_filter.project, user_id=session_filter.user_id))
-        followed, known = await (
-            self.known_now(session_filter) if cursor is None else self.known_then(session_filter, cursor)
-        )
+        followed = list[FollowedSession]()
+        if cursor is None:
+            keys = await self.store.journal.list_newest_keys(session_filter.project, LOOK_BACK + 1)
+            known = KnownKeys(keys[LOOK_BACK] if len(keys) > LOOK_BACK else 0, keys[:LOOK_BACK])
+        else:
+            followed, known = await self.known_then(session_filter, cursor)
         tail = TailOfSeveral(self.sources, view, followed, session_filter, scope, known)
         running = 0
         async for page in tail.running_pages():
@@ -289,12 +292,6 @@ class TailHub:
         tail.followed = dict(sorted(tail.followed.items()))  # reported in the order in which they began
         await tail.find_new_sessions()
         return tail
-
-    async def known_now(self, session_filter: SessionFilter) -> tuple[list[FollowedSession], KnownKeys]:
-        """No session to follow, and all that there are as known."""
-        keys = await self.store.journal.list_newest_keys(session_filter.project, LOOK_BACK + 1)
-        known = KnownKeys(keys[LOOK_BACK] if len(keys) > LOOK_BACK else 0, keys[:LOOK_BACK])
-        return [], known
 
     async def known_then(self, session_filter: SessionFilter, cursor: str) -> tuple[list[FollowedSession], KnownKeys]:
         """The sessions to follow and known at a place. Raises `Refused` (`invalid_position`, `other_incarnation`)."""
