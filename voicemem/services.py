@@ -9,7 +9,7 @@ from typing import Any
 
 from voicemem.config.service import Settings, key_command, parse_assistants, parse_memories_ttl, parse_variables
 from voicemem.config.session import SessionPatch, outbound_urls
-from voicemem.context.call_starts import CallStarts
+from voicemem.context.caller_variables import CallerVariables
 from voicemem.context.policies import Policies
 from voicemem.context.recall import Recall
 from voicemem.context.summaries import LOOK_INTERVAL_S, Summaries
@@ -183,7 +183,7 @@ class Services:
         self.long_term = LongTermMemory(store, self.read_models, clock, self.rules, ttl_ms)
         self.finder = MemoryFinder(store, self.indexer, self.long_term, self.vectors)
         self.recall = Recall(store, clock, self.indexer.index_first_of)
-        self.call_starts = CallStarts(
+        self.caller_variables = CallerVariables(
             store,
             self.policies,
             clock,

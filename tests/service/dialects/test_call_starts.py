@@ -140,7 +140,7 @@ async def test_no_credential_is_told_nothing(
     async def look_up(*_: object) -> None:
         raise AssertionError("Nothing may be looked up.")
 
-    monkeypatch.setattr(app.services.call_starts, "known", look_up)
+    monkeypatch.setattr(app.services.caller_variables, "known", look_up)
     monkeypatch.setattr(app.services.callers, "user_of", look_up)
     body = start_of(dialect, NUMBER)
     if dialect == "elevenlabs-agents" and forgery in ("old", "future", "other body"):

@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from voicemem.context.call_starts import LONGEST_S
+from voicemem.context.caller_variables import LONGEST_S
 from voicemem.dialects.call_starts import CALL_STARTS, CallStart, StartAnswer
 from voicemem.dialects.dialect import Dialect, MalformedFrame, Verify
 from voicemem.dialects.reading import json_object
@@ -161,7 +161,7 @@ async def answer_start(
 ) -> web.StreamResponse:
     """Answer in time, without what is known where the store is slow or away. Raises `Refused`, and `RateLimited`."""
     services = services_of(request)
-    starts, project, user_id = services.call_starts, query.project or DEFAULT_PROJECT, None
+    starts, project, user_id = services.caller_variables, query.project or DEFAULT_PROJECT, None
     variables, result = starts.nothing, "late"
     try:
         async with asyncio.timeout(LONGEST_S):

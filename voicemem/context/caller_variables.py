@@ -39,7 +39,7 @@ PLACEHOLDER = re.compile(r"\{(?=[{%#])")
 NOTHING: Variables = {"memory": "", "last_call": "", "caller_known": "no"}
 
 
-class CallStarts:
+class CallerVariables:
     """Finds what is known of a caller.
 
     `index_first` brings sessions into the transcript index that have just changed, by their keys. `defaults` are the
