@@ -45,10 +45,11 @@ from voicemem.server.rest.events import AppendQuery, JournalQuery
 from voicemem.server.rest.history import HistoryQuery
 from voicemem.server.rest.keys import NewKey, NewToken
 from voicemem.server.rest.sessions import Ending, SessionsQuery
-from voicemem.server.rest.tails import MessageChanges, MessageUpsert, SessionOver, SessionTailsQuery, TailCut
+from voicemem.server.rest.tails import MessageChanges, MessageUpsert, SessionTailsQuery, TailCut
 from voicemem.server.rest.webhooks import NewSecret, NewWebhook, WebhookChange
 from voicemem.server.rest.working_memory import ROUTES as WORKING_MEMORY_ROUTES
 from voicemem.server.rest.working_memory import VersionQuery, VersionsQuery, WorkingMemoryDocument
+from voicemem.sessions.tails.tail import SessionOver
 from voicemem.store.database import BEGUN, OVER
 from voicemem.telemetry.metrics import Metrics
 

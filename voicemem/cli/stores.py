@@ -273,9 +273,13 @@ def list_secrets(store: str, project: str) -> None:
       voicemem hooks list --store sqlite:calls.db --project shop
     """
     for one in in_store(store, lambda opened: secrets_in(opened).list(project)):
-        old = "" if one.old_until_ms is None else f"  the one before verifies until {shown_time(one.old_until_ms)}"
+        old = (
+            ""
+            if one.old_secret_until is None
+            else f"  the one before verifies until {shown_time(one.old_secret_until)}"
+        )
         facts = "" if one.identify is None else f"  identify {','.join(one.identify) or 'off'}"
-        click.echo(f"{one.dialect}  set {shown_time(one.set_ms or 0)}{old}{facts}")
+        click.echo(f"{one.dialect}  set {shown_time(one.set_at or 0)}{old}{facts}")
 
 
 @hooks.command("remove", short_help="Remove a secret.")

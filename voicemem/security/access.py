@@ -186,10 +186,9 @@ class Access:
     async def grant_session(self, text: str) -> Grant:
         """Return the grant of a session token. Raises `Refused` (`unauthorized`, `token_expired`)."""
         signer, secret = await self.find_signer(signer_of(text))
-        token = verify_token(text, secret, self.clock())
-        scopes = tuple(scope for scope in ("ingest", "read") if signer.allows(scope))
-        session = {"session_id": token.session_id, "expires_ms": token.expires_ms, "reaches_user": token.reaches_user}
-        return replace(signer, scopes=scopes, **session)
+        claims = verify_token(text, secret, self.clock())
+        scopes, until = tuple(scope for scope in ("ingest", "read") if signer.allows(scope)), int(claims.exp * 1000)
+        return replace(signer, scopes=scopes, session_id=claims.sub, expires_ms=until, reaches_user=claims.reaches_user)
 
     async def find_signer(self, key_id: str) -> tuple[Grant, bytes]:
         """The grant of a key that signs tokens, and its signing secret. Raises `Refused` (`unauthorized`)."""

@@ -9,7 +9,6 @@ import re
 import secrets
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -31,17 +30,19 @@ OVERLAP_S, MAX_OVERLAP_S = 86_400, 7 * 86_400
 """For how long the secret before verifies too."""
 
 
-class ShownHookSecret(NamedTuple):
-    """The public part of a dialect's secrets in a project: all but the secrets."""
+class HookSecret(Struct, frozen=True):
+    """That a dialect's webhooks are signed; the secrets themselves are not shown. Times are Unix ms.
+
+    `set_at` is null where only the operator has set one, when the service was started (`in_settings`); both verify.
+    `old_secret_until` is when the secret before the last change stops verifying.
+    """
 
     dialect: str
-    set_ms: int | None
-    """None where only the settings have one."""
-    old_until_ms: int | None
-    """Until when the one before verifies, if it still does."""
+    set_at: int | None
+    old_secret_until: int | None
     in_settings: bool
-    identify: tuple[Fact, ...] | None = None
-    """What says who calls; None: what the settings say."""
+    identify: tuple[Fact, ...] | None
+    """What frames may say about who calls, the first before the second; null: what the settings say."""
 
 
 class HookSecrets:
@@ -59,7 +60,7 @@ class HookSecrets:
         known = (self.settings.get((project, dialect)), None if kept is None else kept.secret, old)
         return [secret for secret in known if secret is not None]
 
-    async def list(self, project: str) -> list[ShownHookSecret]:
+    async def list(self, project: str) -> list[HookSecret]:
         """The dialects of a project that have a secret, in the order of their names."""
         kept = {one.dialect: one for one in await self.directory.list_inbound_secrets(project)}
         in_settings = {dialect for of, dialect in self.settings if of == project}
@@ -67,7 +68,7 @@ class HookSecrets:
 
     async def set(
         self, project: str, dialect: str, secret: str, overlap_s: int, identify: Identification | None = None
-    ) -> ShownHookSecret:
+    ) -> HookSecret:
         """Set what signs from now on; the one before verifies as well for `overlap_s` seconds.
 
         `identify` is what says who calls, from now on; None changes nothing about that.
@@ -103,12 +104,12 @@ class HookSecrets:
         if not await self.directory.remove_inbound_secret(project, dialect):
             raise Refused("unknown_hook_secret")
 
-    def shown(self, project: str, dialect: str, kept: InboundSecret | None) -> ShownHookSecret:
+    def shown(self, project: str, dialect: str, kept: InboundSecret | None) -> HookSecret:
         set_ms = None if kept is None else kept.set_ms
         until_ms = None if kept is None else self.old_until(kept)
         facts = None if kept is None or kept.identify is None else parse_identification(kept.identify)
         identify = None if facts is None else tuple(one for one in ALLOWED if one in facts)
-        return ShownHookSecret(dialect, set_ms, until_ms, (project, dialect) in self.settings, identify)
+        return HookSecret(dialect, set_ms, until_ms, (project, dialect) in self.settings, identify)
 
     def old_until(self, kept: InboundSecret) -> int | None:
         """Until when the secret before verifies; None when it does not any more."""

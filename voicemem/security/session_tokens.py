@@ -45,14 +45,6 @@ class Claims(Struct, frozen=True):
         return bool(self.memories == USER_MEMORIES)
 
 
-class SessionToken(Struct, frozen=True):
-    """A valid token."""
-
-    session_id: str
-    expires_ms: int
-    reaches_user: bool = False
-
-
 def looks_like_token(text: str) -> bool:
     return text.count(".") == 2
 
@@ -71,7 +63,7 @@ def signer_of(text: str) -> str:
     return key_id
 
 
-def verify_token(text: str, secret: bytes, now_ms: int) -> SessionToken:
+def verify_token(text: str, secret: bytes, now_ms: int) -> Claims:
     """Verify a token: signed with this secret, and valid now. Raises `Refused` (`unauthorized`, `token_expired`)."""
     try:
         payload = jwt.decode(text, secret, [ALGORITHM], DECODE_OPTIONS)
@@ -86,7 +78,7 @@ def verify_token(text: str, secret: bytes, now_ms: int) -> SessionToken:
         raise Refused("token_expired")
     if claims.exp * 1000 > now_ms + (MAX_TOKEN_S + CLOCK_SKEW_S) * 1000 or (claims.nbf or 0.0) * 1000 > now_ms:
         raise Refused("unauthorized", "A session token is valid from its nbf on, and for an hour at most.")
-    return SessionToken(claims.sub, int(claims.exp * 1000), claims.reaches_user)
+    return claims
 
 
 def shown_claims(text: str) -> Claims | None:

@@ -5,6 +5,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 import msgspec
+from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from voicemem.dialects.callers import Caller, carry
@@ -13,7 +14,7 @@ from voicemem.dialects.reading import decode_json
 from voicemem.errors import InvalidFrame, Refused
 from voicemem.protocol.codec import ENCODER, MALFORMED, RejectedEvent, check_frame
 from voicemem.protocol.events import FrameEvent
-from voicemem.protocol.types import MAX_VALUES
+from voicemem.protocol.types import MAX_VALUES, Reason, SessionId
 from voicemem.sessions.lifecycle import Presence, Sessions
 from voicemem.sessions.recording.batches import ProducerLease, ReducedFrame, SenderState
 from voicemem.sessions.recording.recorder import YIELD_EVERY, Recorder
@@ -32,14 +33,16 @@ OTHER_PLATFORM = (
 )
 
 
-class InboundWebhookResult(NamedTuple):
-    """The result of a webhook: its session, how many of its frames were stored now, and why others were not."""
+class HookTaken(Struct, frozen=True):
+    """The session that the webhook is about, and how many frames of it were stored now: 0 for a repeat.
 
-    session_id: str | None
-    """None for a webhook that says nothing about a call."""
+    There is no `session_id` for a webhook that says nothing about a call. `refused` is there if the session takes
+    nothing any more: `session_ended`, `session_erased`.
+    """
+
+    session_id: SessionId | None
     stored: int
-    refused: str | None = None
-    """`session_ended` or `session_erased`, where the session takes nothing any more."""
+    refused: Reason | UnsetType = UNSET
 
 
 class HookAddress(NamedTuple):
@@ -106,10 +109,10 @@ class InboundWebhooks:
 
     async def record(
         self, dialect: Dialect, reduced: list[ReducedFrame], address: HookAddress, caller: Caller | None = None
-    ) -> InboundWebhookResult:
+    ) -> HookTaken:
         """Journal the frames of a webhook; it returns after the commit. Raises `Refused`, `StoreUnavailable`."""
         if not reduced:
-            return InboundWebhookResult(address.session_id, 0)
+            return HookTaken(address.session_id, 0)
         said = next((one.reduced.session_id for one in reduced if one.reduced and one.reduced.session_id), None)
         if address.session_id is None and said is None:
             raise Refused("missing_field", "The webhook does not say which session it is about.")
@@ -123,7 +126,7 @@ class InboundWebhooks:
             producer = await self.producer_of(stream, dialect, said, address)
         except Refused as refused:
             if refused.code in OVER:
-                return InboundWebhookResult(name, 0, refused.code)
+                return HookTaken(name, 0, refused.code)
             raise
         reduced = await self.recorder.new_frames(stream, reduced)
         lease = ProducerLease(stream, producer, None, may_call_out=False, may_set=False)
@@ -141,7 +144,7 @@ class InboundWebhooks:
             self.sessions.webhooks_due.set()
         # The end of a call that has ended, told again, is no loss.
         is_lost = not stored and any(one.reduced is not None and one.reduced.end is None for one in reduced)
-        return InboundWebhookResult(name, stored, over if is_lost or over == "session_erased" else None)
+        return HookTaken(name, stored, over if over and (is_lost or over == "session_erased") else UNSET)
 
     async def producer_of(self, stream: Stream, dialect: Dialect, said: str | None, address: HookAddress) -> str:
         """The producer of the webhooks of a call.

@@ -21,7 +21,7 @@ from tests.support.stores.failing import database_of
 from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.protocol.types import JsonObject
-from voicemem.sessions.tails.tail import MemoryChange, TailEnd, TailView
+from voicemem.sessions.tails.tail import MemoryChange, SessionOver, TailView
 from voicemem.store.session_filters import SessionFilter
 
 QUARANTINED = (503, "session_set_aside")
@@ -189,7 +189,7 @@ async def test_a_tail_of_several_sessions_goes_on(serve: Serve) -> None:
     async with asyncio.timeout(30), aclosing(app.services.tails.watch(tail)) as batches:
         async for items in batches:
             seen += [type(item.content) for item in items if item.content is not None]
-            if seen[-1:] == [TailEnd]:
+            if seen[-1:] == [SessionOver]:
                 break
     assert MemoryChange in seen
     assert [app.services.read_models.quarantined.report.sessions] == [(("default", "bad"),)]

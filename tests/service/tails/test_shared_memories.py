@@ -9,7 +9,6 @@ import json
 import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, aclosing, contextmanager
-from typing import Any
 
 import msgspec
 import pytest
@@ -20,10 +19,9 @@ from tests.support.samples.history_reader import HistoryReader, exact_json
 from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.protocol.types import JsonObject
-from voicemem.server.rest.tails import CHUNK_BYTES, EncodedChanges, encode_in_pieces
+from voicemem.server.rest.tails import CHUNK_BYTES, encode_in_pieces
 from voicemem.sessions.tails.tail import MemoryChange, TailItem, TailView
 from voicemem.store.streams import Stream
-from voicemem.transcript.diff import Changes
 
 TURNS, TAILS, MORE_TURNS = 300, 20, 10
 VIEW = TailView(messages=True)
@@ -71,11 +69,7 @@ async def next_change(watched: Watched) -> MemoryChange:
 
 
 def take(reader: HistoryReader, change: MemoryChange) -> None:
-    reader.take(json.loads(msgspec.json.encode(EncodedChanges(change.session_id, change.position, *parts(change)))))
-
-
-def parts(change: MemoryChange) -> tuple[list[str], list[Any]]:
-    return change.changes.removed, change.changes.upserts
+    reader.take(json.loads(msgspec.json.encode(change)))
 
 
 @pytest.mark.long
@@ -103,7 +97,7 @@ async def test_twenty_tails_of_a_large_call_cost_about_one_fold(api: RestClient,
         slow = held_bytes() - before - fold
         assert slow < fold / 3, (fold, slow)
         for tail in tails[1:]:
-            assert 2 * MORE_TURNS == len((await next_change(tail)).changes.upserts)
+            assert 2 * MORE_TURNS == len((await next_change(tail)).upserts)
 
 
 @pytest.mark.parametrize("unfinished", [False, True])
@@ -142,11 +136,11 @@ async def test_readers_that_are_level_are_sent_the_same_comparison(api: RestClie
         for one in watched:
             await next_change(one)
         await api.send(*exchange(2))
-        first, second = [(await next_change(one)).changes for one in watched[:2]]
+        first, second = [(await next_change(one)).upserts for one in watched[:2]]
         assert first is second
         await api.send(*exchange(3))
-        assert 4 == len((await next_change(watched[2])).changes.upserts)
-        assert 2 == len((await next_change(watched[0])).changes.upserts)
+        assert 4 == len((await next_change(watched[2])).upserts)
+        assert 2 == len((await next_change(watched[0])).upserts)
 
 
 async def test_a_memory_is_let_go_with_its_last_tail(api: RestClient, app: App) -> None:
@@ -165,7 +159,7 @@ async def test_a_memory_is_let_go_with_its_last_tail(api: RestClient, app: App) 
 
 def test_an_item_is_written_in_pieces() -> None:
     """A large item leaves in pieces of one size, and is let go before the first of them is sent."""
-    items = [TailItem("here", MemoryChange("s", 1, Changes(["x" * 5 * CHUNK_BYTES], []))) for _ in range(2)]
+    items = [TailItem("here", MemoryChange("s", 1, ["x" * 5 * CHUNK_BYTES], [])) for _ in range(2)]
     pieces = encode_in_pieces(items)
     first = next(pieces)
     assert 1 == len(items)

@@ -7,6 +7,7 @@ from typing import Annotated, NoReturn
 
 from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import asdict
 
 from voicemem.context.caller_variables import LONGEST_S
 from voicemem.dialects.call_starts import CALL_STARTS, CallStart, StartAnswer
@@ -14,16 +15,16 @@ from voicemem.dialects.dialect import Dialect, MalformedFrame, Verify
 from voicemem.dialects.reading import json_object
 from voicemem.errors import Refused, StoreUnavailable, VoicememError
 from voicemem.observer.vendors import find_vendor
-from voicemem.protocol.types import JsonObject, Name, Reason, SessionId, matching
+from voicemem.protocol.types import JsonObject, Name, SessionId, matching
 from voicemem.security.access import DEFAULT_PROJECT, Gate, Grant
 from voicemem.security.audit import Act, audit
 from voicemem.security.callers import Fact
-from voicemem.security.hook_secrets import check_hooked, find_hooked, new_hook_secret, read_target
+from voicemem.security.hook_secrets import HookSecret, check_hooked, find_hooked, new_hook_secret, read_target
 from voicemem.server.http.application import APP, IN_PATH
 from voicemem.server.http.request import DECODING, GRANT, get_stream, json_response, read_body, read_struct, services_of
 from voicemem.server.http.routes import JSON, ResponseSpec, Routes, Tag, optional
 from voicemem.server.rest.webhooks import NewSecret
-from voicemem.sessions.inbound_webhooks import MAX_HOOK_BYTES, HookAddress
+from voicemem.sessions.inbound_webhooks import MAX_HOOK_BYTES, HookAddress, HookTaken
 from voicemem.store.observations import Observation, ObservationState
 from voicemem.store.streams import Stream
 
@@ -54,18 +55,6 @@ class HookQuery(Struct, frozen=True, forbid_unknown_fields=True):
     user_id: Name | None = None
     project: Name | None = None
     t: str | None = None
-
-
-class HookTaken(Struct, frozen=True):
-    """The session that the webhook is about, and how many frames of it were stored now: 0 for a repeat.
-
-    There is no `session_id` for a webhook that says nothing about a call. `refused` is there if the session takes
-    nothing any more: `session_ended`, `session_erased`.
-    """
-
-    session_id: SessionId | None
-    stored: int
-    refused: Reason | UnsetType = UNSET
 
 
 ANSWERED = {"assistant_id": "assistantId", "assistant_overrides": "assistantOverrides"}
@@ -140,9 +129,7 @@ async def record(
     webhooks = services_of(request).inbound_webhooks
     read = partial(webhooks.read, dialect, body)
     reduced, caller = await request[APP][DECODING].decode(len(body), read, address.project)
-    taken = await webhooks.record(dialect, reduced, address, caller)
-    refused = UNSET if taken.refused is None else taken.refused
-    return json_response(HookTaken(taken.session_id, taken.stored, refused))
+    return json_response(await webhooks.record(dialect, reduced, address, caller))
 
 
 def start_in(dialect: str, body: bytes) -> CallStart | None:
@@ -234,21 +221,6 @@ class NewHookSecret(NewSecret, frozen=True, forbid_unknown_fields=True):
     identify: list[Fact] | UnsetType = UNSET
 
 
-class HookSecret(Struct, frozen=True):
-    """That a dialect's webhooks are signed; the secrets themselves are not shown. Times are Unix ms.
-
-    `set_at` is null where only the operator has set one, when the service was started (`in_settings`); both verify.
-    `old_secret_until` is when the secret before the last change stops verifying.
-    """
-
-    dialect: str
-    set_at: int | None
-    old_secret_until: int | None
-    in_settings: bool
-    identify: tuple[Fact, ...] | None
-    """What frames may say about who calls, the first before the second; null: what the settings say."""
-
-
 class HookSecretSet(HookSecret, frozen=True):
     """The same, with `secret` where the service has made it: only this answer shows it."""
 
@@ -265,7 +237,7 @@ class HookSecretList(Struct, frozen=True):
 async def list_hook_secrets(request: web.Request) -> web.StreamResponse:
     """List the dialects whose webhooks are signed in the project, without the secrets."""
     shown = await services_of(request).hook_secrets.list(request[GRANT].project)
-    return json_response(HookSecretList([HookSecret(*one) for one in shown]))
+    return json_response(HookSecretList(shown))
 
 
 @ROUTES.add(f"PUT {HOOK}", "admin", HookSecretSet, optional(NewHookSecret), "invalid_field unknown_dialect", tag=HOOKS)
@@ -280,7 +252,7 @@ async def set_hook_secret(request: web.Request) -> web.StreamResponse:
     identify = None if body.identify is UNSET else frozenset(body.identify)
     shown = await services_of(request).hook_secrets.set(project, dialect, secret, body.overlap_seconds, identify)
     audit("hook_secret_set", request[GRANT], dialect=dialect)
-    return json_response(HookSecretSet(*shown, secret=secret if body.secret is UNSET else UNSET))
+    return json_response(HookSecretSet(**asdict(shown), secret=secret if body.secret is UNSET else UNSET))
 
 
 @ROUTES.add(f"DELETE {HOOK}", "admin", None, codes="unknown_hook_secret", tag=HOOKS)

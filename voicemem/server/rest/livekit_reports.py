@@ -17,8 +17,8 @@ from voicemem.protocol.types import JsonObject, Name
 from voicemem.server.http.application import IN_PATH
 from voicemem.server.http.connections import connection_of
 from voicemem.server.http.routes import JSON, BodySpec, ResponseSpec, Routes
-from voicemem.server.rest.inbound import HOOKS, HookQuery, HookTaken, address_of, record
-from voicemem.sessions.inbound_webhooks import MAX_HOOK_BYTES, HookAddress
+from voicemem.server.rest.inbound import HOOKS, HookQuery, address_of, record
+from voicemem.sessions.inbound_webhooks import MAX_HOOK_BYTES, HookAddress, HookTaken
 
 ROUTES = Routes()
 UPLOAD = f"/v1/hooks/{LIVEKIT_AGENTS.name}/{{project}}/observability"

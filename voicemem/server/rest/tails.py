@@ -5,27 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
-from typing import Annotated, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 from aiohttp import web
-from msgspec import Meta, Raw, Struct
+from msgspec import Struct
 
 from voicemem.errors import CODES, Refused, VoicememError
 from voicemem.memory.statistics import MemoryAccount
 from voicemem.protocol import sse
-from voicemem.protocol.codec import on_one_line
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import Reason, SessionId
-from voicemem.server.http.openapi import reference
 from voicemem.server.http.request import GRANT, Label, services_of, session_filter, stream_body
 from voicemem.server.http.routes import Routes
 from voicemem.server.rest.history import TurnReport
-from voicemem.sessions.lifecycle import StateName
-from voicemem.sessions.tails.followed import AccountChange, StateChange, TurnChange
-from voicemem.sessions.tails.tail import MemoryChange, NewEntry, Tail, TailEnd, TailItem, TailView
+from voicemem.sessions.tails.followed import CallState, TurnChange
+from voicemem.sessions.tails.tail import JournaledJson, MemoryChange, SessionOver, Tail, TailEntry, TailItem, TailView
 from voicemem.store.streams import Stream
-from voicemem.transcript.diff import Upsert
 from voicemem.transcript.messages import Message
 
 ROUTES = Routes()
@@ -36,7 +32,6 @@ KEEP_ALIVE_S = 15.0
 CHUNK_BYTES = 64 * 1024
 """How many bytes are written at a time, before waiting for the reader."""
 TAIL_CODES = "not_acceptable invalid_position other_incarnation draining"
-JournaledJson = Annotated[Raw, Meta(extra_json_schema=reference("JournaledEvent"))]
 
 
 class SessionTailQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,35 +75,11 @@ class MessageChanges(Struct, frozen=True):
     upserts: list[MessageUpsert]
 
 
-class EncodedChanges(MessageChanges, frozen=True):
-    """The same with messages that are already JSON."""
-
-    upserts: list[Upsert]  # type: ignore[assignment]
-
-
 class TurnUpdate(TurnReport, frozen=True, kw_only=True):
     """A turn as it is now, in place of what was sent of it before: a row of `…/turns?marks=true`."""
 
     session_id: SessionId
     position: int
-
-
-class CallState(Struct, frozen=True):
-    """The state of the call, running or not. Times are Unix ms."""
-
-    session_id: SessionId
-    state: StateName
-    reason: str | None
-    ended_at: int | None
-    position: int
-
-
-class SessionOver(Struct, frozen=True):
-    """Nothing more comes of this session."""
-
-    session_id: SessionId
-    state: Annotated[str, Meta(extra_json_schema={"enum": ["ended", "erased"]})]
-    reason: str | None
 
 
 class TailCut(Struct, frozen=True):
@@ -128,21 +99,14 @@ class JournalEntry(Struct, frozen=True):
     event: JournaledJson
 
 
-class TailEntry(Struct, frozen=True):
-    """An entry of the journal of a followed session."""
-
-    session_id: SessionId
-    position: int
-    producer: str | None
-    seq: int | None
-    received_ms: int
-    event: JournaledJson
-
-
 TailData = TailEntry | MessageChanges | SessionOver | TailCut
 """The `data` of the events `entry`, `messages`, `end`, and of `goaway` and `error`."""
 CallData = TurnUpdate | MemoryAccount | CallState
 """That of `turn`, `memory` and `state`."""
+EVENT_NAMES: dict[type, str] = {
+    TailEntry: "entry", MemoryChange: "messages", SessionOver: "end",
+    TurnUpdate: "turn", MemoryAccount: "memory", CallState: "state",
+}  # fmt: skip
 
 
 def wants_tail(request: web.Request) -> bool:
@@ -244,27 +208,14 @@ def encode_in_pieces(items: list[TailItem]) -> Iterator[bytes]:
 
 def encode_item(item: TailItem) -> bytes:
     """Encode one item; an item without content only says where the tail stands."""
-    match item.content:
-        case NewEntry(session_id, row):
-            entry = TailEntry(
-                session_id, row.position, row.producer, row.seq, row.received_ms, on_one_line(row.payload)
-            )
-            return encode_event(item.cursor, "entry", entry)
-        case MemoryChange(session_id, position, changes):
-            changed = EncodedChanges(session_id, position, changes.removed, changes.upserts)
-            return encode_event(item.cursor, "messages", changed)
-        case TurnChange(stream, row):
-            channel = stream.config.get("channel") or ""
-            turn = TurnUpdate(stream.id, channel, **row, session_id=stream.id, position=stream.position)
-            return encode_event(item.cursor, "turn", turn)
-        case AccountChange(account):
-            return encode_event(item.cursor, "memory", account)
-        case StateChange(stream):
-            state = CallState(stream.id, stream.state, stream.reason, stream.ended_ms, stream.position)
-            return encode_event(item.cursor, "state", state)
-        case TailEnd(session_id, state, reason):
-            return encode_event(item.cursor, "end", SessionOver(session_id, state, reason))
-    return sse.encode(id=item.cursor)
+    content = item.content
+    if content is None:
+        return sse.encode(id=item.cursor)
+    if isinstance(content, TurnChange):
+        stream, row = content
+        channel = stream.config.get("channel") or ""
+        content = TurnUpdate(stream.id, channel, **row, session_id=stream.id, position=stream.position)
+    return encode_event(item.cursor, EVENT_NAMES[type(content)], content)
 
 
 def encode_event(cursor: str | None, name: str, data: Struct) -> bytes:

@@ -15,9 +15,11 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
-from voicemem.protocol.types import JsonObject
+from voicemem.protocol.types import JsonObject, SessionId
+from voicemem.sessions.lifecycle import StateName
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import LARGE_BYTES, LARGE_ROWS, ReadModel, took_long
 from voicemem.store.streams import Stream
@@ -268,7 +270,7 @@ class AccountReader(Protocol):
     async def version(self, stream: Stream) -> Any:
         """Something that differs when that does."""
 
-    async def read(self, stream: Stream) -> Any:
+    async def read(self, stream: Stream) -> Struct:
         """All of it, to be sent as it is."""
 
 
@@ -279,19 +281,14 @@ class TurnChange(NamedTuple):
     row: JsonObject
 
 
-class AccountChange(NamedTuple):
-    """The memory besides its messages."""
+class CallState(Struct, frozen=True):
+    """The state of the call, running or not. Times are Unix ms."""
 
-    account: Any
-
-
-class StateChange(NamedTuple):
-    """The state of the session, as its row says."""
-
-    stream: Stream
-
-
-CallContent = TurnChange | AccountChange | StateChange
+    session_id: SessionId
+    state: StateName
+    reason: str | None
+    ended_at: int | None
+    position: int
 
 
 class CallReader:
@@ -304,20 +301,20 @@ class CallReader:
         self.account_version: Any = None
         self.state: tuple[str, str | None, int | None] | None = None
 
-    async def read_changes(self, stream: Stream) -> list[CallContent]:
+    async def read_changes(self, stream: Stream) -> list[Struct | TurnChange]:
         """Return the changes since the last time, the first time everything. Raises as `ReadModelCache.get`."""
-        changes: list[CallContent] = []
+        changes: list[Struct | TurnChange] = []
         section = stream.config.get("working_memory")
         is_shared = isinstance(section, dict) and section.get("scope") == "user"  # other sessions change it too
         if stream.position != self.position or is_shared:
             changes += [TurnChange(stream, row) for row in await self.turns.read_changes(stream) or ()]
             version = await self.accounts.version(stream)
             if self.account_version is None or version != self.account_version:
-                changes.append(AccountChange(await self.accounts.read(stream)))
+                changes.append(await self.accounts.read(stream))
                 self.account_version = version
             self.position = stream.position
         state = stream.state, stream.reason, stream.ended_ms
         if state != self.state:
-            changes.append(StateChange(stream))
+            changes.append(CallState(stream.id, *state, stream.position))
             self.state = state
         return changes

@@ -9,14 +9,17 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence, Set
 from contextlib import nullcontext, suppress
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from msgspec import Meta, Raw, Struct
 
 from voicemem.errors import Refused, SessionQuarantined
-from voicemem.sessions.tails.followed import AccountReader, CallContent, CallReader, FollowedSessions, Reader
+from voicemem.protocol.codec import on_one_line
+from voicemem.protocol.types import SessionId
+from voicemem.sessions.tails.followed import AccountReader, CallReader, FollowedSessions, Reader, TurnChange
 from voicemem.store.port import Store
-from voicemem.store.records import JournalRow
 from voicemem.store.streams import Stream, may_reopen
-from voicemem.transcript.diff import Changes
+from voicemem.transcript.diff import Upsert
 
 TAIL_PAGE = 500
 """Entries read at a time."""
@@ -31,6 +34,7 @@ POLL_S = 0.5
 KEY_POSITION = r"\d{1,16}-\d{1,16}"
 SESSION_CURSOR = re.compile(rf"([0-9a-f]{{1,64}})\.({KEY_POSITION})\Z", re.ASCII)
 SEVERAL_CURSOR = re.compile(rf"([0-9a-f]{{1,64}})\.(\d{{1,16}})((?:_{KEY_POSITION}|_\d{{1,16}})*)\Z", re.ASCII)
+JournaledJson = Annotated[Raw, Meta(extra_json_schema={"$ref": "#/components/schemas/JournaledEvent"})]
 
 
 class TailView(NamedTuple):
@@ -44,26 +48,31 @@ class TailView(NamedTuple):
     call: bool = False
 
 
-class NewEntry(NamedTuple):
-    """One entry of a session's journal."""
+class TailEntry(Struct, frozen=True):
+    """An entry of the journal of a followed session."""
 
-    session_id: str
-    row: JournalRow
+    session_id: SessionId
+    position: int
+    producer: str | None
+    seq: int | None
+    received_ms: int
+    event: JournaledJson
 
 
-class MemoryChange(NamedTuple):
+class MemoryChange(Struct, frozen=True):
     """Changes of the memory, up to a position, since the last item of the session."""
 
     session_id: str
     position: int
-    changes: Changes
+    removed: list[str]
+    upserts: list[Upsert]
 
 
-class TailEnd(NamedTuple):
-    """The last item of a session; `state` is `ended` or `erased`."""
+class SessionOver(Struct, frozen=True):
+    """Nothing more comes of this session."""
 
-    session_id: str
-    state: str
+    session_id: SessionId
+    state: Annotated[str, Meta(extra_json_schema={"enum": ["ended", "erased"]})]
     reason: str | None
 
 
@@ -71,7 +80,7 @@ class TailItem(NamedTuple):
     """One item of a tail, and the place from which a reader that has it resumes; the first item may be a place only."""
 
     cursor: str
-    content: NewEntry | MemoryChange | CallContent | TailEnd | None
+    content: Struct | TurnChange | None
 
 
 class FollowedSession:
@@ -167,7 +176,7 @@ class Tail:
         """The last item; in a tail of one session, a reader that returns with its place gets the same item again."""
         place = None if self.is_endless else self.cursor
         del self.followed[session.stream.key]
-        return TailItem(place or self.cursor, TailEnd(session.stream.id, state, reason))
+        return TailItem(place or self.cursor, SessionOver(session.stream.id, state, reason))
 
     async def watch(self) -> AsyncIterator[list[TailItem]]:
         """Yield items as they come, and an empty list every `poll_s`, until the session or the service ends, or the
@@ -252,7 +261,9 @@ class Tail:
             rows = await self.store.journal.read_rows(session.stream.key, session.position, TAIL_PAGE)
         for row in rows:
             session.move(row.position)
-            items.append(TailItem(self.cursor, NewEntry(session.stream.id, row)))
+            event = on_one_line(row.payload)
+            entry = TailEntry(session.stream.id, row.position, row.producer, row.seq, row.received_ms, event)
+            items.append(TailItem(self.cursor, entry))
         return items
 
     async def read_changes(self, session: FollowedSession) -> list[TailItem]:
@@ -263,7 +274,10 @@ class Tail:
             )
         changes = await session.reader.read_changes(session.stream)
         session.move(max(session.position, session.reader.position))
-        return [TailItem(self.cursor, MemoryChange(session.stream.id, session.position, changes))] if changes else []
+        if not changes:
+            return []
+        change = MemoryChange(session.stream.id, session.position, changes.removed, changes.upserts)
+        return [TailItem(self.cursor, change)]
 
 
 def is_closed_for_good(stream: Stream, now_ms: int) -> bool:
