@@ -11,8 +11,7 @@ import click
 import msgspec
 
 from voicemem.cli.common import CommandFailed, Server, given, number_of, progress, rest_options, run, written_file
-from voicemem.client.memories import user_path
-from voicemem.client.transport.rest import export_path, person_path, read_lines
+from voicemem.client.transport.rest import read_lines, user_path
 from voicemem.exports.call import one_line
 from voicemem.exports.formats import FORMAT_NAMES, FORMATS, FormatName, file_name
 from voicemem.protocol.types import JsonObject
@@ -145,7 +144,7 @@ def export_user(user_id: str, server: Server, output: Path | None, force: bool, 
             file.write(msgspec.json.encode(line) + b"\n")
 
         query = {"events": events or None}
-        end = run(write_lines(server, export_path(user_id), query, ("session",), write))
+        end = run(write_lines(server, user_path(user_id, "/export"), query, ("session",), write))
     if end["lines"] == 1:  # the first, which says whose it is
         click.secho(f"nothing is stored of {one_line(user_id)}", fg="yellow", err=True)
     if end["unreadable"]:
@@ -177,7 +176,7 @@ def erase_user(user_id: str, server: Server, linked: bool, yes: bool) -> None:
     if not yes and not click.confirm(f"Erase all that is stored of {shown}?", err=True):
         click.echo(f"{shown} stays", err=True)
         return
-    left = server.ask("DELETE", person_path(user_id), query={"linked": "true"} if linked else None)
+    left = server.ask("DELETE", user_path(user_id), query={"linked": "true"} if linked else None)
     stays = stored_of(server, left["linked"]) if left else (0, 0)
     calls, memories = (before - after for before, after in zip(stored, stays, strict=True))
     click.echo(f"{shown} is erased, with {number_of(calls, 'call')} and {number_of(memories, 'memory')}")
@@ -189,7 +188,7 @@ def erase_user(user_id: str, server: Server, linked: bool, yes: bool) -> None:
 
 async def is_known(server: Server, user_id: str) -> bool:
     """Return whether anything at all is stored of a user, such as a document."""
-    async with server.client() as rest, aclosing(read_lines(rest, export_path(user_id), {})) as lines:
+    async with server.client() as rest, aclosing(read_lines(rest, user_path(user_id, "/export"), {})) as lines:
         async for line in lines:
             if line["type"] not in ("export", "end"):
                 return True
@@ -198,7 +197,7 @@ async def is_known(server: Server, user_id: str) -> bool:
 
 def stored_of(server: Server, user_id: str) -> tuple[int, int]:
     """How many calls and memories are stored of a user, and of the other id of the same person."""
-    places = ((f"{person_path(user_id)}/sessions", "sessions"), (user_path(user_id), "memories"))
+    places = ((user_path(user_id, "/sessions"), "sessions"), (user_path(user_id, "/memories"), "memories"))
     calls, memories = (count_of(server, path, name) for path, name in places)
     return calls, memories
 

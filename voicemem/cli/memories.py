@@ -18,7 +18,8 @@ from voicemem.cli.common import (
 )
 from voicemem.cli.service_settings import EMBEDDINGS_OPTIONS, store_option
 from voicemem.cli.stores import checked_store
-from voicemem.client.memories import memory_path, user_path
+from voicemem.client.memories import memory_path
+from voicemem.client.transport.rest import user_path
 from voicemem.config.service import MEMORY_STORE, Settings, check_embeddings
 from voicemem.context.policies import Policies
 from voicemem.errors import LlmFailed
@@ -108,7 +109,7 @@ def list_memories(user_id: str, server: Server, kind: str | None, superseded: bo
     cursor: str | None = ""
     while cursor is not None:
         query = {"superseded": superseded or None, "kind": kind, "cursor": cursor or None}
-        page = server.ask("GET", user_path(user_id), query=query)
+        page = server.ask("GET", user_path(user_id, "/memories"), query=query)
         for memory in page["memories"]:
             click.echo(json_shown(memory) if as_json else line_of(memory))
         cursor = page["next_cursor"]
@@ -189,7 +190,7 @@ def forget(
     if not (everything or kinds or any(value is not None for value in conditions.values())):
         raise click.UsageError("Say which: --query, --kind or --max-age-days, or --everything.")
     body = given({**conditions, "kinds": kinds or None, "everything": everything or None, "dry_run": dry_run})
-    answer = server.ask("POST", f"{user_path(user_id)}/forget", body)
+    answer = server.ask("POST", user_path(user_id, "/memories/forget"), body)
     count = len(answer["ids"])
     would_be = "would be" if dry_run else "is" if count == 1 else "are"
     click.echo(f"{number_of(count, 'memory')} {would_be} forgotten")

@@ -5,7 +5,7 @@ import click
 from voicemem.cli.common import CommandFailed, Server, read_secret, rest_options, variable_option
 from voicemem.cli.service_settings import store_option
 from voicemem.cli.stores import in_store, project_option
-from voicemem.client.memories import link_path
+from voicemem.client.transport.rest import user_path
 from voicemem.runtime import now_ms
 from voicemem.security.access import check_project
 from voicemem.security.audit import COMMAND_LINE, audit
@@ -91,8 +91,8 @@ def same_as(server: Server, user_id: str, other_id: str | None, undo: bool) -> N
     if undo == (other_id is not None):
         raise click.UsageError("Name the other id, or use --undo with one id.")
     if other_id is None:
-        server.ask("DELETE", link_path(user_id))
+        server.ask("DELETE", user_path(user_id, "/same-as"))
         click.echo(f"{user_id} is linked with no other id")
     else:
-        server.ask("PUT", link_path(user_id), {"user_id": other_id})
+        server.ask("PUT", user_path(user_id, "/same-as"), {"user_id": other_id})
         click.echo(f"{user_id} and {other_id} are one person's")

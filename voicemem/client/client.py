@@ -22,7 +22,7 @@ from voicemem.client.transport.connection import WebsocketConnection, with_path
 from voicemem.client.transport.failures import TIMED_OUT, display_url, with_check
 from voicemem.client.transport.http_fallback import HttpFallback
 from voicemem.client.transport.reconnect import Reconnector
-from voicemem.client.transport.rest import CallFilters, RestClient, check_rest_url, export_path, read_lines, required
+from voicemem.client.transport.rest import CallFilters, RestClient, check_rest_url, read_lines, required, user_path
 from voicemem.errors import InvalidFrame
 from voicemem.protocol.codec import check_frame
 from voicemem.protocol.types import SESSION_ID_PATTERN, SESSION_ID_RULE, JsonObject
@@ -147,7 +147,7 @@ class Client:
         Needs a key with the scope `admin`. The last line is of the type `end`. Raises `RequestRefused`, `Closed`;
         `Unreachable` also for an export that is cut short; `ClientError` without a `rest_url`.
         """
-        return read_lines(required(self.rest), export_path(user_id), {"events": events or None})
+        return read_lines(required(self.rest), user_path(user_id, "/export"), {"events": events or None})
 
     async def export(self, session_id: str, format: str = "vcon") -> str:
         """Export a call as a document (docs/exports.md): `vcon`, `webvtt`, `srt`, `markdown`, `csv` or `jsonl`.

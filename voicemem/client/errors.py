@@ -1,20 +1,6 @@
 """Errors of a client. Each has the code and the sentence that the server gave.
 
-::
-
-    ClientError
-    ├── BufferFull        the event was not taken, because too much is unacknowledged
-    ├── EventRefused      one event was refused; it is not stored
-    │   ├── SessionEnded  the session takes no new events
-    │   └── SessionErased the session was erased
-    ├── Superseded        another process has opened this producer; this one is locked out
-    ├── RequestRefused    the server refused a request, an open, or the client as a whole
-    ├── Unreachable       no answer came
-    ├── TimedOut          what was waited for has not happened yet; a `TimeoutError` too
-    ├── Closed            the client was closed before the event was acknowledged
-    └── Unacknowledged    close: some events were not acknowledged in time
-
-The sets below say what the client does about the codes and statuses of a server.
+The sets say what the client does about the codes and statuses of a server.
 """
 
 from __future__ import annotations

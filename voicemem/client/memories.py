@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 from urllib.parse import quote
 
-from voicemem.client.transport.rest import RestClient, session_path
+from voicemem.client.transport.rest import RestClient, session_path, user_path
 from voicemem.protocol.types import JsonObject
 
 
@@ -86,7 +86,7 @@ class Memories:
 
     async def of_user(self, user_id: str, **params: Unpack[ListParams]) -> JsonObject:
         """A page of the memories of a user, the newest first: `memories`, `next_cursor`."""
-        return await self._rest.get(user_path(user_id), params)
+        return await self._rest.get(user_path(user_id, "/memories"), params)
 
     async def of_session(self, session_id: str, **params: Unpack[ListParams]) -> JsonObject:
         """The same of a session."""
@@ -94,24 +94,16 @@ class Memories:
 
     async def forget(self, user_id: str, **params: Unpack[ForgetParams]) -> JsonObject:
         """Forget memories of a user for good; returns `ids`. With `dry_run` it only says which."""
-        return await self._rest.send("POST", f"{user_path(user_id)}/forget", params)
+        return await self._rest.send("POST", user_path(user_id, "/memories/forget"), params)
 
     async def link(self, user_id: str, same_as: str) -> None:
         """Make two ids one person's: what is read of either is then of both."""
-        await self._rest.send("PUT", link_path(user_id), {"user_id": same_as})
+        await self._rest.send("PUT", user_path(user_id, "/same-as"), {"user_id": same_as})
 
     async def unlink(self, user_id: str) -> None:
         """Undo that, from either of the two."""
-        await self._rest.send("DELETE", link_path(user_id))
+        await self._rest.send("DELETE", user_path(user_id, "/same-as"))
 
 
 def memory_path(memory_id: str) -> str:
     return f"/v1/memories/{quote(memory_id, safe='')}"
-
-
-def link_path(user_id: str) -> str:
-    return f"/v1/users/{quote(user_id, safe='')}/same-as"
-
-
-def user_path(user_id: str) -> str:
-    return f"/v1/users/{quote(user_id, safe='')}/memories"

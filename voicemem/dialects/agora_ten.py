@@ -37,7 +37,7 @@ MAX_OPEN = 16
 """Messages of which parts may be missing; of more, the oldest goes."""
 INTERRUPTED = 2
 
-PartFrame = record(part=record("id", index=int, data=str, parts=optional(int)))
+PartFrame = record(part=record("id data", index=int, parts=optional(int)))
 """A piece of a message that was too long for one; its content cannot be read before all are there."""
 Collected = record("data_type role text", is_final=(bool, False), text_ts=optional(int))
 
@@ -49,7 +49,7 @@ Measured = record("", Latency, turn_id=optional(int), metrics=optional(Latency))
 
 def message(texts: str, **others: Any) -> type[Record]:
     """The record of a message of Agora's."""
-    return record(texts, **others, message_id=optional(str), send_ts=optional(int))
+    return record(f"{texts} message_id?", **others, send_ts=optional(int))
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
@@ -391,9 +391,7 @@ def collected_agent_text(text: str, final: bool, known: Known) -> Made:
 
 
 KINDS: dict[str, Kind] = {
-    "user.transcription": Kind(
-        "vendor", message("object text", turn_id=int, final=(bool, False), user_id=optional(str)), user_text
-    ),
+    "user.transcription": Kind("vendor", message("object text user_id?", turn_id=int, final=(bool, False)), user_text),
     "assistant.transcription": Kind(
         "vendor",
         message(

@@ -107,8 +107,7 @@ def texts(frame: JsonObject) -> Iterator[Text]:
             yield Text(frame, "text_spoken", "whole", final=False)
         case "FunctionCallRequest":
             for call in frame["functions"]:
-                if call.get("arguments"):
-                    yield Text(call, "arguments", "value")
+                yield from values(call, "arguments")
         case "FunctionCallResponse":
             yield from values(frame, "content")
 
@@ -378,9 +377,7 @@ KINDS: dict[str, Kind] = {
     "FunctionCallRequest": Kind(
         "vendor", typed(functions=many(record("id name", arguments=(Any, "")))), call_functions, id=request_id
     ),
-    "FunctionCallResponse": Kind(
-        None, typed("name", content=ANYTHING, id=optional(str)), answer_function, id=named_by("id")
-    ),
+    "FunctionCallResponse": Kind(None, typed("name id?", content=ANYTHING), answer_function, id=named_by("id")),
     "Settings": Kind(
         "app",
         typed(

@@ -112,15 +112,12 @@ ANYTHING = (Any, None)
 """Any JSON, which may be missing."""
 
 
-def record(texts: str = "", base: type[Record] = Record, /, kw_only: bool = False, **others: Any) -> type[Record]:
-    """A record of these texts, with `?` behind those that may be missing, and of other fields by type.
-
-    `kw_only` lets fields that must be there follow those of the base that may be missing.
-    """
+def record(texts: str = "", base: type[Record] = Record, /, **others: Any) -> type[Record]:
+    """A record of these texts, with `?` behind those that may be missing, and of other fields by type."""
     named = [(name[:-1], str | None, None) if name.endswith("?") else (name, str) for name in texts.split()]
     whole = [(name, kind if isinstance(kind, tuple) else (kind,)) for name, kind in others.items()]
     typed = [(name, Integer if kind[0] is int else kind[0], *kind[1:]) for name, kind in whole]
-    kind: type[Any] = msgspec.defstruct("Kept", [*named, *typed], bases=(base,), kw_only=kw_only)
+    kind: type[Any] = msgspec.defstruct("Kept", [*named, *typed], bases=(base,), kw_only=True)
     return kind
 
 

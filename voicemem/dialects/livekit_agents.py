@@ -17,6 +17,7 @@ its item), `spoke` (when the user began to speak again before it).
 import hashlib
 import hmac
 import json
+import re
 from base64 import urlsafe_b64decode
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -25,7 +26,7 @@ from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, Hook, MalformedFrame, RawFrame, Side, Text
 from voicemem.dialects.kinds import Kind, Record, keep, kept, many, optional, record, require_object, silent, typed
 from voicemem.dialects.known import Known, Made
-from voicemem.dialects.reading import names_someone
+from voicemem.dialects.reading import names_someone, values
 from voicemem.dialects.translating import (
     begin_voice,
     end_with,
@@ -49,29 +50,6 @@ TRANSCRIPTION = "lk.transcription"
 """The topic of LiveKit's text streams."""
 SPEAKING, LISTENING = "speaking", "listening"
 """The state of a user whose utterance begins."""
-JAVASCRIPT = {
-    "newState": "new_state",
-    "createdAt": "created_at",
-    "isFinal": "is_final",
-    "callId": "call_id",
-    "itemId": "item_id",
-    "functionCall": "function_call",
-    "functionCalls": "function_calls",
-    "functionCallOutputs": "function_call_outputs",
-    "startedSpeakingAt": "started_speaking_at",
-    "stoppedSpeakingAt": "stopped_speaking_at",
-    "transcriptionDelay": "transcription_delay",
-    "endOfTurnDelay": "end_of_turn_delay",
-    "onUserTurnCompletedDelay": "on_user_turn_completed_delay",
-    "llmNodeTtft": "llm_node_ttft",
-    "llmNodeTtfs": "llm_node_ttfs",
-    "ttsNodeTtfb": "tts_node_ttfb",
-    "playbackLatency": "playback_latency",
-    "e2eLatency": "e2e_latency",
-    "speakerId": "speaker_id",
-    "newAgentId": "new_agent_id",
-}
-"""Names of LiveKit's JavaScript."""
 LATENCIES = {
     "transcription_delay": "asr_ttlw",
     "end_of_turn_delay": "end_of_turn_delay",
@@ -107,17 +85,22 @@ def timed(texts: str, **others: Any) -> type[Record]:
     return typed(texts, **others, created_at=optional(float))
 
 
-STATED: dict[str, Any] = dict.fromkeys(("started_speaking_at", "stopped_speaking_at", *LATENCIES), optional(float))
+SPEAKING_TIMES = "started_speaking_at", "stopped_speaking_at"
+NAMES = """
+    new_state created_at is_final call_id item_id speaker_id new_agent_id function_call function_calls
+    function_call_outputs
+"""
+JAVASCRIPT = {
+    re.sub("_(.)", lambda letter: letter[1].upper(), name): name
+    for name in (*NAMES.split(), *SPEAKING_TIMES, *LATENCIES)
+}
+"""Names of LiveKit's JavaScript."""
+STATED: dict[str, Any] = dict.fromkeys((*SPEAKING_TIMES, *LATENCIES), optional(float))
 Item = timed(
-    "id role?",
+    "id role? new_agent_id? call_id? name? arguments? output?",
     content=optional(list[str]),
     interrupted=(bool, False),
     metrics=optional(record(**STATED)),
-    new_agent_id=optional(str),
-    call_id=optional(str),
-    name=optional(str),
-    arguments=optional(str),
-    output=optional(str),
 )
 Call = record("call_id", name=(str, ""), arguments=(str, ""))
 Output = record("call_id", output=(str, ""))
@@ -268,9 +251,7 @@ def texts(frame: JsonObject) -> Iterator[Text]:
     update = frame.get("update", {})
     calls = [item, update.get("function_call") or {}, *frame.get("function_calls", ())]
     for call in (*calls, *frame.get("function_call_outputs", ())):
-        for key in ("arguments", "output"):
-            if call.get(key):
-                yield Text(call, key, "value")
+        yield from values(call, "arguments", "output")
 
 
 # What it means
@@ -510,7 +491,7 @@ KINDS: dict[str, Kind] = {
     "user_state_changed": Kind(None, timed("new_state"), open_utterance),
     "user_input_transcribed": Kind(
         None,
-        timed("transcript", is_final=bool, speaker_id=optional(str), item_id=optional(str)),
+        timed("transcript speaker_id? item_id?", is_final=bool),
         grow_utterance,
         prepare=without_number,
     ),

@@ -44,13 +44,12 @@ REPLY, SPOKEN = "reply", "spoken"
 MAX_FIELDS = 4_096
 """Bytes of `additionalModelFields`, or of a text that may be the mark of an interruption."""
 CONTENT_START = record(
-    "type role? contentId? contentName? promptName?",
+    "type role? contentId? contentName? promptName? generationStage?",
     interactive=optional(bool),
-    generationStage=optional(str),  # SPECULATIVE or FINAL; it comes in `additionalModelFields`
     audioOutputConfiguration=optional(record(sampleRateHertz=optional(int))),
     toolResultInputConfiguration=optional(record("toolUseId?")),
 )
-"""The vendor's contents have an id, the app's a name."""
+"""The vendor's contents have an id, the app's a name. `generationStage` comes in `additionalModelFields`."""
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:

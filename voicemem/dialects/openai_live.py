@@ -62,13 +62,8 @@ Fragment = event("delta", start_ms=optional(int), end_ms=optional(int))
 """Text that was said in a range of the session's timeline."""
 Commentary = event("content delegation_id?")
 Item = record(
+    "id? role? status? call_id? name? arguments?",
     type=(str, MESSAGE),
-    id=optional(str),
-    role=optional(str),
-    status=optional(str),
-    call_id=optional(str),
-    name=optional(str),
-    arguments=optional(str),
     output=ANYTHING,
     content=optional(many(record("type? text?"))),
 )

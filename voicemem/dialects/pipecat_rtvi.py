@@ -60,14 +60,7 @@ PIECES = ("word", "token")
 """Types of output that 1.x has for parts of a segment."""
 Nothing = record()
 """A message that only has its type."""
-UserInput = record(
-    "text",
-    final=(bool, True),
-    input_type=optional(str),
-    user_id=optional(str),
-    msg_id=optional(str),
-    timestamp=optional(str),
-)
+UserInput = record("text input_type? user_id? msg_id? timestamp?", final=(bool, True))
 FunctionCall = record("tool_call_id function_name?", arguments=ANYTHING, args=ANYTHING)
 """`args` is 1.x's name."""
 FunctionResult = record("tool_call_id function_name?", result=ANYTHING, cancelled=(bool, False))
@@ -421,11 +414,10 @@ KINDS: dict[str, Kind] = {
     "bot-output": Kind(
         "vendor",
         record(
-            "text output_type? aggregated_by?",
+            "text output_type? aggregated_by? spoken_status?",
             segment_id=optional(int),
             spoken=optional(bool),
             will_be_spoken=optional(bool),
-            spoken_status=optional(str),
             spoken_progress=optional(record(accumulated_text=(str, ""))),
         ),
         take_output,

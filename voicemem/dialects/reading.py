@@ -18,6 +18,7 @@ from voicemem.protocol.codec import JSON_DECODER, MALFORMED, check_frame, may_ha
 from voicemem.protocol.memories import time_ms
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 
+MAX_DIGITS = 15
 LONGEST_MS = 72 * 3600 * 1000
 """Calls are not longer: a time within one that is later is not a time."""
 PHONE_NUMBER = re.compile(r"(?:sip|tel)?[:_]?\+?[\d\s().-]{7,}(?:@.*)?")
@@ -133,6 +134,12 @@ def speaker(role: str | None) -> Speaker:
 def values(holder: JsonObject, *fields: str) -> Iterator[Text]:
     """Return what a tool is called with, or answers: those of these fields that are there."""
     return (Text(holder, field, "value") for field in fields if holder.get(field) is not None)
+
+
+def is_recent(stated: str, now: int, tolerance_s: int) -> bool:
+    """Return whether a text says Unix seconds that are about now (Unix ms)."""
+    is_time = stated.isascii() and stated.isdecimal() and len(stated) <= MAX_DIGITS
+    return is_time and abs(now - int(stated) * 1000) <= tolerance_s * 1000
 
 
 def is_signed(payload: bytes, secret: str, signatures: Iterable[str]) -> bool:

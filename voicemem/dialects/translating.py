@@ -256,17 +256,24 @@ def end_with(field: str, usual: str) -> Translate:
 
 
 def tool_call(
-    id: str, name: str, arguments: Any, turn_id: int | None, ts: int | None = None, item: str | None = None
+    id: str | None, name: str, arguments: Any, turn_id: int | None, ts: int | None = None, item: str | None = None
 ) -> ToolCall:
-    """A call of a tool, which counts once however often the stack reports it."""
-    return ToolCall(id=f"call:{id}", call_id=id, name=name, arguments=arguments, turn_id=turn_id, ts=ts, item=item)
+    """A call of a tool, which counts once however often it is reported; without an id its name stands for it."""
+    own, call_id = f"call:{id}" if id else None, id or f"~{name}"
+    return ToolCall(id=own, call_id=call_id, name=name, arguments=arguments, turn_id=turn_id, ts=ts, item=item)
 
 
 def tool_result(
-    id: str, result: Any, turn_id: int | None, name: str | None = None, ts: int | None = None, item: str | None = None
+    id: str | None,
+    result: Any,
+    turn_id: int | None,
+    name: str | None = None,
+    ts: int | None = None,
+    item: str | None = None,
 ) -> ToolResult:
-    """The result of a call, which counts once too."""
-    return ToolResult(id=f"result:{id}", call_id=id, result=result, name=name, turn_id=turn_id, ts=ts, item=item)
+    """The result of a call, likewise."""
+    own, call_id = f"result:{id}" if id else None, id or f"~{name}"
+    return ToolResult(id=own, call_id=call_id, result=result, name=name, turn_id=turn_id, ts=ts, item=item)
 
 
 def latencies(

@@ -415,15 +415,15 @@ def press_key(frame: JsonObject, ts: int, known: Known) -> Made:
     return (pressed(frame["dtmf"]["digit"], utterance_turn(known)),)
 
 
-def stream_frame(**others: Any) -> type[Record]:
+def stream_frame(texts: str = "", **others: Any) -> type[Record]:
     """The record of a frame of a stream."""
-    return record("event streamSid?", kw_only=True, **others)
+    return record(f"event streamSid? {texts}", **others)
 
 
 KINDS: dict[str, Kind] = {
     "start": Kind("vendor", stream_frame(start=optional(record("callSid?")))),
     "stop": Kind("vendor", stream_frame(), stop),
-    "dtmf": Kind("vendor", stream_frame(dtmf=record("digit"), sequenceNumber=optional(str)), press_key, id=key_id),
+    "dtmf": Kind("vendor", stream_frame("sequenceNumber?", dtmf=record("digit")), press_key, id=key_id),
     "playback": Kind(
         "app", stream_frame(sent_ms=int, at_ms=int, since=optional(int), cuts=optional(many(many(int)))), play
     ),

@@ -65,26 +65,9 @@ MAX_TEXTS = 32
 """Typed texts whose ordinals are remembered."""
 MAX_PLAYING = 8
 """Replies that the agent may speak one after the other."""
-OF_ONE_CALL = (
-    "agent",
-    "reply",
-    "user",
-    "between",
-    "state",
-    "since",
-    "voice",
-    "silent",
-    "stopped",
-    "again",
-    "typed",
-    "texts",
-)
-"""Notes that are about one call."""
-Transcript = typed(
-    "role", ordinal=int, final=(bool, False), medium=optional(str), text=optional(str), delta=optional(str)
-)
+Transcript = typed("role medium? text? delta?", ordinal=int, final=(bool, False))
 Invocation = typed("toolName invocationId", parameters=ANYTHING)
-Result = typed("invocationId", result=ANYTHING, errorType=optional(str), errorMessage=optional(str))
+Result = typed("invocationId errorType? errorMessage?", result=ANYTHING)
 TypedText = typed("text")
 Call = record("callId ended? endReason?")
 Ended = typed("callId endReason?", ts=optional(int))
@@ -148,7 +131,7 @@ def start_call(frame: JsonObject, ts: int, known: Known) -> Made:
     number = max(numbers.values(), default=0) + 1
     if number > 1:
         yield from complete_newest(known)
-        for key in OF_ONE_CALL:
+        for key in known.notes.keys() - {"calls"}:
             known.note(key, None)
     known.note("calls", dict([*numbers.items()][-MAX_CALLS + 1 :]) | {frame["callId"]: number})
 

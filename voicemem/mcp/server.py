@@ -14,7 +14,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import Resource, ResourceTemplate
 
 from voicemem.client.errors import ClientError
-from voicemem.client.memories import user_path
+from voicemem.client.transport.rest import user_path
 from voicemem.mcp import schemas
 from voicemem.mcp.caller import Caller, Service, caller_with, sentence_of
 from voicemem.mcp.tools import describe_tool, find_tool, get_history, shown_memory, tools_of
@@ -153,7 +153,7 @@ async def read_resource(caller: Caller, uri: str) -> schemas.HeardHistory | sche
             raise MCPError(types.INVALID_PARAMS, "This session token does not reach the memories of this user.")
         if user_id in (".", ".."):
             raise ClientError("invalid_field", "There is no user with this id.")
-        page = await caller.get(user_path(user_id), {"limit": str(LISTED_MEMORIES)})
+        page = await caller.get(user_path(user_id, "/memories"), {"limit": str(LISTED_MEMORIES)})
         shown = [shown_memory(memory) for memory in page["memories"]]
         return schemas.FoundMemories(shown, True, page["next_cursor"] is not None)
     raise MCPError(

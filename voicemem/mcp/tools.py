@@ -10,8 +10,8 @@ from mcp_types import ToolAnnotations
 from msgspec import UNSET, Struct
 
 from voicemem.client.errors import ClientError
-from voicemem.client.memories import memory_path, user_path
-from voicemem.client.transport.rest import session_path
+from voicemem.client.memories import memory_path
+from voicemem.client.transport.rest import session_path, user_path
 from voicemem.mcp import schemas
 from voicemem.mcp.caller import Caller
 from voicemem.protocol.types import JsonObject
@@ -129,7 +129,7 @@ async def recent_calls(caller: Caller, arguments: schemas.CallsWithin) -> schema
     rows = body["sessions"]
     summaries: dict[str, str] = {}
     if rows and rows[0]["user_id"] not in (".", ".."):
-        page = await caller.get(user_path(rows[0]["user_id"]), {"kind": "summary", "limit": "200"})
+        page = await caller.get(user_path(rows[0]["user_id"], "/memories"), {"kind": "summary", "limit": "200"})
         summaries = {one["session_id"]: one["text"] for one in reversed(page["memories"]) if one["session_id"]}
     shown = []
     for row in rows:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from voicemem.integrations.user_messages import MOST, UserMessage, as_passed_on, typed
+from voicemem.integrations.runs import MOST, UserMessage, as_passed_on, typed
 from voicemem.protocol.types import JsonObject
 
 FIRST, SECOND = UserMessage("(first)", 0, 100), UserMessage("(second)", 100, 300)

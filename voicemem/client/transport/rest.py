@@ -193,12 +193,9 @@ def session_path(session_id: str, rest: str = "") -> str:
     return f"/v1/sessions/{quote(session_id, safe='')}{rest}"
 
 
-def export_path(user_id: str) -> str:
-    return f"{person_path(user_id)}/export"
-
-
-def person_path(user_id: str) -> str:
-    return f"/v1/users/{quote(user_id, safe='')}"
+def user_path(user_id: str, rest: str = "") -> str:
+    """The path of a user, likewise."""
+    return f"/v1/users/{quote(user_id, safe='')}{rest}"
 
 
 def query_params(arguments: Mapping[str, Any]) -> dict[str, str]:

@@ -450,12 +450,12 @@ KINDS: dict[str, Kind] = {
     "user_transcript": Kind("vendor", typed(user_transcription_event=UserText), finish_transcript),
     "agent_response": Kind(
         "vendor",
-        typed(agent_response_event=record("agent_response", event_id=int, response_id=optional(str))),
+        typed(agent_response_event=record("agent_response response_id?", event_id=int)),
         finish_reply,
     ),
     "agent_chat_response_part": Kind(
         "vendor",
-        typed(text_response_part=record("text", event_id=int, type=optional(str), response_id=optional(str))),
+        typed(text_response_part=record("text type? response_id?", event_id=int)),
         grow_reply,
     ),
     "audio": Kind("vendor", Audio, count_audio, prepare=counted),

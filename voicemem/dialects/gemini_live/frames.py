@@ -53,6 +53,7 @@ SECONDS = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s?")
 Part = record("text?", thought=optional(bool), inlineData=optional(record("mimeType? data?")))
 Content = record("role?", parts=optional(many(Part)))
 ServerContent = record(
+    "interactionStatus?",
     inputTranscription=optional(Heard),
     interimInputTranscription=optional(Heard),
     outputTranscription=optional(Said),
@@ -60,7 +61,6 @@ ServerContent = record(
     generationComplete=optional(bool),
     interrupted=optional(bool),
     turnComplete=optional(bool),
-    interactionStatus=optional(str),
 )
 Message = record(
     serverContent=optional(ServerContent),

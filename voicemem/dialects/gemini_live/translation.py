@@ -50,11 +50,13 @@ from voicemem.dialects.translating import (
     settle_given,
     space_between,
     timed_words,
+    tool_call,
+    tool_result,
     turn_of_speech,
     utterance_turn,
     words_since,
 )
-from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, ToolCall, ToolResult, Tts, Word
+from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, ToolResult, Tts, Word
 from voicemem.protocol.types import JsonObject
 
 OF_EXCHANGE = (
@@ -463,14 +465,7 @@ def tool_calls(frame: JsonObject, known: Known) -> Made:
     if known.notes.get("bytes") or known.reply(reply_item(known)) is not None:
         known.note("tool", True)
     for call in frame["toolCall"]["functionCalls"]:
-        id = call.get("id")
-        yield ToolCall(
-            id=None if id is None else f"call:{id}",
-            call_id=call_id(call),
-            name=call["name"],
-            arguments=call.get("args", {}),
-            turn_id=known.notes.get("turn"),
-        )
+        yield tool_call(call.get("id"), call["name"], call.get("args", {}), known.notes.get("turn"))
 
 
 def tool_results(frame: JsonObject, known: Known) -> Made:
@@ -479,29 +474,16 @@ def tool_results(frame: JsonObject, known: Known) -> Made:
         known.note("tool", known.notes.get("tool") and ANSWERED)
     if not known.notes.get("begun"):
         known.note("prompted", True)
-    turn = known.notes.get("turn")
+    turn = known.notes.get("turn", known.here)
     for result in results:
-        id = result.get("id")
-        yield ToolResult(
-            id=None if id is None else f"result:{id}",
-            call_id=call_id(result),
-            name=result.get("name"),
-            result=result.get("response"),
-            turn_id=known.here if turn is None else turn,
-        )
+        yield tool_result(result.get("id"), result.get("response"), turn, result.get("name"))
 
 
 def cancel_tools(ids: Iterable[str], known: Known) -> Made:
     """The model does not want the results of these calls any more, since the user interrupted."""
+    turn = known.notes.get("turn", known.here)
     for id in ids:
-        yield ToolResult(
-            id=f"cancelled:{id}", call_id=id, result={"error": "cancelled"}, turn_id=known.notes.get("turn", known.here)
-        )
+        yield ToolResult(id=f"cancelled:{id}", call_id=id, result={"error": "cancelled"}, turn_id=turn)
 
 
-def call_id(call: JsonObject) -> str:
-    """The id of a call; on Vertex AI there may be none, and a name is all that its result has in common with it."""
-    return str(call.get("id") or f"~{call.get('name')}")
-
-
-GEMINI_LIVE = Dialect(name="gemini-live", version=7, reduce=reduce, translate=translate, closed=closed, texts=texts)
+GEMINI_LIVE = Dialect(name="gemini-live", version=8, reduce=reduce, translate=translate, closed=closed, texts=texts)

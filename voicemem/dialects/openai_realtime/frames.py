@@ -29,27 +29,23 @@ CALLED = ("mcp_call", "web_search_call", "file_search_call")
 DELTAS = ("response.output_audio_transcript.delta", WRITTEN)
 SessionFrame = event(
     session=record(
-        "id?",
+        "id? output_audio_format?",
         audio=optional(record(output=optional(record(format=optional(record("type?", rate=optional(int))))))),
-        output_audio_format=optional(str),
     )
 )
 Item = record(
-    "type id? role? status?",
+    "type id? role? status? call_id? name? arguments?",
     content=optional(many(record("type? text? transcript?"))),
-    call_id=optional(str),
-    name=optional(str),
-    arguments=optional(str),
     output=ANYTHING,
     error=optional(str | record("type? message?", code=optional(int | str))),
     queries=optional(many(str)),
     results=ANYTHING,
 )
-ItemFrame = event(item=Item, previous_item_id=optional(str), response_id=optional(str))
+ItemFrame = event("previous_item_id? response_id?", item=Item)
 NamedItem = event("item_id previous_item_id?")
 """A frame that says only which item it is about."""
 Timed = record(offset_milliseconds=int, duration_milliseconds=int)
-Phrase = record(words=optional(many(Timed)), locale=optional(str))
+Phrase = record("locale?", words=optional(many(Timed)))
 Transcript = event("item_id delta? transcript?", phrases=optional(many(Phrase)))
 """A transcript of a user's item. The words that phrases time are those of the transcript, where there are so many."""
 Response = record("id?", conversation_id=(str | UnsetType | None, UNSET))
@@ -63,7 +59,7 @@ Done = event(
     )
 )
 Delta = event("item_id delta response_id?")
-AudioDelta = typed("item_id", audio_bytes=int, response_id=optional(str))
+AudioDelta = typed("item_id response_id?", audio_bytes=int)
 """It keeps no id: to count it twice shifts an estimate, to remember it takes memory."""
 Truncation = event("item_id", audio_end_ms=optional(int))
 NamedResponse = event("response_id")

@@ -19,7 +19,7 @@ from functools import partial
 
 from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, RawFrame, Side
-from voicemem.dialects.kinds import Kind, event, event_id, keep, optional, silent
+from voicemem.dialects.kinds import Kind, event, event_id, keep, silent
 from voicemem.dialects.known import Known, KnownReply, Made
 from voicemem.dialects.openai_realtime.frames import (
     CALLED,
@@ -501,7 +501,7 @@ KINDS: dict[str, Kind] = {
     ),
     "response.audio_timestamp.delta": Kind(
         "vendor",
-        event("item_id text", audio_offset_ms=int, audio_duration_ms=int, response_id=optional(str)),
+        event("item_id text response_id?", audio_offset_ms=int, audio_duration_ms=int),
         time_word,
     ),
     "response.output_item.done": Kind("vendor", ItemFrame, finish_output_item),

@@ -55,25 +55,19 @@ FORM = re.compile(r"v=([0-9]{1,15}),d=([0-9a-f]{64})")
 TOLERANCE_MS = 5 * 60 * 1000
 """How old or new a signature may be, as in Retell's own SDK."""
 Call = record(
-    "call_id",
+    "call_id disconnection_reason?",
     start_timestamp=optional(int),
     end_timestamp=optional(int),
-    disconnection_reason=optional(str),
     spoken=optional(int),
 )
 """`spoken` is how many utterances its transcript has."""
 Element = record(
-    "role",
+    "role content? response? tool_call_id? name? agent?",
     index=int,
-    content=optional(str),
     ts=optional(int),
     until=optional(int),
     followed=(bool, False),
-    response=optional(str),
-    tool_call_id=optional(str),
-    name=optional(str),
     arguments=ANYTHING,
-    agent=optional(str),
 )
 """One element of a transcript. `index` counts utterances of people, else what is of its own role."""
 TranscriptFrame = record("interaction_type", elements=(many(Element), []), timestamp=optional(int))
@@ -109,7 +103,8 @@ def numbered(raw: list[JsonObject], started: int | None) -> list[JsonObject]:
         role = one["role"]
         if role == "node_transition" and isinstance(one.get("new_node_name"), str):
             node = one["new_node_name"]
-        is_backchannel = role in SPOKEN and truth_of(one.get("metadata"), "is_backchannel")
+        metadata = one.get("metadata")
+        is_backchannel = role in SPOKEN and isinstance(metadata, dict) and metadata.get("is_backchannel") is True
         if role not in KEPT or is_backchannel:
             is_divided = is_divided or is_backchannel
             continue
@@ -147,10 +142,6 @@ def in_one_form(raw: JsonObject, index: int, started: int | None) -> JsonObject:
     if isinstance(metadata, dict):
         element["response"] = response_of(metadata)
     return element
-
-
-def truth_of(holder: Any, field: str) -> bool:
-    return isinstance(holder, dict) and holder.get(field) is True
 
 
 def response_of(raw: JsonObject) -> str | None:

@@ -261,10 +261,10 @@ def other_texts(frame: JsonObject) -> Iterator[Text]:
         if message.get("message"):
             yield Text(message, "message", "whole", speaker(message["role"]), item_of(message))
         for call in message.get("toolCalls") or ():
-            yield Text(call["function"], "arguments", "value")
+            yield from values(call["function"], "arguments")
         yield from values(message, "result")
     for call in frame.get("toolCallList") or ():
-        yield Text(call["function"], "arguments", "value")
+        yield from values(call["function"], "arguments")
     yield from values(frame, "result")
 
 
@@ -302,27 +302,23 @@ Sent = record("type", call=optional(record("id")), timestamp=optional(int))
 
 
 def sent(texts: str = "", /, **others: Any) -> type[Record]:
-    return record(texts, Sent, kw_only=True, **others)
+    return record(texts, Sent, **others)
 
 
 ToolCall = record("id", function=record("name", arguments=ANYTHING))
 Message = record(
-    "role",
+    "role message? assistantName? toolCallId? name?",
     place=int,  # system messages are not counted
-    message=optional(str),
-    assistantName=optional(str),
     time=optional(int),
     endTime=optional(int),
     toolCalls=optional(many(ToolCall)),
-    toolCallId=optional(str),
-    name=optional(str),
     result=ANYTHING,
 )
 """One message of the history."""
 Report = sent(
+    "endedReason?",
     messages=(many(Message), []),
     reported=(bool, False),
-    endedReason=optional(str),
     startedAt=optional(int),
     endedAt=optional(int),
 )

@@ -13,8 +13,7 @@ from voicemem.client import Client, ClientError, RequestRefused, SyncClient
 from voicemem.client.memories import memory_path
 from voicemem.client.transport.rest import required, session_path
 from voicemem.dialects.dialect import session_id_of
-from voicemem.integrations.client_calls import ClientCalls
-from voicemem.integrations.conversation import LOG
+from voicemem.integrations.conversation import LOG, ClientCalls
 from voicemem.integrations.google_adk.session import text_of
 from voicemem.protocol.memories import time_ms
 from voicemem.protocol.types import JsonObject

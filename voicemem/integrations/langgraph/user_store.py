@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from voicemem.client import Client, RequestRefused, SyncClient
-from voicemem.integrations.client_calls import ClientCalls
+from voicemem.integrations.conversation import ClientCalls
 from voicemem.protocol.types import JsonObject
 
 USER = "{user_id}"

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from voicemem.integrations.background_session import BackgroundSession
 from voicemem.integrations.ledger import now_ms
-from voicemem.integrations.runs import followed_by, instructions_apart
-from voicemem.integrations.user_messages import UserMessage, as_passed_on, typed
+from voicemem.integrations.runs import UserMessage, as_passed_on, followed_by, instructions_apart, typed
 from voicemem.protocol.types import JsonObject
 
 if TYPE_CHECKING:

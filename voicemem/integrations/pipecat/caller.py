@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 from voicemem.integrations.background_session import NewestEntries
 from voicemem.integrations.ledger import Ledger, now_ms
-from voicemem.integrations.runs import followed_by
-from voicemem.integrations.user_messages import MOST, UserMessage, typed
+from voicemem.integrations.runs import MOST, UserMessage, followed_by, typed
 
 INSTRUCTIONS = ("system", "developer")
 

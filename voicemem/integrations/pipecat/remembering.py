@@ -7,8 +7,7 @@ from typing import Any
 from voicemem.integrations.background_session import BackgroundSession
 from voicemem.integrations.pipecat.caller import INSTRUCTIONS, Instruction, Remembered, role_of
 from voicemem.integrations.pipecat.frames import FrameListener
-from voicemem.integrations.runs import followed_by, instructions_apart
-from voicemem.integrations.user_messages import UserMessage, as_passed_on
+from voicemem.integrations.runs import UserMessage, as_passed_on, followed_by, instructions_apart
 from voicemem.protocol.types import JsonObject
 
 FIELDS = ("turn_id", "timestamp", "metadata")

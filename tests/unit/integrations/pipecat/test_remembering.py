@@ -6,7 +6,7 @@ from typing import Any
 
 from voicemem.integrations.pipecat.caller import Remembered
 from voicemem.integrations.pipecat.remembering import before_call, context_messages, rebuilt
-from voicemem.integrations.user_messages import UserMessage
+from voicemem.integrations.runs import UserMessage
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 HEARD = {"role": "assistant", "content": "Why did "}
