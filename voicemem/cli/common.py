@@ -258,7 +258,7 @@ def lines_shown(text: str) -> str:
 
 
 def line_shown(text: str) -> str:
-    """The same on one line; its spaces stay."""
+    """A text without hidden characters on one line; its spaces stay."""
     return lines_shown(text).replace("\n", " ")
 
 

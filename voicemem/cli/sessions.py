@@ -360,7 +360,7 @@ def end_line(event: TailEvent) -> Text:
 
 
 KINDS = ("type", "event", "event_type", "interaction_type", "object", "label")
-"""Where stacks name the kind of a frame."""
+"""The fields in which stacks name the kind of a frame."""
 
 
 def entry_line(data: dict[str, Any]) -> Text:

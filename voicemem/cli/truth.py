@@ -74,7 +74,7 @@ class TrueReply(Struct, frozen=True, omit_defaults=True):
     played: list[PlayedPart]
     alarms: list[FalseAlarm] = []
     cut_ms: int | None = None
-    """When playback stopped for good; None of a reply that was heard to its end."""
+    """The time at which playback stopped for good; None of a reply that was heard to its end."""
     source: str = "llm"
     """Or `greeting`, which no LLM generates."""
 
@@ -114,9 +114,9 @@ class TrueUtterance(Struct, frozen=True, omit_defaults=True):
     begin_ms: int
     words: list[TrueWord]
     final_ms: int
-    """When the recogniser was sure."""
+    """The time at which the recogniser was sure."""
     noise: bool = False
-    """It was the noise of a false alarm: the recogniser took it back."""
+    """True for the noise of a false alarm: the recogniser took it back."""
 
 
 class TrueTool(Struct, frozen=True):
@@ -215,7 +215,7 @@ def position(reply: TrueReply, at_ms: int) -> JsonObject:
 
 
 def position_by_audio(reply: TrueReply, at_ms: int) -> JsonObject:
-    """The same by a clock that stands still while all that has come of the audio was played."""
+    """The position by a clock that stands still while all that has come of the audio was played."""
     return {**position(reply, at_ms), "estimated": True}
 
 

@@ -146,7 +146,7 @@ def check_context(section: Any) -> None:
 
 
 def check_whole_context(section: JsonObject) -> None:
-    """The same for a section after all patches, whose parts must fit together. Raises `Refused`."""
+    """Refuse a section that after all patches does not fit together. Raises `Refused`."""
     check_context(section)
     extract = section.get("extract")
     if not isinstance(extract, dict):

@@ -109,7 +109,7 @@ class SystemMessage(Struct, frozen=True):
     """A message that every LLM request begins with, in OpenAI's form; other fields pass through."""
 
     role: str
-    """Mostly `system`."""
+    """The role of the message, mostly `system`."""
     content: str | list[Any]
     """Its text, or the parts of it."""
 

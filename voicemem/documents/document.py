@@ -25,7 +25,7 @@ else:
 MAX_DOCUMENT_BYTES = 64 * 1024
 """The same limit holds for a template and for a schema."""
 SEPARATOR = "\n\n"
-"""What is between a text and what is appended to it."""
+"""The text between a document and what is appended to it."""
 DocumentFormat = Literal["text", "markdown", "json"]
 Scope = Literal["session", "user"]
 Operation = Literal["append", "replace", "clear", "form"]

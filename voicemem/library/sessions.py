@@ -481,7 +481,7 @@ class Memories:
         return await self._page(params, user_ids=AnyOf((check_user_id(user_id),)))
 
     async def of_session(self, session_id: str, **params: Any) -> MemoryPage:
-        """The same of a session."""
+        """A page of the memories of a session, the newest first: `memories`, `next_cursor`."""
         checked = check_arguments(session_id=session_id).session_id or ""
         stream = await self.store.journal.get_session(self.project, checked)
         users = AnyOf(tuple({scope_of(stream).user_id, None}))

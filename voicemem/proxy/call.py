@@ -23,7 +23,7 @@ from voicemem.proxy.requests import END, MAX_HEAD_BYTES, CallRequest, confirming
 
 LOG = logging.getLogger("voicemem.proxy")
 TLS_CLOSE_S = 5.0
-"""The same for a peer's part in the end of TLS."""
+"""The longest wait for a peer's part in the end of TLS."""
 KEEPALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 3))
 """After two minutes, a peer that has vanished without a word is gone. Most pings of websockets come sooner."""
 SWITCHING = 101

@@ -53,8 +53,7 @@ class Me(Struct, frozen=True):
 
 
 Answer = Literal["good", "busy", "unknown", "no scope", "open", "away"]
-"""What the memory says about a key: `busy`, it knows the key, which has sent too much; `open`, it needs none; `away`,
-nothing."""
+"""The memory's word about a key: `busy`, it knows it, but it has sent too much; `open`, it needs none; `away`, none."""
 
 
 class KeyCheck:
@@ -64,10 +63,10 @@ class KeyCheck:
         self.settings = settings
         self.rest = RestClient(settings.rest_url, None, Options())
         self.known: OrderedDict[bytes, float] = OrderedDict()
-        """When the memory last knew a key, by its hash; one that it knew last is the last."""
+        """The time at which the memory last knew a key, by its hash; the one that it knew last is the last."""
         self.asking: dict[bytes, asyncio.Task[Answer]] = {}
         self.away_s = -FRESH_S
-        """When the memory last was away."""
+        """The time at which the memory was last away."""
 
     async def close(self) -> None:
         for asking in self.asking.values():

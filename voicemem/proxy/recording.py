@@ -38,7 +38,7 @@ class Direction:
         self.copy = copy
         self.max_bytes = max_bytes
         self.ts = 0
-        """When what is being read has crossed."""
+        """The time at which what is being read has crossed."""
         self.frames = 0
         self.bytes = 0
         self.close_code: int | None = None

@@ -27,7 +27,7 @@ HOOK_SECRET = re.compile(r"(?:([A-Za-z0-9._:-]{1,128})/)?([a-z0-9-]{1,64})=(.+)"
 """PROJECT/DIALECT=SECRET, or DIALECT=SECRET for the project of a service without keys."""
 SECRET = re.compile(r"[!-~]{8,256}")
 OVERLAP_S, MAX_OVERLAP_S = 86_400, 7 * 86_400
-"""For how long the secret before verifies too."""
+"""The time for which the secret before verifies too."""
 
 
 class HookSecret(Struct, frozen=True):
@@ -112,7 +112,7 @@ class HookSecrets:
         return HookSecret(dialect, set_ms, until_ms, (project, dialect) in self.settings, identify)
 
     def old_until(self, kept: InboundSecret) -> int | None:
-        """Until when the secret before verifies; None when it does not any more."""
+        """The time until which the secret before verifies; None when it does not any more."""
         until = kept.old_secret_until_ms
         return until if until is not None and until > self.clock() else None
 

@@ -21,8 +21,7 @@ from voicemem.sessions.recording.recorder import YIELD_EVERY, Recorder
 from voicemem.store.streams import Stream
 
 OVER = ("session_ended", "session_erased")
-"""Why a webhook is not stored and yet done with: sent again it would fare no better, and platforms give up on webhooks
-that fail."""
+"""The codes with which a webhook is done: sent again it would fare no better, and platforms give up where many fail."""
 MAX_HOOK_BYTES, MAX_HOOK_VALUES = 8 * 1024 * 1024, 4 * MAX_VALUES
 """More than other bodies may have: after a call of hours all words come at once, with times, more than once."""
 OTHER_CALL = "This URL is of another call: the webhooks that it has got name a different one."

@@ -139,7 +139,7 @@ async def pages_after(
 async def pages_before(
     journal: Journal, key: int, bounds: tuple[int, int], journal_filter: JournalFilter, limit: int, reader: Reader
 ) -> AsyncIterator[list[JournalRow]]:
-    """The same between two positions, the newest first.
+    """The wanted entries between two positions, the newest first, at most `limit`, by pages.
 
     `before` must not lie beyond the end of the journal by more than one. A page of large entries comes short: its
     rest is then read first, so that one page is in memory at a time.

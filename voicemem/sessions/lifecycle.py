@@ -93,7 +93,7 @@ class Sessions:
     async def list_overviews(
         self, session_filter: SessionFilter, cursor: str | None
     ) -> tuple[builtins.list[SessionOverview], str | None]:
-        """The same page as slim rows; it is shorter than asked for where many sessions had to be looked at."""
+        """A page of slim rows; it is shorter than asked for where many sessions had to be looked at."""
         place = None if cursor is None else self.parse_cursor(session_filter.project, cursor)
         page, after = await self.store.overviews.list_overviews(msgspec.structs.replace(session_filter, after=place))
         return page, None if after is None else self.format_cursor(session_filter.project, after)

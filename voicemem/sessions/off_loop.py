@@ -165,7 +165,7 @@ class Work(Generic[T]):
         self.resumed.set()
 
     def stop(self) -> None:
-        """No one waits for it any more: free its slot, and let its thread find out at its next check."""
+        """Free the slot, since no one waits for the result, and let the thread find out at its next check."""
         self.is_unwanted = True
         if self.has_slot:
             self.queue.leave()

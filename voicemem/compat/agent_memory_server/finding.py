@@ -266,7 +266,7 @@ def decay(age_ms: int, half_life_days: float) -> float:
 
 
 def rerank(page: Sequence[tuple[Memory, float]], recency: Recency, now_ms: int) -> list[tuple[Memory, float]]:
-    """The same memories; of equal ones the one that stood first stays first."""
+    """The memories in the order of their score; of equal ones the one that stood first stays first."""
     return sorted(page, key=lambda match: -recency.score(match[0], match[1], now_ms))
 
 

@@ -167,7 +167,7 @@ class OwnedSessions:
         return [one for one in streams if linked_id is not None and owner_of(one).user_id == linked_id]
 
     async def get(self, project: str, owner: Owner) -> Stream:
-        """The same session. Raises `Refused` (`unknown_session`)."""
+        """The session that `find` returns. Raises `Refused` (`unknown_session`)."""
         stream = await self.find(project, owner)
         if stream is None:
             raise Refused("unknown_session", "Session not found: there is no such working memory.")

@@ -228,7 +228,7 @@ class AgoraHistory(RunningAgent, frozen=True):
 
 
 class StandardAgoraHistory(RunningAgent, frozen=True):
-    """The same with a setting that leaves only role and content."""
+    """The memory of a running agent where a setting leaves only role and content."""
 
     contents: list[Spoken]
 

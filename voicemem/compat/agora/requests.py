@@ -276,7 +276,7 @@ REASONS_BY_CODE = {
     "missing_field": "MissingRequiredField",
     "session_ended": "TaskNotFound",
 }
-"""The same for codes that say more than their status."""
+"""Agora's reasons of codes that say more than their status."""
 AgoraReason = Annotated[
     str, Meta(extra_json_schema={"enum": sorted({*REASONS_BY_STATUS.values(), *REASONS_BY_CODE.values()})})
 ]

@@ -461,11 +461,7 @@ class ProblemHandler(RequestHandler):
             super().log_exception(*args, **more)
 
     def handle_error(
-        self,
-        request: BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
+        self, request: BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
         code = "internal" if status >= 500 else "invalid_http"
         if code == "internal":

@@ -166,7 +166,7 @@ def parse_query(request: web.Request, kind: type[T]) -> T:
 
 @lru_cache(KEPT_QUERIES)
 def convert_kept_query(text: str, kind: Any) -> Any:
-    """The same for a query that is not long: clients send few different ones, and their structs never change."""
+    """Convert a short query, and keep it: clients send few different ones, and their structs never change."""
     return convert_query(URL.build(query_string=text, encoded=True), kind)
 
 
@@ -352,7 +352,7 @@ def check_origin(request: web.Request, route: Route[Any], gate: Gate) -> Awaitab
 
 
 async def check_without_store(host: str | None, origin: str | None, gate: Gate) -> bool:
-    """The same where the store may be away."""
+    """Check the origin by the store, or without it while it is away."""
     try:
         async with asyncio.timeout(STORE_S):
             return await gate.check_origin(host, origin)

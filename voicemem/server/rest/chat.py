@@ -18,7 +18,7 @@ from voicemem.llm.endpoints import MODELS_PATH
 from voicemem.protocol import sse
 from voicemem.protocol.codec import MALFORMED
 from voicemem.protocol.sse import EVENT_STREAM
-from voicemem.protocol.types import JsonObject, Reason
+from voicemem.protocol.types import JsonObject
 from voicemem.server.http.application import begin, with_problems
 from voicemem.server.http.connections import connection_of
 from voicemem.server.http.problems import Handler, Problem
@@ -58,14 +58,9 @@ class OpenAIError(Struct, frozen=True):
     param: None = None
 
 
-class ChatProblem(Struct, frozen=True):
+class ChatProblem(Problem, frozen=True):
     """A problem document (RFC 9457) with OpenAI's `error`: why a request was refused."""
 
-    type: str
-    title: str
-    status: int
-    detail: str
-    reason: Reason
     error: OpenAIError
 
 

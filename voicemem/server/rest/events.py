@@ -242,7 +242,7 @@ async def journal_lines(
 async def native_lines(
     read_models: ReadModelCache, stream: Stream, query: JournalQuery, journal_filter: JournalFilter, reader: Reader
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the same with events in place of frames. Raises `SessionQuarantined`, `StoreUnavailable`."""
+    """Yield the lines of a page with events in place of frames. Raises `SessionQuarantined`, `StoreUnavailable`."""
     left = query.limit or MAX_INTEGER
     async with aclosing(native_rows(read_models, stream, query.after, reader)) as pages:
         async for page in pages:

@@ -222,7 +222,7 @@ class NewHookSecret(NewSecret, frozen=True, forbid_unknown_fields=True):
 
 
 class HookSecretSet(HookSecret, frozen=True):
-    """The same, with `secret` where the service has made it: only this answer shows it."""
+    """A secret that was set, with `secret` itself where the service has made it: only this answer shows it."""
 
     secret: Annotated[str, Meta(extra_json_schema={"readOnly": True})] | UnsetType = UNSET
 

@@ -11,13 +11,7 @@ from voicemem.security.access import ADMIN_KEY_ID, ANY_SCOPE
 from voicemem.security.audit import audit
 from voicemem.security.session_tokens import MAX_TOKEN_S, USER_MEMORIES
 from voicemem.server.http.application import IN_PATH
-from voicemem.server.http.request import (
-    GRANT,
-    get_stream,
-    json_response,
-    read_struct,
-    services_of,
-)
+from voicemem.server.http.request import GRANT, get_stream, json_response, read_struct, services_of
 from voicemem.server.http.routes import KeyId, Routes, optional
 from voicemem.store.directory import ApiKey, KeyLimits
 from voicemem.version import __version__

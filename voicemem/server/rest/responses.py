@@ -36,7 +36,7 @@ NOT_TAKEN = ("background", "conversation", "prompt", "context_management", "imag
 ROLES = ("user", "assistant", "system", "developer")
 TEXT_PARTS = ("input_text", "output_text", "text")
 ENDS = {"length": "max_output_tokens", "content_filter": "content_filter"}
-"""Why an answer is incomplete: a completion's word and a response's."""
+"""The reasons why an answer is incomplete: a completion's word and a response's."""
 
 
 class ResponseRequest(Struct, frozen=True):

@@ -194,7 +194,7 @@ PAUSE_S = 1.0
 QUIET_S, QUIET_OF_SEVERAL_S = 5.0, 2.0
 """The time between two reads without a reported change: changes of deliveries and of other nodes are not reported."""
 FIGURES_S = 1.5
-"""The same while figures are being made that the page lacks."""
+"""The time between two reads while figures are being made that the page lacks."""
 TICK_S = 0.5
 """The time between two checks that the reader is still connected and still allowed."""
 MAX_FOLLOWED = 200

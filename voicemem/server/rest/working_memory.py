@@ -237,7 +237,7 @@ async def apply_to_data(request: web.Request, event: MemoryData) -> web.StreamRe
 
 
 def of_user(route: Route[Any]) -> Route[Any]:
-    """The same route for a user, whose document the user's sessions share."""
+    """The route of a session's document as that of a user's, which the user's sessions share."""
     return route._replace(
         path=route.path.replace("/sessions/{id}/", "/users/{user_id}/"),
         codes=tuple(code for code in route.codes if code != "no_user"),

@@ -306,13 +306,7 @@ class Recorder:
         return opened
 
     async def acquire_lease(
-        self,
-        project: str,
-        session_id: str,
-        producer: str,
-        frame: SessionOpen,
-        may_call_out: bool,
-        key_id: str | None,
+        self, project: str, session_id: str, producer: str, frame: SessionOpen, may_call_out: bool, key_id: str | None
     ) -> OpenedProducer:
         existing = await self.journal.find_session(project, session_id)
         config = {} if existing is not None else frame.session or {}

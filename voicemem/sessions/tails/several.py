@@ -27,8 +27,7 @@ from voicemem.store.streams import AppendResult, Stream
 LOOK_BACK = 256
 """Keys below the newest among which late ones are still found, however long ago these became visible."""
 MOST_SEEN = 4_096
-"""The same for those that became visible in the last `SETTLED_AFTER` looks: many sessions may begin while one of them
-is slow to be committed."""
+"""Keys that became visible in the last `SETTLED_AFTER` looks, at most: many sessions may begin while one is slow."""
 MAX_NAMED = 32
 """Keys that a place names, at most, apart from those of followed sessions: it must fit into a header."""
 SETTLED_AFTER = 20

@@ -152,7 +152,7 @@ class Tail:
         self.notify_keys(streams.keys())
 
     def notify_keys(self, keys: Set[int]) -> None:
-        """The same for sessions of which nothing but the key is known. It costs the shorter of both lists."""
+        """Note that something was journaled in the sessions of these keys. It costs the shorter of both lists."""
         followed = self.followed.keys() & keys
         if followed:
             self.dirty_keys |= followed
