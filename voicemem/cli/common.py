@@ -212,7 +212,7 @@ def number_of(count: int, what: str) -> str:
     return f"{count:,} {what[:-1]}ies" if what.endswith("ry") else f"{count:,} {what}s"
 
 
-def given(values: Mapping[str, Any]) -> dict[str, Any]:
+def filled(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 

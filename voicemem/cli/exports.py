@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import click
 import msgspec
 
-from voicemem.cli.common import CommandFailed, Server, given, number_of, progress, rest_options, run, written_file
+from voicemem.cli.common import CommandFailed, Server, filled, number_of, progress, rest_options, run, written_file
 from voicemem.client.transport.rest import read_lines, user_path
 from voicemem.exports.call import one_line
 from voicemem.exports.formats import FORMAT_NAMES, FORMATS, FormatName, file_name
@@ -52,7 +52,7 @@ def export(
       voicemem export --user-id ann --format webvtt --output subtitles/
       voicemem export --all --format csv --output calls.csv
     """
-    filters = given(conditions)
+    filters = filled(conditions)
     for name in filters.keys() & {"started_after", "started_before"}:
         filters[name] = int(filters[name].replace(tzinfo=UTC).timestamp() * 1000)
     if (session is not None) + bool(filters) + everything != 1:
@@ -205,7 +205,7 @@ def stored_of(server: Server, user_id: str) -> tuple[int, int]:
 def count_of(server: Server, path: str, name: str) -> int:
     count, cursor = 0, None
     while True:
-        page = server.ask("GET", path, query=given({"cursor": cursor}))
+        page = server.ask("GET", path, query=filled({"cursor": cursor}))
         count, cursor = count + len(page[name]), page["next_cursor"]
         if cursor is None:
             return count

@@ -8,7 +8,7 @@ import click
 from voicemem.cli.common import (
     CommandFailed,
     Server,
-    given,
+    filled,
     json_shown,
     number_of,
     options,
@@ -57,7 +57,7 @@ def search(server: Server, as_json: bool, **body: Any) -> None:
       voicemem search "which nuts is she allergic to?" --user-id ann
       voicemem search 核桃 --json
     """
-    page = server.ask("POST", "/v1/memories/search", given(body))
+    page = server.ask("POST", "/v1/memories/search", filled(body))
     if as_json:
         click.echo(json_shown(page, 2))
         return
@@ -189,7 +189,7 @@ def forget(
     """
     if not (everything or kinds or any(value is not None for value in conditions.values())):
         raise click.UsageError("Say which: --query, --kind or --max-age-days, or --everything.")
-    body = given({**conditions, "kinds": kinds or None, "everything": everything or None, "dry_run": dry_run})
+    body = filled({**conditions, "kinds": kinds or None, "everything": everything or None, "dry_run": dry_run})
     answer = server.ask("POST", user_path(user_id, "/memories/forget"), body)
     count = len(answer["ids"])
     would_be = "would be" if dry_run else "is" if count == 1 else "are"

@@ -62,7 +62,6 @@ def words_wrong(reply: TrueReply, heard: str) -> int:
 
 
 def packed_calls() -> dict[str, TrueCall]:
-    """The true calls of the package by name."""
     lines = (resources.files("voicemem.cli") / "true_calls.jsonl").read_bytes().splitlines()
     return {call.name: call for call in (msgspec.json.decode(line, type=TrueCall) for line in lines)}
 

@@ -17,7 +17,7 @@ from rich.segment import SegmentLines
 from rich.table import Table
 from rich.text import Text
 
-from voicemem.cli.common import CommandFailed, Server, given, json_shown, rest_options, run_until_interrupted
+from voicemem.cli.common import CommandFailed, Server, filled, json_shown, rest_options, run_until_interrupted
 from voicemem.cli.demo.one_call import render_message
 from voicemem.client import Options
 from voicemem.client.tail import TailEvent, TailReader, tail_url
@@ -145,7 +145,7 @@ def end(sessions: tuple[str, ...], server: Server, reason: str | None) -> None:
       voicemem end call-1 --reason "caller asked"
     """
     for session in sessions:
-        ended = server.ask("POST", session_path(session, "/end"), given({"reason": reason}))
+        ended = server.ask("POST", session_path(session, "/end"), filled({"reason": reason}))
         if sys.stdout.isatty():
             why = f" ({one_line(ended['reason'])})" if ended["reason"] else ""
             click.echo(f"{session} {ended['state']}{why}")
@@ -225,7 +225,7 @@ class LiveScreen:
             self.place(key, None if after is None else (session, after))
             self.texts[key] = text
             if count % MANY == 0:
-                self.let_go()
+                self.scroll_up()
         self.draw()
 
     def place(self, key: Key, after: Key | None) -> None:
@@ -236,12 +236,12 @@ class LiveScreen:
         self.order.insert(self.order.index(after) + 1 if after in self.texts else first, key)
 
     def draw(self) -> None:
-        self.let_go()
+        self.scroll_up()
         texts = Group(*(self.texts[key] for key in self.order))
         lines = self.console.render_lines(texts, pad=False)  # of a text longer than the screen its end is what changes
         self.live.update(SegmentLines(lines[-self.rows :], new_lines=True), refresh=True)
 
-    def let_go(self) -> None:
+    def scroll_up(self) -> None:
         """Let the oldest messages scroll up, as many as do not fit."""
         heights = [len(self.texts[key].wrap(self.console, self.console.width)) for key in self.order]
         height, gone = sum(heights), 0

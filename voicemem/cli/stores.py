@@ -9,7 +9,16 @@ from urllib.parse import urlencode
 
 import click
 
-from voicemem.cli.common import Command, CommandFailed, audit_to_terminal, given, options, read_secret, run, sqlite_path
+from voicemem.cli.common import (
+    Command,
+    CommandFailed,
+    audit_to_terminal,
+    filled,
+    options,
+    read_secret,
+    run,
+    sqlite_path,
+)
 from voicemem.cli.service_settings import store_option
 from voicemem.config.service import POSTGRESQL_PREFIXES
 from voicemem.protocol.arguments import converted
@@ -161,7 +170,7 @@ def change_limits(store: str, key_id: str, **limits: int | None) -> None:
     Example:
       voicemem keys limits --store sqlite:calls.db 3f9a0c1d2e4b --events-per-second 50
     """
-    changes = given(limits)
+    changes = filled(limits)
 
     async def change(opened: Store) -> bool:
         key = await opened.directory.find_key(key_id)
@@ -273,11 +282,8 @@ def list_secrets(store: str, project: str) -> None:
       voicemem hooks list --store sqlite:calls.db --project shop
     """
     for one in in_store(store, lambda opened: secrets_in(opened).list(project)):
-        old = (
-            ""
-            if one.old_secret_until is None
-            else f"  the one before verifies until {shown_time(one.old_secret_until)}"
-        )
+        until = one.old_secret_until
+        old = "" if until is None else f"  the one before verifies until {shown_time(until)}"
         facts = "" if one.identify is None else f"  identify {','.join(one.identify) or 'off'}"
         click.echo(f"{one.dialect}  set {shown_time(one.set_at or 0)}{old}{facts}")
 

@@ -161,7 +161,7 @@ class TrueCall(Struct, frozen=True):
 
 
 def load_call(path: Path) -> TrueCall:
-    """Read one file. Raises `OSError`, `msgspec.ValidationError`."""
+    """Read a file of a true call. Raises `OSError`, `msgspec.ValidationError`."""
     return msgspec.json.decode(path.read_bytes(), type=TrueCall)
 
 
@@ -397,7 +397,7 @@ LONGEST_PAUSE_S = 3600.0
 
 
 def read_true_call(file: Path) -> TrueCall:
-    """Raises `CommandFailed` for any other file."""
+    """Read the file of a true call. Raises `CommandFailed` for any other file."""
     try:
         call = load_call(file)
     except msgspec.DecodeError as error:
@@ -448,7 +448,7 @@ NAME = "played"
 
 
 def played_call(call: TrueCall, evidence: str) -> JsonObject:
-    """All times in Unix ms, as the `ts` of events. The words of a text, joined, are the text."""
+    """The played call, with times in Unix ms, as the `ts` of events. The words of a text, joined, are the text."""
     return {
         "call": call.name,
         "evidence": evidence,
@@ -460,7 +460,7 @@ def played_call(call: TrueCall, evidence: str) -> JsonObject:
 
 
 def played_reply(reply: TrueReply, began: int) -> JsonObject:
-    """Each word as [text, from, until, heard]; the times are null of a word that was not played to its end."""
+    """The reply, with each word as [text, from, until, heard]; times are null where it was not played to its end."""
     words: list[list[object]] = []
     end = 0
     for text, word in pieces(reply.text, reply.words, reply.cut_ms is None):
@@ -481,7 +481,7 @@ def played_reply(reply: TrueReply, began: int) -> JsonObject:
 
 
 def spoken(utterance: TrueUtterance, began: int) -> JsonObject:
-    """Each word as [text, from, until]."""
+    """The utterance, with each word as [text, from, until]."""
     begin = began + utterance.begin_ms
     return {
         "turn_id": utterance.turn_id,

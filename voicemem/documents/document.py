@@ -134,7 +134,6 @@ def resolve_form(content: Any, *forms: Form | None) -> Form:
 
 
 def apply_operation(before: Any, operation: Operation, content: Any) -> Any:
-    """The content of a document after an operation with `content`."""
     if operation == "append" and before is not None:
         return append_content(before, content)
     return {"append": content, "replace": content, "clear": None, "form": before}[operation]

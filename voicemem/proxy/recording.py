@@ -70,10 +70,6 @@ class Direction:
         except Exception as error:  # the call continues whatever it is
             self.recording.give_up(f"It could not be read ({type(error).__name__})")
 
-    @property
-    def held_bytes(self) -> int:
-        return len(self.partial) + self.fragments_bytes
-
     def feed(self, data: bytes) -> None:
         """Read the next bytes. Raises `Broken`."""
         if self.skipped:

@@ -165,7 +165,7 @@ def parse_hook_secrets(settings: tuple[str, ...], default_project: str) -> dict[
 class HookTarget(Struct, frozen=True, omit_defaults=True):
     """The session and user of the webhooks that come to a URL, as the operator has signed them into it.
 
-    The signature of a webhook is over its body alone: whoever has seen one could send it to another URL.
+    The signature of a webhook is over its body alone: anyone who has seen one could send it to another URL.
     """
 
     project: str

@@ -141,7 +141,7 @@ class InboundWebhooks:
                 await self.presence.close_when_ended(lease)
         if stream.state != "running":  # it may run again
             self.sessions.webhooks_due.set()
-        # The end of a call that has ended, told again, is no loss.
+        # The end of a call that has ended, reported again, is no loss.
         is_lost = not stored and any(one.reduced is not None and one.reduced.end is None for one in reduced)
         return HookTaken(name, stored, over if over and (is_lost or over == "session_erased") else UNSET)
 

@@ -108,7 +108,6 @@ def percentile(bounds: Sequence[float], counts: Sequence[float], share: float) -
 
 
 async def sample_forever(recent: RecentMetrics) -> None:
-    """Background task: note the counters, once a second."""
     while True:
         await asyncio.sleep(SAMPLE_EVERY_S)
         recent.sample()

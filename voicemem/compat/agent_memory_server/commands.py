@@ -16,7 +16,7 @@ from voicemem.cli.common import (
     ask_again,
     check_rest_url,
     counting,
-    given,
+    filled,
     number_of,
     progress,
     rest_options,
@@ -99,7 +99,7 @@ class Mover:
             body: JsonObject = {"text": "", "limit": PAGE, "offset": offset, "recency_boost": False, **filters}
             page = (await ask_again(self.source, "POST", MEMORIES + "search", {}, body))["memories"]
             new = [one for one in page if line_of("memory", one["id"]) not in self.done]
-            records = [{name: one[name] for name in given(one) if name not in READ_ONLY} for one in new]
+            records = [{name: one[name] for name in filled(one) if name not in READ_ONLY} for one in new]
             kept = await self.keep(records) if records else []
             for id in kept:
                 self.note_done(line_of("memory", id))
@@ -157,7 +157,7 @@ def import_ams(
       voicemem import-ams http://127.0.0.1:8000
       voicemem import-ams http://127.0.0.1:8000 --url https://memory.example.com --state moved.txt
     """
-    scope = given({"namespace": namespace, "user_id": user_id})
+    scope = filled({"namespace": namespace, "user_id": user_id})
     moved = run(move(Server(source, source_key), server, scope, state))
     click.echo(f"{number_of(moved.sessions, 'session')} and {number_of(moved.memories, 'memory')} taken over")
     for what, detail in moved.refused[:SHOWN]:

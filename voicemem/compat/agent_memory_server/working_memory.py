@@ -194,8 +194,8 @@ class WorkingMemories:
             raise Refused("session_in_use")
         now_ms = self.clock()
         view = await self.read_models.read(stream, session_view_of)
-        stands = view.messages or view.context or view.data or view.kept.memories
-        if now_ms < stream.started_ms + FRESH_MS and begins_one(body) and stands:
+        is_filled = view.messages or view.context or view.data or view.kept.memories
+        if now_ms < stream.started_ms + FRESH_MS and begins_one(body) and is_filled:
             return stream
         change, blurred = Change(0, ()), self.sessions.rules is not None
         if body.messages is not UNSET:

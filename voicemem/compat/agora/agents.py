@@ -275,7 +275,6 @@ def running_agent(stream: Stream) -> RunningAgent:
 
 
 def timed_contents(read_model: ReadModel) -> bytes | Large:
-    """The messages with the times in which they could be heard."""
     timed = (TimedMessage(*astuple(message), **times) for message, times in read_model.timed_messages())
     if read_model.has_large_answer:
         return Large([*timed], read_model.folded_bytes)

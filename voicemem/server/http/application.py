@@ -137,7 +137,6 @@ class Application:
             handlers["HEAD"] = handler
 
     def served(self) -> Iterator[tuple[str, str]]:
-        """The method and path of each route."""
         places = [self.root]
         while places:
             place = places.pop()

@@ -114,7 +114,6 @@ def components_of(kind: Any) -> tuple[JsonObject, dict[str, JsonObject]]:
 
 
 def structs_in(kind: Any) -> set[type[Struct]]:
-    """The structs that a type is made of."""
     structs: set[type[Struct]] = set()
     left = [kind]
     while left:

@@ -259,7 +259,6 @@ def make_contents(query: HistoryQuery, read_model: ReadModel) -> bytes | Large:
 
 
 def first_shown(query: HistoryQuery, messages: Sequence[Message]) -> int:
-    """The index of the first message that a query selects."""
     first = 0
     if query.after_turn is not None:
         first = bisect_right(messages, query.after_turn, key=attrgetter("turn_id"))

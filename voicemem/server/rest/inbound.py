@@ -336,7 +336,7 @@ async def begin_observation(request: web.Request) -> web.StreamResponse:
 
 @ROUTES.add(f"GET {OBSERVE}", "admin", ShownObservation, codes="unknown_observation", tag=OBSERVATIONS)
 async def read_observation(request: web.Request) -> web.StreamResponse:
-    """Show how the observation of this session stands, also when it is over."""
+    """Show the state of the observation of this session, also when it is over."""
     stream = await get_stream(request)
     return answer(stream, await services_of(request).observers.get(stream))
 

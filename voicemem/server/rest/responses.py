@@ -408,7 +408,6 @@ def done_events(item: OutputItem) -> Iterator[JsonObject]:
 
 
 def usage_of(completion: Completion) -> JsonObject | None:
-    """Tokens as a response counts them."""
     if not isinstance(completion.usage, dict):
         return None
     usage = completion.usage

@@ -271,7 +271,7 @@ class AccountReader(Protocol):
         """Something that differs when that does."""
 
     async def read(self, stream: Stream) -> Struct:
-        """All of it, to be sent as it is."""
+        """The whole account, to be sent as it is."""
 
 
 class TurnChange(NamedTuple):

@@ -203,7 +203,6 @@ class Tail:
                 yield []
 
     async def wait(self, at_most_s: float) -> None:
-        """Wait until `notify` wakes the tail, or the time is over."""
         with suppress(TimeoutError):
             async with asyncio.timeout(at_most_s):
                 await self.notified.wait()
