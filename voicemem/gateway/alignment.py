@@ -166,13 +166,13 @@ class Comparison:
         unknown += self.unknown_before(begin)
         indexes = sorted(self.spoken[place].index for place in unknown)
         both = [Place(at.asked - 1, at.known - 1) for at, before in steps if before == (at.asked - 1, at.known - 1)]
-        begun = tuple((asked, self.first + known) for asked, known in both if self.is_begun(asked, known))
+        # Of a reply the request may have the beginning alone.
+        begun = tuple(
+            (asked, self.first + known)
+            for asked, known in both
+            if self.keys[asked] not in self.known_keys[known] and begins(self.keys[asked], self.known_keys[known])
+        )
         return Meeting(end.asked - 1, self.first + end.known - 1, tuple(indexes), begun)
-
-    def is_begun(self, asked: int, known: int) -> bool:
-        """True for a reply of which the request has the beginning alone."""
-        key, keys = self.keys[asked], self.known_keys[known]
-        return key not in keys and begins(key, keys)
 
     def unknown_before(self, end: Place) -> Iterator[int]:
         """The places of messages before those compared that have no counterpart in the memory."""
@@ -251,7 +251,7 @@ class Window:
         """True if it begins where the memory does."""
         self.has_same = False
         known = compared.known[self.begin.known : end.known]
-        self.lacked = [cost_of_lacked(message) for message in known]
+        self.lacked = [cost_of(one, LACKED_WORDS, LACKED_SPEECH, LACKED_REPLY if one.content else 0.0) for one in known]
         self.origins: dict[Place, Place] = {}
         """The place before each place on its best way."""
         self.ends: dict[Place, tuple[float, Place]] = {}
@@ -309,7 +309,7 @@ class Window:
                     if count > 0 and (best is None or count > best[0]):
                         count -= self.cost_of_repeating(place)
                         best = (count, place) if count > 0 and (best is None or count > best[0]) else best
-            newer = min(NEWER, newer + cost_of_newer(compared.known[known - 1]))
+            newer = min(NEWER, newer + cost_of(compared.known[known - 1], NEWER_WORDS, NEWER_SPEECH, NEWER_REPLY))
         return None if best is None else best[1]
 
     def cost_of_repeating(self, end: Place) -> float:
@@ -330,18 +330,11 @@ class Window:
         return steps
 
 
-def cost_of_lacked(message: Message) -> float:
-    """The cost of a message of the memory that a request leaves out."""
+def cost_of(message: Message, words: float, speech: float, reply: float) -> float:
+    """The cost of a message of the memory, which is words that were typed, speech, or a reply."""
     if message.role == "user":
-        return LACKED_SPEECH if message.metadata.get("source") == "asr" else LACKED_WORDS
-    return LACKED_REPLY if message.content else 0.0
-
-
-def cost_of_newer(message: Message) -> float:
-    """The cost of a message of the memory behind all that a request has of it."""
-    if message.role == "user":
-        return NEWER_SPEECH if message.metadata.get("source") == "asr" else NEWER_WORDS
-    return NEWER_REPLY
+        return speech if message.metadata.get("source") == "asr" else words
+    return reply
 
 
 def known_keys(message: Message) -> tuple[tuple[str, str], ...]:

@@ -440,7 +440,9 @@ class LlmRequest:
         self.deps.recorder.telemetry.metrics.llm_calls.labels(METRIC_USE, self.result).inc()
         if not self.is_ended and self.answer.size:
             self.is_ended = True
-            self.writer.add(self.end_of_left())
+            end = structs.replace(self.end_event(), id=disconnect_id(self.item or ""))
+            nothing_came = not self.is_sent and not self.earlier_text  # so it is withdrawn
+            self.writer.add(LlmCancel(turn_id=self.turn_id, item=self.item, ts=self.now()) if nothing_came else end)
             await self.wait_until_written()
         # A reply that continues keeps its item reserved, or a request that comes in between would end it as unfinished.
         if not self.must_continue:
@@ -462,12 +464,6 @@ class LlmRequest:
         written = bool(self.body["stream"]) and not self.writer.is_incomplete
         text = None if written else self.earlier_text + "".join(self.answer.text) or None
         return LlmDone(turn_id=self.turn_id, item=self.item, text=text, ts=self.now())
-
-    def end_of_left(self) -> ProducedEvent:
-        """The end of a reply whose caller has left: with what was generated; withdrawn, if it got nothing of it."""
-        if not self.is_sent and not self.earlier_text:
-            return LlmCancel(turn_id=self.turn_id, item=self.item, ts=self.now())
-        return structs.replace(self.end_event(), id=disconnect_id(self.item or ""))
 
     def head(self) -> JsonObject:
         """The fields of a completion or chunk beside its choices, for one that lacks them."""

@@ -312,11 +312,6 @@ def require_object(text: bytes) -> bytes:
     return text
 
 
-def split_array(array: bytes) -> list[bytes]:
-    """The elements of a JSON array, byte for byte."""
-    return [bytes(piece) for piece in RAW_ARRAY_DECODER.decode(array)]
-
-
 def decode_journaled(payload: bytes) -> JournaledEvent:
     """The event of a journal row; fields that this version does not know are ignored. Raises one of `MALFORMED`."""
     try:
@@ -455,31 +450,19 @@ SOURCES = {
     "user": frozenset({"asr", "message", "command"}),
     "assistant": frozenset({"llm", "greeting", "llm_failure", "silence", "command"}),
 }
-
-
 METADATA_ORDER = ("interrupted", "interrupt_timestamp", "original", "source", "user", "heard", "partial")
 """Keys of `metadata` that voicemem itself writes, in their documented order; others follow as they came."""
-
-
 RESERVED_METADATA = frozenset(METADATA_ORDER)
-
-
 RESERVED_RULE = (
     f"The event's metadata uses a key that is reserved for voicemem; reserved are {', '.join(METADATA_ORDER)}."
 )
-
-
 TEXT_FIELDS = {
     kind: tuple(name for name in ("text", "heard_text", "synthesised_text", "reason") if name in kind.__struct_fields__)
     for kind in (*Event.__subclasses__(), *TurnEvent.__subclasses__(), *AgentEvent.__subclasses__())
 }
 """The fields of each kind of event that hold a text."""
-
-
 MAY_RESERVE = MessageEvent, MemoryAdded, MemoryEdited
 """Events whose metadata may have any keys: those of memories are only passed on."""
-
-
 INTERRUPTION_KEYS = {"interrupted", "interrupt_timestamp", "original", "heard"}
 
 

@@ -51,7 +51,8 @@ def describe_error(error: msgspec.ValidationError, *kinds: Any, places: Places =
         sentence, path = path, ""
     if sentence.startswith(UNKNOWN):
         path = path.strip("`.")  # a name that was sent may look like a path
-        known = fields_at(kinds, path) if FIELD_PATH.match(path) or not path else ()
+        structs = filter(is_struct, types_at(kinds, path) if FIELD_PATH.match(path) or not path else ())
+        known = next((one.__struct_encode_fields__ for one in structs), ())
         return unknown_field(sentence.removeprefix(UNKNOWN).strip("`"), known, path if known else "", places)
     if sentence.startswith(MISSING):
         name = sentence.removeprefix(MISSING).strip("`")
@@ -68,18 +69,18 @@ def describe_error(error: msgspec.ValidationError, *kinds: Any, places: Places =
 @lru_cache(maxsize=256)
 def allowed_values(kinds: tuple[Any, ...], path: str) -> tuple[str, ...]:
     """The allowed values of the field at a dotted path in the first struct that has such a choice; else empty."""
+    return next((get_args(kind) for kind in types_at(kinds, path) if is_literal(kind)), ())
+
+
+def types_at(kinds: Iterable[Any], path: str) -> Iterator[Any]:
+    """The types of what is at a dotted path in values of these kinds, of the first kind first."""
+    if not path:
+        yield from kinds
+        return
     name, _, rest = path.partition(".")
     for kind in kinds:
-        fields = get_type_hints(kind) if isinstance(kind, type) and issubclass(kind, Struct) else {}
-        members = tuple(member_types(fields.get(name.partition("[")[0])))
-        found = (
-            allowed_values(members, rest)
-            if rest
-            else next((get_args(member) for member in members if is_literal(member)), ())
-        )
-        if found:
-            return found
-    return ()
+        if is_struct(kind):
+            yield from types_at(member_types(get_type_hints(kind).get(name.partition("[")[0])), rest)
 
 
 def member_types(kind: Any) -> Iterator[Any]:
@@ -91,6 +92,10 @@ def member_types(kind: Any) -> Iterator[Any]:
 
 def is_literal(kind: Any) -> bool:
     return get_origin(kind) is Literal
+
+
+def is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Struct)
 
 
 TYPE_MISMATCH = re.compile(r"Expected `(\w+(?: \| \w+)*)`(?:, got `(\w+)`)?")
@@ -139,20 +144,6 @@ def unknown_name(what: str, name: str, known: Iterable[str], where: str = "", hi
 def known_names(names: Iterable[str]) -> str:
     listed = ", ".join(f"`{name}`" for name in sorted(names))
     return f"; known: {listed}" if listed else ""
-
-
-def fields_at(kinds: Sequence[Any], path: str) -> tuple[str, ...]:
-    name, _, rest = path.partition(".")
-    for kind in kinds:
-        if not (isinstance(kind, type) and issubclass(kind, Struct)):
-            continue
-        if not path:
-            return kind.__struct_encode_fields__
-        members = tuple(member_types(get_type_hints(kind).get(name.partition("[")[0])))
-        found = fields_at(members, rest)
-        if found:
-            return found
-    return ()
 
 
 EVENT_KINDS = kinds_by_type(IncomingEvent)

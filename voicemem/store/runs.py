@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from voicemem.errors import DamagedEntry
-from voicemem.protocol.codec import MALFORMED, split_array
+from voicemem.protocol.codec import MALFORMED, RAW_ARRAY_DECODER
 from voicemem.store.database import Connection, Row
 from voicemem.store.records import JournalRow
 from voicemem.store.streams import JournalRun, checksum
@@ -92,7 +92,7 @@ class RunRow(NamedTuple):
     def payloads(self) -> list[bytes]:
         """The payload of each event. Raises `DamagedEntry`."""
         try:
-            return split_array(self.payload) if self.events > 1 else [self.payload]
+            return [*map(bytes, RAW_ARRAY_DECODER.decode(self.payload))] if self.events > 1 else [self.payload]
         except MALFORMED:
             raise DamagedEntry from None
 

@@ -28,7 +28,7 @@ from tests.support.rows import every_row
 from tests.support.transcripts import closed
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
 from voicemem.dialects.elevenlabs_agents.frames import frames, verify, words_of
-from voicemem.dialects.elevenlabs_agents.items import without_ellipsis
+from voicemem.dialects.elevenlabs_agents.post_call import without_ellipsis
 from voicemem.dialects.elevenlabs_agents.translation import ELEVENLABS_AGENTS, KINDS, reduce
 from voicemem.dialects.kinds import says_nothing
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDone, Tts

@@ -31,17 +31,19 @@ from voicemem.dialects.elevenlabs_agents.frames import (
     verify,
     webhook_of,
 )
-from voicemem.dialects.elevenlabs_agents.items import (
+from voicemem.dialects.elevenlabs_agents.post_call import (
     RECENT,
+    USUAL_REASON,
     add_said,
+    end_call,
     item_of,
     newest_reply,
+    post_call_item,
     replies,
     said_text,
     stated_ts,
     without_ellipsis,
 )
-from voicemem.dialects.elevenlabs_agents.post_call import USUAL_REASON, end_call, post_call_item
 from voicemem.dialects.kinds import (
     ANYTHING,
     Kind,

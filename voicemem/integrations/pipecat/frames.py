@@ -13,7 +13,7 @@ import msgspec
 from voicemem.integrations.background_session import NewestEntries
 from voicemem.integrations.ledger import Ledger, now_ms
 from voicemem.integrations.pipecat.audio import NS_PER_MS
-from voicemem.integrations.pipecat.caller import Caller, last_of, role_of
+from voicemem.integrations.pipecat.caller import Caller, role_of
 from voicemem.integrations.pipecat.replies import Audio, ReplyTracker
 
 LOG = logging.getLogger("voicemem.integrations")
@@ -67,13 +67,11 @@ class FrameListener:
         self.arrived = asyncio.Event()
         """Set while no interruption is on its way to the output."""
         self.arrived.set()
-        self.tells_user_turns = hasattr(frames, "LLMContextUserTurnFrame")
-        """True if the end of the caller's turn has a frame of its own; else the request to the LLM is it."""
         self.handlers = self.handlers_of(frames)
 
     def handlers_of(self, frames: Any) -> dict[type, Handler | None]:
         """The handlers of Pipecat's types of frames; a type that inherits from one of them is added when it comes."""
-        handlers: dict[type, Handler | None] = {
+        return {
             frames.StartFrame: self.on_start,
             frames.TranscriptionFrame: self.caller.transcribed,
             frames.InterimTranscriptionFrame: at_first_push(self.caller.said),
@@ -81,7 +79,9 @@ class FrameListener:
             frames.VADUserStoppedSpeakingFrame: at_first_push(self.caller.stopped),
             frames.LLMMessagesAppendFrame: at_first_push(self.on_messages),
             frames.LLMFullResponseStartFrame: self.on_response_start,
-            frames.LLMTextFrame: at_first_push(self.on_llm_text),
+            frames.LLMTextFrame: at_first_push(
+                lambda frame, at: self.replies.generated(frame.text, bool(frame.skip_tts), at)
+            ),
             frames.LLMFullResponseEndFrame: self.on_response_end,
             frames.TTSSpeakFrame: at_first_push(
                 lambda frame, at: self.replies.speeches.append((frame.text, frame.interruptible))
@@ -96,13 +96,11 @@ class FrameListener:
             frames.FunctionCallCancelFrame: at_first_push(self.on_tool_cancel),
             frames.UserMuteStartedFrame: partial(self.on_mute, True),
             frames.UserMuteStoppedFrame: partial(self.on_mute, False),
-            frames.LLMContextFrame: self.on_context,
+            frames.LLMContextUserTurnFrame: self.on_user_turn,
+            frames.LLMContextFrame: lambda pushed, at: self.request(pushed.frame.id).set(),
             frames.EndFrame: self.on_end,
             frames.CancelFrame: lambda pushed, at: self.end(at, pushed.frame.reason),
         }
-        if self.tells_user_turns:
-            handlers[frames.LLMContextUserTurnFrame] = self.on_user_turn
-        return handlers
 
     def on_push(self, pushed: Any) -> None:
         """A processor pushed a frame: `FramePushed` of pipecat."""
@@ -158,9 +156,6 @@ class FrameListener:
         if self.is_voice(pushed):
             self.replies.voicing_started(pushed.frame.id)
 
-    def on_llm_text(self, frame: Any, at: float) -> None:
-        self.replies.generated(frame.text, bool(frame.skip_tts), at)
-
     def on_response_end(self, pushed: Any, at: float) -> None:
         if pushed.first_push:
             self.replies.response_ended(at)
@@ -200,12 +195,6 @@ class FrameListener:
             self.arrived.set()
 
     # Requests to the LLM
-
-    def on_context(self, pushed: Any, at: float) -> None:
-        context = pushed.frame.context
-        if pushed.first_push and not self.tells_user_turns and role_of(last_of(context.messages)) == "user":
-            self.caller.turn_ended(pushed.source, context, at)
-        self.request(pushed.frame.id).set()
 
     def request(self, frame_id: int) -> asyncio.Event:
         return self.requested.setdefault(frame_id, asyncio.Event())
