@@ -115,7 +115,7 @@ class Total(NamedTuple):
     wrong: float
     """Words wrong of each on average."""
     right: int
-    """Those without a wrong word."""
+    """The replies without a wrong word."""
     damaged: int
     """Replies heard to their end that the transcript does not have whole."""
     missing: int

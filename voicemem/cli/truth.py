@@ -76,7 +76,7 @@ class TrueReply(Struct, frozen=True, omit_defaults=True):
     cut_ms: int | None = None
     """The time at which playback stopped for good; None of a reply that was heard to its end."""
     source: str = "llm"
-    """Or `greeting`, which no LLM generates."""
+    """The origin of its text: `llm`, or `greeting`, which no LLM generates."""
 
     @property
     def position_ms(self) -> int:

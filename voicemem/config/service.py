@@ -32,7 +32,7 @@ OWN_REDACTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """The operator's own redaction, MODULE:FUNCTION."""
 MAX_MODEL_NAME, MAX_DIMENSIONS, MAX_WEIGHT, MAX_WAIT_MS = 256, 4_096, 100, 10_000
 OWN_VARIABLES = ("memory", "last_call", "caller_known")
-"""What platforms get at the start of a call besides the operator's variables."""
+"""The variables that platforms get at the start of a call besides the operator's."""
 VARIABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 MAX_VARIABLES, MAX_VARIABLE, MAX_SHOWN = 100, 4_000, 40
 ANY_HOST = "0.0.0.0"  # noqa: S104 (recognised here, not bound)
@@ -66,7 +66,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     webhook_contents: Contents = "full"
     """The fields of messages in these webhooks; `standard`: only role and content, for strict receivers."""
     webhook_include: tuple[str, ...] = ()
-    """What they have besides: `user_id`, `tools`."""
+    """The further parts of these webhooks: `user_id`, `tools`."""
     insecure: bool = False
     ui: bool = True
     """True if the page is served, at `/ui/` of the REST port."""
@@ -126,7 +126,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     hook_secrets: tuple[str, ...] = ()
     """Signing secrets of inbound webhooks, as DIALECT=SECRET or PROJECT/DIALECT=SECRET."""
     identify: tuple[str, ...] = ()
-    """What frames of dialects may say about who calls, as DIALECT=user,number or PROJECT/DIALECT=number."""
+    """The facts about who calls that count in frames of dialects, as DIALECT=user,number or PROJECT/DIALECT=number."""
     phone_region: str | None = None
     """The country of telephone numbers that are written without one, such as DE; None: they identify no one."""
     variables: str | None = None
@@ -211,7 +211,7 @@ def check_service_settings(settings: Settings) -> None:
 
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
-"""Those that browsers leave out of an origin."""
+"""The ports that browsers leave out of an origin."""
 
 
 def check_ui_origin(settings: Settings) -> None:

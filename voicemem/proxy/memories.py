@@ -182,7 +182,7 @@ class Memories:
         self.options = Options(max_events=1_000_000, max_bytes=settings.buffer_bytes, room=self.room, leaves_gaps=True)
         self.clients: dict[str | None, SharedClient] = {}
         self.memories: set[CallMemory] = set()
-        """Those of calls that last, and of calls that are not delivered yet."""
+        """The memories of calls that last, and of calls that are not delivered yet."""
         self.gone: Counter[str] = Counter()
         """Numbers of the frames of the calls that are over, by result."""
         self.tasks: set[asyncio.Task[None]] = set()

@@ -68,7 +68,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     tls_cert: str | None = None
     tls_key: str | None = None
     connect_timeout: float = 10.0
-    """Until the vendor has answered the handshake, seconds."""
+    """The time until the vendor has answered the handshake, seconds."""
     drain_timeout: float | None = None
     """How long calls may continue after SIGTERM, seconds; None: as long as they last."""
     buffer_bytes: int = 64 * 1024 * 1024

@@ -78,7 +78,7 @@ UNASSIGNED = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
 """Addresses for documentation (RFC 5737, RFC 3849), which no interface has."""
 
 REFUSED_IN_URLS = " \\\ufffd"
-"""Besides what cannot be printed; U+FFFD stands where a U+0000 was received."""
+"""Characters that no URL may have, besides what cannot be printed; U+FFFD stands where a U+0000 was received."""
 MAX_URL_LENGTH = 2048
 
 WEB_PORTS = frozenset({80, 443})

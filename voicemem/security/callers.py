@@ -33,7 +33,7 @@ PLACEHOLDERS = frozenset(
     word.translate(KEYPAD)
     for word in ("anonymous", "blocked", "private", "restricted", "unavailable", "unknown", "withheld")
 )
-"""What platforms give in place of a number that they do not know, as one dials the word: 266696687."""
+"""The words that platforms give in place of a number that they do not know, as one dials the word: 266696687."""
 
 
 def e164(number: str, region: str | None = None) -> str | None:
@@ -71,7 +71,7 @@ def caller_id(number: str, secret: bytes) -> str:
 IDENTIFY = re.compile(r"(?:([A-Za-z0-9._:-]{1,128})/)?([a-z0-9-]{1,64})=([a-z, ]+)")
 IDENTIFY_RULE = "Who calls is identified as DIALECT=user, DIALECT=number or DIALECT=user,number, or PROJECT/DIALECT=…"
 Identification = frozenset[str]
-"""What says who calls: "user" and "number"; by the first, where both are there."""
+"""The facts that say who calls, "user" and "number"; by the first, where both are there."""
 Fact = Literal["user", "number"]
 ALLOWED: tuple[Fact, ...] = ("user", "number")
 OFF = "off"

@@ -52,7 +52,7 @@ class RequestMetrics(Collector):
         self.seconds: defaultdict[str, float] = defaultdict(float)
         """All together, by route."""
         self.in_buckets: defaultdict[str, list[int]] = defaultdict(lambda: [0] * (len(REQUEST_BUCKETS) + 1))
-        """How many took so long, by route; the last one is for more than the largest bucket."""
+        """The number of requests that took so long, by route; the last one is for more than the largest bucket."""
 
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request that was answered; `route` is the path with placeholders."""

@@ -136,10 +136,10 @@ def branches(
         accessed=between("last_accessed", filters.last_accessed),
         event=between("event_date", filters.event_date),
     )
-    wanted_types = values_of("memory_type", filters.memory_type)
-    if {*(wanted_types.allowed or ()), *wanted_types.excluded} - {*TYPES}:
+    types_named = values_of("memory_type", filters.memory_type)
+    if {*(types_named.allowed or ()), *types_named.excluded} - {*TYPES}:
         raise Refused("invalid_field", f"The types of memories are {', '.join(TYPES)}: `memory_type`")
-    types = [one for one in TYPES if wanted_types.takes(one)]
+    types = [one for one in TYPES if types_named.takes(one)]
     conditions = [structs.replace(base, **one) for one in conditions_of_types(types, tags("topics", filters.topics))]
     if any(is_impossible(one) for one in conditions):
         return []

@@ -288,7 +288,7 @@ async def read_agent_turns(request: web.Request, query: TurnsQuery) -> web.Strea
     first = (query.page_index - 1) * query.page_size
 
     def page(read_model: ReadModel) -> tuple[int, list[JsonObject]]:
-        """How many turns there are, and those of the page without what is ours."""
+        """The number of turns, and those of the page without what is ours."""
         state = read_model.state
         shown = state.turn_numbers[first : first + query.page_size]
         return len(state.turn_numbers), [turn_object(state, state.turns[number]) for number in shown]

@@ -43,7 +43,7 @@ SCHEMES = {
 
 
 def with_bearer(request: web.Request) -> web.Request:
-    """Return the same request with its key as `Bearer`, or without the header if no key can be read from it."""
+    """Return a request with its key as `Bearer`, or without the header if no key can be read from it."""
     authorization = request.headers.get(AUTHORIZATION)
     if authorization is None:
         return request
@@ -98,7 +98,7 @@ async def agent_of(request: web.Request, *channels: str) -> Stream:
 
 
 async def running_agent_of(request: web.Request, *channels: str) -> Stream:
-    """Return the same if it runs; for Agora's clients, a session that has ended is unknown."""
+    """Return the session in the path if it runs; for Agora's clients, a session that has ended is unknown."""
     stream = await agent_of(request, *channels)
     if stream.state != "running":
         raise Refused("unknown_session")

@@ -99,7 +99,7 @@ class Found(NamedTuple):
     """The route of a request, found by its method and path."""
 
     path: str
-    """With placeholders, since ids may not appear in metrics; `none` where nothing is served."""
+    """The path with placeholders, since ids may not appear in metrics; `none` where nothing is served."""
     handler: Handler | None
     values: dict[str, str]
     allowed: tuple[str, ...]

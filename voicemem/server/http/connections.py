@@ -37,7 +37,7 @@ BACKLOG = 1_024
 """Connections that the kernel holds until they are accepted. It drops what comes while there are as many, and a caller
 who was dropped asks again after one second, and after three; the usual 100 come together in a burst of callers."""
 USUAL_HEAD_BYTES = 16 * 1024
-"""Who has sent more than this without showing a key gives way even while it is being read."""
+"""The size of a usual head: who has sent more without showing a key gives way even while it is being read."""
 
 
 class Client(Protocol):
@@ -92,7 +92,7 @@ class PortConnections:
         """The one first whose last request is the longest ago."""
         self.by_address: Counter[str | None] = Counter()
         self.strangers_by_address: Counter[str | None] = Counter()
-        """Likewise, of those in `unauthenticated` alone."""
+        """The number of those in `unauthenticated`, by address."""
         self.received = 0
         """Bytes of all that are in `unauthenticated`."""
         self.turns = ReadingQueue()
@@ -348,7 +348,7 @@ class Deadlines(NamedTuple):
     linger: float = 5.0
     """After an answer, for the rest of a body that the handler did not read."""
     read: float = 30.0
-    """Without taking a byte of an answer; noticed after one to two times this long."""
+    """The longest time without taking a byte of an answer; noticed after one to two times this long."""
     body: float = 30.0
     """For a whole body, other than that of a restored checkpoint; aiohttp itself sets no limit."""
 

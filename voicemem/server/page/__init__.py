@@ -13,7 +13,7 @@ from voicemem.server.page.files import add_headers, get_asset, get_shell, page_f
 from voicemem.server.page.login import SESSION_PATH, Login, PageOrigin, guard_page
 
 BASES = ("/ui", "/ui/p/{project}")
-"""Without the name of a project, the first one that the browser is signed in to."""
+"""The paths of the page; without the name of a project, of the first one that the browser is signed in to."""
 TABS = ("conversation", "timeline", "memory", "deliveries", "journal", "settings", "played")
 PAGES = (
     "/",

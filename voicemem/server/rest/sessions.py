@@ -64,7 +64,7 @@ R = TypeVar("R")
 PAGE = 50
 """Rows that are read and written at a time, so that figures of many running calls do not hold up others."""
 PAGE_IN_FULL = 20
-"""Likewise of sessions with their configurations, each of which may have 256 KiB."""
+"""Sessions with their configurations that are read and written at a time, each of which may have 256 KiB."""
 MAX_PAGE_BYTES = 4 * 1024 * 1024
 """A page ends with the piece that brings it to this size, and `next_cursor` continues from there."""
 

@@ -28,7 +28,7 @@ ROUTES = Routes()
 T = TypeVar("T")
 
 KEEP_ALIVE_S = 15.0
-"""Less than the minute after which proxies give up on a silent answer."""
+"""The longest silence of an answer: less than the minute after which proxies give up on it."""
 CHUNK_BYTES = 64 * 1024
 """How many bytes are written at a time, before waiting for the reader."""
 TAIL_CODES = "not_acceptable invalid_position other_incarnation draining"

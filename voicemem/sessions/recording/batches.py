@@ -56,9 +56,9 @@ class SenderState:
         self.openings: dict[str, None] = {}
         self.caller: Caller | None = None
         self.picked: JsonObject = {}
-        """What a frame has said of that last."""
+        """The newest word of a frame on who calls."""
         self.dialect = ""
-        """That of the frames that have said who calls."""
+        """The dialect of the frames that have said who calls."""
         self.is_unidentified = False
         """True if who calls was said, and the session's user was not looked for since."""
 

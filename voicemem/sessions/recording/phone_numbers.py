@@ -17,11 +17,11 @@ from voicemem.protocol.telephone import INTERNATIONAL, MAX_DIGITS, MIN_DIGITS, P
 from voicemem.protocol.types import JsonObject
 
 RUN = re.compile(rf"\+?\d[{PARTS}_]{{{MIN_DIGITS - 2},}}\d")
-"""What may be a number, in any spelling."""
+"""A text that may be a number, in any spelling."""
 SHORTEST, LONGEST = 10 ** (MIN_DIGITS - 1), 10**MAX_DIGITS
 NO_DIGITS = bytes(set(range(256)) - set(b"0123456789"))
 OTHER_DIGITS = re.compile(r"[^\D0-9]|\\u")
-"""Those of other scripts, and what JSON within JSON may write them as."""
+"""Digits of other scripts, and what JSON within JSON may write them as."""
 
 
 def may_have_number(payload: bytes, numbers: Sequence[str]) -> bool:
