@@ -8,6 +8,7 @@ from collections import Counter
 import apsw
 
 from bench.powercut.ledger import PROJECT, Call, Ledger, Producing, Sent, end_payload, payload
+from bench.powercut.work import payload_of
 from voicemem.config.session import validate_config
 from voicemem.store.deliveries import Delivery
 from voicemem.store.port import Store
@@ -32,7 +33,7 @@ def check_file(path: str, ledger: Ledger) -> None:
 async def check_store(store: Store, ledger: Ledger) -> None:
     """Check all sessions, deliveries and producers. Changes the store: epochs rise, deliveries are claimed."""
     claimed = await store.outbox.claim_deliveries(ledger.now_ms + FAR_MS, 1, {}, 1_000_000)
-    bodies = {delivery.notice_id: delivery.payload for delivery in claimed}
+    bodies = {one.notice_id: await payload_of(store, one.payload) for one in claimed if one.payload is not None}
     for sent in ledger.deliveries.values():
         call = next(call for call in ledger.calls.values() if call.key == sent.delivery.stream)
         if not call.erase_asked:
@@ -45,7 +46,10 @@ async def check_body(store: Store, ledger: Ledger, sent: Sent, claimed: bytes | 
     name = f"delivery {sent.delivery.notice_id}"
     if claimed is not None and claimed not in sent.asked_bodies:
         ledger.findings.append(f"{name}: a body that nobody gave")
-    if sent.frozen is not None and await store.outbox.freeze_payload(sent.delivery, b"another") != sent.frozen:
+    if sent.frozen is None:
+        return
+    payload = await store.outbox.freeze_payload(sent.delivery, b"another")
+    if payload is None or await payload_of(store, payload) != sent.frozen:
         ledger.findings.append(f"{name}: its frozen body is lost or another")
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 from bench.powercut.ledger import PROJECT, Call, Ledger, Producing, Sent, end_payload, payload
 from voicemem.config.session import validate_config
 from voicemem.errors import Refused, StoreUnavailable
-from voicemem.store.outbox import Attempt
+from voicemem.store.outbox import Attempt, FrozenPayload
 from voicemem.store.port import Store
 from voicemem.store.records import Snapshot
 from voicemem.store.streams import Batch, Offer, Outcome, SessionEnding
@@ -205,19 +205,24 @@ class Caller:
         call.erased = True
 
 
+async def payload_of(store: Store, payload: FrozenPayload) -> bytes:
+    return b"".join([part async for part in store.outbox.parts_of(payload)])
+
+
 async def deliver(store: Store, ledger: Ledger, choice: random.Random, steps: int) -> None:
     """Do the outbox's part: claim, freeze, attempt, finish."""
     for _ in range(steps // 2):
         for delivery in await store.outbox.claim_deliveries(ledger.tick(), LEASE_MS, {}, 4):
             sent = ledger.deliveries.setdefault(delivery.notice_id, Sent(delivery))
             sent.delivery = delivery
-            body = delivery.payload
-            if body is None:
+            payload = delivery.payload
+            if payload is None:
                 mine = f"{delivery.notice_id} {choice.random()}".encode() * choice.choice((1, 400))
                 sent.asked_bodies.add(mine)
-                body = await store.outbox.freeze_payload(delivery, mine)
-            if body is None:  # erased meanwhile
+                payload = await store.outbox.freeze_payload(delivery, mine)
+            if payload is None:  # erased meanwhile
                 continue
+            body = await payload_of(store, payload)
             sent.frozen = sent.frozen or body
             if body != sent.frozen:
                 ledger.findings.append(f"the body of {delivery.notice_id} changed")

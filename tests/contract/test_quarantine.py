@@ -9,6 +9,7 @@ from tests.support.stores.contract import (
     claim_deliveries,
     claim_one_delivery,
     closed_session,
+    freeze_payload,
     open_key,
     start_alone,
 )
@@ -84,7 +85,7 @@ async def test_a_delivery_waits_without_an_attempt(store: Store) -> None:
     assert (claimed.key, 0) == (again.key, again.attempts)
     await store.outbox.postpone_delivery(claimed, "session_set_aside", NOW + 20 * LEASE_MS)  # its lease is over
     assert [] == await claim_deliveries(store, NOW + 10 * LEASE_MS + 1)
-    assert b"made" == await store.outbox.freeze_payload(again, b"made")
+    assert b"made" == await freeze_payload(store, again, b"made")
     (made,) = await store.deliveries.list_deliveries(stream.key)
     assert made.waiting_for is None
 

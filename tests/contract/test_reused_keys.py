@@ -3,6 +3,7 @@
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
 
+from tests.support.stores.contract import freeze_payload
 from voicemem.config.session import validate_config
 from voicemem.store.outbox import Attempt, ClaimedDelivery
 from voicemem.store.port import Store
@@ -32,8 +33,8 @@ async def test_a_body_of_an_erased_session_goes_nowhere(store: Store) -> None:
     key, delivery = await closed(store, "erased", 1)
     await erase(store, key)
     _, other = await closed(store, "other", 3)
-    assert await store.outbox.freeze_payload(delivery, b"what the erased session said") is None
-    assert b"its own" == await store.outbox.freeze_payload(other, b"its own")
+    assert await freeze_payload(store, delivery, b"what the erased session said") is None
+    assert b"its own" == await freeze_payload(store, other, b"its own")
 
 
 async def test_a_delivery_of_an_erased_session_counts_for_nobody(store: Store) -> None:

@@ -96,14 +96,14 @@ class OffLoop:
                 yield piece
 
 
-def next_piece(parts: Iterator[bytes]) -> bytes:
-    """The next parts of a text, of `PIECE_BYTES` or a little more; nothing at its end."""
+def next_piece(parts: Iterator[bytes], least: int = PIECE_BYTES) -> bytes:
+    """The next parts of a text, of so many bytes or a little more; nothing at its end."""
     joined, size = [], 0
     for part in parts:
         check_budget()
         joined.append(part)
         size += len(part)
-        if size >= PIECE_BYTES:
+        if size >= least:
             break
     return b"".join(joined)
 

@@ -102,8 +102,9 @@ TABLES = (
         "deliveries",
         "key",
         "stream endpoint event_type position attempts due_ms lease leased_until_ms made_ms restarted_at notice_id state"
-        " node waiting_for header payload",
+        " node waiting_for header payload_bytes",
     ),
+    table("payloads", "key", "stream delivery payload"),
     table(
         "attempts",
         "delivery number",

@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from voicemem.store.database import Connection, Port, Row, reads, writes
-from voicemem.store.outbox import ENDPOINT_COLUMNS, NOT_ERASED, Attempt, Endpoint, to_endpoint
+from voicemem.store.outbox import ENDPOINT_COLUMNS, NOT_ERASED, Attempt, Endpoint, FrozenPayload, to_endpoint
 
 DeliveryState = Literal["pending", "delivered", "failed"]
 
@@ -102,7 +102,7 @@ LIST_OF_PROJECT = f"""
 """
 COUNT_SCANNED = f"select count(*), min(key) from ({SCANNED}) c"
 FIND = f"""
-    select {LISTED_COLUMNS}, {ENDPOINT_COLUMNS}, x.payload from deliveries x {JOINED}
+    select {LISTED_COLUMNS}, {ENDPOINT_COLUMNS}, x.stream, x.payload_bytes from deliveries x {JOINED}
     where x.key = :key and {OF_PROJECT}
 """
 NOT_DELIVERED = "state <> 'delivered' and state = :state"
@@ -174,10 +174,14 @@ class Deliveries(Port):
     @reads
     def find_project_delivery(
         self, connection: Connection, project: str, delivery: int, operators: bool
-    ) -> tuple[ListedDelivery, bytes | None] | None:
+    ) -> tuple[ListedDelivery, FrozenPayload | None] | None:
         """One of them, and the payload of its body, None before it is made; None when it is unknown."""
         row = connection.row(FIND, project=project, key=delivery, operators=operators)
-        return None if row is None else (listed_delivery(connection, row[:-1]), row[-1])
+        if row is None:
+            return None
+        *listed, stream, size = row
+        payload = None if size is None else FrozenPayload(stream, delivery, size)
+        return listed_delivery(connection, tuple(listed)), payload
 
     @reads
     def count_endpoint_deliveries(

@@ -2,7 +2,7 @@
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -21,6 +21,7 @@ from voicemem.config.session import (
     Included,
     parse_config,
 )
+from voicemem.errors import StoreUnavailable
 from voicemem.store.database import Connection, Port, Row, assign, columns, insert, writes
 from voicemem.store.streams import USER_KIND, Stream
 
@@ -232,6 +233,14 @@ class SessionHeader(Struct, frozen=True):
     project: str = ""
 
 
+class FrozenPayload(NamedTuple):
+    """The payload of a delivery's body, which is read in parts."""
+
+    stream: int
+    delivery: int
+    size: int
+
+
 class PayloadPending(Exception):
     """A webhook event waits for something before it can be made: the name of that, as deliveries show it."""
 
@@ -247,13 +256,17 @@ class ClaimedDelivery(Struct, frozen=True):
     position: int
     """The body is made from the memory at this position of the journal."""
     header: SessionHeader
-    payload: bytes | None
-    """The body's payload, frozen before the first attempt; None before that."""
+    payload_bytes: int | None
+    """The size of the body's payload, frozen before the first attempt; None before that."""
     attempts: int
     lease: int
     """Raised by every claim; a finish counts only under the lease of its own claim."""
     restarted_at: int = 0
     """The number of attempts when it was last sent again by hand."""
+
+    @property
+    def payload(self) -> FrozenPayload | None:
+        return None if self.payload_bytes is None else FrozenPayload(self.stream, self.key, self.payload_bytes)
 
 
 HEADER_DECODER = msgspec.json.Decoder(SessionHeader)
@@ -300,11 +313,19 @@ LEASE_DELIVERIES = """
     update deliveries set lease = lease + 1, leased_until_ms = :until_ms, due_ms = :until_ms, node = :node
     where key in :keys
 """
-FREEZE_PAYLOAD = f"""
-    update deliveries as x set payload = :payload, waiting_for = null
-    where key = :key and payload is null and {NOT_ERASED}
+SELECT_FROZEN = f"select payload_bytes, lease from deliveries x where key = :key and {NOT_ERASED} for no key update"
+DELETE_PARTS = """
+    delete from payloads where stream = :stream and delivery = :delivery returning octet_length(payload)
 """
-SELECT_PAYLOAD = f"select payload from deliveries x where key = :key and {NOT_ERASED}"
+INSERT_PART = insert("payloads", ["key", "stream", "delivery", "payload"])
+FREEZE_PAYLOAD = """
+    update deliveries set payload_bytes = (select sum(octet_length(payload)) from payloads
+    where stream = :stream and delivery = :key), waiting_for = null where key = :key
+"""
+SELECT_PART = f"""
+    select p.key, p.payload from payloads p join deliveries x on x.key = p.delivery
+    where p.stream = :stream and p.delivery = :delivery and p.key > :after and {NOT_ERASED} order by p.key limit 1
+"""
 FINISH_DELIVERY = f"""
     update deliveries as x set state = case when state = 'failed' and :state = 'pending' then 'failed' else :state end,
     due_ms = case when state = 'failed' then null else cast(:due_ms as bigint) end, attempts = attempts + 1,
@@ -340,14 +361,14 @@ INSERT_DELIVERY = """
 """
 SELECT_UNMADE = """
     select key, header from deliveries where stream = :stream and endpoint = :endpoint and event_type = :event_type
-    and state = 'pending' and payload is null and leased_until_ms <= :now_ms for no key update
+    and state = 'pending' and payload_bytes is null and leased_until_ms <= :now_ms for no key update
 """
 EXTEND_DELIVERY = "update deliveries set position = :position, header = :header where key = :key"
 MAX_CHANGED = 1_000
 """Memories in one webhook event."""
 SELECT_PAYLOAD_BEFORE = """
-    select payload from deliveries where stream = :stream and endpoint = :endpoint and event_type = :event_type
-    and key < :key and payload is not null order by key desc limit 1
+    select stream, key, payload_bytes from deliveries where stream = :stream and endpoint = :endpoint
+    and event_type = :event_type and key < :key and payload_bytes is not null order by key desc limit 1
 """
 SELECT_SUBSCRIBED = f"""
     select distinct project from endpoints
@@ -405,12 +426,42 @@ class Outbox(Port):
         return await self.database.write(job)
 
     @writes
-    def freeze_payload(self, connection: Connection, delivery: ClaimedDelivery, payload: bytes) -> bytes | None:
-        """Store the payload of a delivery's body, unless it has one. Returns the stored one; None if erased."""
-        if connection.execute(FREEZE_PAYLOAD, payload=payload, key=delivery.key):
-            connection.streams.count_stored(delivery.stream, len(payload))
-        row = connection.row(SELECT_PAYLOAD, key=delivery.key)
-        return None if row is None else row[0]
+    def freeze_payload(
+        self,
+        connection: Connection,
+        delivery: ClaimedDelivery,
+        part: bytes,
+        *,
+        is_first: bool = True,
+        is_last: bool = True,
+    ) -> FrozenPayload | None:
+        """Store the next part of the payload of a delivery's body, and freeze it with the last, unless it is frozen.
+
+        Returns what is frozen; None if nothing is yet, another claim makes it, or the session was erased.
+        """
+        key, stream = delivery.key, delivery.stream
+        size, lease = connection.row(SELECT_FROZEN, key=key) or (None, None)
+        if size is None and lease == delivery.lease:
+            if is_first and lease > 1:  # an earlier claim may have left some
+                left = connection.rows(DELETE_PARTS, stream=stream, delivery=key)
+                connection.streams.count_stored(stream, -sum(size for (size,) in left))
+            connection.execute(INSERT_PART, key=connection.draw_key(), stream=stream, delivery=key, payload=part)
+            connection.streams.count_stored(stream, len(part))
+            if is_last:
+                connection.execute(FREEZE_PAYLOAD, stream=stream, key=key)
+                (size, _) = connection.one(SELECT_FROZEN, key=key)
+        return None if size is None else FrozenPayload(stream, key, size)
+
+    async def parts_of(self, payload: FrozenPayload) -> AsyncGenerator[bytes, None]:
+        """Yield the parts of a frozen payload. Raises `StoreUnavailable`, also if the session is erased meanwhile."""
+        after = size = 0
+        while size < payload.size:
+            row = await self.database.row(SELECT_PART, stream=payload.stream, delivery=payload.delivery, after=after)
+            if row is None:
+                raise StoreUnavailable
+            after, part = row
+            size += len(part)
+            yield part
 
     @writes
     def finish_delivery(
@@ -457,11 +508,11 @@ class Outbox(Port):
         if stream is not None and stream.state == "running":
             enqueue(connection, stream, (COMPLETE_TURNS_EVENT,), None, secrets.token_hex(16), now_ms)
 
-    async def payload_before(self, delivery: ClaimedDelivery) -> bytes | None:
+    async def payload_before(self, delivery: ClaimedDelivery) -> FrozenPayload | None:
         """What was sent last, of the same type, to the same endpoint, about the same stream; None before the first."""
         values = {"stream": delivery.stream, "endpoint": delivery.endpoint.key, "event_type": delivery.event_type}
         row = await self.database.row(SELECT_PAYLOAD_BEFORE, key=delivery.key, **values)
-        return None if row is None else row[0]
+        return None if row is None else FrozenPayload(*row)
 
     async def next_delivery_ms(self) -> int | None:
         """The time at which the next delivery is due, leases included; None when none waits."""

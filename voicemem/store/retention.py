@@ -46,7 +46,8 @@ ATTEMPTS = """
 """
 DELETE_ATTEMPTS = "delete from attempts where delivery in :keys"
 CONTENT_TABLES = (
-    ContentTable("deliveries", "key", "coalesce(octet_length(payload), 0)", is_counted=True),
+    ContentTable("payloads", "key", "octet_length(payload)", is_counted=True),
+    ContentTable("deliveries", "key", "octet_length(header)"),
     ContentTable("superseded", "by_id", "octet_length(old_id)"),
     ContentTable("journal", "position", "octet_length(payload)", is_counted=True),
     ContentTable("archives", "position", "octet_length(runs)", is_counted=True),

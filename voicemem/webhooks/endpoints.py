@@ -12,8 +12,8 @@ from voicemem.errors import Refused
 from voicemem.runtime import Runtime
 from voicemem.security.access import DEFAULT_PROJECT
 from voicemem.store import deliveries as stored
-from voicemem.store.outbox import Endpoint, Endpoints
-from voicemem.webhooks.outbox import HEALTH_CHECK, HEALTH_CHECK_SID, AttemptResult, Send, make_attempt_request
+from voicemem.store.outbox import Endpoint, Endpoints, FrozenPayload
+from voicemem.webhooks.outbox import HEALTH_CHECK, HEALTH_CHECK_SID, AttemptResult, Send, make_attempt_request, whole
 
 MAX_ENDPOINTS = 50
 """The most endpoints of a project: every session makes webhook events for each of them."""
@@ -126,7 +126,7 @@ class Webhooks:
         """Agora's health check: one callback for each event type, sent now, without retries, and not recorded."""
         endpoint, now = await self.get(project, endpoint_id), self.clock()
         checks = [
-            make_attempt_request(endpoint, self.new_id(), event_type, HEALTH_CHECK_SID, HEALTH_CHECK, now)
+            make_attempt_request(endpoint, self.new_id(), event_type, HEALTH_CHECK_SID, whole(HEALTH_CHECK), now)
             for event_type in endpoint.event_types
         ]
         answers = await asyncio.gather(*map(self.send, checks))
@@ -148,7 +148,7 @@ class Webhooks:
         """A page of deliveries of a project's sessions over all endpoints, or of one session."""
         return await self.sent.list_project_deliveries(project, filter, project == DEFAULT_PROJECT, stream)
 
-    async def project_delivery(self, project: str, delivery: int) -> tuple[stored.ListedDelivery, bytes | None]:
+    async def project_delivery(self, project: str, delivery: int) -> tuple[stored.ListedDelivery, FrozenPayload | None]:
         """One of them, and what is sent, once it is made. Raises `Refused` (`unknown_delivery`)."""
         found = await self.sent.find_project_delivery(project, delivery, project == DEFAULT_PROJECT)
         if found is None:

@@ -8,15 +8,14 @@ import asyncio
 import logging
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
-import msgspec
 import orjson
 from msgspec import Struct
 from msgspec.structs import asdict, replace
@@ -25,15 +24,16 @@ from voicemem.backoff import spread
 from voicemem.config import session as config
 from voicemem.config.session import Contents
 from voicemem.errors import SessionQuarantined, StoreUnavailable
-from voicemem.exports.call import CallFacts, call_of
+from voicemem.exports.call import Call, CallFacts, call_of
 from voicemem.exports.vcon import vcon_object
 from voicemem.protocol.memories import Analysis
 from voicemem.protocol.pieces import object_parts
 from voicemem.runtime import NodeToken, Runtime
+from voicemem.sessions.off_loop import next_piece
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.memories import MemoryRow
-from voicemem.store.outbox import Attempt, ClaimedDelivery, Endpoint, PayloadPending
+from voicemem.store.outbox import Attempt, ClaimedDelivery, Endpoint, FrozenPayload, PayloadPending
 from voicemem.store.port import Store
 from voicemem.transcript.history import tool_uses
 from voicemem.transcript.messages import Message, order_metadata
@@ -150,19 +150,27 @@ def history_payload(
     messages: Sequence[Message],
     fields: Contents,
     more: dict[str, Any] | None = None,
-) -> bytes:
-    """The memory at the close, and `more`; with `standard` each message has only role and content."""
-    contents: list[dict[str, Any]] = [{"role": message.role, "content": message.content} for message in messages]
-    if fields == "full":
-        for item, message in zip(contents, messages, strict=True):
-            item |= {"turn_id": message.turn_id, "timestamp": message.timestamp}
-            item["metadata"] = order_metadata(message.metadata)
+) -> Iterator[bytes]:
+    """The parts of the memory at the close, and `more`; with `standard` each message has only role and content."""
     # The order of the keys is frozen: `stop_ts` comes before `labels`.
     start = {key: value for key, value in session.items() if key != "labels"}
-    labels = session["labels"]
-    return orjson.dumps(
-        {**start, "stop_ts": stopped_ms // 1000, "labels": labels, "contents": contents, **(more or {})}
-    )
+    contents = (message_fields(message, fields) for message in messages)
+    about = {"stop_ts": stopped_ms // 1000, "labels": session["labels"], "contents": contents}
+    return object_parts({**start, **about, **(more or {})})
+
+
+def message_fields(message: Message, fields: Contents) -> dict[str, Any]:
+    shown: dict[str, Any] = {"role": message.role, "content": message.content}
+    if fields == "full":
+        shown |= {"turn_id": message.turn_id, "timestamp": message.timestamp}
+        shown["metadata"] = order_metadata(message.metadata)
+    return shown
+
+
+def vcon_payload(session: dict[str, Any], stopped_ms: int, call: Call) -> Iterator[bytes]:
+    yield orjson.dumps({**session, "stop_ts": stopped_ms // 1000})[:-1] + b',"vcon":'
+    yield from object_parts(vcon_object(call))
+    yield b"}"
 
 
 def tool_objects(state: State) -> list[dict[str, Any]]:
@@ -172,8 +180,8 @@ def tool_objects(state: State) -> list[dict[str, Any]]:
             "turn_id": tool.turn_id,
             "call_id": tool.call_id,
             "name": tool.name,
-            "arguments": orjson.Fragment(msgspec.json.encode(tool.arguments)),
-            "result": orjson.Fragment(msgspec.json.encode(tool.result)),
+            "arguments": tool.arguments,
+            "result": tool.result,
             "started": tool.timestamp,
             "ended": tool.answered_ms if tool.answered else None,
         }
@@ -181,6 +189,8 @@ def tool_objects(state: State) -> list[dict[str, Any]]:
     ]
 
 
+PART_BYTES = 1024 * 1024
+"""A large payload is made, kept and sent in parts of this size, so that it takes next to nothing beside its call."""
 DAY_S = 86_400
 RETRY_DELAYS_S = (0, 5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, DAY_S)
 """Seconds between attempts: the first entry is the pause after the first failed attempt."""
@@ -212,6 +222,13 @@ MAX_WAIT_S = 1.0
 """The longest time between two reads of the store while nothing wakes the outbox."""
 
 
+class Body(NamedTuple):
+    """The body of a request: its size, and what yields its parts, each time from the first on."""
+
+    size: int
+    parts: Callable[[], AsyncGenerator[bytes, None]]
+
+
 class AttemptRequest(Struct, frozen=True):
     """One attempt to deliver one webhook event: all that a sender needs."""
 
@@ -223,7 +240,7 @@ class AttemptRequest(Struct, frozen=True):
     """The same for all attempts. It must not contain `.`, which separates the parts of the signed text."""
     event_type: int
     session_id: str
-    body: bytes
+    body: Body
     timestamp_s: int
     """Unix seconds of this attempt."""
     old_secret: str | None = None
@@ -375,14 +392,15 @@ class OutboxWorker:
     async def deliver(self, delivery: ClaimedDelivery) -> None:
         claimed_ms = self.clock()
         try:
-            payload = await self.store.outbox.freeze_payload(
-                delivery, delivery.payload or await self.make_payload(delivery)
-            )
+            payload = delivery.payload or await self.freeze_payload(delivery)
             started = self.clock()
             if payload is None or started - claimed_ms >= LEASE_MS:
                 return  # the session has been erased, or another claim continues with the payload
+            body = Body(payload.size, partial(self.store.outbox.parts_of, payload))
+            if payload.size <= PART_BYTES:
+                body = whole(b"".join([part async for part in body.parts()]))
             about = delivery.notice_id, delivery.event_type, delivery.header.session_id
-            answer = await self.send(make_attempt_request(delivery.endpoint, *about, payload, started))
+            answer = await self.send(make_attempt_request(delivery.endpoint, *about, body, started))
             await self.finish(delivery, answer, started)
         except SessionQuarantined:  # it waits for the session's memory; no attempt counts, and its lease is over
             due_ms = self.clock() + int(1000 * spread(QUARANTINE_DELAY_S, self.random(), 1.0, 1.2))
@@ -413,10 +431,25 @@ class OutboxWorker:
             self.refill_scheduled = True
             asyncio.get_running_loop().call_later(REFILL_DELAY_S, self.refill)
 
-    async def make_payload(self, delivery: ClaimedDelivery) -> bytes:
+    async def freeze_payload(self, delivery: ClaimedDelivery) -> FrozenPayload | None:
+        """Store the payload of a webhook event, as `Outbox.freeze_payload` does. Raises as `make_payload`."""
+        freeze = partial(self.store.outbox.freeze_payload, delivery)
+        made = await self.make_payload(delivery)
+        if isinstance(made, bytes):
+            return await freeze(made)
+        next_part = partial(next_piece, made, PART_BYTES)
+        perform = partial(self.read_models.perform, delivery.stream, None, next_part, off_loop=True, background=True)
+        part, is_first = await perform(), True
+        while following := await perform():
+            await freeze(part, is_first=is_first, is_last=False)
+            part, is_first = following, False
+        return await freeze(part, is_first=is_first)
+
+    async def make_payload(self, delivery: ClaimedDelivery) -> bytes | Iterator[bytes]:
         """The payload of a webhook event, from the journal up to the close; later events do not change it.
 
-        Raises `SessionQuarantined`, `StoreUnavailable`, `PayloadPending`.
+        A large one comes in parts, made when they are asked for. Raises `SessionQuarantined`, `StoreUnavailable`,
+        `PayloadPending`.
         """
         header, contents = delivery.header, delivery.endpoint.contents
         include = delivery.endpoint.include
@@ -433,7 +466,8 @@ class OutboxWorker:
                 return memories_payload(session | {"user_id": header.user_id}, header.memories, rows)
             case config.COMPLETE_TURNS_EVENT:
                 before = await self.store.outbox.payload_before(delivery)
-                after = -1 if before is None else orjson.loads(before)["through_turn"]
+                sent = [] if before is None else [part async for part in self.store.outbox.parts_of(before)]
+                after = orjson.loads(b"".join(sent))["through_turn"] if sent else -1
                 write_turns = partial(complete_turns_payload, session | {"user_id": header.user_id}, after)
                 place = delivery.stream, delivery.position
                 return await self.read_models.compute_as_of(*place, write_turns, background=True, or_later=True)
@@ -443,22 +477,22 @@ class OutboxWorker:
         if has_analysis:
             analysis = await self.find_analysis(delivery.stream)
 
-        def write(read_model: ReadModel) -> bytes:
+        def write(read_model: ReadModel) -> bytes | Iterator[bytes]:
             if delivery.event_type == config.HISTORY_EVENT and contents == "vcon":
                 about_call = {name: one for name, one in asdict(header).items() if name in CallFacts.__struct_fields__}
                 facts = CallFacts(state="ended", ended_ms=header.stopped_ms, **about_call)
                 call = call_of(facts, read_model.timed_messages(), read_model.state)
-                call = replace(call, analysis=analysis or {})
-                document = orjson.Fragment(b"".join(object_parts(vcon_object(call))))
-                return orjson.dumps({**session, "stop_ts": header.stopped_ms // 1000, "vcon": document})
-            if delivery.event_type == config.HISTORY_EVENT:
+                parts = vcon_payload(session, header.stopped_ms, replace(call, analysis=analysis or {}))
+            elif delivery.event_type == config.HISTORY_EVENT:
                 more: dict[str, Any] = {"tools": tool_objects(read_model.state)} if "tools" in include else {}
                 if has_analysis:
-                    more["analysis"] = orjson.Fragment(msgspec.json.encode(analysis))
-                return history_payload(session, header.stopped_ms, read_model.current_messages(), contents, more)
-            if delivery.event_type == config.METRICS_EVENT:
+                    more["analysis"] = analysis
+                parts = history_payload(session, header.stopped_ms, read_model.messages(), contents, more)
+            elif delivery.event_type == config.METRICS_EVENT:
                 return metrics_payload(session, header.stopped_ms, read_model.state, contents)
-            return turns_payload(session, header.stopped_ms, read_model.state, contents)
+            else:
+                return turns_payload(session, header.stopped_ms, read_model.state, contents)
+            return parts if read_model.has_large_answer else b"".join(parts)
 
         return await self.read_models.compute_as_of(delivery.stream, delivery.position, write, background=True)
 
@@ -515,13 +549,34 @@ def url_host(url: str) -> str:
         return ""
 
 
+def whole(content: bytes) -> Body:
+    """A body that is at hand."""
+
+    async def parts() -> AsyncGenerator[bytes, None]:
+        yield content
+
+    return Body(len(content), parts)
+
+
+def enclosed(before: bytes, body: Body, after: bytes) -> Body:
+    """A body with something around it."""
+
+    async def parts() -> AsyncGenerator[bytes, None]:
+        yield before
+        async for part in body.parts():
+            yield part
+        yield after
+
+    return Body(len(before) + body.size + len(after), parts)
+
+
 def make_attempt_request(
-    endpoint: Endpoint, notice_id: str, event_type: int, session_id: str, payload: bytes, now_ms: int
+    endpoint: Endpoint, notice_id: str, event_type: int, session_id: str, payload: Body, now_ms: int
 ) -> AttemptRequest:
     """An attempt with a frozen payload, whose bytes stay unchanged: only `notifyMs` differs between attempts."""
     overlap = now_ms < (endpoint.old_secret_until_ms or 0)
     envelope = {"noticeId": notice_id, "productId": PRODUCT_ID, "eventType": event_type, "notifyMs": now_ms}
-    envelope |= {"sid": session_id, "payload": orjson.Fragment(payload)}
+    before, after = orjson.dumps(envelope | {"sid": session_id})[:-1] + b',"payload":', b"}"
     return AttemptRequest(
         url=endpoint.url,
         secret=endpoint.secret,
@@ -529,7 +584,7 @@ def make_attempt_request(
         notice_id=notice_id,
         event_type=event_type,
         session_id=session_id,
-        body=orjson.dumps(envelope),
+        body=enclosed(before, payload, after),
         timestamp_s=now_ms // 1000,
         old_secret=endpoint.old_secret if overlap else None,
     )

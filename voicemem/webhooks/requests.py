@@ -7,12 +7,12 @@ Webhooks 1.0.0 (HMAC of id, time and body, in base64). Whatever happens to one, 
 import asyncio
 import base64
 import hmac
-import io
 import logging
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple, Self
 
 import aiohttp
@@ -35,21 +35,43 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 """The history of a long call is larger than aiohttp's default limit."""
 
 
-def signature_headers(
-    body: bytes, *, secret: str | None, notice_id: str, timestamp_s: int, old_secret: str | None = None
-) -> dict[str, str]:
-    """The headers that identify and sign one attempt; without a secret they only identify it.
+class Signing:
+    """The headers that identify and sign one attempt, whose body is added in parts; without a secret they identify it.
 
     With an old secret, the header of Standard Webhooks holds both signatures. Agora's hold the new one alone, since
     receivers compare the whole header.
     """
-    headers = {WEBHOOK_ID: notice_id, WEBHOOK_TIMESTAMP: str(timestamp_s)}
-    if secret:
-        headers |= _signatures(body, secret, notice_id, str(timestamp_s))
-    if secret and old_secret:
-        old = _signatures(body, old_secret, notice_id, str(timestamp_s))
-        headers[WEBHOOK_SIGNATURE] += f" {old[WEBHOOK_SIGNATURE]}"
-    return headers
+
+    def __init__(self, secret: str | None, notice_id: str, timestamp: str, old_secret: str | None = None) -> None:
+        self.headers = {WEBHOOK_ID: notice_id, WEBHOOK_TIMESTAMP: timestamp}
+        about = b".".join((_octets(notice_id), _octets(timestamp), b""))
+        self.secrets = [_hashes(one, about) for one in ((secret, old_secret) if secret else ()) if one]
+
+    def add(self, part: bytes) -> None:
+        for one in chain(*self.secrets):
+            one.update(part)
+
+    def signed(self) -> dict[str, str]:
+        if not self.secrets:
+            return self.headers
+        sha1, sha256, _ = self.secrets[0]
+        standard = " ".join("v1," + base64.b64encode(one.digest()).decode("ascii") for _, _, one in self.secrets)
+        return self.headers | {
+            AGORA_SHA1: sha1.hexdigest(),
+            AGORA_SHA256: sha256.hexdigest(),
+            WEBHOOK_SIGNATURE: standard,
+        }
+
+
+def _hashes(secret: str, about: bytes) -> tuple[hmac.HMAC, hmac.HMAC, hmac.HMAC]:
+    text_key = secret.encode("utf-8", "surrogateescape")  # as written, even if an environment variable is not UTF-8
+    standard = hmac.new(decode_standard_secret(secret) or text_key, about, "sha256")
+    return hmac.new(text_key, digestmod="sha1"), hmac.new(text_key, digestmod="sha256"), standard
+
+
+def _octets(text: str) -> bytes:
+    """A header's value as bytes; servers hand on undecodable bytes as surrogates."""
+    return text.encode("utf-8", "surrogatepass")
 
 
 def verify(
@@ -64,31 +86,18 @@ def verify(
     valid = dict.fromkeys((AGORA_SHA1, AGORA_SHA256, WEBHOOK_SIGNATURE), False)
     if not secret:  # an empty key would let anyone sign
         return valid
-    for name, expected in _signatures(body, secret, received.get(WEBHOOK_ID, ""), timestamp).items():
+    signing = Signing(secret, received.get(WEBHOOK_ID, ""), timestamp)
+    signing.add(body)
+    signed = signing.signed()
+    for name in valid:
         # The header may list several signatures, so that a secret can be changed without a gap.
         valid[name] = any(
-            hmac.compare_digest(_octets(signature), expected.encode())
-            for signature in received.get(name.lower(), "").split()
+            hmac.compare_digest(_octets(given), signed[name].encode())
+            for given in received.get(name.lower(), "").split()
         )
     is_time = re.fullmatch("[0-9]{1,12}", timestamp) is not None
     valid[WEBHOOK_SIGNATURE] &= is_time and abs(now_s - int(timestamp)) <= tolerance_s
     return valid
-
-
-def _signatures(body: bytes, secret: str, notice_id: str, timestamp: str) -> dict[str, str]:
-    text_key = secret.encode("utf-8", "surrogateescape")  # as written, even if an environment variable is not UTF-8
-    signed = b".".join((_octets(notice_id), _octets(timestamp), body))
-    standard = hmac.digest(decode_standard_secret(secret) or text_key, signed, "sha256")
-    return {
-        AGORA_SHA1: hmac.digest(text_key, body, "sha1").hex(),
-        AGORA_SHA256: hmac.digest(text_key, body, "sha256").hex(),
-        WEBHOOK_SIGNATURE: "v1," + base64.b64encode(standard).decode("ascii"),
-    }
-
-
-def _octets(text: str) -> bytes:
-    """A header's value as bytes; servers hand on undecodable bytes as surrogates."""
-    return text.encode("utf-8", "surrogatepass")
 
 
 class WebhookEvent(NamedTuple):
@@ -244,17 +253,14 @@ async def _deliver(
 async def _post(
     session: aiohttp.ClientSession, request: AttemptRequest, attempt: _Attempt, extra_headers: Mapping[str, str]
 ) -> None:
-    headers = signature_headers(
-        request.body,
-        secret=request.secret,
-        notice_id=request.notice_id,
-        timestamp_s=request.timestamp_s,
-        old_secret=request.old_secret,
-    )
+    signing = Signing(request.secret, request.notice_id, str(request.timestamp_s), request.old_secret)
+    if request.secret:
+        async for part in request.body.parts():
+            signing.add(part)
     response = await session.post(
         request.url,
-        data=io.BytesIO(request.body),  # in pieces: a long call's history in one write would hold up the event loop
-        headers={**extra_headers, **headers},
+        data=request.body.parts(),
+        headers={**extra_headers, **signing.signed(), "Content-Length": str(request.body.size)},
         allow_redirects=False,
         trace_request_ctx=attempt,
     )

@@ -13,6 +13,8 @@ from tests.support.stores.contract import (
     closed_session,
     delivery_states,
     endpoint_of,
+    freeze_payload,
+    kept_payload,
 )
 from voicemem.store.deliveries import DeliveryFilter, DeliveryPage, EndpointCounts
 from voicemem.store.port import Store
@@ -79,10 +81,10 @@ async def test_one_with_what_was_sent(store: Store) -> None:
     assert found is not None
     assert ("n", None) == (found[0].delivery.delivery.notice_id, found[1])
     (delivery,) = await claim_deliveries(store)
-    await store.outbox.freeze_payload(delivery, b'{"sent":1}')
+    await freeze_payload(store, delivery, b'{"sent":1}')
     found = await store.deliveries.find_project_delivery("p", key, False)
     assert found is not None
-    assert b'{"sent":1}' == found[1]
+    assert b'{"sent":1}' == await kept_payload(store, found[1])
     assert await store.deliveries.find_project_delivery("other", key, True) is None
     assert await store.deliveries.find_project_delivery("p", key + 100, True) is None
 

@@ -18,6 +18,7 @@ from tests.support.stores.contract import (
     close_idle,
     closed_session,
     end_offer,
+    freeze_payload,
     offer,
     offers,
     open_key,
@@ -217,7 +218,7 @@ async def test_bodies_of_webhooks_count_as_bytes(store: Store) -> None:
     delivery = await claim_one_delivery(store)
     body = b"x" * 30_000
     for given in (body, b"another"):
-        assert body == await store.outbox.freeze_payload(delivery, given)
+        assert body == await freeze_payload(store, delivery, given)
     await store.nodes.renew_node("a", NOW + 1)
     assert "created" == await begin(store, "more")
     store.set_quotas(Quotas(stored_bytes=20_000))

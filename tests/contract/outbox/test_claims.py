@@ -15,6 +15,8 @@ from tests.support.stores.contract import (
     close,
     close_idle,
     closed_session,
+    freeze_payload,
+    kept_payload,
     open_key,
     open_session,
     start_alone,
@@ -87,9 +89,24 @@ async def test_the_first_frozen_body_stays(store: Store) -> None:
     first = await claim_one_delivery(store)
     second = await claim_one_delivery(store, NOW + LEASE_MS)
 
-    assert b"first" == await store.outbox.freeze_payload(second, b"first")
-    assert b"first" == await store.outbox.freeze_payload(first, b"second")
-    assert b"first" == (await claim_one_delivery(store, NOW + 2 * LEASE_MS)).payload
+    assert b"first" == await freeze_payload(store, second, b"first")
+    assert b"first" == await freeze_payload(store, first, b"second")
+    assert b"first" == await kept_payload(store, (await claim_one_delivery(store, NOW + 2 * LEASE_MS)).payload)
+
+
+async def test_a_body_in_parts_is_one_claims(store: Store) -> None:
+    """What a claim that was lost has left is not mixed with what another makes, and is frozen with its last part."""
+    await closed_session(store)
+    first = await claim_one_delivery(store)
+    assert await store.outbox.freeze_payload(first, b"lost ", is_last=False) is None
+    second = await claim_one_delivery(store, NOW + LEASE_MS)
+    assert second.payload is None
+    assert await store.outbox.freeze_payload(second, b"one, ", is_last=False) is None
+    assert await store.outbox.freeze_payload(first, b"late", is_first=False) is None
+    assert await store.outbox.freeze_payload(second, b"two, ", is_first=False, is_last=False) is None
+    frozen = await store.outbox.freeze_payload(second, b"three", is_first=False)
+    assert b"one, two, three" == await kept_payload(store, frozen)
+    assert frozen == (await claim_one_delivery(store, NOW + 2 * LEASE_MS)).payload
 
 
 async def test_a_delivered_delivery_is_done(store: Store) -> None:
@@ -195,6 +212,6 @@ async def test_an_erase_meets_an_attempt_on_its_way(store: Store) -> None:
     delivery = await claim_one_delivery(store)
     await store.retention.erase(stream.key, NOW)
 
-    assert await store.outbox.freeze_payload(delivery, b"body") is None
+    assert await freeze_payload(store, delivery, b"body") is None
     assert not await store.outbox.finish_delivery(delivery, attempt_of(), "delivered", None)
     assert [] == await store.deliveries.list_deliveries(stream.key)

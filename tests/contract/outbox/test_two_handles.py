@@ -15,6 +15,7 @@ from tests.support.stores.contract import (
     claim_deliveries,
     claim_one_delivery,
     closed_session,
+    freeze_payload,
 )
 from voicemem.store.outbox import ClaimedDelivery
 from voicemem.store.port import Store
@@ -38,11 +39,7 @@ async def test_two_freeze_one_body(two_handles: tuple[Store, Store]) -> None:
     delivery = await claim_one_delivery(two_handles[0])
 
     assert 1 == len(
-        set(
-            await asyncio.gather(
-                *(store.outbox.freeze_payload(delivery, b"%d" % id(store)) for store in two_handles * 3)
-            )
-        )
+        set(await asyncio.gather(*(freeze_payload(store, delivery, b"%d" % id(store)) for store in two_handles * 3)))
     )
 
 

@@ -32,7 +32,7 @@ TRUTH = """
     select ((select coalesce(sum(octet_length(payload)), 0) from journal)
     + (select coalesce(sum(octet_length(runs)), 0) from archives)
     + (select coalesce(sum(octet_length(value)), 0) from secrets)
-    + (select coalesce(sum(octet_length(payload)), 0) from deliveries)
+    + (select coalesce(sum(octet_length(payload)), 0) from payloads)
     + (select coalesce(sum(octet_length(config) - 2), 0) from streams))::bigint
 """
 

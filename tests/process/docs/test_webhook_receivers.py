@@ -23,7 +23,7 @@ from tests.support.processes.doc_programs import (
 )
 from tests.support.processes.ports import free_ports
 from tests.support.processes.service_process import running_process
-from voicemem.webhooks.requests import signature_headers
+from voicemem.webhooks.requests import Signing
 
 PAGE = "first-webhook-receiver.md"
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -41,8 +41,13 @@ BODY = orjson.dumps(
 
 def signed(body: bytes = BODY, secret: str = SECRET, age_s: int = 0) -> dict[str, str]:
     """The headers of a webhook event."""
-    timestamp = int(time.time()) - age_s
-    return signature_headers(body, secret=secret, notice_id="8737d9a2", timestamp_s=timestamp)
+    return headers_of(body, secret, "8737d9a2", int(time.time()) - age_s)
+
+
+def headers_of(body: bytes, secret: str, notice_id: str, timestamp_s: int) -> dict[str, str]:
+    signing = Signing(secret, notice_id, str(timestamp_s))
+    signing.add(body)
+    return signing.signed()
 
 
 class Receiver:
@@ -146,12 +151,7 @@ async def test_a_receiver_takes_a_test(tmp_path: Path, file: str) -> None:
         )
         assert await receiver.posts(signed(test), test) == 200
         after = BODY.replace(b"8737d9a2", b"next")
-        assert (
-            await receiver.posts(
-                signature_headers(after, secret=SECRET, notice_id="next", timestamp_s=int(time.time())), after
-            )
-            == 200
-        )
+        assert await receiver.posts(headers_of(after, SECRET, "next", int(time.time())), after) == 200
         await receiver.program.says(SHOWN)
     assert receiver.program.errors == ""
 

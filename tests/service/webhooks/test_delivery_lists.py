@@ -3,12 +3,16 @@
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tests.support.callers.rest import RestClient
-from tests.support.callers.webhooks import CALL, add, finish, read, settled
+from tests.support.callers.webhooks import CALL, SECRET, add, finish, read, settled
+from tests.support.events import final
 from tests.support.servers.webhook_receiver import Reply, WebhookReceiver
 from tests.support.waiting import eventually
+from voicemem.webhooks.requests import verify
 
 
 async def test_of_a_session_with_its_own_receiver(caller: RestClient, hook: WebhookReceiver) -> None:
@@ -44,6 +48,27 @@ async def test_what_was_sent(caller: RestClient, hook: WebhookReceiver) -> None:
     assert sent == {name: value for name, value in without.items() if name != "webhook"}
     assert (404, "unknown_delivery") == (await caller.get("/v1/deliveries/999")).problem
     assert (400, "invalid_field") == (await caller.get("/v1/deliveries/none")).problem
+
+
+@pytest.mark.parametrize("contents", ["full", "vcon"])
+async def test_what_is_large_is_sent_and_shown_whole(caller: RestClient, hook: WebhookReceiver, contents: str) -> None:
+    """Made, kept, sent and shown in parts, and sent again, it is one body under one signature."""
+    made = await add(caller, hook.url(), 103, secret=SECRET, contents=contents)
+    texts = [f"{turn} " + "é🦩 " * 12_000 + "." for turn in range(1, 41)]
+    await caller.create()
+    for turn, text in enumerate(texts, 1):
+        await caller.send(final(turn, text))
+    await caller.end()
+    (sent,) = await settled(caller, made, "delivered")
+    again = await caller.post(f"/v1/webhooks/{made['id']}/deliveries/{sent['id']}/resend")
+    assert 202 == again.status
+    first, second = await hook.wait(2)
+    shown = first.payload["vcon"]["dialog"] if contents == "vcon" else first.payload["contents"]
+    assert texts == [one["body" if contents == "vcon" else "content"] for one in shown]
+    assert (await caller.get(f"/v1/deliveries/{sent['id']}?payload=true")).json["payload"] == first.payload
+    for one in (first, second):
+        assert first.payload == one.payload
+        assert all(verify(one.headers, one.body, SECRET, time.time()).values())
 
 
 async def test_pages(caller: RestClient, hook: WebhookReceiver) -> None:

@@ -18,7 +18,7 @@ from tests.support.servers.certificates import self_signed_tls
 from tests.support.servers.faulty_receivers import Handler, abort_connection, tcp_receiver, web_receiver
 from tests.support.servers.resolver import FakeResolver
 from voicemem.security.address_guard import allowed_networks
-from voicemem.webhooks.outbox import AttemptRequest, AttemptResult, next_delay_s, verdict
+from voicemem.webhooks.outbox import AttemptRequest, AttemptResult, next_delay_s, verdict, whole
 from voicemem.webhooks.requests import WebhookSender, verify
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -36,7 +36,8 @@ def shipment(url: str, **changes: Any) -> AttemptRequest:
         "body": BODY,
         "timestamp_s": int(time.time()),
     }
-    return AttemptRequest(url, **(values | changes))
+    values |= changes
+    return AttemptRequest(url, **values | {"body": whole(values["body"])})
 
 
 async def send(url: str, sender: WebhookSender | None = None, **changes: Any) -> AttemptResult:

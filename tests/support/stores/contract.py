@@ -13,7 +13,7 @@ from tests.support.profiles import examples
 from voicemem.config.session import validate_config
 from voicemem.store.deliveries import DeliveryFilter, EndpointDelivery
 from voicemem.store.journal import Journal
-from voicemem.store.outbox import ANY_NUMBER, Attempt, ClaimedDelivery, Endpoint
+from voicemem.store.outbox import ANY_NUMBER, Attempt, ClaimedDelivery, Endpoint, FrozenPayload
 from voicemem.store.port import Store
 from voicemem.store.records import Node, OpenResult
 from voicemem.store.session_filters import SessionFilter
@@ -257,3 +257,16 @@ async def mixed_call(store: Store, session_id: str = "s", given: dict[str, Any] 
     await append_offers(store, key, *offers(61, 70))
     await close(store, key)
     return key
+
+
+async def kept_payload(store: Store, payload: FrozenPayload | None) -> bytes | None:
+    """The payload of a delivery's body, as it is kept."""
+    return None if payload is None else b"".join([part async for part in store.outbox.parts_of(payload)])
+
+
+async def freeze_payload(store: Store, delivery: ClaimedDelivery, *parts: bytes) -> bytes | None:
+    """Freeze a payload in parts; what is kept then."""
+    for number, part in enumerate(parts):
+        ends = {"is_first": number == 0, "is_last": number == len(parts) - 1}
+        frozen = await store.outbox.freeze_payload(delivery, part, **ends)
+    return await kept_payload(store, frozen)

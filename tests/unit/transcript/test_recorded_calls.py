@@ -108,7 +108,7 @@ def test_call_gives_its_custom_body(name: str) -> None:
 def test_call_gives_its_webhook_event(name: str) -> None:
     """The contents of the webhook's payload are the memory."""
     contents = messages(replayed(name))
-    payload = json.loads(history_payload(session_fields("s", None, None, {}, 0), 0, contents, "full"))
+    payload = json.loads(b"".join(history_payload(session_fields("s", None, None, {}, 0), 0, contents, "full")))
     assert json.dumps({"contents": payload["contents"]}) == expected(name, "webhook")
 
 

@@ -22,6 +22,7 @@ from voicemem.webhooks.outbox import (
     metrics_payload,
     session_fields,
     turns_payload,
+    whole,
 )
 
 SESSION = session_fields("s", None, None, {}, 1_999)
@@ -87,7 +88,7 @@ MESSAGES = [
 def payload(**changes: Any) -> bytes:
     values: dict[str, Any] = {"messages": MESSAGES, "stopped_ms": 1_778_390_400_000, "fields": "full"}
     session = session_fields("S1", "joker", "room", {"tier": "vip"}, 1_778_390_300_999)
-    return history_payload(session, **(values | changes))
+    return b"".join(history_payload(session, **(values | changes)))
 
 
 def test_full_payload_has_every_field_in_the_documented_order() -> None:
@@ -113,15 +114,16 @@ def test_standard_payload_carries_role_and_content_only() -> None:
 def test_missing_values_are_empty_not_absent() -> None:
     """A session without name, channel, labels and messages gives empty values under all keys."""
     body = history_payload(session_fields("S1", None, None, {}, 1_778_390_300_999), 1_778_390_400_000, [], "full")
-    assert body == (
+    assert b"".join(body) == (
         b'{"agent_id":"S1","name":"","channel":"","start_ts":1778390300,"stop_ts":1778390400,"labels":{},"contents":[]}'
     )
 
 
-def test_envelope_splices_the_frozen_payload_in_unchanged() -> None:
+async def test_envelope_splices_the_frozen_payload_in_unchanged() -> None:
     """The payload's bytes stand in the envelope as they are, spacing and escapes included."""
     frozen = b'{"b" : 1,\n"a":"\\u00e4"}'
     endpoint = Endpoint(0, None, "https://a.example", None, "full", public_only=True, disabled_ms=None)
-    body = make_attempt_request(endpoint, 'n"1', HISTORY_EVENT, "S1", frozen, 5).body
+    body = make_attempt_request(endpoint, 'n"1', HISTORY_EVENT, "S1", whole(frozen), 5).body
     head = b'{"noticeId":"n\\"1","productId":17,"eventType":103,"notifyMs":5,"sid":"S1","payload":'
-    assert body == head + frozen + b"}"
+    sent = b"".join([part async for part in body.parts()])
+    assert (sent, body.size) == (head + frozen + b"}", len(sent))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from standardwebhooks import Webhook
 
 from tests.support.rows import every_row
-from voicemem.webhooks.requests import signature_headers, verify
+from voicemem.webhooks.requests import Signing, verify
 
 AGORA_BODY = (
     b'{"eventType":10,"noticeId":"4eb720f0-8da7-11e9-a43e-53f411c2761f","notifyMs":1560408533119,'
@@ -25,7 +25,10 @@ ALL_WRONG = dict.fromkeys(ALL_RIGHT, False)
 
 
 def signed(secret: str | None, body: bytes = AGORA_BODY, timestamp_s: int = NOW_S) -> dict[str, str]:
-    return signature_headers(body, secret=secret, notice_id="notice-1", timestamp_s=timestamp_s)
+    signing = Signing(secret, "notice-1", str(timestamp_s))
+    for part in (body[:7], body[7:]):
+        signing.add(part)
+    return signing.signed()
 
 
 @pytest.mark.parametrize(

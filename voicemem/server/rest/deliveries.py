@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Annotated, Any, Literal
 
+import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, structs
 
 from voicemem.errors import Refused
 from voicemem.protocol.types import MAX_INTEGER, SessionId
 from voicemem.server.http.application import IN_PATH
-from voicemem.server.http.request import GRANT, get_stream, json_response, read_struct, services_of
-from voicemem.server.http.routes import DELIVERY_ID_PATTERN, DeliveryId, Routes
+from voicemem.server.http.request import GRANT, get_stream, json_response, read_struct, services_of, stream_body
+from voicemem.server.http.routes import DELIVERY_ID_PATTERN, JSON, DeliveryId, Routes
 from voicemem.server.rest.webhooks import ENDPOINT_PATH, UNKNOWN_ENDPOINT, audit_endpoint, endpoint_of, origin_of
 from voicemem.store.deliveries import DeliveryFilter, DeliveryState, EndpointDelivery, ListedDelivery
 from voicemem.store.deliveries import DeliveryPage as ListedPage
 from voicemem.webhooks.endpoints import OPERATOR_ID
+from voicemem.webhooks.outbox import Body, enclosed
 
 ROUTES = Routes()
 
@@ -216,5 +219,9 @@ async def list_session_deliveries(request: web.Request, query: SessionDeliveryQu
 async def read_delivery(request: web.Request, query: OneDeliveryQuery) -> web.StreamResponse:
     """Read a delivery; with `payload=true` also what was sent."""
     listed, sent = await services_of(request).webhooks.project_delivery(request[GRANT].project, delivery_of(request))
-    payload = UNSET if not query.payload else None if sent is None else Raw(sent)
-    return json_response(DeliveryWithPayload(**listed_fields(listed), payload=payload))
+    fields = listed_fields(listed)
+    if not query.payload or sent is None:
+        return json_response(DeliveryWithPayload(**fields, payload=None if query.payload else UNSET))
+    head = msgspec.json.encode(DeliveryWithPayload(**fields, payload=Raw(b"")))
+    body = Body(sent.size, partial(services_of(request).store.outbox.parts_of, sent))
+    return await stream_body(request, {"Content-Type": JSON}, enclosed(head[:-1], body, head[-1:]).parts())

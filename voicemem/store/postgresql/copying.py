@@ -44,7 +44,7 @@ COUNT_BYTES = """
         select stream, octet_length(payload) as size from journal
         union all select stream, octet_length(runs) from archives
         union all select stream, octet_length(value) from secrets
-        union all select stream, octet_length(payload) from deliveries where payload is not null
+        union all select stream, octet_length(payload) from payloads
         union all select key, octet_length(config) - 2 from streams
     ) r join streams s on s.key = r.stream group by s.project
     on conflict (project) do update set bytes = excluded.bytes

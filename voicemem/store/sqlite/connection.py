@@ -131,12 +131,8 @@ COUNT_ROWS = """
         where project = (select project from streams where key = {row}.stream);
     end
 """
-COUNTED = (("journal", "payload"), ("archives", "runs"), ("secrets", "value"), ("deliveries", "payload"))
+COUNTED = (("journal", "payload"), ("archives", "runs"), ("secrets", "value"), ("payloads", "payload"))
 CHANGES = (("insert", "new", "+"), ("delete", "old", "-"))
-COUNT_PAYLOADS = COUNT_ROWS.format(table="deliveries", column="payload", when="update", row="new", sign="+").replace(
-    "when new.payload is not null", "when new.payload is not null and old.payload is null"
-)
-"""That of a delivery is made later than its row, once."""
 COUNT_CONFIGS = (
     """
     create temp trigger if not exists count_streams_insert after insert on main.streams begin
@@ -156,7 +152,7 @@ COUNT_ALL = """
     insert into stored_bytes select project, sum(size) from (
         select stream, length(payload) as size from journal union all select stream, length(runs) from archives
         union all select stream, octet_length(value) from secrets
-        union all select stream, octet_length(payload) from deliveries where payload is not null
+        union all select stream, octet_length(payload) from payloads
         union all select key, length(config) - 2 from streams
     ) join streams on key = stream group by project
 """
@@ -180,7 +176,7 @@ def count_bytes(connection: apsw.Connection, counts: bool) -> None:
             for table, column in COUNTED:
                 for when, row, sign in CHANGES:
                     connection.execute(COUNT_ROWS.format(table=table, column=column, when=when, row=row, sign=sign))
-            for trigger in (COUNT_PAYLOADS, *COUNT_CONFIGS):
+            for trigger in COUNT_CONFIGS:
                 connection.execute(trigger)
     except apsw.Error as error:
         what = "The stored bytes cannot be counted" if counts else "The counts of stored bytes cannot be dropped"

@@ -257,7 +257,7 @@ create table deliveries (
     event_type integer not null,
     position bigint not null,
     header bytea not null,
-    payload bytea,
+    payload_bytes bigint,
     state text not null,
     attempts integer not null,
     due_ms bigint,
@@ -279,6 +279,16 @@ create index deliveries_pending_by_stream on deliveries (stream) where state = '
 -- Deliveries that were not made, for the lists of a project; and those of an endpoint by time, of which a day is counted.
 create index deliveries_by_state on deliveries (state, key) where state != 'delivered';
 create index deliveries_by_time on deliveries (endpoint, made_ms, state);
+
+-- The payload of a delivery's body in parts, in the order of their keys: a large one in a row that changes with each attempt
+-- would be written each time. `deliveries.payload_bytes` is their size once all are there, and null before that.
+create table payloads (
+    key bigint primary key,
+    stream bigint not null,
+    delivery bigint not null,
+    payload bytea not null
+);
+create index payloads_by_delivery on payloads (stream, delivery);
 
 create table attempts (
     delivery bigint not null,

@@ -179,7 +179,7 @@ create table deliveries (
     event_type integer not null,
     position integer not null,
     header blob not null,
-    payload blob,
+    payload_bytes integer,
     state text not null,
     attempts integer not null,
     due_ms integer,
@@ -201,6 +201,16 @@ create index deliveries_pending_by_stream on deliveries (stream) where state = '
 -- Deliveries that were not made, for the lists of a project; and those of an endpoint by time, of which a day is counted.
 create index deliveries_by_state on deliveries (state) where state != 'delivered';
 create index deliveries_by_time on deliveries (endpoint, made_ms, state);
+
+-- The payload of a delivery's body in parts, in the order of their keys: a large one in a row that changes with each attempt
+-- would be written each time. `deliveries.payload_bytes` is their size once all are there, and null before that.
+create table payloads (
+    key integer primary key autoincrement,
+    stream integer not null,
+    delivery integer not null,
+    payload blob not null
+) strict;
+create index payloads_by_delivery on payloads (stream, delivery);
 
 create table attempts (
     delivery integer not null,
