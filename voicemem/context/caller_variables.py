@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
 from voicemem.context.policies import Policies
-from voicemem.context.recall import PREFERENCE, RecalledLine, by_text, dated, day_of, fitting, leading_memories, render
+from voicemem.context.recall import PREFERENCE, RecalledLine, dated, day_of, fitting, render
 from voicemem.dialects.call_starts import Value, Variables
 from voicemem.dialects.dialect import session_id_of
 from voicemem.errors import StoreUnavailable
@@ -98,7 +98,7 @@ class CallerVariables:
 
     async def memory_lines(self, project: str, user_id: str, own: str | None) -> list[RecalledLine]:
         """The user's memories, pinned ones and preferences first, then the newest; of equal texts one."""
-        filter = MemoryFilter(
+        memories = MemoryFilter(
             project=project,
             namespaces=AnyOf((None,)),
             user_ids=AnyOf((user_id,)),
@@ -107,10 +107,9 @@ class CallerVariables:
             unexpired_at_ms=self.clock(),
             limit=MEMORIES,
         )
-        rows = [row for some in await leading_memories(self.store.memories, filter) for row in some]
+        rows = [row for some in await self.store.memories.find_leading(memories, PREFERENCE) for row in some]
         rows.sort(key=lambda row: (not row.pinned, row.kind != PREFERENCE))
-        known = by_text(rows).values()
-        return [RecalledLine(f"{day}: {quoted(row.text)}", at, row.id) for row, day, at in dated(known)]
+        return [RecalledLine(f"{day}: {quoted(row.text)}", at, row.id) for row, day, at in dated(rows, set())]
 
 
 def line_of(message: FoundMessage) -> RecalledLine:

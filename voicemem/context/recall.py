@@ -3,12 +3,12 @@
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import chain
 from typing import NamedTuple
 
-import msgspec
 from msgspec import Struct
 
 from voicemem.config.context import Recalled
@@ -16,8 +16,8 @@ from voicemem.errors import StoreUnavailable
 from voicemem.protocol.memories import normalised
 from voicemem.protocol.quoting import on_one_line, quoted
 from voicemem.protocol.types import JsonObject
-from voicemem.search.words import QueryWord, query_words, says_something
-from voicemem.store.memories import Memories, MemoryRow, event_ms_of
+from voicemem.search.words import query_words, says_something
+from voicemem.store.memories import MemoryRow, event_ms_of
 from voicemem.store.memory_filters import AnyOf, MemoryFilter, NoneOf
 from voicemem.store.port import Store
 from voicemem.store.scopes import scope_of
@@ -112,13 +112,13 @@ class Recall:
         ids = tuple(line.id for line in shown if line.id is not None)
         return RecalledMessage({"role": "system", "content": render(shown)}, ids)
 
-    async def lines_for(self, stream: Stream, settings: Recalled, said: str, carried: str) -> list[RecalledLine]:
+    async def lines_for(self, stream: Stream, settings: Recalled, said: str, carried: str) -> Iterable[RecalledLine]:
         """Return the lines that may be shown, the most important first; what was heard, before the newest memories."""
         scope, earlier = scope_of(stream), settings.source == "earlier"
         if scope.user_id is None and earlier:
-            return []
+            return ()
         own = AnyOf((stream.id,)) if scope.user_id is None else None
-        filter = MemoryFilter(
+        memories = MemoryFilter(
             project=stream.project,
             namespaces=AnyOf((scope.namespace,)),
             user_ids=AnyOf((scope.user_id,)),
@@ -128,30 +128,18 @@ class Recall:
             unexpired_at_ms=self.now_of(stream),
             limit=max(LEAST, min(MOST, settings.max_tokens // SHORT_LINE)),
         )
-        with_heard = MESSAGE in settings.kinds and says_something(said)
-        (relevant, newest), heard = await asyncio.gather(
-            self.memories_for(filter, query_words(said) if said else []),
+        words, with_heard = query_words(said), MESSAGE in settings.kinds and says_something(said)
+        leading, heard = await asyncio.gather(
+            self.store.memories.find_leading(memories, PREFERENCE, words, FOUND),
             self.heard_lines(stream, said, carried) if with_heard else asyncio.sleep(0, []),
         )
-        return [*memory_lines(relevant), *heard, *memory_lines(newest)]
+        shown = set[str]()
+        relevant = chain(leading.pinned, leading.by_words, leading.preferred)
+        return chain(memory_lines(relevant, shown), heard, memory_lines(leading.newest, shown))
 
     def now_of(self, stream: Stream) -> int:
         """Now, in Unix ms; for a session that has ended, its end: it knew nothing of what came later."""
         return self.clock() if stream.ended_ms is None else stream.ended_ms
-
-    async def memories_for(
-        self, filter: MemoryFilter, words: Sequence[QueryWord]
-    ) -> tuple[list[MemoryRow], list[MemoryRow]]:
-        """Memories that are pinned, have the caller's words or are preferences; then the newest of the others."""
-        if filter.kinds == AnyOf(()):
-            return [], []
-        (pinned, preferred, newest), found = await asyncio.gather(
-            leading_memories(self.store.memories, filter),
-            self.store.memories.find_memories_by_words(filter, words, FOUND),
-        )
-        relevant = by_text((*pinned, *(row for row, _ in found), *preferred))
-        others = {text: row for text, row in by_text(newest).items() if text not in relevant}
-        return list(relevant.values()), list(others.values())
 
     async def heard_lines(self, stream: Stream, said: str, carried: str) -> list[RecalledLine]:
         """Return what was heard on other calls of the user and answers what they say now, the best first.
@@ -211,39 +199,22 @@ class Recall:
         await asyncio.gather(*self.noting, return_exceptions=True)
 
 
-async def leading_memories(memories: Memories, filter: MemoryFilter) -> tuple[list[MemoryRow], ...]:
-    """The pinned memories of a filter, its preferences, and the newest: in one query where these are all."""
-    newest: list[MemoryRow] = await memories.list_memories(filter)
-    if len(newest) < filter.limit:
-        return [row for row in newest if row.pinned], [row for row in newest if row.kind == PREFERENCE], newest
-    has_preferences = isinstance(filter.kinds, AnyOf) and PREFERENCE in filter.kinds.values
-    preferences = AnyOf((PREFERENCE,) if has_preferences else ())
-    pinned, preferred = await asyncio.gather(
-        memories.list_memories(msgspec.structs.replace(filter, pinned=True)),
-        memories.list_memories(msgspec.structs.replace(filter, kinds=preferences)),
-    )
-    return pinned, preferred, newest
-
-
-def by_text(rows: Iterable[MemoryRow]) -> dict[str, MemoryRow]:
-    """The rows by what they say: what several sessions know is stated once."""
-    said = dict[str, MemoryRow]()
-    for row in rows:
-        said.setdefault(normalised(row.text), row)
-    return said
-
-
-def memory_lines(rows: Iterable[MemoryRow]) -> Iterator[RecalledLine]:
-    for row, day, at in dated(rows):
+def memory_lines(rows: Iterable[MemoryRow], shown: set[str]) -> Iterator[RecalledLine]:
+    for row, day, at in dated(rows, shown):
         yield RecalledLine(f"{day}: {row.text}", at, row.id, row.last_accessed_ms)
 
 
-def dated(rows: Iterable[MemoryRow]) -> Iterator[tuple[MemoryRow, str, int]]:
-    """Memories, each with its day and when that was: when it happened, else when it was said or given."""
+def dated(rows: Iterable[MemoryRow], shown: set[str]) -> Iterator[tuple[MemoryRow, str, int]]:
+    """Memories, each with its day and when that was: when it happened, else when it was said or given.
+
+    Those whose texts were `shown` are left out, and theirs added: what several sessions know is stated once.
+    """
     for row in rows:
-        happened, said = event_ms_of(row.event_at), row.created_ms if row.said_ms is None else row.said_ms
-        at = said if happened is None else happened
-        yield row, day_of(at), at
+        if (text := normalised(row.text)) not in shown:
+            shown.add(text)
+            happened, said = event_ms_of(row.event_at), row.created_ms if row.said_ms is None else row.said_ms
+            at = said if happened is None else happened
+            yield row, day_of(at), at
 
 
 def day_of(unix_ms: int) -> str:

@@ -15,7 +15,7 @@ from voicemem.protocol.memories import normalised, time_ms
 from voicemem.search.passages import MemoryWords, memory_words
 from voicemem.search.words import QueryWord
 from voicemem.store.database import Connection, Database, columns, reads, scans, writes
-from voicemem.store.memory_filters import IS_THERE, TAG_END, Conditions, MemoryFilter, scope_in, with_linked
+from voicemem.store.memory_filters import IS_THERE, TAG_END, AnyOf, Conditions, MemoryFilter, scope_in, with_linked
 from voicemem.store.outbox import enqueue_memories
 from voicemem.store.scopes import LAST_MS, QueryScope, Scope, list_of_two
 from voicemem.store.stream_changes import find, new_stream
@@ -220,6 +220,15 @@ class MemorySearch(NamedTuple):
     words: Sequence[QueryWord]
 
 
+class LeadingMemories(NamedTuple):
+    """Memories that matter most: pinned ones, the best by words, those of one kind; and the newest of all."""
+
+    pinned: list[MemoryRow]
+    by_words: list[MemoryRow]
+    preferred: list[MemoryRow]
+    newest: list[MemoryRow]
+
+
 class MemoryFullText(ABC):
     """The full-text search of an engine over memories: words are in their rows, or apart from them."""
 
@@ -327,13 +336,7 @@ class Memories:
     @scans
     def list_memories(self, connection: Connection, query: MemoryFilter) -> list[MemoryRow]:
         """Memories by `created_ms` and id, the newest first."""
-        conditions = Conditions(with_linked(connection, query))
-        values = {**conditions.values, "limit": query.limit}
-        if query.after is not None:
-            values["after_ms"], values["after_id"] = query.after
-            conditions.clauses.append(IS_AFTER)
-        rows = [row_of_values(row) for row in connection.rows(listing_of(conditions), **values)]
-        return with_newer(connection, query.project, rows, query.as_of_ms) if query.with_superseded else rows
+        return newest_rows(connection, with_linked(connection, query))
 
     @reads
     def list_same(self, connection: Connection, query: MemoryFilter, owner: Scope, text: str) -> list[MemoryRow]:
@@ -343,27 +346,31 @@ class Memories:
         rows = connection.rows(sql, digest=digest, limit=query.limit, **values)
         return [row for row in map(row_of_values, rows) if normalised(row.text) == normalised(text)]
 
-    async def find_memories_by_words(
-        self, query: MemoryFilter, words: Sequence[QueryWord], limit: int
+    @scans
+    def find_memories_by_words(
+        self, connection: Connection, query: MemoryFilter, words: Sequence[QueryWord], limit: int
     ) -> list[tuple[MemoryRow, float]]:
         """Memories with any of the words and how well they fit, best first; of equal ones the newest first.
 
         The project, and a namespace, user or session that is alone in its condition, are part of the query itself.
         `after` and the filter's own limit count for nothing.
         """
-        if not words:
-            return []
+        return self.rows_by_words(connection, with_linked(connection, query), words, limit) if words else []
 
-        def job(connection: Connection) -> list[tuple[MemoryRow, float]]:
-            chosen = with_linked(connection, query)
-            conditions, search = Conditions(chosen), MemorySearch(scope_in(chosen), words)
-            found = self.words.find(connection, search, conditions.sql, conditions.values, limit)
-            rows = [row_of_values(row[1:]) for row in found]
-            if query.with_superseded:
-                rows = with_newer(connection, query.project, rows, query.as_of_ms)
-            return [(row, float(score)) for row, (score, *_) in zip(rows, found, strict=True)]
-
-        return await self.database.scan(job)
+    @scans
+    def find_leading(
+        self, connection: Connection, query: MemoryFilter, kind: str, words: Sequence[QueryWord] = (), most: int = 0
+    ) -> LeadingMemories:
+        """Find what is to be shown first of the memories for which all conditions hold: one read, since calls wait."""
+        query = with_linked(connection, query)
+        by_words = self.rows_by_words(connection, query, words, most) if words else []
+        pinned = preferred = newest = newest_rows(connection, query)
+        if len(newest) == query.limit:
+            kinds = AnyOf((kind,) if isinstance(query.kinds, AnyOf) and kind in query.kinds.values else ())
+            pinned = newest_rows(connection, replace(query, pinned=True))
+            preferred = newest_rows(connection, replace(query, kinds=kinds))
+        relevant = [row for row in pinned if row.pinned], [row for row, _ in by_words]
+        return LeadingMemories(*relevant, [row for row in preferred if row.kind == kind], newest)
 
     @scans
     def find_ownerless(self, connection: Connection) -> dict[int, tuple[str, str]]:
@@ -424,7 +431,17 @@ class Memories:
         changes.save_stream(user)
         return True
 
-    # In a transaction that writes
+    # In a transaction
+
+    def rows_by_words(
+        self, connection: Connection, query: MemoryFilter, words: Sequence[QueryWord], limit: int
+    ) -> list[tuple[MemoryRow, float]]:
+        conditions, search = Conditions(query), MemorySearch(scope_in(query), words)
+        found = self.words.find(connection, search, conditions.sql, conditions.values, limit)
+        rows = [row_of_values(row[1:]) for row in found]
+        if query.with_superseded:
+            rows = with_newer(connection, query.project, rows, query.as_of_ms)
+        return [(row, float(score)) for row, (score, *_) in zip(rows, found, strict=True)]
 
     def delete_portion(self, connection: Connection, key: int, limit: int) -> bool:
         """Delete memories of a stream, at most `limit`; whether there were any."""
@@ -452,9 +469,18 @@ class Memories:
 
 
 def listing_of(conditions: Conditions) -> str:
-    """The query for the newest memories that meet conditions."""
     query, users = LIST.format(conditions=conditions.sql), conditions.users
     return query if users is None else list_of_two(query, *users, "created_ms desc, id desc", ":limit")
+
+
+def newest_rows(connection: Connection, query: MemoryFilter) -> list[MemoryRow]:
+    conditions = Conditions(query)
+    values = {**conditions.values, "limit": query.limit}
+    if query.after is not None:
+        values["after_ms"], values["after_id"] = query.after
+        conditions.clauses.append(IS_AFTER)
+    rows = [row_of_values(row) for row in connection.rows(listing_of(conditions), **values)]
+    return with_newer(connection, query.project, rows, query.as_of_ms) if query.with_superseded else rows
 
 
 def load(connection: Connection, key: int, memory_id: str) -> MemoryRow | None:

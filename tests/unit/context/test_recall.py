@@ -34,7 +34,7 @@ def test_each_line_has_its_day() -> None:
         row("given", created_ms=MAY_3),
         row("at noon", event_at="2026-05-03T12:00:00Z"),
     ]
-    assert {"3 May 2026"} == {day for _, day, _ in dated(rows)}
+    assert {"3 May 2026"} == {day for _, day, _ in dated(rows, set())}
     assert "no day" == day_of(2**60)
 
 
