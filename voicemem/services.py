@@ -182,12 +182,12 @@ class Services:
         ttl_ms = parse_memories_ttl(self.settings.memories_ttl)
         self.long_term = LongTermMemory(store, self.read_models, clock, self.rules, ttl_ms)
         self.finder = MemoryFinder(store, self.indexer, self.long_term, self.vectors)
-        self.recall = Recall(store, clock, self.indexer.index_first_of)
+        self.recall = Recall(store, clock, self.indexer.index)
         self.caller_variables = CallerVariables(
             store,
             self.policies,
             clock,
-            self.indexer.index_first_of,
+            self.indexer.index,
             parse_variables(self.settings.variables),
             parse_assistants(self.settings.vapi_assistants),
         )

@@ -34,10 +34,11 @@ from voicemem.context.formats import ENRICHERS
 from voicemem.context.policies import ContextConfig
 from voicemem.documents.document import WorkingMemoryConfig
 from voicemem.errors import CODES
-from voicemem.llm.transport import ERROR_WORDS
+from voicemem.llm.transport import OWN_WORDS
 from voicemem.protocol.codec import METADATA_ORDER
 from voicemem.protocol.events import Event, IncomingEvent, ProducedEvent
 from voicemem.protocol.frames import Frame
+from voicemem.security.address_guard import ERROR_WORDS
 from voicemem.security.audit import Act
 from voicemem.server.rest.context import ContextQuery
 from voicemem.server.rest.deliveries import DeliveryQuery, Since
@@ -326,7 +327,9 @@ def test_every_word_for_a_failure_is_on_the_page() -> None:
     table = text[text.index("| code | meaning |") :].split("\n\n")[0]
     source = "".join((PACKAGE / name).read_text() for name in SOURCES)
     words = (
-        {word for _, word in ERROR_WORDS} | set(re.findall(r'LlmFailed\("(\w+)"\)', source)) | {"tls", "dns", "error"}
+        {OWN_WORDS.get(word, word) for _, word in ERROR_WORDS}
+        | set(re.findall(r'LlmFailed\("(\w+)"\)', source))
+        | {"tls", "dns", "error"}
     )
     assert words == set(re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in table.splitlines())))
 

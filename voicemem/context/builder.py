@@ -71,7 +71,6 @@ class ContextOptions(Struct, frozen=True, kw_only=True):
     memory: ContextConfig | None = None
     """Another policy for this context alone, or other parameters for the session's policy."""
     data: bool = False
-    """Shows the session's data."""
     fields: bool = False
     """Gives each message all its fields, as for the vendor `custom`."""
     peek: bool = False
@@ -90,7 +89,6 @@ class ContextSelection(NamedTuple):
     indexes: Sequence[int]
     """The indexes of the remembered messages in `history`."""
     carried: tuple[str, ...]
-    """Texts carried over from the user's earlier sessions."""
     session_config: SessionConfig
     memory_config: ContextConfig
     policy: Policy
@@ -108,13 +106,11 @@ class ContextSelection(NamedTuple):
     document_messages: tuple[JsonObject, ...] = ()
     """System messages with what is not part of the conversation: working memory, data."""
     recalled_message: JsonObject | None = None
-    """The system message with memories of earlier calls."""
     tool_uses: Callable[[], Sequence[ToolUse]] = list
     """Gives all answered tool uses, shown or not; valid until the memory changes."""
     carries_later: bool = False
     """True if the next context that may journal puts together what is carried over."""
     recalled: tuple[str, ...] = ()
-    """The ids of the memories that are shown."""
     is_of_memory_alone: bool = False
     """True if the session's memory and its settings give the same again: nothing of its user is shown, nothing of
     earlier calls or positions, and no policy of the operator's chose."""

@@ -77,7 +77,8 @@ class CallerVariables:
         heard = await self.newest_messages([one.key for one in calls])
         said = sorted((one for one in heard if one.role == "user"), key=lambda one: one.said_ms, reverse=True)
         count = self.policies.counter(None).count  # its table, of 70 MB, is loaded by the first who counts
-        lines = fitting([*memories, *map(line_of, said)], MAX_TOKENS, count)
+        heard_lines = (RecalledLine(f"{day_of(one.said_ms)}, {said_by(one)}", one.said_ms) for one in said)
+        lines = fitting([*memories, *heard_lines], MAX_TOKENS, count)
         last = {"memory": render(lines) if lines else "", "last_call": last_call(calls, heard), "caller_known": "yes"}
         return {**self.nothing, **{name: PLACEHOLDER.sub("{ ", value) for name, value in last.items()}}
 
@@ -110,10 +111,6 @@ class CallerVariables:
         rows = [row for some in await self.store.memories.find_leading(memories, PREFERENCE) for row in some]
         rows.sort(key=lambda row: (not row.pinned, row.kind != PREFERENCE))
         return [RecalledLine(f"{day}: {quoted(row.text)}", at, row.id) for row, day, at in dated(rows, set())]
-
-
-def line_of(message: FoundMessage) -> RecalledLine:
-    return RecalledLine(f"{day_of(message.said_ms)}, {said_by(message)}", message.said_ms)
 
 
 def said_by(message: FoundMessage) -> str:

@@ -207,7 +207,6 @@ class RoleRun(Struct, frozen=True, gc=False):
 
     role: Role
     text: str | None = None
-    """None if nothing was said."""
     fields: dict[str, Any] = {}
     """The vendor's fields besides role and text; empty if the run has no message of the memory."""
     results: tuple[ToolUse, ...] = ()
@@ -451,7 +450,6 @@ class Style(NamedTuple):
     alternates: bool
     """True if the API refuses a conversation in which user and assistant do not alternate."""
     takes_blank: bool
-    """True if the API takes messages without text."""
 
 
 STYLES = {

@@ -48,7 +48,6 @@ class Remembered(Struct, frozen=True):
     tool_tokens: Callable[[ToolUse], int]
     """The number of tokens of a tool call and its result."""
     text_tokens: Callable[[str], int]
-    """The number of tokens of a text."""
     summary: Summary | None = None
     """The summary of the first turns, if there is one."""
     window: int | None = None
@@ -96,7 +95,6 @@ class FullPolicy(Struct, frozen=True):
 
 
 MAX_TOKENS = 4_000
-"""The default size of a context."""
 
 
 class WindowPolicy(Struct, frozen=True):
@@ -252,7 +250,6 @@ class DueSummary(NamedTuple):
     previous: Summary | None
     messages: Sequence[Message]
     tools: Sequence[ToolUse]
-    """The tool calls of the turns of `messages`."""
     through_turn: int
     message_count: int
     """How many messages it will cover, including those of the previous one."""
@@ -319,7 +316,6 @@ class SummaryPolicy(Struct, frozen=True):
 
 
 def summarised_count(remembered: Remembered) -> int:
-    """The number of messages that the summary covers."""
     if remembered.summary is None:
         return 0
     return bisect_right(remembered.messages, remembered.summary.through_turn, key=attrgetter("turn_id"))
@@ -404,8 +400,6 @@ class PriorityPolicy(Struct, frozen=True):
 def priority_of(message: Message) -> float:
     """The priority that a producer gave a message; anything but a number counts as 0."""
     value = message.metadata.get("priority")
-    if value is None:
-        return 0
     return value if isinstance(value, int | float) and not isinstance(value, bool) else 0
 
 
@@ -432,7 +426,6 @@ class Policies(Struct, frozen=True):
     windows: Mapping[str, int] = {}
     """Tokens of models' contexts; they override the table in `llm.tokens`."""
     default_model: str | None = None
-    """The model of the operator's LLM."""
 
     def resolve(self, memory: ContextConfig) -> ContextConfig:
         """A session's memory settings, over the service's."""

@@ -58,8 +58,6 @@ class RecalledLine(NamedTuple):
 
 
 class RecalledMessage(Struct, frozen=True):
-    """The system message, and the ids of the memories in it."""
-
     message: JsonObject
     ids: tuple[str, ...]
 

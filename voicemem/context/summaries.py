@@ -58,7 +58,6 @@ CLAIM_MS = 300_000
 ELSEWHERE_S = 1.0
 """How soon to look again at a session whose summary another node is writing."""
 MAX_SUMMARY_SHARE = 0.5
-"""Share of the budget that a summary may take."""
 
 
 class SummaryJob(Struct):
@@ -153,7 +152,6 @@ class Summaries:
         return PROMPT_SHARE * window - remembered.text_tokens(prompt) - summary_tokens(remembered)
 
     async def check_session(self, stream: Stream) -> None:
-        """Start the session's next summary if it is due."""
         is_summarised = self.policies.resolve(parse_config(stream.config).memory).policy == SUMMARY
         now = await self.store.journal.find_session(stream.project, stream.id) if is_summarised else None
         if now is None:  # or it was erased
@@ -211,7 +209,14 @@ class Summaries:
 
         Another process may have asked an LLM for the same summary: the first append wins.
         """
-        event = summary_event(due, summary_result)
+        event = MemorySummary(
+            through_turn=due.through_turn,
+            text=summary_result.text.strip(),
+            messages=due.message_count,
+            model=summary_result.model,
+            input_tokens=summary_result.input_tokens,
+            output_tokens=summary_result.output_tokens,
+        )
 
         def event_if_valid(read_model: ReadModel) -> MemorySummary | None:
             return event if read_model.state.summary == due.previous and is_still_valid(due, read_model) else None
@@ -255,14 +260,3 @@ def settled_state(selection: ContextSelection) -> SummaryState | None:
     if not isinstance(selection.policy, SummaryPolicy):
         return None
     return SummaryState("none") if summary is None else SummaryState("current", summary.through_turn, summary.messages)
-
-
-def summary_event(due: DueSummary, summary_result: LlmText) -> MemorySummary:
-    return MemorySummary(
-        through_turn=due.through_turn,
-        text=summary_result.text.strip(),
-        messages=due.message_count,
-        model=summary_result.model,
-        input_tokens=summary_result.input_tokens,
-        output_tokens=summary_result.output_tokens,
-    )

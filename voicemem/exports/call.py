@@ -71,7 +71,6 @@ class Utterance(Struct, frozen=True, gc=False):
 
     @property
     def is_estimated(self) -> bool:
-        """True if the heard part is an estimate."""
         return self.is_cut and self.message.metadata.get("heard") == "estimated"
 
 
@@ -86,14 +85,11 @@ class TurnLatencies(Struct, frozen=True):
 
 
 class Call(Struct, frozen=True):
-    """A call, as exports need it."""
-
     facts: CallFacts
     utterances: list[Utterance]
     tools: list[ToolUse]
     summary: Summary | None = None
     latencies: list[TurnLatencies] = []
-    """The latencies of turns for which any is known."""
     analysis: Analysis = {}
 
     @property

@@ -26,9 +26,7 @@ class ExportFormat(NamedTuple):
     is_joinable: bool = True
     """True if several documents may follow each other in one file."""
     separator: str = ""
-    """The text between them."""
     is_json: bool = False
-    """True if a document is one JSON value."""
 
 
 FORMATS: dict[FormatName, ExportFormat] = {

@@ -251,7 +251,6 @@ class LlmAnswer:
         self.numbered: JsonObject = {}
         """Lists of further fields in the newest chunk, their blocks with the indexes by which clients join them."""
         self.newest_text = ""
-        """What the newest chunk adds."""
         self.has_newest_choice = False
         self.only_finishes = False
         """True if the newest chunk says why the answer ends, and nothing else."""
@@ -261,9 +260,7 @@ class LlmAnswer:
         self.half = ""
         """The first half of a character (a surrogate) that a chunk ended with."""
         self.has_choice = False
-        """True if any chunk had a choice."""
         self.finish_reason: str | None = None
-        """Why the answer ends, if a chunk said so."""
         self.model: Any = None
         self.usage: JsonObject = {}
         """The newest; servers that count in each chunk count all so far."""
@@ -272,7 +269,6 @@ class LlmAnswer:
 
     @property
     def is_empty(self) -> bool:
-        """True if the LLM said nothing and called no tool."""
         return not (self.size or self.tool_calls or self.has_other_content)
 
     def add_chunk(self, data: bytes) -> str:

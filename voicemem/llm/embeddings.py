@@ -20,7 +20,6 @@ from voicemem.protocol.types import JsonObject
 from voicemem.telemetry.metrics import Metrics
 
 MAX_BATCH = 64
-"""Texts of one request."""
 MAX_CHARACTERS = 2_000
 """The length of a text that is embedded: about 500 tokens, as small models read. The rest is found by words."""
 NUMBER_BYTES, ENVELOPE_BYTES = 32, 64 * 1024

@@ -22,7 +22,6 @@ class LlmEndpoint(Struct, frozen=True):
     model: str | None = None
     """For sessions that name no model."""
     path: str = COMPLETIONS_PATH
-    """The path of its requests."""
 
     @property
     def request_url(self) -> str:

@@ -76,7 +76,6 @@ class TokenCounter(NamedTuple):
 
 
 def estimate_tokens(text: str) -> int:
-    """Four characters per token, rounded up."""
     return -(-len(text) // CHARACTERS_PER_TOKEN)
 
 

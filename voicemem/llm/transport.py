@@ -15,7 +15,7 @@ import msgspec
 from voicemem.errors import LlmFailed
 from voicemem.llm.endpoints import LlmEndpoint
 from voicemem.protocol.types import JsonObject
-from voicemem.security.address_guard import AddressNotAllowedError, direct_session
+from voicemem.security.address_guard import direct_session, error_word
 
 RESERVED_HEADERS = frozenset(
     (
@@ -26,23 +26,10 @@ RESERVED_HEADERS = frozenset(
 """Headers that a session cannot set; the same holds for `Authorization` if it gives a key."""
 PIECE_BYTES = 64 * 1024
 """A longer body is sent in pieces: one large write would hold up the event loop."""
-NAMED_ERRORS = aiohttp.ClientSSLError, aiohttp.ClientConnectorDNSError
-ERROR_WORDS: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], str], ...] = (
-    (aiohttp.ClientSSLError, "tls"),
-    (aiohttp.ClientConnectorDNSError, "dns"),
-    (AddressNotAllowedError, "address_not_allowed"),
-    (TimeoutError, "timeout"),
-    (ConnectionRefusedError, "refused"),
-    ((ConnectionError, aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, aiohttp.ClientPayloadError), "dropped"),
-    (OSError, "unreachable"),
-    ((aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError, UnicodeError), "invalid_url"),
-    (aiohttp.ClientResponseError, "invalid_answer"),
-)
+OWN_WORDS = {"reset": "dropped", "bad_answer": "invalid_answer"}
 
 
 class LlmResponse:
-    """The body of an answer."""
-
     def __init__(self, answer: aiohttp.ClientResponse, deadline: float) -> None:
         self.answer = answer
         self.deadline = deadline
@@ -139,7 +126,5 @@ def request_headers(endpoint: LlmEndpoint, extra_headers: Mapping[str, str]) -> 
 
 def failure(error: Exception) -> LlmFailed:
     """The failure to report for an error of a connection."""
-    cause = error
-    if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, NAMED_ERRORS):
-        cause = error.os_error
-    return LlmFailed(next((name for kinds, name in ERROR_WORDS if isinstance(cause, kinds)), "error"))
+    word = error_word(error)
+    return LlmFailed(OWN_WORDS.get(word, word))

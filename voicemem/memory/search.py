@@ -30,7 +30,7 @@ from voicemem.store.port import Store
 from voicemem.store.scopes import QueryScope, Scope, scope_of
 from voicemem.store.streams import Stream
 from voicemem.store.transcript_search import MAX_FOUND, FoundMessage, TranscriptQuery
-from voicemem.store.vectors import MAX_NEAR, MemoryPlace, MessagePlace, NearestTexts, VectorQuery
+from voicemem.store.vectors import MAX_NEAR, MemoryPlace, NearestTexts, VectorQuery
 from voicemem.transcript.messages import Role
 
 FoundBy = Literal["words", "vectors"]
@@ -425,11 +425,11 @@ async def find_by_meaning(
     Both are added up over the best 200 of each; beyond these there are no more pages.
     """
     by_words = [] if alone else await store.transcript_index.find_messages(replace(query, offset=0, limit=MAX_NEAR))
-    words = {place_of(message): message.score for message in by_words}
+    words = {message.place: message.score for message in by_words}
     of_vector = VectorQuery(query.scope, vectors.embedder, vector, query.since_ms, query.until_ms, also=list(words))
     near = await store.transcript_vectors.find_near(of_vector)
-    messages = {place_of(message): message for message in (*by_words, *near.found)}
-    cosines = {place_of(message): message.score for message in near.found}
+    messages = {message.place: message for message in (*by_words, *near.found)}
+    cosines = {message.place: message.score for message in near.found}
     times = {place: message.said_ms for place, message in messages.items()}
     page = vectors.ranked(words, near, cosines, times, alone)[query.offset : query.offset + query.limit]
     return [(messages[one.item]._replace(score=one.score), one.by) for one in page]
@@ -446,7 +446,3 @@ async def find_memories_by_meaning(
     cosines = {MemoryPlace(row.key, row.id): cosine for row, cosine in near.found}
     times = {place: row.created_ms for place, row in rows.items()}
     return [(rows[one.item], one.score, one.by) for one in vectors.ranked(words, near, cosines, times, alone)]
-
-
-def place_of(message: FoundMessage) -> MessagePlace:
-    return MessagePlace(message.key, message.turn_id, message.number)

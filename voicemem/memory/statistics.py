@@ -201,7 +201,6 @@ class Overviews:
         self.store = store
         self.read_models = read_models
         self.closed: dict[int, Stream] = {}
-        """Sessions that were closed, by key."""
         self.pending: dict[int, int] = {}
         """By key, the position of sessions whose figures are to be made."""
 

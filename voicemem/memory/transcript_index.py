@@ -8,7 +8,7 @@ the index knows up to where each journal is in it.
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -68,7 +68,6 @@ class TranscriptIndexer:
         """Sessions that have changed since they were indexed, by key."""
         feed.collectors.append(self.changed)
         self.indexing: dict[int, Stream] = {}
-        """Those that are being indexed, by key."""
         self.not_before: dict[int, int] = {}
         """When a running session may be indexed again, Unix ms."""
         self.known: OrderedDict[int, Indexed] = OrderedDict()
@@ -127,11 +126,7 @@ class TranscriptIndexer:
                 break
         await self.index([*keys, *(key for key, stream in self.indexing.items() if concerns(stream))])
 
-    async def index_first_of(self, keys: Collection[int]) -> None:
-        """Index those of these sessions that have just changed, before a search. Raises `StoreUnavailable`."""
-        await self.index(list(keys))
-
-    async def index(self, keys: Sequence[int]) -> None:
+    async def index(self, keys: Iterable[int]) -> None:
         """Index those of these sessions that have changed, and wait for those that are. Raises `StoreUnavailable`."""
         by_project = dict[str, list[int]]()
         for key in keys:

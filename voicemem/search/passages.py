@@ -50,7 +50,6 @@ class Passage(Struct, frozen=True, gc=False):
 
 
 def passages_in(state: State, number: int) -> list[Passage]:
-    """The passages of a turn."""
     turn = state.turns.get(number)
     if turn is None:
         return []

@@ -32,7 +32,6 @@ SPACELESS_INTRODUCED = re.compile(
     rf"(?:我叫|我是|名字是|私は){NAME_SPACELESS}(?=[，。！？、,.!?]|です|$)", re.MULTILINE
 )
 SHORTEST_SHORT = 3
-"""Letters of the short form of a name."""
 MAX_LOOKED_AT = 400
 """Characters of a message in which a name is looked for."""
 OFTEN, MOSTLY = 2, 0.75
@@ -79,9 +78,5 @@ def names_in(question: str, words: frozenset[str], text: str, pattern: re.Patter
                 yield found[1]
         elif found[1][0].isupper():
             name = "".join(words_of(found[1]))
-            yield from (word for word in words if word == name or is_short_for(name, word))
-
-
-def is_short_for(name: str, word: str) -> bool:
-    """As `Mel` for `Melanie`."""
-    return len(name) >= SHORTEST_SHORT and word.startswith(name)
+            is_short = len(name) >= SHORTEST_SHORT  # as `Mel` for `Melanie`
+            yield from (word for word in words if word == name or (is_short and word.startswith(name)))

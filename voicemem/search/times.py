@@ -20,7 +20,6 @@ Meaning = TypeVar("Meaning")
 
 
 def by_word(words: Mapping[Meaning, str]) -> dict[str, Meaning]:
-    """Each word with its meaning."""
     return {word: meaning for meaning, some in words.items() for word in some.split()}
 
 
@@ -160,7 +159,7 @@ def days_in_question(text: str, today: Day) -> tuple[int, int] | None:
 
 def days_of_period(text: str, today: Day) -> tuple[int, int] | None:
     """The days of a month or a season: of the year that is named, else the newest one."""
-    text = NUMBERED.sub(lambda found: str(chinese_number(found[0])), text)
+    text = NUMBERED.sub(lambda found: str(sum(NUMBERS[one] for one in found[0])), text)
     for found in PERIOD.finditer(text):
         name = found["name"]
         if name in AMBIGUOUS and found[0] == name:
@@ -200,7 +199,3 @@ def days_of_unit(unit: str, ago: int, today: Day, counted: bool = False) -> tupl
     year, month = divmod(12 * today.year + today.month - 1 - ago, 12)
     first = days_before(year, month + 1)
     return first, first + days_in(month + 1, year)
-
-
-def chinese_number(text: str) -> int:
-    return 10 + NUMBERS[text[1]] if len(text) == 2 else NUMBERS[text]

@@ -289,3 +289,25 @@ class BoundedResponseHandler(ResponseHandler):
             if self.transport is not None:
                 self.transport.abort()
             self.set_exception(HttpProcessingError(message="Too many interim responses"))
+
+
+UNKNOWN_ERROR = "error"
+ERROR_WORDS: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], str], ...] = (
+    (AddressNotAllowedError, "address_not_allowed"),
+    (TimeoutError, "timeout"),
+    (ConnectionRefusedError, "refused"),
+    ((ConnectionError, aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, aiohttp.ClientPayloadError), "reset"),
+    (OSError, "unreachable"),
+    ((aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError, UnicodeError), "invalid_url"),
+    (aiohttp.ClientResponseError, "bad_answer"),
+)
+
+
+def error_word(error: Exception) -> str:
+    """A stable short word for what went wrong with a request."""
+    if isinstance(error, aiohttp.ClientSSLError):
+        return "tls"
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return "dns"
+    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    return next((word for kinds, word in ERROR_WORDS if isinstance(cause, kinds)), UNKNOWN_ERROR)

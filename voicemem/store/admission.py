@@ -16,17 +16,12 @@ OWN_SUFFIXES = (".hooks", ".observer")
 """Suffixes to the names of dialects: producers of inbound webhooks and of observed calls."""
 
 
-def is_own_producer(name: str) -> bool:
-    """Return whether the service itself journals under a name what arrives otherwise than as a producer's events.
-
-    Such events have no seq, so a caller who could number events under the name would have the service's refused.
-    """
-    return name in OWN_PRODUCERS or name.endswith(OWN_SUFFIXES)
-
-
 def check_producer(name: str) -> str:
-    """Return the name of a caller's producer. Raises `Refused` (`invalid_field`) for one of the service's own."""
-    if is_own_producer(name):
+    """Return the name of a caller's producer. Raises `Refused` (`invalid_field`) for one of the service's own.
+
+    What the service journals under those has no seq: a caller who numbers events under one would have it refused.
+    """
+    if name in OWN_PRODUCERS or name.endswith(OWN_SUFFIXES):
         raise Refused("invalid_field", f"The producer name {name} is reserved for the service; use another one.")
     return name
 
@@ -86,7 +81,6 @@ def may_run_again(rows: AdmittingRows, project: str, key: int) -> bool:
 
 
 def own_quotas(rows: AdmittingRows, key_id: str | None) -> Quotas | None:
-    """The quotas of a key that has any."""
     own = None if key_id is None else rows.connection.row(SELECT_QUOTAS_OF_KEY, id=key_id)
     return None if own is None or not any(own) else Quotas(*own)
 

@@ -29,11 +29,6 @@ BY_START = attrgetter("start")
 OBJECT_DECODER = msgspec.json.Decoder(type=dict[str, Any])
 
 
-def keeps_seq_only(offer: Offer) -> bool:
-    """Return whether nothing but the use of its seq is kept of an event whose project has used up its bytes."""
-    return offer.seq is not None and offer.ending is None
-
-
 class BatchAppend:
     """The append of a batch whose events are admitted one by one; it lives for one job."""
 
@@ -65,7 +60,8 @@ class BatchAppend:
     def run(self) -> AppendResult:
         if self.batch.expected_position not in (None, self.stream.position):
             return AppendResult(self.stream, self.producer.next_seq, None, position_taken=True)
-        if self.is_full and self.stream.state == "running" and self.is_new and all(map(keeps_seq_only, self.offers)):
+        keeps_seqs_only = all(offer.seq is not None and offer.ending is None for offer in self.offers)
+        if self.is_full and self.stream.state == "running" and self.is_new and keeps_seqs_only:
             refused = [self.refuse_full(offer) for offer in self.offers]  # as at an open, so that names take no room
             return AppendResult(self.stream, self.producer.next_seq, None, refused)
         reopens = (

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from voicemem.errors import DamagedEntry
 from voicemem.protocol.types import JsonObject
-from voicemem.store.database import Connection, Row
+from voicemem.store.database import DELETE_META, SAVE_META, Connection, Row
 from voicemem.store.records import JournalRow
 from voicemem.store.runs import decompress_runs, page_of, runs_after, verify_checksum
 from voicemem.store.stream_changes import POSITION as JOURNAL_END
@@ -81,10 +81,7 @@ TABLES = (
     ),
     table("agora_apps", "app_id", "project certificate old_certificate scopes created_ms", content="true"),
     table(
-        "inbound_secrets",
-        "project dialect",
-        "secret old_secret set_ms old_secret_until_ms identify",
-        content="true",
+        "inbound_secrets", "project dialect", "secret old_secret set_ms old_secret_until_ms identify", content="true"
     ),
     table("caller_secrets", "project version", "secret made_ms", content="true"),
     STREAMS,
@@ -137,10 +134,6 @@ MEASURE = f"""
 """
 SELECT_ANYTHING = f"select 1 where {' or '.join(f'exists (select 1 from {one.name})' for one in TABLES)}"
 SELECT_META = "select name, value from meta"
-SAVE_META = (
-    "insert into meta (name, value) values (:name, :value) on conflict (name) do update set value = excluded.value"
-)
-DELETE_META = "delete from meta where name = :name"
 SELECT_KEYS = "select key from streams where state <> 'erased' order by key"
 
 
@@ -191,14 +184,12 @@ class CopyMark(Struct, frozen=True, kw_only=True):
     """The progress of a copy: it has all rows up to the key `after` of `table`, and all earlier tables."""
 
     incarnation: bytes
-    """The incarnation of the source."""
     volume: Volume
     table: str = ""
     after: tuple[Any, ...] | None = None
     rows: int = 0
     events: int = 0
     size: int = 0
-    """The approximate number of bytes so far."""
 
 
 class MovedMark(Struct, frozen=True, kw_only=True):

@@ -72,6 +72,10 @@ def upsert(table: str, key: Collection[str], names: Iterable[str]) -> str:
     return f"{insert(table, [*key, *names])} on conflict ({columns(key)}) do update set {changes}"
 
 
+SAVE_META = upsert("meta", ["name"], ["value"])
+DELETE_META = "delete from meta where name = :name"
+
+
 class NodeRetired(StoreUnavailable):
     """Another node has retired this one: it must register again before it can write."""
 

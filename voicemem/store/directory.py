@@ -139,7 +139,6 @@ class Directory(Port):
         return await self.database.row(SELECT_ANY_KEY) is not None
 
     async def add_key(self, key: ApiKey) -> None:
-        """Store a new key."""
         values = asdict(key) | key.limits._asdict() | {"scopes": ",".join(key.scopes)}
         await self.database.execute(insert("keys", KEY_FIELDS), **values)
 

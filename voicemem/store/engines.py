@@ -16,14 +16,12 @@ def open_store(
     url: str,
     exclusive: bool = True,
     budget: MemoryBudget | None = None,
-    upgrade: bool = False,
     unfinished: bool = False,
     make: bool = True,
 ) -> Store:
     """Open the store of a setting, `sqlite:PATH`, `memory:` or `postgresql://…`. Raises `CannotStart`.
 
     Without `exclusive` a file may be open in a server at the same time. `budget` bounds what is cached of it.
-    With `upgrade` a PostgreSQL database of an older program is brought to this version; files always are.
     Only with `make` is a store made where there is none; else that is refused.
     A store that was moved to another engine, or is half of a copy, is refused; the latter is opened if `unfinished`.
     """
@@ -32,7 +30,7 @@ def open_store(
     if url.startswith(POSTGRESQL_PREFIXES):
         with explaining_extra():
             from voicemem.store.postgresql.store import PostgresqlStore
-        database = PostgresqlStore(url, budget, upgrade, make)
+        database = PostgresqlStore(url, budget, make=make)
         refuse_copies(database.database.identity, unfinished, database.database.close)
         return database
     file = SqliteStore(url.removeprefix(SQLITE_PREFIX), exclusive, budget, make)

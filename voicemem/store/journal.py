@@ -100,7 +100,6 @@ class Journal(Port):
         return self.database.commit_shards
 
     def shard_of(self, key: int) -> int:
-        """The commit shard of a stream, from 0 on."""
         return key % self.database.commit_shards
 
     # Sessions
@@ -397,7 +396,6 @@ class Journal(Port):
         return stream is not None and stream.state == "erased"
 
     async def find_creator(self, key: int) -> str | None:
-        """The id of the API key that began a session."""
         row = await self.database.row(SELECT_KEY_ID, key=key)
         return None if row is None else row[0]
 
@@ -496,8 +494,7 @@ class Journal(Port):
         stream = rows.find_by_name(project, USER_KIND, user_id)
         if stream is None:
             rows.admit_bytes(project)
-            stream = changes.new_stream(project, USER_KIND, user_id, {}, now_ms)
-            rows.add_stream(stream)
+            stream = rows.add_user(project, user_id, now_ms)
         return stream
 
     # Snapshots

@@ -18,7 +18,7 @@ from voicemem.store.database import Connection, Database, columns, reads, scans,
 from voicemem.store.memory_filters import IS_THERE, TAG_END, AnyOf, Conditions, MemoryFilter, scope_in, with_linked
 from voicemem.store.outbox import enqueue_memories
 from voicemem.store.scopes import LAST_MS, QueryScope, Scope, list_of_two
-from voicemem.store.stream_changes import find, new_stream
+from voicemem.store.stream_changes import find
 from voicemem.store.streams import SESSION_KIND, USER_KIND, Stream
 
 MAX_ROWS = 20
@@ -78,11 +78,11 @@ class ReplacedMemory(NamedTuple):
     payload: bytes
 
 
-def tombstone(row: MemoryRow, position: int, now_ms: int, details: bytes = b"{}") -> MemoryRow:
+def tombstone(row: MemoryRow, position: int, now_ms: int) -> MemoryRow:
     """The row that stays of a memory that is removed by the event at a position: no content."""
     return replace(
         row, position=position, updated_ms=now_ms, removed_ms=now_ms, text="", topics=(), entities=(), supersedes=(),
-        details=details, superseded_by=None, superseded_ms=None, expires_ms=None,
+        details=b"{}", superseded_by=None, superseded_ms=None, expires_ms=None,
     )  # fmt: skip
 
 
@@ -94,9 +94,8 @@ def event_ms_of(event_at: str | None) -> int | None:
 
 
 def text_digest_of(scope: Scope, text: str) -> int:
-    """A number that texts of one owner have in common when they say the same; the owner is a user, else a session."""
-    owner = (scope.project, scope.namespace, scope.user_id, scope.session_id if scope.user_id is None else None)
-    said = msgspec.json.encode((*owner, normalised(text)))
+    """A number that texts of one owner have in common when they say the same."""
+    said = msgspec.json.encode((*scope.owner, normalised(text)))
     return int.from_bytes(blake2b(said, digest_size=8).digest(), signed=True)
 
 
@@ -116,11 +115,6 @@ def pack_tags(tags: Sequence[str]) -> str:
 
 def unpack_tags(packed: str) -> tuple[str, ...]:
     return tuple(packed[1:-1].split(TAG_END)) if packed else ()
-
-
-def is_newer(row: MemoryRow) -> tuple[bool, int, int]:
-    """The order of the rows of one id, of which all but one were removed."""
-    return row.removed_ms is None, row.updated_ms, row.key
 
 
 STORED = ("stream", *MemoryRow.__struct_fields__[1:-2])
@@ -326,10 +320,9 @@ class Memories:
         """The memories with these ids, in any order; removed ones too, where no other memory has taken the id."""
 
         def job(connection: Connection) -> list[MemoryRow]:
-            found: dict[str, MemoryRow] = {}
-            for row in map(row_of_values, connection.rows(FIND_BY_ID, project=project, ids=list(ids))):
-                found[row.id] = max(found.get(row.id, row), row, key=is_newer)
-            return with_newer(connection, project, list(found.values()))
+            rows = list(map(row_of_values, connection.rows(FIND_BY_ID, project=project, ids=list(ids))))
+            rows.sort(key=lambda row: (row.removed_ms is None, row.updated_ms, row.key))  # all but one were removed
+            return with_newer(connection, project, list({row.id: row for row in rows}.values()))
 
         return await self.database.read(job) if ids else []
 
@@ -419,9 +412,7 @@ class Memories:
         if not all(is_there(connection, key, row) for row in rows):
             return False
         user = changes.find_by_name(session.project, USER_KIND, user_id)
-        if user is None:
-            user = new_stream(session.project, USER_KIND, user_id, {}, now_ms)
-            changes.add_stream(user)
+        user = user or changes.add_user(session.project, user_id, now_ms)
         for payload, row in zip(payloads, rows, strict=True):
             changes.append_server_event(user, now_ms, payload)
             connection.execute(DELETE_TOMBSTONE, stream=user.key, id=row.id)

@@ -12,7 +12,6 @@ from voicemem.store.scopes import FIRST_MS, LAST_MS, QueryScope, find_linked
 TAG_END = "\n"
 """Stands around each topic and each entity in their columns; none has it."""
 MAX_IDS = 2
-"""Ids of a person."""
 
 
 class AnyOf(Struct, frozen=True):

@@ -218,10 +218,8 @@ def fall_silent(connection: Connection, rows: Iterable[Row], now_ms: int) -> Non
 
 SUMMARY, EXTRACTION, INDEX_CHECK = "summary", "extraction", "index"
 """Kinds of work. The look at all sessions for the index is claimed under the key 0, which no stream has."""
-CLAIM = """
-    insert into claims (work, key, node, until_ms) values (:work, :key, :node, :until_ms)
-    on conflict (work, key) do update set node = excluded.node, until_ms = excluded.until_ms
-    where claims.node = :node or claims.until_ms <= :now_ms
+CLAIM = f"""
+    {upsert("claims", ["work", "key"], ["node", "until_ms"])} where claims.node = :node or claims.until_ms <= :now_ms
 """
 RELEASE_CLAIM = "delete from claims where work = :work and key = :key and node = :node"
 BEGIN_REPLY = upsert("replies", ["stream", "item"], ["node"])

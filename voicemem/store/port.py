@@ -25,7 +25,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from voicemem.store.database import Connection, Database, reads
+from voicemem.store.database import DELETE_META, SAVE_META, Connection, Database, reads
 from voicemem.store.deliveries import Deliveries
 from voicemem.store.directory import Directory
 from voicemem.store.extractions import Extractions
@@ -54,10 +54,6 @@ SELECT_OLDEST_PENDING = """
 condition of that, and PostgreSQL would look through all keys for an equal state."""
 PROBE_BYTES = 64 * 1024
 """The size of a usual commit."""
-WRITE_PROBE = """
-    insert into meta (name, value) values (:name, :value) on conflict (name) do update set value = excluded.value
-"""
-DELETE_PROBE = "delete from meta where name = :name"
 
 
 class Store(ABC):
@@ -145,8 +141,8 @@ class Store(ABC):
         name = f"probe {secrets.token_hex(8)}"
 
         def job(connection: Connection) -> None:
-            connection.execute(WRITE_PROBE, name=name, value=bytes(PROBE_BYTES))
-            connection.execute(DELETE_PROBE, name=name)
+            connection.execute(SAVE_META, name=name, value=bytes(PROBE_BYTES))
+            connection.execute(DELETE_META, name=name)
 
         await self.database.try_again(job)
         await self.database.write(job)

@@ -12,7 +12,7 @@ import msgspec
 
 from voicemem.errors import DamagedEntry
 from voicemem.protocol.events import UserUnlinked
-from voicemem.store.database import Connection, Database, Port, writes
+from voicemem.store.database import Connection, Database, Port, insert, writes
 from voicemem.store.memories import Memories
 from voicemem.store.runs import RUN_COLUMNS, RunRow, compress_runs, to_run
 from voicemem.store.stream_changes import StreamRows, config_bytes
@@ -224,9 +224,7 @@ SELECT_RUNS_AFTER = f"""
     order by j.position limit {ARCHIVE_RUNS}
 """
 SELECT_LAST_ARCHIVED = "select coalesce(max(last), 0) from archives where stream = :stream"
-INSERT_ARCHIVE = """
-    insert into archives (stream, position, last, seqs, runs) values (:stream, :position, :last, :seqs, :runs)
-"""
+INSERT_ARCHIVE = insert("archives", ["stream", "position", "last", "seqs", "runs"])
 COMPACTABLE = CLAIMABLE.format(is_due="compact_ms <= :now_ms", column="compact_ms")
 LOCK_COMPACT_MS = "select compact_ms from retention where stream = :stream for no key update"
 SELECT_ARCHIVED_ROWS = """

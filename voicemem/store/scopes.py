@@ -43,6 +43,11 @@ class Scope(NamedTuple):
     user_id: str | None = None
     session_id: str | None = None
 
+    @property
+    def owner(self) -> tuple[str | None, ...]:
+        """The values that two memories that say the same must share to be one; the owner is a user, else a session."""
+        return self.project, self.namespace, self.user_id, self.session_id if self.user_id is None else None
+
     def query(self, linked_ids: Sequence[str] = ()) -> "QueryScope":
         """The scope of a query; `linked_ids` are other ids of the user's person."""
         user_ids = () if self.user_id is None else (self.user_id, *linked_ids)

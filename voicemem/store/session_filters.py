@@ -10,9 +10,7 @@ from voicemem.store import stream_changes as changes
 from voicemem.store.database import Connection
 from voicemem.store.records import CLIENT_ID_LABEL
 from voicemem.store.scopes import find_linked, list_of_two
-from voicemem.store.streams import (
-    SESSION_KIND,
-)
+from voicemem.store.streams import SESSION_KIND
 
 
 class SessionFilter(Struct, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ from voicemem.config.session import SessionPatch, apply_patch
 from voicemem.errors import QuotaExceeded, Refused, StoreUnavailable
 from voicemem.protocol.types import JsonObject
 from voicemem.store.admission import admit_session
-from voicemem.store.database import Connection, Row
+from voicemem.store.database import Connection, Row, assign, columns, insert, upsert
 from voicemem.store.outbox import enqueue_close, enqueue_start, save_session_endpoint
 from voicemem.store.records import Quotas, RestoredSession
 from voicemem.store.runs import find_last_seq, group_runs, load_originals
@@ -25,6 +25,7 @@ from voicemem.store.streams import (
     IN_OVERVIEW,
     NAME_TAKEN,
     SESSION_KIND,
+    USER_KIND,
     ClosedSession,
     JournalRun,
     ProducerState,
@@ -56,24 +57,12 @@ CHANGING = (
 )
 """The columns of a stream that change; the last four are derived from the others."""
 INSERTED = ("key", "project", "kind", "id", "key_id", *CHANGING)
-INSERT_STREAM = f"""
-    insert into streams ({", ".join(INSERTED)}) values ({", ".join(f":{name}" for name in INSERTED)})
-    on conflict do nothing
-"""
-UPDATE_STREAM = f"update streams set {', '.join(f'{name} = :{name}' for name in CHANGING)} where key = :key"
-SAVE_OVERVIEW = """
-    insert into overviews (stream, name, user_id, labels) values (:stream, :name, :user_id, :labels)
-    on conflict (stream) do update set name = excluded.name, user_id = excluded.user_id, labels = excluded.labels
-"""
-PRODUCER_COLUMNS = "name, epoch, next_seq, unsequenced, ended, node, expected_until_ms"
+INSERT_STREAM = f"{insert('streams', INSERTED)} on conflict do nothing"
+UPDATE_STREAM = f"update streams set {assign(CHANGING)} where key = :key"
+SAVE_OVERVIEW = upsert("overviews", ["stream"], ("name", "user_id", "labels"))
+PRODUCER_COLUMNS = columns(ProducerState.__struct_fields__)
 SELECT_PRODUCER = f"select {PRODUCER_COLUMNS} from producers where stream = :stream and name = :name"
-SAVE_PRODUCER = f"""
-    insert into producers (stream, {PRODUCER_COLUMNS})
-    values (:stream, :name, :epoch, :next_seq, :unsequenced, :ended, :node, :expected_until_ms)
-    on conflict (stream, name) do update set epoch = excluded.epoch, next_seq = excluded.next_seq,
-    unsequenced = excluded.unsequenced, ended = excluded.ended, node = excluded.node,
-    expected_until_ms = excluded.expected_until_ms
-"""
+SAVE_PRODUCER = upsert("producers", ["stream", "name"], ProducerState.__struct_fields__[1:])
 
 
 class Conflict(Exception):
@@ -164,12 +153,17 @@ class StreamRows(ABC):
         if stream.kind == SESSION_KIND and not IN_OVERVIEW.isdisjoint(stream.config):
             self.save_overview(stream)
 
+    def add_user(self, project: str, user_id: str, now_ms: int) -> Stream:
+        stream = new_stream(project, USER_KIND, user_id, {}, now_ms)
+        self.add_stream(stream)
+        return stream
+
     def save_stream(self, stream: Stream) -> None:
         self.connection.execute(UPDATE_STREAM, **stream_values(stream))
 
     def save_overview(self, stream: Stream) -> None:
         """Repeat what lists show of a session's configuration."""
-        self.connection.execute(SAVE_OVERVIEW, stream=stream.key, **overview_values(stream.config)._asdict())
+        self.connection.execute(SAVE_OVERVIEW, stream=stream.key, **overview_values(stream.config))
 
     def forget_name(self, stream: Stream) -> None:
         """Forget the name of a stream that is about to get another."""

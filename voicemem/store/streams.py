@@ -93,18 +93,13 @@ class ClosedSession(NamedTuple):
     received_ms: int
 
 
-class OverviewValues(NamedTuple):
-    name: str | None
-    user_id: str | None
-    labels: str | None
-
-
-def overview_values(config: JsonObject) -> OverviewValues:
+def overview_values(config: JsonObject) -> dict[str, str | None]:
     name, labels = config.get("name"), config.get("labels")
     encoded = None if labels is None else msgspec.json.encode(labels).decode()
     if encoded is not None and len(encoded) > MAX_OVERVIEW_LABELS:
         encoded = None
-    return OverviewValues(None if name is None else name[:MAX_OVERVIEW_TEXT], config.get("user_id"), encoded)
+    shown = None if name is None else name[:MAX_OVERVIEW_TEXT]
+    return {"name": shown, "user_id": config.get("user_id"), "labels": encoded}
 
 
 def is_expected(producer: ProducerState, now_ms: int) -> bool:

@@ -7,6 +7,7 @@ it too, so the answer to one that has the words gives it some of its own score. 
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -37,7 +38,12 @@ MAX_SLACK_MS = 7 * 86_400_000
 """How long after a time people still speak of it; of a short time as long as it was."""
 MAX_FOUND = 1_000
 """The best messages of a query that may be read, in pages."""
-Place = tuple[int, int, int]
+
+
+class MessagePlace(NamedTuple):
+    key: int
+    turn_id: int
+    number: int
 
 
 class TranscriptQuery(Struct, frozen=True):
@@ -75,6 +81,10 @@ class FoundMessage(NamedTuple):
     text: str
     score: float
 
+    @property
+    def place(self) -> MessagePlace:
+        return MessagePlace(self.key, self.turn_id, self.number)
+
 
 Find = Callable[[TranscriptQuery], list[FoundMessage]]
 
@@ -107,10 +117,10 @@ def ranked(query: TranscriptQuery, found: Sequence[FoundMessage]) -> list[FoundM
         score = message.score * (telling(message.text) if len(query.words) > FEW_WORDS else 1)
         if message.role == speaker:
             score *= OF_SPEAKER
-        if span is not None and is_said_in(message.said_ms, span):
+        if span is not None and span[0] <= message.said_ms <= span[1] + min(MAX_SLACK_MS, span[1] - span[0]):
             score *= OF_TIME
         best.append(message._replace(score=score))
-    return sorted(with_answers(best), key=order_of, reverse=True)
+    return sorted(with_answers(best), key=lambda one: (one.score, one.said_ms, *one.place), reverse=True)
 
 
 def telling(text: str) -> float:
@@ -122,7 +132,7 @@ def telling(text: str) -> float:
 
 def with_answers(messages: Sequence[FoundMessage]) -> list[FoundMessage]:
     """The messages; of two that follow each other the first one counts more, since the answer has its words too."""
-    in_order = sorted(messages, key=place_of)
+    in_order = sorted(messages, key=attrgetter("place"))
     scores = [message.score for message in in_order]
     for place, (first, second) in enumerate(pairwise(in_order)):
         if is_followed_by(first, second):
@@ -136,19 +146,6 @@ def is_followed_by(first: FoundMessage, second: FoundMessage) -> bool:
     if (first.key, first.turn_id) == (second.key, second.turn_id):
         return second.number == first.number + 1
     return first.key == second.key and second.turn_id == first.turn_id + 1 and second.number == 0
-
-
-def is_said_in(said_ms: int, span: tuple[int, int]) -> bool:
-    begin, end = span
-    return begin <= said_ms <= end + min(MAX_SLACK_MS, end - begin)
-
-
-def place_of(message: FoundMessage) -> Place:
-    return message.key, message.turn_id, message.number
-
-
-def order_of(message: FoundMessage) -> tuple[float, int, int, int, int]:
-    return message.score, message.said_ms, *place_of(message)
 
 
 def said_between(since_ms: int | None, until_ms: int | None) -> dict[str, int]:

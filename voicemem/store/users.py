@@ -68,10 +68,7 @@ class Users(Port):
             if stream is not None and stream.config:
                 raise Refused("user_conflict", TAKEN.format(name))
         rows.admit_bytes(project)
-        user, other = (
-            user or add_user(rows, project, user_id, now_ms),
-            other or add_user(rows, project, other_id, now_ms),
-        )
+        user, other = user or rows.add_user(project, user_id, now_ms), other or rows.add_user(project, other_id, now_ms)
         event = UserLinked(link_id=link_id)
         set_link(rows, user, {"user_id": other_id, "link_id": link_id}, event, now_ms)
         set_link(rows, other, {"user_id": user_id, "link_id": link_id, "reversed": True}, event, now_ms)
@@ -150,12 +147,6 @@ def lock_users(rows: StreamRows, project: str, user_ids: Sequence[str]) -> list[
     if any(one is None or one.state == "erased" for one in streams.values()):
         raise Conflict  # erased since it was found
     return [None if row is None else streams[row[0]] for row in found]
-
-
-def add_user(rows: StreamRows, project: str, user_id: str, now_ms: int) -> Stream:
-    stream = new_stream(project, USER_KIND, user_id, {}, now_ms)
-    rows.add_stream(stream)
-    return stream
 
 
 def unlink_other(rows: StreamRows, user: Stream, event: UserUnlinked, now_ms: int) -> None:

@@ -18,7 +18,7 @@ from voicemem.store.database import Check, Connection, Database, Row, checked, c
 from voicemem.store.memories import COLUMNS, NEWEST_FIRST, MemoryRow, row_of_values, with_newer
 from voicemem.store.memory_filters import IS_THERE, Conditions, MemoryFilter, with_linked
 from voicemem.store.scopes import QueryScope
-from voicemem.store.transcript_search import FoundMessage, said_between
+from voicemem.store.transcript_search import FoundMessage, MessagePlace, said_between
 
 T = TypeVar("T")
 
@@ -26,12 +26,6 @@ MAX_COMPARED = 20_000
 """The vectors of a scope that a query is compared with: those of the newest sessions."""
 MAX_NEAR = 200
 """The best messages by vectors, and by words, of which a search that goes by both is put together."""
-
-
-class MessagePlace(NamedTuple):
-    key: int
-    turn_id: int
-    number: int
 
 
 class MemoryPlace(NamedTuple):

@@ -59,11 +59,9 @@ class TurnFeed:
         self.due = due
         self.clock = runtime.clock
         self.changed: dict[int, Stream] = {}
-        """Sessions with new events, by key."""
         self.noted: dict[int, int] = {}
         """By key, how many turns were complete at the last look."""
         self.subscribers: set[str] = set()
-        """The projects that have a receiver."""
         self.known_until_ms = 0
 
     async def look(self) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -21,13 +21,6 @@ SECRET_BYTES = 24
 DAY_MS = 86_400_000
 OPERATOR_ID = "operator"
 """The id of the operator's endpoint, which the project `default` can see, but not change."""
-
-
-class HealthCheckResult(NamedTuple):
-    """The result of one test callback."""
-
-    event_type: int
-    answer: AttemptResult
 
 
 class Webhooks:
@@ -122,7 +115,7 @@ class Webhooks:
 
         return require_endpoint(await self.endpoints.change_endpoint(project, endpoint_id, rotated))
 
-    async def send_health_checks(self, project: str, endpoint_id: str) -> Sequence[HealthCheckResult]:
+    async def send_health_checks(self, project: str, endpoint_id: str) -> Sequence[tuple[int, AttemptResult]]:
         """Agora's health check: one callback for each event type, sent now, without retries, and not recorded."""
         endpoint, now = await self.get(project, endpoint_id), self.clock()
         checks = [
@@ -130,7 +123,7 @@ class Webhooks:
             for event_type in endpoint.event_types
         ]
         answers = await asyncio.gather(*map(self.send, checks))
-        return [HealthCheckResult(*pair) for pair in zip(endpoint.event_types, answers, strict=True)]
+        return [*zip(endpoint.event_types, answers, strict=True)]
 
     async def deliveries(
         self, project: str, endpoint_id: str, filter: stored.DeliveryFilter

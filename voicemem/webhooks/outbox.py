@@ -48,7 +48,6 @@ LATENCY_ALIASES = {"llm_ttft": "llm_ttfb"}
 STANDARD_LATENCIES = ("asr_ttlw", "llm_ttfb", "llm_ttfs", "tts_ttfb")
 """The latencies in Agora's webhook events."""
 HEALTH_CHECK = orjson.dumps({"channelName": "test_webhook", "uid": 12121212})
-"""The payload of Agora's test callbacks."""
 HEALTH_CHECK_SID = "test_webhook"
 PRODUCT_ID = 17
 """Agora's number for conversational agents, in every envelope."""
@@ -75,16 +74,11 @@ def left_payload(session: dict[str, Any], stopped_ms: int, reason: str | None) -
 def metrics_payload(session: dict[str, Any], stopped_ms: int, state: State, fields: Contents = "full") -> bytes:
     """The latencies of each turn that has any, in ms; with `standard` only those that Agora has."""
     measured = {number: latencies_of(state.turns[number].latencies or ()) for number in state.turn_numbers}
-    if fields != "standard":
-        for number, latencies in measured.items():
-            after = reply_after(state, state.turns[number])
-            if after.ms is not None:
-                latencies["reply_after_ms"] = after.ms
-    if fields == "standard":
-        measured = {
-            number: {name: latencies[name] for name in STANDARD_LATENCIES if name in latencies}
-            for number, latencies in measured.items()
-        }
+    for number, latencies in measured.items():
+        if fields == "standard":
+            measured[number] = {name: latencies[name] for name in STANDARD_LATENCIES if name in latencies}
+        elif (after := reply_after(state, state.turns[number])).ms is not None:
+            latencies["reply_after_ms"] = after.ms
     metrics = [{"turn_id": number} | latencies for number, latencies in measured.items() if latencies]
     return orjson.dumps({**session, "stop_ts": stopped_ms // 1000, "metrics": metrics})
 

@@ -22,7 +22,7 @@ from aiohttp.abc import AbstractResolver
 
 from voicemem.config.service import Address
 from voicemem.config.session import decode_standard_secret
-from voicemem.security.address_guard import AddressNotAllowedError, Network, connectors, direct_session
+from voicemem.security.address_guard import UNKNOWN_ERROR, Network, connectors, direct_session, error_word
 from voicemem.telemetry import Telemetry
 from voicemem.webhooks.outbox import AttemptRequest, AttemptResult, Send, url_host, verdict
 
@@ -147,15 +147,6 @@ KEEPALIVE_S = 2.0
 """Long enough for sessions that end together to share a connection; shorter than receivers keep idle ones."""
 SAME_HEADERS = {"Content-Type": "application/json", "Accept-Encoding": "identity", "User-Agent": "voicemem"}
 LOG = logging.getLogger("voicemem.webhooks")
-_WORDS: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], str], ...] = (
-    (AddressNotAllowedError, "address_not_allowed"),
-    (TimeoutError, "timeout"),
-    (ConnectionRefusedError, "refused"),
-    ((ConnectionError, aiohttp.ServerDisconnectedError, aiohttp.ClientOSError), "reset"),
-    (OSError, "unreachable"),
-    ((aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError, UnicodeError), "invalid_url"),
-    (aiohttp.ClientResponseError, "bad_answer"),
-)
 
 
 @dataclass(slots=True)
@@ -227,7 +218,9 @@ class WebhookSender:
         # that raised would be neither logged nor retried.
         except Exception as error:
             if attempt.status is None:  # otherwise the receiver has answered: a later failure only shortens the excerpt
-                attempt.error = _word(error)
+                attempt.error = error_word(error)
+                if attempt.error == UNKNOWN_ERROR:
+                    LOG.warning("A webhook attempt failed with %s", type(error).__qualname__)
         seconds = time.monotonic() - began
         # Undecodable header bytes arrive as surrogates; databases accept neither those nor a NUL.
         retry_after = attempt.retry_after and attempt.retry_after[:64].encode("ascii", "replace").decode("ascii")
@@ -272,20 +265,6 @@ async def _post(
             attempt.body += piece
     finally:
         response.close()  # after a complete read this does nothing: the connection is back in the pool
-
-
-def _word(error: Exception) -> str:
-    """The stable short word for what went wrong (`AttemptResult.error`)."""
-    if isinstance(error, aiohttp.ClientSSLError):
-        return "tls"
-    if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return "dns"
-    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-    for kinds, word in _WORDS:
-        if isinstance(cause, kinds):
-            return word
-    LOG.warning("A webhook attempt failed with %s", type(error).__qualname__)
-    return "error"
 
 
 def observe_webhooks(send: Send, telemetry: Telemetry) -> Send:

@@ -15,8 +15,8 @@ from tests.support.stores.heard import index_call, passages, reindex
 from tests.support.stores.vectors import EMBEDDER, vector_of
 from voicemem.store.port import Store
 from voicemem.store.scopes import Scope
-from voicemem.store.transcript_search import FoundMessage
-from voicemem.store.vectors import MessagePlace, NearestTexts, TextToEmbed, VectorQuery
+from voicemem.store.transcript_search import FoundMessage, MessagePlace
+from voicemem.store.vectors import NearestTexts, TextToEmbed, VectorQuery
 
 
 @pytest.fixture

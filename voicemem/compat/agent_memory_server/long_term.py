@@ -10,7 +10,7 @@ from voicemem.compat.agent_memory_server.finding import DAY_MS, MOST_RESULTS, Fi
 from voicemem.compat.agent_memory_server.sessions import SESSION_ID, OwnedSessions, Owner, derived_id, owner_of
 from voicemem.errors import Refused
 from voicemem.memory.long_term.memories import LongTermMemory
-from voicemem.memory.long_term.plans import MemoryOwner, settle_owner
+from voicemem.memory.long_term.plans import settle_owner
 from voicemem.memory.long_term.records import Memory, MemoryDraft, to_memory
 from voicemem.protocol.memories import normalised
 from voicemem.protocol.types import Natural
@@ -175,11 +175,11 @@ class LongTermRecords:
                 new.append(draft)
         return new
 
-    async def owner_of(self, project: str, draft: MemoryDraft) -> MemoryOwner:
-        owner = MemoryOwner(project, draft.namespace, draft.user_id, draft.session_id)
+    async def owner_of(self, project: str, draft: MemoryDraft) -> Scope:
+        owner = Scope(project, draft.namespace, draft.user_id, draft.session_id)
         return (await settle_owner(self.store.journal, owner))[0]
 
-    async def find_same(self, owner: MemoryOwner, draft: MemoryDraft) -> Memory | None:
+    async def find_same(self, owner: Scope, draft: MemoryDraft) -> Memory | None:
         memory_filter = MemoryFilter(
             project=owner.project,
             namespaces=AnyOf((owner.namespace,)),
@@ -189,7 +189,7 @@ class LongTermRecords:
             unexpired_at_ms=self.long_term.clock(),
             of_ids_alone=True,
         )
-        rows = await self.store.memories.list_same(memory_filter, Scope(*owner), draft.text)
+        rows = await self.store.memories.list_same(memory_filter, owner, draft.text)
         return to_memory(rows[0]) if rows else None
 
     async def get(self, project: str, id: str, namespace: str | None = None) -> Memory:

@@ -49,8 +49,6 @@ CHOICES = ("enum", "const")
 
 
 class Shown(Struct, frozen=True):
-    """A line that an LLM cites."""
-
     line: int
     words: str | None = None
 

@@ -17,7 +17,7 @@ from voicemem.memory.extraction import prompts
 from voicemem.memory.extraction.analysis import CheckedAnalysis, DraftedValue, check_analysis, read_analysis
 from voicemem.memory.extraction.checks import Checked, ExtractedMemory, Refusal, check_answer, read_answer
 from voicemem.memory.long_term.memories import LongTermMemory
-from voicemem.memory.long_term.plans import MemoryOwner
+from voicemem.memory.long_term.plans import filter_of
 from voicemem.memory.long_term.records import Memory, MemoryDraft
 from voicemem.protocol.events import MemoriesExtracted
 from voicemem.protocol.memories import MAX_EVIDENCE, Analysis, Evidence
@@ -92,8 +92,6 @@ class Reading(NamedTuple):
 
 
 class Step(NamedTuple):
-    """The result of one step."""
-
     result: str
     """`sent`, or why nothing was: `nothing`, `calls` or `budget`."""
     position: int
@@ -199,7 +197,7 @@ class Extractor:
         if not prompts.KINDS_OF[config.strategy or DEFAULT_STRATEGY]:
             return [], None
         scope = scope_of(stream)
-        mine = structs.replace(MemoryOwner(*scope).filter, of_ids_alone=False)
+        mine = structs.replace(filter_of(scope), of_ids_alone=False)
         if config.strategy == "summary":
             filter = structs.replace(mine, session_ids=AnyOf((stream.id,)), kinds=AnyOf(("summary",)), limit=1)
             return [], next(iter(await self.long_term.list_memories(stream.project, filter)), None)

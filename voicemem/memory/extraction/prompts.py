@@ -109,7 +109,6 @@ of the call. What the schema lists (`enum`), and true or false, are yours to jud
 
 Answer with one JSON object and nothing else:
 {{{memories}"analysis": {{"{name}": {{"value": ..., "shown_by": [{{"line": 17, "words": "..."}}]}}}}}}"""
-"""The rules of an analysis."""
 
 
 class Line(NamedTuple):
@@ -334,7 +333,6 @@ def form_of(schema: JsonObject, with_memories: bool) -> str:
 
 
 def json_text(value: Any) -> str:
-    """JSON on one line."""
     return one_line(msgspec.json.encode(value).decode())
 
 

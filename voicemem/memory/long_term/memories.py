@@ -164,7 +164,7 @@ class LongTermMemory:
             with records.naming(place if len(drafts) > 1 else None):
                 prepared.append(self.prepare(draft, now))
         for place, draft in enumerate(prepared):
-            owner = plans.MemoryOwner(project, draft.namespace, draft.user_id, draft.session_id)
+            owner = Scope(project, draft.namespace, draft.user_id, draft.session_id)
             owner, session = await plans.settle_owner(self.store.journal, owner)
             if session is None and draft.source == "extracted":
                 raise Refused("unknown_session")
@@ -189,7 +189,7 @@ class LongTermMemory:
         """
         now = self.clock()
         plan, found = plans.Plan(stream, now), list[MemoryRow]()
-        owner = plans.MemoryOwner(stream.project, None, None, stream.id)
+        owner = Scope(stream.project, None, None, stream.id)
         owner, session = await plans.settle_owner(self.store.journal, owner)
         if session is None or session.key != stream.key:
             raise Refused("unknown_session")
@@ -227,7 +227,7 @@ class LongTermMemory:
                     return rows
         raise StoreUnavailable(TOO_FAST)
 
-    async def refuse_erased(self, owner: plans.MemoryOwner, session: Stream | None) -> None:
+    async def refuse_erased(self, owner: Scope, session: Stream | None) -> None:
         """Raise `Refused` (`session_erased`) for a memory of a session that was erased: it would outlive that."""
         session_id = owner.session_id if session is None else None
         if session_id is not None and await self.store.journal.was_erased(owner.project, session_id):
@@ -286,11 +286,11 @@ class LongTermMemory:
         return plan.add(self.with_ttl(row, plan.now_ms))
 
     async def plan_new(
-        self, plan: plans.Plan, draft: records.MemoryDraft, owner: plans.MemoryOwner, same_as: str | None
+        self, plan: plans.Plan, draft: records.MemoryDraft, owner: Scope, same_as: str | None
     ) -> MemoryRow:
         """Plan to keep a memory under an id of its own, which follows from its text."""
         for count in range(MAX_CHAIN):
-            id = records.memory_id(plan.stream.kind, plan.stream.id, owner.key, normalised(draft.text), count)
+            id = records.memory_id(plan.stream.kind, plan.stream.id, owner.owner, normalised(draft.text), count)
             known = plan.rows.get(id) or await self.find_row(owner.project, id)
             cycle = known is None and [
                 old for old in draft.supersedes if await plans.reaches(self.store.memories, plan, old, id)
@@ -304,15 +304,13 @@ class LongTermMemory:
                 return plan.edit(known, self.with_ttl(after, plan.now_ms))
         raise Refused("memory_exists")
 
-    async def find_same(
-        self, plan: plans.Plan, draft: records.MemoryDraft, owner: plans.MemoryOwner
-    ) -> MemoryRow | None:
+    async def find_same(self, plan: plans.Plan, draft: records.MemoryDraft, owner: Scope) -> MemoryRow | None:
         text = normalised(draft.text)
         for row in plan.rows.values():
-            if row.removed_ms is None and normalised(row.text) == text and plans.owner_of(row).key == owner.key:
+            if row.removed_ms is None and normalised(row.text) == text and row.scope.owner == owner.owner:
                 return row
-        filter = structs.replace(owner.filter, unexpired_at_ms=plan.now_ms, limit=MAX_ROWS + 1)
-        found = await self.store.memories.list_same(filter, Scope(*owner), draft.text)
+        filter = structs.replace(plans.filter_of(owner), unexpired_at_ms=plan.now_ms, limit=MAX_ROWS + 1)
+        found = await self.store.memories.list_same(filter, owner, draft.text)
         return next((row for row in found if row.id not in plan.rows), None)
 
     # Changing
@@ -338,11 +336,11 @@ class LongTermMemory:
         """
         before = await self.require_row(project, id)
         after = records.changed_row(before, fields)
-        owner, session = await plans.settle_owner(self.store.journal, plans.owner_of(after))
+        owner, session = await plans.settle_owner(self.store.journal, after.scope)
         after = structs.replace(after, namespace=owner.namespace, user_id=owner.user_id)
         if "session_id" in fields:
             await self.refuse_erased(owner, session)
-        if plans.owner_of(after) == plans.owner_of(before):
+        if after.scope == before.scope:
             stream = await plans.stream_of(self.store.journal, before)  # it stays where it is
             if stream is None:
                 raise Refused("unknown_memory")
@@ -469,8 +467,6 @@ class MemoryPage(Struct, frozen=True):
 
 
 class LastShown(NamedTuple):
-    """The last memory of a page."""
-
     created_ms: Integer
     id: Name
 

@@ -1,6 +1,6 @@
 """Changes of the memories in one journal, planned before they are written in one step.
 
-A memory is in the journal of its session, of its user, or of the project (`MemoryOwner`). It makes older ones out
+A memory is in the journal of its session, else of its user, else of the project. It makes older ones out
 of date without any cycle: a memory in one would never be found.
 """
 
@@ -16,40 +16,25 @@ from voicemem.protocol.memories import MAX_EVIDENCE, MAX_SUPERSEDED, RemovalReas
 from voicemem.store.journal import Journal
 from voicemem.store.memories import Memories, MemoryRow, ReplacedMemory, tombstone
 from voicemem.store.memory_filters import AnyOf, MemoryFilter
-from voicemem.store.scopes import scope_of
+from voicemem.store.scopes import Scope, scope_of
 from voicemem.store.streams import SESSION_KIND, Stream
 
 NO_USER = ""
 """Stands for the user of memories that have none: no user can have this id."""
 
 
-class MemoryOwner(NamedTuple):
-    """Whose a memory is. Without a user its session owns it, and without both the project."""
-
-    project: str
-    namespace: str | None = None
-    user_id: str | None = None
-    session_id: str | None = None
-
-    @property
-    def key(self) -> tuple[str | None, ...]:
-        """The values that two memories that say the same must share to be one."""
-        return (self.project, self.namespace, self.user_id, None if self.user_id is not None else self.session_id)
-
-    @property
-    def filter(self) -> MemoryFilter:
-        project, namespace, user_id, session_id = self.key
-        assert project is not None
-        return MemoryFilter(
-            project=project,
-            namespaces=AnyOf((namespace,)),
-            user_ids=AnyOf((user_id,)),
-            session_ids=None if user_id is not None else AnyOf((session_id,)),
-            of_ids_alone=True,
-        )
+def filter_of(owner: Scope) -> MemoryFilter:
+    """The memories of an owner."""
+    return MemoryFilter(
+        project=owner.project,
+        namespaces=AnyOf((owner.namespace,)),
+        user_ids=AnyOf((owner.user_id,)),
+        session_ids=None if owner.user_id is not None else AnyOf((owner.session_id,)),
+        of_ids_alone=True,
+    )
 
 
-async def settle_owner(journal: Journal, owner: MemoryOwner) -> tuple[MemoryOwner, Stream | None]:
+async def settle_owner(journal: Journal, owner: Scope) -> tuple[Scope, Stream | None]:
     """Whose a memory is that was given with these, and the session in whose journal it stands, if it does in one.
 
     That is a session that is there, and whose user has no other id: erasing a user must find all that is the user's.
@@ -67,7 +52,7 @@ async def settle_owner(journal: Journal, owner: MemoryOwner) -> tuple[MemoryOwne
     return owner._replace(namespace=namespace, user_id=scope.user_id), stream
 
 
-async def ensure_stream(journal: Journal, owner: MemoryOwner, session: Stream | None, now_ms: int) -> Stream:
+async def ensure_stream(journal: Journal, owner: Scope, session: Stream | None, now_ms: int) -> Stream:
     """The stream in whose journal a memory of this owner stands, as it is now.
 
     Raises `Refused` (`unknown_session`) for a session that was erased meanwhile.
@@ -137,15 +122,11 @@ class Settled(NamedTuple):
     place: int
     """Among all that were given."""
     draft: records.MemoryDraft
-    owner: MemoryOwner
+    owner: Scope
     session: Stream | None
 
 
-def owner_of(row: MemoryRow) -> MemoryOwner:
-    return MemoryOwner(*row.scope)
-
-
-def owned(draft: records.MemoryDraft, owner: MemoryOwner) -> records.MemoryDraft:
+def owned(draft: records.MemoryDraft, owner: Scope) -> records.MemoryDraft:
     return structs.replace(draft, namespace=owner.namespace, user_id=owner.user_id, session_id=owner.session_id)
 
 
@@ -178,12 +159,12 @@ def continued(draft: records.MemoryDraft, same: MemoryRow) -> records.MemoryDraf
 CYCLE = "A memory cannot be out of date by itself, or by one that is out of date by it: `supersedes`"
 
 
-async def check_superseded(memories: Memories, draft: records.MemoryDraft, owner: MemoryOwner) -> tuple[str, ...]:
+async def check_superseded(memories: Memories, draft: records.MemoryDraft, owner: Scope) -> tuple[str, ...]:
     """The ids of memories that a draft makes out of date, and that are there. Raises `Refused`."""
     if not draft.supersedes:
         return ()
     rows = await memories.find_memories(owner.project, draft.supersedes)
-    there = {row.id for row in rows if row.removed_ms is None and owner_of(row).key == owner.key}
+    there = {row.id for row in rows if row.removed_ms is None and row.scope.owner == owner.owner}
     missing = [place for place, id in enumerate(draft.supersedes) if id not in there]
     if missing and draft.source != "extracted":
         raise Refused("invalid_field", f"The same owner has no memory with this id: `supersedes[{missing[0]}]`")

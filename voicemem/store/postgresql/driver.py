@@ -20,7 +20,7 @@ from voicemem.errors import CannotStart, Refused, StoreUnavailable
 from voicemem.runtime import MemoryBudget
 from voicemem.store.batch_append import BatchAppend
 from voicemem.store.copying import why_not_served
-from voicemem.store.database import CLOSED, ConnectionFailures, Database, KeySource
+from voicemem.store.database import CLOSED, SAVE_META, ConnectionFailures, Database, KeySource
 from voicemem.store.postgresql.append_connections import AppendConnection
 from voicemem.store.postgresql.connection import (
     APPEND_CONNECTIONS,
@@ -42,7 +42,6 @@ from voicemem.store.postgresql.schema import (
     DISPLACED,
     LOCK_META,
     OLD_PRIMARY,
-    SAVE_META,
     adopt,
     check_version,
     ensure_partitions,

@@ -24,7 +24,7 @@ import apsw
 
 from voicemem.search.passages import ABOUT_WEIGHT, BEFORE_WEIGHT, Passage, day_words, indexed_words
 from voicemem.search.words import WORDS_VERSION, QueryWord
-from voicemem.store.database import Connection, Database, Row
+from voicemem.store.database import Connection, Database, Row, columns
 from voicemem.store.memories import COLUMNS, MemoryFullText, MemoryRow, MemorySearch, row_of_values
 from voicemem.store.scopes import QueryScope, Scope, scope_term
 from voicemem.store.transcript_index import MAX_LOOKS, PASSAGE_COLUMNS, IndexedSession, MessageFullText
@@ -140,13 +140,10 @@ FIND_WORD = "select rowid from {table} where {table} match :match"
 COUNT_MEMORIES = "select count(*) from memories where removed_ms is null"
 SELECT_MEMORIES = f"select number, {COLUMNS} from memories m where number in :numbers"
 SELECT_NUMBER = "select number from memories where stream = :stream and id = :id"
-INSERT_WORDS = """
-    insert into memory_words (rowid, scope, said, about, own_said, own_about)
-    values (:number, :scope, :said, :about, :own_said, :own_about)
-"""
-DELETE_WORDS = """
-    insert into memory_words (memory_words, rowid, scope, said, about, own_said, own_about)
-    values ('delete', :number, :scope, :said, :about, :own_said, :own_about)
+WORDS = ("scope", "said", "about", "own_said", "own_about")
+INSERT_WORDS = f"insert into memory_words (rowid, {columns(WORDS)}) values (:number, {columns(WORDS, ':')})"
+DELETE_WORDS = f"""
+    insert into memory_words (memory_words, rowid, {columns(WORDS)}) values ('delete', :number, {columns(WORDS, ":")})
 """
 CLEAR_WORDS = "insert into memory_words (memory_words) values ('delete-all')"
 SELECT_BATCH = f"select number, {COLUMNS} from memories m where number > :after order by number limit :limit"
@@ -211,6 +208,7 @@ class SqliteMemoryWords(MemoryFullText):
         connection.execute(SAVE_WORDS, version=version)
 
 
+MESSAGE_WORDS = ("scope", "said", "before", "day", "own_said", "own_before", "own_day")
 INDEX_VERSION = 5_000 + WORDS_VERSION
 """An index of another version is made again."""
 SCHEMA = f"""
@@ -233,23 +231,17 @@ create table transcript_vectors (
     stream integer not null, turn integer not null, number integer not null, said_ms integer not null,
     embedder integer not null, vector blob, primary key (stream, turn, number)
 ) strict;
-create virtual table words using fts5 (
-    scope, said, before, day, own_said, own_before, own_day, content='', tokenize='porter ascii'
-);
+create virtual table words using fts5 ({columns(MESSAGE_WORDS)}, content='', tokenize='porter ascii');
 insert into words (words, rank) values ('secure-delete', 1);
 pragma user_version = {INDEX_VERSION};
 commit;
 """
 SELECT_IDS = "select turn, number, id from transcript_messages where stream = :key and turn in :turns"
-ADD = """
-    insert into words (rowid, scope, said, before, day, own_said, own_before, own_day)
-    values (:id, :scope, :said, :before, :day, :own_said, :own_before, :own_day)
-"""
+ADD = f"insert into words (rowid, {columns(MESSAGE_WORDS)}) values (:id, {columns(MESSAGE_WORDS, ':')})"
 """Without a select: FTS5 would write a segment of its index for each such statement."""
 SELECT_REMOVED = f"select id, {PASSAGE_COLUMNS} from transcript_messages where stream = :key and {{where}}"
-REMOVE = """
-    insert into words (words, rowid, scope, said, before, day, own_said, own_before, own_day)
-    values ('delete', :id, :scope, :said, :before, :day, :own_said, :own_before, :own_day)
+REMOVE = f"""
+    insert into words (words, rowid, {columns(MESSAGE_WORDS)}) values ('delete', :id, {columns(MESSAGE_WORDS, ":")})
 """
 CLEAR = "insert into words (words) values ('delete-all')"
 FIND = f"""
