@@ -62,10 +62,6 @@ class CallerVariables:
         self.nothing: Variables = {**defaults, **NOTHING}
         self.assistants = assistants
 
-    def assistant_of(self, project: str) -> str | None:
-        """The assistant that answers the calls of a project at Vapi."""
-        return self.assistants.get(project, self.assistants.get(None))
-
     async def known(self, project: str, user_id: str, call_id: str | None) -> Variables:
         """Return the variables about a user, whose call `call_id` begins. Raises `StoreUnavailable`."""
         own = None if call_id is None else session_id_of(call_id)

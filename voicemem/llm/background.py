@@ -95,10 +95,7 @@ class BackgroundLlm:
 
 
 def read_completion(data: bytes) -> LlmText:
-    """Read the LLM's answer, without its thinking.
-
-    Raises `LlmFailed` if it is not a chat completion, or not a whole one.
-    """
+    """Read the LLM's answer, without its thinking. Raises `LlmFailed` if it is not a whole chat completion."""
     answer = LlmAnswer(is_stream=False)
     answer.add_chunk(data)
     if answer.finish_reason in UNFINISHED:

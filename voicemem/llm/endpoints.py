@@ -40,10 +40,7 @@ class LlmEndpoints:
         self.default = default
 
     async def for_session(self, stream: Stream) -> LlmEndpoint:
-        """The LLM of a session; the operator's key never goes to a session's own URL.
-
-        Raises `Refused` (`llm_not_configured`).
-        """
+        """The LLM of a session; the operator's key never goes to its own URL. Raises `Refused`."""
         url = parse_config(stream.config).llm.url
         if url is None:
             if self.default is None:

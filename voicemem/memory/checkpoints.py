@@ -172,10 +172,7 @@ def read_entry(entry: CheckpointEntry) -> tuple[events.JournaledEvent, bytes]:
 
 
 def read_frame(event: events.FrameEvent, text: bytes) -> tuple[events.FrameEvent, bytes]:
-    """A frame of another stack, reduced as in ingest: the writer of the checkpoint may have added to it.
-
-    Raises `Refused`.
-    """
+    """A frame of another stack, reduced as in ingest: its writer may have added to it. Raises `Refused`."""
     dialect = DIALECTS.get(event.dialect)
     if dialect is None:
         raise Refused("unknown_dialect")

@@ -229,11 +229,7 @@ class Port:
         self.database = database
 
 
-class HasDatabase(Protocol):
-    database: Any
-
-
-S = TypeVar("S", bound=HasDatabase)
+S = TypeVar("S", bound=Port)
 
 
 class Runs(Protocol):
@@ -258,7 +254,7 @@ def runs_by(verb: str) -> Runs:
     return decorate
 
 
-writes, reads, scans = runs_by("write"), runs_by("read"), runs_by("scan")
+writes, reads, reads_inline, scans = map(runs_by, ("write", "read", "read_inline", "scan"))
 
 
 # What the drivers share: group commit, troubles of connections, keys

@@ -32,10 +32,7 @@ class EndpointDelivery(NamedTuple):
 
 
 class DeliveryFilter(Struct, frozen=True, kw_only=True):
-    """A filter of deliveries: those for which all conditions hold.
-
-    `before` is the key of the last delivery of the page before.
-    """
+    """A filter of deliveries by all its conditions; `before` is the key of the last one of the page before."""
 
     session_id: str | None = None
     event_type: int | None = None

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from voicemem.store.database import Connection, Port, Row, assign, columns, insert, upsert, writes
+from voicemem.store.database import Connection, Port, Row, assign, columns, insert, reads_inline, upsert, writes
 
 OPERATOR_OVERLAP_MS = 86_400_000
 """The time that the operator's last secret signs alongside a new one: nodes may be restarted with it one by one."""
@@ -150,11 +150,10 @@ class Directory(Port):
         """Revoke a key; False when it is unknown or revoked already."""
         return bool(await self.database.execute(REVOKE_KEY, id=key_id, now_ms=now_ms))
 
-    async def revoked_keys(self, key_ids: Collection[str]) -> frozenset[str]:
+    @reads_inline
+    def revoked_keys(self, connection: Connection, key_ids: Collection[str]) -> frozenset[str]:
         """Return those of these keys that are revoked, also by another process."""
-        ids = list(key_ids)
-        rows = await self.database.read_inline(lambda connection: connection.rows(SELECT_REVOKED_KEYS, ids=ids))
-        return frozenset(key_id for (key_id,) in rows)
+        return frozenset(key_id for (key_id,) in connection.rows(SELECT_REVOKED_KEYS, ids=list(key_ids)))
 
     # Apps of Agora's
 

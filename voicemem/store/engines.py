@@ -52,10 +52,7 @@ def migrate_store(url: str) -> tuple[int, int]:
 
 
 def open_copy_end(url: str, is_target: bool, only_look: bool) -> CopyEnd:
-    """Open a store as the source or the target of a copy; one that is only looked at stays as it is.
-
-    Raises `CannotStart`.
-    """
+    """Open a store as an end of a copy; one that is only looked at stays as it is. Raises `CannotStart`."""
     if url.startswith(POSTGRESQL_PREFIXES):
         with explaining_extra():
             from voicemem.store.postgresql.copying import PostgresqlCopy

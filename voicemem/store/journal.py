@@ -13,7 +13,7 @@ from voicemem.errors import Refused
 from voicemem.protocol.comparison import SORTED
 from voicemem.store import stream_changes as changes
 from voicemem.store.admission import SELECT_KEY_ID, may_run_again
-from voicemem.store.database import Connection, Port, reads, writes
+from voicemem.store.database import Connection, Port, reads, reads_inline, scans, writes
 from voicemem.store.records import (
     LIST_BYTES,
     MAX_COUNTED,
@@ -399,11 +399,10 @@ class Journal(Port):
         row = await self.database.row(SELECT_KEY_ID, key=key)
         return None if row is None else row[0]
 
-    async def load_secrets(self, key: int) -> dict[str, str]:
+    @reads_inline
+    def load_secrets(self, connection: Connection, key: int) -> dict[str, str]:
         """The secrets of a session's configuration, by dotted path (`llm.api_key`); empty for an erased one."""
-        return dict(
-            await self.database.read_inline(lambda connection: connection.rows(SELECT_READABLE_SECRETS, stream=key))
-        )
+        return dict(connection.rows(SELECT_READABLE_SECRETS, stream=key))
 
     async def list_sessions(self, session_filter: SessionFilter) -> list[Stream]:
         """Sessions that match, by start and key, the newest first; erased ones never match."""
@@ -437,15 +436,12 @@ class Journal(Port):
 
         return await (self.database.scan(job) if is_scan(session_filter) else self.database.read(job))
 
-    async def count_sessions(self, session_filter: SessionFilter, most: int = MAX_COUNTED) -> int:
+    @scans
+    def count_sessions(self, connection: Connection, session_filter: SessionFilter, most: int = MAX_COUNTED) -> int:
         """Count the sessions that match, whatever `after` and `limit` say; `most` if there are more."""
-
-        def job(connection: Connection) -> int:
-            chosen = with_linked(connection, msgspec.structs.replace(session_filter, after=None))
-            conditions, values = conditions_of(chosen, self.database.engine)
-            return int(connection.one(COUNT_STREAMS.format(conditions=conditions), **values, most=most)[0])
-
-        return await self.database.scan(job)
+        chosen = with_linked(connection, msgspec.structs.replace(session_filter, after=None))
+        conditions, values = conditions_of(chosen, self.database.engine)
+        return int(connection.one(COUNT_STREAMS.format(conditions=conditions), **values, most=most)[0])
 
     async def find_sessions(self, project: str, keys: Sequence[int]) -> list[Stream]:
         """The project's sessions with these keys, by key, erased ones included."""

@@ -14,7 +14,7 @@ from voicemem.errors import Refused
 from voicemem.protocol.memories import normalised, time_ms
 from voicemem.search.passages import MemoryWords, memory_words
 from voicemem.search.words import QueryWord
-from voicemem.store.database import Connection, Database, columns, reads, scans, writes
+from voicemem.store.database import Connection, Database, Port, columns, reads, scans, writes
 from voicemem.store.memory_filters import IS_THERE, TAG_END, AnyOf, Conditions, MemoryFilter, scope_in, with_linked
 from voicemem.store.outbox import enqueue_memories
 from voicemem.store.scopes import LAST_MS, QueryScope, Scope, list_of_two
@@ -254,7 +254,7 @@ class MemoryFullText(ABC):
         """
 
 
-class Memories:
+class Memories(Port):
     """Memories, each in the journal of a stream and in a row, from which it is found.
 
     A row is content of its stream: once that is erased, nothing reads the row, and it is deleted with the rest. The
@@ -262,7 +262,7 @@ class Memories:
     """
 
     def __init__(self, database: Database, words: MemoryFullText) -> None:
-        self.database = database
+        super().__init__(database)
         self.words = words
         kept = "{0} = case when memories.removed_ms is null then memories.{0} else excluded.{0} end"
         changes = [f"{name} = excluded.{name}" for name in (*REPLACED, *words.columns)]
@@ -316,15 +316,12 @@ class Memories:
             enqueue_memories(connection, stream, list(dict.fromkeys(row.id for row in rows)), now_ms)
         return stream
 
-    async def find_memories(self, project: str, ids: Sequence[str]) -> list[MemoryRow]:
+    @reads
+    def find_memories(self, connection: Connection, project: str, ids: Sequence[str]) -> list[MemoryRow]:
         """The memories with these ids, in any order; removed ones too, where no other memory has taken the id."""
-
-        def job(connection: Connection) -> list[MemoryRow]:
-            rows = list(map(row_of_values, connection.rows(FIND_BY_ID, project=project, ids=list(ids))))
-            rows.sort(key=lambda row: (row.removed_ms is None, row.updated_ms, row.key))  # all but one were removed
-            return with_newer(connection, project, list({row.id: row for row in rows}.values()))
-
-        return await self.database.read(job) if ids else []
+        rows = list(map(row_of_values, connection.rows(FIND_BY_ID, project=project, ids=list(ids))))
+        rows.sort(key=lambda row: (row.removed_ms is None, row.updated_ms, row.key))  # all but one were removed
+        return with_newer(connection, project, list({row.id: row for row in rows}.values()))
 
     @scans
     def list_memories(self, connection: Connection, query: MemoryFilter) -> list[MemoryRow]:

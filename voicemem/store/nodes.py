@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from voicemem.errors import StoreUnavailable
-from voicemem.store.database import Connection, NodeRetired, Port, Row, columns, upsert, writes
+from voicemem.store.database import Connection, NodeRetired, Port, Row, columns, reads_inline, upsert, writes
 from voicemem.store.records import Node
 from voicemem.store.stream_changes import POSITION, STORED_COLUMNS, to_stream
 from voicemem.store.streams import AWAITED_MS, SESSION_KIND, break_off
@@ -262,7 +262,7 @@ class Claims(Port):
         if not self.database.is_exclusive:
             await self.database.execute(END_REPLY, stream=key, item=item)
 
-    async def list_replies(self, key: int) -> set[str]:
+    @reads_inline
+    def list_replies(self, connection: Connection, key: int) -> set[str]:
         """The items of a session's replies that are under way, on any node."""
-        rows = await self.database.read_inline(lambda connection: connection.rows(SELECT_REPLIES, key=key))
-        return {item for (item,) in rows}
+        return {item for (item,) in connection.rows(SELECT_REPLIES, key=key)}

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from voicemem.store.database import Connection, Port, scans, writes
+from voicemem.store.database import Connection, Port, reads, scans, writes
 from voicemem.store.records import CLIENT_ID_LABEL, SLOW_MS, SavedFigures, SessionOverview
 from voicemem.store.session_filters import CONDITIONS, IS_LISTED, SessionFilter, clauses_of, in_order, with_linked
 from voicemem.store.stream_changes import POSITION
@@ -129,14 +129,11 @@ class Overviews(Port):
         looked, count = connection.one(look.text(COUNT_LOOKS), size=bound, **look.values)
         return None if looked == bound and count < most else min(count, most)
 
-    async def find_named(self, project: str, beginning: str, limit: int) -> list[int]:
+    @reads
+    def find_named(self, connection: Connection, project: str, beginning: str, limit: int) -> list[int]:
         """The keys of sessions whose id, or whose user's id, begins so: at most `limit` of each kind."""
         values = {"project": project, "beginning": beginning, "end": beginning + LAST_CHARACTER, "limit": limit}
-
-        def job(connection: Connection) -> list[int]:
-            return [key for query in FIND_NAMED for (key,) in connection.rows(query, **values)]
-
-        return await self.database.read(job) if beginning else []
+        return [key for query in FIND_NAMED for (key,) in connection.rows(query, **values)] if beginning else []
 
     @writes
     def save_figures(self, connection: Connection, figures: Sequence[SavedFigures]) -> None:

@@ -25,7 +25,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from voicemem.store.database import DELETE_META, SAVE_META, Connection, Database, reads
+from voicemem.store.database import DELETE_META, SAVE_META, Connection, Database, Port, reads
 from voicemem.store.deliveries import Deliveries
 from voicemem.store.directory import Directory
 from voicemem.store.extractions import Extractions
@@ -56,7 +56,7 @@ PROBE_BYTES = 64 * 1024
 """The size of a usual commit."""
 
 
-class Store(ABC):
+class Store(Port, ABC):
     """A store: its parts by use. An engine hands in its database, and what finds texts and vectors there."""
 
     def __init__(
@@ -68,7 +68,7 @@ class Store(ABC):
         math: VectorMath,
         traces: Traces,
     ) -> None:
-        self.database = database
+        super().__init__(database)
         self.journal = Journal(database)
         self.users = Users(database)
         self.compaction = Compaction(database)

@@ -100,7 +100,7 @@ class Traces:
         return True
 
 
-class Retention:
+class Retention(Port):
     """Expiry and erasure of sessions. Every step is short, so that appends never wait for long.
 
     Several workers may call these methods at a time. What one of them claims for a node, no other node gets until it
@@ -109,7 +109,7 @@ class Retention:
     """
 
     def __init__(self, database: Database, memories: Memories, index: TranscriptIndex, traces: Traces) -> None:
-        self.database = database
+        super().__init__(database)
         self.memories = memories
         self.transcript_index = index
         self.traces = traces

@@ -265,22 +265,15 @@ def create_session(
 ) -> Stream:
     """Create an empty session. Raises `Refused` (`session_exists`) if its name is taken, and `QuotaExceeded`."""
     stream = new_stream(project, SESSION_KIND, session_id, apply_patch({}, session_patch.public), now_ms)
-    if takes_name:
-        refuse_taken_name(rows, stream)
+    if takes_name and (name := stream.config.get("name")) is not None:
+        rows.connection.lock(f"name {sha256(name.encode()).hexdigest()} {project}")
+        if rows.connection.row(SELECT_IS_NAME_TAKEN, project=project, name=name) is not None:
+            raise Refused("session_exists", NAME_TAKEN)
     admit_session(rows, project, key_id, now_ms)
     rows.add_stream(stream, key_id)
     save_secrets(rows, stream, session_patch, now_ms)
     enqueue_start(rows.connection, stream, now_ms)
     return stream
-
-
-def refuse_taken_name(rows: StreamRows, stream: Stream) -> None:
-    """Raise `Refused` if a running session of the project has the name of this one."""
-    project, name = stream.project, stream.config.get("name")
-    if name is not None:
-        rows.connection.lock(f"name {sha256(name.encode()).hexdigest()} {project}")
-        if rows.connection.row(SELECT_IS_NAME_TAKEN, project=project, name=name) is not None:
-            raise Refused("session_exists", NAME_TAKEN)
 
 
 def restore_session(

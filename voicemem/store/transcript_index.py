@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 
 from voicemem.search.passages import Passage
 from voicemem.search.words import QueryWord
-from voicemem.store.database import Check, Connection, Database, checked, columns, upsert
+from voicemem.store.database import Check, Connection, Database, Port, checked, columns, upsert
 from voicemem.store.nodes import INDEX_CHECK, Claims
 from voicemem.store.scopes import QueryScope, Scope
 from voicemem.store.stream_changes import POSITION, SELECT_READABLE_STREAMS, to_stream
@@ -136,11 +136,8 @@ class IndexDatabase(Protocol):
         """
 
 
-class MessageFullText(ABC):
+class MessageFullText(Port, ABC):
     """The full-text search of an engine over messages: words are in their rows, or apart from them."""
-
-    def __init__(self, database: Database) -> None:
-        self.database = database
 
     @property
     def secret(self) -> bytes:
@@ -176,7 +173,7 @@ class MessageFullText(ABC):
         """The keys of sessions in which all words were said in one message."""
 
 
-class TranscriptIndex:
+class TranscriptIndex(Port):
     """The messages of all sessions, by their words.
 
     It is written in the background, and never in the transaction of an append. What a query may see is part of the
@@ -185,7 +182,7 @@ class TranscriptIndex:
     """
 
     def __init__(self, database: Database, index: IndexDatabase, words: MessageFullText, claims: Claims) -> None:
-        self.database = database
+        super().__init__(database)
         self.index = index
         self.words = words
         self.claims = claims

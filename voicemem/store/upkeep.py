@@ -17,10 +17,7 @@ class Migration(NamedTuple):
 
 
 def migrations_of(engine: str) -> list[Migration]:
-    """Every migration of an engine, in order, from the files `NNNN_name.sql`.
-
-    A file is never edited once it was released.
-    """
+    """Every migration of an engine, in order, from the files `NNNN_name.sql`; none is edited once it was released."""
     folder = resources.files(engine) / "migrations"
     files = [file for file in folder.iterdir() if file.name.endswith(".sql")]
     return sorted(Migration(int(file.name[:4]), file.read_text()) for file in files)

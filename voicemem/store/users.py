@@ -13,7 +13,7 @@ import msgspec
 from voicemem.errors import Refused
 from voicemem.protocol.events import UserLinked, UserUnlinked
 from voicemem.protocol.types import JsonObject
-from voicemem.store.database import Connection, Port, writes
+from voicemem.store.database import Connection, Port, reads_inline, writes
 from voicemem.store.scopes import QueryScope, Scope, find_linked
 from voicemem.store.stream_changes import SELECT_STREAM_KEY, Conflict, StreamRows, config_bytes, new_stream
 from voicemem.store.streams import ERASED_USER_KIND, SESSION_KIND, USER_KIND, Stream, mark_erased
@@ -38,10 +38,10 @@ SELECT_IS_KNOWN = f"""
 class Users(Port):
     """The ids of users: links of two that are one person's, and marks of those that were erased."""
 
-    async def find_linked(self, project: str, user_id: str) -> str | None:
+    @reads_inline
+    def find_linked(self, connection: Connection, project: str, user_id: str) -> str | None:
         """The other id of the same person, if there is one."""
-        linked = await self.database.read_inline(lambda connection: find_linked(connection, project, [user_id]))
-        return linked[0] if linked else None
+        return next(iter(find_linked(connection, project, [user_id])), None)
 
     async def query_scope(self, scope: Scope) -> QueryScope:
         """The scope of a query, which means all ids of the user's person."""

@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct
 
-from voicemem.store.database import Check, Connection, Database, Row, checked, columns, scans
+from voicemem.store.database import Check, Connection, Database, Port, Row, checked, columns, scans
 from voicemem.store.memories import COLUMNS, NEWEST_FIRST, MemoryRow, row_of_values, with_newer
 from voicemem.store.memory_filters import IS_THERE, Conditions, MemoryFilter, with_linked
 from voicemem.store.scopes import QueryScope
@@ -118,7 +118,7 @@ SELECT_COSINE = "select {cosine} from {vectors} v where {is_place} and embedder 
 Run = Callable[[Callable[[Connection], Any]], Awaitable[Any]]
 
 
-class Vectors:
+class Vectors(Port):
     """The vectors of texts of one kind, each by the name of the embedder that made it.
 
     What changes a text, or deletes it, deletes its vector.
@@ -142,7 +142,7 @@ class Vectors:
 
     def __init__(self, database: Database, math: VectorMath, read: Run, write: Run) -> None:
         """The last two run jobs where the vectors are."""
-        self.database = database
+        super().__init__(database)
         self.math = math
         self.read = read
         self.write = write

@@ -298,10 +298,6 @@ def retry_after_s(value: str | None, now_s: float | None) -> float:
     return min(DAY_S, max(0.0, date.timestamp() - now_s))
 
 
-async def no_analysis(_: int) -> Analysis | None:
-    return None
-
-
 class OutboxWorker:
     """Delivers the webhook events of one store with `send`."""
 
@@ -321,7 +317,7 @@ class OutboxWorker:
         self.random = runtime.random
         self.in_flight: Counter[str] = Counter()
         """Attempts in flight by URL: many sessions may have the same receiver."""
-        self.find_analysis: Callable[[int], Awaitable[Analysis | None]] = no_analysis
+        self.find_analysis: Callable[[int], Awaitable[Analysis | None]] | None = None
         """The analysis that goes out with the messages of a session, by its key. It raises `PayloadPending`."""
         self.tasks: set[asyncio.Task[None]] = set()
         self.wake = asyncio.Event()
@@ -466,10 +462,8 @@ class OutboxWorker:
                 place = delivery.stream, delivery.position
                 return await self.read_models.compute_as_of(*place, write_turns, background=True, or_later=True)
 
-        analysis: Analysis | None = None
         has_analysis = "analysis" in include and delivery.event_type == config.HISTORY_EVENT
-        if has_analysis:
-            analysis = await self.find_analysis(delivery.stream)
+        analysis = await self.find_analysis(delivery.stream) if has_analysis and self.find_analysis else None
 
         def write(read_model: ReadModel) -> bytes | Iterator[bytes]:
             if delivery.event_type == config.HISTORY_EVENT and contents == "vcon":

@@ -40,10 +40,7 @@ TOO_FAST = "Memories change faster than this change can be stored; try again."
 
 
 class LongTermMemory:
-    """The memories of all projects of a store.
-
-    `clock` gives Unix ms, `ttl_ms` says how long kinds of memories are kept.
-    """
+    """The memories of all projects of a store; `ttl_ms` says how long kinds of memories are kept."""
 
     def __init__(
         self,

@@ -162,7 +162,7 @@ async def answer_start(
             raise
         LOG.warning("A call of %s begins without what is known of its caller: %s", dialect, type(error).__name__)
     services.telemetry.metrics.call_starts.labels(dialect, result).inc()
-    answer = StartAnswer(variables, user_id, starts.assistant_of(project))
+    answer = StartAnswer(variables, user_id, starts.assistants.get(project, starts.assistants.get(None)))
     return json_response(CALL_STARTS[dialect].answer(start, answer))
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -242,6 +243,17 @@ class PostgresqlConnection:
 
     def lock(self, name: str) -> None:
         self.execute(LOCK, name=name)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        self.execute("begin")
+        try:
+            yield
+        except BaseException:
+            if not self.is_lost:
+                self.execute("rollback")
+            raise
+        self.execute("commit")
 
     def close(self) -> None:
         self.raw.close()

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import count
 from typing import Any
 
@@ -103,16 +103,8 @@ class PostgresqlCopy(CopyEnd):
             raise CannotStart("A node serves this database; voicemem nodes lists them. Stop them all for the copy.")
         return int(now_ms)
 
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        self.link.execute("begin")
-        try:
-            yield
-        except BaseException:
-            if not self.link.is_lost:
-                self.link.execute("rollback")
-            raise
-        self.link.execute("commit")
+    def transaction(self) -> AbstractContextManager[None]:
+        return self.link.transaction()
 
     @property
     def reading(self) -> PostgresqlConnection:

@@ -171,12 +171,11 @@ class PostgresqlDatabase(Database):
             with closing(open_connection(self.url)) as connection:
                 self.refuse_old_primary(connection)
                 is_missing = misses_any(connection, self.cached_versions)
-                connection.execute("begin")
-                connection.execute(LOCK_META)
-                if not adopt(connection, self.trusted, is_missing):
-                    free_everything(connection)
-                identity = identity_of(connection)
-                connection.execute("commit")
+                with connection.transaction():
+                    connection.execute(LOCK_META)
+                    if not adopt(connection, self.trusted, is_missing):
+                        free_everything(connection)
+                    identity = identity_of(connection)
                 self.follow(connection.server, identity)
         except psycopg.Error as error:
             raise unavailable(error, "written") from None

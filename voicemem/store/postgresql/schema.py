@@ -134,16 +134,11 @@ def migrate(connection: PostgresqlConnection, upgrade: bool) -> tuple[int, dict[
 @contextmanager
 def one_at_a_time(connection: PostgresqlConnection) -> Iterator[None]:
     """A transaction for which others wait: two nodes may start on an empty database at once."""
-    connection.execute("begin")
-    try:
+    with connection.transaction():
         connection.execute(SET_WAIT, ms=WAIT_FOR_SCHEMA_MS)
         connection.execute(LOCK_SCHEMA)
         connection.execute(SET_WAIT, ms=WAIT_FOR_TABLE_MS)
         yield
-    except BaseException:
-        connection.execute("rollback")
-        raise
-    connection.execute("commit")
 
 
 def check_version(connection: PostgresqlConnection, upgrade: bool = False, exactly: bool = False) -> int:
