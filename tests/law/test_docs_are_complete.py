@@ -34,7 +34,7 @@ from voicemem.context.formats import ENRICHERS
 from voicemem.context.policies import ContextConfig
 from voicemem.documents.document import WorkingMemoryConfig
 from voicemem.errors import CODES
-from voicemem.llm.transport import OWN_WORDS
+from voicemem.llm.client import OWN_WORDS
 from voicemem.protocol.codec import METADATA_ORDER
 from voicemem.protocol.events import Event, IncomingEvent, ProducedEvent
 from voicemem.protocol.frames import Frame
@@ -318,7 +318,7 @@ def test_the_account_is_documented() -> None:
     assert [name for name in names if f"`{name}`" not in CONTEXT_TEXT] == []
 
 
-SOURCES = ("gateway/llm_request.py", "llm/completions.py", "llm/client.py", "llm/transport.py")
+SOURCES = ("gateway/llm_request.py", "llm/completions.py", "llm/client.py")
 
 
 def test_every_word_for_a_failure_is_on_the_page() -> None:

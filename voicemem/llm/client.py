@@ -1,21 +1,26 @@
-"""Every request to an LLM: which addresses it may reach, how long to wait, and how a streamed answer is split.
+"""Every request to an LLM: which addresses it may reach, how long to wait, how it fails, and how a stream is split.
 
-The bytes of an answer are handed on unchanged.
+The bytes of an answer are handed on unchanged. Nothing is sent twice (a caller on the phone cannot wait), and nothing
+is read from the environment.
 """
 
 import asyncio
+import io
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
+from http import HTTPStatus
+from types import SimpleNamespace
 
+import aiohttp
+import msgspec
 from aiohttp.abc import AbstractResolver
 from msgspec import Struct
 
 from voicemem.errors import LlmFailed
 from voicemem.llm.endpoints import LlmEndpoint
-from voicemem.llm.transport import LlmResponse, LlmTransport
 from voicemem.protocol.sse import DONE, Decoder, TooLong
 from voicemem.protocol.types import JsonObject
-from voicemem.security.address_guard import Network, connectors
+from voicemem.security.address_guard import Network, connectors, direct_session, error_word
 
 MAX_ANSWER_BYTES, MAX_EVENT_BYTES = 4 * 1024 * 1024, 1024 * 1024
 """The size of an answer in one piece, and of one event of a stream."""
@@ -27,6 +32,16 @@ KEEPALIVE_S = 30.0
 """A phone call has a turn every few seconds, and connecting to an LLM takes long."""
 DRAIN_S = 0.1
 """Time to read what follows the end of a stream, so that its connection can be reused."""
+RESERVED_HEADERS = frozenset(
+    (
+        *("connection", "content-encoding", "content-length", "expect", "host", "keep-alive"),
+        *("te", "trailer", "transfer-encoding", "upgrade"),
+    )
+)
+"""Headers that a session cannot set; the same holds for `Authorization` if it gives a key."""
+PIECE_BYTES = 64 * 1024
+"""A longer body is sent in pieces: one large write would hold up the event loop."""
+OWN_WORDS = {"reset": "dropped", "bad_answer": "invalid_answer"}
 
 
 class Timeouts(Struct, frozen=True):
@@ -35,6 +50,28 @@ class Timeouts(Struct, frozen=True):
     connect_s: float = 5.0
     read_s: float = 30.0
     total_s: float = 300.0
+
+
+class LlmResponse:
+    def __init__(self, answer: aiohttp.ClientResponse, deadline: float) -> None:
+        self.answer = answer
+        self.deadline = deadline
+        """By the clock of the event loop."""
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        """The body, piece by piece as it arrives. Raises `LlmFailed`."""
+        loop = asyncio.get_running_loop()
+        try:
+            async for piece in self.answer.content.iter_any():
+                if loop.time() > self.deadline:  # what has come already is not waited for
+                    raise LlmFailed("timeout")
+                yield piece
+        except (aiohttp.ClientError, OSError) as error:
+            raise failure(error) from None
+
+    def close(self) -> None:
+        """Close the connection, unless the whole body was read."""
+        self.answer.close()
 
 
 class LlmClient:
@@ -56,13 +93,13 @@ class LlmClient:
         self.timeouts = timeouts or Timeouts()
         self.resolver = resolver
         self.extra_headers = extra_headers
-        self.transports: dict[bool, LlmTransport] = {}
+        self.sessions: dict[bool, aiohttp.ClientSession] = {}
         """By whether the address guard applies."""
 
     async def close(self) -> None:
         """Drop all connections; may be called twice."""
-        while self.transports:
-            await self.transports.popitem()[1].close()
+        while self.sessions:
+            await self.sessions.popitem()[1].close()
 
     async def complete(
         self,
@@ -104,11 +141,41 @@ class LlmClient:
             response.close()
 
     async def send(self, endpoint: LlmEndpoint, body: JsonObject | None, total_s: float) -> LlmResponse:
-        """The answer, its body not yet read. Raises `LlmFailed`."""
-        if not self.transports:
+        """The answer to a body, or to a GET without one; its own body is not yet read. Raises `LlmFailed`.
+
+        `total_s` is for all of it, however steadily it comes.
+        """
+        if not self.sessions:  # connectors have no limit, so no request waits for a free connection
             for public_only, connector in connectors(self.allowed, self.resolver, KEEPALIVE_S).items():
-                self.transports[public_only] = LlmTransport(connector, self.timeouts.connect_s, self.timeouts.read_s)
-        return await self.transports[endpoint.public_only].send(endpoint, body, self.extra_headers(), total_s)
+                self.sessions[public_only] = direct_session(connector, aiohttp.ClientTimeout())
+        headers = request_headers(endpoint, self.extra_headers())
+        if not all(value.isascii() for value in headers.values()):
+            raise LlmFailed("invalid_key")
+        content = None if body is None else msgspec.json.encode(body)
+        times = self.timeouts
+        timeout = aiohttp.ClientTimeout(total=total_s, connect=times.connect_s, sock_read=times.read_s)
+        deadline = asyncio.get_running_loop().time() + total_s
+        while True:
+            context = SimpleNamespace(reused=False)
+            try:
+                answer = await self.sessions[endpoint.public_only].request(
+                    "GET" if content is None else "POST",
+                    endpoint.request_url,
+                    data=io.BytesIO(content) if content is not None and len(content) > PIECE_BYTES else content,
+                    headers=headers,
+                    allow_redirects=False,
+                    timeout=timeout,
+                    trace_request_ctx=context,
+                )
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+                # The server may have closed an idle connection just as it was reused: only a fresh one decides. Each
+                # failure takes one idle connection out of the pool, so the loop ends after the last of them.
+                if isinstance(error, aiohttp.ClientConnectorError) or not context.reused:
+                    raise failure(error) from None
+            except (aiohttp.ClientError, OSError, ValueError) as error:
+                raise failure(error) from None
+            else:
+                return checked(answer, deadline)
 
 
 async def read_sse_data(
@@ -139,3 +206,35 @@ async def read_sse_data(
     for event in decoder.close():
         if event.data is not None:
             yield event.data
+
+
+def checked(answer: aiohttp.ClientResponse, deadline: float) -> LlmResponse:
+    """An answer with a body that can be read. Raises `LlmFailed`."""
+    if answer.status >= HTTPStatus.MULTIPLE_CHOICES:
+        answer.close()  # the text of an error may be long, and is never shown
+        raise LlmFailed(answer.status)
+    if answer.headers.get("Content-Encoding", "identity").lower() != "identity":
+        answer.close()  # none other was asked for, and a few bytes of one could unpack to as many megabytes
+        raise LlmFailed("invalid_answer")
+    return LlmResponse(answer, deadline)
+
+
+def request_headers(endpoint: LlmEndpoint, extra_headers: Mapping[str, str]) -> dict[str, str]:
+    """The headers of one request. Ours win over the session's."""
+    ours = {
+        **extra_headers,
+        "Accept": "application/json",
+        "Accept-Encoding": "identity",
+        "Content-Type": "application/json",
+        "User-Agent": "voicemem",
+    }
+    if endpoint.api_key:
+        ours["Authorization"] = f"Bearer {endpoint.api_key}"
+    taken = {name.lower() for name in ours} | RESERVED_HEADERS
+    return {name: value for name, value in endpoint.headers.items() if name.lower() not in taken} | ours
+
+
+def failure(error: Exception) -> LlmFailed:
+    """The failure to report for an error of a connection."""
+    word = error_word(error)
+    return LlmFailed(OWN_WORDS.get(word, word))
