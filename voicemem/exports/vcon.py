@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from itertools import chain
 from typing import Any
-from uuid import UUID
 
 from msgspec import to_builtins
 from msgspec.structs import asdict
@@ -169,4 +168,5 @@ def vcon_uuid(facts: CallFacts) -> str:
     digest = bytearray(blake2b(name, digest_size=16, person=b"voicemem vcon").digest())
     digest[6] = digest[6] & 0x0F | 0x80
     digest[8] = digest[8] & 0x3F | 0x80
-    return str(UUID(bytes=bytes(digest)))
+    text = digest.hex()
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
