@@ -411,11 +411,7 @@ def bounded(text: str, max_bytes: int) -> str:
 
 def newest_noted(noted: list[Any], count: int) -> list[Any]:
     """The newest few of what is noted, as far as they fit; always the newest."""
-    kept, size = noted[-count:], 0
-    if len(msgspec.json.encode(kept)) <= MAX_NOTED:
-        return kept
-    for place in range(len(kept) - 1, -1, -1):
-        size += len(msgspec.json.encode(kept[place]))
-        if size > MAX_NOTED:
-            return kept[min(place + 1, len(kept) - 1) :]
+    kept = noted[-count:]
+    while len(kept) > 1 and len(msgspec.json.encode(kept)) > MAX_NOTED:
+        del kept[0]
     return kept

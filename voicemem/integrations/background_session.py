@@ -9,6 +9,8 @@ import secrets
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple, TypeVar
 
@@ -230,6 +232,12 @@ class AttachedMemory:
         """
         self.end(reason)
         await self.session.aclose(timeout)
+
+
+@cache
+def joined_type(name: str, ours: type, module: str, base: str) -> Any:
+    """The class of ours that is one of a framework's too; it can be made only where that is installed."""
+    return type(name, (ours, getattr(import_module(module), base)), {})
 
 
 def check_installed(module: str, name: str, extra: str) -> None:

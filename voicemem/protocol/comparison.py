@@ -17,30 +17,35 @@ def is_redacted(payload: bytes) -> bool:
     return HIDDEN_BYTES in payload
 
 
-def is_same_redacted(one: Any, other: Any) -> bool:
-    """Return whether two values may come from one original: what is redacted in either of them stands for anything.
+def is_same_text(one: Any, other: Any) -> bool:
+    """Return whether two values, of which one is a text, may be one text; a number that was redacted is one."""
+    if not (isinstance(one, str) and isinstance(other, str)):
+        return HIDDEN in (one if isinstance(one, str) else other)
+    words, others = one.split(), other.split()
+    pairs = zip(words, others, strict=False)
+    return one == other or (len(words) == len(others) and all(a == b or HIDDEN in a + b for a, b in pairs))
 
-    How much of a text was redacted depends on what came before it, which a resend does not repeat.
+
+def is_same_value(one: Any, other: Any, redacted: bool = False) -> bool:
+    """Return whether two values are equal as JSON, in which 1.0 is 1 and true is not. Ends at the first difference.
+
+    If one is `redacted`, whether they may come from one original: what is redacted in either of them stands for
+    anything. How much of a text was redacted depends on what came before it, which a resend does not repeat.
     """
-    if isinstance(one, str) and isinstance(other, str):
-        words, others = one.split(), other.split()
-        pairs = zip(words, others, strict=False)
-        return one == other or (len(words) == len(others) and all(a == b or HIDDEN in a + b for a, b in pairs))
+    if redacted and (isinstance(one, str) or isinstance(other, str)):
+        return is_same_text(one, other)
     if isinstance(one, dict) and isinstance(other, dict):
         if one.keys() == other.keys():
-            return all(is_same_redacted(value, other[key]) for key, value in one.items())
+            return all(is_same_value(value, other[key], redacted) for key, value in one.items())
         # Keys may be redacted too; then their order counts.
-        return len(one) == len(other) and all(map(is_same_redacted, [*one.items()], [*other.items()]))
+        return redacted and is_same_value([*one.items()], [*other.items()], redacted)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(is_same_redacted, one, other))
-    if isinstance(one, str) or isinstance(other, str):  # a number that was redacted is a text
-        return HIDDEN in (one if isinstance(one, str) else other)
+        pairs = zip(one, other, strict=False)
+        return len(one) == len(other) and all(is_same_value(a, b, redacted) for a, b in pairs)
     return isinstance(one, bool) is isinstance(other, bool) and bool(one == other)
 
 
 SORTED = msgspec.json.Encoder(order="sorted")
-
-
 ROUTING_FIELDS = frozenset({"session_id", "producer"})
 
 
@@ -55,7 +60,7 @@ def is_same_event(one: bytes, other: bytes) -> bool:
     # Equal events mostly have equal encodings, which are compared in C. What is left differs soon, or in its numbers.
     if SORTED.encode(first) == SORTED.encode(second) or is_same_value(first, second):
         return True
-    if (is_redacted(one) or is_redacted(other)) and is_same_redacted(first, second):
+    if (is_redacted(one) or is_redacted(other)) and is_same_value(first, second, redacted=True):
         return True
     return is_same_frame(first, second)
 
@@ -74,16 +79,3 @@ def is_same_frame(one: dict[str, Any], other: dict[str, Any]) -> bool:
 def event_values(payload: bytes) -> dict[str, Any]:
     values = JSON_DECODER.decode(payload)
     return {key: value for key, value in values.items() if value is not None and key not in ROUTING_FIELDS}
-
-
-def is_same_value(one: Any, other: Any) -> bool:
-    """Return whether two values are equal as JSON, in which 1.0 is 1 and true is not. Ends at the first difference."""
-    if isinstance(one, dict):
-        return (
-            isinstance(other, dict)
-            and len(one) == len(other)
-            and all(key in other and is_same_value(value, other[key]) for key, value in one.items())
-        )
-    if isinstance(one, list):
-        return isinstance(other, list) and len(one) == len(other) and all(map(is_same_value, one, other))
-    return isinstance(one, bool) is isinstance(other, bool) and bool(one == other)

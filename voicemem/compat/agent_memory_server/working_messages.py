@@ -21,7 +21,7 @@ from voicemem.compat.agent_memory_server import records as forms
 from voicemem.errors import Refused
 from voicemem.memory.add import begins_of, forget_all_but_newest
 from voicemem.memory.working_memory import check_data_size
-from voicemem.protocol.comparison import HIDDEN, is_same_redacted
+from voicemem.protocol.comparison import HIDDEN, is_same_value
 from voicemem.protocol.events import MemoryData, MemorySummary, MessageEvent, ServerEvent
 from voicemem.protocol.types import JsonObject
 from voicemem.redaction.texts import Rules, redact_value
@@ -142,8 +142,8 @@ def is_same(one: forms.MessageView, other: forms.GivenMessage, blurred: bool) ->
     if one.role != other.role:
         return False
     if other.id not in (None, one.id):  # of an id, digits may be hidden too
-        hidden = HIDDEN in one.id and is_same_redacted(one.id, other.id)
-        return blurred and hidden and is_same_redacted(one.content, other.content)
+        hidden = HIDDEN in one.id and is_same_value(one.id, other.id, redacted=True)
+        return blurred and hidden and is_same_value(one.content, other.content, redacted=True)
     return one.content == other.content or (blurred and other.id is not None)
 
 

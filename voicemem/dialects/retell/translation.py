@@ -406,7 +406,7 @@ FIELDS = {"interaction_type": VENDOR, "response_type": APP, "event": WEBHOOKS}
 """The field with the type of a frame, by table."""
 RETELL = Dialect(
     name="retell",
-    version=7,
+    version=8,
     reduce=reduce,
     translate=translate,
     closed=closed,

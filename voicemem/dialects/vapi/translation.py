@@ -481,11 +481,11 @@ def heard(
         yield Tts(item=item, heard_text=full, ts=now.get("end"))
 
 
-def settle_last(known: Known, item: str | None = None) -> Iterator[MadeEvent]:
+def settle_last(known: Known) -> Iterator[MadeEvent]:
     """A reply of which the history has only the beginning was cut there, once something else comes after it."""
     bots = known.notes.get("bots") or ()
     last = bots[-1] if bots else None
-    reply = None if last is None or last["item"] == item else known.reply(last["item"])
+    reply = None if last is None else known.reply(last["item"])
     if last is not None and reply is not None and reply.cut == "no" and last["spoken"] < len(reply.text):
         yield Interrupt(item=last["item"], heard_text=reply.text[: last["spoken"]], ts=last.get("end"))
 
@@ -553,7 +553,7 @@ KINDS: dict[str, Kind] = {
 }
 VAPI = Dialect(
     name="vapi",
-    version=9,
+    version=10,
     reduce=reduce,
     translate=translation(KINDS),
     closed=closed,

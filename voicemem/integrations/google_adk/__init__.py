@@ -16,11 +16,10 @@ See docs/google-adk.md. The ADK is imported only here and only when it is used (
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from voicemem.client import Client, SyncClient
-from voicemem.integrations.background_session import NewestEntries, check_installed
+from voicemem.integrations.background_session import NewestEntries, check_installed, joined_type
 from voicemem.integrations.conversation import Call, Sessions
 from voicemem.integrations.google_adk.session import AdkSession, as_heard, known_contents, own_contents
 from voicemem.integrations.google_adk.user_memory import UserMemory
@@ -37,7 +36,7 @@ class Run(NamedTuple):
 
 
 class Plugin:
-    """The memory of a runner's sessions; `plugin_type` makes a `BasePlugin` of it."""
+    """The memory of a runner's sessions, joined with `BasePlugin`."""
 
     def __init__(
         self, sessions: Sessions[AdkSession], session_id: Callable[[Any], str | None], gives_context: bool
@@ -135,22 +134,6 @@ if TYPE_CHECKING:
         """The plugin that `voicemem.integrations.google_adk.plugin` returns."""
 
 
-@cache
-def plugin_type() -> type[VoicememPlugin]:
-    """The class of plugins; it can be made only where the ADK is installed."""
-    from google.adk.plugins.base_plugin import BasePlugin
-
-    return type("VoicememPlugin", (Plugin, BasePlugin), {})
-
-
-@cache
-def memory_service_type() -> type[VoicememMemoryService]:
-    """The class of memory services; it can be made only where the ADK is installed."""
-    from google.adk.memory.base_memory_service import BaseMemoryService, SearchMemoryResponse
-
-    return type("VoicememMemoryService", (UserMemory, BaseMemoryService), {"response": SearchMemoryResponse})
-
-
 def session_id(invocation_context: Any) -> str | None:
     """The id of a run's session."""
     return str(invocation_context.session.id)
@@ -174,7 +157,9 @@ def plugin(
     client's `context_timeout_s`. Raises `ImportError` without `google-adk`.
     """
     check_installed("google.adk", "Google's ADK", "google-adk")
-    return plugin_type()(Sessions(client, AdkSession, config, producer), session_id, context)
+    kind = joined_type("VoicememPlugin", Plugin, "google.adk.plugins.base_plugin", "BasePlugin")
+    made: VoicememPlugin = kind(Sessions(client, AdkSession, config, producer), session_id, context)
+    return made
 
 
 def memory_service(client: Client | SyncClient, *, limit: int = 10) -> VoicememMemoryService:
@@ -185,4 +170,6 @@ def memory_service(client: Client | SyncClient, *, limit: int = 10) -> VoicememM
     `ImportError` without `google-adk`, `ClientError` for a client without a `rest_url`.
     """
     check_installed("google.adk", "Google's ADK", "google-adk")
-    return memory_service_type()(client, limit)
+    module, base = "google.adk.memory.base_memory_service", "BaseMemoryService"
+    made: VoicememMemoryService = joined_type("VoicememMemoryService", UserMemory, module, base)(client, limit)
+    return made

@@ -28,12 +28,12 @@ TRACES = "tool.call,tool.result"
 
 
 class UserMemory:
-    """The memory of users; `memory_service_type` makes a `BaseMemoryService` of it."""
-
-    response: Any
-    """The type of a search's answer."""
+    """The memory of users, joined with `BaseMemoryService`."""
 
     def __init__(self, client: Client | SyncClient, limit: int) -> None:
+        from google.adk.memory.base_memory_service import SearchMemoryResponse
+
+        self.response: Any = SearchMemoryResponse
         self.calls = ClientCalls(client)
         self.client = self.calls.client
         self.rest = required(self.client.rest)

@@ -17,12 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from voicemem.client import Client, SyncClient
-from voicemem.integrations.background_session import BackgroundSession, NewestEntries, check_installed
+from voicemem.integrations.background_session import BackgroundSession, NewestEntries, check_installed, joined_type
 from voicemem.integrations.conversation import Call, Conversation, Sessions, as_object, parsed
 from voicemem.integrations.langgraph.user_store import UserStore
 from voicemem.integrations.runs import as_heard, followed_by, is_answer, rebuilt, run_start, text_of
@@ -139,14 +138,6 @@ class TokenListener:
             self.said(run_id, None, delta["text"])
 
 
-@cache
-def listener_type() -> type[TokenListener]:
-    """The class of callbacks; it can be made only where LangChain is installed."""
-    from langchain_core.callbacks import BaseCallbackHandler
-
-    return type("TokenListener", (TokenListener, BaseCallbackHandler), {})
-
-
 class ModelCall:
     """One call of the model in a thread that is remembered."""
 
@@ -155,7 +146,8 @@ class ModelCall:
         self.kinds = kinds
         self.session_id = session_id
         self.request = request
-        self.listener = listener_type()(self.grew)
+        kind = joined_type("TokenListener", TokenListener, "langchain_core.callbacks", "BaseCallbackHandler")
+        self.listener: TokenListener = kind(self.grew)
 
     def context(self, memory: ThreadMemory) -> Any:
         """Record this run as far as it has come, and ask for the messages of the memory, in OpenAI's form."""
@@ -215,7 +207,7 @@ class ModelCall:
 
 
 class Middleware:
-    """The memory of an agent's threads; `middleware_type` makes an `AgentMiddleware` of it."""
+    """The memory of an agent's threads, joined with `AgentMiddleware`."""
 
     name = "voicemem"
 
@@ -292,22 +284,6 @@ if TYPE_CHECKING:
         """The middleware that `voicemem.integrations.langgraph.middleware` returns."""
 
 
-@cache
-def middleware_type() -> type[VoicememMiddleware]:
-    """The class of middleware; it can be made only where LangChain is installed."""
-    from langchain.agents.middleware import AgentMiddleware
-
-    return type("VoicememMiddleware", (Middleware, AgentMiddleware), {})
-
-
-@cache
-def store_type() -> type[VoicememStore]:
-    """The class of stores; it can be made only where LangGraph is installed."""
-    from langgraph.store import base
-
-    return type("VoicememStore", (UserStore, base.BaseStore), {"types": base})
-
-
 def run_config() -> Mapping[str, Any]:
     """The configuration of the run that this code is called in. Raises `RuntimeError` outside of one."""
     from langgraph.config import get_config
@@ -354,7 +330,9 @@ def middleware(
     check_installed("langchain", "LangChain", "langgraph")
     kinds = frozenset(record)
     threads = Sessions(client, lambda session: ThreadMemory(session, kinds), config, producer)
-    return middleware_type()(threads, session_id, kinds)
+    kind = joined_type("VoicememMiddleware", Middleware, "langchain.agents.middleware", "AgentMiddleware")
+    made: VoicememMiddleware = kind(threads, session_id, kinds)
+    return made
 
 
 def store(
@@ -370,4 +348,6 @@ def store(
     `ImportError` without LangGraph.
     """
     check_installed("langgraph", "LangGraph", "langgraph")
-    return store_type()(client, namespace, field)
+    kind = joined_type("VoicememStore", UserStore, "langgraph.store.base", "BaseStore")
+    made: VoicememStore = kind(client, namespace, field)
+    return made

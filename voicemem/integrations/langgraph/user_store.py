@@ -57,11 +57,12 @@ class Kept(NamedTuple):
 
 
 class UserStore:
-    """The items of users; `store_type` makes a `BaseStore` of it, whose types are those of `types`."""
-
-    types: Any
+    """The items of users, joined with `BaseStore`."""
 
     def __init__(self, client: Client | SyncClient, namespace: Path, field: str) -> None:
+        from langgraph.store import base
+
+        self.types: Any = base
         if list(namespace).count(USER) != 1:
             raise ValueError(f"The namespace of a store has {USER} in one place, such as ('memories', '{USER}').")
         self.calls = ClientCalls(client)
