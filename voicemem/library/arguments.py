@@ -1,13 +1,12 @@
 """Checks of what programs pass to the library: the same as for what comes over the network."""
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from voicemem.config.context import Tokens, check_context
 from voicemem.context.builder import ContextOptions
@@ -22,12 +21,10 @@ from voicemem.context.policies import (
     with_cause,
 )
 from voicemem.errors import CannotStart, InvalidFrame, Refused
-from voicemem.exports.formats import FormatName
 from voicemem.protocol.arguments import converted
 from voicemem.protocol.codec import check_frame, decode_body
 from voicemem.protocol.types import JsonObject, Name, Natural, SequenceNumber, SessionId
 from voicemem.security.access import PROJECT_PATTERN
-from voicemem.store.session_filters import SessionFilter
 
 T = TypeVar("T")
 CONTEXT_OPTIONS = "enrich, style, system, alternate, tools, max_history, data, peek, at, at_turn, memory"
@@ -112,33 +109,6 @@ def context_options(arguments: Mapping[str, Any]) -> ContextOptions:
     memory_config = None if memory is None else converted(memory, ContextConfig)
     check_context(memory)
     return msgspec.structs.replace(options, memory=memory_config)
-
-
-class ExportArguments(Struct, forbid_unknown_fields=True):
-    """A format, and which calls to export, as `GET /v1/exports` has them."""
-
-    format: FormatName = "vcon"
-    state: Literal["running", "ended"] | None = None
-    user_id: str | None = None
-    label: Annotated[str, Meta(pattern="^[^:=]+[:=]")] | None = None
-    started_after: int | None = None
-    started_before: int | None = None
-
-
-def export_format(name: Any) -> FormatName:
-    """The checked name of a format. Raises `Refused`."""
-    return converted({"format": name}, ExportArguments).format
-
-
-def export_filters(project: str, filters: Mapping[str, Any]) -> SessionFilter:
-    """The sessions of a project for which checked conditions hold. Raises `Refused`."""
-    arguments = converted(dict(filters), ExportArguments)
-    fields = msgspec.structs.asdict(arguments)
-    del fields["format"]
-    if arguments.label is not None:
-        name, value = re.split("[:=]", arguments.label, maxsplit=1)
-        fields["label"] = name, value
-    return SessionFilter(project=project, **fields)
 
 
 def plain_json(value: Any) -> JsonObject:

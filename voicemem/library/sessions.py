@@ -24,8 +24,6 @@ from voicemem.library.arguments import (
     check_project,
     check_user_id,
     context_options,
-    export_filters,
-    export_format,
     json_bytes,
     json_value,
     plain_json,
@@ -34,7 +32,7 @@ from voicemem.library.arguments import (
 )
 from voicemem.memory.add import API_PRODUCER, Added, AddedAt, ForgetRequest, Forgot, forget, record_messages
 from voicemem.memory.checkpoints import parse_checkpoint, restore_checkpoint, write_checkpoint
-from voicemem.memory.exports import export_calls, export_user, write_call
+from voicemem.memory.exports import CallExportQuery, CallsExportQuery, export_calls, export_user, write_call
 from voicemem.memory.fork import fork
 from voicemem.memory.long_term.forgetting import ForgetMemories, erase_person, policy_of
 from voicemem.memory.long_term.forgetting import forget as forget_memories
@@ -58,7 +56,7 @@ from voicemem.redaction.texts import Rules
 from voicemem.runtime import MemoryBudget, Runtime
 from voicemem.security.access import DEFAULT_PROJECT
 from voicemem.services import Services
-from voicemem.sessions.lifecycle import SessionInfo, info_of
+from voicemem.sessions.lifecycle import SessionInfo, info_of, session_filter
 from voicemem.sessions.node_lease import registered
 from voicemem.sessions.read_models.maintenance import save_all
 from voicemem.sessions.read_models.read_model import ReadModel
@@ -190,8 +188,9 @@ class Library:
 
     async def export_calls(self, format: str = "vcon", **filters: Any) -> AsyncGenerator[JsonObject, None]:
         """Many calls as documents, line by line (docs/exports.md); the filters are those of `GET /v1/exports`."""
-        name, conditions = export_format(format), export_filters(self.project, filters)
-        async with aclosing(export_calls(self.store, self.read_models, conditions, name)) as lines:
+        query = converted({"format": format, **filters}, CallsExportQuery)
+        conditions = session_filter(self.project, query)
+        async with aclosing(export_calls(self.store, self.read_models, conditions, query.format)) as lines:
             async for line in lines:
                 yield msgspec.json.decode(line)
 
@@ -276,7 +275,7 @@ class LibrarySession:
 
     async def export(self, format: str = "vcon") -> str:
         """The call as a document (docs/exports.md): `vcon`, `webvtt`, `srt`, `markdown`, `csv` or `jsonl`."""
-        name, stream = export_format(format), await self._stream()
+        name, stream = converted({"format": format}, CallExportQuery).format, await self._stream()
         return await self.library.read_models.read(
             stream, lambda read_model: "".join(write_call(name, stream, read_model))
         )

@@ -22,6 +22,7 @@ from voicemem.errors import DamagedEntry, SessionQuarantined
 from voicemem.exports.call import CallFacts, call_of
 from voicemem.exports.formats import FORMATS, FormatName, file_name
 from voicemem.memory.long_term.records import Memory, to_memory
+from voicemem.memory.search import Millis
 from voicemem.protocol import codec
 from voicemem.protocol.codec import is_valid_json
 from voicemem.protocol.events import MemoryCarried, MemoryDocument, MemorySummary
@@ -29,7 +30,7 @@ from voicemem.protocol.memories import Analysis
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId, fields_of
 from voicemem.runtime import Clock
 from voicemem.sessions.journal_pages import events_at
-from voicemem.sessions.lifecycle import StateName
+from voicemem.sessions.lifecycle import Label, StateName
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.memory_filters import AnyOf, MemoryFilter
@@ -46,6 +47,22 @@ SESSIONS_AT_ONCE = 20
 AnyJson = Annotated[Raw, Meta(extra_json_schema={})]
 VERSION: Literal[1] = 1
 TURNS_AT_ONCE, ROWS_AT_ONCE = 100, 500
+
+
+class CallExportQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """The query of an export: which document to make of a call."""
+
+    format: FormatName = "vcon"
+
+
+class CallsExportQuery(CallExportQuery, frozen=True, forbid_unknown_fields=True):
+    """The conditions are those of the list of sessions."""
+
+    state: Literal["running", "ended"] | None = None
+    user_id: str | None = None
+    label: Label | None = None
+    started_after: Millis | None = None
+    started_before: Millis | None = None
 
 
 class CallsBegin(Struct, frozen=True, tag="calls"):

@@ -8,16 +8,17 @@ import asyncio
 import builtins
 import hmac
 import logging
+import re
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct
 
 from voicemem.config.session import SessionPatch, different_settings, validate_config, warnings_about
 from voicemem.errors import Refused
-from voicemem.protocol.types import JsonObject, SessionId, join_cursor, split_cursor
+from voicemem.protocol.types import JsonObject, SessionId, fields_of, join_cursor, matching, split_cursor
 from voicemem.redaction.texts import Rules
 from voicemem.runtime import Runtime
 from voicemem.security.callers import Callers
@@ -264,6 +265,15 @@ class Sessions:
 
 
 StateName = Annotated[str, Meta(extra_json_schema={"enum": ["running", "ended"]})]
+Label = Annotated[str, matching("^[^:=]+[:=]", "A label to filter by must be KEY:VALUE")]
+
+
+def session_filter(project: str, query: Any, **more: Any) -> SessionFilter:
+    """The sessions of a project for which the conditions of a query hold, whose `label` is a `Label`."""
+    conditions = fields_of(SessionFilter, query) | {"project": project} | more
+    if conditions.get("label") is not None:
+        conditions["label"] = tuple(re.split("[:=]", conditions["label"], maxsplit=1))
+    return SessionFilter(**conditions)
 
 
 class SessionInfo(Struct, frozen=True, omit_defaults=True):

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mappi
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, closing
 from functools import lru_cache, partial
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -24,8 +24,6 @@ from voicemem.protocol.types import (
     SESSION_ID_RULE,
     JsonObject,
     Name,
-    fields_of,
-    matching,
 )
 from voicemem.runtime import FairQueue, Reader
 from voicemem.security.access import FULL_GRANT, Gate, Grant
@@ -37,12 +35,11 @@ from voicemem.server.http.routes import NOTHING, NoQuery, Route
 from voicemem.services import Services
 from voicemem.sessions.gauges import STORE_S, Gauges
 from voicemem.sessions.off_loop import BudgetExhausted
-from voicemem.store.session_filters import SessionFilter
 from voicemem.store.streams import Stream
 
 T = TypeVar("T")
 SESSION_ID = re.compile(SESSION_ID_PATTERN)
-Label = Annotated[str, matching("^[^:=]+[:=]", "A label to filter by must be KEY:VALUE")]
+
 LARGE_BYTES = 16 * 1024
 """Anything up to this size is decoded at once: within a millisecond or two, and mostly within a tenth of one."""
 DECODING_THREADS = 2
@@ -139,13 +136,6 @@ async def get_stream(request: web.Request) -> Stream:
     session_id = check_session_id(request[IN_PATH]["id"])
     journal, project = services_of(request).store.journal, request[GRANT].project
     return journal.find_kept_session(project, session_id) or await journal.get_session(project, session_id)
-
-
-def session_filter(request: web.Request, query: Any, **more: Any) -> SessionFilter:
-    conditions = fields_of(SessionFilter, query) | {"project": request[GRANT].project} | more
-    if conditions.get("label") is not None:
-        conditions["label"] = tuple(re.split("[:=]", conditions["label"], maxsplit=1))
-    return SessionFilter(**conditions)
 
 
 def parse_query(request: web.Request, kind: type[T]) -> T:

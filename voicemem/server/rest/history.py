@@ -14,9 +14,8 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from msgspec.structs import asdict
 
 from voicemem.config.session import parse_config
-from voicemem.exports.formats import FORMATS, FormatName, file_name
-from voicemem.memory.exports import CallsLine, export_calls, write_call
-from voicemem.memory.search import Millis
+from voicemem.exports.formats import FORMATS, file_name
+from voicemem.memory.exports import CallExportQuery, CallsExportQuery, CallsLine, export_calls, write_call
 from voicemem.memory.statistics import MemoryAccount
 from voicemem.protocol.pieces import object_parts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId
@@ -25,18 +24,16 @@ from voicemem.security.audit import audit
 from voicemem.server.http.answers import Answer
 from voicemem.server.http.request import (
     GRANT,
-    Label,
     answer_in_parts,
     get_stream,
     json_response,
     reader_of,
     services_of,
-    session_filter,
     stream_body,
     take_turn,
 )
 from voicemem.server.http.routes import JSON, JSON_LINES, NOTHING, ResponseSpec, Routes, Tag
-from voicemem.sessions.lifecycle import StateName
+from voicemem.sessions.lifecycle import StateName, session_filter
 from voicemem.sessions.read_models.read_model import ENCODED_AT_ONCE, LARGE_ROWS, ReadModel
 from voicemem.store.streams import Stream
 from voicemem.transcript.messages import Message, Role
@@ -308,22 +305,6 @@ KINDS: dict[str, Any] = {"vcon": JsonObject, "jsonl": list[JsonObject]}
 DOCUMENTS = {form.media_type.partition(";")[0]: KINDS.get(name, str) for name, form in FORMATS.items()}
 
 
-class CallExportQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """The query of an export: which document to make of a call."""
-
-    format: FormatName = "vcon"
-
-
-class CallsExportQuery(CallExportQuery, frozen=True, forbid_unknown_fields=True):
-    """The conditions are those of the list of sessions."""
-
-    state: Literal["running", "ended"] | None = None
-    user_id: str | None = None
-    label: Label | None = None
-    started_after: Millis | None = None
-    started_before: Millis | None = None
-
-
 @ROUTES.add("GET /v1/sessions/{id}/export", "read", DOCUMENTS, codes="session_set_aside", tag=EXPORTS)
 async def export_call(request: web.Request, query: CallExportQuery) -> web.StreamResponse:
     """Export a call as a document, during the call or after it."""
@@ -350,5 +331,5 @@ async def export_many_calls(request: web.Request, query: CallsExportQuery) -> we
     """
     services, grant = services_of(request), request[GRANT]
     audit("calls_exported", grant.key_id, grant.project)
-    lines = export_calls(services.store, services.read_models, session_filter(request, query), query.format)
+    lines = export_calls(services.store, services.read_models, session_filter(grant.project, query), query.format)
     return await stream_body(request, {"Content-Type": JSON_LINES}, lines)

@@ -31,21 +31,19 @@ from voicemem.security.audit import audit
 from voicemem.server.http.openapi import reference
 from voicemem.server.http.request import (
     GRANT,
-    Label,
     check_session_id,
     get_stream,
     json_response,
     read_object,
     read_struct,
     services_of,
-    session_filter,
     stream_body,
 )
 from voicemem.server.http.routes import JSON, MergePatch, ResponseSpec, Routes, optional
 from voicemem.server.rest.memories import token_reach
 from voicemem.server.rest.tails import TailCut, encode_event, stream_events, wants_tail
 from voicemem.services import Services
-from voicemem.sessions.lifecycle import SessionInfo, StateName, info_of
+from voicemem.sessions.lifecycle import Label, SessionInfo, StateName, info_of, session_filter
 from voicemem.store.deliveries import DeliveryState
 from voicemem.store.records import MAX_COUNTED, SessionOverview
 from voicemem.store.scopes import NAMESPACE_LABEL
@@ -403,7 +401,7 @@ async def list_sessions(request: web.Request, query: SessionsQuery) -> web.Strea
     A session token that reaches the memories of its user lists the user's, with `fields=overview`.
     """
     query = await within_reach(request, query)
-    conditions = session_filter(request, query, slow_ms=query.slow)
+    conditions = session_filter(request[GRANT].project, query, slow_ms=query.slow)
     if query.q is not None:
         keys = await services_of(request).finder.find_calls(conditions.project, query.user_id, query.q)
         conditions = msgspec.structs.replace(conditions, keys=keys)

@@ -16,9 +16,10 @@ from voicemem.memory.statistics import MemoryAccount
 from voicemem.protocol import sse
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import Reason, SessionId
-from voicemem.server.http.request import GRANT, Label, services_of, session_filter, stream_body
+from voicemem.server.http.request import GRANT, services_of, stream_body
 from voicemem.server.http.routes import Routes
 from voicemem.server.rest.history import TurnReport
+from voicemem.sessions.lifecycle import Label, session_filter
 from voicemem.sessions.tails.followed import CallState, TurnChange
 from voicemem.sessions.tails.tail import JournaledJson, MemoryChange, SessionOver, Tail, TailEntry, TailItem, TailView
 from voicemem.store.streams import Stream
@@ -135,7 +136,7 @@ async def tail_sessions(request: web.Request, query: SessionTailsQuery) -> web.S
     """
     if not wants_tail(request):
         raise Refused("not_acceptable")
-    view, conditions = TailView(query.view == "messages", query.open), session_filter(request, query)
+    view, conditions = TailView(query.view == "messages", query.open), session_filter(request[GRANT].project, query)
     tail = await services_of(request).tails.tail_several(conditions, view, last_event_id(request))
     return await stream_tail(request, tail)
 

@@ -15,12 +15,11 @@ from voicemem.server.http.request import (
     name_in_path,
     read_struct,
     services_of,
-    session_filter,
     stream_body,
 )
 from voicemem.server.http.routes import JSON, JSON_LINES, ResponseSpec, Routes
 from voicemem.server.rest.sessions import SessionPage
-from voicemem.sessions.lifecycle import info_of
+from voicemem.sessions.lifecycle import info_of, session_filter
 
 ROUTES = Routes()
 
@@ -42,7 +41,7 @@ class ExportQuery(Struct, frozen=True, forbid_unknown_fields=True):
 @ROUTES.add("GET /v1/users/{user_id}/sessions", "read", SessionPage, codes="invalid_cursor")
 async def list_user_sessions(request: web.Request, query: UserSessionsQuery) -> web.StreamResponse:
     """List the sessions of a user in the project, the newest first."""
-    conditions = session_filter(request, query, user_id=name_in_path(request, "user_id"))
+    conditions = session_filter(request[GRANT].project, query, user_id=name_in_path(request, "user_id"))
     page, cursor = await services_of(request).sessions.list(conditions, query.cursor)
     return json_response(SessionPage([info_of(stream) for stream in page], cursor))
 
