@@ -183,10 +183,10 @@ def verify_telnyx(body: bytes, headers: Mapping[str, str], secret: str, now: int
 def decoded(value: str, length: int) -> bytes | None:
     """The bytes of a base64 text; None if it has another length."""
     try:
-        found = base64.b64decode(value, validate=True)
+        content = base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError):
         return None
-    return found if len(found) == length else None
+    return content if len(content) == length else None
 
 
 CALL_STARTS: Mapping[str, StartDialect] = {

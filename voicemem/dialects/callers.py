@@ -102,13 +102,13 @@ class CallerFields:
         user = next(texts_of(picked, self.user), None)
         is_outbound = any(one.casefold().startswith("out") for one in texts_of(picked, self.direction))
         number = next(texts_of(picked, self.called if is_outbound else self.number), None)
-        given = texts_of(picked, (*self.number, *self.called))
+        named = texts_of(picked, (*self.number, *self.called))
         parties = (one for path in self.parties for one in numbers_in(picked.get(path), path.rpartition("/")[2]))
-        found = [*given, *parties]
+        candidates = [*named, *parties]
         if user is not None and is_number(user):
             number = number or user
-            found.insert(0, user)
-        numbers = digits_of_all(found)
+            candidates.insert(0, user)
+        numbers = digits_of_all(candidates)
         if user is not None and any(one in digits_in(user) for one in numbers):
             user = None
         return Caller(user, number, numbers) if user or number or numbers else None
@@ -144,8 +144,8 @@ def values_in(value: Any, name: str, depth: int = 0) -> Iterator[tuple[str, Any]
 
 def digits_of_all(numbers: Iterable[str]) -> tuple[str, ...]:
     """The digits of the numbers among texts, each once."""
-    found = map(digits_of, islice(numbers, MAX_NUMBERS))
-    return tuple(dict.fromkeys(one for one in found if len(one) >= MIN_DIGITS))
+    digits = map(digits_of, islice(numbers, MAX_NUMBERS))
+    return tuple(dict.fromkeys(one for one in digits if len(one) >= MIN_DIGITS))
 
 
 def carry(picked: JsonObject, frames: Iterable[JsonObject]) -> Iterator[JsonObject]:

@@ -250,11 +250,11 @@ def interrupt_heard(heard: str, waiting: list[KnownReply], known: Known) -> Made
     Mostly that is the newest. Where the app sends an answer in several replies, the text may begin in an older one; it
     may also be that of the sentence under way alone.
     """
-    found = after_played(heard, waiting, known)
+    end = after_played(heard, waiting, known)
     places = range(len(waiting))
-    found = found or next(filter(None, (ending(heard, waiting, first) for first in places)), None)
-    found = found or next(filter(None, (inside(heard, waiting, place) for place in places)), None)
-    place, heard = found or (0, heard)
+    end = end or next(filter(None, (ending(heard, waiting, first) for first in places)), None)
+    end = end or next(filter(None, (inside(heard, waiting, place) for place in places)), None)
+    place, heard = end or (0, heard)
     yield cut(waiting[place], heard)
     for later in reversed(waiting[:place]):
         yield Interrupt(item=later.item, heard_text="", more=True)
@@ -392,12 +392,12 @@ def continued(text: str, start: int, clause: str) -> int | None:
     part, begin = clause.strip(), SAID.search(text, start)
     if part and begin is not None and text.startswith(part, begin.start()):
         return begin.start() + len(part)
-    words, found = WORDS.finditer(text, start), None
+    words, match = WORDS.finditer(text, start), None
     for said in WORDS.finditer(part):
-        found = next(words, None)
-        if found is None or found[0].casefold() != said[0].casefold():
+        match = next(words, None)
+        if match is None or match[0].casefold() != said[0].casefold():
             return None
-    return None if found is None else found.end()
+    return None if match is None else match.end()
 
 
 def is_played(text: str, until: int) -> bool:

@@ -176,9 +176,9 @@ def playing(known: Known, reply: KnownReply, ts: int) -> Playing | None:
     if reply.item != reply_item(known):
         return playing_at(reply, ts)
     unvoiced_ms = known.notes.get("unvoiced", 0)
-    found = playing_at(reply, ts)
-    if found is not None:
-        return Playing(found.began, found.position_ms, found.total_ms + unvoiced_ms)
+    by_audio = playing_at(reply, ts)
+    if by_audio is not None:
+        return Playing(by_audio.began, by_audio.position_ms, by_audio.total_ms + unvoiced_ms)
     since = known.notes.get("since")
     if since is None or not unvoiced_ms:
         return None
@@ -341,8 +341,8 @@ def state_heard(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def call_functions(frame: JsonObject, ts: int, known: Known) -> Made:
-    asked = {**known.notes.get("asked", {}), **{call["name"]: call["id"] for call in frame["functions"]}}
-    known.note("asked", dict([*asked.items()][-MAX_ASKED:]))
+    ids = {**known.notes.get("asked", {}), **{call["name"]: call["id"] for call in frame["functions"]}}
+    known.note("asked", dict([*ids.items()][-MAX_ASKED:]))
     if known.notes.get("last"):
         known.note("asking", True)
     for call in frame["functions"]:

@@ -74,15 +74,15 @@ def fit(value: Any, kind: inspect.Type) -> Any:
 
 
 def fit_struct(value: JsonObject, kind: inspect.StructType) -> Any:
-    found: JsonObject = {} if kind.tag_field is None else {kind.tag_field: kind.tag}
+    fields: JsonObject = {} if kind.tag_field is None else {kind.tag_field: kind.tag}
     for field in kind.fields:
         name = field.encode_name
         part = fit(value[name], field.type) if name in value else UNFIT
         if part is not UNFIT:
-            found[name] = part
+            fields[name] = part
         elif field.required:
             return UNFIT
-    return found
+    return fields
 
 
 def require_object(frame: RawFrame) -> JsonObject:

@@ -170,14 +170,14 @@ def decode_part(part: str) -> bytes:
 
 def renamed(raw: Any) -> Any:
     """A frame of LiveKit's JavaScript in the names of its Python, three levels deep."""
-    found = {JAVASCRIPT.get(key, key): value for key, value in raw.items()}
+    frame = {JAVASCRIPT.get(key, key): value for key, value in raw.items()}
     for key in ("item", "metrics", "update", "function_call"):
-        if isinstance(found.get(key), dict):
-            found[key] = renamed(found[key])
+        if isinstance(frame.get(key), dict):
+            frame[key] = renamed(frame[key])
     for key in ("function_calls", "function_call_outputs"):
-        if isinstance(found.get(key), list):
-            found[key] = [renamed(one) if isinstance(one, dict) else one for one in found[key] if one is not None]
-    return found
+        if isinstance(frame.get(key), list):
+            frame[key] = [renamed(one) if isinstance(one, dict) else one for one in frame[key] if one is not None]
+    return frame
 
 
 def with_texts(item: Any) -> Any:

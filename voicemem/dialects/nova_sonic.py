@@ -434,16 +434,16 @@ def candidates(known: Known) -> list[tuple[KnownReply, int]]:
 
     Of one that was cut before another began hardly any come, so these are the last to be looked at.
     """
-    found = [(reply, known.notes[f"r:{reply.item}"][0]) for reply in replies(known)]
-    return sorted(found, key=lambda one: one[0].cut != "no" and one is not found[-1])
+    pairs = [(reply, known.notes[f"r:{reply.item}"][0]) for reply in replies(known)]
+    return sorted(pairs, key=lambda one: one[0].cut != "no" and one is not pairs[-1])
 
 
 def confirm(text: str, ts: int, known: Known) -> Made:
     """A sentence was spoken: with what came before it in its reply, that is what was heard."""
-    found = place_of(text, known)
-    if found is None:
+    place = place_of(text, known)
+    if place is None:
         return
-    reply, end = found
+    reply, end = place
     assert reply.item is not None
     _, blocks = known.notes[f"r:{reply.item}"]
     heard = reply.text[:end]
@@ -476,14 +476,14 @@ def end_of(text: str, said: str, start: int) -> int | None:
     end = None
     scan = WORD.finditer(said, start)
     for number, word in enumerate(words):
-        found = next(scan, None)
-        if found is None:
+        match = next(scan, None)
+        if match is None:
             return None
-        said_word, folded = found[0].casefold(), word.casefold()
+        said_word, folded = match[0].casefold(), word.casefold()
         if said_word == folded:
-            end = found.end()
+            end = match.end()
         elif number == len(words) - 1 and said_word.startswith(folded):
-            return found.start() + len(word)
+            return match.start() + len(word)
         else:
             return None
     closing = None if end is None else CLOSING.match(said, end)
@@ -498,9 +498,9 @@ def end_after(text: str, said: str, start: int) -> int | None:
     first = WORD.search(text)
     if first is None:
         return None
-    for found in WORD.finditer(said, start, start + LOOK_AHEAD):
-        if found[0].casefold() == first[0].casefold():
-            end = end_of(text, said, found.start())
+    for match in WORD.finditer(said, start, start + LOOK_AHEAD):
+        if match[0].casefold() == first[0].casefold():
+            end = end_of(text, said, match.start())
             if end is not None:
                 return end
     return None

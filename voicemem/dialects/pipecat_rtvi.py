@@ -322,13 +322,13 @@ def hear_next(piece: str, known: Known, is_word: bool = False) -> Tts | None:
     """The newest reply was heard up to the end of the next occurrence of a text; None if it does not occur any more."""
     reply = known.reply(newest(known))
     text = "" if reply is None else reply.text
-    found = text.find(piece, known.notes.get("heard", 0))
-    if found < 0:
+    start = text.find(piece, known.notes.get("heard", 0))
+    if start < 0:
         return None
     if is_word and not known.notes.get("words"):
         known.note("words", True)
-    known.note("heard", found + len(piece))
-    return Tts(item=newest(known), heard_text=text[: found + len(piece)])
+    known.note("heard", start + len(piece))
+    return Tts(item=newest(known), heard_text=text[: start + len(piece)])
 
 
 def hold_sentence(frame: JsonObject, ts: int, known: Known) -> Made:

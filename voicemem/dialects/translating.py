@@ -221,10 +221,10 @@ def give(text: str, item: str | None, ts: int, known: Known) -> int | None:
 
     Notes: `given` (the newest that nothing has answered), `found` (the place in the memory of the one before).
     """
-    found = known.said_after(known.notes.get("found"), text)
-    known.note("found", found or known.notes.get("found"))
-    known.note("given", None if found else [bounded(text, MAX_NOTED), item, ts if known.has_clock else None])
-    return found[0] if found else None
+    place = known.said_after(known.notes.get("found"), text)
+    known.note("found", place or known.notes.get("found"))
+    known.note("given", None if place else [bounded(text, MAX_NOTED), item, ts if known.has_clock else None])
+    return place[0] if place else None
 
 
 def settle_given(known: Known) -> Made:
@@ -232,10 +232,10 @@ def settle_given(known: Known) -> Made:
     if "spoken" not in known.notes:
         known.note("spoken", True)
         known.note("found", None)
-        given = known.notes.get("given")
+        newest = known.notes.get("given")
         known.note("given", None)
-        if given is not None:
-            text, item, ts = given
+        if newest is not None:
+            text, item, ts = newest
             yield MessageEvent(role="user", text=text, source="message", item=item, ts=ts, turn_id=known.next_turn)
 
 

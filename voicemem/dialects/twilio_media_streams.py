@@ -219,10 +219,10 @@ class Replies:
     def next(self, since: int, until: int, cut: int) -> KnownReply | None:
         """The reply after that of the newest span of which audio was sent in a time, if any had come by then."""
         came = ((reply, self.came(reply)) for reply in self.after)
-        found = [(reply, at) for reply, at in came if at is not None and cut - HELD_MS <= at <= until]
-        while len(found) > 1 and since - max(self.line.idle_since, found[0][1]) > IDLE_MS:
-            del found[0]
-        return found[0][0] if found else None
+        candidates = [(reply, at) for reply, at in came if at is not None and cut - HELD_MS <= at <= until]
+        while len(candidates) > 1 and since - max(self.line.idle_since, candidates[0][1]) > IDLE_MS:
+            del candidates[0]
+        return candidates[0][0] if candidates else None
 
     def cut_before(self, since: int) -> int:
         """The time at which the newest span's reply was cut, if it was by then, as the model's side says; else 0."""

@@ -15,7 +15,7 @@ from voicemem.search.words import words_of
 from voicemem.transcript.gateway_matching import text_key
 from voicemem.transcript.messages import Message
 
-ASKED_BACK = 48
+REQUEST_BACK = 48
 """How many messages of the request are compared with each of the memory's; of the older ones, only the texts."""
 KNOWN_BACK = 80
 """How many messages of the memory, the newest ones."""
@@ -103,7 +103,7 @@ def find_meeting(known: Sequence[Message], spoken: Sequence[Spoken], hints: Hint
 class Place(NamedTuple):
     """Where two conversations end that are compared: how many messages of the request, and of the memory."""
 
-    asked: int
+    request: int
     known: int
 
 
@@ -133,11 +133,11 @@ class Comparison:
             return self.meeting_at(ends, [])
         window = Window(self, Place(len(self.spoken), len(self.known)))
         if not window.has_same:  # its newest messages are all new: look for the last one that is not
-            asked = next((at for at in reversed(range(len(self.keys))) if self.keys[at] in self.all_known), -1)
-            if asked < 0:
+            request = next((at for at in reversed(range(len(self.keys))) if self.keys[at] in self.all_known), -1)
+            if request < 0:
                 return Meeting()
-            other = next(at for at in reversed(range(len(self.known))) if self.keys[asked] in self.known_keys[at])
-            window = Window(self, Place(asked + 1, other + 1))
+            other = next(at for at in reversed(range(len(self.known))) if self.keys[request] in self.known_keys[at])
+            window = Window(self, Place(request + 1, other + 1))
         end = window.best_end()
         return self.last_resort() if end is None else self.meeting_at(end, window.steps_back(end))
 
@@ -161,83 +161,85 @@ class Comparison:
 
     def meeting_at(self, end: Place, steps: list[tuple[Place, Place]]) -> Meeting:
         """The meeting, with what of the request before it is not in the memory; `steps` are those of the comparison."""
-        unknown = [before.asked for place, before in steps if before == (place.asked - 1, place.known)]
+        unknown = [before.request for place, before in steps if before == (place.request - 1, place.known)]
         begin = steps[-1][1] if steps else end
         unknown += self.unknown_before(begin)
         indexes = sorted(self.spoken[place].index for place in unknown)
-        both = [Place(at.asked - 1, at.known - 1) for at, before in steps if before == (at.asked - 1, at.known - 1)]
+        both = [Place(at.request - 1, at.known - 1) for at, before in steps if before == (at.request - 1, at.known - 1)]
         # Of a reply the request may have the beginning alone.
         begun = tuple(
-            (asked, self.first + known)
-            for asked, known in both
-            if self.keys[asked] not in self.known_keys[known] and begins(self.keys[asked], self.known_keys[known])
+            (request, self.first + known)
+            for request, known in both
+            if self.keys[request] not in self.known_keys[known] and begins(self.keys[request], self.known_keys[known])
         )
-        return Meeting(end.asked - 1, self.first + end.known - 1, tuple(indexes), begun)
+        return Meeting(end.request - 1, self.first + end.known - 1, tuple(indexes), begun)
 
     def unknown_before(self, end: Place) -> Iterator[int]:
         """The places of messages before those compared that have no counterpart in the memory."""
-        asked, known = end
-        everywhere = set(self.keys[:asked])
-        while asked and known:
-            key, keys = self.keys[asked - 1], self.known_keys[known - 1]
+        request, known = end
+        everywhere = set(self.keys[:request])
+        while request and known:
+            key, keys = self.keys[request - 1], self.known_keys[known - 1]
             is_new = key not in self.all_known
             is_left_out = everywhere.isdisjoint(keys)
-            if key in keys or begins(key, keys) or (is_left_out and self.is_other_transcript(asked - 1, known - 1)):
-                asked, known = asked - 1, known - 1
+            if key in keys or begins(key, keys) or (is_left_out and self.is_other_transcript(request - 1, known - 1)):
+                request, known = request - 1, known - 1
             elif is_left_out and keys[0][0] == "assistant":  # behind it may be what the words are a transcript of
                 known -= 1
             elif is_new:
-                yield asked - 1
-                asked -= 1
+                yield request - 1
+                request -= 1
             elif is_left_out:
                 known -= 1
             else:
                 return
-        yield from (() if self.first else range(asked))
+        yield from (() if self.first else range(request))
 
-    def is_other_transcript(self, asked: int, known: int) -> bool:
+    def is_other_transcript(self, request: int, known: int) -> bool:
         """True for words of the request that the recogniser may have heard otherwise."""
         message = self.known[known]
-        if not self.keys[asked][0] == message.role == "user" or message.metadata.get("source") != "asr":
+        if not self.keys[request][0] == message.role == "user" or message.metadata.get("source") != "asr":
             return False
-        return self.keys[asked] not in self.all_known or may_be_same_speech(self.spoken[asked].text, message.content)
+        return self.keys[request] not in self.all_known or may_be_same_speech(
+            self.spoken[request].text, message.content
+        )
 
-    def is_possible(self, asked: int, known: int) -> bool:
+    def is_possible(self, request: int, known: int) -> bool:
         """Return whether a message of the user's may be this one of the memory's, by their places."""
-        if self.spoken[asked].after_turn >= self.known[known].turn_id:
+        if self.spoken[request].after_turn >= self.known[known].turn_id:
             return False
-        return asked != self.newest_words or (self.may_repeat and known == self.last_user)
+        return request != self.newest_words or (self.may_repeat and known == self.last_user)
 
-    def sameness(self, asked: int, known: int) -> float | None:
+    def sameness(self, request: int, known: int) -> float | None:
         """How much it counts that two messages are the same; None if they cannot be."""
-        key, keys = self.keys[asked], self.known_keys[known]
+        key, keys = self.keys[request], self.known_keys[known]
         if key[0] != keys[0][0]:
             return None
         if key[0] == "assistant":
-            one, begin = self.spoken[asked], self.known[known].timestamp
+            one, begin = self.spoken[request], self.known[known].timestamp
             if begin < one.after_ms or (one.before_ms is not None and begin > one.before_ms):
                 return None
             return 1.0 if key in keys else BEGINNING if begins(key, keys) else None
-        if not self.is_possible(asked, known):
+        if not self.is_possible(request, known):
             return None
-        count = self.sameness_of_words(asked, known)
+        count = self.sameness_of_words(request, known)
         if count is None:
             return None
-        before, turn = self.spoken[asked].before_turn, self.known[known].turn_id
-        waits = known == len(self.known) - 1 and asked < self.newest_words
+        before, turn = self.spoken[request].before_turn, self.known[known].turn_id
+        waits = known == len(self.known) - 1 and request < self.newest_words
         return count - AFTER_CALL * (before is not None and before < turn) - BEFORE_LAST * waits
 
-    def sameness_of_words(self, asked: int, known: int) -> float | None:
+    def sameness_of_words(self, request: int, known: int) -> float | None:
         """How much the texts count of two messages of the user's."""
-        if self.keys[asked] in self.known_keys[known]:
+        if self.keys[request] in self.known_keys[known]:
             return 1.0
         if self.known[known].metadata.get("source") != "asr":
             return None
         is_newest = known == len(self.known) - 1
         has_answer = self.is_words_alone and self.known[known].turn_id in self.answered
-        if not self.is_unanswered and (asked == self.newest_words if is_newest else has_answer):
+        if not self.is_unanswered and (request == self.newest_words if is_newest else has_answer):
             return None  # no one has answered it yet, or the request has nothing else by which to tell
-        return TRANSCRIPT if may_be_same_speech(self.spoken[asked].text, self.known[known].content) else OTHER_WORDS
+        return TRANSCRIPT if may_be_same_speech(self.spoken[request].text, self.known[known].content) else OTHER_WORDS
 
 
 class Window:
@@ -246,7 +248,7 @@ class Window:
     def __init__(self, compared: Comparison, end: Place) -> None:
         self.compared = compared
         self.end = end
-        self.begin = Place(max(0, end.asked - ASKED_BACK), max(0, end.known - KNOWN_BACK))
+        self.begin = Place(max(0, end.request - REQUEST_BACK), max(0, end.known - KNOWN_BACK))
         self.is_whole = self.begin.known == compared.first == 0
         """True if it begins where the memory does."""
         self.has_same = False
@@ -261,20 +263,20 @@ class Window:
     def fill(self) -> None:
         begin, compared = self.begin, self.compared
         above, row = list[float](), [0.0] * (self.end.known - begin.known + 1)
-        for asked in range(begin.asked, self.end.asked):
-            is_words = compared.keys[asked][0] == "user"
+        for request in range(begin.request, self.end.request):
+            is_words = compared.keys[request][0] == "user"
             unknown = UNKNOWN_WORDS if is_words else UNKNOWN_REPLY
             earlier = EARLIER_WORDS if is_words else EARLIER_REPLY
             before, above = above, row
             row = [max(-EARLIER, above[0] - earlier) if self.is_whole else 0.0]
-            self.origins[Place(asked + 1, begin.known)] = Place(asked, begin.known)
+            self.origins[Place(request + 1, begin.known)] = Place(request, begin.known)
             for at, lacked in enumerate(self.lacked):
                 known = begin.known + at
-                place = Place(asked + 1, known + 1)
-                best, origin = row[at] - lacked, Place(asked + 1, known)
+                place = Place(request + 1, known + 1)
+                best, origin = row[at] - lacked, Place(request + 1, known)
                 if above[at + 1] - unknown >= best:
-                    best, origin = above[at + 1] - unknown, Place(asked, known + 1)
-                for count, from_ in self.joins(asked, known, before, above):
+                    best, origin = above[at + 1] - unknown, Place(request, known + 1)
+                for count, from_ in self.joins(request, known, before, above):
                     if place not in self.ends or count > self.ends[place][0]:
                         self.ends[place] = count, from_
                     if count >= best:
@@ -282,20 +284,20 @@ class Window:
                 row.append(best)
                 self.origins[place] = origin
 
-    def joins(self, asked: int, known: int, before: list[float], above: list[float]) -> Iterator[tuple[float, Place]]:
+    def joins(self, request: int, known: int, before: list[float], above: list[float]) -> Iterator[tuple[float, Place]]:
         """The ways that end with a message that both have: one of each, or one that is two of the other's."""
         compared, at = self.compared, known - self.begin.known
-        same = compared.sameness(asked, known)
+        same = compared.sameness(request, known)
         if same is not None:
             self.has_same = self.has_same or same > 0
-            yield above[at] + same, Place(asked, known)
-        key, keys = compared.keys[asked], compared.known_keys[known]
-        if not key[0] == keys[0][0] == "user" or key in keys or not compared.is_possible(asked, known):
+            yield above[at] + same, Place(request, known)
+        key, keys = compared.keys[request], compared.known_keys[known]
+        if not key[0] == keys[0][0] == "user" or key in keys or not compared.is_possible(request, known):
             return
         if at and is_joined(key, compared.known_keys[known - 1][0], keys[0]):
-            yield above[at - 1] + 1, Place(asked, known - 1)
-        if before and is_joined(keys[0], compared.keys[asked - 1], key):
-            yield before[at] + 1, Place(asked - 1, known)
+            yield above[at - 1] + 1, Place(request, known - 1)
+        if before and is_joined(keys[0], compared.keys[request - 1], key):
+            yield before[at] + 1, Place(request - 1, known)
 
     def best_end(self) -> Place | None:
         """The last message that both have, in the alignment that explains most; None if it explains too little."""
@@ -303,8 +305,8 @@ class Window:
         best: tuple[float, Place] | None = None
         for known in range(len(compared.known), self.begin.known, -1):
             if known <= self.end.known:
-                for asked in range(self.end.asked, self.begin.asked, -1):
-                    place = Place(asked, known)
+                for request in range(self.end.request, self.begin.request, -1):
+                    place = Place(request, known)
                     count = self.ends[place][0] - newer if place in self.ends else 0.0
                     if count > 0 and (best is None or count > best[0]):
                         count -= self.cost_of_repeating(place)
@@ -315,11 +317,11 @@ class Window:
     def cost_of_repeating(self, end: Place) -> float:
         """The cost of an alignment by which the request's words were answered before, though it lacks the answer."""
         compared = self.compared
-        if end.known == len(compared.known) or compared.is_unanswered or compared.keys[end.asked - 1][0] != "user":
+        if end.known == len(compared.known) or compared.is_unanswered or compared.keys[end.request - 1][0] != "user":
             return 0.0
         begin = self.steps_back(end)[-1][1]
-        if self.is_whole if begin.known == self.begin.known else begin.asked == self.begin.asked > 0:
-            return ASKED_AGAIN if end.asked - 1 == compared.newest_words else 0.0
+        if self.is_whole if begin.known == self.begin.known else begin.request == self.begin.request > 0:
+            return ASKED_AGAIN if end.request - 1 == compared.newest_words else 0.0
         return ASKED_AGAIN_IN_PART
 
     def steps_back(self, end: Place) -> list[tuple[Place, Place]]:

@@ -33,7 +33,7 @@ PASSED_ON = frozenset(
 NO_TEXT = "The user's message has no text; leave the message out to have the memory answered"
 
 
-class AskedMessage(Struct, frozen=True):
+class RequestMessage(Struct, frozen=True):
     """A message of a request; other fields are ignored, except those of instructions."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
@@ -42,13 +42,13 @@ class AskedMessage(Struct, frozen=True):
     tool_calls: Any = None
 
 
-ASKED_FIELDS = MESSAGE_FIELDS.union(AskedMessage.__struct_fields__)
+REQUEST_FIELDS = MESSAGE_FIELDS.union(RequestMessage.__struct_fields__)
 
 
 class ChatRequest(Struct, frozen=True):
     """A request for a chat completion; other fields go on to the LLM as they are."""
 
-    messages: list[AskedMessage]
+    messages: list[RequestMessage]
     model: str | None = None
     stream: bool | None = None
 
@@ -58,7 +58,7 @@ class ChatTurn(Struct, frozen=True):
 
     stream: bool
     model: str | None
-    messages: list[AskedMessage]
+    messages: list[RequestMessage]
     instructions: list[JsonObject]
     extra: dict[int, JsonObject]
     """Further fields of the messages with tool calls, by index: their LLM wants them back."""
@@ -91,7 +91,7 @@ def read_request(payload: JsonObject) -> ChatTurn:
 
 def extra_fields(message: JsonObject) -> JsonObject:
     """The further fields of a message, as far as the memory keeps those of an LLM's."""
-    extra = further_fields(message, ASKED_FIELDS)
+    extra = further_fields(message, REQUEST_FIELDS)
     return extra if len(msgspec.json.encode(extra)) <= MAX_EXTRA_BYTES else {}
 
 
@@ -111,10 +111,10 @@ def with_caller(chat_turn: ChatTurn, payload: JsonObject, may_name: bool) -> Cha
     return structs.replace(chat_turn, dialect=dialect, caller=caller)
 
 
-def with_images(body: JsonObject, asked: Sequence[AskedMessage]) -> JsonObject:
+def with_images(body: JsonObject, request: Sequence[RequestMessage]) -> JsonObject:
     """The body, in which the user's newest messages have the parts that a request has beside their text."""
     parts: dict[str, Any] = {
-        content_text(one.content): one.content for one in asked if one.role == "user" and has_other_parts(one.content)
+        content_text(one.content): one.content for one in request if one.role == "user" and has_other_parts(one.content)
     }
     if not parts:
         return body

@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 from voicemem.context.formats import INSTRUCTION_ROLES
 from voicemem.errors import Refused
 from voicemem.gateway.alignment import Hints, Meeting, Spoken, find_meeting
-from voicemem.gateway.chat_request import AskedMessage
+from voicemem.gateway.chat_request import RequestMessage
 from voicemem.llm.completions import MAX_ID_CHARACTERS, content_text, further_call_fields
 from voicemem.protocol.events import Interrupt, LlmCancel, MessageEvent, ProducedEvent, ToolCall, ToolResult
 from voicemem.protocol.types import JsonObject
@@ -61,7 +61,7 @@ class InputReader:
     def __init__(
         self,
         read_model: ReadModel,
-        messages: Sequence[AskedMessage],
+        messages: Sequence[RequestMessage],
         clock: Callable[[], int],
         new_id: Callable[[], str],
         extra: Mapping[int, JsonObject] | None = None,
@@ -359,17 +359,17 @@ def beginning(text: str, held: str) -> str | None:
     return text[: next((end for end, size in enumerate(sizes, 1) if size >= len(key)), len(text))]
 
 
-def calls_of(message: AskedMessage) -> list[dict[str, Any]]:
+def calls_of(message: RequestMessage) -> list[dict[str, Any]]:
     """The tool calls of a message, each with `id`, `name`, `arguments`, and what its LLM wants back of it."""
-    found = []
+    calls = []
     for call in message.tool_calls if isinstance(message.tool_calls, list) else ():
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict) and isinstance(call.get("id"), str) and isinstance(function.get("name"), str):
             extra = further_call_fields(call)
             returned = {"call": extra} if extra else {}
             arguments = function.get("arguments")
-            found.append({"id": call["id"], "name": function["name"], "arguments": arguments, "wanted_back": returned})
-    return found
+            calls.append({"id": call["id"], "name": function["name"], "arguments": arguments, "wanted_back": returned})
+    return calls
 
 
 def is_withdrawable(reply: Reply) -> bool:

@@ -26,8 +26,8 @@ def rebuilt(own: Sequence[Any], known: Sequence[Any], opening: Set[str], *, user
     run = list(own[start:])
     head = [one for one in own[:start] if one.type == "system" or one.id in opening]
     answered = max((at + 1 for at, one in enumerate(own) if is_answer(one)), default=0)
-    asked = sum(one.type == "human" for one in own[answered:])
-    place = place_of_run(run, known, 1 if user_is_recorded else asked)
+    unanswered = sum(one.type == "human" for one in own[answered:])
+    place = place_of_run(run, known, 1 if user_is_recorded else unanswered)
     if place < len(known) and run and is_longer(known[place], run[0]):
         run[0] = known[place]
     return [*head, *known[:place], *run]
@@ -46,10 +46,10 @@ def followed_by(content: Any, texts: Sequence[str]) -> Any:
     return [*content, *({"type": "text", "text": text} for text in texts)]
 
 
-def place_of_run(run: Sequence[Any], known: Sequence[Any], asked: int) -> int:
+def place_of_run(run: Sequence[Any], known: Sequence[Any], unanswered: int) -> int:
     """Return how much of the memory was before this run: the rest of it is the run itself, as far as it is recorded.
 
-    The user's words are found by their text, or, if the memory has another, as the newest of `asked` unanswered ones.
+    The user's words are found by their text, or, if the memory has another, as the newest of the `unanswered`.
     """
     said = {words(one) for one in run if one.type == "ai"} | {""}
     answers = (at for at in range(len(known) - 1, -1, -1) if known[at].type == "ai" and words(known[at]) not in said)
@@ -57,7 +57,7 @@ def place_of_run(run: Sequence[Any], known: Sequence[Any], asked: int) -> int:
     if run and run[0].type == "human":
         questions = [at for at in since if known[at].type == "human"]
         same = [at for at in questions if words(known[at]).endswith(words(run[0]))]
-        if same or len(questions) >= asked:
+        if same or len(questions) >= unanswered:
             return (same or questions)[-1]
     calls = called(*run)
     place = next((at for at in since if calls & called(known[at])), len(known))

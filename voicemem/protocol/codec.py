@@ -379,12 +379,12 @@ def with_whole_times(text: bytes) -> bytes:
     if not isinstance(values, dict):
         return text
     words = values.get("words")
-    found = False
+    is_changed = False
     for holder in (values, *(words if isinstance(words, list) else ())):
         for name in WHOLE_TIMES if isinstance(holder, dict) else ():
             if isinstance(holder.get(name), float):
-                holder[name], found = round(holder[name]), True
-    return ENCODER.encode(values) if found else text
+                holder[name], is_changed = round(holder[name]), True
+    return ENCODER.encode(values) if is_changed else text
 
 
 def decode_events(texts: Sequence[RawJson]) -> list[DecodedEvent | RejectedEvent]:

@@ -84,17 +84,17 @@ def outcome_of(analysis: Mapping[str, AnalysedValue]) -> str | None:
 
 def time_ms(text: str) -> int:
     """The Unix ms of an ISO 8601 day (its beginning) or instant. Raises `ValueError` for one that does not exist."""
-    found = re.match(TIME_PATTERN, text)
-    if found is None:
+    match = re.match(TIME_PATTERN, text)
+    if match is None:
         raise ValueError("no time")
-    year, month, day, hours, minutes, seconds = (int(part or 0) for part in found.groups()[:6])
+    year, month, day, hours, minutes, seconds = (int(part or 0) for part in match.groups()[:6])
     if not (year and 1 <= month <= 12 and 1 <= day <= days_in(month, year)):
         raise ValueError("no such day")
     whole = ((days_before(year, month) + day - 1) * 24 + hours) * 60 + minutes
-    sign, offset_hours, offset_minutes = found.groups()[7:]
+    sign, offset_hours, offset_minutes = match.groups()[7:]
     offset = int(offset_hours or 0) * 60 + int(offset_minutes or 0)
     whole += offset if sign == "-" else -offset
-    return (whole * 60 + seconds) * 1000 + int(((found[7] or "") + "000")[:3])
+    return (whole * 60 + seconds) * 1000 + int(((match[7] or "") + "000")[:3])
 
 
 def days_in(month: int, year: int) -> int:

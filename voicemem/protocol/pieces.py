@@ -50,9 +50,9 @@ class Pieces:
         return self.text.startswith(sign, self.at)
 
     def take(self, sign: bytes) -> bool:
-        found = self.follows(sign)
-        self.at += len(sign) if found else 0
-        return found
+        follows = self.follows(sign)
+        self.at += len(sign) if follows else 0
+        return follows
 
     def expect(self, sign: bytes) -> None:
         if not self.take(sign):
@@ -60,12 +60,12 @@ class Pieces:
 
     def value(self) -> slice:
         self.follows(b"")
-        found = VALUE.match(self.text, self.at, self.at + MAX_PIECE_BYTES)
+        match = VALUE.match(self.text, self.at, self.at + MAX_PIECE_BYTES)
         # A value may end with the bound only if something follows it there.
-        if found is None or found.end() == self.at + MAX_PIECE_BYTES:
+        if match is None or match.end() == self.at + MAX_PIECE_BYTES:
             raise Unreadable
-        self.at = found.end()
-        return slice(*found.span())
+        self.at = match.end()
+        return slice(*match.span())
 
     def names(self) -> Iterator[str]:
         """The names in the object that comes next; for each, its value must be taken before the next one is."""

@@ -25,7 +25,7 @@ SPEAKERS_LINE = re.compile(
 
 def on_one_line(text: str) -> str:
     """A text with its breaks escaped."""
-    return BREAKS.sub(lambda found: SHORT.get(found[0]) or f"\\u{ord(found[0]):04x}", text)
+    return BREAKS.sub(lambda match: SHORT.get(match[0]) or f"\\u{ord(match[0]):04x}", text)
 
 
 def quoted(value: object) -> str:

@@ -71,11 +71,11 @@ def format_place(digest: bytes, place: Any) -> str:
 def parse_place(cursor: str, digest: bytes, kind: type[Place], detail: str | None = None) -> Place:
     """The place of a cursor. Raises `Refused` (`invalid_cursor`) unless it is one in what has this digest."""
     try:
-        found, place = split_cursor(cursor, len(digest))
+        proof, place = split_cursor(cursor, len(digest))
         parsed = msgspec.json.decode(place, type=kind)
     except (Refused, ValueError):
         raise Refused("invalid_cursor", detail) from None
-    if found != digest:
+    if proof != digest:
         raise Refused("invalid_cursor", detail)
     return parsed
 

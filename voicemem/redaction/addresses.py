@@ -29,19 +29,19 @@ def redact_addresses(text: str) -> str:
 
 
 def redact_written(text: str) -> str:
-    found: list[str] = []
+    parts: list[str] = []
     at = 0
     while (place := text.find("@", at)) >= 0:
         name = BEFORE.search(text, max(at, place - MAX_NAME), place)
         host = AFTER.match(text, place + 1)
         if name is None or host is None:
-            found.append(text[at : place + 1])
+            parts.append(text[at : place + 1])
             at = place + 1
             continue
         ending = host[0][len(host[0].rstrip(".")) :]
-        found += [text[at : name.start()], HIDDEN_WORD, "@", HIDDEN_WORD, ending]
+        parts += [text[at : name.start()], HIDDEN_WORD, "@", HIDDEN_WORD, ending]
         at = host.end()
-    return "".join(found) + text[at:] if found else text
+    return "".join(parts) + text[at:] if parts else text
 
 
 def redact_hosts(text: str, in_host: bool, after_name: bool) -> tuple[str, bool, bool]:
@@ -49,28 +49,28 @@ def redact_hosts(text: str, in_host: bool, after_name: bool) -> tuple[str, bool,
 
     `in_host` says whether the text so far ends in such a place, `after_name` whether an @ may follow. Both come back.
     """
-    found: list[str] = []
+    parts: list[str] = []
     at = 0
     if in_host:
         rest = AFTER.match(text)
         if rest is not None:
-            found.append(HIDDEN)
+            parts.append(HIDDEN)
             at = rest.end()
         if at == len(text):
-            return "".join(found), True, False
+            return "".join(parts), True, False
     while (place := text.find("@", at)) >= 0:
         has_name = AFTER.match(text[place - 1]) is not None if place else after_name
         if not has_name:
-            found.append(text[at : place + 1])
+            parts.append(text[at : place + 1])
             at = place + 1
             continue
         host = AFTER.match(text, place + 1)
-        found += [text[at : place + 1], HIDDEN_WORD]
+        parts += [text[at : place + 1], HIDDEN_WORD]
         at = place + 1 if host is None else host.end()
         if at == len(text):
-            return "".join(found), True, False
+            return "".join(parts), True, False
     ends_in_name = bool(text) and AFTER.match(text[-1]) is not None
-    return ("".join(found) + text[at:] if found else text), False, ends_in_name or (after_name and not text)
+    return ("".join(parts) + text[at:] if parts else text), False, ends_in_name or (after_name and not text)
 
 
 def redact_spoken(text: str) -> str:
@@ -86,14 +86,14 @@ def redact_spoken(text: str) -> str:
         if end is not None:
             hidden.update((*range(start_of_name(names, place, free), place), *range(place + 1, end)))
             free = end
-    found: list[str] = []
+    parts: list[str] = []
     at = 0
     for place in sorted(hidden):
         start, end = words[place].span()
         mark = words[place][0][len(words[place][0].rstrip(ENDINGS)) :] if names[place] not in JOINS else ""
-        found += [text[at:start], HIDDEN_WORD if names[place] not in JOINS else words[place][0], mark]
+        parts += [text[at:start], HIDDEN_WORD if names[place] not in JOINS else words[place][0], mark]
         at = end
-    return "".join(found) + text[at:] if found else text
+    return "".join(parts) + text[at:] if parts else text
 
 
 def end_of_host(names: list[str], first: int) -> int | None:

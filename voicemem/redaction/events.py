@@ -105,11 +105,11 @@ class UserSpeech:
 
     def words(self, texts: Iterable[str], key: Hashable | None) -> list[str]:
         """The words of a segment, to be asked for before its text."""
-        run, found = self.find((self.finals,) if key is None else key)[0], []
+        run, shown_words = self.find((self.finals,) if key is None else key)[0], []
         for text in texts:
             shown, run = redact_text(text, run, self.rules)
-            found.append(shown)
-        return found
+            shown_words.append(shown)
+        return shown_words
 
     def end(self, key: Hashable) -> None:
         self.base = self.closed(self.base)
@@ -333,8 +333,8 @@ def redact_frame(event: T, speech: Speech) -> tuple[T, bytes] | None:
         if whole is not None:
             change_texts(dialect, whole, speech)
         # Of a message that is not whole yet only the ids count: what it holds cannot be read, so it is not kept.
-        found = msgspec.structs.replace(event, frame=whole)
-        return found, ENCODER.encode(found)
+        redacted = msgspec.structs.replace(event, frame=whole)
+        return redacted, ENCODER.encode(redacted)
     if not change_texts(dialect, content, speech):
         return None
     return event, ENCODER.encode(event)

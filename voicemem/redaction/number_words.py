@@ -133,23 +133,23 @@ def german_below_hundred() -> Iterator[tuple[str, int]]:
 @cache
 def numbers() -> dict[str, Number]:
     """All words of numbers in one piece, in lower case and in every spelling."""
-    found = {word.casefold(): number for word, number in compounds()}
-    found |= dict.fromkeys(UNITS.casefold().split(), Number(1))
-    found |= dict.fromkeys(NOUGHTS.casefold().split(), Number(1, 0, True))
-    found |= dict.fromkeys(TEENS.casefold().split(), Number(2))
-    found |= dict.fromkeys(TENS.casefold().split(), Number(2, 1))
-    found |= dict.fromkeys(SEVERAL_HUNDREDS.split(), Number(3, 2))
-    found |= dict.fromkeys(HUNDREDS.split(), Number(HUNDRED, 2))
-    found |= dict.fromkeys(THOUSANDS.split(), Number(THOUSAND, 3))
-    found |= {word: Number(digits, 0, True) for word, digits in REPEATS.items()}
-    return {spelling: number for word, number in found.items() for spelling in spellings(word)}
+    by_word = {word.casefold(): number for word, number in compounds()}
+    by_word |= dict.fromkeys(UNITS.casefold().split(), Number(1))
+    by_word |= dict.fromkeys(NOUGHTS.casefold().split(), Number(1, 0, True))
+    by_word |= dict.fromkeys(TEENS.casefold().split(), Number(2))
+    by_word |= dict.fromkeys(TENS.casefold().split(), Number(2, 1))
+    by_word |= dict.fromkeys(SEVERAL_HUNDREDS.split(), Number(3, 2))
+    by_word |= dict.fromkeys(HUNDREDS.split(), Number(HUNDRED, 2))
+    by_word |= dict.fromkeys(THOUSANDS.split(), Number(THOUSAND, 3))
+    by_word |= {word: Number(digits, 0, True) for word, digits in REPEATS.items()}
+    return {spelling: number for word, number in by_word.items() for spelling in spellings(word)}
 
 
 def find_number(word: str) -> Number | None:
     """Return what a word in lower case counts, if it is a number."""
-    found = numbers().get(word)
-    if found is not None or len(word) > LONGEST or "tausend" not in word:
-        return found
+    number = numbers().get(word)
+    if number is not None or len(word) > LONGEST or "tausend" not in word:
+        return number
     before, _, after = word.partition("tausend")
     first, last = numbers().get(before or "ein"), numbers().get(after.removeprefix("und") or "null")
     if first is None or last is None:
@@ -229,8 +229,8 @@ def may_become_number(word: str) -> bool:
     """Return whether letters that follow could make a number of this one, in lower case."""
     if word in beginnings():
         return True
-    before, found, after = word.partition("tausend")
-    return bool(found) and before in numbers() and (not after or after.removeprefix("und") in beginnings())
+    before, thousand, after = word.partition("tausend")
+    return bool(thousand) and before in numbers() and (not after or after.removeprefix("und") in beginnings())
 
 
 # Words after which a one-time code or a PIN may follow

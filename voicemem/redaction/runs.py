@@ -130,7 +130,7 @@ class Reader:
 
     def read(self, text: str, plain: str, complete: bool) -> str:
         """Return what may be kept of a text; in `plain`, each character that is a number is `NUMERIC`."""
-        found: list[str] = []
+        parts: list[str] = []
         at, in_word, length = 0, 0, len(text)
         for token in (AFTER_LETTERS if self.tail else TOKEN).finditer(plain):
             start, end = token.span()
@@ -138,29 +138,29 @@ class Reader:
             if self.tail and (start > 0 or kind != WORD):
                 self.close()
             if start > at:
-                found.append(text[at:start])
+                parts.append(text[at:start])
                 if self.date:
-                    self.lengthen(found[-1])
+                    self.lengthen(parts[-1])
             at = end
             if kind == WORD:
-                found.append(self.word(token[0], end == length and not complete))
+                parts.append(self.word(token[0], end == length and not complete))
             elif kind == DIGITS:
-                found.append(self.numerals(token[0]))
+                parts.append(self.numerals(token[0]))
             elif kind == CHARACTER:
                 if start >= in_word and not self.digits:
                     in_word = end_in_word(text, start)
-                found.append(text[start] if start < in_word else self.character(text[start]))
+                parts.append(text[start] if start < in_word else self.character(text[start]))
             else:
-                found.append(token[0])
+                parts.append(token[0])
                 self.begin()
                 self.digits, self.date = max(self.digits, self.keep) + end - start, None
         if at < length:
-            found.append(text[at:])
+            parts.append(text[at:])
             if self.date:
-                self.lengthen(found[-1])
+                self.lengthen(parts[-1])
         if self.tail and (at < length or complete):
             self.close()
-        return "".join(found)
+        return "".join(parts)
 
     def lengthen(self, text: str) -> None:
         if self.date is not None:

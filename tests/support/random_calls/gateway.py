@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from voicemem.gateway.alignment import CERTAIN
-from voicemem.gateway.chat_request import AskedMessage
+from voicemem.gateway.chat_request import RequestMessage
 from voicemem.gateway.new_input import InputReader, NewInput, beginning, disconnect_id
 from voicemem.protocol.events import (
     Asr,
@@ -48,7 +48,7 @@ class Call:
 
     def ask(self, *messages: dict[str, Any]) -> NewInput:
         """What a request adds, which is in the memory then."""
-        asked = msgspec.convert(messages, list[AskedMessage])
+        asked = msgspec.convert(messages, list[RequestMessage])
         clock = (self.read_model.state.position + 1) * 1000
         new = InputReader(self.read_model, asked, lambda: clock, lambda: f"item-{next(self.names)}").read()
         self.fold(*new.events)

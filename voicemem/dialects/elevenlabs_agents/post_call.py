@@ -146,9 +146,9 @@ def live_item(frame: JsonObject, letter: str, texts: list[str], known: Known) ->
     event = frame.get("source_event_id")
     if event is not None:
         first = item_of(letter, event, known, frame["conversation_id"])
-        found = [item for item in said if item.split("/")[0] == first]
-        if found:
-            return next((item for item in found if said_text(item, known) in texts), found[0])
+        answers = [item for item in said if item.split("/")[0] == first]
+        if answers:
+            return next((item for item in answers if said_text(item, known) in texts), answers[0])
     passed = known.notes.get("matched", 0)
     for place, item in enumerate(said[passed : passed + MAX_PASSED], passed):
         if (item.startswith("u") == (letter == "u")) and said_text(item, known) in texts:

@@ -113,8 +113,8 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     for name, field in lists:
         if message.get(name, {}).get(field):
             content[name] = message[name]
-    given = given_text(message)
-    content |= activity(message) | given
+    added = given_text(message)
+    content |= activity(message) | added
     setup = message.get("setupComplete")
     session_id = (setup or {}).get("sessionId") or None
     if setup is not None:
@@ -122,7 +122,7 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     if not content:
         return None
     counts_audio = content.keys() == ONLY_AUDIO
-    typed = not all(map(is_prompt, given_texts(given)))
+    typed = not all(map(is_prompt, given_texts(added)))
     return Frame(content, side=sender, session_id=session_id, typed=typed, counts_audio=counts_audio)
 
 
@@ -174,8 +174,8 @@ def counted_audio(message: JsonObject, raw: JsonObject) -> JsonObject:
 def activity(message: JsonObject) -> JsonObject:
     """Return signals that the user begins to speak or stops: the model's, or the app's where it detects that itself."""
     said = {name: message[name] for name in ("voiceActivity", "voiceActivityDetectionSignal") if message.get(name)}
-    given = message.get("realtimeInput", {})
-    own: JsonObject = {name: {} for name in ("activityStart", "activityEnd") if given.get(name) is not None}
+    sent = message.get("realtimeInput", {})
+    own: JsonObject = {name: {} for name in ("activityStart", "activityEnd") if sent.get(name) is not None}
     return said | {"realtimeInput": own} if own else said
 
 
@@ -249,5 +249,5 @@ def texts(frame: JsonObject) -> Iterator[Text]:
 
 def offset_ms(offset: str | None) -> int | None:
     """A time from the start of the audio; None for what is not one."""
-    found = SECONDS.fullmatch(offset or "")
-    return None if found is None else round(float(found[1]) * 1000)
+    match = SECONDS.fullmatch(offset or "")
+    return None if match is None else round(float(match[1]) * 1000)

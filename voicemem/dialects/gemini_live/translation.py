@@ -91,9 +91,9 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
     voice = speaks(frame)
     if voice is not None:
         note_voice(voice, ts, known)
-    given = given_texts(frame)
-    if given:
-        return type_texts(given, ts, known)
+    texts = given_texts(frame)
+    if texts:
+        return type_texts(texts, ts, known)
     if "setupComplete" in frame:
         known.note("resumed", True)
         return connect(known)
@@ -178,13 +178,13 @@ def is_next(ts: int, known: Known) -> bool:
 
 def settle_connection(is_heard: bool, known: Known) -> Made:
     """Someone speaks over a new connection: the model may continue what was under way, the user begins an exchange."""
-    is_resumed, given = known.notes.get("resumed"), [*settle_given(known)]
+    is_resumed, typed = known.notes.get("resumed"), [*settle_given(known)]
     known.note("resumed", None)
     has_begun = known.notes.get("begun") or known.segment(f"~u{exchange(known)}") is not None
-    if is_resumed and has_begun and (is_heard or given):
+    if is_resumed and has_begun and (is_heard or typed):
         yield from end_exchange(known, played=False)
-    if given:
-        yield from given
+    if typed:
+        yield from typed
         known.note("prompted", known.next_turn)
         known.note("answered", None)
 
@@ -243,9 +243,9 @@ def time_words(raw: Iterable[JsonObject], item: str, known: Known) -> Made:
 
 def playing(known: Known, reply: KnownReply, ts: int) -> Playing | None:
     """Return where a reply stood at a time; where no audio was seen, by the times of its words."""
-    found, timed = playing_at(reply, ts), known.notes.get("timed")
+    by_audio, timed = playing_at(reply, ts), known.notes.get("timed")
     if timed is None or reply.total_audio_ms is not None or reply.item != reply_item(known):
-        return found
+        return by_audio
     return Playing(reply.begun, max(0, ts - reply.begun), timed[1])
 
 

@@ -89,15 +89,15 @@ def elements_of(frame: JsonObject, started: int | None = None) -> list[JsonObjec
         return list(frame["elements"])
     lists = (frame[name] for name in TRANSCRIPTS if isinstance(frame.get(name), list))
     said = ([one for one in raw if isinstance(one, dict) and isinstance(one.get("role"), str)] for raw in lists)
-    found = numbered(next(filter(None, said), []), started)
-    note_callers(found)
-    return [one for one in found if one["role"] in SPOKEN or one.get("content") or one.get("tool_call_id")]
+    elements = numbered(next(filter(None, said), []), started)
+    note_callers(elements)
+    return [one for one in elements if one["role"] in SPOKEN or one.get("content") or one.get("tool_call_id")]
 
 
 def numbered(raw: list[JsonObject], started: int | None) -> list[JsonObject]:
     """The elements that say something. What is said around a backchannel is one."""
     counts: Counter[str] = Counter()
-    found: list[JsonObject] = []
+    elements: list[JsonObject] = []
     node, is_divided = None, False
     for one in raw:
         role = one["role"]
@@ -111,19 +111,19 @@ def numbered(raw: list[JsonObject], started: int | None) -> list[JsonObject]:
         kind = "spoken" if role in SPOKEN else role
         element = in_one_form(one, counts[kind], started)
         if element["ts"] is None:
-            element["ts"] = found[-1]["ts"] if found else started
+            element["ts"] = elements[-1]["ts"] if elements else started
         if role == "agent" and node is not None:
             element["agent"] = node
-        if is_divided and role in SPOKEN and found and found[-1]["role"] == role:
-            before, rest = found[-1].get("content", ""), element.get("content", "")
-            found[-1]["content"] = before + space_between(before, rest) + rest
+        if is_divided and role in SPOKEN and elements and elements[-1]["role"] == role:
+            before, rest = elements[-1].get("content", ""), element.get("content", "")
+            elements[-1]["content"] = before + space_between(before, rest) + rest
             if element.get("until") is not None:
-                found[-1]["until"] = element["until"]
+                elements[-1]["until"] = element["until"]
         else:
-            found.append(element)
+            elements.append(element)
             counts[kind] += 1
         is_divided = False
-    return found
+    return elements
 
 
 def in_one_form(raw: JsonObject, index: int, started: int | None) -> JsonObject:
@@ -255,9 +255,9 @@ def latency_frames(webhook: JsonObject) -> Iterator[JsonObject]:
         stated = kinds[name].get("values") if isinstance(kinds.get(name), dict) else None
         values = [one for one in stated if whole(one) is not None] if isinstance(stated, list) else []
         places = replies if len(values) == len(replies) else answers
-        found = [{"index": index, "ms": ms} for index, ms in zip(places, values, strict=False)]
-        for place in range(0, len(found), MAX_LATENCIES):
-            yield {"event": LATENCY, "call": call, "name": name, "values": found[place : place + MAX_LATENCIES]}
+        measurements = [{"index": index, "ms": ms} for index, ms in zip(places, values, strict=False)]
+        for place in range(0, len(measurements), MAX_LATENCIES):
+            yield {"event": LATENCY, "call": call, "name": name, "values": measurements[place : place + MAX_LATENCIES]}
 
 
 def texts(frame: JsonObject) -> Texts:
@@ -277,7 +277,7 @@ def element_texts(frame: JsonObject) -> Iterator[Text]:
 
 def verify(body: bytes, headers: Mapping[str, str], secret: str, now: int) -> bool:
     """Return whether a body was signed with this API key within the last five minutes: `v=UNIX_MS,d=HEX`."""
-    found = FORM.fullmatch(headers.get(SIGNATURE, ""))
-    if found is None or not secret or abs(now - int(found[1])) > TOLERANCE_MS:
+    match = FORM.fullmatch(headers.get(SIGNATURE, ""))
+    if match is None or not secret or abs(now - int(match[1])) > TOLERANCE_MS:
         return False
-    return is_signed(body + found[1].encode(), secret, [found[2]])
+    return is_signed(body + match[1].encode(), secret, [match[2]])

@@ -232,8 +232,8 @@ def latency_frames(message: JsonObject, messages: list[JsonObject]) -> Iterator[
     """The latencies of turns, each with the reply that answers the caller."""
     artifact = message.get("artifact")
     holders = (one for one in (artifact, message) if isinstance(one, dict))
-    found = (one["performanceMetrics"] for one in holders if isinstance(one.get("performanceMetrics"), dict))
-    metrics: JsonObject = next(found, {})
+    reports = (one["performanceMetrics"] for one in holders if isinstance(one.get("performanceMetrics"), dict))
+    metrics: JsonObject = next(reports, {})
     turns = metrics.get("turnLatencies")
     spoken = [one for one in messages if one["role"] in SPOKEN_ROLES]
     pairs = pairwise(spoken)

@@ -161,11 +161,11 @@ def note_output(frame: JsonObject, known: Known) -> None:
 def in_order(texts: list[Any], text: str, ts: int | None, space: str) -> list[Any]:
     """Texts with their times, and another one: webhooks overtake. Without a time it is the newest; the oldest join."""
     at = max((one[0] for one in texts), default=0) if ts is None else ts
-    found = sorted([*texts, [at, text]], key=lambda one: int(one[0]))
-    while len(found) > MAX_WAITING:
-        (_, first), (at, second) = found[:2]
-        found[:2] = [[at, first + (space and space_between(first, second)) + second]]
-    return found
+    ordered = sorted([*texts, [at, text]], key=lambda one: int(one[0]))
+    while len(ordered) > MAX_WAITING:
+        (_, first), (at, second) = ordered[:2]
+        ordered[:2] = [[at, first + (space and space_between(first, second)) + second]]
+    return ordered
 
 
 def joined(texts: list[Any], space: str) -> str:

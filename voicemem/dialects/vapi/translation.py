@@ -408,12 +408,12 @@ def complete_newest_reply(known: Known) -> Iterator[MadeEvent]:
 
 def say_unheard(message: JsonObject, turn: int, known: Known) -> list[MadeEvent]:
     """A reply that was generated, and cut before its first word by what the user says: the history does not have it."""
-    found = {one["number"] for one in known.notes.get("cuts", ()) if "item" in one}
+    matched = {one["number"] for one in known.notes.get("cuts", ()) if "item" in one}
     voices, end = speaking.voices_of(known), message.get("endTime")
     waiting = (
         one for one in voices if not one.get("recorded") and speaking.generated(one) and one.get("cut") is not None
     )
-    cut = [one for one in waiting if one["by"] not in found and end is not None and one["cut"] <= end]
+    cut = [one for one in waiting if one["by"] not in matched and end is not None and one["cut"] <= end]
     return (
         say(cut[-1:], turn, voices, known)
         if cut and known.reply(live_item(turn, live_number(turn, known))) is None

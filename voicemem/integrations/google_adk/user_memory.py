@@ -67,9 +67,9 @@ class UserMemory:
         custom_metadata: Mapping[str, object] | None = None,
     ) -> None:
         """Keep memories of a user, each one text of at most 1,000 bytes. Raises `ValueError` for other contents."""
-        given = [memory_of(one, app_name, user_id, custom_metadata) for one in memories]
-        for first in range(0, len(given), SENT_TOGETHER):
-            body = {"memories": given[first : first + SENT_TOGETHER]}
+        bodies = [memory_of(one, app_name, user_id, custom_metadata) for one in memories]
+        for first in range(0, len(bodies), SENT_TOGETHER):
+            body = {"memories": bodies[first : first + SENT_TOGETHER]}
             await self.calls.run(self.rest.send("POST", "/v1/memories", body))
 
     async def add(
@@ -125,11 +125,11 @@ class UserMemory:
             return self.response()
         where: Any = {"user_id": user_id, "namespace": app_name, "limit": self.limit}
         try:
-            found = await self.calls.run(self.client.search(query[:MAX_QUERY], **where))
+            answer = await self.calls.run(self.client.search(query[:MAX_QUERY], **where))
         except ClientError as error:
             LOG.warning("The agent continues without its memory: %s", error)
             return self.response()
-        return self.response.model_validate({"memories": [entry_of(one) for one in found["memories"]]})
+        return self.response.model_validate({"memories": [entry_of(one) for one in answer["memories"]]})
 
     async def delete_memory(self, *, app_name: str, user_id: str, memory_id: str | None = None) -> None:
         """Delete a memory. Raises `ValueError` for what is none of this user and app, as a message of a session."""
@@ -187,12 +187,12 @@ def memory_of(entry: Any, app_name: str, user_id: str, metadata: Mapping[str, ob
     return memory
 
 
-def entry_of(found: JsonObject) -> JsonObject:
+def entry_of(memory: JsonObject) -> JsonObject:
     """An entry of the ADK's for what a search found."""
-    role = found.get("role")
-    content = {"role": "model" if role == "assistant" else "user", "parts": [{"text": found["text"]}]}
-    said_at, metadata = found["said_at"], found.get("metadata") or {}
+    role = memory.get("role")
+    content = {"role": "model" if role == "assistant" else "user", "parts": [{"text": memory["text"]}]}
+    said_at, metadata = memory["said_at"], memory.get("metadata") or {}
     author = role or metadata.get("author")
-    about = {name: found[name] for name in ("kind", "session_id", "score")} | metadata
+    about = {name: memory[name] for name in ("kind", "session_id", "score")} | metadata
     at = None if said_at is None else datetime.fromtimestamp(said_at / 1000, UTC).isoformat()
-    return {"content": content, "custom_metadata": about, "id": found["id"], "author": author, "timestamp": at}
+    return {"content": content, "custom_metadata": about, "id": memory["id"], "author": author, "timestamp": at}

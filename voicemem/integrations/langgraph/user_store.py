@@ -194,18 +194,18 @@ class UserStore:
                 return
 
     async def find(self, op: Any) -> list[Any]:
-        prefix, found, skipped = op.namespace_prefix, list[Any](), 0
+        prefix, items, skipped = op.namespace_prefix, list[Any](), 0
         user = self.user_of(prefix)
         async for memory in self.memories(user, op.query):
-            if len(found) >= op.limit:
+            if len(items) >= op.limit:
                 break
             kept = self.kept(memory)
             if kept.path[: len(prefix)] != prefix or not holds(op.filter, kept.value):
                 continue
             skipped += 1
             if skipped > op.offset:
-                found.append(self.types.SearchItem(**kept.fields, score=memory.get("score")))
-        return found
+                items.append(self.types.SearchItem(**kept.fields, score=memory.get("score")))
+        return items
 
     async def list_paths(self, op: Any) -> list[Path]:
         conditions = op.match_conditions or ()

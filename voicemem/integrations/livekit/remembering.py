@@ -136,11 +136,11 @@ def user_messages_of(own: Any, call: Mapping[str, Any], typed_ids: Container[str
     for message in sorted(filter(is_user, call.values()), key=lambda one: one.created_at):
         at = message.created_at * 1000
         if message.id in typed_ids:
-            found = typed(message, at)
+            user_message = typed(message, at)
         else:
-            found, since = UserMessage(message, since, round(at)), round(at)
+            user_message, since = UserMessage(message, since, round(at)), round(at)
         if message.id in present:
-            user_messages.append(found)
+            user_messages.append(user_message)
     return user_messages
 
 

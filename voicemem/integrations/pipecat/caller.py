@@ -83,8 +83,8 @@ class Caller:
     def edited(self, processor: Any, at: float) -> Transcript | None:
         """Take back the finals of the newest utterance that a processor has not passed on, but for the first."""
         names = [name for name, one in self.transcripts.items() if one.destination is processor]
-        given = [self.transcripts.pop(name) for name in names]
-        made_of = [one for one in given if one.place[0] == given[-1].place[0]]
+        received = [self.transcripts.pop(name) for name in names]
+        made_of = [one for one in received if one.place[0] == received[-1].place[0]]
         for other in made_of[1:]:
             self.ledger.user_corrected(other.place, "", at)
         return made_of[0] if made_of else None
@@ -107,17 +107,17 @@ class Caller:
     def user_messages_in(self, messages: Sequence[Any]) -> list[UserMessage]:
         """Return the caller's messages in a context. The newest may be a copy, or come before all its words."""
         known = {id(one.message): one for one in self.user_messages}
-        found = [known[id(one)] for one in messages if id(one) in known]
+        present = [known[id(one)] for one in messages if id(one) in known]
         newest, last = self.user_messages[-1] if self.user_messages else None, last_of(messages)
         if role_of(last) == "user" and id(last) not in known and not isinstance(last, Remembered):
             until = max(self.complete.values(), default=self.began)
             if newest is not None and newest is not self.newest_passed:
                 newest = self.user_messages[-1] = newest._replace(message=last)
-                found.append(newest)
+                present.append(newest)
             elif self.heard_at > until:
-                found.append(UserMessage(last, until, float("inf")))
+                present.append(UserMessage(last, until, float("inf")))
         self.newest_passed = newest
-        return found
+        return present
 
 
 def role_of(message: Any) -> str | None:

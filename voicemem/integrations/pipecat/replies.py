@@ -176,11 +176,11 @@ class ReplyTracker:
     def speech_of(self, text: str, at: float) -> Reply | None:
         """The reply that a text to say makes, when its first sentence comes to the TTS."""
         bare = text.strip()
-        asked = next((one for one in self.speeches if bare and one[0].strip().startswith(bare)), None)
-        if asked is None:
+        match = next((one for one in self.speeches if bare and one[0].strip().startswith(bare)), None)
+        if match is None:
             return None
-        self.speeches.remove(asked)
-        speech, interruptible = asked
+        self.speeches.remove(match)
+        speech, interruptible = match
         reply = self.new_reply()
         reply.generated = reply.passed = reply.has_text = True
         reply.interruptible = interruptible
