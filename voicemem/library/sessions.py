@@ -49,7 +49,7 @@ from voicemem.memory.working_memory import (
     owner_of_session,
 )
 from voicemem.protocol.arguments import converted
-from voicemem.protocol.codec import RejectedEvent, decode_event
+from voicemem.protocol.codec import decode_event
 from voicemem.protocol.events import MemoryData
 from voicemem.protocol.types import JsonObject
 from voicemem.redaction.texts import Rules
@@ -61,7 +61,6 @@ from voicemem.sessions.node_lease import registered
 from voicemem.sessions.read_models.maintenance import save_all
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.recording.batches import ProducerLease
-from voicemem.sessions.recording.recorder import is_update
 from voicemem.sessions.recording.redaction import load_rules
 from voicemem.store.admission import check_producer
 from voicemem.store.engines import open_store
@@ -246,19 +245,8 @@ class LibrarySession:
         stream = await self._stream()
         lease, recorder = self._lease(stream, producer), self.library.recorder
         check_producer(producer)
-        arrivals = []
-        for event in events:
-            decoded = decode_event(json_bytes(event))
-            if is_update(decoded):
-                decoded = await recorder.check_update(lease, decoded)
-            arrival = recorder.validate(lease, decoded)
-            if isinstance(arrival, RejectedEvent):
-                raise Refused(arrival.code, arrival.detail)
-            if arrival is not None:
-                arrivals.append(arrival)
-        recorded = await recorder.record(lease, arrivals)
-        for problem in recorded.problems:
-            raise Refused(problem.code, problem.detail)
+        arrivals = [decode_event(json_bytes(event)) for event in events]
+        recorded = await recorder.record(lease, arrivals, whole=True)
         if recorded.ended:
             await self.library.services.presence.close_when_ended(lease)
         return recorded.stream.position

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from voicemem.errors import Refused
-from voicemem.protocol.codec import RejectedEvent, decode_event
+from voicemem.protocol.codec import decode_event
 from voicemem.protocol.events import Event, MemoryForgotten, MessageEvent, ToolCall, ToolResult
 from voicemem.protocol.types import MAX_INTEGER, Integer, JsonObject, Name, Natural
 from voicemem.sessions.derived import append_derived
@@ -98,16 +98,9 @@ async def record_messages(
     """Journal messages and tool traces together, all or none. Raises `Refused`."""
     now = await read_models.store.journal.get_session(lease.project, lease.session_id)
     events = EventTranslator(await read_models.get_state(now), new_id, recorder.clock()).translate_all(entries)
-    arrivals = []
-    for event in events:
-        arrival = decode_event(msgspec.json.encode(event))
-        if isinstance(arrival, RejectedEvent):
-            raise Refused(arrival.code, arrival.detail)
-        arrivals.append(arrival)
-    recorded = await recorder.record(lease, arrivals)
-    for problem in recorded.problems:
-        raise Refused(problem.code, problem.detail)
-    state, last = await read_models.get_state(recorded.stream), arrivals[-1].event
+    arrivals = [decode_event(msgspec.json.encode(event)) for event in events]
+    recorded = await recorder.record(lease, arrivals, whole=True)
+    state, last = await read_models.get_state(recorded.stream), events[-1]
     if isinstance(last, ToolCall | ToolResult):
         turn_id = state.tool_calls[last.call_id][0]
     else:

@@ -38,7 +38,7 @@ from voicemem.compat.agent_memory_server.working_messages import (
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.llm.tokens import UNKNOWN_WINDOW, TokenCounter, context_window_of, counter, encoding_of, estimate_tokens
 from voicemem.memory.add import API_PRODUCER
-from voicemem.protocol.codec import DecodedEvent, check_text, decode_event
+from voicemem.protocol.codec import check_text, decode_event
 from voicemem.protocol.events import Event, MemoryForgotten, ServerEvent, SessionUpdate
 from voicemem.protocol.memories import normalised
 from voicemem.protocol.quoting import on_one_line, quoted
@@ -228,18 +228,13 @@ class WorkingMemories:
         self, stream: Stream, events: Sequence[Event], expected: int, key_id: str | None, admit: Admit
     ) -> Stream | None:
         """Journal events right behind a position, all or none; None when something else was there first."""
-        arrivals = [decode_event(msgspec.json.encode(event)) for event in events]
-        decoded = [one for one in arrivals if isinstance(one, DecodedEvent)]
-        for arrival in arrivals:
-            if not isinstance(arrival, DecodedEvent):
-                raise Refused(arrival.code, arrival.detail)
-        admit(len(decoded), sum(len(one.payload) for one in decoded))
+        payloads = [msgspec.json.encode(event) for event in events]
+        admit(len(payloads), sum(map(len, payloads)))
         lease = ProducerLease(stream, API_PRODUCER, None, may_call_out=False, key_id=key_id)
-        recorded = await self.recorder.record(lease, decoded, expected_position=expected)
+        arrivals = map(decode_event, payloads)
+        recorded = await self.recorder.record(lease, arrivals, expected_position=expected, whole=True)
         if recorded.position_taken:
             return None
-        for problem in recorded.problems:
-            raise Refused(problem.code, problem.detail)
         if recorded.reopened:
             self.sessions.webhooks_due.set()
         return recorded.stream

@@ -343,8 +343,6 @@ async def record_event(request: web.Request, stream: Stream, event: ProducedEven
     """Record an event of the application's; the answer comes once it is on disk. Raises `Refused`."""
     services = services_of(request)
     lease = ProducerLease(stream, AGORA_PRODUCER, None, may_call_out=False)
-    result = await services.recorder.record(lease, [decode_event(msgspec.json.encode(event))])
-    for problem in result.problems:
-        raise Refused(problem.code, problem.detail)
+    await services.recorder.record(lease, [decode_event(msgspec.json.encode(event))], whole=True)
     channel = parse_config(stream.config).channel or ""
     return json_response(SpokenBody(stream.id, channel, services.sessions.clock() // 1000))

@@ -336,11 +336,13 @@ class Recorder:
         from_seq: int | None = None,
         expected_until_ms: int | None = None,
         expected_position: int | None = None,
+        whole: bool = False,
     ) -> EventBatch:
         """Journal events in one batch, and return it after the commit; `from_seq` as in `session.open`.
 
         `expected_until_ms` says until when a producer without a connection is expected back. With an
-        `expected_position` nothing is stored unless the journal ends there. Raises `StoreUnavailable`, `Refused`.
+        `expected_position` nothing is stored unless the journal ends there. A `whole` batch is stored if all its events
+        can be. Raises `StoreUnavailable`, `Refused`; of a whole one for the first event that is not valid.
         """
         answered: asyncio.Future[VoicememError | None] = asyncio.get_running_loop().create_future()
         batch = EventBatch(
@@ -358,6 +360,8 @@ class Recorder:
             if is_update(arrival):
                 arrival = await self.check_update(lease, arrival)
             validated = self.validate(lease, arrival)
+            if whole and isinstance(validated, RejectedEvent):
+                raise Refused(validated.code, validated.detail)
             if validated is not None:
                 batch.add(validated)
         await self.identify(lease)
@@ -365,6 +369,8 @@ class Recorder:
         error = await answered
         if error is not None:
             raise error
+        if whole and batch.problems:
+            raise Refused(batch.problems[0].code, batch.problems[0].detail)
         return batch
 
     async def identify(self, lease: ProducerLease) -> None:
