@@ -245,6 +245,7 @@ class Services:
         """Connect listeners to what they listen to; each list is called in its order."""
         self.outbox.find_analysis = self.extractions.find_analysis
         self.recorder.identify_caller = self.sessions.identify
+        self.recorder.commits.webhooks_due = self.sessions.webhooks_due
         self.node.count_listeners.append(self.limits.divide)
         self.node.displaced_listeners.append(self.read_models.discard_all)
         self.sessions.close_collectors.append(self.indexer.changed)

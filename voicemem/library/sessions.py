@@ -340,10 +340,7 @@ class LibrarySession:
         if not fields:
             raise Refused("missing_field", "One of through_turn, keep_last and everything=True is required.")
         library, request = self.library, converted(fields, ForgetRequest)
-        stream = await self._stream()
-        forgot = await forget(library.read_models, stream, request, library.services.runtime.clock)
-        library.sessions.on_changed(structs.replace(stream, position=forgot.position))
-        return forgot
+        return await forget(library.sessions, library.read_models, await self._stream(), request)
 
     async def checkpoint(self) -> bytes:
         """The session as one portable document."""

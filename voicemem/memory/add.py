@@ -16,6 +16,7 @@ from voicemem.protocol.codec import decode_event
 from voicemem.protocol.events import Event, MemoryForgotten, MessageEvent, ToolCall, ToolResult
 from voicemem.protocol.types import MAX_INTEGER, Integer, JsonObject, Name, Natural
 from voicemem.sessions.derived import append_derived
+from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.recording.batches import ProducerLease
@@ -246,9 +247,7 @@ class Forgot(Struct, frozen=True):
     remembered: int
 
 
-async def forget(
-    read_models: ReadModelCache, stream: Stream, request: ForgetRequest, now_ms: Callable[[], int]
-) -> Forgot:
+async def forget(sessions: Sessions, read_models: ReadModelCache, stream: Stream, request: ForgetRequest) -> Forgot:
     """Forget a part of a memory. Raises `Refused` (`invalid_field`, `unknown_turn`)."""
     options = [value for value in (request.through_turn, request.keep_last, request.everything) if value is not UNSET]
     if len(options) > 1 or request.everything is False:
@@ -256,7 +255,8 @@ async def forget(
             "invalid_field", "Use only one of through_turn, keep_last and everything; everything must be true."
         )
     event = partial(forgotten_event, request=request)
-    stream, read_model = await append_derived(read_models, stream, event, now_ms)
+    stream, read_model = await append_derived(read_models, stream, event, sessions.clock)
+    sessions.on_changed(stream)
     remembered = len(read_model.remembered_indexes())
     return Forgot(stream.position, len(read_model.current_messages()) - remembered, remembered)
 

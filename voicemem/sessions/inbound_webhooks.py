@@ -139,8 +139,7 @@ class InboundWebhooks:
                 over = problem.code
             if result.ended:
                 await self.presence.close_when_ended(lease)
-        if stream.state != "running":  # it may run again
-            self.sessions.webhooks_due.set()
+
         # The end of a call that has ended, reported again, is no loss.
         is_lost = not stored and any(one.reduced is not None and one.reduced.end is None for one in reduced)
         return HookTaken(name, stored, over if over and (is_lost or over == "session_erased") else UNSET)

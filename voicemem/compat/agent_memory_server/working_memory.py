@@ -233,11 +233,7 @@ class WorkingMemories:
         lease = ProducerLease(stream, API_PRODUCER, None, may_call_out=False, key_id=key_id)
         arrivals = map(decode_event, payloads)
         recorded = await self.recorder.record(lease, arrivals, expected_position=expected, whole=True)
-        if recorded.position_taken:
-            return None
-        if recorded.reopened:
-            self.sessions.webhooks_due.set()
-        return recorded.stream
+        return None if recorded.position_taken else recorded.stream
 
     async def derive(
         self, stream: Stream, view: SessionView, change: Change, body: forms.GivenWorkingMemory

@@ -156,8 +156,7 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.StreamR
                 expected = UNSET if one.expected is None else one.expected
                 errors.append(EventError(one.seq, one.code, one.detail, expected))
             taken, ended = taken or result.taken, ended or result.ended
-        if stream.state != "running":  # it may run again
-            services.sessions.webhooks_due.set()
+
         if ended:
             await services.presence.close_when_ended(lease)
         if len(errors) == first + YIELD_EVERY > FLOOD_LIMIT:

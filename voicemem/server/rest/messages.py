@@ -1,7 +1,6 @@
 """Managing a memory: forget parts of it, add to it, read statistics about it."""
 
 from aiohttp import web
-from msgspec import structs
 
 from voicemem.context.builder import ContextOptions, select_context
 from voicemem.errors import InvalidFrame, Refused
@@ -36,9 +35,7 @@ async def forget_messages(request: web.Request) -> web.StreamResponse:
     if not (await read_body(request)).strip():
         raise Refused("missing_field", 'The body must say what to forget; everything is {"everything": true}.')
     forgetting = await read_struct(request, ForgetRequest)
-    forgot = await forget(services.read_models, stream, forgetting, services.sessions.clock)
-    services.sessions.on_changed(structs.replace(stream, position=forgot.position))
-    return json_response(forgot)
+    return json_response(await forget(services.sessions, services.read_models, stream, forgetting))
 
 
 @ROUTES.add(
@@ -56,10 +53,9 @@ async def add_messages(request: web.Request) -> web.StreamResponse:
     messages = await read_messages(request)
     services.limits.count_events(grant.caller, len(messages), len(await read_body(request)))
     lease = ProducerLease(stream, API_PRODUCER, None, may_call_out=False, may_set=False, key_id=grant.key_id)
-    added = await record_messages(services.recorder, services.read_models, lease, messages, services.sessions.new_id)
-    if stream.state != "running":  # it runs again
-        services.sessions.webhooks_due.set()
-    return json_response(added)
+    return json_response(
+        await record_messages(services.recorder, services.read_models, lease, messages, services.sessions.new_id)
+    )
 
 
 async def read_messages(request: web.Request) -> list[Added]:

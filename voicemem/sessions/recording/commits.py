@@ -63,6 +63,8 @@ class Commits:
         self.clock = clock
         self.metrics, self.tracer = telemetry
         self.feed = CommitFeed()
+        self.webhooks_due = asyncio.Event()
+        """Set when a session runs again; the services put in their place the event that wakes the outbox."""
         self.refusals = RefusalLog()
         self.named: dict[int, tuple[str, str]] = {}
         """By key, the projects and ids of sessions to which a producer gave a user; its owner takes them out."""
@@ -163,6 +165,7 @@ class Commits:
             self.refusals.note_time(lease)
         if batch.reopened:
             log_session("reopened", lease.project, lease.session_id)
+            self.webhooks_due.set()
         counts[batch.kind, "repeated"] += batch.repeated
         counts[batch.kind, "refused"] += len(batch.problems)
         for problem in batch.problems:
