@@ -57,8 +57,9 @@ LARGE_PACKED = 16 * 1024
 """Bytes of a packed read model that is unpacked off the event loop."""
 MAX_LAG = 64
 """Entries that a packed read model may be behind its journal."""
-FOLDED_TOGETHER = 256
-"""Batches of a session that wait to be folded, at most."""
+FLOOD = 200
+"""Events of a session in one round above which its read model is not folded further: that would slow the others down,
+and none of it may ever be read."""
 OTHERS_FOLLOW = 7
 """Rounds ago that a use in the background counts as: three more keep what was unpacked for those that come next."""
 FOLD_PAGE = 500
@@ -99,8 +100,8 @@ class ReadModelCache:
         self.cached: OrderedDict[int, ReadModel] = OrderedDict()
         self.ended: OrderedDict[int, None] = OrderedDict()
         """The keys of those whose sessions have ended, in the same order."""
-        self.lagging: set[int] = set()
-        """Keys of read models that are to be folded further in the background."""
+        self.lagging: dict[int, int] = {}
+        """Read models to be folded further in the background: by key, the end of the journal at the last look."""
         self.failed: dict[int, int] = {}
         """By key, the position up to which a fold has just failed; the background looks whether it fails again."""
         self.loading: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
@@ -318,19 +319,18 @@ class ReadModelCache:
     ) -> None:
         """Keep events that were just committed, the first at `position`, until they are folded: soon, or at a read.
 
-        A packed read model is not unpacked for a few events, and many bytes are not folded on the event loop: they wait
-        in the journal for a read or a round of maintenance, as does what follows them. `size` is that of their payloads
-        in bytes. This is the hot path: it runs for every batch, in the recorder's task.
+        A packed read model is not unpacked for a few events, and what comes in masses is not folded on the event
+        loop: it waits in the journal for a read or for the end of the flood, as does what follows it. `size` is that of
+        the payloads in bytes. This is the hot path: it runs for every batch, in the recorder's task.
         """
         read_model = self.cached.get(key)
         if read_model is None:
             return
         read_model.last_round = self.rounds
-        if len(read_model.waiting) >= FOLDED_TOGETHER or read_model.waiting_bytes + size > LARGE_BYTES:
-            read_model = self.find(key)
-            if read_model is None:
-                return
-        waiting, is_large = read_model.waiting, size > LARGE_BYTES or read_model.slow_fold
+        if read_model.commit_round != self.rounds:
+            read_model.commit_round, read_model.round_position = self.rounds, position
+        waiting, is_flood = read_model.waiting, position - read_model.round_position > FLOOD
+        is_large = size > LARGE_BYTES or is_flood or read_model.slow_fold
         before, last = waiting[-1].last if waiting else read_model.position, position + len(events) - 1
         if before == position - 1 and not is_large and is_worth_folding(read_model, len(events)):
             waiting.append(Committed(position, last, received_ms, events, producer, size))
@@ -342,7 +342,7 @@ class ReadModelCache:
             return
         read_model.known_position = last
         if is_large or read_model.known_position - read_model.position > MAX_LAG:
-            self.lagging.add(key)
+            self.lagging.setdefault(key, last)
 
     def fold_waiting(self, key: int, read_model: ReadModel) -> None:
         """Fold what was committed of a session, unless its read model is in use. It never raises."""
@@ -531,7 +531,7 @@ def is_worth_folding(read_model: ReadModel, count: int) -> bool:
     """True if that many committed events may wait for the next fold: none is held up, and little is unpacked."""
     if read_model.unpacked is None and not read_model.waiting:
         return count >= UNPACK_MIN and len(read_model.packed) <= LARGE_PACKED
-    return len(read_model.waiting) < FOLDED_TOGETHER and read_model.waiting_bytes <= LARGE_BYTES
+    return read_model.waiting_bytes <= LARGE_BYTES
 
 
 def is_ready(read_model: ReadModel, position: int, with_messages: bool) -> bool:

@@ -4,11 +4,10 @@ import asyncio
 import time
 from contextlib import suppress
 from functools import partial
-from itertools import islice
 
 from voicemem.errors import SessionQuarantined, StoreUnavailable
 from voicemem.runtime import Slices
-from voicemem.sessions.read_models.cache import ReadModelCache
+from voicemem.sessions.read_models.cache import FLOOD, ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel, compress_state
 
 SNAPSHOTS_PER_COMMIT = 200
@@ -26,8 +25,6 @@ WEIGHING_S = 0.01
 """CPU time of a round in which read models are weighed. Those that were not are taken to be like the others."""
 FOLD_S = 1.0
 """Pause between two rounds in which committed events are folded: about ten of a call come in it."""
-CATCH_UP_SLICE = 50
-"""Read models that catch up in one round, at most."""
 
 
 async def maintain(read_models: ReadModelCache) -> None:
@@ -60,9 +57,12 @@ async def catch_up_lagging(read_models: ReadModelCache) -> None:
     for key, position in failed.items():
         with suppress(StoreUnavailable, SessionQuarantined):
             await read_models.compute_as_of(key, position, ReadModel.refresh, background=True)
-    for key in list(islice(read_models.lagging, CATCH_UP_SLICE)):
-        read_models.lagging.discard(key)
+    for key, seen in list(read_models.lagging.items()):
         read_model = read_models.cached.get(key)
+        if read_model is not None and read_model.known_position - seen > FLOOD:
+            read_models.lagging[key] = read_model.known_position
+            continue
+        del read_models.lagging[key]
         if read_model is not None:
             read_model.last_round = read_models.rounds
             with suppress(StoreUnavailable, SessionQuarantined):  # the next read reports it

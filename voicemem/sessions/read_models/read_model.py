@@ -88,6 +88,7 @@ class ReadModel:
         "characters",
         "charged",
         "charged_packed",
+        "commit_round",
         "counted",
         "encoded",
         "encoded_bytes",
@@ -103,6 +104,7 @@ class ReadModel:
         "packed",
         "packed_position",
         "ratio",
+        "round_position",
         "saved_position",
         "slow_fold",
         "slow_refresh",
@@ -164,6 +166,8 @@ class ReadModel:
         """By bound: how many ignored events were counted, of those in `state.ignored`."""
         self.last_round = 0
         """The round of maintenance in which it was used last."""
+        self.commit_round = self.round_position = 0
+        """The round in which the newest events were committed, and the position of the first of them in it."""
         self.figures: SavedFigures | None = None
         """The figures of a slim list, at a position."""
         self.known_position = 0

@@ -27,7 +27,7 @@ from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.events import JournaledEvent
 from voicemem.protocol.types import JsonObject
 from voicemem.runtime import MemoryBudget, Runtime
-from voicemem.sessions.read_models.cache import FOLD_PAGE, MAX_LAG, SNAPSHOT_EVERY, ReadModelCache
+from voicemem.sessions.read_models.cache import FLOOD, FOLD_PAGE, MAX_LAG, SNAPSHOT_EVERY, ReadModelCache
 from voicemem.sessions.read_models.maintenance import (
     IDLE_ROUNDS,
     PRESSURE_ROUNDS,
@@ -187,6 +187,27 @@ async def test_what_waits_to_be_folded_is_bounded_over_all_sessions(store: InMem
     read_models.discard(streams[2].key)
     await fold_committed(read_models)
     assert (0, {}) == (read_models.waiting_bytes, read_models.to_fold)
+
+
+async def test_a_flood_of_events_is_folded_when_it_is_over_or_read(
+    store: InMemoryStore, read_models: ReadModelCache
+) -> None:
+    """What is more than fits into a round waits in the journal, and the background leaves it there while more comes."""
+    stream = await begin(store)
+    read_model = await read_models.get(stream)
+    found = list[int]()
+    for count in (2 * FLOOD + 3, FLOOD + 1, FLOOD + 1, 1):
+        before, read_models.rounds = stream.position, read_models.rounds + 1
+        await append(store, stream, *talk(count))
+        add(read_models, stream, (await journal(store, stream))[before:])
+        await fold_committed(read_models)
+        if len(found) == 2:
+            assert await from_scratch(store, stream) == (await read_models.get(stream)).messages()
+        await catch_up_lagging(read_models)
+        found.append(stream.position - read_model.position)
+    assert [FLOOD + 2, 2 * FLOOD + 3, 0, 0] == found
+    assert not read_models.lagging
+    assert await from_scratch(store, stream) == (await read_models.get(stream)).messages()
 
 
 @on_one_store
