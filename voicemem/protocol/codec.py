@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from hashlib import sha256
 from itertools import accumulate
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -214,6 +215,7 @@ def drop_nulls(value: Any) -> Any:
 
 INCOMING_DECODER = msgspec.json.Decoder(IncomingEvent)
 TRANSCRIPT_DECODER = msgspec.json.Decoder(TranscriptEvent)
+TRANSCRIPT_ARRAY_DECODER = msgspec.json.Decoder(list[TranscriptEvent])
 JOURNALED_DECODER = msgspec.json.Decoder(JournaledEvent)
 RawJson = bytes | msgspec.Raw
 """One JSON value. A frame may hold hundreds of thousands, so each is copied out of it only when it is decoded."""
@@ -221,6 +223,7 @@ RAW_DECODER = msgspec.json.Decoder(msgspec.Raw)
 RAW_ARRAY_DECODER = msgspec.json.Decoder(list[msgspec.Raw])
 JOURNALED_KINDS = kinds_by_type(JournaledEvent)
 ENCODER = msgspec.json.Encoder()
+PRODUCER = attrgetter("session_id", "producer")
 OPEN_BRACE, BACKSLASH = ord("{"), b"\\"
 ANY_NUMBER = frozenset((Asr, LlmError, Metric, ToolCall, ToolResult))
 """Kinds of transcript events with a field that its type allows to be any number; of the others all are bounded."""
@@ -414,6 +417,30 @@ def decode_fast(frame: bytes) -> TranscriptEvent | None:
     except (msgspec.ValidationError, Refused, *MALFORMED):
         return None
     return event if event.metadata is None else None
+
+
+def decode_fast_array(frame: bytes) -> list[DecodedEvent] | None:
+    """The same for an array of such events of one producer, with their bytes, in half the time of each by itself.
+
+    Raises `InvalidFrame` as `split_frame` does.
+    """
+    if not frame.startswith(b"[") or NUL in frame or may_have_large_number(frame):
+        return None
+    check_frame(frame)
+    try:
+        events: list[TranscriptEvent] = TRANSCRIPT_ARRAY_DECODER.decode(frame)
+        for event in events:
+            check = CHECKS.get(type(event))
+            if check is not None:
+                check(event)
+            if event.metadata is not None:
+                return None
+        texts = [*map(bytes, RAW_ARRAY_DECODER.decode(frame))]
+    except (msgspec.ValidationError, Refused, *MALFORMED):
+        return None
+    if len(set(map(PRODUCER, events))) != 1 or len(max(texts, key=len)) > MAX_FAST_BYTES:
+        return None
+    return [*map(DecodedEvent, events, texts)]
 
 
 def reject(header: EventHeader, code: str, detail: str) -> RejectedEvent:

@@ -31,14 +31,18 @@ from voicemem.errors import CODES, InvalidFrame
 from voicemem.protocol.codec import (
     ANY_NUMBER,
     MALFORMED,
+    MAX_FAST_BYTES,
     DecodedEvent,
     RejectedEvent,
     decode_event,
+    decode_events,
     decode_fast,
+    decode_fast_array,
     decode_journaled,
     decode_stored,
     decode_thoroughly,
     is_too_deep,
+    split_frame,
 )
 from voicemem.protocol.events import (
     LlmDelta,
@@ -258,9 +262,36 @@ def test_an_ordinary_event_is_what_a_closer_look_finds(event: JsonObject, spaces
         assert found == arrived.event
 
 
+@given(events=st.lists(PRODUCER_EVENTS, min_size=1, max_size=4), named=st.booleans())
+def test_an_array_of_ordinary_events_is_what_a_closer_look_finds(events: list[JsonObject], named: bool) -> None:
+    """Whatever is decoded together is the same as decoded one by one, bytes included, and of one producer."""
+    if named:
+        events = [event | {"session_id": "s", "producer": "tts"} for event in events]
+    found = decode_fast_array(json.dumps(events).encode())
+    if found is not None:
+        assert [decode_thoroughly(json.dumps(event).encode()) for event in events] == found
+        assert len({(one.event.session_id, one.event.producer) for one in found}) == 1
+
+
+@every_row("frame", [one for _, one, _ in STRUCTURE] + [with_string(p, t) for _, t, p, _ in STRING_CASES])
+def test_the_short_way_takes_no_array_with_anything_bad(frame: bytes) -> None:
+    """One event that is refused has the whole array looked at more closely; what is no frame is refused both ways."""
+    for array in (frame, b"[%b]" % frame, b"[%b,%b]" % (GOOD, frame), b"[%b,%b]" % (frame, GOOD)):
+        try:
+            found = decode_fast_array(array)
+        except InvalidFrame as refused:
+            with pytest.raises(InvalidFrame, match=refused.code):
+                split_frame(array)
+        else:
+            assert found is None or found == decode_events(split_frame(array))
+
+
 def test_most_events_are_ordinary() -> None:
     """What streams in masses goes the short way."""
     assert decode_fast(GOOD) is not None
+    assert [one.payload for one in decode_fast_array(b"[%b, %b]" % (GOOD, GOOD)) or ()] == [GOOD, GOOD]
+    long = [b'{"type":"llm.delta","text":"%b"}' % (b"x" * count) for count in (MAX_FAST_BYTES - 30, MAX_FAST_BYTES)]
+    assert [decode_fast_array(b"[%b]" % one) is not None for one in long] == [True, False]
     assert (
         decode_fast(b'{"type":"llm.delta","turn_id":1,"item":"r","text":"\xc3\xa4","ts":1750000000000,"seq":9}')
         is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, cast, get_args
 
@@ -223,6 +223,17 @@ class EventBatch(Batch, kw_only=True, eq=False, gc=True):
                 self.arrivals[-1] = both
                 return
         self.arrivals.append(arrival)
+
+    def add_transcript(self, arrivals: Sequence[DecodedEvent]) -> None:
+        """Add events that change nothing but the transcript; mostly their seqs are consecutive."""
+        seqs = [arrival.event.seq for arrival in arrivals]
+        first = self.next_seq if self.arrivals else seqs[0]
+        if self.is_plain and first is not None and seqs == [*range(first, first + len(seqs))]:
+            self.first_seq, self.next_seq = first - len(self.arrivals), first + len(seqs)
+            self.arrivals += arrivals
+        else:
+            for arrival in arrivals:
+                self.add(arrival)
 
     def seal(self, now_ms: int) -> None:
         self.is_sealed, self.received_ms = True, now_ms
