@@ -16,7 +16,6 @@ from voicemem.protocol.pieces import object_parts
 from voicemem.version import __version__
 
 SYNTAX = "0.4.0"
-"""The draft's own version of its syntax."""
 VENDOR = "voicemem"
 SHOWN_WITH_TOOL = 64
 """Places in the dialog that a tool call names, at most: a turn may have any number of both."""

@@ -9,7 +9,6 @@ import io
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from http import HTTPStatus
-from types import SimpleNamespace
 
 import aiohttp
 import msgspec
@@ -20,7 +19,7 @@ from voicemem.errors import LlmFailed
 from voicemem.llm.endpoints import LlmEndpoint
 from voicemem.protocol.sse import DONE, Decoder, TooLong
 from voicemem.protocol.types import JsonObject
-from voicemem.security.address_guard import Network, connectors, direct_session, error_word
+from voicemem.security.address_guard import Network, connectors, direct_session, error_word, send_request
 
 MAX_ANSWER_BYTES, MAX_EVENT_BYTES = 4 * 1024 * 1024, 1024 * 1024
 """The size of an answer in one piece, and of one event of a stream."""
@@ -32,6 +31,8 @@ KEEPALIVE_S = 30.0
 """A phone call has a turn every few seconds, and connecting to an LLM takes long."""
 DRAIN_S = 0.1
 """Time to read what follows the end of a stream, so that its connection can be reused."""
+PIECE_BYTES = 64 * 1024
+"""A longer body is sent in pieces: one large write would hold up the event loop."""
 RESERVED_HEADERS = frozenset(
     (
         *("connection", "content-encoding", "content-length", "expect", "host", "keep-alive"),
@@ -39,8 +40,6 @@ RESERVED_HEADERS = frozenset(
     )
 )
 """Headers that a session cannot set; the same holds for `Authorization` if it gives a key."""
-PIECE_BYTES = 64 * 1024
-"""A longer body is sent in pieces: one large write would hold up the event loop."""
 OWN_WORDS = {"reset": "dropped", "bad_answer": "invalid_answer"}
 
 
@@ -155,27 +154,18 @@ class LlmClient:
         times = self.timeouts
         timeout = aiohttp.ClientTimeout(total=total_s, connect=times.connect_s, sock_read=times.read_s)
         deadline = asyncio.get_running_loop().time() + total_s
-        while True:
-            context = SimpleNamespace(reused=False)
-            try:
-                answer = await self.sessions[endpoint.public_only].request(
-                    "GET" if content is None else "POST",
-                    endpoint.request_url,
-                    data=io.BytesIO(content) if content is not None and len(content) > PIECE_BYTES else content,
-                    headers=headers,
-                    allow_redirects=False,
-                    timeout=timeout,
-                    trace_request_ctx=context,
-                )
-            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
-                # The server may have closed an idle connection just as it was reused: only a fresh one decides. Each
-                # failure takes one idle connection out of the pool, so the loop ends after the last of them.
-                if isinstance(error, aiohttp.ClientConnectorError) or not context.reused:
-                    raise failure(error) from None
-            except (aiohttp.ClientError, OSError, ValueError) as error:
-                raise failure(error) from None
-            else:
-                return checked(answer, deadline)
+        session, method = self.sessions[endpoint.public_only], "GET" if content is None else "POST"
+
+        def in_pieces() -> io.BytesIO | bytes | None:
+            return io.BytesIO(content) if content is not None and len(content) > PIECE_BYTES else content
+
+        try:
+            answer = await send_request(
+                session, method, endpoint.request_url, in_pieces, headers=headers, timeout=timeout
+            )
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise failure(error) from None
+        return checked(answer, deadline)
 
 
 async def read_sse_data(

@@ -471,7 +471,6 @@ class Renaming(Struct, frozen=True):
         return new if id == old else id
 
     def row(self, row: MemoryRow, rules: Rules | None) -> MemoryRow:
-        """A memory with the new ids, redacted."""
         details = records.details_of(row)
         evidence = tuple(structs.replace(one, session_id=self.session_id(one.session_id)) for one in details.evidence)
         same_as = None if details.same_as is None else self.name(details.same_as)

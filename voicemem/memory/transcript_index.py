@@ -54,8 +54,6 @@ class Indexed(NamedTuple):
 
 
 class TranscriptIndexer:
-    """Brings the index up to date."""
-
     def __init__(
         self, store: Store, read_models: ReadModelCache, feed: CommitFeed, clock: Clock, node: NodeToken
     ) -> None:

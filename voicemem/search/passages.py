@@ -96,7 +96,6 @@ def has_unheard(state: State, number: int) -> bool:
 
 
 def text_before(state: State, number: int) -> str:
-    """The last message before a turn."""
     place = bisect_left(state.turn_numbers, number)
     for earlier in reversed(state.turn_numbers[max(0, place - LOOK_BACK) : place]):
         entries = heard_entries(state, state.turns[earlier])

@@ -177,7 +177,6 @@ def days_of_period(text: str, today: Day) -> tuple[int, int] | None:
 
 
 def named_year(year: str | None, text: str, today: Day) -> int | None:
-    """The year that is beside a month or a season."""
     if year or (found := YEAR.search(text)):
         return int(year or found[0])  # type: ignore[index]
     for found in UNIT.finditer(text):

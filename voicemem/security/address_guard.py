@@ -15,7 +15,7 @@ import asyncio
 import errno
 import re
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from types import SimpleNamespace
@@ -195,6 +195,25 @@ def direct_session(
         trace_configs=[trace],
         **more,
     )
+
+
+async def send_request(
+    session: aiohttp.ClientSession, method: str, url: str, make_body: Callable[[], Any], **options: Any
+) -> aiohttp.ClientResponse:
+    """Send a request on a `direct_session`; `make_body` is called for each attempt.
+
+    The other end may have closed an idle connection just as it was reused. That is not its fault, so only a fresh
+    connection decides. Each failure takes one idle connection out of the pool, so the loop ends after the last of them.
+    """
+    while True:
+        context = SimpleNamespace(reused=False)
+        try:
+            return await session.request(
+                method, url, data=make_body(), allow_redirects=False, trace_request_ctx=context, **options
+            )
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+            if isinstance(error, aiohttp.ClientConnectorError) or not context.reused:
+                raise
 
 
 def check_url(url: str, allowed: Iterable[Network] = ()) -> None:

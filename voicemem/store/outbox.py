@@ -105,7 +105,6 @@ class Endpoints(Port):
         ]
 
     async def find_endpoint(self, project: str, endpoint_id: str) -> Endpoint | None:
-        """A project's endpoint; None when the id is unknown."""
         row = await self.database.row(SELECT_ENDPOINT, project=project, id=endpoint_id)
         return None if row is None else to_endpoint(row)
 

@@ -42,7 +42,6 @@ STORED_COLUMNS = ", ".join(f"s.{name}" for name in Stream.__struct_fields__)
 POSITION = """greatest(s.position, coalesce((
     select j.position + j.count - 1 from journal j where j.stream = s.key order by j.position desc limit 1
 ), 0))"""
-"""The end of the journal."""
 STREAM_COLUMNS = STORED_COLUMNS.replace("s.position", POSITION)
 """The same, but with the position at which the journal ends."""
 CONFIG_INDEX = Stream.__struct_fields__.index("config")

@@ -126,7 +126,6 @@ class Vectors(Port):
 
     texts: str
     vectors: str
-    """The tables."""
     key: tuple[str, ...]
     """The columns of a place, in both."""
     copied: tuple[str, ...] = ()
@@ -173,7 +172,6 @@ class Vectors(Port):
         return checked(rows, limit, [key for key, is_missing in rows if is_missing])
 
     async def count_without_vector(self, embedder: str) -> int:
-        """The number of texts that have no vector of this embedder."""
         number = embedder_number(embedder)
         return int((await self.read(lambda connection: connection.one(self.fill(self.count), embedder=number)))[0])
 

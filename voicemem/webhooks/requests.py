@@ -22,7 +22,7 @@ from aiohttp.abc import AbstractResolver
 
 from voicemem.config.service import Address
 from voicemem.config.session import decode_standard_secret
-from voicemem.security.address_guard import UNKNOWN_ERROR, Network, connectors, direct_session, error_word
+from voicemem.security.address_guard import UNKNOWN_ERROR, Network, connectors, direct_session, error_word, send_request
 from voicemem.telemetry import Telemetry
 from voicemem.webhooks.outbox import AttemptRequest, AttemptResult, Send, url_host, verdict
 
@@ -157,8 +157,6 @@ class _Attempt:
     error: str | None = None
     retry_after: str | None = None
     body: bytearray = field(default_factory=bytearray)
-    reused: bool = False
-    """True if the connection was used before."""
 
 
 class WebhookSender:
@@ -213,7 +211,7 @@ class WebhookSender:
         try:
             # One bound for everything: DNS, a second connection, an answer that trickles in.
             async with asyncio.timeout(self.timeout_s):
-                await _deliver(session, request, attempt, self._extra_headers())
+                await _post(session, request, attempt, self._extra_headers())
         # The outermost edge: a peer can make the stack below fail in more ways than a list could name, and an attempt
         # that raised would be neither logged nor retried.
         except Exception as error:
@@ -228,21 +226,6 @@ class WebhookSender:
         return AttemptResult(attempt.status, attempt.error, retry_after, round(seconds * 1000), excerpt)
 
 
-async def _deliver(
-    session: aiohttp.ClientSession, request: AttemptRequest, attempt: _Attempt, extra_headers: Mapping[str, str]
-) -> None:
-    while True:
-        attempt.reused = False
-        try:
-            return await _post(session, request, attempt, extra_headers)
-        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
-            # The receiver may have closed an idle connection just as it was reused. That is not the receiver's fault,
-            # so only a fresh connection decides; `timeout_s` bounds the loop. One that did arrive twice has the
-            # same webhook-id both times.
-            if attempt.status is not None or not attempt.reused:
-                raise
-
-
 async def _post(
     session: aiohttp.ClientSession, request: AttemptRequest, attempt: _Attempt, extra_headers: Mapping[str, str]
 ) -> None:
@@ -250,13 +233,9 @@ async def _post(
     if request.secret:
         async for part in request.body.parts():
             signing.add(part)
-    response = await session.post(
-        request.url,
-        data=request.body.parts(),
-        headers={**extra_headers, **signing.signed(), "Content-Length": str(request.body.size)},
-        allow_redirects=False,
-        trace_request_ctx=attempt,
-    )
+    headers = {**extra_headers, **signing.signed(), "Content-Length": str(request.body.size)}
+    # One that arrives twice, since its connection was closed as it was reused, has the same webhook-id both times.
+    response = await send_request(session, "POST", request.url, request.body.parts, headers=headers)
     try:
         attempt.status = response.status
         attempt.error = "redirect" if 300 <= response.status < 400 else None

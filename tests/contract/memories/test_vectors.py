@@ -174,7 +174,7 @@ async def test_vectors_go_with_their_stream(store: Store) -> None:
 
 async def test_no_more_is_compared_than_is_allowed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest memories come first, and the answer says that there are more."""
-    for module in ("sqlite.vectors", "postgresql.store"):
+    for module in ("sqlite.store", "postgresql.store"):
         monkeypatch.setattr(f"voicemem.store.{module}.MAX_COMPARED", 3)
     for number in range(6):
         await remember(store, f"m{number}", "north", created_ms=NOW + number)

@@ -208,7 +208,7 @@ async def test_vectors_go_with_an_erased_session_and_with_the_index(store: Store
 
 async def test_no_more_is_compared_than_is_allowed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest sessions come first, and the answer says that there is more."""
-    for module in ("sqlite.vectors", "postgresql.store"):
+    for module in ("sqlite.store", "postgresql.store"):
         monkeypatch.setattr(f"voicemem.store.{module}.MAX_COMPARED", 3)
     for number in range(4):
         await embed_call(store, f"s{number}", f"north {number}")

@@ -157,7 +157,6 @@ class Field(NamedTuple):
 
 
 def check_value(prompt: Prompt, field: Field, draft: DraftedValue, rules: Rules | None) -> AnalysedValue | Refusal:
-    """The value, or why it is refused."""
     if any(leaf is CONTRADICTED for leaf in leaves_of(draft.value)):
         return "contradicted"
     value = cleaned(draft.value if rules is None else redact_value(draft.value, rules))

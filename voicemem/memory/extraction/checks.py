@@ -172,7 +172,6 @@ def check_answer(prompt: Prompt, drafts: Iterable[DraftedMemory | None], rules: 
 
 
 def check_memory(prompt: Prompt, draft: DraftedMemory | None) -> ExtractedMemory | Refusal:
-    """The memory, or why it is refused."""
     if draft is None or not (draft.confidence is None or 0 <= draft.confidence <= 1):
         return "malformed"
     text = one_line(draft.text)

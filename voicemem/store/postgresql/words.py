@@ -55,7 +55,6 @@ with query as materialized (
 
 
 def tsquery(terms: Sequence[tuple[str, ...]]) -> str:
-    """The terms of a scope, as PostgreSQL looks them up."""
     return " & ".join(f"({' | '.join(group)})" for group in terms)
 
 

@@ -165,7 +165,6 @@ def mark_new(connection: apsw.Connection) -> None:
 
 @cache
 def schema_image() -> bytes:
-    """Return an empty database of the newest schema."""
     with closing(apsw.Connection(":memory:")) as fresh:
         mark_new(fresh)
         for step in migrations():

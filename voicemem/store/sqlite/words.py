@@ -327,7 +327,6 @@ class ScopeWords:
         return f"{len(self.terms)}, {len(self.marks)}"
 
     def match(self, words: Sequence[QueryWord], operator: str = " OR ", columns: str = "") -> str:
-        """The expression that FTS5 looks up."""
         expression = [f'scope : "{term}"' for term in self.terms]
         return " AND ".join([*expression, f"{columns}({operator.join(map(self.with_marks, words))})"])
 

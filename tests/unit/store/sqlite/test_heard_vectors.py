@@ -22,7 +22,8 @@ from tests.support.stores.memories import memory_of, remember, stream_of, write
 from voicemem.llm.embeddings import to_vector
 from voicemem.store.memories import tombstone
 from voicemem.store.scopes import QueryScope
-from voicemem.store.sqlite import SqliteStore, vectors
+from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite import store as engine
 from voicemem.store.sqlite.connection import SqliteConnection
 from voicemem.store.vectors import MAX_COMPARED, MemoryPlace, TextToEmbed, TranscriptVectors, VectorQuery
 
@@ -60,10 +61,10 @@ async def test_python_compares_as_the_extension_does(store: SqliteStore, monkeyp
     assert await store.transcript_vectors.prepare_vectors() == (MAX_COMPARED, None)
     by_extension = await nearest(store, TEXTS[7])
     assert by_extension[0] == (TEXTS[7], 1.0)
-    monkeypatch.setattr(vectors, "extension_path", lambda: None)
+    monkeypatch.setattr(engine, "extension_path", lambda: None)
     store.index_file.release()
     support = await store.transcript_vectors.prepare_vectors()
-    assert support.max_compared == vectors.MAX_COMPARED_IN_PYTHON
+    assert support.max_compared == engine.MAX_COMPARED_IN_PYTHON
     assert "sqlite-vec" in (support.note or "")
     assert by_extension == await nearest(store, TEXTS[7])
 
@@ -78,9 +79,9 @@ def test_both_comparisons_agree(one: list[float], other: list[float]) -> None:
     pair = to_vector(one), to_vector(other)
     if None not in pair:
         connection = apsw.Connection(":memory:")
-        vectors.add_distance(connection)
+        engine.add_distance(connection)
         distance = connection.execute("select vec_distance_cosine(?, ?)", pair).get
-        assert isclose(distance, vectors.distance_of(*pair), abs_tol=1e-5)
+        assert isclose(distance, engine.distance_of(*pair), abs_tol=1e-5)
 
 
 @pytest.mark.long
@@ -126,9 +127,9 @@ async def test_a_scan_takes_its_sessions_from_the_newest_on(store: SqliteStore, 
 
 def plan_of(columns: list[str], connection: SqliteConnection) -> list[str]:
     """The steps in which SQLite finds what is near."""
-    vectors.add_distance(connection.raw)
+    engine.add_distance(connection.raw)
     scope = " and ".join(f"s.{column} = :{column}" for column in columns)
-    query = TranscriptVectors.fill(TranscriptVectors.near, scope=scope, cosine=vectors.SqliteVectors.cosine)
+    query = TranscriptVectors.fill(TranscriptVectors.near, scope=scope, cosine=engine.SqliteVectors.cosine)
     values = dict.fromkeys(columns, "p") | {"vector": vector_of("north"), "embedder": 1}
     values |= {"since_ms": 0, "until_ms": 1, "most": 10, "limit": 10}
     return [str(row[-1]) for row in connection.rows(f"explain query plan {query}", **values)]
