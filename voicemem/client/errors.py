@@ -109,7 +109,7 @@ class Unreachable(ClientError):
     def __init__(self, detail: str, reason: str | None = None) -> None:
         super().__init__("unreachable", detail)
         self.reason = reason or detail
-        """The same without the address."""
+        """The sentence without the address."""
 
 
 class Busy(Unreachable):

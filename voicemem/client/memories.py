@@ -89,7 +89,7 @@ class Memories:
         return await self._rest.get(user_path(user_id, "/memories"), params)
 
     async def of_session(self, session_id: str, **params: Unpack[ListParams]) -> JsonObject:
-        """The same of a session."""
+        """A page of the memories of a session, likewise."""
         return await self._rest.get(session_path(session_id, "/memories"), params)
 
     async def forget(self, user_id: str, **params: Unpack[ForgetParams]) -> JsonObject:

@@ -49,7 +49,7 @@ class Options:
     max_events: int = 10_000
     """Unacknowledged events that each session may hold; one more is not taken (`BufferFull`)."""
     max_bytes: int = 8 * 1024 * 1024
-    """The same limit in bytes, as the events are sent."""
+    """The limit of unacknowledged events in bytes, as they are sent."""
     room: Room | None = None
     """Shared with other sessions, and other clients: an event for which it has no room is not taken either."""
     leaves_gaps: bool = False
@@ -72,7 +72,7 @@ class Options:
     context_timeout_s: float = 1.0
     """How long `context` takes at most, in all: connecting, TLS, every attempt."""
     read_timeout_s: float = 3.0
-    """The same for `history` and `turns`."""
+    """How long `history` and `turns` take at most, in all."""
     read_attempts: int = 2
     """Attempts to read within that time."""
     connect_timeout_s: float = 5.0

@@ -47,7 +47,7 @@ class Frame(NamedTuple):
     began: int | None = None
     """When the call began, Unix ms, if this frame ends the session and says so."""
     ended: int | None = None
-    """When it ended."""
+    """When it ended, likewise."""
     typed: bool = False
     """True if it may be a text that the app added for the LLM: left out on request (`?typed=ignore`)."""
     opens: bool = False
@@ -160,7 +160,7 @@ class Dialect(Struct, frozen=True, kw_only=True):
     closed: Callable[[int, Known], Made] = lambda ts, known: ()
     hook: Hook | None = None
     caller: CallerFields = CallerFields()
-    """Where frames say who calls."""
+    """The fields in which frames say who calls."""
     texts: Callable[[JsonObject], Texts]
     """All texts in a reduced frame, in the order in which they were said. The service may replace them."""
     parts: Parts | None = None

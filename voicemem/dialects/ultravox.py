@@ -249,7 +249,7 @@ def speak(frame: JsonObject, known: Known) -> Made:
 
 
 def complete_newest(known: Known) -> Made:
-    """Nothing more comes of the reply before."""
+    """Complete the reply before, of which nothing more comes."""
     reply = newest_reply(known)
     if reply is not None and not reply.complete and reply.cut == "no":
         yield LlmDone(item=reply.item)

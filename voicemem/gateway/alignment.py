@@ -31,19 +31,19 @@ TRANSCRIPT, OTHER_WORDS = 0.6, -0.1
 """Speech in other words, most of which both have, or in words of its own."""
 # What a message costs that only one of them has.
 LACKED_WORDS, LACKED_SPEECH, LACKED_REPLY = 1.0, 0.5, 0.2
-"""What it costs that the request lacks a message of the memory's, between messages that both have."""
+"""The cost of a request that lacks a message of the memory's, between messages that both have."""
 UNKNOWN_WORDS, UNKNOWN_REPLY = 1.0, 0.3
-"""What it costs that the memory lacks a message of the request's that can no longer be taken."""
+"""The cost of a memory that lacks a message of the request's that can no longer be taken."""
 EARLIER_WORDS, EARLIER_REPLY, EARLIER = 0.5, 0.1, 0.6
 """Before the memory begins: each, and at most."""
 NEWER_WORDS, NEWER_SPEECH, NEWER_REPLY, NEWER = 0.8, 0.2, 0.02, 0.8
 """After the last message that both have: each of the memory's, and at most."""
 AFTER_CALL = 0.45
-"""That words are before a tool call, and those of the memory are of a later turn: some clients add calls late."""
+"""The cost of words before a tool call, where the memory's are of a later turn: some clients add calls late."""
 BEFORE_LAST = 0.3
-"""That words are before the last ones, and those of the memory are speech that waits for an answer."""
+"""The cost of words before the last ones, where the memory's are speech that waits for an answer."""
 ASKED_AGAIN, ASKED_AGAIN_IN_PART = 0.6, 1.5
-"""That an answered request is sent again, by a client that sends the whole conversation, or the end of it."""
+"""The cost of an answered request that comes again, from a client that sends the whole conversation, or its end."""
 
 
 class Spoken(Struct, frozen=True):
@@ -81,7 +81,7 @@ def may_be_same_speech(one: str, other: str) -> bool:
 
 
 class Hints(NamedTuple):
-    """What else is known about a request."""
+    """Facts about a request besides its messages."""
 
     may_repeat: bool
     """Its last words may be the memory's newest ones."""
@@ -211,7 +211,7 @@ class Comparison:
         return request != self.newest_words or (self.may_repeat and known == self.last_user)
 
     def sameness(self, request: int, known: int) -> float | None:
-        """How much it counts that two messages are the same; None if they cannot be."""
+        """The weight of two messages that may be the same; None if they cannot be."""
         key, keys = self.keys[request], self.known_keys[known]
         if key[0] != keys[0][0]:
             return None
@@ -230,7 +230,7 @@ class Comparison:
         return count - AFTER_CALL * (before is not None and before < turn) - BEFORE_LAST * waits
 
     def sameness_of_words(self, request: int, known: int) -> float | None:
-        """How much the texts count of two messages of the user's."""
+        """The weight of the texts of two messages of the user's."""
         if self.keys[request] in self.known_keys[known]:
             return 1.0
         if self.known[known].metadata.get("source") != "asr":
@@ -257,7 +257,7 @@ class Window:
         self.origins: dict[Place, Place] = {}
         """The place before each place on its best way."""
         self.ends: dict[Place, tuple[float, Place]] = {}
-        """What counts for the ways that end with a message that both have, and the place before it."""
+        """The weight of the ways that end with a message that both have, and the place before it."""
         self.fill()
 
     def fill(self) -> None:

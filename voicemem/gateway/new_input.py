@@ -24,7 +24,7 @@ from voicemem.transcript.replies.playing import settle, standing_replies
 from voicemem.transcript.state import Reply, Turn
 
 MARKS = " \n\t.,;:!?…。、，！？"
-"""What may be between two utterances that were sent as one."""
+"""Signs that may be between two utterances that were sent as one."""
 PAUSE_MS = 2_000
 """The pause between the end of a reply and later words, from which the words are new."""
 RUNNING = ("IN_PROGRESS", "The tool call is still in progress.")
@@ -77,7 +77,7 @@ class InputReader:
         self.calls = {index: calls_of(messages[index]) for index in self.conversation}
         """The tool calls of each message."""
         self.known_calls = {index: list(self.places_of_calls(index)) for index in self.conversation}
-        """Where the memory has the tool calls that each message makes or answers: the turn, and the index there."""
+        """The places in the memory of tool calls that each message makes or answers: the turn, the index there."""
         self.spoken = list(self.spoken_messages())
         self.events: list[ProducedEvent] = []
         self.ignored: list[int] = []
@@ -204,7 +204,7 @@ class InputReader:
         return is_withdrawable(reply) and (self.has_replies or self.was_left(reply))
 
     def grown_words(self, meeting: Meeting, new: Sequence[Spoken]) -> str | None:
-        """What was said after the memory's newest words, where the client has both as one message; the reply that it
+        """The words after the memory's newest ones, where the client has both as one message; the reply that it
         asked for ahead, after the first of them, is withdrawn.
         """
         place = next((at for at in reversed(range(len(self.known))) if self.known[at].role == "user"), -1)

@@ -309,7 +309,7 @@ def split_lines(body: bytes) -> Sequence[RawJson]:
 
 
 def require_object(text: bytes) -> bytes:
-    """The same text, if it begins as a JSON object. Raises `InvalidFrame`."""
+    """Return a text that begins as a JSON object. Raises `InvalidFrame` for any other."""
     if not text.startswith(b"{"):
         raise InvalidFrame("not_events" if is_valid_json(text) else "invalid_json")
     return text
@@ -331,7 +331,7 @@ def decode_journaled(payload: bytes) -> JournaledEvent:
 
 
 def decode_stored(payload: bytes) -> JournaledEvent:
-    """The same for a row of the store, which a later version may serve too. Raises one of `MALFORMED`.
+    """The event of a row of a store that a later version may serve too. Raises one of `MALFORMED`.
 
     An event of a type that only that version knows takes its position, and changes nothing.
     """
@@ -355,7 +355,7 @@ def decode_event(text: bytes) -> DecodedEvent | RejectedEvent:
 
 
 def decode_thoroughly(text: bytes) -> DecodedEvent | RejectedEvent:
-    """The same for any event, and for any other JSON."""
+    """One event of any size, or any other JSON."""
     # The order of the clauses matters: msgspec's `ValidationError` is one of MALFORMED, a `DecodeError`, too.
     try:
         try:

@@ -252,24 +252,24 @@ class FrameEvent(Event, tag="frame", frozen=True, rename={"sender": "from"}):
 
 
 class SessionClosed(Event, tag="session.closed", frozen=True):
-    """From the server: the session was closed at `ts`."""
+    """The server closed the session at `ts`."""
 
     reason: str
 
 
 class SessionReopened(Event, tag="session.reopened", frozen=True):
-    """From the server: a producer came back after an idle close, which is undone."""
+    """The server undid an idle close, since a producer came back."""
 
 
 class SessionGap(Event, tag="session.gap", frozen=True):
-    """From the server: `producer` can no longer send the events `from_seq` to `to_seq`, both included."""
+    """The server notes that `producer` can no longer send the events `from_seq` to `to_seq`, both included."""
 
     from_seq: SequenceNumber
     to_seq: SequenceNumber
 
 
 class MemorySummary(Event, tag="memory.summary", frozen=True):
-    """From the server: a summary of all messages up to `through_turn`, and the tokens that an LLM used to write it."""
+    """A summary, which the server had made, of all messages up to `through_turn`, and the tokens that an LLM used to write it."""
 
     through_turn: TurnNumber
     text: str
@@ -280,7 +280,7 @@ class MemorySummary(Event, tag="memory.summary", frozen=True):
 
 
 class MemoryDocument(Event, tag="memory.document", frozen=True):
-    """From the server: an operation on the working memory document of a session or a user.
+    """An operation on the working memory document of a session or a user, which the server notes.
 
     With `format`, the document has a form of its own from here on. `content` is a text or a JSON object.
     """
@@ -293,14 +293,14 @@ class MemoryDocument(Event, tag="memory.document", frozen=True):
 
 
 class MemoryData(Event, tag="memory.data", frozen=True):
-    """From the server: the session's data were replaced, or changed by a merge patch (RFC 7396)."""
+    """A change of the session's data, which the server notes: all of them, or a merge patch (RFC 7396)."""
 
     operation: Literal["patch", "replace"]
     content: JsonObject
 
 
 class MemoryForgotten(Event, tag="memory.forgotten", frozen=True):
-    """From the server: messages that stay in the history, but are left out of every context from now on.
+    """Messages that stay in the history, but that the server leaves out of every context from now on.
 
     Either all turns up to `through_turn`, with whatever still arrives for them; or all turns before `turn`, and in
     `turn` what began before this event, except at the journal positions `kept`.
@@ -321,13 +321,13 @@ class CarriedSession(Struct, frozen=True):
 
 
 class MemoryCarried(Event, tag="memory.carried", frozen=True):
-    """From the server: what the session knows from its user's earlier ones, the oldest first; journaled once."""
+    """Messages that the server gives a session of its user's earlier ones, the oldest first; journaled once."""
 
     sessions: tuple[CarriedSession, ...] = ()
 
 
 class MemoryAdded(Event, tag="memory.added", frozen=True, rename={"evidence": "from"}):
-    """From the server: a memory that lasts beyond the call. `metadata` is its giver's own.
+    """A memory that lasts beyond the call, which the server notes. `metadata` is its giver's own.
 
     The journal has only the hash of its text, which is kept apart so that it can be erased before its session is.
     """
@@ -361,7 +361,7 @@ class MemoryAdded(Event, tag="memory.added", frozen=True, rename={"evidence": "f
 
 
 class MemoryEdited(Event, tag="memory.edited", frozen=True, rename={"evidence": "from"}):
-    """From the server: what changed of a memory; `metadata`, when given, replaces what there was."""
+    """A change of a memory, which the server notes; `metadata`, when given, replaces what there was."""
 
     memory_id: Name
     kind: memories.GivenKind | UnsetType = UNSET
@@ -383,14 +383,14 @@ class MemoryEdited(Event, tag="memory.edited", frozen=True, rename={"evidence": 
 
 
 class MemoryRemoved(Event, tag="memory.removed", frozen=True):
-    """From the server: a memory was removed, and its text with it."""
+    """The server removed a memory, and its text with it."""
 
     memory_id: Name
     reason: memories.RemovalReason
 
 
 class MemoriesExtracted(Event, tag="memory.extracted", frozen=True):
-    """From the server: what was heard up to a position was read for memories, whether there were any or not."""
+    """The server has read what was heard up to a position for memories, whether there were any or not."""
 
     through: Natural
     strategy: Name
@@ -404,7 +404,7 @@ class MemoriesExtracted(Event, tag="memory.extracted", frozen=True):
 
 
 class SessionForked(Event, tag="session.forked", frozen=True):
-    """From the server: everything before this event was copied from another session, up to one of its turns."""
+    """The server copied everything before this event from another session, up to one of its turns."""
 
     from_session: SessionId
     at_turn: TurnNumber
@@ -413,7 +413,7 @@ class SessionForked(Event, tag="session.forked", frozen=True):
 
 
 class UserLinked(Event, tag="user.linked", frozen=True):
-    """From the server: the user's id and another one are one person's.
+    """The server took the user's id and another one for one person's.
 
     Both users' journals have it. Neither names the other id, which must go when that one is erased.
     """
@@ -422,7 +422,7 @@ class UserLinked(Event, tag="user.linked", frozen=True):
 
 
 class UserUnlinked(Event, tag="user.unlinked", frozen=True):
-    """From the server: that link was removed, by a request or since the other id was erased."""
+    """The server removed that link, by a request or since the other id was erased."""
 
     link_id: Name
     reason: Literal["removed", "erased"]

@@ -90,7 +90,7 @@ FILLERS = in_all_spellings("""
 """)
 """Words that people say between the digits of one number."""
 CHINESE_FILLERS = frozenset("嗯啊呃哦噢喔呢吧嘛吗嗎呀啦哈诶欸哎好的对對是然后後接着再和跟加杠点點空格横橫")
-"""The same in Chinese, character by character, since no spaces are between them."""
+"""Fillers in Chinese, character by character, since no spaces are between them."""
 GERMAN = ("ein", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun")
 DUTCH = ("een", "twee", "drie", "vier", "vijf", "zes", "zeven", "acht", "negen")
 ITALIAN = ("uno", "due", "tre", "quattro", "cinque", "sei", "sette", "otto", "nove")

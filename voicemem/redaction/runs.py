@@ -27,13 +27,13 @@ from voicemem.redaction.number_words import (
 )
 
 ACCENTS = "\u0300-\u036f"
-"""They come after their letters where a text is decomposed."""
+"""Signs that come after their letters where a text is decomposed."""
 LETTER = r"[^\W_\d]"
 WORD_PATTERN = rf"{LETTER}(?:[{ACCENTS}]|{LETTER})*"
 TOKEN = re.compile(rf"(\d+)|({NUMERIC})|({HIDDEN}+)|({WORD_PATTERN})")
 """Numerals, one character that is a number, what was hidden before, a word."""
 AFTER_LETTERS = re.compile(rf"{TOKEN.pattern[:-1]}|\A(?:[{ACCENTS}]|{LETTER})+)")
-"""The same where a word may continue."""
+"""A token where a word may continue."""
 DIGITS, CHARACTER, _, WORD = range(1, 5)
 """The groups of a token."""
 DIGIT = re.compile(rf"[\d{NUMERIC}{HIDDEN}]")
@@ -56,7 +56,7 @@ class Run(NamedTuple):
     room: int = 0
     """Noughts of the number so far that the next words may fill."""
     room_before: int = 0
-    """The same before the last word."""
+    """The `room` before the last word."""
     tail: str = ""
     """The letters that the text ends with: more may follow."""
     is_tail_hidden: bool = False

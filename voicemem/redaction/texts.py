@@ -14,7 +14,7 @@ from voicemem.redaction.runs import START, Limit, Run, redact_run
 Finder = Callable[[str], Iterable[tuple[int, int]]]
 """An operator's own: where, in one text, something stands that must not be kept."""
 KEPT_DIGITS = {"cards": 6, "phone": 4, "otp": 2}
-"""How many digits at the beginning of a run are kept; of several rules the strictest counts."""
+"""Digits at the beginning of a run that are kept, by rule; of several rules the strictest counts."""
 
 
 UNIX_MS = range(10**12, 26 * 10**11)

@@ -441,7 +441,7 @@ def bytes_per_ms(known: Known) -> int:
 
 
 STARTED = "data/conversation_initiation_client_data"
-"""What the app said of the call at its start, as the webhook has it."""
+"""The field for what the app said of the call at its start, in the webhook."""
 KINDS: dict[str, Kind] = {
     METADATA: Kind(
         "vendor",

@@ -177,7 +177,7 @@ def is_next(ts: int, known: Known) -> bool:
 
 
 def settle_connection(is_heard: bool, known: Known) -> Made:
-    """Someone speaks over a new connection: the model may continue what was under way, the user begins an exchange."""
+    """Settle a new connection, now that someone speaks: the model may continue its reply, the user begins an exchange."""
     is_resumed, typed = known.notes.get("resumed"), [*settle_given(known)]
     known.note("resumed", None)
     has_begun = known.notes.get("begun") or known.segment(f"~u{exchange(known)}") is not None
@@ -387,7 +387,7 @@ def new_turn(known: Known) -> int:
 
 
 def settle_words(known: Known) -> Made:
-    """Nothing more is expected of the user's words."""
+    """Make the user's words final: nothing more of them is expected."""
     item = f"~u{exchange(known)}"
     segment = known.segment(item)
     if segment is not None and segment.text and not segment.final:

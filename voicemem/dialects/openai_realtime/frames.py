@@ -64,7 +64,7 @@ AudioDelta = typed("item_id response_id?", audio_bytes=int)
 Truncation = event("item_id", audio_end_ms=optional(int))
 NamedResponse = event("response_id")
 Translated = event("delta", elapsed_ms=optional(int))
-"""What is said in a translation session, or its translation."""
+"""Speech in a translation session, or its translation."""
 
 
 def said_item(item: JsonObject) -> JsonObject:

@@ -56,7 +56,7 @@ MAX_LIVE = 40
 MAX_LOOKED = 16_000
 """Characters at the end of a message in which a late transcript is looked for."""
 VOICES = "voices"
-"""Where the mark of what live messages have said of the agent's is among those of messages."""
+"""The key of the mark of what live messages have said of the agent's, among those of messages."""
 MAX_CALLS = 60
 """Calls of tools that one message may report."""
 

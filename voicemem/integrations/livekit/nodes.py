@@ -229,7 +229,7 @@ class Nodes:
     async def followed(
         self, source: Any, name: str, follower: TextFollower | LlmFollower | AudioFollower
     ) -> AsyncIterator[Any]:
-        """The same items. The follower learns whether they came to their end."""
+        """Yield the items of a source. The follower learns whether they came to their end."""
         complete = False
         try:
             async for item in source:

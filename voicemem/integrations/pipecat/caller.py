@@ -96,7 +96,7 @@ class Caller:
         self.user_messages.append(typed(message, at))
 
     def turn_ended(self, aggregator: Any, context: Any, at: float) -> None:
-        """What was heard since an aggregator's last message has become the newest one of a context."""
+        """Take the newest message of a context for what was heard since an aggregator's last."""
         self.ledger.user_turn_ended()
         messages = () if context is None else context.messages
         message = next((one for one in reversed(messages) if role_of(one) == "user"), None)

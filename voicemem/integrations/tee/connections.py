@@ -208,7 +208,7 @@ def wrap_websockets(connection: Any, tap: CallMemory) -> None:
 
 
 def copy_pieces(message: Any, pieces: list[Any]) -> Any:
-    """The same message; where it is sent in pieces, `pieces` gets each as it is taken."""
+    """Return a message as it is; where it is sent in pieces, `pieces` gets each as it is taken."""
     if isinstance(message, str | bytes | bytearray | memoryview | Mapping):
         return message
     if isinstance(message, Iterable):

@@ -79,7 +79,7 @@ class FrameQueue:
         self.audio: ReducedCrossing | None = None
         """A count of audio that may still grow."""
         self.caller: JsonObject = {}
-        """What was said of who calls, until a frame carries it."""
+        """The fields of who calls, until a frame carries them."""
         self.carried: JsonObject = {}
         self.loop = asyncio.get_running_loop()
 
