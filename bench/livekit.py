@@ -23,7 +23,7 @@ from bench.harness.folding import memory_of
 from bench.harness.livekit.scenarios import SCENARIOS, Scenario
 from bench.harness.livekit.stage import MODES, Mode
 from bench.harness.report import Measured, at_most, machine, show, table
-from voicemem.integrations.livekit.call import LiveKitCall
+from voicemem.integrations.livekit import LiveKitCall
 from voicemem.protocol.types import JsonObject
 
 GOALS = {"aligned": 0.2, "plain": 0.6, "unsynced": 0.6}

@@ -82,11 +82,8 @@ def read_value(message: bytes) -> Any:
     """Return the JSON of a text message, or the text where it is none. Raises `MalformedFrame` beyond the limits."""
     try:
         check_frame(message, MAX_DIALECT_FRAME_BYTES)
-    except InvalidFrame as error:
-        raise MalformedFrame(error.detail) from None
-    try:
         return decode_json(message)
-    except Refused as error:
+    except (InvalidFrame, Refused) as error:
         raise MalformedFrame(error.detail) from None
     except MALFORMED:
         return message.decode()
@@ -110,13 +107,8 @@ def is_envelope(value: Any) -> bool:
 def split_frame(event: FrameEvent) -> list[FrameEvent]:
     """The frames of a message, each of which becomes a row. One with a number or an id stays whole."""
     dialect = DIALECTS.get(event.dialect)
-    if (
-        dialect is None
-        or dialect.split is None
-        or event.seq is not None
-        or event.id is not None
-        or not isinstance(event.frame, dict)
-    ):
+    is_named = event.seq is not None or event.id is not None
+    if dialect is None or dialect.split is None or is_named or not isinstance(event.frame, dict):
         return [event]
     try:
         frames = [*dialect.split(event.frame)]

@@ -269,7 +269,7 @@ class SessionGap(Event, tag="session.gap", frozen=True):
 
 
 class MemorySummary(Event, tag="memory.summary", frozen=True):
-    """A summary, which the server had made, of all messages up to `through_turn`, and the tokens that an LLM used to write it."""
+    """A summary, made by the server, of all messages up to `through_turn`, and the tokens that an LLM used for it."""
 
     through_turn: TurnNumber
     text: str

@@ -27,7 +27,7 @@ with warnings.catch_warnings():
     from bench.harness.livekit.stage import PLAIN, UNSYNCED, Stage
     from bench.harness.livekit.voice import SAMPLE_RATE
     from voicemem.integrations.ledger import Ledger
-    from voicemem.integrations.livekit.call import LiveKitCall
+    from voicemem.integrations.livekit import LiveKitCall
     from voicemem.integrations.livekit.nodes import Nodes
     from voicemem.integrations.livekit.remembering import rebuilt, text_of
 

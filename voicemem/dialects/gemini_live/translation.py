@@ -177,7 +177,7 @@ def is_next(ts: int, known: Known) -> bool:
 
 
 def settle_connection(is_heard: bool, known: Known) -> Made:
-    """Settle a new connection, now that someone speaks: the model may continue its reply, the user begins an exchange."""
+    """Settle a new connection once someone speaks: the model may continue its reply, the user begins an exchange."""
     is_resumed, typed = known.notes.get("resumed"), [*settle_given(known)]
     known.note("resumed", None)
     has_begun = known.notes.get("begun") or known.segment(f"~u{exchange(known)}") is not None

@@ -7,23 +7,165 @@
     ctx.add_shutdown_callback(memory.aclose)
 
 See docs/livekit.md. The framework is imported only here and only when it is used (`voicemem-core[livekit]`).
+
+Events of an `AgentSession` are reported to a ledger. Verified with livekit-agents 1.8.9. LiveKit speaks one segment
+after the other: `llm_node` makes the text of one or more, `tts_node` gets the text of one (or
+`realtime_audio_output_node` its audio), and `transcription_node` is called once for each, when it is about to be
+played. Nothing links them but their order within one speech handle, which a context variable of the framework names.
 """
 
 from __future__ import annotations
 
+import logging
 import secrets
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+from weakref import WeakSet
 
 from voicemem.client import Client
 from voicemem.integrations.background_session import AttachedMemory, BackgroundSession, check_installed, config_of
-from voicemem.integrations.livekit.call import LiveKitCall
-from voicemem.integrations.livekit.remembering import Remembering, chat_context
+from voicemem.integrations.ledger import Ledger, now_ms
+from voicemem.integrations.livekit.nodes import Nodes
+from voicemem.integrations.livekit.remembering import Remembering, chat_context, text_of
+from voicemem.protocol.types import JsonObject
 
 if TYPE_CHECKING:
     from livekit.agents import AgentSession
 
 __all__ = ["AttachedMemory", "attach", "chat_context"]
+LOG = logging.getLogger("voicemem.integrations")
+NODES = ("on_user_turn_completed", "llm_node", "tts_node", "realtime_audio_output_node", "transcription_node")
+UNNAMED = "default_agent"
+"""The id of an agent whose program gave it none, and no class of its own."""
+P = ParamSpec("P")
+
+
+def handler(
+    method: Callable[Concatenate[LiveKitCall, Any, P], None],
+) -> Callable[Concatenate[LiveKitCall, Any, P], None]:
+    """A callback of the framework: it looks first whether there is a new agent or output, and never raises."""
+
+    @wraps(method)
+    def guarded(call: LiveKitCall, event: Any, /, *arguments: P.args, **named: P.kwargs) -> None:
+        try:
+            call.follow_agent()
+            method(call, event, *arguments, **named)
+        except Exception as error:  # whatever it is, the phone call continues
+            call.missed(method.__name__, error)
+
+    return guarded
+
+
+class LiveKitCall:
+    """Follows one `AgentSession` from its start to its close."""
+
+    def __init__(
+        self, session: Any, send: Callable[[JsonObject], object], prefix: str, remembering: Remembering | None
+    ) -> None:
+        self.session = session
+        self.ledger = Ledger(send, prefix)
+        self.nodes = Nodes(self.ledger, remembering, self.missed)
+        self.agents: WeakSet[Any] = WeakSet()
+        self.agent: Any = None
+        """The agent that speaks."""
+        self.has_spoken = False
+        """True if the caller's turn has a transcript; a turn without one was typed."""
+        self.misses: set[str] = set()
+
+    def listen(self) -> None:
+        """Follow everything that the session emits, and what the program has it say."""
+        for name in ("say", "generate_reply"):
+            self.nodes.wrap(self.session, name)
+        for name, callback in {
+            "user_state_changed": self.on_user_state,
+            "user_input_transcribed": self.on_transcript,
+            "conversation_item_added": self.on_item,
+            "function_tools_executed": self.on_tools,
+            "agent_false_interruption": self.on_false_interruption,
+            "speech_created": self.on_speech,
+            "close": self.on_close,
+        }.items():
+            try:
+                self.session.on(name, callback)
+            except Exception as error:  # a version without this event
+                self.missed(name, error)
+
+    def follow_agent(self) -> None:
+        """Follow the current agent's nodes and the audio output, once each."""
+        with suppress(RuntimeError):  # there is none yet
+            agent = self.session.current_agent
+            if agent not in self.agents:
+                self.agents.add(agent)
+                for name in NODES:
+                    self.nodes.wrap(agent, name)
+            if agent is not self.agent:
+                self.agent, id = agent, getattr(agent, "id", None)
+                self.ledger.agent = None if id == UNNAMED else id
+        self.nodes.playback.watch(self.session.output.audio)
+
+    def missed(self, where: str, error: Exception) -> None:
+        if where not in self.misses:
+            self.misses.add(where)
+            LOG.warning("The memory misses part of this call: `%s` of LiveKit is not as expected: %r.", where, error)
+
+    def end(self, reason: str | None = None) -> None:
+        self.ledger.end(now_ms(), reason)
+
+    # Events of the session
+
+    @handler
+    def on_user_state(self, event: Any) -> None:
+        """The event's time is that of the caller's last speech."""
+        if "speaking" in (event.old_state, event.new_state):
+            self.ledger.user_spoke(None if event.new_state == "speaking" else event.created_at * 1000)
+
+    @handler
+    def on_transcript(self, event: Any) -> None:
+        language = None if event.language is None else str(event.language)
+        self.has_spoken |= bool(event.is_final and event.transcript)
+        at, user = event.created_at * 1000, event.speaker_id
+        self.ledger.user_said(event.transcript, at, final=event.is_final, user=user, language=language)
+
+    @handler
+    def on_item(self, event: Any) -> None:
+        """A message of the user ends the turn; one of the agent says how text without audio ended."""
+        item = event.item
+        if getattr(item, "type", None) != "message":
+            return
+        if item.role == "user" and self.nodes.typed.report(item):
+            return  # what the caller says in the meantime is a turn of its own
+        if item.role == "user":
+            # The words of a turn that the program was slow to end may have come with those of the turn before.
+            is_spoken = self.has_spoken or getattr(item, "transcript_confidence", None) is not None
+            if text_of(item) and not is_spoken:
+                self.ledger.user_typed(text_of(item), item.created_at * 1000)
+            self.ledger.user_turn_ended()
+            self.has_spoken = False
+        elif item.role == "assistant" and (self.session.output.audio is None or not self.session.output.audio_enabled):
+            self.nodes.playback.text_ended(item.interrupted, text_of(item), now_ms())
+
+    @handler
+    def on_tools(self, event: Any) -> None:
+        for call, output in event.zipped():
+            reply = self.nodes.speeches.tools.pop(call.call_id, None)
+            self.ledger.tool_called(call.call_id, call.name, call.arguments, call.created_at * 1000, reply)
+            if output is not None:
+                self.ledger.tool_returned(call.call_id, output.output, output.created_at * 1000, call.name)
+
+    @handler
+    def on_false_interruption(self, event: Any) -> None:
+        if event.resumed:
+            self.nodes.playback.resumed(event.created_at * 1000)
+
+    @handler
+    def on_speech(self, event: Any) -> None:
+        """Only to look for a new agent or output before anything is said."""
+
+    @handler
+    def on_close(self, event: Any) -> None:
+        self.ledger.end(event.created_at * 1000, str(getattr(event.reason, "value", event.reason)))
 
 
 def attach(
