@@ -190,7 +190,7 @@ def first_request(state: State, number: int) -> int:
     turn = state.turns.get(number)
     if turn is None:
         raise Refused("unknown_turn")
-    made = [id >> 1 for id in turn.replies]
+    made = [id >> 1 for id in turn.replies or ()]
     made += [call.order for call in turn.tool_calls or () if call.name is not None]
     if made:
         return min(made) - 1

@@ -15,6 +15,7 @@ from math import inf
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
+import msgspec
 import orjson
 from msgspec import Struct
 from msgspec.structs import replace
@@ -315,7 +316,7 @@ def with_readable_arguments(runs: Sequence[RoleRun]) -> list[RoleRun]:
     """
 
     def readable(use: ToolUse) -> ToolUse:
-        return replace(use, arguments=arguments_object(use.arguments))
+        return replace(use, arguments_json=msgspec.json.encode(arguments_object(use.arguments)))
 
     return [replace(run, calls=tuple(map(readable, run.calls))) if run.calls else run for run in runs]
 

@@ -191,7 +191,7 @@ def cut_result(use: ToolUse, budget: int, count: Callable[[str], int]) -> ToolUs
     while tokens > budget and (half := max(half, LEAST_SHOWN)) * 2 < len(text):
         shown = f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[-half:]}"
         if half == LEAST_SHOWN or count(shown) <= budget:
-            return msgspec.structs.replace(use, result=shown)
+            return msgspec.structs.replace(use, result_json=msgspec.json.encode(shown))
         half = half * 4 // 5
     return use
 

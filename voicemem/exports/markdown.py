@@ -3,8 +3,6 @@
 import re
 from collections.abc import Iterator
 
-import msgspec
-
 from voicemem.exports.call import Call, Utterance, date_and_clock, length, one_line
 from voicemem.protocol.memories import outcome_of
 from voicemem.transcript.messages import ToolUse
@@ -97,8 +95,8 @@ def gap(one: Utterance) -> str:
 
 
 def tool_block(tool: ToolUse) -> str:
-    called = code(f"{tool.name}({msgspec.json.encode(tool.arguments).decode()})")
-    result = f" → {code(msgspec.json.encode(tool.result).decode())}" if tool.answered else " · *no result*"
+    called = code(f"{tool.name}({tool.arguments_json.decode()})")
+    result = f" → {code(tool.result_json.decode())}" if tool.answered else " · *no result*"
     return f"*Tool* {called}{result}"
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+from msgspec import Raw
 from msgspec.structs import asdict
 
 from voicemem.exports.call import Call, Utterance, date_time, without_hidden
@@ -87,4 +88,6 @@ def line_of(call: Call, one: Utterance | ToolUse) -> dict[str, Any]:
     if isinstance(one, Utterance):
         times = {"start_at": one.start_ms, "end_at": one.end_ms}
         return {"type": "message"} | session | asdict(one.message) | times
-    return {"type": "tool_call"} | session | {k: v for k, v in asdict(one).items() if k != "answered"}
+    fields = {**asdict(one), "arguments_json": Raw(one.arguments_json), "result_json": Raw(one.result_json)}
+    shown = {name.removesuffix("_json"): value for name, value in fields.items() if name != "answered"}
+    return {"type": "tool_call"} | session | shown

@@ -8,7 +8,7 @@ from hashlib import blake2b
 from itertools import chain
 from typing import Any
 
-from msgspec import to_builtins
+from msgspec import Raw, to_builtins
 from msgspec.structs import asdict
 
 from voicemem.exports.call import AGENT, CALLER, Call, CallFacts, Utterance, date_time
@@ -106,8 +106,8 @@ def tool_analyses(call: Call) -> Iterator[dict[str, Any]]:
             "called_at": date_time(tool.timestamp),
             "call_id": tool.call_id,
             "name": tool.name,
-            "arguments": tool.arguments,
-            "result": tool.result,
+            "arguments": Raw(tool.arguments_json),
+            "result": Raw(tool.result_json),
         }
         yield analysis("tool_call", places[tool.turn_id][:SHOWN_WITH_TOOL], body)
 

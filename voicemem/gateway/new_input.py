@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain
 from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct, structs
 
 from voicemem.context.formats import INSTRUCTION_ROLES
@@ -332,7 +333,7 @@ class InputReader:
         record = self.state.tool_record(place)
         # A result for a call that is forgotten is ignored; so is a second one, unless the tool was still running.
         forgotten = (self.state.forgotten or Forgotten()).covers(place[0], record.order)
-        is_answered = record.answered and (is_running(text) or not is_running(record.result))
+        is_answered = record.answered and (is_running(text) or not is_running(msgspec.json.decode(record.result)))
         if not (is_answered or forgotten or made.get(call_id) == -1):
             made[call_id] = -1
             self.add_result(place[0], call_id, text)

@@ -257,9 +257,10 @@ class LibrarySession:
     async def history(self, open: bool = False) -> list[Message]:
         """The messages; with `open`, also replies and partials in progress."""
         unfinished = check_arguments(open=open).open
-        return await self.library.read_models.read(
+        messages = await self.library.read_models.read(
             await self._stream(), lambda read_model: read_model.messages(unfinished)
         )
+        return [msgspec.structs.replace(message, metadata=message.metadata.copy()) for message in messages]
 
     async def export(self, format: str = "vcon") -> str:
         """The call as a document (docs/exports.md): `vcon`, `webvtt`, `srt`, `markdown`, `csv` or `jsonl`."""

@@ -215,7 +215,7 @@ class EventTranslator:
 
 
 def begins_of(state: State, turn: Turn) -> Iterator[int]:
-    yield from (segment.begin for segment in turn.segments if segment.begin < AFTER_ALL)
+    yield from (segment.begin for segment in turn.segments or () if segment.begin < AFTER_ALL)
     yield from (typed.begin for typed in turn.typed or ())
     yield from (reply.begin for reply in standing_replies(state, turn))
     yield from (tool_call.ts for tool_call in turn.tool_calls or ())

@@ -310,7 +310,7 @@ def turn_lines(session_id: str, read_model: ReadModel, numbers: Sequence[int]) -
             lines.append(ExportedMessage(session_id, one.role, one.content, one.turn_id, one.timestamp, one.metadata))
         for call in turn.tool_calls or ():
             if call.name is not None:
-                arguments, result = Raw(msgspec.json.encode(call.arguments)), Raw(msgspec.json.encode(call.result))
+                arguments, result = Raw(call.arguments), Raw(call.result)
                 lines.append(
                     ExportedToolCall(session_id, turn.number, call.ts, call.call_id, call.name, arguments, result)
                 )

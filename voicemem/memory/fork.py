@@ -1,6 +1,7 @@
 """Fork a session: a new session that remembers another one up to a turn."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
@@ -130,13 +131,15 @@ def turn_events(state: State, turn: Turn) -> Iterator[tuple[events.Event, int]]:
             yield events.Interrupt(item=item, ts=interruption.ts, cause=interruption.cause), entry.order
     for tool_call in turn.tool_calls or ():
         if tool_call.name is not None:
-            named = {"call_id": tool_call.call_id, "name": tool_call.name, "arguments": tool_call.arguments}
+            arguments = msgspec.json.decode(tool_call.arguments)
+            named = {"call_id": tool_call.call_id, "name": tool_call.name, "arguments": arguments}
             metadata = tool_call.wanted_back and {WANTED_BACK: tool_call.wanted_back}
             call = events.ToolCall(turn_id=turn.number, ts=tool_call.ts, metadata=metadata, **named)
             yield call, tool_call.order
         if tool_call.answered:
-            answer = {"ts": tool_call.answered_ts, "call_id": tool_call.call_id, "result": tool_call.result}
-            yield events.ToolResult(turn_id=turn.number, **answer), tool_call.order
+            answer: Any = {"ts": tool_call.answered_ts, "call_id": tool_call.call_id}
+            result = msgspec.json.decode(tool_call.result)
+            yield events.ToolResult(turn_id=turn.number, result=result, **answer), tool_call.order
     for latency in turn.latencies or ():
         yield events.Metric(turn_id=turn.number, ts=latency.ts, name=latency.name, latency_ms=latency.latency_ms), 0
 

@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import islice
+from sys import intern
 from typing import Any, NamedTuple, get_args
 
 import msgspec
@@ -287,9 +288,9 @@ def fold_tool_call(state: State, event: events.ToolCall, ts: int) -> Turn | None
         return None
     if waiting is not None and waiting is not record and waiting.name is None:  # it waits in another turn
         record.result, record.answered, record.answered_ts = waiting.result, waiting.answered, waiting.answered_ts
-        waiting.result, waiting.answered, waiting.answered_ts = None, False, None
+        waiting.result, waiting.answered, waiting.answered_ts = b"null", False, None
     record.order, record.ts = state.position, ts
-    record.name, record.arguments = event.name, event.arguments
+    record.name, record.arguments = intern(event.name), msgspec.json.encode(event.arguments)
     fields = (event.metadata or {}).get(WANTED_BACK)
     record.wanted_back = fields if isinstance(fields, dict) else None
     return turn
@@ -308,7 +309,7 @@ def fold_tool_result(state: State, event: events.ToolResult, ts: int) -> Turn | 
         return None
     if record.name is None:
         record.ts = ts
-    record.result, record.answered, record.answered_ts = event.result, True, ts
+    record.result, record.answered, record.answered_ts = msgspec.json.encode(event.result), True, ts
     return turn
 
 
@@ -317,7 +318,7 @@ def fold_metric(state: State, event: events.Metric, ts: int) -> Turn | None:
     if len(turn.latencies or ()) >= BOUND:
         state.ignore("traces")
         return None
-    turn.latencies = append_item(turn.latencies, Latency(event.name, event.latency_ms, ts))
+    turn.latencies = append_item(turn.latencies, Latency(intern(event.name), event.latency_ms, ts))
     return turn
 
 

@@ -73,7 +73,7 @@ def is_answered_before(state: State, turn: Turn, ts: int) -> bool:
     """Return whether the reply to a turn, which may be of a later one, began before this."""
     numbers = state.turn_numbers
     for number in islice(numbers, bisect_left(numbers, turn.number), None):
-        replies = [state.replies[id] for id in state.turns[number].replies]
+        replies = [state.replies[id] for id in state.turns[number].replies or ()]
         begins = [reply.begin for reply in replies if not reply.cancelled]
         if begins:
             return min(begins) < ts
@@ -171,7 +171,7 @@ def find_counterpart(state: State, made: MadeEvent) -> bool:
 def candidates(state: State, number: int | None) -> Iterator[tuple[Reply, bool]]:
     """The gateway's replies that no one has reported: those of a turn, then the oldest of all."""
     turn = None if number is None else state.turns.get(number)
-    for id in () if turn is None else turn.replies:
+    for id in () if turn is None else turn.replies or ():
         if id in state.answers:
             yield state.replies[id], True
     for id in islice(state.answers, LOOKED_AT):

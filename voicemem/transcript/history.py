@@ -87,7 +87,7 @@ LARGE_TURN = 8
 
 def is_large(turn: Turn) -> bool:
     """True if the messages of a turn are worth keeping for good; those of a usual turn are quickly made again."""
-    return len(turn.replies) + len(turn.segments) > LARGE_TURN
+    return len(turn.replies or ()) + len(turn.segments or ()) > LARGE_TURN
 
 
 def utterance_entry(
@@ -160,7 +160,7 @@ def begun_positions(state: State, turn: Turn) -> set[int]:
     """The journal positions at which the parts of a turn began, also of those that have no message yet."""
     index = speech_index(state, turn)
     spoken = {min(segments) for segments in index.by_user.values() if segments}
-    return spoken | {typed.order for typed in turn.typed or ()} | {id >> 1 for id in turn.replies}
+    return spoken | {typed.order for typed in turn.typed or ()} | {id >> 1 for id in turn.replies or ()}
 
 
 def tool_uses(state: State, with_forgotten: bool = False) -> list[ToolUse]:
@@ -200,7 +200,7 @@ def begun_items(state: State, turn: Turn) -> Iterator[tuple[int, list[str]]]:
     for segments in speech_index(state, turn).by_user.values():
         if segments:
             yield min(segments), list({one.item: None for one in segments.values() if one.item is not None})
-    for id in turn.replies:
+    for id in turn.replies or ():
         item = state.replies[id].item
         if item is not None:
             yield id >> 1, [item]
@@ -311,7 +311,7 @@ def counted_alarms(state: State) -> tuple[FalseAlarms, int]:
 def in_progress(state: State, before: InProgress, looked_at: Collection[int]) -> InProgress:
     """Return what is in progress now, when only these turns may have changed."""
     turns = [turn for number in looked_at if (turn := state.turns.get(number)) is not None]
-    known = frozenset(turn.number for turn in turns if any(one.text and not one.final for one in turn.segments))
+    known = frozenset(turn.number for turn in turns if any(one.text and not one.final for one in turn.segments or ()))
     gone = before.partials.intersection(looked_at)
     partials = before.partials if gone == known else (before.partials - gone) | known
     return InProgress(playing_turn(state), partials, counted_alarms(state) if partials else None)

@@ -189,7 +189,7 @@ class FoldKnown:
 
 def said_in(turn: Turn) -> dict[str, list[int]]:
     """The texts of the user in a turn, and all of the speech as one, with the journal positions where each began."""
-    spoken = [(one.order, one.text) for one in turn.segments if one.text]
+    spoken = [(one.order, one.text) for one in turn.segments or () if one.text]
     whole = [(spoken[-1][0], " ".join(text for _, text in spoken))] if len(spoken) > 1 else []
     found: dict[str, list[int]] = {}
     for order, text in sorted(spoken + whole + [(one.order, one.text) for one in turn.typed or ()]):

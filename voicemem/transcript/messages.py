@@ -4,11 +4,13 @@ The fold derives them from the journal; nothing edits them afterwards.
 """
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_type_hints
 
+import msgspec
 from msgspec import Struct
 
 from voicemem.protocol.codec import METADATA_ORDER, RESERVED_METADATA
+from voicemem.protocol.events import MessageEvent
 from voicemem.protocol.types import JsonObject
 
 WANTED_BACK = "llm"
@@ -39,14 +41,23 @@ class ToolUse(Struct, frozen=True, gc=False):
     """Unix ms of the tool call, which is before the messages of its turn that began later."""
     call_id: str
     name: str
-    arguments: Any
-    result: Any = None
+    arguments_json: bytes
+    """As JSON, which takes less memory; likewise the result."""
+    result_json: bytes = b"null"
     answered: bool = False
     """True if the result has arrived; an unanswered tool call is not shown to an LLM."""
     answered_ms: int = 0
     """Unix ms of the result."""
     wanted_back: JsonObject | None = None
     """The fields that the LLM wants back with it (`WANTED_BACK`)."""
+
+    @property
+    def arguments(self) -> Any:
+        return msgspec.json.decode(self.arguments_json)
+
+    @property
+    def result(self) -> Any:
+        return msgspec.json.decode(self.result_json)
 
 
 class Summary(Struct, frozen=True, gc=False):
@@ -86,8 +97,18 @@ class Forgotten(Struct, frozen=True, gc=False):
         return turn_id == self.turn and order <= self.position and order not in self.kept
 
 
+SOURCES = {source: {"source": source} for source in get_args(get_type_hints(MessageEvent)["source"])}
+
+
+def common_metadata(values: dict[str, Any]) -> dict[str, Any] | None:
+    """The same metadata as one object for all messages, where they are nothing but a source, as those of most are."""
+    return SOURCES.get(str(values.get("source"))) if len(values) == 1 else None
+
+
 def order_metadata(values: dict[str, Any]) -> dict[str, Any]:
     """The same metadata, with the keys that voicemem writes first, in their documented order."""
+    if (common := common_metadata(values)) is not None:
+        return common
     own = {key: values[key] for key in METADATA_ORDER if key in values}
     return own | {key: value for key, value in values.items() if key not in RESERVED_METADATA}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 from operator import attrgetter
+from sys import intern
 from typing import Any, NamedTuple
 
 from voicemem.protocol.events import Asr
@@ -12,7 +13,7 @@ from voicemem.protocol.types import SPACELESS
 from voicemem.transcript.gateway_matching import find_requested, give_back, replace_requested
 from voicemem.transcript.messages import latest_metadata, layered_metadata, merge_metadata
 from voicemem.transcript.replies.playing import settle
-from voicemem.transcript.state import BOUND, Reply, Segment, State, Turn, put
+from voicemem.transcript.state import BOUND, Reply, Segment, State, Turn, append_item, put
 from voicemem.transcript.timeline import AFTER_ALL
 
 LATE_PARTIAL_MS = 500
@@ -112,9 +113,9 @@ def speech_index(state: State, turn: Turn) -> SpeechIndex:
     known = state.memo.speech
     index: SpeechIndex | None = known.get(turn.number)
     if index is None:
-        for number in [n for n in known if len(state.turns[n].segments) <= SMALL_INDEX]:
+        for number in [n for n in known if len(state.turns[n].segments or ()) <= SMALL_INDEX]:
             del known[number]
-        index = known[turn.number] = SpeechIndex(turn.segments)
+        index = known[turn.number] = SpeechIndex(turn.segments or ())
     return index
 
 
@@ -134,13 +135,14 @@ def fold_asr(state: State, event: Asr, ts: int) -> Turn | None:
         index = speech_index(state, turn)
     if segment is None:
         # A frame begins one segment at most.
-        if len(turn.segments) >= BOUND or (turn.segments and turn.segments[-1].order == state.position):
+        if turn.segments and (len(turn.segments) >= BOUND or turn.segments[-1].order == state.position):
             state.ignore("segments")
             return None
         if not turn.segments:
             state.utterance_turn = turn.number
-        segment = Segment(*key, state.position, event.user, turn=turn.number)
-        turn.segments.append(segment)
+        user = None if event.user is None else intern(event.user)
+        segment = Segment(*key, state.position, user, turn=turn.number)
+        turn.segments = append_item(turn.segments, segment)
         index.add(segment)
     elif event.user is not None and segment.user is None:
         state.memo.entries.pop((turn.number, None), None)
@@ -166,7 +168,7 @@ def move_open(state: State, turn: Turn, key: SegmentKey, user: str | None) -> Se
     The utterance belongs to the turn of its newest text, whatever was said, typed or answered since it began.
     """
     segment = open_speech(state).find(key, user)
-    if segment is None or len(turn.segments) >= BOUND:
+    if segment is None or len(turn.segments or ()) >= BOUND:
         return None
     if not turn.segments:
         state.utterance_turn = turn.number
@@ -184,8 +186,10 @@ def move(state: State, segment: Segment, turn: Turn) -> None:
         speech_index(state, before).remove(segment)
         if turn.number in indexes:
             indexes[turn.number].insert(segment)
-    del before.segments[bisect_left(before.segments, segment.order, key=ORDER)]
-    insort(turn.segments, segment, key=ORDER)
+    left, others = before.segments or [], turn.segments or []
+    del left[bisect_left(left, segment.order, key=ORDER)]
+    insort(others, segment, key=ORDER)
+    turn.segments = others
     said = segment.final and bool(segment.text)
     before.finals, turn.finals = before.finals - said, turn.finals + said
     segment.turn = turn.number
@@ -208,8 +212,8 @@ def move_to_request(state: State, event: Asr, key: SegmentKey, where: int, ts: i
     requested = find_requested(state, text, begin, has_partial=known is not None and event.ts is not None)
     for number in {where, state.utterance_turn} if requested is None else ():
         turn = state.turns.get(number)
-        if requested is None and turn is not None and len(turn.segments) <= FEW_FINALS:
-            before = [one for one in in_order(turn.segments) if one.final and one.text and one is not known]
+        if requested is None and turn is not None and len(turn.segments or ()) <= FEW_FINALS:
+            before = [one for one in in_order(turn.segments or ()) if one.final and one.text and one is not known]
             text = join_texts([*(one.text for one in before), event.text])
             requested = find_requested(state, text, before[0].begin) if before else None
             moving += before if requested is not None else ()
@@ -230,7 +234,7 @@ def move_to_request(state: State, event: Asr, key: SegmentKey, where: int, ts: i
 def open_speech(state: State) -> SpeechIndex:
     known: SpeechIndex | None = state.memo.open_speech
     if known is None:
-        segments = (one for number in state.turn_numbers for one in state.turns[number].segments if is_open(one))
+        segments = (one for number in state.turn_numbers for one in state.turns[number].segments or () if is_open(one))
         known = state.memo.open_speech = SpeechIndex(sorted(segments, key=ORDER))
     return known
 
@@ -409,4 +413,4 @@ def spoken_segments(state: State, turn: Turn) -> list[Segment]:
     """The segments of a turn that have begun, without the noise of false alarms."""
     settle(state)
     alarms = false_alarms(state)
-    return [one for one in turn.segments if one.begin < AFTER_ALL and not alarms.caused(one)]
+    return [one for one in turn.segments or () if one.begin < AFTER_ALL and not alarms.caused(one)]

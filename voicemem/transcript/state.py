@@ -26,7 +26,7 @@ from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, Column
 
 T = TypeVar("T")
 Key = TypeVar("Key", "ReplyKey", int)
-SNAPSHOT_VERSION = 25_000 + DIALECTS_VERSION
+SNAPSHOT_VERSION = 26_000 + DIALECTS_VERSION
 """The version of these records, of the fold's rules, and of the dialects; snapshots of other versions are ignored."""
 BOUND = 100_000
 """The most segments, replies, interruptions, resumes and traces of a turn, and words of a reply (rule 11)."""
@@ -209,8 +209,9 @@ class ToolCallRecord(Struct, array_like=True, gc=False):
     ts: int
     call_id: str
     name: str | None = None
-    arguments: Any = None
-    result: Any = None
+    arguments: bytes = b"null"
+    """As JSON, which takes less memory; likewise the result."""
+    result: bytes = b"null"
     answered: bool = False
     answered_ts: int | None = None
     wanted_back: JsonObject | None = None
@@ -235,11 +236,11 @@ class Turn(Struct, array_like=True, gc=False):
     """One exchange."""
 
     number: int
-    segments: list[Segment] = []
+    segments: list[Segment] | None = None
     finals: int = 0
     """How many of the segments are final and say something."""
     typed: list[TypedMessage] | None = None
-    replies: list[int] = []
+    replies: list[int] | None = None
     """The ids of its replies, in the order of their arrival."""
     standing: int = 0
     """How many of them are not cancelled."""
@@ -249,7 +250,6 @@ class Turn(Struct, array_like=True, gc=False):
     """The reply that an interruption made which named this turn, while the turn has no other."""
     evidence: Evidence | None = None
     """Evidence that named only the turn; reading finds the reply."""
-    cut_count: int = 0
     tool_calls: list[ToolCallRecord] | None = None
     latencies: list[Latency] | None = None
     failures: list[Failure] | None = None
@@ -367,10 +367,10 @@ class State(Struct, array_like=True, dict=True):
         return turn
 
     def change_producer(self, producer: str | None) -> None:
-        if producer != self.producer:
+        if producer != self.producer:  # one equal to it stays the same object, for all replies
             self.clocks[self.producer] = self.clock
             self.clock = self.clocks.get(producer, BEFORE_ALL)
-        self.producer = producer
+            self.producer = producer
 
     def clock_of(self, producer: str | None, otherwise: int) -> int:
         """The newest `ts` that a producer stated, else the given one."""

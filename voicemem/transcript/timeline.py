@@ -30,13 +30,17 @@ else:
     Column = array
 
 
+NO_NUMBERS: Column = array("q")
+"""Stands for a column without entries, which nothing changes: the first entry makes one."""
+
+
 class Block(Struct, array_like=True, gc=False):
     """Some entries of a timeline that follow each other: times, journal positions and values, 8 bytes each, in turns.
 
     One column takes less memory than three, and many timelines have one entry only.
     """
 
-    numbers: Column = field(default_factory=lambda: array("q"))
+    numbers: Column = field(default_factory=lambda: NO_NUMBERS)
     highest: int = BEFORE_ALL
 
     @property
@@ -88,7 +92,9 @@ class Timeline(Block):
     def add(self, ts: int, order: int, value: int) -> None:
         block = self if self.later is None else self.later[-1]
         numbers = block.numbers
-        if numbers and ts < numbers[NEWEST_TS]:
+        if not numbers:
+            block.numbers, block.highest = array("q", (ts, order, value)), value
+        elif ts < numbers[NEWEST_TS]:
             self.insert(ts, order, value)
         elif len(numbers) < FULL:
             numbers.extend((ts, order, value))
@@ -200,7 +206,7 @@ class Beginnings(Struct, array_like=True, gc=False):
     """Texts of which most are beginnings of one: their lengths stand for them, so that a long one is there once."""
 
     longest: str = ""
-    others: list[str] = []
+    others: list[str] | None = None
     """Texts that are not a prefix of the longest; what stands for the one at index i is -1 - i."""
 
     def add(self, text: str) -> int:
@@ -208,12 +214,13 @@ class Beginnings(Struct, array_like=True, gc=False):
         if text.startswith(self.longest):
             self.longest = text
         elif not self.longest.startswith(text):
+            self.others = self.others or []
             self.others.append(text)
             return -len(self.others)
         return len(text)
 
     def text(self, length: int) -> str:
-        return self.longest[:length] if length >= 0 else self.others[-1 - length]
+        return self.longest[:length] if length >= 0 or self.others is None else self.others[-1 - length]
 
 
 class TextTimeline(Struct, array_like=True, gc=False):
@@ -221,12 +228,13 @@ class TextTimeline(Struct, array_like=True, gc=False):
 
     lengths: Timeline
     texts: Beginnings = field(default_factory=Beginnings)
-    other_times: dict[str, list[int]] = {}
+    other_times: dict[str, list[int]] | None = None
     """The times of those that extend no other, by the texts with single spaces."""
 
     def add(self, ts: int, order: int, text: str) -> None:
         length = self.texts.add(text)
         if length < 0:
+            self.other_times = self.other_times or {}
             insort(self.other_times.setdefault(" ".join(text.split()), []), ts)
         self.lengths.add(ts, order, length)
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
+import msgspec
 from msgspec import Struct
 
 from voicemem.protocol.types import MAX_INTEGER
@@ -400,6 +401,6 @@ def reply_afters(state: State) -> list[float]:
 def tool_marks(turn: Turn) -> Iterator[ToolMarks]:
     for record in turn.tool_calls or ():
         if record.name is not None:
-            result: Any = record.result
+            result = msgspec.json.decode(record.result)
             failed = isinstance(result, dict) and any(result.get(name) for name in FAILURES)
             yield ToolMarks(record.name, record.call_id, record.ts, record.answered_ts, failed)

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import orjson
-from msgspec import Struct
+from msgspec import Raw, Struct
 from msgspec.structs import asdict, replace
 
 from voicemem.backoff import spread
@@ -174,8 +174,8 @@ def tool_objects(state: State) -> list[dict[str, Any]]:
             "turn_id": tool.turn_id,
             "call_id": tool.call_id,
             "name": tool.name,
-            "arguments": tool.arguments,
-            "result": tool.result,
+            "arguments": Raw(tool.arguments_json),
+            "result": Raw(tool.result_json),
             "started": tool.timestamp,
             "ended": tool.answered_ms if tool.answered else None,
         }

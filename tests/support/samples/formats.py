@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from hypothesis import strategies as st
 
 from voicemem.context.formats import ENRICHERS, RequestFormat
@@ -34,7 +35,8 @@ def tool_use_of(
 ) -> ToolUse:
     """An answered tool call."""
     fields: dict[str, Any] = {"call_id": "call_1", "name": "weather", "answered": True} | more
-    return ToolUse(turn_id=turn_id, timestamp=timestamp, arguments=arguments, result=result, **fields)
+    fields |= {"arguments_json": msgspec.json.encode(arguments), "result_json": msgspec.json.encode(result)}
+    return ToolUse(turn_id=turn_id, timestamp=timestamp, **fields)
 
 
 def exhausted(value: Any) -> Any:
@@ -58,7 +60,8 @@ turns = st.integers(0, 4)
 numbers = st.integers(-(2**80), 2**80) | st.integers(0, 9)
 message = st.builds(Message, st.sampled_from(["user", "assistant"]), texts, turns, numbers, metadata)
 memories = st.lists(message, max_size=8).map(lambda found: sorted(found, key=lambda each: each.turn_id))
-tool_uses = st.lists(st.builds(ToolUse, turns, numbers, texts, texts, values, values, st.booleans()), max_size=4)
+encoded = values.map(msgspec.json.encode)
+tool_uses = st.lists(st.builds(ToolUse, turns, numbers, texts, texts, encoded, encoded, st.booleans()), max_size=4)
 formats = st.builds(
     RequestFormat,
     vendor=st.sampled_from([None, "openai", "custom"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from hypothesis import strategies as st
 
 from voicemem.context.policies import Remembered
@@ -24,7 +25,7 @@ def turn_of_tokens(number: int, question: int, answer: int) -> list[Message]:
 def tool_use_of_tokens(turn: int, tokens: int) -> ToolUse:
     """A tool call and its result, together of so many tokens."""
     result, ms = "x" * (tokens - 1), 1000 * turn
-    return ToolUse(turn, ms, f"call-{turn}", "t", None, result, answered=True, answered_ms=ms)
+    return ToolUse(turn, ms, f"call-{turn}", "t", b"null", msgspec.json.encode(result), answered=True, answered_ms=ms)
 
 
 def remembered(

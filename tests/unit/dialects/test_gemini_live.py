@@ -296,7 +296,7 @@ def test_calls_without_ids_are_matched_by_name() -> None:
         )
     calls = fold_rows(rows).turns[1].tool_calls
     assert calls is not None
-    assert [(one.call_id, one.name, one.result) for one in calls] == [("~book", "book", {"ok": True})]
+    assert [(one.call_id, one.name, one.result) for one in calls] == [("~book", "book", b'{"ok":true}')]
 
 
 def test_messages_that_only_count_audio_are_added_up_alike() -> None:

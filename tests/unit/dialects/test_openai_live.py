@@ -257,7 +257,7 @@ def test_results_belong_to_the_turn_of_their_call() -> None:
     call.event(12_600, type="session.commentary.append", content="Found.", delegation_id="d")
     calls = fold_rows(call.rows).turns[1].tool_calls
     assert calls is not None
-    assert [(one.call_id, one.name, one.result) for one in calls] == [("d", "delegation", "Found.")]
+    assert [(one.call_id, one.name, one.result) for one in calls] == [("d", "delegation", b'"Found."')]
 
 
 # Wrong dialects

@@ -256,7 +256,7 @@ def test_a_call_that_is_cancelled_has_no_result() -> None:
     stopped = message("llm-function-call-stopped", tool_call_id="c", cancelled=True)
     state = fold(user("Hi."), call, call, stopped, message("llm-function-call-in-progress", tool_call_id="d"))
     records = [record for turn in state.turns.values() for record in turn.tool_calls or ()]
-    assert [(one.call_id, one.arguments, one.answered) for one in records] == [("c", {"x": 1}, False)]
+    assert [(one.call_id, one.arguments, one.answered) for one in records] == [("c", b'{"x":1}', False)]
     assert state.ignored == {}
 
 

@@ -46,5 +46,5 @@ def test_ordering_leaves_its_argument() -> None:
 
 def test_tool_use_begins_unanswered() -> None:
     """A call without result is told apart from one whose result is null."""
-    use = ToolUse(1, 10, "c", "weather", {})
+    use = ToolUse(1, 10, "c", "weather", b"{}")
     assert (use.answered, use.result) == (False, None)

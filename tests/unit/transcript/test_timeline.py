@@ -82,7 +82,7 @@ def test_growing_texts_are_kept_once() -> None:
     series = TextTimeline(Timeline())
     for place, text in enumerate(["One", "One two", "O", "One two three"]):
         series.add(place, place, text)
-    assert (series.texts.longest, series.texts.others) == ("One two three", [])
+    assert (series.texts.longest, series.texts.others) == ("One two three", None)
 
 
 def test_bounds_enclose_every_time_of_an_event() -> None:

@@ -210,7 +210,7 @@ def settled_through(state: State) -> int:
     for turn in (state.turns[number] for number in state.turn_numbers[-LOOK_BACK:]):
         # Where parts began of which it is not known yet what was said or heard.
         settled = {entry.order for entry in turn_entries(state, turn) if is_heard(state, entry)}
-        cancelled = {id >> 1 for id in turn.replies if state.replies[id].cancelled}
+        cancelled = {id >> 1 for id in turn.replies or () if state.replies[id].cancelled}
         waiting |= begun_positions(state, turn) - settled - cancelled
     return min(waiting) - 1
 

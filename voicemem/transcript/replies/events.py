@@ -9,7 +9,7 @@ from bisect import bisect_left, bisect_right, insort
 
 from voicemem.protocol import events
 from voicemem.transcript.gateway_matching import GATEWAY_PRODUCER, note_request
-from voicemem.transcript.messages import merge_metadata
+from voicemem.transcript.messages import common_metadata, merge_metadata
 from voicemem.transcript.replies.evidence import Evidence, Generation, Playback
 from voicemem.transcript.replies.playing import (
     begin_at,
@@ -37,7 +37,7 @@ def fold_delta(state: State, event: events.LlmDelta, ts: int) -> Turn | None:
     generation = reply.generation
     is_plain = not (event.whole or event.metadata or event.agent)
     if is_plain and reply.shown and ts >= reply.begin and generation.ended_ts is None:
-        generation.deltas.add(ts, event.text)
+        generation.add(ts, event.text)
         if event.ts is not None and not reply.states_time:
             reply.states_time = True
         if ts < reply.text_ts and event.text:
@@ -46,7 +46,7 @@ def fold_delta(state: State, event: events.LlmDelta, ts: int) -> Turn | None:
     if event.whole:
         generation.add_whole(ts, event.text)
     else:
-        generation.deltas.add(ts, event.text)
+        generation.add(ts, event.text)
     return grow(state, reply, event, ts, event.text)
 
 
@@ -165,7 +165,7 @@ def begin_reply(state: State, event: GenerationEvent) -> Reply | None:
 
 def make_reply(state: State, turn: Turn, item: str | None) -> Reply | None:
     """A reply of a turn, known by its item if it has one; None beyond the bound."""
-    if len(turn.replies) >= BOUND or 2 * state.position in state.replies:  # a frame begins one at most
+    if len(turn.replies or ()) >= BOUND or 2 * state.position in state.replies:  # a frame begins one at most
         state.ignore("replies")
         return None
     reply = Reply(2 * state.position, turn.number, item, state.producer)
@@ -178,7 +178,7 @@ def make_reply(state: State, turn: Turn, item: str | None) -> Reply | None:
 
 def add_reply(state: State, turn: Turn, reply: Reply) -> None:
     state.replies[reply.id] = reply
-    turn.replies.append(reply.id)
+    turn.replies = append_item(turn.replies, reply.id)
     if reply.producer == GATEWAY_PRODUCER:
         state.answers[reply.id] = None
     turn.standing += 1
@@ -208,7 +208,8 @@ def fold_message(state: State, event: events.MessageEvent, ts: int) -> Turn | No
         state.items[event.item] = turn.number
     state.newest_turn = max(state.newest_turn, turn.number)
     state.utterance_turn = turn.number
-    typed = TypedMessage(state.position, ts, event.text, metadata | {"source": event.source})
+    metadata = metadata | {"source": event.source}
+    typed = TypedMessage(state.position, ts, event.text, common_metadata(metadata) or metadata)
     turn.typed = append_item(turn.typed, typed)
     if state.producer == GATEWAY_PRODUCER:
         note_request(state, turn)
@@ -365,7 +366,7 @@ def begin_heard_only(state: State, event: events.Interrupt, ts: int) -> Reply | 
         id = state.heard_only_items.get(event.item)
     reply = None if id is None else state.replies[id]
     if reply is None:
-        if is_known(state, event, turn, ts) or len(turn.replies) >= BOUND or 2 * state.position in state.replies:
+        if is_known(state, event, turn, ts) or len(turn.replies or ()) >= BOUND or 2 * state.position in state.replies:
             return None
         reply = Reply(2 * state.position, turn.number, event.item, state.producer, heard_only=True)
         if event.item is not None:

@@ -14,7 +14,16 @@ from msgspec import Struct, field
 
 from voicemem.protocol.events import Interrupt, Tts
 from voicemem.transcript.messages import MergedMetadata, merge_metadata
-from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, Beginnings, Column, Entry, TextTimeline, Timeline
+from voicemem.transcript.timeline import (
+    AFTER_ALL,
+    BEFORE_ALL,
+    NO_NUMBERS,
+    Beginnings,
+    Column,
+    Entry,
+    TextTimeline,
+    Timeline,
+)
 
 # The text as the LLM generated it
 
@@ -22,23 +31,24 @@ from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, Beginnings, Colu
 class Deltas(Struct, array_like=True, gc=False):
     """Plain deltas, in the order of their arrival."""
 
-    pieces: list[str] = []
+    pieces: list[str]
     """Their texts; joined when they are read."""
-    times: Column = field(default_factory=lambda: array("q"))
-    ends: Column = field(default_factory=lambda: array("q"))
+    times: Column
+    ends: Column
     """The length of the text through each delta."""
     peaks: Column | None = None
     """The latest `ts` up to each delta; None while the deltas arrive in the order of their times."""
 
     def add(self, ts: int, text: str) -> None:
-        times = self.times
+        """Add one, which is not the first."""
+        times, ends = self.times, self.ends
         if self.peaks is not None:
             self.peaks.append(max(ts, self.peaks[-1]))
-        elif times and ts < times[-1]:
+        elif ts < times[-1]:
             self.peaks = array("q", times)
             self.peaks.append(times[-1])
         times.append(ts)
-        self.ends.append(len(text) + (self.ends[-1] if self.ends else 0))
+        ends.append(len(text) + ends[-1])
         self.pieces.append(text)
 
     def text(self) -> str:
@@ -69,10 +79,14 @@ class Deltas(Struct, array_like=True, gc=False):
         return self.ends[stop - 1] - (self.ends[first - 1] if first else 0) if stop > first else 0
 
 
+NO_DELTAS = Deltas([], NO_NUMBERS, NO_NUMBERS)
+"""Those of a reply without any, as whole messages are."""
+
+
 class Generation(Struct, array_like=True, gc=False):
     """The LLM's generation of one reply."""
 
-    deltas: Deltas = field(default_factory=Deltas)
+    deltas: Deltas = field(default_factory=lambda: NO_DELTAS)
     whole_texts: TextTimeline | None = None
     """Texts of all so far; in place of its journal position, each has the number of deltas that came before it."""
     final_texts: TextTimeline | None = None
@@ -85,6 +99,12 @@ class Generation(Struct, array_like=True, gc=False):
     def events(self) -> int:
         """The number of events; a text made from fewer is out of date."""
         return len(self.deltas.times) + self.others
+
+    def add(self, ts: int, text: str) -> None:
+        if self.deltas.times:
+            self.deltas.add(ts, text)
+        else:
+            self.deltas = Deltas([text], array("q", (ts,)), array("q", (len(text),)))
 
     def add_whole(self, ts: int, text: str) -> None:
         self.others += 1

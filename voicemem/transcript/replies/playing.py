@@ -206,8 +206,7 @@ def settle_reply(state: State, reply: Reply) -> None:
         cut_ts = None if first_ts is None else first_mark(reply, sources, resumed_ts, heard_ts)
     reply.heard_ts, reply.cut_ts = heard_ts, cut_ts
     note_resume(state, reply, resumed_ts if first_ts is not None and resumed_ts >= first_ts else None)
-    remake_later(state, reply)
-    key = reply.key
+    key = remake_later(state, reply)
     is_unheard = heard_ts is None and cut_ts is None and not reply.restored and not reply.over
     put(state.played, key, reply.progress)
     put(state.interrupted, key, cut_ts is not None)
@@ -220,24 +219,28 @@ def marking_cut(state: State, reply: Reply, sources: list[Source]) -> Interrupti
     return first_marking_cut(sources, resumed_until(state, reply, sources), reply.heard_ts)
 
 
-def remake_later(state: State, reply: Reply) -> None:
-    """Note that the heard text of the next replies may have changed, where it rests on the clock or on a rate."""
-    keys = standing_keys(state)
-    place = bisect_right(keys, reply.key)
-    for key in keys[place : place + REACH]:
-        later = state.replies[key[2]]
+def remake_later(state: State, reply: Reply) -> ReplyKey:
+    """Note that the heard text of the next replies may have changed, where it rests on the clock or on a rate.
+
+    Returns the reply's key: the tuple that is in the list of all, so that others need none of their own.
+    """
+    keys, key = standing_keys(state), reply.key
+    place = bisect_right(keys, key)
+    for _, _, id in keys[place : place + REACH]:
+        later = state.replies[id]
         if later.cut_ts is not None or state.closed_ts is not None:
             state.remake(later)
+    return keys[place - 1] if place and keys[place - 1] == key else key
 
 
 def show(state: State, reply: Reply) -> None:
     """Give a reply its place among the others, now that it has text."""
-    reply.shown = True
-    insort(state.begun, reply.key)
+    reply.shown, key = True, reply.key
+    insort(state.begun, key)
     if can_be_cancelled(reply):
-        insort(state.generated, reply.key)
+        insort(state.generated, key)
     if state.standing is not None:
-        insort(state.standing, reply.key)
+        insort(state.standing, key)
     touch_around(state, reply)
     judge_around(state, reply)
 

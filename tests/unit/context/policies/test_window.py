@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
@@ -118,7 +119,7 @@ def test_the_turn_under_way_begins_with_the_first_result_that_had_no_reply() -> 
 @given(st.text(alphabet="ab \n{}", max_size=400), st.integers(1, 100))
 def test_a_result_is_cut_in_the_middle(result: str, budget: int) -> None:
     """Only where it is larger than the budget; its ends are there, and the mark says how much is not."""
-    use = cut_result(structs.replace(tool_use_of_tokens(1, 1), result=result), budget, len)
+    use = cut_result(structs.replace(tool_use_of_tokens(1, 1), result_json=msgspec.json.encode(result)), budget, len)
     if len(result) <= max(budget, 2 * LEAST_SHOWN):
         assert result == use.result
     else:
@@ -130,7 +131,8 @@ def test_a_result_is_cut_in_the_middle(result: str, budget: int) -> None:
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=12), st.integers(1, 2_000))
 def test_results_share_the_budget(sizes: list[int], budget: int) -> None:
     """The longest are cut, and only as far as it takes; none is lost."""
-    uses = [structs.replace(tool_use_of_tokens(1, 1), result=chr(97 + at) * size) for at, size in enumerate(sizes)]
+    results = [msgspec.json.encode(chr(97 + at) * size) for at, size in enumerate(sizes)]
+    uses = [structs.replace(tool_use_of_tokens(1, 1), result_json=result) for result in results]
     shown = [str(use.result) for use in cut_results(uses, budget, len)]
     assert sum(map(len, shown)) <= max(budget, (2 * LEAST_SHOWN + 40) * len(sizes))
     if sum(sizes) <= budget:

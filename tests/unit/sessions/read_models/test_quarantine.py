@@ -184,7 +184,7 @@ async def test_messages_that_take_too_long_are_interrupted(
 async def test_a_memory_that_takes_more_than_all_may_is_set_aside(store: InMemoryStore) -> None:
     """However few bytes of the journal say so: empty objects take thirty times theirs."""
     read_models = ReadModelCache(store, MemoryBudget(4 * 1024 * 1024), clock=lambda: NOW)
-    called = [event("tool.call", 1, call_id=f"{n}", name="find", arguments=[{}] * 30_000) for n in range(4)]
+    called = [final(n, "Hi.", NOW) | {"metadata": {"all": [{}] * 30_000}} for n in range(4)]
     stream, other = await call(store, *called), await call(store, *spoken(3))
     with pytest.raises(SessionQuarantined):
         await read_models.get(stream)

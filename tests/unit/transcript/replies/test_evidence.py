@@ -16,7 +16,7 @@ def test_the_length_is_that_of_the_text(events: list[tuple[str, int, str]]) -> N
     generation = Generation()
     for order, (kind, ts, text) in enumerate(events):
         if kind == "delta":
-            generation.deltas.add(ts, text)
+            generation.add(ts, text)
         elif kind == "whole":
             generation.add_whole(ts, text)
         else:
@@ -29,6 +29,6 @@ def test_the_length_of_a_text_that_grows_joins_nothing() -> None:
     generation = Generation()
     generation.add_whole(1, "Hello")
     for ts in range(2, 6):
-        generation.deltas.add(ts, " you")
+        generation.add(ts, " you")
         assert generation.length() == len("Hello") + (ts - 1) * len(" you")
     assert len(generation.deltas.pieces) == 4
