@@ -8,7 +8,6 @@ from array import array
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import islice
-from sys import intern
 from typing import Any, NamedTuple, get_args
 
 import msgspec
@@ -290,7 +289,7 @@ def fold_tool_call(state: State, event: events.ToolCall, ts: int) -> Turn | None
         record.result, record.answered, record.answered_ts = waiting.result, waiting.answered, waiting.answered_ts
         waiting.result, waiting.answered, waiting.answered_ts = b"null", False, None
     record.order, record.ts = state.position, ts
-    record.name, record.arguments = intern(event.name), msgspec.json.encode(event.arguments)
+    record.name, record.arguments = event.name, msgspec.json.encode(event.arguments)
     fields = (event.metadata or {}).get(WANTED_BACK)
     record.wanted_back = fields if isinstance(fields, dict) else None
     return turn
@@ -318,7 +317,7 @@ def fold_metric(state: State, event: events.Metric, ts: int) -> Turn | None:
     if len(turn.latencies or ()) >= BOUND:
         state.ignore("traces")
         return None
-    turn.latencies = append_item(turn.latencies, Latency(intern(event.name), event.latency_ms, ts))
+    turn.latencies = append_item(turn.latencies, Latency(event.name, event.latency_ms, ts))
     return turn
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 from operator import attrgetter
-from sys import intern
 from typing import Any, NamedTuple
 
 from voicemem.protocol.events import Asr
@@ -140,8 +139,7 @@ def fold_asr(state: State, event: Asr, ts: int) -> Turn | None:
             return None
         if not turn.segments:
             state.utterance_turn = turn.number
-        user = None if event.user is None else intern(event.user)
-        segment = Segment(*key, state.position, user, turn=turn.number)
+        segment = Segment(*key, state.position, event.user, turn=turn.number)
         turn.segments = append_item(turn.segments, segment)
         index.add(segment)
     elif event.user is not None and segment.user is None:

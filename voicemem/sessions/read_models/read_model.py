@@ -267,6 +267,7 @@ class ReadModel:
         for first in range(0, len(entries), FOLDED_PER_CHECK):
             check_budget()
             fold_all(self.state, entries[first : first + FOLDED_PER_CHECK])
+        settle(self.state)  # what is left for later would take memory until then
         self.folded_bytes += sum(len(row.payload) for row in rows)
         self.slow_fold = took_long(time.thread_time() - began, len(rows))
 

@@ -22,6 +22,7 @@ from voicemem.transcript.timeline import (
     Column,
     Entry,
     TextTimeline,
+    TimedText,
     Timeline,
 )
 
@@ -89,7 +90,10 @@ class Generation(Struct, array_like=True, gc=False):
     deltas: Deltas = field(default_factory=lambda: NO_DELTAS)
     whole_texts: TextTimeline | None = None
     """Texts of all so far; in place of its journal position, each has the number of deltas that came before it."""
+    final: TimedText | None = None
+    """The final text, where it is the only one; nearly always."""
     final_texts: TextTimeline | None = None
+    """All of them, where there are several."""
     ended_ts: int | None = None
     """When the LLM finished or failed, the last time if it said so several times; None until then."""
     others: int = 0
@@ -116,8 +120,13 @@ class Generation(Struct, array_like=True, gc=False):
         if self.ended_ts is None:
             self.deltas.text()  # one text takes less memory than its pieces
         self.ended_ts = ts if self.ended_ts is None else max(ts, self.ended_ts)
-        if text is not None:
+        if text is not None and self.final is None and self.final_texts is None:
+            self.final = TimedText(ts, order, text)
+        elif text is not None:
             self.final_texts = self.final_texts or TextTimeline(Timeline())
+            if self.final is not None:
+                self.final_texts.add(*self.final)
+                self.final = None
             self.final_texts.add(ts, order, text)
 
     @property
@@ -126,13 +135,13 @@ class Generation(Struct, array_like=True, gc=False):
 
     def text(self) -> str:
         """All of the text: the newest final text, else the newest whole text and the deltas after it."""
-        final = self.final_texts.last() if self.final_texts is not None else None
+        final = self.final if self.final_texts is None else self.final_texts.last()
         return self.joined() if final is None else final.text
 
     def length(self) -> int:
         """Return how long the text is, without joining it where the deltas arrived in the order of their times."""
         deltas, whole = self.deltas, None if self.whole_texts is None else self.whole_texts.last()
-        if self.final_texts is not None or (whole is not None and deltas.peaks is not None):
+        if self.final is not None or self.final_texts is not None or (whole is not None and deltas.peaks is not None):
             return len(self.text())
         first = 0 if whole is None else deltas.first_after(whole.ts, whole.order)
         return (0 if whole is None else len(whole.text)) + deltas.length(first, len(deltas.times))
