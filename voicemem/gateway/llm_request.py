@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, aclosing, suppress
@@ -127,8 +128,8 @@ def ends_of_unfinished(state: State, producer: str, running: Container[str]) -> 
 
 
 LOG = logging.getLogger("voicemem.llm")
-MAX_ITEM_CHARACTERS = MAX_ID_CHARACTERS - len(disconnect_id(""))
-"""The length of the id of an answer that may become the item of the reply."""
+VALID_ITEM = re.compile(rf"[!-~]{{1,{MAX_ID_CHARACTERS - len(disconnect_id(''))}}}")
+"""An id of an answer that may become the item of the reply, which a header names."""
 METRIC_USE = "gateway"
 REFUSED_STATUSES = (400, 415, 422)
 """Statuses of an LLM that does not take the messages as they are."""
@@ -483,7 +484,7 @@ class LlmRequest:
     def reserve_item(self, item: str | None) -> str:
         """Reserve the item of the reply if it is valid and free, else a new one."""
         key, known, reserved = self.turn.lease.key, self.turn.read_model.state.items, self.deps.reserved
-        if not item or len(item) > MAX_ITEM_CHARACTERS or item in known or (key, item) in reserved:
+        if item is None or not VALID_ITEM.fullmatch(item) or item in known or (key, item) in reserved:
             item = f"chatcmpl-{self.deps.recorder.runtime.new_id()}"
         reserved.add((key, item))
         return item

@@ -4,6 +4,7 @@ What servers add to the format is passed through unread.
 """
 
 import json
+import re
 from collections.abc import Callable, Container, Sequence
 from typing import Any
 
@@ -90,6 +91,11 @@ CHUNK, WHOLE = "chat.completion.chunk", "chat.completion"
 NULL = b"null"
 
 
+TEXT_DEPTH = 4
+"""How deep the text of a choice is in a chunk: in the message of one of its choices."""
+SURROGATE = re.compile("[\ud800-\udfff]")
+
+
 def decode_completion(data: bytes) -> Completion:
     """Read a completion or a chunk. Raises `LlmFailed` (`invalid_answer`)."""
     try:
@@ -97,9 +103,18 @@ def decode_completion(data: bytes) -> Completion:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     try:  # a chunk may hold half a character or a number beyond all floats, which only Python's own reader takes
-        return msgspec.convert(json.loads(data.decode(), parse_constant=no_constant), Completion)
+        return msgspec.convert(mended(json.loads(data.decode(), parse_constant=no_constant)), Completion)
     except (ValueError, RecursionError):
         raise LlmFailed("invalid_answer") from None
+
+
+def mended(value: Any, name: str = "", depth: int = 0) -> Any:
+    """A value without halves of characters, but for those in the text of a choice, which the next chunk may go on."""
+    if isinstance(value, dict):
+        return {whole_text(key): mended(one, key, depth + 1) for key, one in value.items()}
+    if isinstance(value, list):
+        return [mended(one, name, depth + 1) for one in value]
+    return whole_text(value) if isinstance(value, str) and (name, depth) != ("content", TEXT_DEPTH) else value
 
 
 def no_constant(name: str) -> None:
@@ -145,8 +160,11 @@ def read_message(fields: JsonObject) -> ChoiceMessage:
 def join_halves(text: str) -> tuple[str, str]:
     """A text with its surrogates joined to characters, and the half that it ends with; lone halves become U+FFFD."""
     half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
-    whole = text[: len(text) - len(half)].encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return whole, half
+    return whole_text(text[: len(text) - len(half)]), half
+
+
+def whole_text(text: str) -> str:
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def further_fields(fields: JsonObject, known: Container[str]) -> JsonObject:
@@ -294,7 +312,7 @@ class LlmAnswer:
         self.has_newest_choice = bool(choices)
         first = (one for place, one in enumerate(choices) if not (place if one.index is None else one.index))
         added = "".join(map(self.add_choice, first))
-        if self.half or added[-1:] >= "\ud800":
+        if self.half or SURROGATE.search(added):
             added, self.half = join_halves(self.half + added)
             self.is_malformed = True
         self.newest_text = added

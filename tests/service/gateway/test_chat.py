@@ -83,6 +83,15 @@ async def test_what_is_journaled(serve: Serve) -> None:
     assert all(event["ts"] > 1_700_000_000_000 for event in (first, *rest))
 
 
+@pytest.mark.parametrize("id", ["a\r\nSet-Cookie: b=c", "é", "a b"])
+async def test_an_id_that_no_header_can_say_is_not_the_items(serve: Serve, id: str) -> None:
+    """What an LLM calls its answer becomes a header, so the reply gets an item of its own instead."""
+    async with service_with_llm(serve, Script(["Hello."], id=id)) as (_, client, _):
+        raw = await client.chat.completions.with_raw_response.create(model="m", messages=user_message("Hi."))
+        assert raw.headers["Voicemem-Item"].startswith("chatcmpl-")
+        assert "Hello." == raw.parse().choices[0].message.content
+
+
 async def test_chunks_come_as_they_are_made(serve: Serve) -> None:
     """A chunk is with the client before the next one exists, and before the journal has the end."""
     async with service_with_llm(serve, Script(["One.", "Two."], hold_after=2)) as (api, client, llm):

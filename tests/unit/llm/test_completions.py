@@ -331,6 +331,22 @@ def test_a_character_in_two_chunks_is_one() -> None:
     assert ["Hi ", "\U0001f600!", ""] == sent
 
 
+@pytest.mark.parametrize("is_stream", [True, False])
+def test_halves_of_characters_are_read_and_sent_as_replaced(is_stream: bool) -> None:
+    """Wherever a server has cut a character, what is kept and passed on is text."""
+    answer = LlmAnswer(lambda: "new", is_stream=is_stream)
+    call = {"id": "\ud800", "function": {"name": "f\udc00", "arguments": '{"a":"\udfff"}', "\ud801": "\ud800"}}
+    message = {"content": "a\ud800b", "reasoning_content": ["\udbff"], "tool_calls": [call]}
+    name = "delta" if is_stream else "message"
+    data = json.dumps({"id": "\ud800", "model": "m", "choices": [{name: message}]}).encode()
+    assert "a\ufffdb" == answer.add_chunk(data)
+    assert [("f\ufffd", '{"a":"\ufffd"}')] == [(one.name, one.arguments) for one in answer.tool_calls]
+    assert "\ufffd" == answer.id
+    json.dumps(answer.wanted_back(answer.tool_calls[0]), ensure_ascii=False).encode()
+    sent = json.loads(answer.well_formed(data))["choices"][0][name]
+    assert ("a\ufffdb", "f\ufffd") == (sent["content"], sent["tool_calls"][0]["function"]["name"])
+
+
 @pytest.mark.parametrize("fields", [{}, {"choices": None}, {"choices": [{"index": 0, "delta": None}]}])
 def test_chunks_of_nothing_are_read_by_openais_helper(fields: dict[str, Any]) -> None:
     """Null instead of choices or of what one adds is an empty list or object to a client."""
