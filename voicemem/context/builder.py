@@ -401,11 +401,11 @@ async def make_user_documents(
     if section is None or section.scope != "user" or session_config.user_id is None:
         return ()
     try:
-        found = await find_documents(read_models, project, session_config.user_id)
+        documents = await find_documents(read_models, project, session_config.user_id)
     except SessionQuarantined:  # the call continues without what is known of its user
         return ()
-    first = found[0][1] if found else None
-    others = [document for _, document in found[1:] if document is not None and document.content is not None]
+    first = documents[0][1] if documents else None
+    others = [document for _, document in documents[1:] if document is not None and document.content is not None]
     return tuple(document_message(one, section) for one in (first, *others))
 
 

@@ -80,8 +80,8 @@ class CallerVariables:
 
     async def earlier_calls(self, project: str, user_id: str, own: str | None) -> list[Stream]:
         """The user's newest sessions without a namespace, the newest first."""
-        found = await self.store.journal.list_sessions(SessionFilter(project=project, user_id=user_id, limit=CALLS + 1))
-        return [one for one in found if one.id != own and scope_of(one).namespace is None][:CALLS]
+        calls = await self.store.journal.list_sessions(SessionFilter(project=project, user_id=user_id, limit=CALLS + 1))
+        return [one for one in calls if one.id != own and scope_of(one).namespace is None][:CALLS]
 
     async def newest_messages(self, keys: Sequence[int]) -> list[FoundMessage]:
         """The messages heard last on these calls; none where the index is slow or away, which may be so by itself."""

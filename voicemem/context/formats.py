@@ -263,7 +263,7 @@ def runs(
 
 
 def llm_message(use: ToolUse) -> Any:
-    """The same value for calls that an LLM made at once."""
+    """Find a value that is the same for calls that an LLM made at once."""
     group = (use.wanted_back or {}).get("group")
     return id(use) if group is None else group
 

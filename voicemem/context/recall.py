@@ -170,8 +170,8 @@ class Recall:
         scope = await self.store.users.query_scope(own._replace(session_id=None))
         now, until = self.now_of(stream), stream.ended_ms
         query = TranscriptQuery(scope, query_words(said), None, until, limit=POOL, question=said, now_ms=now)
-        found = await self.store.transcript_index.find_messages(query)
-        telling = [one for one in found if one.key != stream.key and says_something(one.text)]
+        messages = await self.store.transcript_index.find_messages(query)
+        telling = [one for one in messages if one.key != stream.key and says_something(one.text)]
         keys = sorted({message.key for message in telling})
         sessions = await self.store.journal.find_sessions(stream.project, keys) if keys else []
         there = {one.key for one in sessions if one.state != "erased" and scope_of(one).namespace == own.namespace}

@@ -126,8 +126,8 @@ def call_of(facts: CallFacts, timed: Iterable[tuple[Message, SpeechTimes]], stat
         if after.ms is not None or stages:
             latencies.append(TurnLatencies(number, after.ms, after.by, whole, stages))
     for message, times in timed:
-        found = waits.pop(message.turn_id, NO_WAIT) if message.role == "assistant" else NO_WAIT
-        utterances.append(utterance_of(message, times, found))
+        wait = waits.pop(message.turn_id, NO_WAIT) if message.role == "assistant" else NO_WAIT
+        utterances.append(utterance_of(message, times, wait))
     return Call(facts, utterances, tool_uses(state, with_forgotten=True), state.summary, latencies, state.analysis)
 
 

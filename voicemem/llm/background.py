@@ -113,8 +113,8 @@ def without_thinking(text: str) -> str:
         answers = (END_OF_CHANNEL.split(text[one.end() :], 1)[0] for one in channels[-1:] if one[1] == "final")
         return next(answers, "").strip()
     begin = 0
-    while found := THINKING.match(text, begin):
-        begin = found.end()
+    while match := THINKING.match(text, begin):
+        begin = match.end()
     closing = END_OF_THINKING.search(text, begin)
     if closing and not BEGIN_OF_THINKING.search(text, begin, closing.start()):
         begin = closing.end()  # some prompts end with the opening tag

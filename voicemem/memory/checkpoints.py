@@ -290,8 +290,8 @@ async def restore_checkpoint(
     # Memories whose ids are taken in the project get new ones.
     ids, taken = [row.id for row in memories.there], set[str]()
     for first in range(0, len(ids), LOOKED_UP):
-        found = await sessions.store.memories.find_memories(project, ids[first : first + LOOKED_UP])
-        taken |= {row.id for row in found if row.removed_ms is None}
+        stored = await sessions.store.memories.find_memories(project, ids[first : first + LOOKED_UP])
+        taken |= {row.id for row in stored if row.removed_ms is None}
     renaming = Renaming((checkpoint.session_id, new_id), {id: records.memory_id(new_id, id) for id in taken})
     rows = list(restored.rows)
     for position in memories.positions:
@@ -311,48 +311,48 @@ async def parse_checkpoint(document: bytes) -> ParsedCheckpoint:
     def read() -> ParsedCheckpoint:
         pieces = Pieces(document)
         try:
-            found = find_pieces(pieces)
+            parts = find_pieces(pieces)
             pieces.end()
         except Unreadable:
             raise invalid(NO_CHECKPOINT) from None
-        return check_pieces(found)
+        return check_pieces(parts)
 
     return await asyncio.to_thread(read)
 
 
 def find_pieces(pieces: Pieces) -> CheckpointPieces:
     """Find the parts of the checkpoint that comes next in a text. Raises `Unreadable`, `Refused`."""
-    found = CheckpointPieces(pieces.text)
+    parts = CheckpointPieces(pieces.text)
     if not pieces.follows(b"{"):
         raise invalid(NO_CHECKPOINT)
     for name in pieces.names():
         if name not in FIELDS:
             raise invalid(f"{NO_CHECKPOINT} It has an unknown field.")
         if name != "events":
-            setattr(found, name, pieces.value())
+            setattr(parts, name, pieces.value())
             continue
         if not pieces.follows(b"["):
             raise invalid(NO_CHECKPOINT)
-        found.events = array("Q")
+        parts.events = array("Q")
         for place in pieces.items():
             if place.stop - place.start < MIN_ENTRY_BYTES:
                 raise invalid(MALFORMED_PART)
-            found.events.extend((place.start, place.stop))
-    return found
+            parts.events.extend((place.start, place.stop))
+    return parts
 
 
-def check_pieces(found: CheckpointPieces) -> ParsedCheckpoint:
+def check_pieces(pieces: CheckpointPieces) -> ParsedCheckpoint:
     """Check the parts of a checkpoint. Raises `Refused` (`invalid_checkpoint`)."""
-    sha256 = check_head(found)
-    session_text = found.text[found.session or slice(0, 0)]
+    sha256 = check_head(pieces)
+    session_text = pieces.text[pieces.session or slice(0, 0)]
     try:
         codec.check_frame(session_text)
         session = msgspec.json.decode(session_text, type=CheckpointSession)
         codec.check_integers(session.config)
         digest, journal = Digest(session_text), CheckpointReader()
-        places = found.events or ()
+        places = pieces.events or ()
         for start, stop in zip(places[::2], places[1::2], strict=True):
-            text = found.text[start:stop]
+            text = pieces.text[start:stop]
             journal.add(text)
             digest.add(text)
     except (InvalidFrame, *codec.MALFORMED):
@@ -363,15 +363,15 @@ def check_pieces(found: CheckpointPieces) -> ParsedCheckpoint:
     return ParsedCheckpoint(session.session_id, session.config, restored, journal.memories)
 
 
-def check_head(found: CheckpointPieces) -> str:
+def check_head(pieces: CheckpointPieces) -> str:
     """Check the kind and the version of a checkpoint; its hash. Raises `Refused`."""
-    if None in (found.session, found.events):
+    if None in (pieces.session, pieces.events):
         raise invalid(NO_CHECKPOINT)
     nothing = slice(0, 0)
     try:
-        kind = msgspec.json.decode(found.text[found.voicemem or nothing], type=str)
-        version = msgspec.json.decode(found.text[found.version or nothing], type=int)
-        sha256 = msgspec.json.decode(found.text[found.sha256 or nothing], type=str)
+        kind = msgspec.json.decode(pieces.text[pieces.voicemem or nothing], type=str)
+        version = msgspec.json.decode(pieces.text[pieces.version or nothing], type=int)
+        sha256 = msgspec.json.decode(pieces.text[pieces.sha256 or nothing], type=str)
     except codec.MALFORMED:
         raise invalid(NO_CHECKPOINT) from None
     if kind != CHECKPOINT_KIND:
@@ -393,8 +393,8 @@ async def payloads_with_texts(store: Store, stream: Stream, rows: Sequence[Journ
             event = decode_stored(row.payload)
             if isinstance(event, events.MemoryAdded | events.MemoryEdited):
                 ids[event.memory_id] = None
-    found = await store.memories.find_memories(stream.project, list(ids)) if ids else []
-    there = {row.position: row for row in found if row.key == stream.key and row.removed_ms is None}
+    memories = await store.memories.find_memories(stream.project, list(ids)) if ids else []
+    there = {row.position: row for row in memories if row.key == stream.key and row.removed_ms is None}
     payloads = []
     for row in rows:
         payloads.append(row.payload)

@@ -89,7 +89,7 @@ class MemorySearch(Struct, frozen=True, forbid_unknown_fields=True):
         return Scope(project, *places)
 
     def within(self, places: Mapping[str, str | None]) -> MemorySearch:
-        """The same search in other places, by their fields; None is everywhere in the project."""
+        """Make the same search in other places, by their fields; None is everywhere in the project."""
         return replace(self, **{name: UNSET if value is None else value for name, value in places.items()})
 
     @property
@@ -314,14 +314,14 @@ def merged_page(
     return shown, first, second
 
 
-def fitting(found: FoundMessages) -> FoundMessages:
+def fitting(messages: FoundMessages) -> FoundMessages:
     """The results with which a page is full by its size; at least one."""
     size = 0
-    for place, (message, _) in enumerate(found):
+    for place, (message, _) in enumerate(messages):
         size += len(message.text)
         if size >= MAX_PAGE_BYTES:
-            return found[: place + 1]
-    return found
+            return messages[: place + 1]
+    return messages
 
 
 def found_message(message: FoundMessage, stream: Stream, best: float, by: tuple[FoundBy, ...]) -> FoundMemory:
@@ -342,7 +342,7 @@ def found_message(message: FoundMessage, stream: Stream, best: float, by: tuple[
 
 
 def memory_id(scope: Scope, message: FoundMessage) -> str:
-    """The same for the same message, as long as its words are the same."""
+    """Make an id that is the same for one message as long as its words are."""
     name = f"{scope.project}/{scope.session_id}/{message.position}/{message.text}".encode()
     digest = base64.b32encode(blake2b(name, digest_size=16).digest()).decode().lower()
     return f"mem_{digest[:26]}"

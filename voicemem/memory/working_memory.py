@@ -221,8 +221,8 @@ class WorkingMemory:
     async def find_stream(self, owner: DocumentOwner) -> Stream | None:
         """The stream of an owner's document; None for a user without one. Raises `Refused` (`unknown_session`)."""
         if owner.scope == "user":
-            found = await find_documents(self.read_models, owner.project, owner.id)
-            return found[0][0] if found else None
+            documents = await find_documents(self.read_models, owner.project, owner.id)
+            return documents[0][0] if documents else None
         if owner.stream is not None:
             return owner.stream
         return await self.journal.get_session(owner.project, owner.id)

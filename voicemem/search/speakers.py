@@ -72,11 +72,11 @@ def speakers_by_name(question: str, messages: Iterable[tuple[Role, str]]) -> dic
 
 def names_in(question: str, words: frozenset[str], text: str, pattern: re.Pattern[str]) -> Iterator[str]:
     """The names of a text at which a pattern finds one, if the question has them too."""
-    for found in pattern.finditer(text):
-        if PAIRED.match(found[1]):
-            if found[1] in question and STOP_WORDS.isdisjoint(words_of(found[1])):
-                yield found[1]
-        elif found[1][0].isupper():
-            name = "".join(words_of(found[1]))
+    for match in pattern.finditer(text):
+        if PAIRED.match(match[1]):
+            if match[1] in question and STOP_WORDS.isdisjoint(words_of(match[1])):
+                yield match[1]
+        elif match[1][0].isupper():
+            name = "".join(words_of(match[1]))
             is_short = len(name) >= SHORTEST_SHORT  # as `Mel` for `Melanie`
             yield from (word for word in words if word == name or (is_short and word.startswith(name)))

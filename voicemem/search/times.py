@@ -141,35 +141,35 @@ def day_of(now_ms: int) -> Day:
 
 def days_in_question(text: str, today: Day) -> tuple[int, int] | None:
     """The days of a time, the last one excluded; of several times, the most exact."""
-    if found := AGO.search(text):
-        parts = [part for part in found.groups() if part]
+    if match := AGO.search(text):
+        parts = [part for part in match.groups() if part]
         count = NUMBERS.get(parts[0]) or int(parts[0])
         return days_of_unit(UNITS[parts[1]], min(count, MAX_YEARS), today, counted=True)
-    if found := DAY.search(text):
-        return days_of_unit("day", DAYS_AGO[found[0]], today)
+    if match := DAY.search(text):
+        return days_of_unit("day", DAYS_AGO[match[0]], today)
     if (days := days_of_period(text, today)) is not None:
         return days
-    if found := UNIT.search(text):
-        unit, ago = UNITS_AGO[found["whole"]] if found["whole"] else (UNITS[found["unit"]], int(bool(found["last"])))
+    if match := UNIT.search(text):
+        unit, ago = UNITS_AGO[match["whole"]] if match["whole"] else (UNITS[match["unit"]], int(bool(match["last"])))
         return days_of_unit(unit, ago, today)
-    if found := YEAR.search(text):
-        return days_before(int(found[0]), 1), days_before(int(found[0]) + 1, 1)
+    if match := YEAR.search(text):
+        return days_before(int(match[0]), 1), days_before(int(match[0]) + 1, 1)
     return None
 
 
 def days_of_period(text: str, today: Day) -> tuple[int, int] | None:
     """The days of a month or a season: of the year that is named, else the newest one."""
-    text = NUMBERED.sub(lambda found: str(sum(NUMBERS[one] for one in found[0])), text)
-    for found in PERIOD.finditer(text):
-        name = found["name"]
-        if name in AMBIGUOUS and found[0] == name:
+    text = NUMBERED.sub(lambda match: str(sum(NUMBERS[one] for one in match[0])), text)
+    for match in PERIOD.finditer(text):
+        name = match["name"]
+        if name in AMBIGUOUS and match[0] == name:
             continue
         months = 3 if name in SEASONS else 1
-        month = int(found["number"]) if found["number"] else MONTHS.get(name) or SEASONS[name]
-        year = named_year(found["year"], text, today)
+        month = int(match["number"]) if match["number"] else MONTHS.get(name) or SEASONS[name]
+        year = named_year(match["year"], text, today)
         if year is None:
             begun = 12 * today.year + today.month - 1
-            newest = 12 * today.year + month - 1 + (months if found["last"] else 0)
+            newest = 12 * today.year + month - 1 + (months if match["last"] else 0)
             year = today.year if newest <= begun else today.year - 1
         end = 12 * year + month - 1 + months
         return days_before(year, month), days_before(end // 12, end % 12 + 1)
@@ -177,10 +177,10 @@ def days_of_period(text: str, today: Day) -> tuple[int, int] | None:
 
 
 def named_year(year: str | None, text: str, today: Day) -> int | None:
-    if year or (found := YEAR.search(text)):
-        return int(year or found[0])  # type: ignore[index]
-    for found in UNIT.finditer(text):
-        unit, ago = UNITS_AGO[found["whole"]] if found["whole"] else (UNITS[found["unit"]], int(bool(found["last"])))
+    if year or (match := YEAR.search(text)):
+        return int(year or match[0])  # type: ignore[index]
+    for match in UNIT.finditer(text):
+        unit, ago = UNITS_AGO[match["whole"]] if match["whole"] else (UNITS[match["unit"]], int(bool(match["last"])))
         if unit == "year":
             return today.year - ago
     return None

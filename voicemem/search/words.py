@@ -116,12 +116,12 @@ def query_words(text: str, in_all_forms: bool = True) -> list[QueryWord]:
 
     `in_all_forms`: any of them is enough, so those in other forms are asked for too, as `bought` for `buy`.
     """
-    found = list(dict.fromkeys(split_words(text, with_last=False)))
-    if not GERMAN_MARKS.isdisjoint(found):
-        telling = [word for word in found if word not in STOP_WORDS] or found
+    words = list(dict.fromkeys(split_words(text, with_last=False)))
+    if not GERMAN_MARKS.isdisjoint(words):
+        telling = [word for word in words if word not in STOP_WORDS] or words
         terms = list(map(german_word, telling[:MAX_QUERY_WORDS]))
     else:
-        telling = [word for word in found if word not in STOP_WORDS or word in ALSO_ENGLISH] or found
+        telling = [word for word in words if word not in STOP_WORDS or word in ALSO_ENGLISH] or words
         others = [form for word in telling for form in other_forms(word)] if in_all_forms else []
         terms = list(map(query_word, [*telling, *others][:MAX_QUERY_WORDS]))
     return list(dict.fromkeys(terms))
@@ -148,10 +148,10 @@ def split_words(text: str, with_last: bool) -> list[str]:
     """The words of a text. `with_last`: also the last character of a run of pairs alone."""
     if text.isascii():
         return [word[:MAX_WORD] for word in ASCII_WORDS.findall(text.lower())]
-    found = WORDS.findall(plain(text))
+    tokens = WORDS.findall(plain(text))
     if PAIRED.search(text) is None:
-        return [word[:MAX_WORD] for word in found]
-    return [word for token in found for word in split_token(token, with_last)]
+        return [word[:MAX_WORD] for word in tokens]
+    return [word for token in tokens for word in split_token(token, with_last)]
 
 
 def split_token(token: str, with_last: bool) -> Iterator[str]:

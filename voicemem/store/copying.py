@@ -458,5 +458,5 @@ def finish_copy(source: CopyEnd, target: CopyEnd, to: str, now_ms: int) -> None:
 
 
 def previous_target(source: CopyEnd) -> str | None:
-    found = source.values.get(MOVED)
-    return None if found is None else msgspec.json.decode(found, type=MovedMark).to
+    moved = source.values.get(MOVED)
+    return None if moved is None else msgspec.json.decode(moved, type=MovedMark).to

@@ -162,11 +162,11 @@ class Deliveries(Port):
         values = asdict(query) | {"stream": stream, "project": project, "operators": operators}
         values |= {"limit": query.limit + 1, "most": self.most_scanned}
         rows = connection.rows(LIST_OF_PROJECT.format(**texts), **values)
-        found = [listed_delivery(connection, row) for row in rows[: query.limit]]
+        deliveries = [listed_delivery(connection, row) for row in rows[: query.limit]]
         if len(rows) > query.limit:
-            return DeliveryPage(found, found[-1].delivery.key)
+            return DeliveryPage(deliveries, deliveries[-1].delivery.key)
         count, last = connection.one(COUNT_SCANNED.format(**texts), **values)
-        return DeliveryPage(found, last if count >= self.most_scanned else None)
+        return DeliveryPage(deliveries, last if count >= self.most_scanned else None)
 
     @reads
     def find_project_delivery(

@@ -425,11 +425,11 @@ class Memories(Port):
         self, connection: Connection, query: MemoryFilter, words: Sequence[QueryWord], limit: int
     ) -> list[tuple[MemoryRow, float]]:
         conditions, search = Conditions(query), MemorySearch(scope_in(query), words)
-        found = self.words.find(connection, search, conditions.sql, conditions.values, limit)
-        rows = [row_of_values(row[1:]) for row in found]
+        hits = self.words.find(connection, search, conditions.sql, conditions.values, limit)
+        rows = [row_of_values(row[1:]) for row in hits]
         if query.with_superseded:
             rows = with_newer(connection, query.project, rows, query.as_of_ms)
-        return [(row, float(score)) for row, (score, *_) in zip(rows, found, strict=True)]
+        return [(row, float(score)) for row, (score, *_) in zip(rows, hits, strict=True)]
 
     def delete_portion(self, connection: Connection, key: int, limit: int) -> bool:
         """Delete memories of a stream, at most `limit`; whether there were any."""

@@ -508,7 +508,7 @@ class Outbox(Port):
             enqueue(connection, stream, (COMPLETE_TURNS_EVENT,), None, secrets.token_hex(16), now_ms)
 
     async def payload_before(self, delivery: ClaimedDelivery) -> FrozenPayload | None:
-        """What was sent last, of the same type, to the same endpoint, about the same stream; None before the first."""
+        """Find the last payload of the same type, to the same endpoint, about the same stream."""
         values = {"stream": delivery.stream, "endpoint": delivery.endpoint.key, "event_type": delivery.event_type}
         row = await self.database.row(SELECT_PAYLOAD_BEFORE, key=delivery.key, **values)
         return None if row is None else FrozenPayload(*row)

@@ -107,7 +107,7 @@ class Lookup(NamedTuple):
 
 class Overviews(Port):
     async def list_overviews(self, query: SessionFilter, most_looks: int | None = None) -> OverviewPage:
-        """The same sessions as `Journal.list_sessions`, in the same order, and what was saved of their memories.
+        """List the same sessions as `Journal.list_sessions`, in the same order, and what was saved of their memories.
 
         A page ends early, with a place to continue from, after `most_looks` sessions (by default `MAX_LOOKS`).
         """

@@ -65,7 +65,7 @@ HAS_LABEL = {
 }
 HAS_CLIENT_ID = f"""case when json_valid(cast(s.config as text))
     then json_extract(cast(s.config as text), '$.labels."{CLIENT_ID_LABEL}"') end = :value"""
-"""The same for the one label that has an index on SQLite."""
+"""Condition for the one label that has an index on SQLite."""
 
 
 def is_scan(query: SessionFilter) -> bool:

@@ -26,7 +26,7 @@ NAMED_BY = 50
 OF_SPEAKER, OF_TIME = 3.0, 2.0
 """How much more a message counts that is of the speaker, or of the time, which the question means."""
 OF_QUESTIONS = 0.5
-"""What a message counts that only asks: what someone tells answers more."""
+"""Weight of a message that only asks: what someone tells answers more."""
 FEW_WORDS = 2
 """Who searches for so few words looks for where they were said, and asks nothing."""
 SHORTEST, LONGEST, OF_LENGTH = 20, 200, 0.4
@@ -59,7 +59,7 @@ class TranscriptQuery(Struct, frozen=True):
     offset: int = 0
     limit: int = 10
     question: str = ""
-    """What the words are of: with it, speaker and time count too."""
+    """Text that the words are of: with it, speaker and time count too."""
     now_ms: int | None = None
     """When it is asked; a time that the question names is seen from here."""
 
@@ -97,23 +97,23 @@ def find_messages(find: Find, query: TranscriptQuery) -> list[FoundMessage]:
     end = query.offset + query.limit
     if not query.question:
         return find(query)
-    found = find(replace(query, offset=0, limit=max(POOL, end)))
-    if not found:
+    messages = find(replace(query, offset=0, limit=max(POOL, end)))
+    if not messages:
         return []
-    best, rest = ranked(query, found[:POOL]), found[POOL:]
+    best, rest = ranked(query, messages[:POOL]), messages[POOL:]
     lowest = best[-1].score
     return [*best, *(message._replace(score=min(message.score, lowest)) for message in rest)][query.offset : end]
 
 
-def ranked(query: TranscriptQuery, found: Sequence[FoundMessage]) -> list[FoundMessage]:
+def ranked(query: TranscriptQuery, messages: Sequence[FoundMessage]) -> list[FoundMessage]:
     """The best messages by words, those first that are of the speaker and the time that the question means."""
-    said = [(message.role, message.text) for message in found[:NAMED_BY]]
+    said = [(message.role, message.text) for message in messages[:NAMED_BY]]
     names = speakers_by_name(query.question, said) if len({role for role, _ in said}) == 2 else {}
     speakers = set(names.values())
     speaker = speakers.pop() if len(speakers) == 1 else None if names else speaker_by_pronoun(query.question)
     span = None if query.now_ms is None else span_in(query.question, query.now_ms)
     best = []
-    for message in found:
+    for message in messages:
         score = message.score * (telling(message.text) if len(query.words) > FEW_WORDS else 1)
         if message.role == speaker:
             score *= OF_SPEAKER

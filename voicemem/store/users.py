@@ -142,11 +142,11 @@ def lock_person(rows: StreamRows, key: int) -> Stream | None:
 
 def lock_users(rows: StreamRows, project: str, user_ids: Sequence[str]) -> list[Stream | None]:
     """The streams of users, as far as there are any, locked in the same order."""
-    found = [rows.connection.row(SELECT_STREAM_KEY, project=project, kind=USER_KIND, id=one) for one in user_ids]
-    streams = {row[0]: rows.stream(row[0]) for row in sorted(row for row in found if row is not None)}
+    keys = [rows.connection.row(SELECT_STREAM_KEY, project=project, kind=USER_KIND, id=one) for one in user_ids]
+    streams = {row[0]: rows.stream(row[0]) for row in sorted(row for row in keys if row is not None)}
     if any(one is None or one.state == "erased" for one in streams.values()):
         raise Conflict  # erased since it was found
-    return [None if row is None else streams[row[0]] for row in found]
+    return [None if row is None else streams[row[0]] for row in keys]
 
 
 def unlink_other(rows: StreamRows, user: Stream, event: UserUnlinked, now_ms: int) -> None:

@@ -73,8 +73,8 @@ class Webhooks:
     async def get(self, project: str, endpoint_id: str) -> Endpoint:
         """An endpoint. Raises `Refused` (`unknown_webhook`)."""
         is_operator = (project, endpoint_id) == (DEFAULT_PROJECT, OPERATOR_ID)
-        found = self.find_operator_endpoint() if is_operator else self.endpoints.find_endpoint(project, endpoint_id)
-        return require_endpoint(await found)
+        endpoint = self.find_operator_endpoint() if is_operator else self.endpoints.find_endpoint(project, endpoint_id)
+        return require_endpoint(await endpoint)
 
     async def find_operator_endpoint(self) -> Endpoint | None:
         endpoint = await self.endpoints.find_operator_endpoint()

@@ -231,7 +231,7 @@ class AttemptRequest(Struct, frozen=True):
     public_only: bool
     """True for a URL that came through the API, False for one that the operator configured."""
     notice_id: str
-    """The same for all attempts. It must not contain `.`, which separates the parts of the signed text."""
+    """One for all attempts. It must not contain `.`, which separates the parts of the signed text."""
     event_type: int
     session_id: str
     body: Body

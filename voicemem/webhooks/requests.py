@@ -92,8 +92,8 @@ def verify(
     for name in valid:
         # The header may list several signatures, so that a secret can be changed without a gap.
         valid[name] = any(
-            hmac.compare_digest(_octets(given), signed[name].encode())
-            for given in received.get(name.lower(), "").split()
+            hmac.compare_digest(_octets(signature), signed[name].encode())
+            for signature in received.get(name.lower(), "").split()
         )
     is_time = re.fullmatch("[0-9]{1,12}", timestamp) is not None
     valid[WEBHOOK_SIGNATURE] &= is_time and abs(now_s - int(timestamp)) <= tolerance_s

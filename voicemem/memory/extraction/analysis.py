@@ -75,9 +75,9 @@ class CheckedAnalysis(NamedTuple):
 
 def read_analysis(text: str) -> dict[str, DraftedValue | Refusal]:
     """The values of an answer, or why one cannot be looked at; without those that are null. Raises `LlmFailed`."""
-    found = decode_answer(text, AnalysisAnswer)
+    answer = decode_answer(text, AnalysisAnswer)
     try:
-        fields = None if found is None else json.loads(bytes(found.analysis), object_pairs_hook=each_once)
+        fields = None if answer is None else json.loads(bytes(answer.analysis), object_pairs_hook=each_once)
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
@@ -186,10 +186,10 @@ def check_value(prompt: Prompt, field: Field, draft: DraftedValue, rules: Rules 
 def is_denied(text: str, words: str) -> bool:
     """Return whether words are quoted without what denies them: "take it" of "I won't take it", of "Take it? No."."""
     stems, rest = stems_of(words), text.partition(words)[2]
-    asked = ASKED.match(rest)
+    match = ASKED.match(rest)
     return (
         takes_back(rest)
-        or (asked is not None and refuses(asked[1]))
+        or (match is not None and refuses(match[1]))
         or (negates(text, stems) and not negates(words, stems))
     )
 
@@ -225,10 +225,10 @@ def words_in(line: Line, words: str | None) -> ShownBy | None:
     shown = line.text
     if words is not None and (parts := re.findall(r"\w+", words)):
         first, last = (r"\b" if PAIRED.search(edge) is None else "" for edge in (parts[0], parts[-1]))
-        found = re.search(first + r"[\W_]+".join(map(re.escape, parts)) + last, line.text, re.IGNORECASE)
-        if found is None:
+        match = re.search(first + r"[\W_]+".join(map(re.escape, parts)) + last, line.text, re.IGNORECASE)
+        if match is None:
             return None
-        shown = found[0]
+        shown = match[0]
     return ShownBy(line.turn_id, line.position, role, shown)
 
 

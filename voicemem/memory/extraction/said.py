@@ -307,8 +307,8 @@ def says_number(text: str, number: str) -> bool:
         return False
     whole, point, decimals = number.lstrip("-").partition(".")
     digits = whole + decimals.rstrip("0")
-    for found in NUMBER.findall(text):
-        parts = re.split(r"\D", found)
+    for written in NUMBER.findall(text):
+        parts = re.split(r"\D", written)
         if point and len(parts) > 1 and len(parts[-1]) <= len("00"):
             if ("".join(parts[:-1]), parts[-1].rstrip("0")) == (whole, decimals.rstrip("0")):
                 return True

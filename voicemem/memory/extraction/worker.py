@@ -308,7 +308,7 @@ class ExtractionWorker:
 
 
 def analysis_so_far(read_model: ReadModel) -> tuple[Analysis, bool]:
-    """What was found out of a call, and whether all that its callers said was read for it."""
+    """The analysis of a call, and whether all that its callers said was read for it."""
     state = read_model.state
     done = state.extracted or Extracted()
     left = said_between(state, done.through, state.position)

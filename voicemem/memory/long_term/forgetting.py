@@ -88,23 +88,23 @@ class ForgetMemories(Struct, frozen=True, forbid_unknown_fields=True):
 
 def policy_of(body: ForgetMemories, project: str, user_id: str) -> ForgetPolicy:
     """Return what is to be forgotten. Raises `Refused` unless the body says so clearly."""
-    given = fields_given(body)
-    narrower = given.keys() - {"namespace", "everything", "linked", "dry_run"}
-    if not narrower and not given.get("everything"):
+    fields = fields_given(body)
+    narrower = fields.keys() - {"namespace", "everything", "linked", "dry_run"}
+    if not narrower and not fields.get("everything"):
         names = "query, kinds, topics, before, max_age_days, max_inactive_days, budget"
         raise Refused("missing_field", f'The body must have one of {names}; everything is {{"everything": true}}.')
-    if narrower and "everything" in given:
+    if narrower and "everything" in fields:
         raise Refused("invalid_field", f"With `everything` there must be no other condition: `{min(narrower)}`")
     among = MemoryFilter(
         project=project,
         user_ids=AnyOf((user_id,)),
-        namespaces=AnyOf((given["namespace"],)) if "namespace" in given else None,
-        kinds=AnyOf(given["kinds"]) if "kinds" in given else None,
-        topics=Tags(any=given["topics"]) if "topics" in given else None,
-        created=Between(None, given["before"]) if "before" in given else None,
-        of_ids_alone=not given.get("linked"),
+        namespaces=AnyOf((fields["namespace"],)) if "namespace" in fields else None,
+        kinds=AnyOf(fields["kinds"]) if "kinds" in fields else None,
+        topics=Tags(any=fields["topics"]) if "topics" in fields else None,
+        created=Between(None, fields["before"]) if "before" in fields else None,
+        of_ids_alone=not fields.get("linked"),
     )
-    limits = {name: given[name] for name in ("query", "max_age_days", "max_inactive_days", "budget") if name in given}
+    limits = {name: fields[name] for name in ("query", "max_age_days", "max_inactive_days", "budget") if name in fields}
     return ForgetPolicy(among=among, **limits)
 
 
@@ -252,8 +252,8 @@ class MemoryKeeper:
 
     async def find_session(self, row: MemoryRow) -> Stream | None:
         """The session in whose journal a memory stands; None once it is erased."""
-        found = await self.store.journal.find_sessions(row.project, [row.key])
-        return found[0] if found and found[0].state != "erased" else None
+        sessions = await self.store.journal.find_sessions(row.project, [row.key])
+        return sessions[0] if sessions and sessions[0].state != "erased" else None
 
     async def move(self, session: Stream, rows: Sequence[MemoryRow], expires_ms: int, now_ms: int) -> int:
         """Move some of them, again if they change meanwhile; how many have moved."""

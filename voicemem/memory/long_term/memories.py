@@ -85,11 +85,11 @@ class LongTermMemory:
     ) -> list[tuple[records.Memory, float]]:
         """Memories with words of a query and how well they fit, the best first; as `list_memories` otherwise."""
         words = query_words(query)
-        found = await self.store.memories.find_memories_by_words(self.restricted(project, filter), words, limit)
-        return [(records.to_memory(row), score) for row, score in found]
+        rows = await self.store.memories.find_memories_by_words(self.restricted(project, filter), words, limit)
+        return [(records.to_memory(row), score) for row, score in rows]
 
     def restricted(self, project: str, filter: MemoryFilter) -> MemoryFilter:
-        """The same filter, but of this project, and without what has expired."""
+        """Narrow a filter to memories of this project, and without what has expired."""
         expired_ms = self.clock() if filter.unexpired_at_ms is None else filter.unexpired_at_ms
         return structs.replace(filter, project=project, unexpired_at_ms=expired_ms)
 
@@ -130,8 +130,8 @@ class LongTermMemory:
                 await self.store.memories.touch_memories(project, used[first : first + MAX_TOUCHED], self.clock())
 
     async def find_row(self, project: str, id: str) -> MemoryRow | None:
-        found = await self.store.memories.find_memories(project, [id])
-        return next((row for row in found if row.removed_ms is None), None)
+        rows = await self.store.memories.find_memories(project, [id])
+        return next((row for row in rows if row.removed_ms is None), None)
 
     async def require_row(self, project: str, id: str) -> MemoryRow:
         row = await self.find_row(project, id)

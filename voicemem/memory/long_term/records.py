@@ -114,10 +114,10 @@ def to_memory(row: MemoryRow) -> Memory:
     return Memory(**own, **structs.asdict(details_of(row)))
 
 
-def new_row(given: MemoryDraft | MemoryAdded, same_as: str | None, **more: Any) -> MemoryRow:
+def new_row(memory: MemoryDraft | MemoryAdded, same_as: str | None, **more: Any) -> MemoryRow:
     names = ("kind", "namespace", "user_id", "said_at", "expires_at", "supersedes", "pinned", *CONTENT[:-1])
-    own = {IN_ROWS[name]: getattr(given, name) for name in names}
-    rest = {name: getattr(given, name) for name in Details.__struct_fields__ if name != "same_as"}
+    own = {IN_ROWS[name]: getattr(memory, name) for name in names}
+    rest = {name: getattr(memory, name) for name in Details.__struct_fields__ if name != "same_as"}
     return MemoryRow(**own | {"details": msgspec.json.encode(Details(**rest, same_as=same_as))} | more)
 
 
@@ -232,13 +232,13 @@ class MemoryPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     @property
     def fields(self) -> JsonObject:
-        """What it changes; a list from which null takes everything is empty."""
-        given = fields_given(self)
-        return given | {name: () for name in ("topics", "entities", "supersedes") if given.get(name, ()) is None}
+        """Fields that it changes; a list from which null takes everything is empty."""
+        fields = fields_given(self)
+        return fields | {name: () for name in ("topics", "entities", "supersedes") if fields.get(name, ()) is None}
 
 
-def draft_of(given: GivenMemory) -> MemoryDraft:
-    return MemoryDraft(**structs.asdict(given))
+def draft_of(memory: GivenMemory) -> MemoryDraft:
+    return MemoryDraft(**structs.asdict(memory))
 
 
 def prepare_fields(fields: dict[str, Any], rules: Rules | None) -> dict[str, Any]:

@@ -99,7 +99,7 @@ class TextDumper(StrDumperUnknown):
 
 
 class TextInArrayDumper(StrBinaryDumper):
-    """The same for texts in arrays."""
+    """Sends texts in arrays, with U+FFFD for each U+0000 too."""
 
     def dump(self, obj: str) -> Buffer | None:
         return super().dump(obj.replace("\0", "\ufffd") if "\0" in obj else obj)
@@ -291,14 +291,14 @@ def connect(url: str) -> PostgresqlConnection:
 def parse_options(url: str) -> Options:
     """Take a URL apart. Raises `CannotStart`."""
     own: dict[str, str] = {}
-    while (found := OWN_OPTION.search(url)) is not None:
-        _, name, value, _ = found.groups()
+    while (match := OWN_OPTION.search(url)) is not None:
+        _, name, value, _ = match.groups()
         if value != OWN_VALUES[name]:
             raise CannotStart(f"The option {name} of a PostgreSQL URL can only be {name}={OWN_VALUES[name]}.")
         own[name] = value
         url = OWN_OPTION.sub(r"\1", url, count=1)
     try:
-        given = conninfo_to_dict(url.rstrip("?&"))
+        options = conninfo_to_dict(url.rstrip("?&"))
     except psycopg.ProgrammingError as error:
         unknown = UNKNOWN_OPTION.search(str(error))
         raise CannotStart(
@@ -306,7 +306,7 @@ def parse_options(url: str) -> Options:
             if unknown is not None
             else "The PostgreSQL URL cannot be read; write postgresql://ROLE@HOST:PORT/DATABASE?OPTION=VALUE."
         ) from None
-    return Options(given, "pooled" in own, "failover" in own)
+    return Options(options, "pooled" in own, "failover" in own)
 
 
 def find_server(connection: PostgresqlConnection) -> Server | None:

@@ -134,7 +134,7 @@ class PostgresqlDatabase(Database):
         return connection
 
     def connect_for(self, what: Reader | Writer, verb: Literal["read", "written"]) -> PostgresqlConnection:
-        """The same for a connection that is kept, and in trouble if it does not come about."""
+        """Connect for a reader or writer, which is in trouble if the connection does not come about."""
         try:
             return self.connect()
         except (psycopg.Error, StoreUnavailable) as error:

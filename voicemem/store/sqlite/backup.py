@@ -18,7 +18,7 @@ Progress = Callable[[int, int], None]
 """Called with the number of copied pages, and that of all pages."""
 STEP_PAGES = 1_024
 SHM_BYTES = 32 * 1024
-"""What SQLite needs beside a database that it reads."""
+"""Bytes that SQLite needs beside a database that it reads."""
 LOGS = ("-wal", "-shm", "-journal")
 SIDE_FILES = (files.REDO_SUFFIX, f"{files.REDO_SUFFIX}-journal", *LOGS, *INDEX_FILES)
 SYNC_OFF = "pragma synchronous = off"

@@ -83,8 +83,8 @@ def frequency(row: apsw.FTS5ExtensionApi, phrase: int, weights: Sequence[float])
     if len(columns) == 1:
         (column,) = columns
         return weights[(column - 1) % len(weights)] * len(row.phrase_column_offsets(phrase, column))
-    found = row.phrase_locations(phrase)
-    return sum(weights[(column - 1) % len(weights)] * len(found[column]) for column in columns)
+    places = row.phrase_locations(phrase)
+    return sum(weights[(column - 1) % len(weights)] * len(places[column]) for column in columns)
 
 
 class Hit(NamedTuple):
@@ -185,8 +185,8 @@ class SqliteMemoryWords(MemoryFullText):
         clauses, whose = search.scope._replace(namespace=None).conditions()
         (texts,) = connection.one(" and ".join((COUNT_MEMORIES, *clauses)), **whose)
         hits = ranked(words.rows_by_word(search.words), texts, limit, frequencies_of)
-        found = {number: row for number, *row in connection.rows(SELECT_MEMORIES, numbers=[hit.number for hit in hits])}
-        return [(hit.score, *found[hit.number]) for hit in hits]
+        rows = {number: row for number, *row in connection.rows(SELECT_MEMORIES, numbers=[hit.number for hit in hits])}
+        return [(hit.score, *rows[hit.number]) for hit in hits]
 
     def words_of(self, row: MemoryRow) -> dict[str, str]:
         said, about = row.words
@@ -300,8 +300,8 @@ class SqliteMessageWords(MessageFullText):
         (texts,) = connection.one(COUNT_MESSAGES + " and ".join(clauses), **whose)
         by_word = words.rows_by_word(query.words)
         hits = ranked(by_word, texts, offset + limit, frequencies_of)[offset:]
-        found = {id: row for id, *row in connection.rows(SELECT_FOUND, ids=[hit.number for hit in hits])}
-        return [(*found[hit.number], hit.score) for hit in hits]
+        rows = {id: row for id, *row in connection.rows(SELECT_FOUND, ids=[hit.number for hit in hits])}
+        return [(*rows[hit.number], hit.score) for hit in hits]
 
     def find_sessions(
         self, connection: Connection, scope: QueryScope, words: Sequence[QueryWord], limit: int
