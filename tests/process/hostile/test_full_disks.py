@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import postgresql
 from tests.support.callers.rest import RestClient
 from tests.support.events import LARGE_TEXT, final
 from tests.support.processes.faulty_disks import fill_disk, tmpfs
@@ -131,3 +133,25 @@ def test_a_copy_to_a_full_disk(database: Path, small: Path) -> None:
     fill_disk(small)
     done = voicemem("copy", "--from", "postgresql://nobody@127.0.0.1:1/none", "--to", f"sqlite:{small / 'c.db'}")
     assert 1 == done.returncode
+
+
+@pytest.mark.postgresql
+async def test_a_copy_for_which_the_disk_is_too_small(tmp_path: Path, small: Path) -> None:
+    """It says what it has taken so far, and goes on where there is more room; the source is served as before."""
+    with postgresql.database_of(tmp_path) as database:
+        source = postgresql.server().url(database)
+        async with running_service(store=source) as app:
+            api = RestClient(app)
+            await api.create()
+            for turn in range(1, 9):
+                await api.send(*(final(turn, LARGE_TEXT) for _ in range(4)))
+        copying = ("copy", "--from", source, "--to", f"sqlite:{small / 'c.db'}")
+        done = await asyncio.to_thread(voicemem, *copying)
+        assert (1, True) == (done.returncode, IS_FULL in done.stderr), done.stderr
+        needed = re.search(r"needs more than ([0-9,.]+) (KiB|MiB)", done.stderr)
+        assert needed is not None, done.stderr
+        assert float(needed[1]) * {"KiB": 1, "MiB": 1024}[needed[2]] > 512
+        assert "The source was not changed" in done.stderr
+        await asyncio.to_thread(subprocess.run, ["mount", "-o", "remount,size=64m", str(small)], check=True)
+        done = await asyncio.to_thread(voicemem, *copying)
+        assert 0 == done.returncode, done.stderr
