@@ -1,6 +1,7 @@
 """Durable ingest through the real server process, compared with the bare loop of `bench.harness.baselines.bare`.
 
     python -m bench.ingest                 as many events as are acknowledged, 100 connections
+    python -m bench.ingest --frame 64      the same in batched frames; the bare loop gets single ones, and then such too
     python -m bench.ingest --latency       from send to ack, 1,000 connections x 10 events/s, smooth and in bursts
 
 An event counts when it was acknowledged. After each run voicemem's journals must hold exactly what was acknowledged.
@@ -21,6 +22,7 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from bench.harness.load import calls
 from bench.harness.load.client import Plan
@@ -30,7 +32,6 @@ from bench.harness.report import Measured, at_least, at_most, disk_folder, machi
 from bench.harness.servers import ROOT, Server, journal, positions, raise_file_limit, serving, stop
 from voicemem.config.service import MEMORY_STORE, SQLITE_PREFIX
 
-NAMES = ("bare", "voicemem")
 MOST_CPU = {"smooth": 0.55, "bursts": 0.7}
 """How events come with a rate, each at its own time or all of a millisecond together; and the most CPU beside bare."""
 POSTGRESQL = "postgresql:"
@@ -56,6 +57,8 @@ class Run(Struct, kw_only=True):
     """One server under load; `verified` says that it held exactly what it had acknowledged."""
 
     server: str
+    frame: int
+    """Events per frame."""
     arrivals: str
     """How events came, with a rate."""
     loaded: Loaded
@@ -117,7 +120,8 @@ def folder_and_store(given: str) -> Iterator[tuple[Path | None, str]]:
             yield Path(name), f"{SQLITE_PREFIX}{name}/bench.db"
 
 
-def one_run(name: str, store: str, options: Options, arrivals: str) -> Run:
+def one_run(name: str, frame: int, store: str, options: Options, arrivals: str) -> Run:
+    options = replace(options, frame=frame)
     with serving(name, store) as server:
         loaded = load(server, options, arrivals=arrivals)
         held = {} if server.rest is None else positions(server.rest)
@@ -126,7 +130,11 @@ def one_run(name: str, store: str, options: Options, arrivals: str) -> Run:
     acked = sum(loaded.acked.values())
     good = held == loaded.acked and same if server.rest else f"stored {acked}\n" in stopped.output
     return Run(
-        server=name, arrivals=arrivals, loaded=loaded, verified=good and loaded.sent == acked and stopped.code == 0
+        server=name,
+        frame=frame,
+        arrivals=arrivals,
+        loaded=loaded,
+        verified=good and loaded.sent == acked and stopped.code == 0,
     )
 
 
@@ -165,8 +173,8 @@ def first_call_is_whole(rest: str, loaded: Loaded) -> bool:
     )
 
 
-def best_of(runs: Sequence[Run], name: str, by_latency: bool) -> Run:
-    own = [run for run in runs if run.server == name]
+def best_of(runs: Sequence[Run], name: str, frame: int, by_latency: bool) -> Run:
+    own = [run for run in runs if (run.server, run.frame) == (name, frame)]
     return min(own, key=lambda run: run.loaded.p99_ms if by_latency else -run.events_s)
 
 
@@ -208,6 +216,7 @@ def cpu_us(run: Run) -> float:
 def runs_table(runs: Sequence[Run]) -> str:
     heading = (
         "run",
+        "per frame",
         "",
         "events/s",
         "p50 ms",
@@ -225,26 +234,30 @@ def run_cells(run: Run) -> tuple[str, ...]:
     one = run.loaded
     figures = [run.events_s, one.p50_ms, one.p99_ms, one.acks / one.seconds, one.server_cpu_s, one.generator_cpu_s]
     held = "exact" if run.verified else "WRONG"
-    return (run.server, run.arrivals, *map(number, [*figures, one.late_p99_ms]), held)
+    return (run.server, str(run.frame), run.arrivals, *map(number, [*figures, one.late_p99_ms]), held)
 
 
 def main(arguments: Sequence[str]) -> int:
     options = options_of(arguments)
+    servers = [*dict.fromkeys([("bare", 1), ("voicemem", options.frame), ("bare", options.frame)])]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are stopped as well
     raise_file_limit(options.connections + SPARE_FILES)
     with folder_and_store(options.store) as (folder, store):
         facts = machine(folder)
         runs = [
-            one_run(name, store, options, arrivals)
+            one_run(name, frame, store, options, arrivals)
             for _ in range(options.runs)
             for arrivals in options.arrivals
-            for name in NAMES
+            for name, frame in servers
         ]
     figures = []
     for arrivals in options.arrivals:
         same = [run for run in runs if run.arrivals == arrivals]
-        bare, voicemem = (best_of(same, name, by_latency=bool(options.rate)) for name in NAMES)
+        bare, voicemem, *batched = (best_of(same, *server, by_latency=bool(options.rate)) for server in servers)
         figures += measured(voicemem, bare, options.frame)
+        for one in batched:
+            ratio = voicemem.events_s / one.events_s
+            figures.append(Measured("batched_ratio", "voicemem / bare in such frames too", ratio, "x", None))
     print(f"{options.connections} connections, {options.seconds} s, {options.frame} per frame,", end=" ")
     print(f"{options.rate}/s each" if options.rate else f"{options.window} unacknowledged each", end=", ")
     print(f"{voicemem.loaded.event_bytes:.0f} bytes per event on the wire; the better of {options.runs} counts\n")

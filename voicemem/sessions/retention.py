@@ -14,7 +14,7 @@ from voicemem.store.session_filters import SessionFilter
 
 LOG = logging.getLogger("voicemem")
 SESSIONS_PER_ROUND = 50
-SESSIONS_PER_STEP = 5
+SESSIONS_PER_STEP = 2
 """Sessions whose content is deleted together: each step looks into all tables for each of them."""
 LEASE_MS = 60_000
 """How long a node has what it claims. Work that takes longer may be done twice, which does no harm."""

@@ -10,8 +10,8 @@ from voicemem.runtime import Slices
 from voicemem.sessions.read_models.cache import FLOOD, ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel, compress_state
 
-SNAPSHOTS_PER_COMMIT = 200
-"""Snapshots saved at a time, in one commit."""
+SNAPSHOTS_PER_COMMIT = 50
+"""Snapshots made and saved at a time, in one commit: more would hold the event loop up."""
 ROUND_S = 1.0
 """Pause between two rounds of maintenance."""
 REPORT_ROUNDS = 10
