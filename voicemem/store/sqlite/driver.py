@@ -41,6 +41,7 @@ FILE_ERRORS = (
 """Errors of the file or the disk; any other error is the fault of a single job."""
 
 RUINED = "The disk failed to sync the store, so a later sync that succeeds cannot be trusted."
+MOVED = "The store's file was moved, deleted or replaced, so what is written to it is not found again."
 MAX_JOBS = 4096
 """Jobs in one transaction, at most: it bounds how long a commit takes to build."""
 
@@ -110,17 +111,17 @@ class Writer:
         self.checkpoints = checkpoints
         self.rows = rows
         self.troubles = ConnectionFailures()
-        self.ruined = False
-        """True if a sync has failed.
+        self.ruined: str | None = None
+        """Why this process must not continue, such as that a sync has failed.
 
-        The kernel drops the pages that it could not write and reports the next sync as successful, so this process
-        must not continue: only a new one, which reads the file again, knows what is on disk.
+        The kernel drops the pages that it could not write and reports the next sync as successful: only
+        a new process, which reads the file again, knows what is on disk.
         """
         self.group = GroupCommit("voicemem-writer", self.commit, MAX_JOBS)
 
     def mark_ruined(self, why: str = RUINED) -> None:
-        """Refuse every later job, and checkpoint no more: a sync has failed."""
-        self.ruined = True
+        """Refuse every later job, and checkpoint no more."""
+        self.ruined = why
         self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         self.troubles.begin(self, why)
 
@@ -143,13 +144,17 @@ class Writer:
             if self.checkpoints.sync_failed and not self.ruined:
                 self.mark_ruined()
         if self.ruined:
-            return [StoreUnavailable(RUINED)] * len(jobs)
+            return [StoreUnavailable(self.ruined)] * len(jobs)
         try:
             before = self.connection.total_changes()
             self.connection.execute(BEGIN)
             results = [self.run_job(job) for job in jobs]
             self.rows.flush()
             self.connection.execute(COMMIT)
+            if files.has_moved(self.connection):
+                self.mark_ruined(MOVED)
+                self.rows.invalidate()
+                return [StoreUnavailable(MOVED)] * len(jobs)
             self.rows.after_commit()
             # An empty commit proves nothing about the disk, and none does once a sync has failed.
             if self.connection.total_changes() > before and not self.ruined:
@@ -159,7 +164,7 @@ class Writer:
             down = StoreUnavailable(f"The store cannot be written: {files.trouble_of(error)}.")
             self.troubles.begin(self, down.detail)
             if getattr(error, "extendedresult", None) in files.SYNC_ERRORS:
-                self.mark_ruined(down.detail)
+                self.mark_ruined()
             self.roll_back()
             return [down] * len(jobs)
         except Exception as error:  # a fault of one job: the others must not fail with it
@@ -315,7 +320,7 @@ class SqliteDatabase(Database):
 
     async def try_again(self, job: Callable[[SqliteConnection], None]) -> None:
         if self.writing.ruined:
-            raise StoreRuined(RUINED)
+            raise StoreRuined(self.writing.ruined)
 
     def close(self) -> None:
         self.closed = True

@@ -6,6 +6,7 @@ full page to its neighbours, copies may stay in an unused part of the page until
 blocks every writer, makes them go at once (docs/storage.md).
 """
 
+import ctypes
 import fcntl
 import os
 import secrets
@@ -293,6 +294,13 @@ def is_complete(path: str) -> bool:
         same = connection.pragma("user_version") == newest_version() and tables >= OWN_TABLES
         return same and set(dict(connection.execute(SELECT_IDENTITY))) >= IDENTITY
     return False
+
+
+def has_moved(connection: apsw.Connection) -> bool:
+    """Return whether the file that is open is no longer the one at its path."""
+    answer = ctypes.c_int(0)
+    connection.file_control("main", apsw.SQLITE_FCNTL_HAS_MOVED, ctypes.addressof(answer))
+    return bool(answer.value)
 
 
 def trouble_of(error: Exception) -> str:
