@@ -11,7 +11,7 @@ import { TailReader } from "./tail.js";
 import { WebsocketConnection, withPath } from "./transport/connection.js";
 import { TIMED_OUT, displayUrl, withCheck } from "./transport/failures.js";
 import { Reconnector } from "./transport/reconnect.js";
-import { RestClient, checkRestUrl, queryParams, readLines, sessionPath } from "./transport/rest.js";
+import { RestClient, checkRestUrl, inPath, queryParams, readLines, sessionPath } from "./transport/rest.js";
 import { sleep, within } from "./waiting.js";
 
 const SESSION_ID = /^(?!\.\.?$)[A-Za-z0-9._:-]{1,128}$/;
@@ -183,7 +183,7 @@ export class Client {
    * @param {{events?: boolean}} [how]
    */
   exportUser(userId, { events } = {}) {
-    return readLines(this._reader(), `/v1/users/${encodeURIComponent(userId)}/export`, { events });
+    return readLines(this._reader(), `/v1/users/${inPath(userId)}/export`, { events });
   }
 
   /**

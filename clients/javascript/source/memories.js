@@ -1,5 +1,5 @@
 /** Memories that last beyond a call, over REST. */
-import { queryParams, sessionPath } from "./transport/rest.js";
+import { inPath, queryParams, sessionPath } from "./transport/rest.js";
 
 /** @typedef {Record<string, any>} Memory a memory as REST shows it */
 /**
@@ -167,15 +167,15 @@ export class Memories {
 
 /** @param {string} memoryId */
 function memoryPath(memoryId) {
-  return `/v1/memories/${encodeURIComponent(memoryId)}`;
+  return `/v1/memories/${inPath(memoryId)}`;
 }
 
 /** @param {string} userId */
 function linkPath(userId) {
-  return `/v1/users/${encodeURIComponent(userId)}/same-as`;
+  return `/v1/users/${inPath(userId)}/same-as`;
 }
 
 /** @param {string} userId */
 function userPath(userId) {
-  return `/v1/users/${encodeURIComponent(userId)}/memories`;
+  return `/v1/users/${inPath(userId)}/memories`;
 }

@@ -325,3 +325,21 @@ def whole_object(fields: Fields) -> JsonObject:
     return {name: whole_object(field) or "x" for name, field in fields.inner.items()} | (
         {"other": SECRET} if fields.inner else {}
     )
+
+
+def test_ids_that_urls_take_out_of_a_path_are_refused() -> None:
+    """The memories of the user `..` would be those of all users, so no path is made of such an id."""
+    module = (ROOT / "clients/javascript/source/memories.js").as_uri()
+    script = f"""
+    import {{ Memories }} from "{module}";
+    const asked = [], ask = async (...sent) => {{ asked.push(sent); return {{ memories: [] }}; }};
+    const memories = new Memories({{ get: ask, post: ask, send: ask, request: ask }}, 1000);
+    const refused = [];
+    for (const id of [".", ".."])
+      for (const call of [() => memories.ofUser(id), () => memories.forget(id, {{}})])
+        try {{ await call(); }} catch (error) {{ refused.push(error.message); }}
+    console.log(JSON.stringify([asked.length, refused]));
+    """
+    command = [needs("node"), "--input-type=module", "-e", script]
+    answer = subprocess.run(command, capture_output=True, check=True, text=True).stdout
+    assert json.loads(answer) == [0, ["an id in a path cannot be . or .."] * 4]

@@ -256,12 +256,22 @@ export function decodeAnswer(status, text) {
 }
 
 /**
+ * An id as a segment of a path. Throws a `TypeError` for `.` and `..`: every URL takes these out, quoted ones too, so
+ * that the path would be another one, such as that of all users' memories.
+ * @param {string} id
+ */
+export function inPath(id) {
+  if (id === "." || id === "..") throw new TypeError("an id in a path cannot be . or ..");
+  return encodeURIComponent(id);
+}
+
+/**
  * The path of a session, or of something in it; the id is quoted.
  * @param {string} sessionId
  * @param {string} [rest]
  */
 export function sessionPath(sessionId, rest = "") {
-  return `/v1/sessions/${encodeURIComponent(sessionId)}${rest}`;
+  return `/v1/sessions/${inPath(sessionId)}${rest}`;
 }
 
 /**
