@@ -269,6 +269,11 @@ def json_shown(value: Any, indent: int | None = None) -> str:
     return HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
+def end_at_sigterm() -> None:
+    """Have SIGTERM end a command as Ctrl-C does, so that nothing of what it was about to write is left behind."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
 @contextmanager
 def written_file(output: Path | None, force: bool) -> Iterator[BinaryIO]:
     """A new file for its owner alone, or standard output. Raises `CommandFailed` if it exists, unless by `force`."""
@@ -278,6 +283,7 @@ def written_file(output: Path | None, force: bool) -> Iterator[BinaryIO]:
         return
     if output.exists() and not force:
         raise CommandFailed(f"{output} exists; --force replaces it.")
+    end_at_sigterm()
     part = output.with_name(f"{output.name}.part")
     try:
         opened = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

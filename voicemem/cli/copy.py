@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from voicemem.cli.common import CommandFailed, audit_to_terminal, number_of, progress, run, sqlite_path
+from voicemem.cli.common import CommandFailed, audit_to_terminal, end_at_sigterm, number_of, progress, run, sqlite_path
 from voicemem.cli.service_settings import store_option
 from voicemem.config.service import MEMORY_STORE, POSTGRESQL_PREFIXES, SQLITE_PREFIX, shown_store
 from voicemem.errors import DamagedEntry
@@ -210,6 +210,7 @@ def restore(store: str, force: bool, file: str) -> None:
 
 def copy_with_progress(label: str, work: Callable[[Progress], None]) -> None:
     """Do the work with a progress bar that counts pages, from the first of them on."""
+    end_at_sigterm()
     audit_to_terminal()
     with ExitStack() as stack:
         bars: list[Any] = []

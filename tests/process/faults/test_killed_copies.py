@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import random
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -80,3 +82,25 @@ async def test_a_copy_killed_again_and_again_comes_to_its_end(tmp_path: Path, da
                 break
         assert code == 0 or "The target is not empty" in output, output
         assert expected == await answered(full, target)
+
+
+def test_a_command_that_is_ended_leaves_nothing_half_made(tmp_path: Path) -> None:
+    """SIGTERM in the midst of a backup, or of an export, is as Ctrl-C: the older file is what there is."""
+    for making in (
+        "from voicemem.store.sqlite.backup import replacing; making = replacing('f', 'f')",
+        "from voicemem.cli.common import written_file; making = written_file(Path('f'), True)",
+    ):
+        (tmp_path / "f").write_bytes(b"older")
+        code = f"""
+import os, signal
+from pathlib import Path
+from voicemem.cli.common import end_at_sigterm
+end_at_sigterm()
+{making}
+with making:
+    assert len(os.listdir(".")) == 2
+    os.kill(os.getpid(), signal.SIGTERM)
+"""
+        done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+        assert (128 + 15, "") == (done.returncode, done.stderr)
+        assert {"f": b"older"} == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
