@@ -1,13 +1,13 @@
-"""The outbox: receivers of webhooks, and deliveries on their way to them, with leases, frozen bodies and attempts."""
+"""The outbox: deliveries on their way to the receivers of webhooks, with leases, frozen bodies and attempts."""
 
 import secrets
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from voicemem.config.session import (
     CLOSE_EVENTS,
@@ -17,180 +17,12 @@ from voicemem.config.session import (
     MEMORIES_EVENT,
     ORDERED_EVENTS,
     STARTED_EVENT,
-    Contents,
-    Included,
     parse_config,
 )
 from voicemem.errors import StoreUnavailable
-from voicemem.store.database import Connection, Port, Row, assign, columns, insert, writes
+from voicemem.store.database import Connection, Port, Row, columns, insert, writes
+from voicemem.store.endpoints import ENDPOINT_COLUMNS, EVENT_TYPES_DECODER, Endpoint, to_endpoint
 from voicemem.store.streams import USER_KIND, Stream
-
-
-class Endpoint(Struct, frozen=True):
-    """A receiver of webhooks. A session's own has a `stream`, a project's a `project`, the operator's neither."""
-
-    key: int
-    stream: int | None
-    url: str
-    secret: str | None
-    contents: Contents
-    public_only: bool
-    """True for a URL that came through the API: its address must be a public one."""
-    disabled_ms: int | None
-    id: str | None = None
-    """Only a project's has one."""
-    project: str | None = None
-    description: str = ""
-    event_types: tuple[int, ...] = (HISTORY_EVENT,)
-    include: tuple[Included, ...] = ()
-    created_ms: int = 0
-    old_secret: str | None = None
-    """After a rotation: signs alongside the new one until `old_secret_until_ms`."""
-    old_secret_until_ms: int | None = None
-    failing_since_ms: int | None = None
-    disabled_reason: str | None = None
-    """`request` (its owner disabled it), `gone` (it answered 410) or `failing`."""
-
-
-FIELDS = Endpoint.__struct_fields__
-ENDPOINT_COLUMNS = columns(FIELDS, "e.")
-EVENT_TYPES_DECODER = msgspec.json.Decoder(tuple[int, ...])
-INCLUDE_DECODER = msgspec.json.Decoder(tuple[Included, ...])
-COUNT_ENDPOINTS = "select count(*) from endpoints where project = :project"
-UPDATE_ENDPOINT = f"update endpoints set {assign(FIELDS[1:])} where key = :key"
-DELETE_ENDPOINT = "delete from endpoints where key = :key"
-SELECT_ENDPOINTS = f"select {ENDPOINT_COLUMNS} from endpoints e where project = :project"
-SELECT_ENDPOINT = f"{SELECT_ENDPOINTS} and id = :id"
-SELECT_OPERATOR_ENDPOINT = f"""
-    select {ENDPOINT_COLUMNS} from endpoints e
-    where stream is null and project is null and disabled_ms is distinct from 0
-"""
-DISABLE_GONE_ENDPOINT = """
-    update endpoints set disabled_ms = :now_ms, disabled_reason = 'gone'
-    where key = :key and url = :url and disabled_ms is null
-"""
-DISABLE_FAILING_ENDPOINT = """
-    update endpoints set disabled_ms = :now_ms, disabled_reason = 'failing'
-    where key = :key and disabled_ms is null and project is not null and failing_since_ms <= :since_ms
-"""
-FAIL_PENDING_DELIVERIES = """
-    update deliveries set state = 'failed', due_ms = null where endpoint = :endpoint and due_ms is not null
-"""
-SELECT_SIGNING = "select value from secrets where stream = :stream and name = 'webhook.secret'"
-DISABLE_SESSION_ENDPOINT = "update endpoints set disabled_ms = :now_ms where stream = :stream"
-UPDATE_SESSION_ENDPOINT = """
-    update endpoints set url = :url, secret = :secret, contents = :contents, event_types = :event_types,
-    include = :include,    disabled_ms = null, disabled_reason = null where stream = :stream
-"""
-INSERT_SESSION_ENDPOINT = insert(
-    "endpoints", ["key", "stream", "url", "secret", "contents", "event_types", "include", "public_only"]
-)
-
-
-class Endpoints(Port):
-    @writes
-    def add_endpoint(self, connection: Connection, endpoint: Endpoint, limit: int) -> Endpoint | None:
-        """Store a project's new endpoint, and return it with its key; None when the project has `limit` already."""
-        connection.lock(f"endpoints of {endpoint.project}")  # two at once must not both get the last place
-        if connection.one(COUNT_ENDPOINTS, project=endpoint.project) >= (limit,):
-            return None
-        added = replace(endpoint, key=connection.draw_key())
-        connection.execute(insert("endpoints", FIELDS), **endpoint_values(added))
-        return added
-
-    async def list_endpoints(self, project: str) -> list[Endpoint]:
-        """A project's endpoints, in the order in which they were made."""
-        return [
-            to_endpoint(row) for row in await self.database.rows(f"{SELECT_ENDPOINTS} order by key", project=project)
-        ]
-
-    async def find_endpoint(self, project: str, endpoint_id: str) -> Endpoint | None:
-        row = await self.database.row(SELECT_ENDPOINT, project=project, id=endpoint_id)
-        return None if row is None else to_endpoint(row)
-
-    async def find_operator_endpoint(self) -> Endpoint | None:
-        """The operator's endpoint; None when there never was one, or it was turned off."""
-        row = await self.database.row(SELECT_OPERATOR_ENDPOINT)
-        return None if row is None else to_endpoint(row)
-
-    @writes
-    def change_endpoint(
-        self, connection: Connection, project: str, endpoint_id: str, change: Callable[[Endpoint], Endpoint]
-    ) -> Endpoint | None:
-        """Replace an endpoint by what `change` returns for it; None when the id is unknown.
-
-        `change` is pure, and may run more than once. When the result is disabled, what waits for it is failed.
-        """
-        row = connection.row(f"{SELECT_ENDPOINT} for no key update", project=project, id=endpoint_id)
-        if row is None:
-            return None
-        changed = change(to_endpoint(row))
-        connection.execute(UPDATE_ENDPOINT, **endpoint_values(changed))
-        if changed.disabled_ms is not None:
-            connection.execute(FAIL_PENDING_DELIVERIES, endpoint=changed.key)
-        return changed
-
-    @writes
-    def delete_endpoint(self, connection: Connection, project: str, endpoint_id: str) -> bool:
-        """Delete an endpoint, and fail what waits for it; False when the id is unknown."""
-        row = connection.row(f"{SELECT_ENDPOINT} for update", project=project, id=endpoint_id)
-        if row is None:
-            return False
-        connection.execute(FAIL_PENDING_DELIVERIES, endpoint=row[0])
-        connection.execute(DELETE_ENDPOINT, key=row[0])
-        return True
-
-    async def disable_endpoint(self, endpoint: Endpoint, now_ms: int) -> None:
-        """Disable an endpoint that answered that it is gone, and fail what waits for it.
-
-        Does nothing when its URL has changed in between: only the old address is gone.
-        """
-        await self.disable(DISABLE_GONE_ENDPOINT, endpoint.key, now_ms=now_ms, url=endpoint.url)
-
-    async def disable_failing(self, key: int, since_ms: int, now_ms: int) -> bool:
-        """Disable a project's endpoint that has been failing since `since_ms` or longer; whether it was disabled."""
-        return await self.disable(DISABLE_FAILING_ENDPOINT, key, now_ms=now_ms, since_ms=since_ms)
-
-    @writes
-    def disable(self, connection: Connection, statement: str, /, key: int, **values: Any) -> bool:
-        is_disabled = connection.execute(statement, key=key, **values) > 0
-        if is_disabled:
-            connection.execute(FAIL_PENDING_DELIVERIES, endpoint=key)
-        return is_disabled
-
-
-def save_session_endpoint(connection: Connection, stream: Stream, now_ms: int) -> None:
-    """Make the session's own endpoint what `webhook` in its configuration says; without a URL it is disabled."""
-    webhook = stream.config.get("webhook") or {}
-    url = webhook.get("url")
-    if url is None:
-        connection.execute(DISABLE_SESSION_ENDPOINT, now_ms=now_ms, stream=stream.key)
-        return
-    (secret,) = connection.row(SELECT_SIGNING, stream=stream.key) or (None,)
-    values = {
-        "stream": stream.key,
-        "url": url,
-        "secret": secret,
-        "contents": webhook.get("contents", "full"),
-        "event_types": msgspec.json.encode(webhook.get("event_types", [HISTORY_EVENT])).decode(),
-        "include": msgspec.json.encode(webhook.get("include", [])).decode(),
-    }
-    if not connection.execute(UPDATE_SESSION_ENDPOINT, **values):
-        connection.execute(INSERT_SESSION_ENDPOINT, key=connection.draw_key(), public_only=True, **values)
-
-
-def endpoint_values(endpoint: Endpoint) -> dict[str, Any]:
-    lists = {"event_types": endpoint.event_types, "include": endpoint.include}
-    return asdict(endpoint) | {name: msgspec.json.encode(value).decode() for name, value in lists.items()}
-
-
-def to_endpoint(values: Sequence[Any]) -> Endpoint:
-    row = dict(zip(FIELDS, values, strict=True))
-    row["public_only"] = bool(row["public_only"])
-    row["event_types"] = EVENT_TYPES_DECODER.decode(row["event_types"])
-    row["include"] = INCLUDE_DECODER.decode(row["include"])
-    return Endpoint(**row)
-
 
 ANY_NUMBER = 2**31
 NOT_ERASED = "(select s.state from streams s where s.key = x.stream) <> 'erased'"

@@ -28,12 +28,13 @@ from collections.abc import Callable
 from voicemem.store.database import DELETE_META, SAVE_META, Connection, Database, Port, reads
 from voicemem.store.deliveries import Deliveries
 from voicemem.store.directory import Directory
+from voicemem.store.endpoints import Endpoints
 from voicemem.store.extractions import Extractions
 from voicemem.store.journal import Journal
 from voicemem.store.memories import Memories, MemoryFullText
 from voicemem.store.nodes import Claims, Nodes
 from voicemem.store.observations import Observations
-from voicemem.store.outbox import Endpoints, Outbox
+from voicemem.store.outbox import Outbox
 from voicemem.store.overviews import Overviews
 from voicemem.store.quarantine import Quarantine
 from voicemem.store.records import Figures, Quotas

@@ -17,7 +17,8 @@ from voicemem.errors import QuotaExceeded, Refused, StoreUnavailable
 from voicemem.protocol.types import JsonObject
 from voicemem.store.admission import admit_session
 from voicemem.store.database import Connection, Row, assign, columns, insert, upsert
-from voicemem.store.outbox import enqueue_close, enqueue_start, save_session_endpoint
+from voicemem.store.endpoints import save_session_endpoint
+from voicemem.store.outbox import enqueue_close, enqueue_start
 from voicemem.store.records import Quotas, RestoredSession
 from voicemem.store.runs import find_last_seq, group_runs, load_originals
 from voicemem.store.streams import (

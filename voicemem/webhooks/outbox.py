@@ -32,8 +32,9 @@ from voicemem.runtime import NodeToken, Runtime
 from voicemem.sessions.off_loop import next_piece
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
+from voicemem.store.endpoints import Endpoint
 from voicemem.store.memories import MemoryRow
-from voicemem.store.outbox import Attempt, ClaimedDelivery, Endpoint, FrozenPayload, PayloadPending
+from voicemem.store.outbox import Attempt, ClaimedDelivery, FrozenPayload, PayloadPending
 from voicemem.store.port import Store
 from voicemem.transcript.history import tool_uses
 from voicemem.transcript.messages import Message, order_metadata

@@ -11,7 +11,7 @@ import pytest
 from tests.support.events import event, final
 from tests.support.transcripts import folded
 from voicemem.config.session import HISTORY_EVENT
-from voicemem.store.outbox import Endpoint
+from voicemem.store.endpoints import Endpoint
 from voicemem.transcript.messages import Message
 from voicemem.transcript.state import Latency
 from voicemem.webhooks.outbox import (

@@ -16,7 +16,7 @@ from voicemem.server.http.application import IN_PATH
 from voicemem.server.http.request import GRANT, SESSION_ID, json_response, read_struct, services_of
 from voicemem.server.http.routes import Routes, optional
 from voicemem.store.deliveries import EndpointCounts
-from voicemem.store.outbox import Endpoint
+from voicemem.store.endpoints import Endpoint
 
 ROUTES = Routes()
 UNKNOWN_ENDPOINT = "unknown_webhook"
