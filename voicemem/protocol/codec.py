@@ -277,8 +277,10 @@ def split_frame(frame: bytes) -> Sequence[RawJson]:
     """The JSON objects of one frame, each to be decoded as an event. Raises `InvalidFrame`."""
     check_frame(frame)
     text = frame.strip(b" \t\r\n")
+    if text.startswith(b"{"):
+        return [text]
     if not text.startswith(b"["):
-        return [require_object(text)]
+        raise InvalidFrame("not_events" if is_valid_json(text) else "invalid_json")
     try:
         pieces = RAW_ARRAY_DECODER.decode(text)
     except MALFORMED:
@@ -306,13 +308,6 @@ def split_lines(body: bytes) -> Sequence[RawJson]:
             except MALFORMED:
                 raise InvalidFrame("invalid_json", f"Line {number} is not JSON.") from None
     return pieces
-
-
-def require_object(text: bytes) -> bytes:
-    """Return a text that begins as a JSON object. Raises `InvalidFrame` for any other."""
-    if not text.startswith(b"{"):
-        raise InvalidFrame("not_events" if is_valid_json(text) else "invalid_json")
-    return text
 
 
 def decode_journaled(payload: bytes) -> JournaledEvent:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
@@ -31,19 +31,16 @@ from voicemem.protocol.codec import (
 )
 from voicemem.protocol.events import Auth, FrameEvent, SessionOpen, SessionUpdate
 from voicemem.protocol.frames import GOAWAY, Error, Ready
-from voicemem.runtime import FairQueue
-from voicemem.security.access import Gate, Grant
-from voicemem.server.http.request import LARGE_BYTES, Decoding
-from voicemem.server.ingest.leases import Leases, OpenLease
+from voicemem.security.access import Grant
+from voicemem.server.http.request import LARGE_BYTES
+from voicemem.server.ingest.leases import IngestHost, Leases, OpenLease
 from voicemem.server.ingest.websocket import MAX_BYTES_BEFORE_KEY, EventSocket, Throttle
-from voicemem.sessions.lifecycle import Presence
 from voicemem.sessions.recording.batches import EventBatch, ProducerLease
 from voicemem.sessions.recording.commits import log_session
 from voicemem.sessions.recording.recorder import (
     DEFAULT_PRODUCER,
     FLOOD_LIMIT,
     YIELD_EVERY,
-    Recorder,
     give_way,
     is_update,
 )
@@ -52,21 +49,14 @@ NEEDS_TASK = SessionOpen, Auth, SessionUpdate
 """Frames that take time before anything that follows is taken: the store must be asked, or a schema checked."""
 NEEDS_VALIDATION = SessionUpdate, FrameEvent
 """Events of which something else is journaled than what was sent."""
-AUTH_TIMEOUT_S = 10.0
 LARGE_ARRAY_BYTES = 64 * 1024
 """An array of ordinary events up to this size is decoded at once, in a millisecond."""
-MAX_WAITING_IN_ALL = 32 * 1024 * 1024
-"""Bytes of frames whose session is not known yet, of all connections; one that would add to more waits no longer."""
-LARGE_MESSAGES = 2
-"""Large messages of other stacks that are taken apart at a time, in all connections."""
 BEFORE_KEY = "Before a key a frame may be at most 16 KiB; send the key first, in the header or an auth frame."
 OVER_RATE = "The key is over its rate; nothing is lost, and events are taken at the key's rate."
 WINDOW_BYTES = 1024 * 1024
 """Received and not yet answered; above it the connection is not read, and TCP holds the sender back."""
 CLEAN_CLOSES = (1000, 1001)
 """Close codes of clients that leave on purpose; any other connection is lost."""
-OPEN_WAIT_S = 1.0
-"""For the answer to an open, before a client is sent away."""
 EXPEL_FLUSH_S = 0.3
 """For answers to what came before a key was revoked; a store that does not answer does not delay the close."""
 
@@ -571,54 +561,3 @@ class Connection:
         task = asyncio.create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
-
-
-class LeaseHolder(NamedTuple):
-    """The connection that has a producer's newest epoch."""
-
-    connection: Connection
-    lease: ProducerLease
-
-
-class IngestHost:
-    """The common state of all connections of a server, and which of them holds each lease."""
-
-    def __init__(self, recorder: Recorder, presence: Presence, gate: Gate, decoding: Decoding) -> None:
-        self.recorder = recorder
-        self.metrics = recorder.telemetry.metrics
-        self.presence = presence
-        self.gate = gate
-        self.decoding = decoding
-        self.holders: dict[tuple[int, str], LeaseHolder] = {}
-        self.large_messages = FairQueue(LARGE_MESSAGES)
-        """Large messages of other stacks that are taken apart: each may be a hundred times its size for a while."""
-        self.auth_timeout_s, self.open_wait_s = AUTH_TIMEOUT_S, OPEN_WAIT_S
-        self.waiting_frame_bytes = 0
-        """The size of all frames whose session is not known yet, over all connections."""
-        self.most_waiting_frame_bytes = MAX_WAITING_IN_ALL
-
-    async def claim(self, connection: Connection, lease: ProducerLease) -> None:
-        """Note the connection as holder of its producer, and supersede the one with the older epoch."""
-        # By epoch, not by arrival: two opens are committed in one order, and may come back in the other.
-        newest = LeaseHolder(connection, lease)
-        before = self.holders.get((lease.key, lease.producer), newest)
-        older, newest = sorted((before, newest), key=lambda holder: holder.lease.epoch or 0)
-        self.holders[lease.key, lease.producer] = newest
-        if older.connection is not newest.connection:
-            await older.connection.supersede(older.lease)
-
-    def held_leases(self) -> list[tuple[int, str, int]]:
-        """Session key, producer and epoch of every lease that a connection of this node holds."""
-        return [(*held, holder.lease.epoch or 0) for held, holder in self.holders.items()]
-
-    def supersede(self, held: tuple[int, str, int]) -> None:
-        """Supersede a lease that was opened again on another node."""
-        key, producer, epoch = held
-        holder = self.holders.get((key, producer))
-        if holder is not None and holder.lease.epoch == epoch:
-            holder.connection.run_in_background(holder.connection.supersede(holder.lease))
-
-    def release(self, lease: ProducerLease) -> None:
-        holder = self.holders.get((lease.key, lease.producer))
-        if holder is not None and holder.lease is lease:
-            del self.holders[lease.key, lease.producer]

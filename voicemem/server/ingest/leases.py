@@ -1,19 +1,35 @@
-"""The leases of a connection: which producers it writes for, and the events of each that wait for the next commit."""
+"""Leases: which producers a connection writes for, their events that wait for the next commit, and who holds each."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from voicemem.protocol.codec import RejectedEvent
 from voicemem.protocol.events import IncomingEvent
 from voicemem.protocol.frames import AckFrame
+from voicemem.runtime import FairQueue
+from voicemem.security.access import Gate
+from voicemem.server.http.request import Decoding
+from voicemem.sessions.lifecycle import Presence
 from voicemem.sessions.recording.batches import EventBatch, ProducerLease
 from voicemem.sessions.recording.commits import CommitShard
+from voicemem.sessions.recording.recorder import Recorder
+
+if TYPE_CHECKING:
+    from voicemem.server.ingest.connection import Connection
 
 ENDED_KEPT = 16
 """Leases that take nothing more which a connection still knows."""
+AUTH_TIMEOUT_S = 10.0
+OPEN_WAIT_S = 1.0
+"""For the answer to an open, before a client is sent away."""
+MAX_WAITING_IN_ALL = 32 * 1024 * 1024
+"""Bytes of frames whose session is not known yet, of all connections; one that would add to more waits no longer."""
+LARGE_MESSAGES = 2
+"""Large messages of other stacks that are taken apart at a time, in all connections."""
 
 
 class OpenLease:
@@ -103,3 +119,54 @@ class Leases:
             named = next(iter(self.by_session.values()))
         ambiguous = event.producer is None if named else event.session_id is None
         return "session_required" if ambiguous and self.by_session else "not_open"
+
+
+class LeaseHolder(NamedTuple):
+    """The connection that has a producer's newest epoch."""
+
+    connection: Connection
+    lease: ProducerLease
+
+
+class IngestHost:
+    """The common state of all connections of a server, and which of them holds each lease."""
+
+    def __init__(self, recorder: Recorder, presence: Presence, gate: Gate, decoding: Decoding) -> None:
+        self.recorder = recorder
+        self.metrics = recorder.telemetry.metrics
+        self.presence = presence
+        self.gate = gate
+        self.decoding = decoding
+        self.holders: dict[tuple[int, str], LeaseHolder] = {}
+        self.large_messages = FairQueue(LARGE_MESSAGES)
+        """Large messages of other stacks that are taken apart: each may be a hundred times its size for a while."""
+        self.auth_timeout_s, self.open_wait_s = AUTH_TIMEOUT_S, OPEN_WAIT_S
+        self.waiting_frame_bytes = 0
+        """The size of all frames whose session is not known yet, over all connections."""
+        self.most_waiting_frame_bytes = MAX_WAITING_IN_ALL
+
+    async def claim(self, connection: Connection, lease: ProducerLease) -> None:
+        """Note the connection as holder of its producer, and supersede the one with the older epoch."""
+        # By epoch, not by arrival: two opens are committed in one order, and may come back in the other.
+        newest = LeaseHolder(connection, lease)
+        before = self.holders.get((lease.key, lease.producer), newest)
+        older, newest = sorted((before, newest), key=lambda holder: holder.lease.epoch or 0)
+        self.holders[lease.key, lease.producer] = newest
+        if older.connection is not newest.connection:
+            await older.connection.supersede(older.lease)
+
+    def held_leases(self) -> list[tuple[int, str, int]]:
+        """Session key, producer and epoch of every lease that a connection of this node holds."""
+        return [(*held, holder.lease.epoch or 0) for held, holder in self.holders.items()]
+
+    def supersede(self, held: tuple[int, str, int]) -> None:
+        """Supersede a lease that was opened again on another node."""
+        key, producer, epoch = held
+        holder = self.holders.get((key, producer))
+        if holder is not None and holder.lease.epoch == epoch:
+            holder.connection.run_in_background(holder.connection.supersede(holder.lease))
+
+    def release(self, lease: ProducerLease) -> None:
+        holder = self.holders.get((lease.key, lease.producer))
+        if holder is not None and holder.lease is lease:
+            del self.holders[lease.key, lease.producer]

@@ -25,8 +25,8 @@ from voicemem.protocol.types import SESSION_ID_PATTERN, SESSION_ID_RULE
 from voicemem.security.access import Grant
 from voicemem.security.session_tokens import looks_like_token
 from voicemem.server.http.request import LARGE_BYTES
-from voicemem.server.ingest.connection import CLEAN_CLOSES, WINDOW_BYTES, Connection, IngestHost
-from voicemem.server.ingest.leases import OpenLease
+from voicemem.server.ingest.connection import CLEAN_CLOSES, WINDOW_BYTES, Connection
+from voicemem.server.ingest.leases import IngestHost, OpenLease
 from voicemem.server.ingest.websocket import EventSocket
 from voicemem.sessions.recording.batches import ProducerLease, ReducedFrame, SenderState
 from voicemem.store.admission import check_producer

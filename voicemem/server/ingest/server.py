@@ -24,7 +24,8 @@ from voicemem.security.access import Gate, Grant
 from voicemem.server.http.connections import BACKLOG, ConnectionLimits, PortConnections
 from voicemem.server.http.problems import SERVER, rejection_response
 from voicemem.server.http.request import Decoding
-from voicemem.server.ingest.connection import Connection, IngestHost
+from voicemem.server.ingest.connection import Connection
+from voicemem.server.ingest.leases import IngestHost
 from voicemem.server.ingest.native import NativeConnection, NativeTarget, parse_target
 from voicemem.server.ingest.shared_poll import SharedPoll, shared_poll_if_possible
 from voicemem.server.ingest.websocket import EventSocket
