@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Coroutine, Iterator
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -17,9 +17,6 @@ from voicemem.sessions.lifecycle import Presence
 from voicemem.sessions.recording.batches import EventBatch, ProducerLease
 from voicemem.sessions.recording.commits import CommitShard
 from voicemem.sessions.recording.recorder import Recorder
-
-if TYPE_CHECKING:
-    from voicemem.server.ingest.connection import Connection
 
 ENDED_KEPT = 16
 """Leases that take nothing more which a connection still knows."""
@@ -121,10 +118,17 @@ class Leases:
         return "session_required" if ambiguous and self.by_session else "not_open"
 
 
+class Holder(Protocol):
+    """A connection, as far as the others need it."""
+
+    async def supersede(self, lease: ProducerLease) -> None: ...
+    def run_in_background(self, work: Coroutine[Any, Any, None]) -> None: ...
+
+
 class LeaseHolder(NamedTuple):
     """The connection that has a producer's newest epoch."""
 
-    connection: Connection
+    connection: Holder
     lease: ProducerLease
 
 
@@ -145,7 +149,7 @@ class IngestHost:
         """The size of all frames whose session is not known yet, over all connections."""
         self.most_waiting_frame_bytes = MAX_WAITING_IN_ALL
 
-    async def claim(self, connection: Connection, lease: ProducerLease) -> None:
+    async def claim(self, connection: Holder, lease: ProducerLease) -> None:
         """Note the connection as holder of its producer, and supersede the one with the older epoch."""
         # By epoch, not by arrival: two opens are committed in one order, and may come back in the other.
         newest = LeaseHolder(connection, lease)
