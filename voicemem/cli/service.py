@@ -31,6 +31,8 @@ SECRET_SETTINGS = ("webhook_secret", "admin_key", "llm_api_key", "embeddings_key
 """Settings of which `check-config` shows only that they are set."""
 M_MMAP_THRESHOLD, LARGE_BLOCK = -3, 128 * 1024
 """Bytes from which on memory is the system's again as soon as it is free (mallopt(3))."""
+M_ARENA_MAX, ARENAS = -8, 2
+"""Heaps from which threads allocate: with one for each thread, what one has freed is not used by the others."""
 
 
 @click.command(short_help="Run the service.")
@@ -70,6 +72,7 @@ def start_logging(context: click.Context, log: logging.Logger, options: dict[str
     sys.setswitchinterval(0.0005)  # for the committing thread; Python's 5 ms are as long as a whole ack takes
     with suppress(OSError, AttributeError):  # of glibc alone, which otherwise keeps what large texts have taken
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK)
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, ARENAS)
     return handler
 
 
