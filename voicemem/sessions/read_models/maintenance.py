@@ -4,6 +4,7 @@ import asyncio
 import time
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 
 from voicemem.errors import SessionQuarantined, StoreUnavailable
 from voicemem.runtime import Slices
@@ -25,6 +26,8 @@ WEIGHING_S = 0.01
 """CPU time of a round in which read models are weighed. Those that were not are taken to be like the others."""
 FOLD_S = 1.0
 """Pause between two rounds in which committed events are folded: about ten of a call come in it."""
+CATCH_UP_SLICE = 50
+"""Read models that catch up in one round, at most: what the others hold is weighed in between."""
 
 
 async def maintain(read_models: ReadModelCache) -> None:
@@ -57,13 +60,12 @@ async def catch_up_lagging(read_models: ReadModelCache) -> None:
     for key, position in failed.items():
         with suppress(StoreUnavailable, SessionQuarantined):
             await read_models.compute_as_of(key, position, ReadModel.refresh, background=True)
-    for key, seen in list(read_models.lagging.items()):
+    for key, seen in list(islice(read_models.lagging.items(), CATCH_UP_SLICE)):
+        del read_models.lagging[key]
         read_model = read_models.cached.get(key)
         if read_model is not None and read_model.known_position - seen > FLOOD:
-            read_models.lagging[key] = read_model.known_position
-            continue
-        del read_models.lagging[key]
-        if read_model is not None:
+            read_models.lagging[key] = read_model.known_position  # as the last, so that it holds up no other
+        elif read_model is not None:
             read_model.last_round = read_models.rounds
             with suppress(StoreUnavailable, SessionQuarantined):  # the next read reports it
                 async with read_model.lock:
