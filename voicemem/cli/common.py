@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import wraps
@@ -271,7 +272,8 @@ def json_shown(value: Any, indent: int | None = None) -> str:
 
 def end_at_sigterm() -> None:
     """Have SIGTERM end a command as Ctrl-C does, so that nothing of what it was about to write is left behind."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    if threading.current_thread() is threading.main_thread():  # a program may run commands in others
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 @contextmanager

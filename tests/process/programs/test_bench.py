@@ -82,7 +82,7 @@ def test_ingest(frame: str) -> None:
     lines, told = bench(
         "ingest", "--connections", "3", "--seconds", "0.3", "--frame", frame, "--window", "10", "--runs", "1"
     )
-    check_results(told, INGEST)
+    check_results(told, INGEST | ({"batched_ratio"} if frame != "1" else set()))
     assert told["results"]["events_s"]["value"] > 0
     assert told["verified"] is True
     assert told["errors"] == []

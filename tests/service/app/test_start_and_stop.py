@@ -57,8 +57,8 @@ async def test_time_without_a_server_is_not_silence(path: str) -> None:
     )
     await store.journal.leave(opened.stream.key, "main", opened.epoch, None, then)
     await store.close_store()
+    began = now_ms()
     async with running_service(store=f"sqlite:{path}") as app:
-        began = now_ms()
         assert "running" == await RestClient(app).state()
         await eventually("ended", RestClient(app).state)
         assert 900 <= now_ms() - began
