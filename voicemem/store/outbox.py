@@ -70,6 +70,8 @@ class FrozenPayload(NamedTuple):
     stream: int
     delivery: int
     size: int
+    is_new: bool = False
+    """True from the call that froze it."""
 
 
 class PayloadPending(Exception):
@@ -151,7 +153,7 @@ DELETE_PARTS = """
 INSERT_PART = insert("payloads", ["key", "stream", "delivery", "payload"])
 FREEZE_PAYLOAD = """
     update deliveries set payload_bytes = (select sum(octet_length(payload)) from payloads
-    where stream = :stream and delivery = :key), waiting_for = null where key = :key
+    where stream = :stream and delivery = :key), waiting_for = null where key = :key returning payload_bytes
 """
 SELECT_PART = f"""
     select p.key, p.payload from payloads p join deliveries x on x.key = p.delivery
@@ -272,16 +274,16 @@ class Outbox(Port):
         """
         key, stream = delivery.key, delivery.stream
         size, lease = connection.row(SELECT_FROZEN, key=key) or (None, None)
-        if size is None and lease == delivery.lease:
+        is_new = size is None and lease == delivery.lease
+        if is_new:
             if is_first and lease > 1:  # an earlier claim may have left some
                 left = connection.rows(DELETE_PARTS, stream=stream, delivery=key)
                 connection.streams.count_stored(stream, -sum(size for (size,) in left))
             connection.execute(INSERT_PART, key=connection.draw_key(), stream=stream, delivery=key, payload=part)
             connection.streams.count_stored(stream, len(part))
             if is_last:
-                connection.execute(FREEZE_PAYLOAD, stream=stream, key=key)
-                (size, _) = connection.one(SELECT_FROZEN, key=key)
-        return None if size is None else FrozenPayload(stream, key, size)
+                (size,) = connection.one(FREEZE_PAYLOAD, stream=stream, key=key)
+        return None if size is None else FrozenPayload(stream, key, size, is_new)
 
     async def parts_of(self, payload: FrozenPayload) -> AsyncGenerator[bytes, None]:
         """Yield the parts of a frozen payload. Raises `StoreUnavailable`, also if the session is erased meanwhile."""

@@ -383,15 +383,12 @@ class OutboxWorker:
     async def deliver(self, delivery: ClaimedDelivery) -> None:
         claimed_ms = self.clock()
         try:
-            payload = delivery.payload or await self.freeze_payload(delivery)
+            payload = await self.frozen_payload(delivery)
             started = self.clock()
             if payload is None or started - claimed_ms >= LEASE_MS:
                 return  # the session has been erased, or another claim continues with the payload
-            body = Body(payload.size, partial(self.store.outbox.parts_of, payload))
-            if payload.size <= PART_BYTES:
-                body = whole(b"".join([part async for part in body.parts()]))
             about = delivery.notice_id, delivery.event_type, delivery.header.session_id
-            answer = await self.send(make_attempt_request(delivery.endpoint, *about, body, started))
+            answer = await self.send(make_attempt_request(delivery.endpoint, *about, payload, started))
             await self.finish(delivery, answer, started)
         except SessionQuarantined:  # it waits for the session's memory; no attempt counts, and its lease is over
             due_ms = self.clock() + int(1000 * spread(QUARANTINE_DELAY_S, self.random(), 1.0, 1.2))
@@ -422,12 +419,27 @@ class OutboxWorker:
             self.refill_scheduled = True
             asyncio.get_running_loop().call_later(REFILL_DELAY_S, self.refill)
 
-    async def freeze_payload(self, delivery: ClaimedDelivery) -> FrozenPayload | None:
-        """Store the payload of a webhook event, as `Outbox.freeze_payload` does. Raises as `make_payload`."""
+    async def frozen_payload(self, delivery: ClaimedDelivery) -> Body | None:
+        """The payload of a webhook event, made and stored at its first attempt. Raises as `make_payload`.
+
+        None if the session was erased, or another claim makes it.
+        """
+        made, frozen = None, delivery.payload
+        if frozen is None:
+            made = await self.make_payload(delivery)
+            if isinstance(made, bytes):
+                frozen = await self.store.outbox.freeze_payload(delivery, made)
+            else:
+                frozen = await self.freeze_parts(delivery, made)
+        if frozen is None:
+            return None
+        if frozen.is_new and isinstance(made, bytes):
+            return whole(made)
+        payload = Body(frozen.size, partial(self.store.outbox.parts_of, frozen))
+        return payload if frozen.size > PART_BYTES else whole(b"".join([part async for part in payload.parts()]))
+
+    async def freeze_parts(self, delivery: ClaimedDelivery, made: Iterator[bytes]) -> FrozenPayload | None:
         freeze = partial(self.store.outbox.freeze_payload, delivery)
-        made = await self.make_payload(delivery)
-        if isinstance(made, bytes):
-            return await freeze(made)
         next_part = partial(next_piece, made, PART_BYTES)
         perform = partial(self.read_models.perform, delivery.stream, None, next_part, off_loop=True, background=True)
         part, is_first = await perform(), True

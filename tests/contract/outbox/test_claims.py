@@ -106,7 +106,9 @@ async def test_a_body_in_parts_is_one_claims(store: Store) -> None:
     assert await store.outbox.freeze_payload(second, b"two, ", is_first=False, is_last=False) is None
     frozen = await store.outbox.freeze_payload(second, b"three", is_first=False)
     assert b"one, two, three" == await kept_payload(store, frozen)
-    assert frozen == (await claim_one_delivery(store, NOW + 2 * LEASE_MS)).payload
+    assert frozen is not None
+    assert frozen.is_new
+    assert frozen._replace(is_new=False) == (await claim_one_delivery(store, NOW + 2 * LEASE_MS)).payload
 
 
 async def test_a_delivered_delivery_is_done(store: Store) -> None:
