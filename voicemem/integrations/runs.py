@@ -1,6 +1,6 @@
 """The way back: the messages of one request to the LLM, made of what was heard.
 
-Where they are built anew (`rebuilt`), they are LangChain's, or look like those: of a `type` ("human", "ai", "tool",
+Where they are built again (`rebuilt`), they are LangChain's, or look like those: of a `type` ("human", "ai", "tool",
 "system"), with `content`, `id` and, of an "ai", `tool_calls`.
 
 In the turn under way the user's messages are as the program passed them on (`as_passed_on`). Frameworks join

@@ -247,7 +247,7 @@ class LlmAnswer:
     ) -> None:
         """`new_id` makes the ids of tool calls that come without one, or with one of `known_ids`.
 
-        `has_role`: the client has been told whose message it is.
+        `has_role`: the client already knows whose message it is.
         """
         self.is_stream = is_stream
         self.new_id = new_id

@@ -254,7 +254,7 @@ class Turn(Struct, array_like=True, gc=False):
     latencies: list[Latency] | None = None
     failures: list[Failure] | None = None
     reported: list[TypedMessage] | None = None
-    """Messages of requests for which speech stands."""
+    """Messages of requests that speech stands for."""
 
 
 class Notes(Struct, array_like=True):

@@ -142,7 +142,7 @@ class Reconnector:
             if posting.done():
                 posting.result()
             return await dialing
-        except BaseException:
+        except BaseException:  # also when it is cancelled: a websocket that was made must not stay open
             dialing.cancel()
             (made,) = await asyncio.gather(dialing, return_exceptions=True)
             if isinstance(made, ClientConnection):

@@ -358,7 +358,7 @@ class LongTermMemory:
         return plan, session, plan.add(structs.replace(after, updated_ms=now))
 
     async def give_to_user(self, stream: Stream) -> None:
-        """Give the memories of a session that are no one's to its user. Raises `Refused`, `StoreUnavailable`."""
+        """Give the memories of a session that have no user to its user. Raises `Refused`, `StoreUnavailable`."""
         after = ""
         while rows := await self.store.memories.list_memories_of(stream.key, after, MAX_ROWS):
             after = rows[-1].id

@@ -1,6 +1,6 @@
 """The files of a store: private, held by one server, safe after a crash of the machine, and with a known schema.
 
-A start is alone with its file, since it makes it, changes its schema or writes its log. SQLite overwrites what is
+A start has its file to itself, since it makes it, changes its schema or writes its log. SQLite overwrites what is
 deleted with zeros (`secure_delete`), and what the log has of it goes when it is truncated. When SQLite moves rows of a
 full page to its neighbours, copies may stay in an unused part of the page until it is needed; only `vacuum`, which
 blocks every writer, makes them go at once (docs/storage.md).
