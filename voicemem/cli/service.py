@@ -71,8 +71,9 @@ def start_logging(context: click.Context, log: logging.Logger, options: dict[str
     gc.set_threshold(1_000, 2, 5_000)
     sys.setswitchinterval(0.0005)  # for the committing thread; Python's 5 ms are as long as a whole ack takes
     with suppress(OSError, AttributeError):  # of glibc alone, which otherwise keeps what large texts have taken
-        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK)
-        ctypes.CDLL(None).mallopt(M_ARENA_MAX, ARENAS)
+        library = ctypes.CDLL(None)
+        library.mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK)
+        library.mallopt(M_ARENA_MAX, ARENAS)
     return handler
 
 

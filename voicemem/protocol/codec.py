@@ -418,8 +418,8 @@ def decode_fast_array(frame: bytes) -> list[DecodedEvent] | None:
 
     Raises `InvalidFrame` as `split_frame` does.
     """
-    if not frame.startswith(b"[") or NUL in frame or may_have_large_number(frame):
-        return None
+    if not frame.startswith(b"[") or b'"metadata"' in frame or NUL in frame or may_have_large_number(frame):
+        return None  # before anything is decoded that would be decoded again
     check_frame(frame)
     try:
         events: list[TranscriptEvent] = TRANSCRIPT_ARRAY_DECODER.decode(frame)
