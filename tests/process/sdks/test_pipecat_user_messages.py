@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -46,13 +47,18 @@ Script = Callable[[Any], Awaitable[None]]
 
 
 async def asked(
-    app: App, script: Script, kind: type[Call] = Call, answers: list[Answer] | None = None, **config: Any
+    app: App,
+    script: Script,
+    kind: type[Call] = Call,
+    answers: list[Answer] | None = None,
+    session_id: str = "call",
+    **config: Any,
 ) -> list[list[dict[str, Any]]]:
-    """What the LLM got in each request of a call."""
+    """What the LLM got in each request of a call; a call takes as long as a real one, so tests have several at once."""
     answers = answers or [Answer(one.text) for one in SHORT]
     call = kind(Scenario("asked", script, answers, [CAB, CAR, OKAY]), MODES["inline"])  # type: ignore[arg-type]
     async with client_to(app) as client:
-        memory = pipecat.attach(call.worker, client, session_id="call", context=True, **config)
+        memory = pipecat.attach(call.worker, client, session_id=session_id, context=True, **config)
         await call.run()
         await memory.aclose()
     return call.llm.requests
@@ -62,8 +68,8 @@ def of_user(request: list[dict[str, Any]]) -> list[str]:
     return [one["content"] for one in request if one["role"] == "user"]
 
 
-async def stored_words(app: App) -> list[str]:
-    return [one["content"] for one in await RestClient(app).contents("call") if one["role"] == "user"]
+async def stored_words(app: App, session_id: str = "call") -> list[str]:
+    return [one["content"] for one in await RestClient(app).contents(session_id) if one["role"] == "user"]
 
 
 async def is_answered(call: Call, *finals: str) -> None:
@@ -72,25 +78,26 @@ async def is_answered(call: Call, *finals: str) -> None:
     await call.until_silent()
 
 
-@pytest.mark.parametrize(
-    "finals", [CHINESE, JAPANESE, THAI, ENGLISH], ids=["Chinese", "Japanese", "Thai", "three finals"]
-)
-async def test_several_finals(app: App, finals: tuple[str, ...]) -> None:
+async def test_several_finals(app: App) -> None:
     """Pipecat joins them with spaces, also where the script has none; later requests have the memory's text."""
 
-    async def script(call: Call) -> None:
-        await is_answered(call, *finals)
-        await is_answered(call, "Thank you.")
-        await is_answered(call, *finals)
+    async def are_joined(name: str, finals: tuple[str, ...]) -> None:
+        async def script(call: Call) -> None:
+            await is_answered(call, *finals)
+            await is_answered(call, "Thank you.")
+            await is_answered(call, *finals)
 
-    first, second, third = await asked(app, script)
-    stored = await stored_words(app)
-    joined = " ".join(finals)
-    assert [of_user(one) for one in (first, second, third)] == [
-        [joined],
-        [stored[0], "Thank you."],
-        [stored[0], "Thank you.", joined],
-    ]
+        first, second, third = await asked(app, script, session_id=name)
+        stored = await stored_words(app, name)
+        joined = " ".join(finals)
+        assert [of_user(one) for one in (first, second, third)] == [
+            [joined],
+            [stored[0], "Thank you."],
+            [stored[0], "Thank you.", joined],
+        ], name
+
+    calls = {"chinese": CHINESE, "japanese": JAPANESE, "thai": THAI, "three-finals": ENGLISH}
+    await asyncio.gather(*(are_joined(name, finals) for name, finals in calls.items()))
 
 
 class InPlace(FrameProcessor):
@@ -129,22 +136,24 @@ class AtTheEnd(FrameProcessor):
         await self.push_frame(frame, direction)
 
 
-@pytest.mark.parametrize("editor", [InPlace, InNewFrame, AtTheEnd])
-async def test_a_processor_that_edits(app: App, editor: type[FrameProcessor]) -> None:
+async def test_a_processor_that_edits(app: App) -> None:
     """In place, in a frame of its own, or in one for several: the memory has the edited words as well."""
-
-    class Edited(Call):
-        def editors(self) -> list[FrameProcessor]:
-            return [editor()]
 
     async def script(call: Call) -> None:
         await is_answered(call, "My number is 4111", "and that is all.")
         await is_answered(call, "Thank you.")
 
-    first, second = await asked(app, script, Edited)
-    assert of_user(first) == ["My number is **** and that is all."]
-    assert of_user(second) == ["My number is **** and that is all.", "Thank you."]
-    assert await stored_words(app) == of_user(second)
+    async def is_remembered(editor: type[FrameProcessor]) -> None:
+        class Edited(Call):
+            def editors(self) -> list[FrameProcessor]:
+                return [editor()]
+
+        first, second = await asked(app, script, Edited, session_id=editor.__name__)
+        assert of_user(first) == ["My number is **** and that is all."], editor
+        assert of_user(second) == ["My number is **** and that is all.", "Thank you."], editor
+        assert await stored_words(app, editor.__name__) == of_user(second), editor
+
+    await asyncio.gather(*(is_remembered(editor) for editor in (InPlace, InNewFrame, AtTheEnd)))
 
 
 class WithKeys(Call):
@@ -152,11 +161,10 @@ class WithKeys(Call):
         return [DTMFAggregator()]
 
 
-@pytest.mark.parametrize("user", ["", "ann"], ids=["a caller without a name", "a caller with a name"])
-async def test_keys_while_the_caller_speaks(app: App, user: str) -> None:
-    """Pipecat makes a transcript of them, which has no speaker, among those of the speech."""
+async def test_keys_while_the_caller_speaks(app: App) -> None:
+    """Pipecat makes a transcript of them, which has no speaker, among those of the speech, by name or without."""
 
-    async def script(call: Call) -> None:
+    async def script(user: str, call: Call) -> None:
         await call.caller.begin("My")
         await call.caller.push_frame(TranscriptionFrame("My number is", user, "now"))
         await call.wait(0.1)  # the first key interrupts, and Pipecat drops what has not arrived
@@ -169,12 +177,15 @@ async def test_keys_while_the_caller_speaks(app: App, user: str) -> None:
         await call.until_silent()
         await is_answered(call, "Thank you.")
 
-    requests = await asked(app, script, WithKeys)
-    for request in requests:
-        words = " ".join(of_user(request)).split()
-        assert sorted(words) == sorted(set(words))
-    assert of_user(requests[-2]) == ["My number is DTMF: 12# on the keys."]
-    assert {"DTMF:", "12#", "My", "keys.", "Thank"} <= set(" ".join(of_user(requests[-1])).split())
+    async def are_kept(user: str, session_id: str) -> None:
+        requests = await asked(app, partial(script, user), WithKeys, session_id=session_id)
+        for request in requests:
+            words = " ".join(of_user(request)).split()
+            assert sorted(words) == sorted(set(words))
+        assert of_user(requests[-2]) == ["My number is DTMF: 12# on the keys."]
+        assert {"DTMF:", "12#", "My", "keys.", "Thank"} <= set(" ".join(of_user(requests[-1])).split())
+
+    await asyncio.gather(are_kept("", "no-name"), are_kept("ann", "name"))
 
 
 async def test_a_message_of_the_program_while_the_caller_speaks(app: App) -> None:
@@ -226,17 +237,19 @@ class CopiesContext(EditsContext):
     copies = True
 
 
-@pytest.mark.parametrize("kind", [EditsContext, CopiesContext])
-async def test_a_program_that_edits_the_context(app: App, kind: type[Call]) -> None:
+async def test_a_program_that_edits_the_context(app: App) -> None:
     """The LLM gets the edited message in the place of the memory's, also as another object."""
 
     async def script(call: Call) -> None:
         await is_answered(call, "My number is 4111.")
         await is_answered(call, "4111, as I said.")
 
-    first, second = await asked(app, script, kind)
-    assert of_user(first) == ["My number is ****."]
-    assert of_user(second) == ["My number is 4111.", "****, as I said."]
+    async def is_used(kind: type[Call]) -> None:
+        first, second = await asked(app, script, kind, session_id=kind.__name__)
+        assert of_user(first) == ["My number is ****."], kind
+        assert of_user(second) == ["My number is 4111.", "****, as I said."], kind
+
+    await asyncio.gather(is_used(EditsContext), is_used(CopiesContext))
 
 
 async def test_a_tool_between(app: App) -> None:
