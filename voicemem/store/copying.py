@@ -1,8 +1,8 @@
 """A copy of a store into another engine: portions of rows, then a comparison of every row (docs/postgresql.md).
 
-What is copied are the tables that all engines have, row by row. A row has the values of a table's columns, in their
-order. Keys stay what they are, so that cursors, tails and checksums of the journal hold in the copy. What an engine
-repeats elsewhere (names, labels) it derives.
+What is copied are the tables that all engines have, row by row. A row has the values of the columns that both ends
+have. Keys stay what they are, so that cursors, tails and checksums of the journal hold in the copy. What an engine
+repeats elsewhere (labels) it derives.
 
 What stays behind: snapshots, which are made again from journals; nodes, claims, observations and replies under way,
 since no process serves a store that is copied; and the content of erased sessions that is not deleted yet.
@@ -23,8 +23,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from voicemem.errors import DamagedEntry
-from voicemem.protocol.types import JsonObject
-from voicemem.store.database import DELETE_META, SAVE_META, Connection, Row
+from voicemem.store.database import DELETE_META, SAVE_META, Connection, Row, columns, insert
 from voicemem.store.records import JournalRow
 from voicemem.store.runs import decompress_runs, page_of, runs_after, verify_checksum
 from voicemem.store.stream_changes import POSITION as JOURNAL_END
@@ -44,83 +43,39 @@ class CopiedTable(NamedTuple):
 
     name: str
     key: tuple[str, ...]
-    columns: tuple[str, ...]
-    flags: frozenset[int]
-    """Places of the columns of flags, which are numbers on SQLite."""
-    content: str
+    content: str = f"stream not in {ERASED}"
     """The condition for rows to be copied, which leaves out those of erased sessions."""
+    columns: tuple[str, ...] = ()
+    """Those that both ends have; the key comes first."""
+    flags: frozenset[str] = frozenset()
+    """Columns of flags, which are numbers on SQLite."""
 
-    def place(self, row: Row) -> Row:
-        return tuple(row[self.columns.index(name)] for name in self.key)
+    def value(self, row: Row, column: str) -> Any:
+        return row[self.columns.index(column)]
 
 
-def table(name: str, key: str, columns: str, flags: str = "", content: str = f"stream not in {ERASED}") -> CopiedTable:
-    names = tuple(f"{key} {columns} {flags}".split())
-    return CopiedTable(name, tuple(key.split()), names, frozenset(names.index(flag) for flag in flags.split()), content)
-
-
-STREAMS = table(
-    "streams",
-    "key",
-    "config kind state project id position started_ms ended_ms silent_since_ms ending_ms ending_ts ending_reason due_ms"
-    " reason key_id restored_ms interruptions slowest_ms outcome",
-    flags="provisional",
-    content="true",
-)
-CONFIG = STREAMS.columns.index("config")
-DERIVED = ("name", "user_id", "channel")
-ARCHIVES = table("archives", "stream position", "last seqs runs")
-JOURNAL = table("journal", "stream position", "count checksum payload producer seq received_ms", flags="waypoint")
+STREAM = ("stream",)
 TABLES = (
-    table(
-        "keys",
-        "id",
-        "project name scopes hash created_ms revoked_ms events_per_second bytes_per_second open_sessions"
-        " sessions_per_day",
-        content="true",
+    CopiedTable("keys", ("id",), "true"),
+    CopiedTable("agora_apps", ("app_id",), "true"),
+    CopiedTable("inbound_secrets", ("project", "dialect"), "true"),
+    CopiedTable("caller_secrets", ("project", "version"), "true"),
+    CopiedTable("streams", ("key",), "true"),
+    CopiedTable("producers", ("stream", "name")),
+    CopiedTable("secrets", ("stream", "name")),
+    CopiedTable("endpoints", ("key",), f"(stream is null or stream not in {ERASED})"),
+    CopiedTable("deliveries", ("key",)),
+    CopiedTable("payloads", ("key",)),
+    CopiedTable(
+        "attempts", ("delivery", "number"), f"delivery in (select key from deliveries where stream not in {ERASED})"
     ),
-    table("agora_apps", "app_id", "project certificate old_certificate scopes created_ms", content="true"),
-    table(
-        "inbound_secrets", "project dialect", "secret old_secret set_ms old_secret_until_ms identify", content="true"
-    ),
-    table("caller_secrets", "project version", "secret made_ms", content="true"),
-    STREAMS,
-    table("producers", "stream name", "epoch next_seq expected_until_ms node", flags="unsequenced ended"),
-    table("secrets", "stream name", "value"),
-    table(
-        "endpoints",
-        "key",
-        "stream url secret id project description event_types include old_secret contents disabled_reason disabled_ms"
-        " created_ms old_secret_until_ms failing_since_ms",
-        flags="public_only",
-        content=f"(stream is null or stream not in {ERASED})",
-    ),
-    table(
-        "deliveries",
-        "key",
-        "stream endpoint event_type position attempts due_ms lease leased_until_ms made_ms restarted_at notice_id state"
-        " node waiting_for header payload_bytes",
-    ),
-    table("payloads", "key", "stream delivery payload"),
-    table(
-        "attempts",
-        "delivery number",
-        "started_ms duration_ms status error excerpt",
-        content=f"delivery in (select key from deliveries where stream not in {ERASED})",
-    ),
-    table("retention", "stream", "compact_ms expires_ms erased_ms leased_until_ms node"),
-    table("quarantined", "stream", "since_ms version reason"),
-    table("overviews", "stream", "position name user_id labels figures"),
-    table(
-        "memories",
-        "stream id",
-        "position said_ms created_ms updated_ms event_ms text_digest expires_ms removed_ms last_accessed_ms"
-        " access_count project namespace user_id session_id text event_at topics entities kind details supersedes",
-        flags="pinned",
-    ),
-    table("superseded", "stream by_id old_id", "created_ms project"),
-    ARCHIVES,
-    JOURNAL,
+    CopiedTable("retention", STREAM),
+    CopiedTable("quarantined", STREAM),
+    CopiedTable("overviews", STREAM),
+    CopiedTable("memories", ("stream", "id")),
+    CopiedTable("superseded", ("stream", "by_id", "old_id")),
+    CopiedTable("archives", ("stream", "position")),
+    CopiedTable("journal", ("stream", "position")),
 )
 """The tables in the order of the copy: owners come before their content."""
 MEASURE = f"""
@@ -229,11 +184,11 @@ class CopyEnd(ABC):
 
     def read(self, table: CopiedTable, after: Row | None = None) -> Iterator[Row]:
         """Yield the rows of a table after a key, in order, without the content of erased sessions."""
-        key, marks = ", ".join(table.key), ", ".join(f":{name}" for name in table.key)
-        behind = "true" if after is None else f"({key}) > ({marks})"
-        query = f"select {', '.join(table.columns)} from {table.name} where {behind} and {table.content} order by {key}"
+        key = columns(table.key)
+        behind = "true" if after is None else f"({key}) > ({columns(table.key, ':')})"
+        query = f"select {columns(table.columns)} from {table.name} where {behind} and {table.content} order by {key}"
         values = {} if after is None else dict(zip(table.key, after, strict=True))
-        return self.scan(query, 4 if table is ARCHIVES else 500, **values)
+        return self.scan(query, 4 if table.name == "archives" else 500, **values)
 
     def read_keys(self) -> Iterator[int]:
         return (key for (key,) in self.scan(SELECT_KEYS, 500))
@@ -249,12 +204,12 @@ class CopyEnd(ABC):
             self.make_room(volume, mark)
 
     def add(self, table: CopiedTable, rows: Sequence[Row], mark: bytes) -> None:
-        columns = (*table.columns, *(DERIVED if table is STREAMS else ()))
-        marks = ", ".join(f":{name}" for name in columns)
-        values = [dict(zip(columns, values_of(table, row), strict=True)) for row in rows]
+        values = [dict(zip(table.columns, row, strict=True)) for row in rows]
+        for row in values if table.flags else ():
+            row.update({name: bool(row[name]) for name in table.flags})
         with self.guarded(), self.transaction():
-            self.opened.many(f"insert into {table.name} ({', '.join(columns)}) values ({marks})", values)
-            if table is STREAMS:
+            self.opened.many(insert(table.name, table.columns), values)
+            if table.name == "streams":
                 self.repeat_streams(values)
             self.save_value(COPYING, mark)
 
@@ -282,6 +237,10 @@ class CopyEnd(ABC):
     @abstractmethod
     def reading(self) -> Connection:
         """The connection that reads a source, as of one moment."""
+
+    @abstractmethod
+    def schema_of(self, table: str) -> dict[str, bool]:
+        """The columns of a table, and whether each is one of flags."""
 
     @abstractmethod
     def scan(self, query: str, at_once: int, **values: Any) -> Iterator[Row]:
@@ -316,21 +275,15 @@ class CopyEnd(ABC):
         """Release the store."""
 
 
-def values_of(table: CopiedTable, row: Row) -> Iterator[Any]:
-    """The values of a row as they are inserted: flags as such, and what streams repeat."""
-    for index, value in enumerate(row):
-        yield bool(value) if index in table.flags else value
-    if table is STREAMS:
-        config = decode_config(row[CONFIG])
-        yield from (config.get(name) for name in DERIVED)
-
-
-def decode_config(encoded: bytes) -> JsonObject:
-    """Return a configuration; empty if it is damaged, which is reported when it is read."""
-    try:
-        return msgspec.json.decode(encoded, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return {}
+def tables_of(source: CopyEnd, target: CopyEnd) -> list[CopiedTable]:
+    """The tables with the columns that both ends have: what only one engine has, it makes of these."""
+    tables = []
+    for table in TABLES:
+        ours, theirs = source.schema_of(table.name), target.schema_of(table.name)
+        shared = sorted(ours.keys() & theirs.keys() - {*table.key})
+        flags = frozenset(name for name in shared if ours[name] or theirs[name])
+        tables.append(table._replace(columns=(*table.key, *shared), flags=flags))
+    return tables
 
 
 Report = Callable[[CopyMark], None]
@@ -370,11 +323,11 @@ def copy_rows(source: CopyEnd, target: CopyEnd, mark: CopyMark, report: Report) 
     if not mark.table:
         target.prepare(mark.volume, msgspec.msgpack.encode(mark))
     names = [table.name for table in TABLES]
-    for table in TABLES[names.index(mark.table) if mark.table else 0 :]:
+    for table in tables_of(source, target)[names.index(mark.table) if mark.table else 0 :]:
         after = mark.after if table.name == mark.table else None
         for portion, size in portions(source.read(table, after)):
             events = sum(events_in(table, row) for row in portion)
-            mark = replace(progress(mark, table, len(portion), events, size), after=table.place(portion[-1]))
+            mark = replace(progress(mark, table, len(portion), events, size), after=portion[-1][: len(table.key)])
             target.add(table, portion, msgspec.msgpack.encode(mark))
             report(mark)
     return mark
@@ -401,7 +354,7 @@ def compare_rows(source: CopyEnd, target: CopyEnd, report: Report) -> set[int]:
     """
     done = CopyMark(incarnation=source.values["incarnation"], volume=source.measure())
     damaged: set[int] = set()
-    for table in TABLES:
+    for table in tables_of(source, target):
         rows = events = size = 0
         for ours, theirs in zip_longest(source.read(table), target.read(table)):
             if ours != theirs:
@@ -422,28 +375,26 @@ def progress(mark: CopyMark, table: CopiedTable, rows: int, events: int, size: i
 
 def difference(table: CopiedTable, ours: Row | None, theirs: Row | None) -> str:
     """Describe the first row that differs; only keys are shown."""
-    key = table.place(ours or theirs or ())
-    named = ", ".join(f"{name} {value!r}" for name, value in zip(table.key, key, strict=True))
+    named = ", ".join(f"{name} {value!r}" for name, value in zip(table.key, ours or theirs or (), strict=False))
     how = "is missing in the copy" if theirs is None else "is only in the copy" if ours is None else "differs"
     return f"The copy is not what the source is: of {table.name}, the row with {named} {how}. Do not serve it."
 
 
 def is_damaged(table: CopiedTable, row: Row) -> bool:
     try:
-        if table is JOURNAL:
-            stream, position, _, checksum, payload, *_ = row
-            verify_checksum(stream, position, payload, checksum)
-        elif table is ARCHIVES:
-            decompress_runs(row[-1])
+        if table.name == "journal":
+            verify_checksum(row[0], row[1], table.value(row, "payload"), table.value(row, "checksum"))
+        elif table.name == "archives":
+            decompress_runs(table.value(row, "runs"))
     except DamagedEntry:
         return True
     return False
 
 
 def events_in(table: CopiedTable, row: Row) -> int:
-    if table is JOURNAL:
-        return int(row[2])
-    return int(row[2] - row[1] + 1) if table is ARCHIVES else 0
+    if table.name == "journal":
+        return int(table.value(row, "count"))
+    return int(table.value(row, "last") - row[1] + 1) if table.name == "archives" else 0
 
 
 def bytes_in(row: Row) -> int:

@@ -6,10 +6,11 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import count
 from typing import Any
 
+import msgspec
 import psycopg
 
 from voicemem.errors import CannotStart
-from voicemem.store.copying import COPYING, TABLES, CopyEnd, CopyFailed, Volume, decode_config
+from voicemem.store.copying import COPYING, TABLES, CopyEnd, CopyFailed, Volume
 from voicemem.store.database import EPOCH_MS, RANDOM_BITS, Row
 from voicemem.store.nodes import SELECT_LOST_NODES, retire
 from voicemem.store.postgresql.connection import PostgresqlConnection, connect, why
@@ -19,6 +20,10 @@ from voicemem.store.postgresql.words import PostgresqlMemoryWords
 from voicemem.store.stream_changes import label_digest
 from voicemem.store.streams import SESSION_KIND
 
+SELECT_COLUMNS = """
+    select column_name::text, data_type = 'boolean' from information_schema.columns
+    where table_schema = current_schema() and table_name = :table
+"""
 INSERT_LOCK = "insert into stream_locks (stream, version) values (:key, 1)"
 INSERT_LABEL = "insert into labels (stream, digest) values (:stream, :digest)"
 SHORT_PLANS = """
@@ -115,6 +120,9 @@ class PostgresqlCopy(CopyEnd):
             self.reader.execute("begin isolation level repeatable read")
         return self.reader
 
+    def schema_of(self, table: str) -> dict[str, bool]:
+        return dict(self.link.rows(SELECT_COLUMNS, table=table))
+
     def scan(self, query: str, at_once: int, **values: Any) -> Iterator[Row]:
         with self.guarded():
             reading, name = self.reading, f"copied_{next(numbers)}"
@@ -156,7 +164,7 @@ class PostgresqlCopy(CopyEnd):
             {"stream": stream["key"], "digest": label_digest(*label)}
             for stream in streams
             if stream["kind"] == SESSION_KIND
-            for label in (decode_config(stream["config"]).get("labels") or {}).items()
+            for label in labels_in(stream["config"]).items()
         ]
         self.opened.many(INSERT_LABEL, labels)
 
@@ -168,3 +176,11 @@ class PostgresqlCopy(CopyEnd):
     def close(self) -> None:
         self.end_reading()
         self.link.close()
+
+
+def labels_in(config: bytes) -> dict[str, str]:
+    """The labels of a configuration; none of one that is damaged, which is reported when it is read."""
+    try:
+        return msgspec.json.decode(config).get("labels") or {}
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return {}

@@ -16,6 +16,7 @@ from voicemem.store.sqlite.driver import open_connection
 from voicemem.store.sqlite.words import SqliteMemoryWords
 
 BEGIN, BEGIN_ALONE = "begin", "pragma synchronous = full; begin immediate"
+SELECT_COLUMNS = "select name, false from pragma_table_info(:table)"
 CONTINUES = "The source was not changed; run the same command again to continue."
 IN_USE = "Stop it for the copy, or try the copy with a backup of the file first."
 
@@ -59,6 +60,9 @@ class SqliteCopy(CopyEnd):
     def reading(self) -> SqliteConnection:
         assert self.connection is not None
         return self.connection
+
+    def schema_of(self, table: str) -> dict[str, bool]:
+        return dict(self.reading.rows(SELECT_COLUMNS, table=table))
 
     def scan(self, query: str, at_once: int, **values: Any) -> Iterator[Row]:
         try:
