@@ -20,7 +20,7 @@ from voicemem.dialects.dialect import Dialect, Frame, MalformedFrame, Parts, Raw
 from voicemem.dialects.kinds import Kind, Record, keep, kept, many, optional, record, silent
 from voicemem.dialects.known import Known, KnownReply, Made
 from voicemem.dialects.reading import LONGEST_MS, json_object, speaker, whole
-from voicemem.dialects.translating import latencies, note_newest, turn_of_speech
+from voicemem.dialects.translating import latencies
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, Metric, Tts, Word
 from voicemem.protocol.types import JsonObject
 
@@ -170,7 +170,7 @@ def whole_message(part: JsonObject, ts: int, known: Known) -> Made:
     number = parts.get("of")
     pieces = [piece for index in range(1, (number or 0) + 1) if (piece := parts.get(str(index))) is not None]
     if number is None or len(pieces) < number:
-        note_newest(key, parts, MAX_OPEN, known)
+        known.note_newest(key, parts, MAX_OPEN)
         return ()
     known.note(key, None)
     try:
@@ -221,7 +221,7 @@ def agent_text(frame: JsonObject, ts: int, known: Known) -> Made:
     new = sorted((word for word in words if word["start_ms"] > newest_ms), key=itemgetter("start_ms"))
     if reply is not None and not outdated and is_another(frame["text"], words, new, reply):
         item, times, reply = item_of(turn, count + 1), Times(newest_ms=times.newest_ms), None
-        note_newest(f"n:{turn}", count + 1, MAX_OPEN, known)
+        known.note_newest(f"n:{turn}", count + 1, MAX_OPEN)
     text, whole = grown_text(frame["text"], words, new, reply) if words else (frame["text"], True)
     if text and not outdated and (whole or reply is None or not reply.complete):
         yield LlmDelta(item=item, text=text, whole=whole, turn_id=turn)
@@ -367,7 +367,7 @@ def collected_user_text(text: str, final: bool, known: Known) -> Made:
     reply = known.reply(f"~a{known.notes.get('agents', 0)}")
     if text and reply is not None and not reply.complete and reply.cut == "no":
         yield Interrupt(item=reply.item)
-    yield Asr(item=item, text=text, final=final, turn_id=turn_of_speech(item, known))
+    yield Asr(item=item, text=text, final=final, turn_id=known.turn_of_speech(item))
 
 
 def collected_agent_text(text: str, final: bool, known: Known) -> Made:

@@ -24,22 +24,9 @@ import msgspec
 from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, RawFrame, Side, Text, Texts
 from voicemem.dialects.kinds import Kind, Typed, keep, optional, silent, translation, typed
-from voicemem.dialects.known import Known, KnownReply, Made
+from voicemem.dialects.known import MAX_QUEUE, Known, KnownReply, Made, spoken_ms
 from voicemem.dialects.reading import digest
-from voicemem.dialects.translating import (
-    MAX_QUEUE,
-    begin_voice,
-    complete,
-    end_with,
-    note_voice,
-    plain,
-    pressed,
-    said_by,
-    space_between,
-    spoken_ms,
-    stopped_at,
-    utterance_turn,
-)
+from voicemem.dialects.translating import begin_voice, end_with, plain, pressed, space_between
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, Resume, Tts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 
@@ -168,19 +155,19 @@ def hear_user(frame: JsonObject, ts: int, known: Known) -> Made:
     final: bool = frame.get("last", True)
     if final:
         yield from end_reply(known)
-    yield Asr(text=frame["voicePrompt"], final=final, ts=said_by(known) if final else None)
+    yield Asr(text=frame["voicePrompt"], final=final, ts=known.said_by() if final else None)
     if final:
         known.note("silent", None)
 
 
 def press_key(frame: JsonObject, ts: int, known: Known) -> Made:
     yield from end_reply(known)
-    yield pressed(frame["digit"], utterance_turn(known))
+    yield pressed(frame["digit"], known.utterance_turn())
 
 
 def end_reply(known: Known) -> Made:
     """The next token begins a reply."""
-    yield from complete(newest(known), known)
+    yield from known.complete(newest(known))
     known.note("over", True)
 
 
@@ -192,8 +179,7 @@ def grow_reply(frame: JsonObject, ts: int, known: Known) -> Made:
             return
         yield from preempt(frame, ts, known)
         count += 1
-        known.note("replies", count)
-        known.note("over", None)
+        known.note_all(replies=count, over=None)
     if frame.get("preemptible"):
         known.note("preemptible", count)
     if token:
@@ -307,7 +293,7 @@ NOTHING_PLAYED = (1, 0, 0)
 
 def inform(frame: JsonObject, ts: int, known: Known) -> Made:
     if frame["name"] == CALLER:
-        note_voice(frame.get("value") == "on", ts, known)
+        known.note_voice(frame.get("value") == "on", ts)
         return ()
     if frame["name"] == SPEAKING:
         return note_speaking(frame, ts, known)
@@ -361,9 +347,7 @@ def go_to(number: int, reply: KnownReply, until: int, ts: int, known: Known) -> 
     playing, _, at = known.notes.get("played") or NOTHING_PLAYED
     for earlier in range(max(playing, number - MAX_QUEUE), number):
         yield from stop(earlier, reply.begun if reply.begun > at else ts, known)
-    known.note("played", [number, until, ts])
-    known.note("unmatched", None)
-    known.note("greeting", None)
+    known.note_all(played=[number, until, ts], unmatched=None, greeting=None)
     preempted = known.notes.get("preempted") or [0]
     is_whole, text = is_played(reply.text, until), reply.text
     if preempted[0] == number and not is_whole:
@@ -452,7 +436,7 @@ def closed(ts: int, known: Known) -> Made:
             yield Interrupt(item=one.item, heard_text="", more=True, ts=ts)
     if reply is None or reply.cut != "no" or reply.heard or reply.has_playback:
         return
-    yield stopped_at(reply.item, ts - since, ts)
+    yield reply.stopped_at(ts - since, ts)
 
 
 KINDS: dict[str, Kind] = {

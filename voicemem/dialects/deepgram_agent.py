@@ -13,28 +13,15 @@ Deepgram may repeat), `asked` (the ids of functions' last calls, by name).
 """
 
 from collections.abc import Iterator
-from functools import partial
 from itertools import islice
 from typing import Any
 
 from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, MalformedFrame, RawFrame, Side, Text
 from voicemem.dialects.kinds import ANYTHING, Kind, Typed, keep, many, named_by, optional, record, silent, typed
-from voicemem.dialects.known import Known, KnownReply, Made
+from voicemem.dialects.known import Known, KnownReply, Made, Playing, spoken_ms
 from voicemem.dialects.reading import bytes_of, values
-from voicemem.dialects.translating import (
-    Playing,
-    close_by_clock,
-    complete,
-    interrupt_by_clock,
-    latencies,
-    playing_at,
-    space_between,
-    spoken_ms,
-    tool_call,
-    tool_result,
-    utterance_turn,
-)
+from voicemem.dialects.translating import latencies, space_between, tool_call, tool_result
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, Tts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 
@@ -130,8 +117,7 @@ def next_reply(known: Known) -> None:
     """Treat what the agent says from here on as another reply."""
     if known.notes.get("begun"):
         known.note("replies", known.notes.get("replies", 1) + 1)
-    for key in OF_ONE_REPLY:
-        known.note(key, None)
+    known.forget(*OF_ONE_REPLY)
 
 
 # How long the audio is: it comes faster than it plays, and is that of the newest reply
@@ -160,8 +146,7 @@ def count_audio(frame: JsonObject, ts: int, known: Known) -> Made:
             known.note("since", ts)
         starts = max(ts, known.notes.get("until", ts)) if count else ts
         known.note("until", frame[AUDIO_BYTES] * 1000 // rate + starts)
-    known.note("bytes", min(count + frame[AUDIO_BYTES], MAX_INTEGER))
-    known.note("unvoiced", None)
+    known.note_all(bytes=min(count + frame[AUDIO_BYTES], MAX_INTEGER), unvoiced=None)
     yield total_of(known)
 
 
@@ -174,9 +159,9 @@ def total_of(known: Known) -> Tts:
 def playing(known: Known, reply: KnownReply, ts: int) -> Playing | None:
     """Return where the audio of a reply stood at a time; where none has come, by the length of its text."""
     if reply.item != reply_item(known):
-        return playing_at(reply, ts)
+        return reply.playing_at(ts)
     unvoiced_ms = known.notes.get("unvoiced", 0)
-    by_audio = playing_at(reply, ts)
+    by_audio = reply.playing_at(ts)
     if by_audio is not None:
         return Playing(by_audio.began, by_audio.position_ms, by_audio.total_ms + unvoiced_ms)
     since = known.notes.get("since")
@@ -194,7 +179,7 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
 
 def closed(ts: int, known: Known) -> Made:
     yield from measure(known)
-    yield from close_by_clock(known, ts, lambda item: item.startswith("~r"), partial(playing, known))
+    yield from known.close_by_clock(ts, lambda item: item.startswith("~r"), playing)
 
 
 def converse(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -207,13 +192,13 @@ def converse(frame: JsonObject, ts: int, known: Known) -> Made:
         known.note("typed", None)
         return
     known.note("typed", None)
-    yield from complete(reply_item(known), known)
+    yield from known.complete(reply_item(known))
     next_reply(known)
-    yield Asr(text=text, final=True, turn_id=utterance_turn(known))
+    yield Asr(text=text, final=True, turn_id=known.utterance_turn())
 
 
 def type_text(frame: JsonObject, ts: int, known: Known) -> Made:
-    yield from complete(reply_item(known), known)
+    yield from known.complete(reply_item(known))
     next_reply(known)
     known.note("typed", frame["content"].strip())
     yield MessageEvent(role="user", text=frame["content"], source="message")
@@ -223,7 +208,7 @@ def speak(frame: JsonObject, ts: int, known: Known) -> Made:
     """The agent says a sentence or more; after a call of a function that is another reply."""
     known.note("typed", None)
     if known.notes.get("asking"):
-        yield from complete(reply_item(known), known)
+        yield from known.complete(reply_item(known))
         next_reply(known)
     begin(known)
     text, last = frame["content"].strip(), known.notes.get("last", "")
@@ -249,7 +234,7 @@ def finish_audio(frame: JsonObject, ts: int, known: Known) -> Made:
         if known.notes.get("bytes"):
             known.note("unvoiced", None)
             yield from measure(known, whole=True)
-        yield from complete(reply_item(known), known)
+        yield from known.complete(reply_item(known))
 
 
 def measure(known: Known, whole: bool = False) -> Made:
@@ -270,7 +255,7 @@ def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
             yield LlmDone(item=reply.item)
             yield Tts(item=reply.item, done=True, estimated=True)
         else:
-            yield from interrupt_by_clock(known, reply.item, ts, where=partial(playing, known))
+            yield from known.interrupt_by_clock(reply.item, ts, where=playing)
     if known.notes.get("begun") and not known.notes.get("stopped"):
         known.note("stopped", CUT if is_cut(ts, known) else OVER)
         if known.has_clock and known.notes.get("bytes") and known.reply(reply_item(known)) is None:
@@ -358,7 +343,7 @@ def answer_function(frame: JsonObject, ts: int, known: Known) -> Made:
 
 def connect(frame: JsonObject, ts: int, known: Known) -> Made:
     """A connection begins. After another one, nothing more comes of what was under way there."""
-    yield from complete(reply_item(known), known)
+    yield from known.complete(reply_item(known))
     next_reply(known)
 
 

@@ -27,18 +27,7 @@ from voicemem.dialects.dialect import Dialect, Frame, Hook, MalformedFrame, RawF
 from voicemem.dialects.kinds import Kind, Record, keep, kept, many, optional, record, require_object, silent, typed
 from voicemem.dialects.known import Known, Made
 from voicemem.dialects.reading import names_someone, values
-from voicemem.dialects.translating import (
-    begin_voice,
-    end_with,
-    latencies,
-    note_voice,
-    plain,
-    said_by,
-    tool_call,
-    tool_result,
-    turn_of_answer,
-    utterance_turn,
-)
+from voicemem.dialects.translating import begin_voice, end_with, latencies, plain, tool_call, tool_result
 from voicemem.protocol.events import Asr, Interrupt, LlmCancel, LlmDelta, LlmDone, Resume, ToolResult
 from voicemem.protocol.types import JsonObject
 
@@ -263,7 +252,7 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
 
 def open_utterance(frame: JsonObject, ts: int, known: Known) -> Made:
     """Reserve the turn of what the user says: with a realtime model its text comes after the reply has."""
-    note_voice(frame["new_state"] == SPEAKING, time_of(frame, ts), known)
+    known.note_voice(frame["new_state"] == SPEAKING, time_of(frame, ts))
     if frame["new_state"] == LISTENING:
         return
     pending: list[int] | None = known.notes.get("pending")
@@ -273,8 +262,7 @@ def open_utterance(frame: JsonObject, ts: int, known: Known) -> Made:
             return
         known.note("left", pending)
     number, turn = known.notes.get("pieces", 0) + 1, known.next_turn
-    known.note("pending", [turn, number, number])
-    known.note("pieces", number)
+    known.note_all(pending=[turn, number, number], pieces=number)
     note_turn(turn, time_of(frame, ts), known)
     yield Asr(item=f"~p{number}", text="", turn_id=turn)
 
@@ -347,11 +335,9 @@ def finish_utterance(item: JsonObject, text: str, at: int, known: Known) -> Made
             known.note("spoke", None)
     yield from replace_pieces(item["id"], turn, pending, known)
     stopped = ms(item.get("metrics", {}).get("stopped_speaking_at"))
-    said = said_by(known, at) if stopped is None else min(at, stopped)
+    said = known.said_by(at) if stopped is None else min(at, stopped)
     yield Asr(item=item["id"], text=text, final=True, turn_id=turn, ts=said, user=known.notes.get("speaker"))
-    known.note("silent", None)
-    known.note("speaker", None)
-    known.note("alone", None)
+    known.forget("silent", "speaker", "alone")
     yield from latencies(item.get("metrics", {}), LATENCIES, turn, at, 1_000)
     if is_new:
         yield from move_answer(turn, known)
@@ -406,8 +392,7 @@ def finish_reply(item: JsonObject, text: str, at: int, added: int, known: Known)
     began = ms(metrics.get("started_speaking_at"))
     yield from begin_voice(item["id"], began)
     yield from latencies(metrics, LATENCIES, turn, began or at, 1_000)
-    known.note("last", item["id"])
-    known.note("alone", True)
+    known.note_all(last=item["id"], alone=True)
     if item.get("interrupted"):
         stopped = ms(item.get("metrics", {}).get("stopped_speaking_at"))
         end = added if stopped is None else stopped
@@ -458,12 +443,12 @@ def show_text(frame: JsonObject, ts: int, known: Known) -> Made:
     segment, text, final = frame["segment"], frame["text"], frame.get("final", False)
     if frame["role"] == "agent":
         if text:
-            yield LlmDelta(item=segment, text=text, turn_id=turn_of_answer(segment, known))
+            yield LlmDelta(item=segment, text=text, turn_id=known.turn_of_answer(segment))
         if final:
             yield LlmDone(item=segment)
         return
     turn = known.turn_of(segment)
-    yield Asr(item=segment, text=text, final=final, turn_id=utterance_turn(known) if turn is None else turn)
+    yield Asr(item=segment, text=text, final=final, turn_id=known.utterance_turn() if turn is None else turn)
 
 
 def note_turn(turn: int, begin: int, known: Known) -> None:

@@ -24,17 +24,7 @@ from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, MalformedFram
 from voicemem.dialects.kinds import ANYTHING, Kind, kept, optional, record, silent
 from voicemem.dialects.known import Known, KnownReply, Made
 from voicemem.dialects.reading import audio_bytes, json_object, values
-from voicemem.dialects.translating import (
-    complete,
-    interrupt_by_clock,
-    note_newest,
-    playing_at,
-    space_between,
-    tool_call,
-    tool_result,
-    turn_of_speech,
-    utterance_turn,
-)
+from voicemem.dialects.translating import space_between, tool_call, tool_result
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, MessageEvent, Tts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 
@@ -205,7 +195,7 @@ def closed(ts: int, known: Known) -> Made:
 
 def stop_by_clock(reply: KnownReply, ts: int) -> Made:
     """Return where the clock says that a reply stood; what FINAL texts have said by then counts more."""
-    playing = playing_at(reply, ts)
+    playing = reply.playing_at(ts)
     if playing is None:
         return
     if reply.complete and playing.is_over:
@@ -215,7 +205,7 @@ def stop_by_clock(reply: KnownReply, ts: int) -> Made:
 
 
 def note_one(key: str, value: object, known: Known) -> None:
-    note_newest(key, value, KEPT[key[:2]], known)
+    known.note_newest(key, value, KEPT[key[:2]])
 
 
 def start_content(body: JsonObject, ts: int, known: Known) -> Made:
@@ -229,7 +219,7 @@ def start_content(body: JsonObject, ts: int, known: Known) -> Made:
     elif kind == "TEXT" and role == "USER":
         note_one(f"c:{id}", [USER, None], known)
         if known.turn_of(id) is None:
-            yield Asr(item=id, text="", turn_id=utterance_turn(known))
+            yield Asr(item=id, text="", turn_id=known.utterance_turn())
     elif kind == "TEXT" and role == "ASSISTANT":
         stage = {"SPECULATIVE": SPECULATIVE, "FINAL": FINAL}.get(body.get("generationStage", ""), UNKNOWN)
         note_one(f"c:{id}", [stage, body.get("promptName")], known)
@@ -297,7 +287,7 @@ def hear(item: str, text: str, known: Known) -> Made:
     """A block of what the user says; Nova gives no partials."""
     segment = known.segment(item)
     before = "" if segment is None else segment.text
-    turn = turn_of_speech(item, known)
+    turn = known.turn_of_speech(item)
     if text.strip():
         yield from finish(known)
         yield Asr(item=item, text=before + space_between(before, text.strip()) + text.strip(), final=True, turn_id=turn)
@@ -323,16 +313,14 @@ def speak(text: str, prompt: str | None, known: Known) -> Made:
         return
     if known.notes.get("over", True) or (prompt is not None and prompt != known.notes.get("prompt")):
         yield from finish(known)
-        known.note("reply", known.notes.get("reply", 0) + 1)
-        known.note("prompt", prompt)
-        known.note("over", False)
+        known.note_all(reply=known.notes.get("reply", 0) + 1, prompt=prompt, over=False)
     item = current(known)
     reply = known.reply(item)
     before = "" if reply is None else reply.text
     gap = space_between(before, text)
     confirmed, blocks = known.notes.get(f"r:{item}", [0, []])
     block = [len(before + gap), audio_ms(known.notes.get(f"b:{item}", 0), known)]
-    note_newest(f"r:{item}", [confirmed, [*blocks, block][-KEPT_BLOCKS:]], KEPT_REPLIES, known)
+    known.note_newest(f"r:{item}", [confirmed, [*blocks, block][-KEPT_BLOCKS:]], KEPT_REPLIES)
     yield LlmDelta(item=item, text=gap + text, turn_id=known.here if reply is None else None)
 
 
@@ -345,7 +333,7 @@ def repeat(text: str, prompt: str | None, known: Known) -> Made:
     before = "" if reply is None else reply.text
     heard = before + space_between(before, text) + text
     known.note("joined", True)
-    note_newest(f"r:{current(known)}", [len(heard), []], KEPT_REPLIES, known)
+    known.note_newest(f"r:{current(known)}", [len(heard), []], KEPT_REPLIES)
     yield Tts(item=current(known), heard_text=heard)
 
 
@@ -354,7 +342,7 @@ def finish(known: Known) -> Made:
     if known.notes.get("over", True):
         return
     known.note("over", True)
-    yield from complete(current(known), known)
+    yield from known.complete(current(known))
 
 
 def count_audio(content: str, count: int, known: Known) -> Made:
@@ -386,12 +374,12 @@ def cut(ts: int, known: Known) -> Made:
 
 def cut_reply(reply: KnownReply, ts: int, known: Known) -> Made:
     assert reply.item is not None
-    playing = playing_at(reply, ts) if known.has_clock else None
+    playing = reply.playing_at(ts) if known.has_clock else None
     is_over = playing is not None and playing.is_over
     if playing is not None and reply.has_playback and not is_over:
         yield Interrupt(item=reply.item, audio_end_ms=playing.position_ms, estimated=True)
     elif reply.item == current(known) or (playing is not None and not is_over):
-        yield from interrupt_by_clock(known, reply.item, ts)
+        yield from known.interrupt_by_clock(reply.item, ts)
 
 
 def call_tool(body: JsonObject, ts: int, known: Known) -> Made:
@@ -508,7 +496,7 @@ def end_after(text: str, said: str, start: int) -> int | None:
 
 def played_at(reply: KnownReply, end: int, ts: int, known: Known) -> int | None:
     """Return when the audio of a text up to a character can have been played at the earliest, if that is later."""
-    playing = playing_at(reply, ts) if known.has_clock else None
+    playing = reply.playing_at(ts) if known.has_clock else None
     if playing is None:
         return None
     _, blocks = known.notes[f"r:{reply.item}"]

@@ -22,15 +22,7 @@ from voicemem.dialects.dialect import Dialect, Frame, RawFrame, Side, Text
 from voicemem.dialects.kinds import ANYTHING, Kind, event, event_id, keep, many, optional, record, silent, translation
 from voicemem.dialects.known import Known, Made, MadeEvent
 from voicemem.dialects.reading import LONGEST_MS, values, whole
-from voicemem.dialects.translating import (
-    complete,
-    end_with,
-    note_newest,
-    pressed,
-    space_between,
-    tool_call,
-    utterance_turn,
-)
+from voicemem.dialects.translating import end_with, pressed, space_between, tool_call
 from voicemem.protocol.events import (
     Asr,
     Interrupt,
@@ -165,8 +157,7 @@ def start_session(frame: JsonObject, ts: int, known: Known) -> Made:
     if id == known.notes.get("session"):
         return
     yield from settle(known)
-    for key in ("in", "out", "zero", "guessed"):
-        known.note(key, None)
+    known.forget("in", "out", "zero", "guessed")
     known.note("session", id)
     if known.has_clock:
         known.note("zero", ts)
@@ -185,8 +176,7 @@ def note_zero(frame: JsonObject, ts: int, known: Known) -> None:
         return
     zero, guess = known.notes.get("zero"), ts - end_ms
     if zero is None or guess < zero - AHEAD_MS or (known.notes.get("guessed") and guess < zero):
-        known.note("zero", guess)
-        known.note("guessed", True)
+        known.note_all(zero=guess, guessed=True)
 
 
 # Who continues, and who begins
@@ -230,7 +220,7 @@ def hear(frame: JsonObject, ts: int, known: Known) -> Made:
         yield Asr(item=mine["item"], text=text, final=True)
     else:
         mine = {"item": new_item("in", start, known), "start": start, "end": end}
-        turn = utterance_turn(known)
+        turn = known.utterance_turn()
         yield Asr(item=mine["item"], text=text.lstrip(), final=True, turn_id=turn)
         if out is not None and start < out["start"]:
             out = yield from move_reply(out, turn, known)
@@ -266,7 +256,7 @@ def note_asked(known: Known) -> None:
 
 def press_key(frame: JsonObject, ts: int, known: Known) -> Made:
     note_asked(known)
-    yield pressed(frame["event"], utterance_turn(known))
+    yield pressed(frame["event"], known.utterance_turn())
 
 
 def speak(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -316,7 +306,7 @@ def interruption(out: Said, position_ms: int, ts: int | None) -> Interrupt:
 
 def finish(out: Said, known: Known) -> Made:
     known.note("out", out | {"done": True})
-    yield from complete(out["item"], known)
+    yield from known.complete(out["item"])
 
 
 def delegate(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -342,7 +332,7 @@ def create_item(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def call_tool(id: str, name: str, arguments: Any, known: Known) -> MadeEvent:
-    note_newest(f"t:{id}", known.here, KEPT_CALLS, known)
+    known.note_newest(f"t:{id}", known.here, KEPT_CALLS)
     return tool_call(id, name, arguments, known.here)
 
 

@@ -30,19 +30,9 @@ from voicemem.dialects.kinds import (
     silent,
     translation,
 )
-from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent
+from voicemem.dialects.known import MAX_NOTED, Known, KnownReply, Made, MadeEvent, bounded
 from voicemem.dialects.reading import digest, names_someone, unix_ms, values
-from voicemem.dialects.translating import (
-    MAX_NOTED,
-    bounded,
-    end_speech,
-    pressed,
-    space_between,
-    tool_call,
-    tool_result,
-    turn_of_speech,
-    utterance_turn,
-)
+from voicemem.dialects.translating import pressed, space_between, tool_call, tool_result
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, Tts
 from voicemem.protocol.types import JsonObject
 
@@ -144,7 +134,7 @@ def start_session(frame: JsonObject, ts: int, known: Known) -> Made:
 def new_turn(known: Known) -> int:
     """The turn of a new utterance: another one, too, where a reply is spoken that is not said yet."""
     is_answered = "held" in known.notes and "speaking" in known.notes
-    return known.next_turn if is_answered else utterance_turn(known)
+    return known.next_turn if is_answered else known.utterance_turn()
 
 
 def open_utterance(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -157,7 +147,7 @@ def open_utterance(frame: JsonObject, ts: int, known: Known) -> Made:
         number = known.notes.get("utterance", 0) + 1
         known.note("utterance", number)
         item = f"~u{number}"
-        yield Asr(item=item, text="", turn_id=turn_of_speech(item, known, new_turn))
+        yield Asr(item=item, text="", turn_id=known.turn_of_speech(item, new_turn(known)))
     elif not segment.text:  # a noise, or "uh-huh", had been taken for the beginning
         yield Asr(item=item, text="", final=True)
         yield Asr(item=item, text="")
@@ -169,7 +159,7 @@ def stop_speech(frame: JsonObject, ts: int, known: Known) -> Made:
     if is_detected and "vad" not in known.notes:
         known.note("vad", True)
     if is_detected or "vad" not in known.notes:
-        yield from end_speech(f"~u{known.notes.get('utterance', 0)}", ts, known)
+        yield from known.end_speech(f"~u{known.notes.get('utterance', 0)}", ts)
 
 
 def take_input(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -195,10 +185,9 @@ def hear(data: JsonObject, known: Known) -> Made:
         if not data["text"]:
             return
         number += 1
-        known.note("utterance", number)
-        known.note("cut", None)
+        known.note_all(utterance=number, cut=None)
     item, final = f"~u{number}", data.get("final", True)
-    turn = turn_of_speech(item, known, new_turn)
+    turn = known.turn_of_speech(item, new_turn(known))
     yield Asr(item=item, text=data["text"], final=final, turn_id=turn, user=data.get("user_id"))
 
 
@@ -211,7 +200,7 @@ def press_keys(frame: JsonObject, ts: int, known: Known) -> Made:
     data = frame["data"]
     keys = "".join(data.get("buttons") or ()) or data.get("button")
     if keys:
-        yield pressed(keys, utterance_turn(known))
+        yield pressed(keys, known.utterance_turn())
 
 
 def typed_text(item: str | None, text: str, user: str | None, known: Known) -> Made:
@@ -247,8 +236,7 @@ def stop_llm(frame: JsonObject, ts: int, known: Known) -> Made:
 def take_output(frame: JsonObject, ts: int, known: Known) -> Made:
     data = frame["data"]
     if not known.notes.get("output"):
-        known.note("output", True)
-        known.note("held", None)
+        known.note_all(output=True, held=None)
     if data.get("will_be_spoken") is False or not data["text"].strip():
         return ()
     status = data.get("spoken_status")
@@ -356,9 +344,7 @@ def note_speaking(frame: JsonObject, ts: int, known: Known) -> Made:
     has_begun = frame["type"] == "bot-started-speaking"
     if "held" in known.notes and not has_begun:
         yield from say_held(ts, known.notes.get("spoke"), known)
-    known.note("speaking", ts or True if has_begun else None)
-    known.note("spoke", None)
-    known.note("voice", None)
+    known.note_all(speaking=ts or True if has_begun else None, spoke=None, voice=None)
     if has_begun:
         known.note("cut", None)
         reply = known.reply(newest(known))

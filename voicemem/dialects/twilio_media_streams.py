@@ -23,7 +23,7 @@ from voicemem.dialects.dialect import Dialect, Frame, RawFrame, Side, Text
 from voicemem.dialects.kinds import Kind, Record, keep, many, optional, record, silent, translation
 from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent
 from voicemem.dialects.reading import whole
-from voicemem.dialects.translating import note_newest, pressed, utterance_turn
+from voicemem.dialects.translating import pressed
 from voicemem.protocol.events import Interrupt, Tts
 from voicemem.protocol.types import JsonObject
 
@@ -156,7 +156,7 @@ def keep_line(stream: str, line: Line, known: Known) -> None:
     line.spans = line.spans[min(newest, ended) :][-MAX_SPANS:]
     line.waiting, line.cuts = line.waiting[-MAX_WAITING:], line.cuts[-MAX_CUTS:]
     line.stated, line.unmeasured = line.stated[-MAX_CUTS:], line.unmeasured[-MAX_CUTS:]
-    note_newest(f"s:{stream}", msgspec.to_builtins(line), MAX_LINES, known)
+    known.note_newest(f"s:{stream}", msgspec.to_builtins(line), MAX_LINES)
 
 
 # Which reply the audio is of
@@ -412,7 +412,7 @@ def closed(ts: int, known: Known) -> Made:
 
 
 def press_key(frame: JsonObject, ts: int, known: Known) -> Made:
-    return (pressed(frame["dtmf"]["digit"], utterance_turn(known)),)
+    return (pressed(frame["dtmf"]["digit"], known.utterance_turn()),)
 
 
 def stream_frame(texts: str = "", **others: Any) -> type[Record]:

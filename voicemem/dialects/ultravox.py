@@ -34,19 +34,9 @@ from voicemem.dialects.kinds import (
     translation,
     typed,
 )
-from voicemem.dialects.known import Known, KnownReply, Made
+from voicemem.dialects.known import Known, KnownReply, Made, spoken_ms
 from voicemem.dialects.reading import bytes_of, is_signed, speaker, unix_ms, values
-from voicemem.dialects.translating import (
-    begin_voice,
-    end_with,
-    note_voice,
-    said_by,
-    spoken_ms,
-    stopped_at,
-    tool_call,
-    tool_result,
-    turn_of_speech,
-)
+from voicemem.dialects.translating import begin_voice, end_with, tool_call, tool_result
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, Resume, Tts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 
@@ -131,8 +121,7 @@ def start_call(frame: JsonObject, ts: int, known: Known) -> Made:
     number = max(numbers.values(), default=0) + 1
     if number > 1:
         yield from complete_newest(known)
-        for key in known.notes.keys() - {"calls"}:
-            known.note(key, None)
+        known.forget(*(known.notes.keys() - {"calls"}))
     known.note("calls", dict([*numbers.items()][-MAX_CALLS + 1 :]) | {frame["callId"]: number})
 
 
@@ -178,19 +167,17 @@ def hear(frame: JsonObject, known: Known) -> Made:
     final = frame.get("final", False)
     if segment is None and not text.strip():
         return
-    turn, reply = turn_of_speech(item, known), newest_reply(known)
+    turn, reply = known.turn_of_speech(item), newest_reply(known)
     if turn is not None and reply is not None and ordinal < known.notes["agent"]:  # it comes after the reply to it
         turn = reply.turn
-    known.note("user", max(ordinal, known.notes.get("user", 0)))
-    known.note("typed", None)
-    yield Asr(item=item, text=text, final=final, turn_id=turn, ts=said_by(known) if final else None)
+    known.note_all(user=max(ordinal, known.notes.get("user", 0)), typed=None)
+    yield Asr(item=item, text=text, final=final, turn_id=turn, ts=known.said_by() if final else None)
     if final:
         known.note("silent", None)
 
 
 def type_text(frame: JsonObject, ts: int, known: Known) -> Made:
-    known.note("typed", frame["text"].strip())
-    known.note("between", True)
+    known.note_all(typed=frame["text"].strip(), between=True)
     yield MessageEvent(role="user", text=frame["text"], source="message")
 
 
@@ -223,14 +210,11 @@ def speak(frame: JsonObject, known: Known) -> Made:
         yield from complete_newest(known)
         if is_late:  # words of the user's that are to come have their place
             yield Asr(item=item_of(frame["ordinal"] - 1, known), text="", turn_id=known.next_turn)
-        known.note("agent", max(frame["ordinal"], known.notes.get("agent", 0)))
-        known.note("between", None)
-        known.note("reply", item)
+        known.note_all(agent=max(frame["ordinal"], known.notes.get("agent", 0)), between=None, reply=item)
     if not frame.get("final"):
         if known.notes.get("stopped") == item and known.notes.get("again"):
             # The agent speaks again, and continues the reply that it had stopped: no one interrupted it.
-            known.note("stopped", None)
-            known.note("again", None)
+            known.forget("stopped", "again")
             yield Resume(item=item)
         yield LlmDelta(item=item, text=text or delta or "", whole=bool(text), turn_id=turn)
         return
@@ -269,7 +253,7 @@ def change_state(frame: JsonObject, ts: int, known: Known) -> Made:
     before, now = known.notes.get("state"), frame["state"]
     known.note("state", now)
     if now in ("listening", "thinking") and before != now:
-        note_voice(now == "listening", ts, known)
+        known.note_voice(now == "listening", ts)
     if now == "speaking" and before != now:
         known.note("since", ts if known.has_clock else None)
         known.note("voice", known.notes.get("since"))
@@ -324,7 +308,7 @@ def closed(ts: int, known: Known) -> Made:
             length_ms = spoken_ms(reply.text)
             since = began_to_play(reply, since)
             if ts - since < length_ms:
-                yield stopped_at(reply.item, ts - since, ts)
+                yield reply.stopped_at(ts - since, ts)
             else:
                 yield Tts(item=reply.item, done=True, estimated=True, ts=since + length_ms)
             since += length_ms

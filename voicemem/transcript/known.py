@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from voicemem.dialects.known import KnownSegment
+from voicemem.dialects.known import Known, KnownReply, KnownSegment
 from voicemem.transcript.replies.evidence import KINDS, Source
 from voicemem.transcript.replies.interruptions import first_entries, largest_total, last_entries
 from voicemem.transcript.replies.playing import settle, sources_of, standing_keys
@@ -22,8 +22,8 @@ RECENT_TURNS = 200
 """Turns in which a text is looked for that an app gives as history."""
 
 
-class FoldReply:
-    """A reply of the fold, as a dialect sees it: a `KnownReply`."""
+class FoldReply(KnownReply):
+    """A reply of the fold, as a dialect sees it."""
 
     def __init__(self, known: FoldKnown, reply: Reply) -> None:
         self.known = known
@@ -96,8 +96,8 @@ class FoldReply:
         return self.known.reply_of(keys[place - 1][2]) if place else None
 
 
-class FoldKnown:
-    """The state of the fold before a frame: a `Known`. What is noted is kept only by `keep_notes`."""
+class FoldKnown(Known):
+    """The state of the fold before a frame. What is noted is kept only by `keep_notes`."""
 
     def __init__(self, state: State, dialect: str, has_clock: bool) -> None:
         self.state = state

@@ -13,7 +13,6 @@ from tests.support.transcripts import closed, message_dicts, reopened
 from voicemem.dialects.dialect import Dialect
 from voicemem.dialects.known import Known, MadeEvent
 from voicemem.dialects.registry import DIALECTS
-from voicemem.dialects.translating import interrupt_by_clock
 from voicemem.memory.fork import fork_events
 from voicemem.protocol.events import (
     Asr,
@@ -231,7 +230,7 @@ def test_notes_are_bounded_and_survive_restarts(dialect: Callable[..., None]) ->
 def reply(content: JsonObject, ts: int, known: Known) -> Iterable[MadeEvent]:
     """A reply with 4 s of audio, and interruptions by the clock."""
     if content.get("cut"):
-        yield from interrupt_by_clock(known, "a", ts)
+        yield from known.interrupt_by_clock("a", ts)
     else:
         yield LlmDone(item="a", text="One two three four.")
         yield Tts(item="a", total_audio_ms=4_000)

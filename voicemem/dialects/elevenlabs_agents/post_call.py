@@ -8,14 +8,7 @@ from collections.abc import Iterator
 from voicemem.dialects.elevenlabs_agents.frames import LATENCIES
 from voicemem.dialects.known import Known, KnownReply, MadeEvent
 from voicemem.dialects.reading import has_words
-from voicemem.dialects.translating import (
-    latencies,
-    said_until,
-    tool_call,
-    tool_result,
-    turn_of_answer,
-    turn_of_speech,
-)
+from voicemem.dialects.translating import latencies, said_until, tool_call, tool_result
 from voicemem.protocol.events import Asr, Interrupt, LlmDone, MessageEvent, SessionEnd
 from voicemem.protocol.types import JsonObject
 
@@ -107,7 +100,7 @@ def user_item(frame: JsonObject, text: str, known: Known) -> Iterator[MadeEvent]
     item = item_of("~p", frame["index"], known, frame["conversation_id"])
     if known.turn_of(item) is not None or (typed and known.notes.get("said")):
         return
-    turn = turn_of_speech(item, known)
+    turn = known.turn_of_speech(item)
     if typed:
         yield MessageEvent(item=item, role="user", text=text, source="message", turn_id=turn)
     else:
@@ -122,7 +115,7 @@ def agent_item(frame: JsonObject, text: str, known: Known) -> Iterator[MadeEvent
     reply = known.reply(item)
     agent = frame.get("agent_metadata", {}).get("agent_id")
     if reply is None:
-        yield LlmDone(item=item, text=original, turn_id=turn_of_answer(item, known), agent=agent)
+        yield LlmDone(item=item, text=original, turn_id=known.turn_of_answer(item), agent=agent)
     elif agent is not None:  # the times of a live one are finer than the webhook's
         yield LlmDone(item=item, agent=agent, ts=reply.begun)
     heard = without_ellipsis(text, original)

@@ -58,16 +58,7 @@ from voicemem.dialects.kinds import (
 )
 from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent
 from voicemem.dialects.reading import has_words
-from voicemem.dialects.translating import (
-    close_by_clock,
-    end_of_beginning,
-    interrupt_by_clock,
-    plain,
-    tool_call,
-    tool_result,
-    turn_of_answer,
-    turn_of_speech,
-)
+from voicemem.dialects.translating import end_of_beginning, plain, tool_call, tool_result
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, Tts, Word
 from voicemem.protocol.types import JsonObject
 
@@ -115,7 +106,7 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def closed(ts: int, known: Known) -> Made:
-    return close_by_clock(known, ts, frozenset(replies(known)).__contains__)
+    return known.close_by_clock(ts, frozenset(replies(known)).__contains__)
 
 
 def grow_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -151,7 +142,7 @@ def finish_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
 def turn_of_words(item: str, known: Known) -> int | None:
     """The turn for what the user says; None where it has its turn already."""
     place = place_before_answer(item, known)
-    return turn_of_speech(item, known) if place is None else known.turn_of(place)
+    return known.turn_of_speech(item) if place is None else known.turn_of(place)
 
 
 def place_before_answer(item: str, known: Known) -> str | None:
@@ -184,7 +175,7 @@ def withdraw_tentative(item: str, known: Known) -> Made:
 def typed_text(frame: JsonObject, ts: int, known: Known) -> Made:
     text = frame["text"].get("text") if isinstance(frame.get("text"), dict) else frame.get("text")
     if text and text.strip():
-        yield MessageEvent(role="user", text=text, source="message", turn_id=turn_of_speech(None, known))
+        yield MessageEvent(role="user", text=text, source="message", turn_id=known.turn_of_speech(None))
 
 
 def grow_reply(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -270,7 +261,7 @@ def begin_reply(item: str, event: int, known: Known) -> Generator[MadeEvent, Non
     if is_free and event > GREETING and known.turn_of(utterance) is None and not is_silent:
         yield Asr(item=utterance, text="", turn_id=known.next_turn)
         return known.next_turn
-    return known.turn_of(utterance) if known.turn_of(utterance) is not None else turn_of_answer(item, known)
+    return known.turn_of(utterance) if known.turn_of(utterance) is not None else known.turn_of_answer(item)
 
 
 def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -290,7 +281,7 @@ def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
     playing = takewhile(lambda reply: reply.turn == newest.turn, known.open_replies())
     for reply in islice(playing, MAX_PLAYING):
         if reply.item in own:
-            yield from interrupt_by_clock(known, reply.item, ts)
+            yield from known.interrupt_by_clock(reply.item, ts)
         if not known.has_clock:
             break
 
@@ -304,7 +295,7 @@ def correct(frame: JsonObject, ts: int, known: Known) -> Made:
     if not items and original:
         items = [item_of("~c", event["event_id"], known)]
         add_said(items[0], known)
-        yield LlmDone(item=items[0], text=original, turn_id=turn_of_answer(items[0], known))
+        yield LlmDone(item=items[0], text=original, turn_id=known.turn_of_answer(items[0]))
     for item in items if heard != original else ():
         text = said_text(item, known) or original
         end = end_of_beginning(heard, text) if item != items[-1] else None
@@ -427,8 +418,7 @@ def play_waiting(item: str, known: Known) -> Made:
     waiting = known.notes.get("waiting")
     if waiting is not None:
         words, last = joined_words(waiting["words"], 0, None)
-        known.note("waiting", None)
-        known.note("audio", [item, waiting["bytes"], last])
+        known.note_all(waiting=None, audio=[item, waiting["bytes"], last])
         total_ms = waiting["bytes"] // bytes_per_ms(known)
         yield Tts(item=item, total_audio_ms=total_ms, words=words or None, ts=waiting["ts"])
         cut = waiting.get("cut")

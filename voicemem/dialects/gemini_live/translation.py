@@ -21,7 +21,6 @@ its exchange ended, and when that was; not of the first, where the agent may hav
 """
 
 from collections.abc import Iterable
-from functools import partial
 from itertools import islice
 
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect
@@ -35,27 +34,8 @@ from voicemem.dialects.gemini_live.frames import (
     speaks,
     texts,
 )
-from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent
-from voicemem.dialects.translating import (
-    Playing,
-    close_by_clock,
-    complete,
-    connect,
-    give,
-    grown,
-    interrupt_by_clock,
-    note_voice,
-    playing_at,
-    said_by,
-    settle_given,
-    space_between,
-    timed_words,
-    tool_call,
-    tool_result,
-    turn_of_speech,
-    utterance_turn,
-    words_since,
-)
+from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent, Playing
+from voicemem.dialects.translating import grown, space_between, timed_words, tool_call, tool_result, words_since
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, ToolResult, Tts, Word
 from voicemem.protocol.types import JsonObject
 
@@ -90,13 +70,13 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
         return cancel_tools(frame["toolCallCancellation"]["ids"], known)
     voice = speaks(frame)
     if voice is not None:
-        note_voice(voice, ts, known)
+        known.note_voice(voice, ts)
     texts = given_texts(frame)
     if texts:
         return type_texts(texts, ts, known)
     if "setupComplete" in frame:
         known.note("resumed", True)
-        return connect(known)
+        return known.connect()
     return (say_late if "late_of" in notes else server_events)(frame, ts, known)
 
 
@@ -178,15 +158,14 @@ def is_next(ts: int, known: Known) -> bool:
 
 def settle_connection(is_heard: bool, known: Known) -> Made:
     """Settle a new connection once someone speaks: the model may continue its reply, the user begins an exchange."""
-    is_resumed, typed = known.notes.get("resumed"), [*settle_given(known)]
+    is_resumed, typed = known.notes.get("resumed"), [*known.settle_given()]
     known.note("resumed", None)
     has_begun = known.notes.get("begun") or known.segment(f"~u{exchange(known)}") is not None
     if is_resumed and has_begun and (is_heard or typed):
         yield from end_exchange(known, played=False)
     if typed:
         yield from typed
-        known.note("prompted", known.next_turn)
-        known.note("answered", None)
+        known.note_all(prompted=known.next_turn, answered=None)
 
 
 def say(said: JsonObject, known: Known, is_transcribed: bool = True) -> Made:
@@ -206,8 +185,7 @@ def say(said: JsonObject, known: Known, is_transcribed: bool = True) -> Made:
     if text and not is_transcribed:
         known.note("written", True)
     elif text:
-        known.note("written", None)
-        known.note("paused", None)
+        known.forget("written", "paused")
     if said.get("finished"):
         known.note("paused", True)
     if again or text:
@@ -243,7 +221,7 @@ def time_words(raw: Iterable[JsonObject], item: str, known: Known) -> Made:
 
 def playing(known: Known, reply: KnownReply, ts: int) -> Playing | None:
     """Return where a reply stood at a time; where no audio was seen, by the times of its words."""
-    by_audio, timed = playing_at(reply, ts), known.notes.get("timed")
+    by_audio, timed = reply.playing_at(ts), known.notes.get("timed")
     if timed is None or reply.total_audio_ms is not None or reply.item != reply_item(known):
         return by_audio
     return Playing(reply.begun, max(0, ts - reply.begun), timed[1])
@@ -253,16 +231,15 @@ def divide(has_audio: bool, has_text: bool, known: Known) -> Made:
     """After a call of a tool the model says another reply; words of audio that came before it may be late."""
     is_over = has_audio or (has_text and (not known.notes.get("bytes") or known.notes.get("tool") == ANSWERED))
     if is_over and known.notes.get("tool"):
-        yield from complete(reply_item(known), known)
+        yield from known.complete(reply_item(known))
         known.note("part", known.notes.get("part", 0) + 1)
-        for key in ("tool", "bytes", "generated", "written", "paused", "timed", "wordless"):
-            known.note(key, None)
+        known.forget("tool", "bytes", "generated", "written", "paused", "timed", "wordless")
 
 
 def closed(ts: int, known: Known) -> Made:
-    yield from settle_given(known)
+    yield from known.settle_given()
     yield from measure(known)
-    yield from close_by_clock(known, ts, lambda item: item.startswith("~a"), partial(playing, known))
+    yield from known.close_by_clock(ts, lambda item: item.startswith("~a"), playing)
 
 
 def exchange(known: Known) -> int:
@@ -294,8 +271,7 @@ def end_exchange(known: Known, played: bool, has_text: bool = False, ts: int | N
     known.note("exchange", exchange(known) + 1)
     if not known.notes.get("ahead"):
         known.note("said", None)
-    for key in OF_EXCHANGE:
-        known.note(key, None)
+    known.forget(*OF_EXCHANGE)
 
 
 def note_late(ts: int | None, known: Known) -> None:
@@ -346,12 +322,12 @@ def hear(heard: JsonObject, interim: str, final: bool, ts: int, known: Known) ->
         known.note("said", len(text))
     elif not interim:
         return
-    turn = turn_of_speech(item, known, new_turn)
+    turn = known.turn_of_speech(item, new_turn(known))
     if turn is not None:
         known.note("answered", None)
     said = text + ("" if final else interim)
     words, user, language = heard_words(heard), heard.get("speakerLabel"), heard.get("languageCode")
-    at = said_by(known) if final else None
+    at = known.said_by() if final else None
     yield Asr(item=item, text=said, final=final, turn_id=turn, words=words, user=user, language=language, ts=at)
 
 
@@ -374,16 +350,15 @@ def type_texts(texts: list[str | None], ts: int, known: Known) -> Made:
             if text is None:
                 known.note("given", None)
             elif not is_prompt(text):
-                give(text, None, ts, known)
+                known.give(text, None, ts)
     elif texts[-1] is not None and not is_prompt(texts[-1]):
-        known.note("prompted", True)
-        known.note("answered", None)
+        known.note_all(prompted=True, answered=None)
         yield MessageEvent(role="user", text=texts[-1], source="message")
 
 
 def new_turn(known: Known) -> int:
     """The turn of a new utterance: the same while no one has answered."""
-    return known.next_turn if known.notes.get("answered") else utterance_turn(known)
+    return known.next_turn if known.notes.get("answered") else known.utterance_turn()
 
 
 def settle_words(known: Known) -> Made:
@@ -392,7 +367,7 @@ def settle_words(known: Known) -> Made:
     segment = known.segment(item)
     if segment is not None and segment.text and not segment.final:
         text = segment.text[: known.notes.get("said", 0)]
-        yield Asr(item=item, text=text or segment.text, final=True, ts=said_by(known))
+        yield Asr(item=item, text=text or segment.text, final=True, ts=known.said_by())
 
 
 def begin(is_heard: bool, known: Known) -> Made:
@@ -410,12 +385,7 @@ def begin(is_heard: bool, known: Known) -> Made:
         turn = new_turn(known)
         if not is_heard:
             yield Asr(item=item, text="", turn_id=turn)
-    known.note("begun", True)
-    known.note("late_of", None)
-    known.note("missing", None)
-    known.note("answered", True)
-    known.note("turn", turn)
-    known.note("prompted", None)
+    known.note_all(begun=True, late_of=None, missing=None, answered=True, turn=turn, prompted=None)
 
 
 def generated(has_text: bool, known: Known) -> Made:
@@ -449,8 +419,7 @@ def interrupt(ts: int, known: Known) -> Made:
     if known.notes.get("begun") and not known.notes.get("cut"):
         known.note("cut", ts)
         if not known.notes.get("ahead"):
-            known.note("ahead", True)
-            known.note("said", None)
+            known.note_all(ahead=True, said=None)
         yield from measure(known)
         for item in parts_unheard(known):
             wordless = known.notes.get("wordless")
@@ -458,7 +427,7 @@ def interrupt(ts: int, known: Known) -> Made:
                 _, until, length_ms = wordless
                 yield Interrupt(item=item, audio_end_ms=length_ms - max(0, until - ts), estimated=True)
             elif known.reply(item) is not None or not known.notes.get("part"):
-                yield from interrupt_by_clock(known, item, ts, where=partial(playing, known))
+                yield from known.interrupt_by_clock(item, ts, where=playing)
 
 
 def tool_calls(frame: JsonObject, known: Known) -> Made:

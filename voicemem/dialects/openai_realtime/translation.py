@@ -15,12 +15,11 @@ typed of it), `in`, `out` (N, and when its last words came), `keyed` (the turn o
 """
 
 from collections.abc import Iterable
-from functools import partial
 
 from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, RawFrame, Side
 from voicemem.dialects.kinds import Kind, event, event_id, keep, silent
-from voicemem.dialects.known import Known, KnownReply, Made
+from voicemem.dialects.known import MAX_NOTED, Known, KnownReply, Made, Playing, bounded
 from voicemem.dialects.openai_realtime.frames import (
     CALLED,
     INPUT,
@@ -43,28 +42,7 @@ from voicemem.dialects.openai_realtime.frames import (
     texts,
 )
 from voicemem.dialects.reading import LONGEST_MS, audio_bytes
-from voicemem.dialects.translating import (
-    MAX_NOTED,
-    Playing,
-    bounded,
-    close_by_clock,
-    complete,
-    connect,
-    end_speech,
-    end_with,
-    give,
-    interrupt_by_clock,
-    keep_newest,
-    note_newest,
-    playing_at,
-    pressed,
-    settle_given,
-    timed_words,
-    tool_call,
-    tool_result,
-    turn_of_speech,
-    utterance_turn,
-)
+from voicemem.dialects.translating import end_with, pressed, timed_words, tool_call, tool_result
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, LlmError, MessageEvent, Tts, Word
 from voicemem.protocol.types import JsonObject
 
@@ -115,19 +93,19 @@ def is_out_of_band(response_id: str | None, known: Known) -> bool:
 
 def closed(ts: int, known: Known) -> Made:
     own = {item for key, items in known.notes.items() if key.startswith("r:") and items for item in items}
-    yield from settle_given(known)
+    yield from known.settle_given()
     if "out" in known.notes:
-        yield from complete(f"~out:{known.notes['out'][0]}", known)
-    yield from close_by_clock(known, ts, own.__contains__, partial(playing, known))
+        yield from known.complete(f"~out:{known.notes['out'][0]}")
+    yield from known.close_by_clock(ts, own.__contains__, playing)
 
 
 def playing(known: Known, reply: KnownReply, ts: int) -> Playing | None:
     """Return where the audio of a reply stood at a time; one that is a text has none."""
-    return None if reply.item in known.notes.get("written", ()) else playing_at(reply, ts)
+    return None if reply.item in known.notes.get("written", ()) else reply.playing_at(ts)
 
 
 def begin_session(frame: JsonObject, ts: int, known: Known) -> Made:
-    yield from connect(known)
+    yield from known.connect()
     note_format(frame, ts, known)
     known.note("session", True)
 
@@ -147,13 +125,13 @@ def note_format(frame: JsonObject, ts: int, known: Known) -> Made:
 def open_utterance(frame: JsonObject, ts: int, known: Known) -> Made:
     """Reserve the place of what the user says. Speech is not an interruption: the agent may be silent."""
     item = frame["item_id"]
-    yield from settle_given(known)
+    yield from known.settle_given()
     if known.turn_of(item) is None:
         yield Asr(item=item, text="", turn_id=new_turn(known))
 
 
 def stop_speech(frame: JsonObject, ts: int, known: Known) -> Made:
-    return end_speech(frame["item_id"], ts, known)
+    return known.end_speech(frame["item_id"], ts)
 
 
 def commit(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -164,28 +142,28 @@ def commit(frame: JsonObject, ts: int, known: Known) -> Made:
     if known.turn_of(item) is None:
         yield Asr(item=item, text="", start_ms=0, end_ms=0)
     elif segment is not None and not segment.has_end:
-        yield from end_speech(item, ts, known)
+        yield from known.end_speech(item, ts)
 
 
 def new_turn(known: Known) -> int:
     """The turn of a new utterance: another one, too, once a reply is announced."""
-    return known.next_turn if known.notes.get("answering") == known.here else utterance_turn(known)
+    return known.next_turn if known.notes.get("answering") == known.here else known.utterance_turn()
 
 
 def transcribe(frame: JsonObject, ts: int, known: Known) -> Made:
     """A piece of a transcript, or all of it; after a failure, what was recognised before it is all that will come."""
     item, kind = frame["item_id"], frame["type"].removeprefix(TRANSCRIBED)
     segment = known.segment(item)
-    before = "" if segment is None else segment.text
+    before, turn = "" if segment is None else segment.text, known.turn_of_speech(item, new_turn(known))
     if kind == "completed":
         text, phrases = frame.get("transcript") or "", frame.get("phrases") or ()
         language = next((one["locale"] for one in phrases if one.get("locale")), None)
-        turn, words = turn_of_speech(item, known, new_turn), timed_words(text, spans_of(phrases))
+        words = timed_words(text, spans_of(phrases))
         yield Asr(item=item, text=text, final=True, turn_id=turn, words=words, language=language)
     elif segment is not None and segment.final:
         return
     elif kind == "delta":
-        yield Asr(item=item, text=before + (frame.get("delta") or ""), turn_id=turn_of_speech(item, known, new_turn))
+        yield Asr(item=item, text=before + (frame.get("delta") or ""), turn_id=turn)
     elif before:
         yield Asr(item=item, text=before, final=True)
 
@@ -247,14 +225,14 @@ def user_item(id: str, item: JsonObject, ts: int, known: Known) -> Made:
     spoken = " ".join(part["transcript"] for part in parts if part.get("transcript"))
     if typed.strip() and known.turn_of(id) is None and f"i:{id}" not in known.notes:
         if "spoken" not in known.notes:
-            turn = give(typed, id, ts, known)
+            turn = known.give(typed, id, ts)
             known.note(f"i:{id}", known.next_turn if turn is None else turn)
             return
         yield MessageEvent(item=id, role="user", text=typed, source="message")
     elif spoken:
         segment = known.segment(id)
         if segment is None or not segment.final:
-            yield Asr(item=id, text=spoken, final=True, turn_id=turn_of_speech(id, known, new_turn))
+            yield Asr(item=id, text=spoken, final=True, turn_id=known.turn_of_speech(id, new_turn(known)))
 
 
 def turn_after(frame: JsonObject, known: Known) -> int:
@@ -314,11 +292,11 @@ def begin_response(frame: JsonObject, ts: int, known: Known) -> Made:
     response = frame["response"]
     out_of_band = response.get("conversation_id", "") is None
     if not out_of_band:
-        yield from settle_given(known)
+        yield from known.settle_given()
     # Only what is newest stays noted, so that the format of the audio is never crowded out.
     kept = {"r:": KEPT_RESPONSES, "b:": KEPT_RESPONSES, "i:": KEPT_ITEMS, "a:": KEPT_ITEMS, "g:": KEPT_ITEMS}
     for prefix, most in kept.items():
-        keep_newest(prefix, most, known)
+        known.keep_newest(prefix, most)
     known.note(f"r:{response.get('id')}", False if out_of_band else [])
     known.note("active", None if out_of_band else response.get("id"))
 
@@ -381,7 +359,7 @@ def finish_response(frame: JsonObject, ts: int, known: Known) -> Made:
         if last is not None and last.cut == "exact":  # the app has stated where it stopped to play
             return
         reason = (response.get("status_details") or {}).get("reason")
-        yield from interrupt_by_clock(known, replies[-1], ts, reason, partial(playing, known))
+        yield from known.interrupt_by_clock(replies[-1], ts, reason, playing)
     elif response.get("status") == "failed":
         error = (response.get("status_details") or {}).get("error") or {}
         code = error.get("code") or error.get("type")
@@ -394,7 +372,7 @@ def truncate(frame: JsonObject, ts: int, known: Known) -> Made:
     item, end_ms = frame["item_id"], frame.get("audio_end_ms")
     reply = known.reply(item)
     if end_ms is None:
-        yield from interrupt_by_clock(known, item, ts, where=partial(playing, known))
+        yield from known.interrupt_by_clock(item, ts, where=playing)
         return
     end_ms = max(0, end_ms)
     total_ms = None if reply is None else reply.total_audio_ms
@@ -421,7 +399,7 @@ def clear_playing(frame: JsonObject, ts: int, known: Known) -> Made:
     if not items:
         return
     if began is None or not known.has_clock or len(items) > 1:
-        yield from interrupt_by_clock(known, items[-1], ts, "cleared")
+        yield from known.interrupt_by_clock(items[-1], ts, "cleared")
     else:
         yield Interrupt(item=items[-1], audio_end_ms=max(0, ts - began), estimated=True, cause="cleared")
 
@@ -431,17 +409,17 @@ def type_text(frame: JsonObject, ts: int, known: Known) -> Made:
     key = f"t:{frame['id']}"
     before = known.notes.get(key, "")
     if "delta" in frame:
-        note_newest(key, bounded(before + frame["delta"], MAX_NOTED // 2), KEPT_TEXTS, known)
+        known.note_newest(key, bounded(before + frame["delta"], MAX_NOTED // 2), KEPT_TEXTS)
         return
     known.note(key, None)
     if before.strip() and known.turn_of(frame["id"]) is None:
-        yield from settle_given(known)
+        yield from known.settle_given()
         yield MessageEvent(item=frame["id"], role="user", text=before, source="message")
 
 
 def press_key(frame: JsonObject, ts: int, known: Known) -> Made:
-    yield from settle_given(known)
-    turn = utterance_turn(known)
+    yield from known.settle_given()
+    turn = known.utterance_turn()
     known.note("keyed", turn)
     yield pressed(frame["event"], turn)
 
@@ -459,7 +437,7 @@ def hear_original(frame: JsonObject, ts: int, known: Known) -> Made:
     known.note("in", [number, at])
     segment = known.segment(item)
     text = frame["delta"].lstrip() if segment is None else segment.text + frame["delta"]
-    yield Asr(item=item, text=text, final=True, turn_id=None if segment else utterance_turn(known))
+    yield Asr(item=item, text=text, final=True, turn_id=None if segment else known.utterance_turn())
 
 
 def translate_speech(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -467,7 +445,7 @@ def translate_speech(frame: JsonObject, ts: int, known: Known) -> Made:
     at, said = frame.get("elapsed_ms", ts), known.notes.get("in", (0, 0))[0]
     number, newest = known.notes.get("out", (said, at))
     if at - newest >= PAUSE_MS and said > number:
-        yield from complete(f"~out:{number}", known)
+        yield from known.complete(f"~out:{number}")
         number = said
     item = f"~out:{number}"
     known.note("out", [number, at])

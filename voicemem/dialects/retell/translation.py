@@ -15,15 +15,13 @@ import msgspec
 from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, Hook, RawFrame, Side
 from voicemem.dialects.kinds import ANYTHING, Kind, keep, record, require_object, silent
-from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent
+from voicemem.dialects.known import MAX_NOTED, Known, KnownReply, Made, MadeEvent, bounded
 from voicemem.dialects.reading import checksum, digest
 from voicemem.dialects.retell import frames
 from voicemem.dialects.translating import (
-    MAX_NOTED,
     Flow,
     begin_voice,
     begins,
-    bounded,
     completed,
     latencies,
     newest_noted,

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from voicemem.dialects.known import Known, MadeEvent
-from voicemem.dialects.translating import begins, bounded, newest_noted, plain, space_between
+from voicemem.dialects.known import Known, MadeEvent, bounded
+from voicemem.dialects.translating import begins, newest_noted, plain, space_between
 from voicemem.protocol.events import Interrupt
 from voicemem.protocol.types import JsonObject
 

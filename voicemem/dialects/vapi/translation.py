@@ -37,13 +37,10 @@ from voicemem.dialects.translating import (
     begins,
     completed,
     latencies,
-    note_voice,
     plain,
-    said_by,
     said_until,
     tool_call,
     tool_result,
-    utterance_turn,
 )
 from voicemem.dialects.vapi import frames, speaking
 from voicemem.dialects.vapi.frames import Message, Report, Speech, ToolCall, sent
@@ -142,7 +139,7 @@ def hear_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
     speaking.end_voices(known, at)
     said = say_voices(known, at)
     yield from said
-    yield from grow_utterance(frame, text, known.next_turn if said else utterance_turn(known), known)
+    yield from grow_utterance(frame, text, known.next_turn if said else known.utterance_turn(), known)
 
 
 def grow_utterance(frame: JsonObject, text: str, turn: int, known: Known) -> Made:
@@ -155,7 +152,7 @@ def grow_utterance(frame: JsonObject, text: str, turn: int, known: Known) -> Mad
     if frame.get("transcriptType", "final") == "final":
         finals = speaking.in_order(finals, text, at, " ")
         known.note("live", {"turn": turn, "finals": finals, "ts": finals[-1][0] or None})
-        yield Asr(item=f"~u{turn}", text=speaking.joined(finals, " "), final=True, turn_id=turn, ts=said_by(known, at))
+        yield Asr(item=f"~u{turn}", text=speaking.joined(finals, " "), final=True, turn_id=turn, ts=known.said_by(at))
         known.note("silent", None)
     elif not before or not (is_past or before.endswith(text)):
         yield Asr(item=f"~u{turn}", text=f"{before} {text}".strip(), turn_id=turn, ts=at)
@@ -176,7 +173,7 @@ def note_speech(frame: JsonObject, ts: int, known: Known) -> Made:
     """Note when the caller stops, and when the agent begins to speak."""
     begins = frame["status"] == "started"
     if frames.role_of(frame["role"]) == "user":
-        note_voice(begins, frame.get("timestamp", ts), known)
+        known.note_voice(begins, frame.get("timestamp", ts))
     elif begins and known.has_clock:
         known.note("began", frame.get("timestamp", ts))
     return ()

@@ -9,7 +9,7 @@ from fractions import Fraction
 from itertools import chain
 from typing import NamedTuple
 
-from voicemem.dialects.translating import UNITS_A_SECOND
+from voicemem.dialects.known import UNITS_A_SECOND
 from voicemem.transcript.cutting import after_closing_marks, prefix_of_units, units_of, whole_word_prefix
 from voicemem.transcript.replies.evidence import BY_TIME, ESTIMATED, Interruption, Source
 from voicemem.transcript.replies.interruptions import (
