@@ -7,7 +7,7 @@ import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import click
 from click.core import ParameterSource
@@ -55,21 +55,6 @@ class FormerFlag(click.Option):
         if self.name in opts:
             raise CommandFailed(f"{self.opts[0]} is now {self.help}.")
         return super().consume_value(ctx, opts)
-
-
-def setting(flag: str, text: str, name: str = "", **kind: Any) -> Any:
-    """An option for a flag and its variable: --webhook-url is VOICEMEM_WEBHOOK_URL, unless it has another name."""
-    name = name or flag.removeprefix("--").replace("-", "_")
-    default = getattr(Settings(), name, None)
-    if (default is not None and not isinstance(default, bool | tuple)) or isinstance(default, Address):
-        kind = {"default": str(default), **kind}
-    return variable_option(flag, f"VOICEMEM_{name.upper()}", text, name, **kind)
-
-
-def file_setting(name: str, **kind: Any) -> Any:
-    """A setting without a flag: the settings file or its variable sets it."""
-    text = f"set in the settings file as {name}, or as VOICEMEM_{name.replace('-', '_').upper()}"
-    return setting(f"--{name}", text, cls=FormerFlag, hidden=True, **kind)
 
 
 def renamed(old: str, new: str) -> Any:
@@ -151,126 +136,86 @@ def flag_value(path: Path, key: str, option: click.Parameter, value: Any) -> Any
     return value
 
 
-EMBEDDINGS_OPTIONS = (
-    setting(
-        "--embeddings-url",
-        "Where texts are made into vectors, so that searches find by meaning too: the base URL of anything that has"
-        " OpenAI's /embeddings. Texts of calls are sent there. Default: searches go by words alone.",
-    ),
-    setting("--embeddings-model", "Model of --embeddings-url. With another one, all vectors are made again."),
-    file_setting("embeddings-dimensions", type=int),
-    file_setting("embeddings-key"),
-)
-LOG_OPTIONS = (
-    setting("--log-format", "Format of the log on stderr.", type=click.Choice(logs.FORMATS)),
-    setting("--log-level", "Lowest level that is logged.", type=click.Choice(logs.LEVELS)),
-)
+HELP = {
+    "store": "sqlite:PATH, postgresql://… for several nodes, or memory: to keep nothing after the end.",
+    "rest": "Where the REST API listens, HOST:PORT.",
+    "ingest": "Where the websocket ingest listens, HOST:PORT.",
+    "webhook_url": "URL that gets the history of every session when it ends. It stays set for later starts; none turns"
+    " it off.",
+    "webhook_secret": "Signs these webhooks: whsec_ and base64, as in Standard Webhooks, or any other text.",
+    "allow_addresses": "Network that llm.url and the webhooks of sessions and projects may point to although it is not"
+    " public, such as 10.1.0.0/16. May be repeated (in the variable, separate with spaces).",
+    "insecure": "Listen beyond loopback without keys: anyone who can connect may read and write.",
+    "ui": "Serve the page for looking at calls, at /ui/ of the REST port.",
+    "ui_origin": "Where browsers see the page if that is not this machine, such as https://memory.example behind a"
+    " proxy. Default: the page answers loopback names only.",
+    "log_format": "Format of the log on stderr.",
+    "log_level": "Lowest level that is logged.",
+    "admin_key": "A first key with every scope, for hosts where you cannot run commands. At least 16 characters; use 32"
+    " random ones.",
+    "llm_url": "The LLM of sessions without an llm.url: a base URL, or …/chat/completions.",
+    "llm_api_key": "API key of --llm-url. Use the variable, since other users of the machine can see flags.",
+    "llm_model": "Model of --llm-url, for sessions that name none.",
+    "embeddings_url": "Where texts are made into vectors, so that searches find by meaning too: the base URL of"
+    " anything that has OpenAI's /embeddings. Texts of calls are sent there. Default: searches go by words alone.",
+    "embeddings_model": "Model of --embeddings-url. With another one, all vectors are made again.",
+    "memory": 'Context policy of sessions that choose none, as JSON, such as {"policy": "window", "max_tokens": 4000}.'
+    " Default: the newest llm.max_history messages.",
+    "policies": "A context policy of your own, NAME=MODULE:CLASS. May be repeated (in the variable, separate with"
+    " spaces).",
+    "redact": f"What is not kept of what is said, separated by commas: {', '.join(REDACTIONS)}, and your own as"
+    " MODULE:FUNCTION. Default: everything is kept.",
+    "memories_ttl": "How long memories of a kind are kept that do not say so themselves, KIND=DURATION separated by"
+    " commas, such as episode=90d,summary=365d. Default: until they are removed.",
+    "memories_budget": "Tokens that a project may spend in a day (UTC) on memories that an LLM makes of its calls; 0"
+    " for no limit.",
+    "memory_budget": "MiB that memories of calls and configurations may take together while they are kept at hand.",
+}
+"""The settings with a flag, in the order of the help; any other is set in the file, or by its variable."""
+RENAMED = {
+    "memory": "--context",
+    "memory_budget": "--ram-limit-mib",
+    "memories_budget": "--extraction-tokens-per-day",
+    "memories_ttl": "--memory-retention",
+}
+"""Flags of settings that are called otherwise; a flag that is called as the setting says so."""
+CHOICES = {"ui": ON_OFF, "ingest_looks": ON_OFF, "log_format": logs.FORMATS, "log_level": logs.LEVELS}
+HINTS = get_type_hints(Settings)
+
+
+def setting(field: str, text: str | None = None) -> Any:
+    """The option of a setting, with its default: a flag, if it has help, and a variable, VOICEMEM_WEBHOOK_URL."""
+    name, hint, default = REPEATED.get(field, field), HINTS[field], getattr(Settings(), field)
+    dashed, kind = name.replace("_", "-"), dict[str, Any]()
+    if field in CHOICES:
+        kind["type"] = click.Choice(CHOICES[field])
+        default = ON_OFF[not default] if isinstance(default, bool) else default
+    elif hint is bool:
+        kind["is_flag"] = True
+    elif hint == tuple[str, ...]:
+        kind["multiple"] = field not in LISTS
+    elif hint in (int, float, int | None):
+        kind["type"] = float if hint is float else int
+    if isinstance(default, str | int | float | Address) and not isinstance(default, bool):
+        kind["default"] = str(default)
+    text = text or HELP.get(field)
+    if text is None:
+        text = f"set in the settings file as {dashed}, or as VOICEMEM_{name.upper()}"
+        kind |= {"cls": FormerFlag, "hidden": True}
+    return variable_option(RENAMED.get(field, f"--{dashed}"), f"VOICEMEM_{name.upper()}", text, name, **kind)
+
+
+EMBEDDINGS_OPTIONS = tuple(map(setting, (f"embeddings_{name}" for name in ("url", "model", "dimensions", "key"))))
+LOG_OPTIONS = setting("log_format"), setting("log_level")
 SERVE_OPTIONS = (
     config_option,
-    setting("--store", "sqlite:PATH, postgresql://… for several nodes, or memory: to keep nothing after the end."),
-    setting("--rest", "Where the REST API listens, HOST:PORT."),
-    setting("--ingest", "Where the websocket ingest listens, HOST:PORT."),
-    setting(
-        "--webhook-url",
-        "URL that gets the history of every session when it ends. It stays set for later starts; none turns it off.",
-    ),
-    setting("--webhook-secret", "Signs these webhooks: whsec_ and base64, as in Standard Webhooks, or any other text."),
-    setting(
-        "--allow-address",
-        "Network that llm.url and the webhooks of sessions and projects may point to although it is not public, such as"
-        " 10.1.0.0/16. May be repeated (in the variable, separate with spaces).",
-        multiple=True,
-    ),
-    setting(
-        "--insecure", "Listen beyond loopback without keys: anyone who can connect may read and write.", is_flag=True
-    ),
-    setting(
-        "--ui",
-        "Serve the page for looking at calls, at /ui/ of the REST port.",
-        type=click.Choice(ON_OFF),
-        default="on",
-    ),
-    setting(
-        "--ui-origin",
-        "Where browsers see the page if that is not this machine, such as https://memory.example behind a proxy."
-        " Default: the page answers loopback names only.",
-    ),
-    *LOG_OPTIONS,
-    setting(
-        "--admin-key",
-        "A first key with every scope, for hosts where you cannot run commands. At least 16 characters; use 32 random"
-        " ones.",
-    ),
-    setting("--llm-url", "The LLM of sessions without an llm.url: a base URL, or …/chat/completions."),
-    setting("--llm-api-key", "API key of --llm-url. Use the variable, since other users of the machine can see flags."),
-    setting("--llm-model", "Model of --llm-url, for sessions that name none."),
-    *EMBEDDINGS_OPTIONS,
-    setting(
-        "--context",
-        "Context policy of sessions that choose none, as JSON, such as"
-        ' {"policy": "window", "max_tokens": 4000}. Default: the newest llm.max_history messages.',
-        name="memory",
-    ),
-    setting(
-        "--policy",
-        "A context policy of your own, NAME=MODULE:CLASS. May be repeated (in the variable, separate with spaces).",
-        multiple=True,
-    ),
-    setting(
-        "--redact",
-        f"What is not kept of what is said, separated by commas: {', '.join(REDACTIONS)}, and your own as"
-        " MODULE:FUNCTION. Default: everything is kept.",
-    ),
-    setting(
-        "--memory-retention",
-        "How long memories of a kind are kept that do not say so themselves, KIND=DURATION separated by commas, such as"
-        " episode=90d,summary=365d. Default: until they are removed.",
-        name="memories_ttl",
-    ),
-    setting(
-        "--extraction-tokens-per-day",
-        "Tokens that a project may spend in a day (UTC) on memories that an LLM makes of its calls; 0 for no limit.",
-        name="memories_budget",
-        type=int,
-    ),
-    setting(
-        "--ram-limit-mib",
-        "MiB that memories of calls and configurations may take together while they are kept at hand.",
-        name="memory_budget",
-        type=int,
-    ),
-    *(
-        file_setting(name)
-        for name in ("webhook-contents", "agora-contents", "observe-key", "phone-region", "variables")
-    ),
-    *(
-        file_setting(name, multiple=True)
-        for name in ("webhook-include", "hook-secret", "identify", "observe-url", "model-window", "vapi-assistant")
-    ),
-    *(
-        file_setting(name, type=float)
-        for name in (
-            *("llm-timeout", "llm-total-timeout", "embeddings-weight"),
-            *("request-rate", "event-rate", "byte-rate"),
-        )
-    ),
-    *(
-        file_setting(name, type=int)
-        for name in (
-            *("embeddings-wait-ms", "open-sessions", "sessions-per-day", "stored-bytes", "ttl-seconds"),
-            *("connections-per-address", "observe-limit"),
-        )
-    ),
-    file_setting("ingest-looks", type=click.Choice(ON_OFF), default="on"),
-    renamed("--memory", "--context"),
-    renamed("--memory-budget", "--ram-limit-mib"),
-    renamed("--memories-budget", "--extraction-tokens-per-day"),
-    renamed("--memories-ttl", "--memory-retention"),
+    *map(setting, (*HELP, *(field for field in Settings.__struct_fields__ if field not in HELP))),
+    *(renamed(f"--{field.replace('_', '-')}", flag) for field, flag in RENAMED.items()),
 )
 
 
 def store_option(command: Command) -> Command:
-    return config_option(setting("--store", "The server's store, sqlite:PATH or postgresql://…")(command))  # type: ignore[no-any-return]
+    return config_option(setting("store", "The server's store, sqlite:PATH or postgresql://…")(command))  # type: ignore[no-any-return]
 
 
 def to_settings(options: dict[str, Any]) -> Settings:
