@@ -73,6 +73,10 @@ class Reply:
         closed = self.spoken.closed_ms
         return closed if self.complete and closed and not self.spoken.is_open else None
 
+    def is_played_out(self, position_ms: float) -> bool:
+        """Return whether a position is at the end of the audio, as far as it is made, or about there."""
+        return position_ms >= self.spoken.audio_ms - PLAYED_OUT_MS
+
     def said(self, text: str) -> None:
         self.text += text[: MAX_CHARS - len(self.text)]
 
@@ -408,7 +412,7 @@ class Ledger:
     @never_raises
     def end(self, at: float, reason: str | None = None) -> None:
         """The call is over. What still plays is cut where it is; what was never played is withdrawn."""
-        for known in [one for one in self.replies.values() if not one.over and not one.is_cut]:
+        for known in self.open_replies:
             whole = known.whole_ms
             if known.position_ms is None:
                 self.cancel(known, at)
@@ -440,6 +444,11 @@ class Ledger:
     def cancel(self, known: Reply, at: float) -> None:
         known.close()
         self.emit({"type": "llm.cancel"}, at, known.item)
+
+    @property
+    def open_replies(self) -> list[Reply]:
+        """The replies that are neither over nor cut, the oldest first."""
+        return [one for one in self.replies.values() if not one.over and not one.is_cut]
 
     def reply(self, name: str) -> Reply | None:
         """The reply of this id, new if it is unknown; None if it is over."""

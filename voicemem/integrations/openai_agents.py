@@ -15,14 +15,13 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Protocol
 
 from voicemem.client import Client
 from voicemem.integrations.background_session import AttachedMemory, BackgroundSession, NewestEntries, config_of
 from voicemem.integrations.conversation import Conversation, parsed
-from voicemem.integrations.ledger import PLAYED_OUT_MS, Ledger, now_ms
+from voicemem.integrations.ledger import Ledger, now_ms
 from voicemem.protocol.types import JsonObject
 
 LOG = logging.getLogger("voicemem.integrations")
@@ -153,14 +152,6 @@ class PlaybackTracker(Protocol):
         """A mapping with `current_item_id` and `elapsed_ms`."""
 
 
-@dataclass
-class Spoken:
-    """One item of the model's speech."""
-
-    made_ms: float = 0.0
-    complete: bool = False
-
-
 class RealtimeListener:
     """A `RealtimeModelListener`: hears of each event of the model. It never raises and never waits."""
 
@@ -169,8 +160,6 @@ class RealtimeListener:
         self.ledger = ledger
         self.tracker = tracker
         self.bytes_per_ms = bytes_per_ms
-        self.spoken: dict[str, Spoken] = {}
-        """Replies that are not over, oldest first."""
         self.users: set[str] = set()
         self.is_stopped = False
         """True if the program has asked the model to stop, and not the caller."""
@@ -250,23 +239,19 @@ class RealtimeListener:
         """Text of the agent that speaks: the SDK's events do not name it."""
         agent = getattr(getattr(self.session, "_current_agent", None), "name", None)
         self.ledger.agent = agent or self.ledger.agent
-        self.spoken.setdefault(event.item_id, Spoken())
         self.ledger.said(event.item_id, event.delta, at)
 
     def on_audio(self, event: Any, at: float) -> None:
-        audio_ms = len(event.data) / self.bytes_per_ms
-        self.spoken.setdefault(event.item_id, Spoken()).made_ms += audio_ms
-        self.ledger.audio_made(event.item_id, audio_ms)
+        self.ledger.audio_made(event.item_id, len(event.data) / self.bytes_per_ms)
 
     def on_turn_ended(self, event: Any, at: float) -> None:
         """The response is generated whole; it may be played for long."""
-        for item_id, spoken in list(self.spoken.items()):
-            if not spoken.complete:
-                spoken.complete = True
-                self.ledger.said_all(item_id, at)
-                self.ledger.span_made(item_id, at)
-                if not spoken.made_ms:
-                    self.finish(item_id, at)
+        for reply in self.ledger.open_replies:
+            if not reply.complete:
+                self.ledger.said_all(reply.name, at)
+                self.ledger.span_made(reply.name, at)
+                if not reply.spoken.audio_ms:
+                    self.ledger.finished(reply.name, at)
 
     def on_tool_call(self, event: Any, at: float) -> None:
         self.ledger.tool_called(event.call_id, event.name, parsed(event.arguments or "{}"), at)
@@ -281,39 +266,35 @@ class RealtimeListener:
     def follow_player(self, event: Any, at: float) -> None:
         """Note what is played, and that everything before it was played to its end."""
         current, played_ms = self.position()
-        for item_id in list(self.spoken) if current in self.spoken else ():
-            if item_id == current:
-                self.ledger.played(item_id, played_ms, at)
-                break
-            self.finish(item_id, at)
+        names = [reply.name for reply in self.ledger.open_replies]
+        for item_id in names[: names.index(current)] if current in names else ():
+            self.ledger.finished(item_id, at)
+        if current in names:
+            self.ledger.played(current, played_ms, at)
 
     def on_interrupted(self, event: Any, at: float) -> None:
         current, played_ms = self.position()
         cause, self.is_stopped = "command" if self.is_stopped else "user_speech", False
-        for item_id, spoken in list(self.spoken.items()):
-            if item_id == current and spoken.complete and played_ms >= spoken.made_ms - PLAYED_OUT_MS:
-                self.finish(item_id, at)
-            elif item_id == current or (self.tracker is None and item_id == event.item_id):
-                self.ledger.cut(item_id, None if self.tracker is None else played_ms, at, cause=cause)
-                del self.spoken[item_id]
+        for reply in self.ledger.open_replies:
+            if reply.name == current and reply.complete and reply.is_played_out(played_ms):
+                self.ledger.finished(reply.name, at)
+            elif reply.name == current or (self.tracker is None and reply.name == event.item_id):
+                self.ledger.cut(reply.name, None if self.tracker is None else played_ms, at, cause=cause)
             elif self.tracker is None:
-                self.finish(item_id, at)
+                self.ledger.finished(reply.name, at)
+            elif reply.position_ms:
+                self.ledger.cut(reply.name, None, at, cause=cause)
             else:
-                self.ledger.withdrawn(item_id, at)
-                del self.spoken[item_id]
-
-    def finish(self, item_id: str, at: float) -> None:
-        self.ledger.finished(item_id, at)
-        self.spoken.pop(item_id, None)
+                self.ledger.withdrawn(reply.name, at)
 
     def end(self, reason: str | None = None) -> None:
         """The call is over; what was not played by now is not heard."""
         at = now_ms()
         self.follow_player(None, at)
         current, played_ms = self.position()
-        for item_id, spoken in list(self.spoken.items()):
-            if self.tracker is None or (item_id == current and played_ms >= spoken.made_ms - PLAYED_OUT_MS):
-                self.finish(item_id, at)
+        for reply in self.ledger.open_replies:
+            if self.tracker is None or (reply.name == current and reply.is_played_out(played_ms)):
+                self.ledger.finished(reply.name, at)
         self.ledger.end(at, reason)
 
 
