@@ -18,14 +18,14 @@ NEAR_MS = 24 * 3600 * 1000
 """A speech time that is further from its message than this counts in another unit, or from another beginning."""
 
 
-class CallFacts(Struct, frozen=True, kw_only=True):
-    """The session of a call; times are Unix ms by the server's clock."""
+class CallFacts(Struct, frozen=True, kw_only=True, rename={"started_ms": "started_at", "ended_ms": "ended_at"}):
+    """The session of a call, by the names of its fields in exports; times are Unix ms by the server's clock."""
 
     session_id: str
     state: str
+    reason: str | None = None
     started_ms: int
     ended_ms: int | None = None
-    reason: str | None = None
     name: str | None = None
     channel: str | None = None
     user_id: str | None = None

@@ -58,27 +58,13 @@ def field(text: str) -> str:
 
 def jsonl(call: Call) -> Iterator[str]:
     """A line of the type `call`, then one for each message and tool call."""
-    facts = call.facts
-    head = {
-        "type": "call",
-        "session_id": facts.session_id,
-        "state": facts.state,
-        "reason": facts.reason,
-        "started_at": facts.started_ms,
-        "ended_at": facts.ended_ms,
-        "name": facts.name,
-        "channel": facts.channel,
-        "user_id": facts.user_id,
-        "labels": facts.labels,
-        "recording": facts.recording,
-        "summary": None if call.summary is None else call.summary.text,
-        "analysis": call.analysis,
-    }
+    summary = None if call.summary is None else call.summary.text
+    head = {"type": "call", **msgspec.to_builtins(call.facts), "summary": summary, "analysis": call.analysis}
     yield msgspec.json.encode(head).decode() + "\n"
     for one in call.in_order():
         yield msgspec.json.encode(line_of(call, one)).decode() + "\n"
     for turn in call.latencies:
-        line = {"type": "latencies", "session_id": facts.session_id} | asdict(turn)
+        line = {"type": "latencies", "session_id": call.facts.session_id} | asdict(turn)
         yield msgspec.json.encode(line).decode() + "\n"
 
 

@@ -19,6 +19,8 @@ SYNTAX = "0.4.0"
 VENDOR = "voicemem"
 SHOWN_WITH_TOOL = 64
 """Places in the dialog that a tool call names, at most: a turn may have any number of both."""
+ELSEWHERE = ("name", "recording")
+"""The facts that have places of their own."""
 MAKER = {"vendor": VENDOR, "product": f"{VENDOR} {__version__}"}
 
 
@@ -142,16 +144,9 @@ def about(call: Call) -> Iterator[dict[str, Any]]:
         covered = [n for n, one in enumerate(call.utterances) if one.message.turn_id <= summary.through_turn]
         text = {"mediatype": "text/plain", "encoding": "none", "body": summary.text}
         yield {"type": "summary", "dialog": covered, **MAKER, **text}
-    body = {
-        "session_id": facts.session_id,
-        "state": facts.state,
-        "reason": facts.reason,
-        "started_at": date_time(facts.started_ms),
-        "ended_at": None if facts.ended_ms is None else date_time(facts.ended_ms),
-        "channel": facts.channel,
-        "user_id": facts.user_id,
-        "labels": facts.labels,
-    }
+    ended_at = None if facts.ended_ms is None else date_time(facts.ended_ms)
+    times = {"started_at": date_time(facts.started_ms), "ended_at": ended_at}
+    body = {name: value for name, value in to_builtins(facts).items() if name not in ELSEWHERE} | times
     yield analysis("session", list(range(len(call.utterances))), body)
 
 
