@@ -330,7 +330,20 @@ def take_turn(request: web.Request) -> Awaitable[None]:
 
 def call_handler(request: web.Request, route: Route[Any]) -> Awaitable[web.StreamResponse]:
     query = parse_query(request, route.query)
-    return route.handler(request) if route.query is NoQuery else route.handler(request, query)
+    if route.answers_itself:
+        return route.handler(request) if route.query is NoQuery else route.handler(request, query)
+    return answer_declared(request, route, {} if route.query is NoQuery else {"query": query})
+
+
+async def answer_declared(request: web.Request, route: Route[Any], arguments: JsonObject) -> web.StreamResponse:
+    """Call a handler with the session and the body that it takes, and answer what it returns."""
+    for name, kind in route.parameters.items():
+        arguments[name] = await (get_stream(request) if kind is Stream else read_struct(request, kind))
+    answer = await route.handler(request, **arguments)
+    if isinstance(answer, web.StreamResponse):
+        return answer
+    (status,) = route.answers
+    return web.Response(status=status) if answer is None else json_response(answer, status)
 
 
 def check_origin(request: web.Request, route: Route[Any], gate: Gate) -> Awaitable[bool]:

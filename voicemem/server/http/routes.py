@@ -1,16 +1,18 @@
 """Declarations of routes: each is above its handler, and is both served and documented.
 
-To add a route, write a handler that takes the request and a query struct, with a docstring that says what it does for
-the caller, and declare it with `add` of its file's `ROUTES`. The guard, the decoding of the query and `/openapi.json`
-follow from that, and the tests compare the answers with it.
+To add a route, write a handler with a docstring that says what it does for the caller, and declare it with `add` of its
+file's `ROUTES`. Its signature says the rest: after the request it takes `query`, a struct; `stream`, the session that
+the path names; and the body, by any other name. What it returns is answered as JSON, None as 204. The guard, the
+decoding and `/openapi.json` follow from that, and the tests compare the answers with it.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from types import MappingProxyType
+from types import MappingProxyType, NoneType
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar, get_type_hints
 
 from aiohttp import web
 from msgspec import Meta, Struct
+from msgspec.structs import fields
 
 from voicemem.errors import CODES
 from voicemem.protocol.types import JsonObject, Name, SessionId, matching
@@ -18,7 +20,7 @@ from voicemem.server.http import problems
 
 KeyId = Annotated[str, matching("^[0-9a-z]{12}$", "The id of a key is 12 characters of 0-9a-z")]
 Q = TypeVar("Q", bound=Struct)
-H = TypeVar("H", bound=Callable[..., Awaitable[web.StreamResponse]])
+H = TypeVar("H", bound=Callable[..., Awaitable[Any]])
 JSON = "application/json"
 JSON_LINES = "application/x-ndjson"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -98,11 +100,14 @@ class Route(NamedTuple, Generic[Q]):
 
     method: str
     path: str
-    handler: Callable[..., Awaitable[web.StreamResponse]]
-    """Takes the request, and the query unless that is `NoQuery`."""
+    handler: Callable[..., Awaitable[Any]]
     scope: str | None
     query: type[Q]
     answers: Mapping[int, ResponseSpec]
+    parameters: Mapping[str, Any] = NOTHING
+    """The types of what the handler takes besides the request and the query: `stream`, and the body."""
+    answers_itself: bool = False
+    """True if it takes no such thing, and makes its response itself."""
     body: BodySpec | None = None
     codes: tuple[str, ...] = ()
     errors: ErrorFormat = PROBLEMS
@@ -133,6 +138,11 @@ def optional(kind: Any) -> BodySpec:
     return BodySpec({JSON: kind}, required=False)
 
 
+def body_of(kind: Any) -> BodySpec:
+    """The body that a handler takes; it may be left out where all of its fields may."""
+    return BodySpec({JSON: kind}, required=any(field.required for field in fields(kind)))
+
+
 class Routes(list[Route[Any]]):
     """The routes of a module, in the order of their handlers."""
 
@@ -140,7 +150,7 @@ class Routes(list[Route[Any]]):
         self,
         name: str,
         scope: str | None,
-        answer: Any,
+        answer: Any = web.StreamResponse,
         body: Any = None,
         codes: str = "",
         *,
@@ -151,23 +161,31 @@ class Routes(list[Route[Any]]):
     ) -> Callable[[H], H]:
         """Declare the handler of a route, which `name` names by method and path.
 
-        `answer` is the type of the JSON that is answered with `status`, types by media type, None for 204 without a
-        body, or answers by status; `body` likewise what is sent. `codes` are separated by spaces.
+        `answer` is for a handler that makes its response itself: the type of the JSON that is answered with `status`,
+        types by media type, None for 204 without a body, or answers by status; `body` likewise what is sent, where the
+        handler reads that itself or it may not be left out. `codes` are separated by spaces.
         """
         method, path = name.split()
-        if answer is None:
-            answers: Mapping[int, ResponseSpec] = {204: ResponseSpec()}
-        elif isinstance(answer, dict) and isinstance(next(iter(answer)), int):
-            answers = answer
-        else:
-            answers = {status: ResponseSpec(answer if isinstance(answer, dict) else {JSON: answer}, headers, id_field)}
-        if body is not None and not isinstance(body, BodySpec):
-            body = BodySpec(body if isinstance(body, dict) else {JSON: body})
 
         def declare(handler: H) -> H:
-            kinds = list(get_type_hints(handler).values())  # the request, perhaps a query, the answer
-            query = kinds[1] if len(kinds) > 2 else NoQuery
-            self.append(Route(method, path, handler, scope, query, answers, body, tuple(codes.split()), **more))
+            _, *hints = get_type_hints(handler, include_extras=True).items()
+            parameters = dict(hints)
+            returned = parameters.pop("return")
+            query = parameters.pop("query", None) or parameters.pop("_", NoQuery)  # `_` where it says nothing
+            taken = [kind for name, kind in parameters.items() if name != "stream"]
+            spec = body_of(taken[0]) if body is None and taken else body
+            if spec is not None and not isinstance(spec, BodySpec):
+                spec = BodySpec(spec if isinstance(spec, dict) else {JSON: spec})
+            kind = returned if answer is web.StreamResponse else answer
+            if kind in (None, NoneType):
+                answers: Mapping[int, ResponseSpec] = {204: ResponseSpec()}
+            elif isinstance(kind, dict) and isinstance(next(iter(kind)), int):
+                answers = kind
+            else:
+                answers = {status: ResponseSpec(kind if isinstance(kind, dict) else {JSON: kind}, headers, id_field)}
+            plain = not parameters and returned is web.StreamResponse
+            required = (method, path, handler, scope, query, answers, parameters, plain, spec, tuple(codes.split()))
+            self.append(Route(*required, **more))
             return handler
 
         return declare

@@ -22,7 +22,7 @@ from voicemem.protocol.types import JsonObject
 from voicemem.server.http.application import begin, with_problems
 from voicemem.server.http.connections import connection_of
 from voicemem.server.http.problems import Handler, Problem
-from voicemem.server.http.request import GRANT, get_stream, json_response, read_object, services_of
+from voicemem.server.http.request import GRANT, read_object, services_of
 from voicemem.server.http.routes import JSON, PROBLEMS, Routes
 from voicemem.store.streams import Stream
 
@@ -119,17 +119,16 @@ class ChatFormat:
     "POST /v1/sessions/{id}/chat/completions",
     "ingest",
     {JSON: ChatCompletion, EVENT_STREAM: ChatChunk},
-    ChatRequest,
-    ANSWER_CODES,
+    body=ChatRequest,
+    codes=ANSWER_CODES,
     **GATEWAY,
 )
-async def create_chat_completion(request: web.Request) -> web.StreamResponse:
+async def create_chat_completion(request: web.Request, stream: Stream) -> web.StreamResponse:
     """Answer the user with the session's LLM, which gets the memory as its conversation: `docs/gateway.md`.
 
     What the memory does not know of the request's messages is taken; instructions and other fields are passed to the
     LLM. With `stream` the answer comes as server-sent events; `[DONE]` comes once it is in the journal.
     """
-    stream = await get_stream(request)
     return await answer(request, stream, read_request(await read_object(request)), ChatFormat())
 
 
@@ -261,16 +260,16 @@ class ModelList(Struct, frozen=True):
     object: str = "list"
 
 
-@ROUTES.add("GET /v1/models", "any", ModelList, for_tokens=True)
-async def list_models(request: web.Request) -> web.StreamResponse:
+@ROUTES.add("GET /v1/models", "any", for_tokens=True)
+async def list_models(request: web.Request) -> ModelList:
     """List the models that requests may name, as the operator's LLM says."""
     services = services_of(request)
     endpoint = services.targets.default
     if endpoint is None:
-        return json_response(ModelList([]))
+        return ModelList([])
     listed = msgspec.structs.replace(endpoint, path=MODELS_PATH)
     try:
         models = msgspec.json.decode(await services.llm.complete(listed, None, total_s=MODELS_S), type=ModelList).data
     except (LlmFailed, *MALFORMED):
         models = []
-    return json_response(ModelList(models or ([] if endpoint.model is None else [Model(endpoint.model)])))
+    return ModelList(models or ([] if endpoint.model is None else [Model(endpoint.model)]))

@@ -16,7 +16,6 @@ from voicemem.server.http.request import (
     GRANT,
     check_session_id,
     decompress,
-    get_stream,
     json_response,
     read_object,
     receive_body,
@@ -27,6 +26,7 @@ from voicemem.server.http.routes import JSON, MergePatch, Routes
 from voicemem.server.rest.sessions import GivenConfig, check_outbound_change, note_outbound_change
 from voicemem.server.rest.tails import JournalEntry
 from voicemem.sessions.lifecycle import SessionInfo, info_of
+from voicemem.store.streams import Stream
 
 ROUTES = Routes()
 CREATE_CODES = "invalid_field address_not_allowed session_exists session_erased quota_exceeded"
@@ -70,9 +70,8 @@ class ForkPoint(Struct, frozen=True):
 
 
 @ROUTES.add("GET /v1/sessions/{id}/checkpoint", "read", Checkpoint)
-async def read_checkpoint(request: web.Request) -> web.StreamResponse:
+async def read_checkpoint(request: web.Request, stream: Stream) -> web.StreamResponse:
     """Read the session with its journal as one portable document, without secrets."""
-    stream = await get_stream(request)
     return await stream_body(
         request, {"Content-Type": JSON}, checkpoints.write_checkpoint(services_of(request).store, stream)
     )
@@ -142,19 +141,17 @@ def read_restore(body: bytes, encoding: str) -> tuple[checkpoints.ParsedCheckpoi
 @ROUTES.add(
     "POST /v1/sessions/{id}/fork",
     "ingest",
-    SessionInfo,
-    MergePatch(Fork),
-    f"{CREATE_CODES} missing_field unknown_turn session_set_aside",
+    body=MergePatch(Fork),
+    codes=f"{CREATE_CODES} missing_field unknown_turn session_set_aside",
     status=201,
     id_field="session_id",
     keys_only=True,
 )
-async def fork_session(request: web.Request) -> web.StreamResponse:
+async def fork_session(request: web.Request, stream: Stream) -> SessionInfo:
     """Create a running session that remembers this one up to a turn, and continues with the next turn.
 
     Erasing the original does not erase its forks.
     """
-    stream = await get_stream(request)
     config = await read_object(request)  # and the fields of a fork, taken out next
     point = converted({name: config.pop(name) for name in ("at_turn", "session_id") if name in config}, ForkPoint)
     session_id = None if point.session_id is None else check_session_id(point.session_id)
@@ -163,4 +160,4 @@ async def fork_session(request: web.Request) -> web.StreamResponse:
     key_id = request[GRANT].key_id
     forked = await fork(services.sessions, services.read_models, stream, point.at_turn, session_id, config, key_id)
     note_outbound_change(request, config, forked)
-    return json_response(info_of(forked), 201)
+    return info_of(forked)

@@ -19,12 +19,12 @@ from voicemem.server.http.request import (
     GRANT,
     KEPT_QUERIES,
     answer_in_parts,
-    get_stream,
     reader_of,
     services_of,
     take_turn,
 )
 from voicemem.server.http.routes import JSON, Routes
+from voicemem.store.streams import Stream
 
 ROUTES = Routes()
 
@@ -112,9 +112,8 @@ class PeekedContext(Struct, frozen=True):
     codes="session_set_aside unknown_turn",
     takes_turn=False,
 )
-async def read_context(request: web.Request, query: ContextQuery) -> web.StreamResponse:
+async def read_context(request: web.Request, query: ContextQuery, stream: Stream) -> web.StreamResponse:
     """Read the whole body of the next LLM request, in the style that the query names, or else in the session's."""
-    stream = await get_stream(request)
     services = services_of(request)
     options, grant = options_of(query), request[GRANT]
     memory = options.memory

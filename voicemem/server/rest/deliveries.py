@@ -13,11 +13,12 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType, structs
 from voicemem.errors import Refused
 from voicemem.protocol.types import MAX_INTEGER, SessionId
 from voicemem.server.http.application import IN_PATH
-from voicemem.server.http.request import GRANT, get_stream, json_response, read_struct, services_of, stream_body
+from voicemem.server.http.request import GRANT, json_response, services_of, stream_body
 from voicemem.server.http.routes import DELIVERY_ID_PATTERN, JSON, DeliveryId, Routes
 from voicemem.server.rest.webhooks import ENDPOINT_PATH, UNKNOWN_ENDPOINT, audit_endpoint, endpoint_of, origin_of
 from voicemem.store.deliveries import DeliveryFilter, DeliveryState, EndpointDelivery, ListedDelivery
 from voicemem.store.deliveries import DeliveryPage as ListedPage
+from voicemem.store.streams import Stream
 from voicemem.webhooks.endpoints import OPERATOR_ID
 from voicemem.webhooks.outbox import Body, enclosed
 
@@ -113,41 +114,33 @@ def delivery_of(request: web.Request) -> int:
     return int(delivery)
 
 
-@ROUTES.add(f"GET {ENDPOINT_PATH}/deliveries", "admin", DeliveryPage, codes=UNKNOWN_ENDPOINT)
-async def list_deliveries(request: web.Request, query: DeliveryQuery) -> web.StreamResponse:
+@ROUTES.add(f"GET {ENDPOINT_PATH}/deliveries", "admin", codes=UNKNOWN_ENDPOINT)
+async def list_deliveries(request: web.Request, query: DeliveryQuery) -> DeliveryPage:
     """List what was sent to an endpoint and what is still to be sent, with every attempt; the newest first."""
     page, following = await services_of(request).webhooks.deliveries(*endpoint_of(request), filter_of(query))
-    return json_response(
-        DeliveryPage(
-            [WebhookDelivery(**delivery_fields(delivery)) for delivery in page],
-            None if following is None else str(following),
-        )
-    )
+    deliveries = [WebhookDelivery(**delivery_fields(delivery)) for delivery in page]
+    return DeliveryPage(deliveries, None if following is None else str(following))
 
 
 @ROUTES.add(
     f"POST {ENDPOINT_PATH}/deliveries/{{delivery}}/resend",
     "admin",
-    WebhookDelivery,
     codes=f"{UNKNOWN_ENDPOINT} unknown_delivery webhook_disabled",
     status=202,
 )
-async def resend_delivery(request: web.Request) -> web.StreamResponse:
+async def resend_delivery(request: web.Request) -> WebhookDelivery:
     """Send one webhook event again, also one that was delivered; its schedule starts again."""
     resent = await services_of(request).webhooks.resend(*endpoint_of(request), delivery_of(request))
     audit_endpoint(request, "delivery_resent", request[IN_PATH]["id"], delivery=request[IN_PATH]["delivery"])
-    return json_response(WebhookDelivery(**delivery_fields(resent)), 202)
+    return WebhookDelivery(**delivery_fields(resent))
 
 
-@ROUTES.add(
-    f"POST {ENDPOINT_PATH}/recover", "admin", Recovered, Since, f"{UNKNOWN_ENDPOINT} webhook_disabled", status=202
-)
-async def recover_deliveries(request: web.Request) -> web.StreamResponse:
+@ROUTES.add(f"POST {ENDPOINT_PATH}/recover", "admin", codes=f"{UNKNOWN_ENDPOINT} webhook_disabled", status=202)
+async def recover_deliveries(request: web.Request, body: Since) -> Recovered:
     """Send again all notices since a time that could not be delivered."""
-    body = await read_struct(request, Since)
     count = await services_of(request).webhooks.recover(*endpoint_of(request), body.since)
     audit_endpoint(request, "deliveries_recovered", request[IN_PATH]["id"], since=body.since, count=count)
-    return json_response(Recovered(count), 202)
+    return Recovered(count)
 
 
 class OneDeliveryQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -200,19 +193,20 @@ def listed_fields(listed: ListedDelivery) -> dict[str, Any]:
     return delivery_fields(listed.delivery) | {"webhook": receiver}
 
 
-@ROUTES.add("GET /v1/deliveries", "read", ProjectDeliveryPage)
-async def list_project_deliveries(request: web.Request, query: DeliveryQuery) -> web.StreamResponse:
+@ROUTES.add("GET /v1/deliveries", "read")
+async def list_project_deliveries(request: web.Request, query: DeliveryQuery) -> ProjectDeliveryPage:
     """List what was sent of the project's sessions and what is still to be sent, to whatever endpoint."""
     page = await services_of(request).webhooks.project_deliveries(request[GRANT].project, filter_of(query))
-    return json_response(page_view(page))
+    return page_view(page)
 
 
-@ROUTES.add("GET /v1/sessions/{id}/deliveries", "read", ProjectDeliveryPage)
-async def list_session_deliveries(request: web.Request, query: SessionDeliveryQuery) -> web.StreamResponse:
+@ROUTES.add("GET /v1/sessions/{id}/deliveries", "read")
+async def list_session_deliveries(
+    request: web.Request, query: SessionDeliveryQuery, stream: Stream
+) -> ProjectDeliveryPage:
     """List what was sent of a session and what is still to be sent, its own receiver included."""
-    stream = await get_stream(request)
     page = await services_of(request).webhooks.project_deliveries(stream.project, filter_of(query), stream.key)
-    return json_response(page_view(page))
+    return page_view(page)
 
 
 @ROUTES.add("GET /v1/deliveries/{delivery}", "read", DeliveryWithPayload, codes="unknown_delivery")

@@ -22,7 +22,6 @@ from voicemem.server.http.problems import MEDIA_TYPE, Problem, problem_document
 from voicemem.server.http.request import (
     DECODING,
     GRANT,
-    get_stream,
     json_response,
     read_body,
     reader_of,
@@ -117,17 +116,16 @@ class AppendProblem(Problem, frozen=True):
     "POST /v1/sessions/{id}/events",
     "ingest",
     Appended,
-    {JSON: EventObject | list[EventObject], JSON_LINES: EventLines},
-    f"flood events_refused unknown_dialect {' '.join(OVER)}",
+    body={JSON: EventObject | list[EventObject], JSON_LINES: EventLines},
+    codes=f"flood events_refused unknown_dialect {' '.join(OVER)}",
     error_kinds={CODES[code].status: AppendProblem for code in ("events_refused", *OVER)},
 )
-async def append_events(request: web.Request, query: AppendQuery) -> web.StreamResponse:
+async def append_events(request: web.Request, query: AppendQuery, stream: Stream) -> web.StreamResponse:
     """Add events to an existing session; the answer comes once they are on disk.
 
     An event that cannot be stored does not affect the others. The answer is then a 422 that reports it in `errors`; or,
     if the session or the producer takes no events any more and nothing is stored, a 410 or 409.
     """
-    stream = await get_stream(request)
     services = services_of(request)
     if query.dialect is not None and query.dialect not in DIALECTS:
         raise Refused("unknown_dialect", no_such_dialect(query.dialect))
@@ -193,12 +191,11 @@ def decode_frames(dialect: str, texts: Sequence[RawJson]) -> list[DecodedEvent |
     },
     codes=f"{tails.TAIL_CODES} session_set_aside",
 )
-async def read_journal(request: web.Request, query: JournalQuery) -> web.StreamResponse:
+async def read_journal(request: web.Request, query: JournalQuery, stream: Stream) -> web.StreamResponse:
     """Read the journal as JSON lines: every event as it came, with its position.
 
     With `Accept: text/event-stream` it is a live tail, which ends with the session: `docs/tail.md`.
     """
-    stream = await get_stream(request)
     if tails.wants_tail(request):
         if any((query.limit, query.native, query.types, query.turn_id is not None, query.before)):
             raise Refused("invalid_query", "A live tail takes none of limit, native, types, turn_id and before.")

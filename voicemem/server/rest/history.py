@@ -26,7 +26,6 @@ from voicemem.server.http.request import (
     GRANT,
     answer_in_parts,
     get_stream,
-    json_response,
     reader_of,
     services_of,
     stream_body,
@@ -156,9 +155,8 @@ class Turns(Struct, frozen=True):
     codes="session_set_aside",
     takes_turn=False,
 )
-async def read_history(request: web.Request, query: HistoryQuery) -> web.StreamResponse:
+async def read_history(request: web.Request, query: HistoryQuery, stream: Stream) -> web.StreamResponse:
     """Read the memory, during the phone call and after it: all of it, unless the query says otherwise."""
-    stream = await get_stream(request)
     services = services_of(request)
     # One position of one journal gives one memory. A restored store has another incarnation, since its positions may
     # mean other events. The key distinguishes sessions with one id; the query chooses what is shown.
@@ -279,9 +277,8 @@ def has_large_contents(query: HistoryQuery, read_model: ReadModel) -> bool:
 
 
 @ROUTES.add("GET /v1/sessions/{id}/turns", "read", Turns, codes="session_set_aside")
-async def read_turns(request: web.Request, query: TurnsQuery) -> web.StreamResponse:
+async def read_turns(request: web.Request, query: TurnsQuery, stream: Stream) -> web.StreamResponse:
     """Read each turn's start, end, cause and latencies, in Agora's form."""
-    stream = await get_stream(request)
     channel = parse_config(stream.config).channel or ""
 
     def make(read_model: ReadModel) -> bytes | Large:
@@ -294,10 +291,10 @@ async def read_turns(request: web.Request, query: TurnsQuery) -> web.StreamRespo
     return await answer_with(request, stream, make, attrgetter("is_large"), "turns")
 
 
-@ROUTES.add("GET /v1/sessions/{id}/memory", "read", MemoryAccount, codes="session_set_aside")
-async def read_session_memory(request: web.Request) -> web.StreamResponse:
+@ROUTES.add("GET /v1/sessions/{id}/memory", "read", codes="session_set_aside")
+async def read_session_memory(request: web.Request, stream: Stream) -> MemoryAccount:
     """Read what the memory has besides its messages: summaries, what was forgotten, what was carried over."""
-    return json_response(await services_of(request).accounts.read(await get_stream(request)))
+    return await services_of(request).accounts.read(stream)
 
 
 EXPORTS = Tag("exports", "Calls as documents: one, or all for which conditions hold (docs/exports.md).")
@@ -306,9 +303,8 @@ DOCUMENTS = {form.media_type.partition(";")[0]: KINDS.get(name, str) for name, f
 
 
 @ROUTES.add("GET /v1/sessions/{id}/export", "read", DOCUMENTS, codes="session_set_aside", tag=EXPORTS)
-async def export_call(request: web.Request, query: CallExportQuery) -> web.StreamResponse:
+async def export_call(request: web.Request, query: CallExportQuery, stream: Stream) -> web.StreamResponse:
     """Export a call as a document, during the call or after it."""
-    stream = await get_stream(request)
     headers = {
         "Content-Type": FORMATS[query.format].media_type,
         "Content-Disposition": f'attachment; filename="{file_name(stream.id, query.format)}"',

@@ -21,8 +21,8 @@ from voicemem.security.audit import Act, audit
 from voicemem.security.callers import Fact
 from voicemem.security.hook_secrets import HookSecret, check_hooked, find_hooked, new_hook_secret, read_target
 from voicemem.server.http.application import APP, IN_PATH
-from voicemem.server.http.request import DECODING, GRANT, get_stream, json_response, read_body, read_struct, services_of
-from voicemem.server.http.routes import JSON, ResponseSpec, Routes, Tag, optional
+from voicemem.server.http.request import DECODING, GRANT, json_response, read_body, services_of
+from voicemem.server.http.routes import JSON, ResponseSpec, Routes, Tag
 from voicemem.server.rest.webhooks import NewSecret
 from voicemem.sessions.inbound_webhooks import MAX_HOOK_BYTES, HookAddress, HookTaken
 from voicemem.store.observations import Observation, ObservationState
@@ -233,35 +233,32 @@ class HookSecretList(Struct, frozen=True):
     hooks: list[HookSecret]
 
 
-@ROUTES.add("GET /v1/hooks", "admin", HookSecretList, tag=HOOKS)
-async def list_hook_secrets(request: web.Request) -> web.StreamResponse:
+@ROUTES.add("GET /v1/hooks", "admin", tag=HOOKS)
+async def list_hook_secrets(request: web.Request) -> HookSecretList:
     """List the dialects whose webhooks are signed in the project, without the secrets."""
-    shown = await services_of(request).hook_secrets.list(request[GRANT].project)
-    return json_response(HookSecretList(shown))
+    return HookSecretList(await services_of(request).hook_secrets.list(request[GRANT].project))
 
 
-@ROUTES.add(f"PUT {HOOK}", "admin", HookSecretSet, optional(NewHookSecret), "invalid_field unknown_dialect", tag=HOOKS)
-async def set_hook_secret(request: web.Request) -> web.StreamResponse:
+@ROUTES.add(f"PUT {HOOK}", "admin", codes="invalid_field unknown_dialect", tag=HOOKS)
+async def set_hook_secret(request: web.Request, body: NewHookSecret) -> HookSecretSet:
     """Set what signs webhooks of a dialect in the project, or rotate it; for a while the old secret verifies too.
 
     Without a `secret` the service makes one, which the answer shows.
     """
-    body = await read_struct(request, NewHookSecret)
     secret = new_hook_secret() if body.secret is UNSET else body.secret
     project, dialect = request[GRANT].project, request[IN_PATH]["dialect"]
     identify = None if body.identify is UNSET else frozenset(body.identify)
     shown = await services_of(request).hook_secrets.set(project, dialect, secret, body.overlap_seconds, identify)
     audit("hook_secret_set", request[GRANT], dialect=dialect)
-    return json_response(HookSecretSet(**asdict(shown), secret=secret if body.secret is UNSET else UNSET))
+    return HookSecretSet(**asdict(shown), secret=secret if body.secret is UNSET else UNSET)
 
 
-@ROUTES.add(f"DELETE {HOOK}", "admin", None, codes="unknown_hook_secret", tag=HOOKS)
-async def remove_hook_secret(request: web.Request) -> web.StreamResponse:
+@ROUTES.add(f"DELETE {HOOK}", "admin", codes="unknown_hook_secret", tag=HOOKS)
+async def remove_hook_secret(request: web.Request) -> None:
     """Remove what the project has set; without another secret, webhooks of the dialect need a key."""
     dialect = request[IN_PATH]["dialect"]
     await services_of(request).hook_secrets.remove(request[GRANT].project, dialect)
     audit("hook_secret_removed", request[GRANT], dialect=dialect)
-    return web.Response(status=204)
 
 
 OBSERVATIONS = Tag("observations", "Calls at other stacks whose events the service fetches itself (docs/observer.md).")
@@ -298,10 +295,11 @@ class ShownObservation(Struct, frozen=True):
     ended_at: int | None
 
 
-def answer(stream: Stream, one: Observation, status: int = 200) -> web.StreamResponse:
-    shown = (one.dialect, one.call, one.state, one.reason, one.status, one.connections)
+def shown(stream: Stream, one: Observation) -> ShownObservation:
     times = (one.started_ms, one.changed_ms, one.ended_ms)
-    return json_response(ShownObservation(stream.id, *shown, *times), status)
+    return ShownObservation(
+        stream.id, one.dialect, one.call, one.state, one.reason, one.status, one.connections, *times
+    )
 
 
 def audit_observation(request: web.Request, act: Act, one: Observation) -> None:
@@ -312,18 +310,15 @@ def audit_observation(request: web.Request, act: Act, one: Observation) -> None:
     f"POST {OBSERVE}",
     "admin",
     dict.fromkeys((200, 201), ResponseSpec({JSON: ShownObservation})),
-    NewObservation,
-    "invalid_field unknown_dialect session_ended session_erased observer_not_configured already_observed "
+    codes="invalid_field unknown_dialect session_ended session_erased observer_not_configured already_observed "
     "too_many_observations",
     tag=OBSERVATIONS,
 )
-async def begin_observation(request: web.Request) -> web.StreamResponse:
+async def begin_observation(request: web.Request, stream: Stream, body: NewObservation) -> web.StreamResponse:
     """Observe a call at another stack for this session: the service connects to it, and records what it says.
 
     200 if this call is being observed already. An observation that is over may be begun again.
     """
-    stream = await get_stream(request)
-    body = await read_struct(request, NewObservation)
     field = find_vendor(body.dialect).call_field
     call, other = (body.call_id, body.session_id) if field == "call_id" else (body.session_id, body.call_id)
     if call is UNSET or other is not UNSET:
@@ -331,20 +326,18 @@ async def begin_observation(request: web.Request) -> web.StreamResponse:
     observation, is_new = await services_of(request).observers.begin(stream, body.dialect, call)
     if is_new:
         audit_observation(request, "observation_started", observation)
-    return answer(stream, observation, 201 if is_new else 200)
+    return json_response(shown(stream, observation), 201 if is_new else 200)
 
 
-@ROUTES.add(f"GET {OBSERVE}", "admin", ShownObservation, codes="unknown_observation", tag=OBSERVATIONS)
-async def read_observation(request: web.Request) -> web.StreamResponse:
+@ROUTES.add(f"GET {OBSERVE}", "admin", codes="unknown_observation", tag=OBSERVATIONS)
+async def read_observation(request: web.Request, stream: Stream) -> ShownObservation:
     """Show the state of the observation of this session, also when it is over."""
-    stream = await get_stream(request)
-    return answer(stream, await services_of(request).observers.get(stream))
+    return shown(stream, await services_of(request).observers.get(stream))
 
 
-@ROUTES.add(f"DELETE {OBSERVE}", "admin", ShownObservation, codes="unknown_observation", tag=OBSERVATIONS)
-async def stop_observation(request: web.Request) -> web.StreamResponse:
+@ROUTES.add(f"DELETE {OBSERVE}", "admin", codes="unknown_observation", tag=OBSERVATIONS)
+async def stop_observation(request: web.Request, stream: Stream) -> ShownObservation:
     """Stop observing; the call and the session continue. One that is over stays as it is."""
-    stream = await get_stream(request)
     observation = await services_of(request).observers.stop(stream)
     audit_observation(request, "observation_stopped", observation)
-    return answer(stream, observation)
+    return shown(stream, observation)

@@ -11,9 +11,10 @@ from voicemem.security.access import ADMIN_KEY_ID, ANY_SCOPE
 from voicemem.security.audit import audit
 from voicemem.security.session_tokens import MAX_TOKEN_S, USER_MEMORIES
 from voicemem.server.http.application import IN_PATH
-from voicemem.server.http.request import GRANT, get_stream, json_response, read_struct, services_of
-from voicemem.server.http.routes import KeyId, Routes, optional
+from voicemem.server.http.request import GRANT, services_of
+from voicemem.server.http.routes import KeyId, Routes
 from voicemem.store.directory import ApiKey, KeyLimits
+from voicemem.store.streams import Stream
 from voicemem.version import __version__
 
 ROUTES = Routes()
@@ -87,62 +88,57 @@ def key_view(key: ApiKey) -> ShownKey:
     return ShownKey(key.id, key.project, key.name, list(key.scopes), key.created_ms, key.revoked_ms, *key.limits)
 
 
-@ROUTES.add("GET /v1/keys", "admin", Keys)
-async def list_keys(request: web.Request) -> web.StreamResponse:
+@ROUTES.add("GET /v1/keys", "admin")
+async def list_keys(request: web.Request) -> Keys:
     """List the keys of the project, revoked ones included, without their secrets."""
     keys = await services_of(request).access.list_keys(request[GRANT].project)
-    return json_response(Keys([key_view(key) for key in keys]))
+    return Keys([key_view(key) for key in keys])
 
 
-@ROUTES.add("POST /v1/keys", "admin", MadeKey, optional(NewKey), "invalid_field text_too_long no_keys", status=201)
-async def create_key(request: web.Request) -> web.StreamResponse:
+@ROUTES.add("POST /v1/keys", "admin", codes="invalid_field text_too_long no_keys", status=201)
+async def create_key(request: web.Request, body: NewKey) -> MadeKey:
     """Create a key of the project; its text is shown only this once.
 
     The first key of a service is made with its command line, since from then on every caller needs one.
     """
-    grant = request[GRANT]
-    body = await read_struct(request, NewKey)
+    grant, access = request[GRANT], services_of(request).access
     check_text(body.name)
-    access = services_of(request).access
     access.key_of(grant)
     limits = KeyLimits(**fields_of(ChangedLimits, body))
     key, text = await access.create_key(grant.project, body.name, body.scopes, limits)
     audit("key_created", grant, key=key.id, scopes=key.scopes)
-    return json_response(MadeKey(**structs.asdict(key_view(key)), key=text), 201)
+    return MadeKey(**structs.asdict(key_view(key)), key=text)
 
 
-@ROUTES.add("PATCH /v1/keys/{key_id}", "admin", ShownKey, optional(ChangedLimits), "invalid_field unknown_key")
-async def change_limits(request: web.Request) -> web.StreamResponse:
+@ROUTES.add("PATCH /v1/keys/{key_id}", "admin", codes="invalid_field unknown_key")
+async def change_limits(request: web.Request, body: ChangedLimits) -> ShownKey:
     """Change the limits of a key of the project. They hold for what comes from then on, and on new connections."""
     grant, key_id = request[GRANT], request[IN_PATH]["key_id"]
-    changes = fields_given(await read_struct(request, ChangedLimits))
+    changes = fields_given(body)
     key = await services_of(request).access.change_limits(grant.project, key_id, changes)
     audit("key_limits_changed", grant, key=key_id, limits=changes)
-    return json_response(key_view(key))
+    return key_view(key)
 
 
-@ROUTES.add("DELETE /v1/keys/{key_id}", "admin", None, codes="unknown_key")
-async def revoke_key(request: web.Request) -> web.StreamResponse:
+@ROUTES.add("DELETE /v1/keys/{key_id}", "admin", codes="unknown_key")
+async def revoke_key(request: web.Request) -> None:
     """Revoke a key of the project: it is refused from now on, and its open connections are closed."""
     grant, key_id = request[GRANT], request[IN_PATH]["key_id"]
     await services_of(request).access.revoke_key(grant.project, key_id)
     audit("key_revoked", grant, key=key_id)
-    return web.Response(status=204)
 
 
-@ROUTES.add("POST /v1/sessions/{id}/tokens", "admin", MadeToken, optional(NewToken), "no_keys", status=201)
-async def create_token(request: web.Request) -> web.StreamResponse:
+@ROUTES.add("POST /v1/sessions/{id}/tokens", "admin", codes="no_keys", status=201)
+async def create_token(request: web.Request, stream: Stream, body: NewToken) -> MadeToken:
     """Create a session token: it allows events and reading for this session, for some minutes, and no settings.
 
     It is signed with the caller's key, and is revoked together with it.
     """
-    grant, stream = request[GRANT], await get_stream(request)
-    body = await read_struct(request, NewToken)
-    access = services_of(request).access
+    grant, access = request[GRANT], services_of(request).access
     reach = {} if body.memories is None else {"memories": body.memories}
     token, expires_ms = await access.create_token(grant, stream.id, body.ttl_seconds, body.memories == USER_MEMORIES)
     audit("token_created", grant, session=stream.id, expires_at=expires_ms, **reach)
-    return json_response(MadeToken(token, stream.id, expires_ms), 201)
+    return MadeToken(token, stream.id, expires_ms)
 
 
 class Me(Struct, frozen=True):
@@ -156,10 +152,10 @@ class Me(Struct, frozen=True):
     version: str
 
 
-@ROUTES.add("GET /v1/me", ANY_SCOPE, Me)
-async def read_me(request: web.Request) -> web.StreamResponse:
+@ROUTES.add("GET /v1/me", ANY_SCOPE)
+async def read_me(request: web.Request) -> Me:
     """Read which key this is, of which project, and what it may do."""
     grant, access = request[GRANT], services_of(request).access
     key = None if grant.key_id in (None, ADMIN_KEY_ID) else await access.find_key(str(grant.key_id))
     name = None if key is None else key.name
-    return json_response(Me(grant.project, grant.scopes, grant.key_id, name, await access.needs_key(), __version__))
+    return Me(grant.project, grant.scopes, grant.key_id, name, await access.needs_key(), __version__)

@@ -1,7 +1,6 @@
 """Memories that last beyond a call: keep, make, read, change, remove and find them, and find what was said."""
 
 from contextlib import suppress
-from http import HTTPStatus
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -22,17 +21,16 @@ from voicemem.security.audit import audit
 from voicemem.server.http.request import (
     GRANT,
     answer_in_parts,
-    get_stream,
     json_response,
     name_in_path,
     read_body,
     read_object,
-    read_struct,
     services_of,
 )
 from voicemem.server.http.routes import JSON, Routes
 from voicemem.store.memory_filters import AnyOf
 from voicemem.store.scopes import scope_of
+from voicemem.store.streams import Stream
 
 ROUTES = Routes()
 PATH = "/v1/memories/{memory_id}"
@@ -154,12 +152,11 @@ async def token_reach(request: web.Request) -> TokenReach | None:
 @ROUTES.add(
     "POST /v1/memories",
     "ingest",
-    KeptMemories | KeptIds,
-    GivenMemory | GivenMemories,
-    f"{GIVEN_CODES} unknown_session session_erased memory_exists",
+    body=GivenMemory | GivenMemories,
+    codes=f"{GIVEN_CODES} unknown_session session_erased memory_exists",
     for_tokens=True,
 )
-async def keep_memories(request: web.Request) -> web.StreamResponse:
+async def keep_memories(request: web.Request) -> KeptMemories | KeptIds:
     """Keep a memory, or several; they are found once this is answered.
 
     What the same owner has in the same words already is not kept twice. One with the `id` of a memory replaces it.
@@ -173,8 +170,8 @@ async def keep_memories(request: web.Request) -> web.StreamResponse:
     services.limits.count_events(grant.caller, len(memories), len(await read_body(request)))
     kept = await services.long_term.add(grant.project, [draft_of(one) for one in memories])
     if grant.allows("read", grant.session_id) and (reach is None or reach.user_id is not None):
-        return json_response(KeptMemories(kept))
-    return json_response(KeptIds([MemoryId(memory.id) for memory in kept]))
+        return KeptMemories(kept)
+    return KeptIds([MemoryId(memory.id) for memory in kept])
 
 
 def given_in(body: JsonObject) -> list[GivenMemory]:
@@ -192,32 +189,31 @@ def given_in(body: JsonObject) -> list[GivenMemory]:
         raise Refused(refused.code, refused.detail.replace("memories[...]", f"memories[{place}]")) from None
 
 
-@ROUTES.add(f"GET {PATH}", "read", KnownMemory, codes="unknown_memory invalid_field")
-async def read_memory(request: web.Request, query: MemoryQuery) -> web.StreamResponse:
+@ROUTES.add(f"GET {PATH}", "read", codes="unknown_memory invalid_field")
+async def read_memory(request: web.Request, query: MemoryQuery) -> KnownMemory:
     """Read a memory, and on request the messages that it comes from, as they were heard."""
     long_term, project = services_of(request).long_term, request[GRANT].project
     memory = await long_term.find(project, name_in_path(request, "memory_id"))
     lines = await long_term.evidence(project, memory) if query.evidence else UNSET
-    return json_response(KnownMemory(**msgspec.structs.asdict(memory), lines=lines))
+    return KnownMemory(**msgspec.structs.asdict(memory), lines=lines)
 
 
 @ROUTES.add(
     f"PATCH {PATH}",
     "ingest",
-    Memory | MemoryId,
-    MemoryPatch,
-    f"{GIVEN_CODES} unknown_memory unknown_session session_erased memory_exists",
+    body=MemoryPatch,
+    codes=f"{GIVEN_CODES} unknown_memory unknown_session session_erased memory_exists",
 )
-async def change_memory(request: web.Request) -> web.StreamResponse:
+async def change_memory(request: web.Request, patch: MemoryPatch) -> Memory | MemoryId:
     """Change a memory: the fields that are given; null takes a value away. `metadata` is replaced as a whole."""
-    services, grant, patch = services_of(request), request[GRANT], await read_struct(request, MemoryPatch)
+    services, grant = services_of(request), request[GRANT]
     services.limits.count_events(grant.caller, 1, len(await read_body(request)))
     memory = await services.long_term.edit(grant.project, name_in_path(request, "memory_id"), patch)
-    return json_response(memory if grant.allows("read", None) else MemoryId(memory.id))
+    return memory if grant.allows("read", None) else MemoryId(memory.id)
 
 
-@ROUTES.add(f"DELETE {PATH}", "ingest", None, codes="unknown_memory invalid_field", for_tokens=True)
-async def remove_memory(request: web.Request) -> web.StreamResponse:
+@ROUTES.add(f"DELETE {PATH}", "ingest", codes="unknown_memory invalid_field", for_tokens=True)
+async def remove_memory(request: web.Request) -> None:
     """Remove a memory: no one can read or find it any more, and its text leaves the store."""
     long_term, project, id = services_of(request).long_term, request[GRANT].project, name_in_path(request, "memory_id")
     reach, memory = await token_reach(request), await long_term.find(project, id)
@@ -225,7 +221,6 @@ async def remove_memory(request: web.Request) -> web.StreamResponse:
         raise Refused("unknown_memory")
     if not await long_term.remove(project, [id]):
         raise Refused("unknown_memory")
-    return web.Response(status=204)
 
 
 @ROUTES.add("GET /v1/users/{user_id}/memories", "read", MemoryPage, codes="invalid_cursor", for_tokens=True)
@@ -239,9 +234,8 @@ async def list_user_memories(request: web.Request, query: MemoriesQuery) -> web.
 
 
 @ROUTES.add("GET /v1/sessions/{id}/memories", "read", MemoryPage, codes="invalid_cursor")
-async def list_session_memories(request: web.Request, query: MemoriesQuery) -> web.StreamResponse:
+async def list_session_memories(request: web.Request, query: MemoriesQuery, stream: Stream) -> web.StreamResponse:
     """List the memories that come from a session or are about it, the newest first."""
-    stream = await get_stream(request)
     own = scope_of(stream).user_id
     return await answer_page(request, query, user_ids=AnyOf(tuple({own, None})), session_ids=AnyOf((stream.id,)))
 
@@ -255,35 +249,32 @@ async def answer_page(request: web.Request, query: MemoriesQuery, **conditions: 
     return await answer_in_parts(request, {"Content-Type": JSON}, object_parts(fields))
 
 
-@ROUTES.add("POST /v1/users/{user_id}/memories/forget", "admin", ForgottenMemories, ForgetMemories, "missing_field")
-async def forget_user_memories(request: web.Request) -> web.StreamResponse:
+@ROUTES.add("POST /v1/users/{user_id}/memories/forget", "admin", body=ForgetMemories, codes="missing_field")
+async def forget_user_memories(request: web.Request, body: ForgetMemories) -> ForgottenMemories:
     """Forget memories of a user for good: no one can read or find them any more, and their texts leave the store.
 
     What was heard stays in the sessions that it comes from.
     """
-    project, body = request[GRANT].project, await read_struct(request, ForgetMemories)
+    project = request[GRANT].project
     policy = policy_of(body, project, name_in_path(request, "user_id"))
     ids = await forget(services_of(request).long_term, project, policy, body.dry_run)
     if not body.dry_run:
         audit("memories_forgotten", request[GRANT], memories=len(ids))
-    return json_response(ForgottenMemories(ids, body.dry_run))
+    return ForgottenMemories(ids, body.dry_run)
 
 
-@ROUTES.add(
-    "POST /v1/memories/search", "read", FoundMemories, MemorySearch, "invalid_field invalid_cursor", for_tokens=True
-)
-async def search_memories(request: web.Request) -> web.StreamResponse:
+@ROUTES.add("POST /v1/memories/search", "read", codes="invalid_field invalid_cursor", for_tokens=True)
+async def search_memories(request: web.Request, search: MemorySearch) -> FoundMemories:
     """Search what was heard and what is remembered in the project, of a user or of one session, by words.
 
     Each message is shown as it was heard, and each memory with all it says and the place that it comes from. The best
     is first.
     """
-    search = await read_struct(request, MemorySearch)
     reach = await token_reach(request)
     if reach is not None:
         scope = search.scope_in(request[GRANT].project)
         search = search.within(reach.scope(scope.user_id, scope.session_id, scope.namespace))
-    return json_response(await services_of(request).finder.search(request[GRANT].project, search))
+    return await services_of(request).finder.search(request[GRANT].project, search)
 
 
 @ROUTES.add(
@@ -294,33 +285,31 @@ async def search_memories(request: web.Request) -> web.StreamResponse:
     status=202,
     keys_only=True,
 )
-async def extract_memories(request: web.Request) -> web.StreamResponse:
+async def extract_memories(request: web.Request, stream: Stream) -> ExtractionState | None:
     """Make memories of what was heard in a session since the last time, without waiting for a pause or its end.
 
     It happens in the background: the statistics of the session say how far it is.
     """
-    stream, services = await get_stream(request), services_of(request)
+    services = services_of(request)
     services.extractions.ask(stream)
     state = await services.read_models.get_state(stream)
-    return json_response(services.extractions.state_of(stream, state.extracted), HTTPStatus.ACCEPTED)
+    return services.extractions.state_of(stream, state.extracted)
 
 
-@ROUTES.add("GET /v1/sessions/{id}/analysis", "read", SessionAnalysis, codes="session_set_aside", keys_only=True)
-async def read_analysis(request: web.Request) -> web.StreamResponse:
+@ROUTES.add("GET /v1/sessions/{id}/analysis", "read", codes="session_set_aside", keys_only=True)
+async def read_analysis(request: web.Request, stream: Stream) -> SessionAnalysis:
     """Read what was found out of a call by the schema of its configuration, each value with the words that show it."""
-    stream, services = await get_stream(request), services_of(request)
+    services = services_of(request)
     state = await services.read_models.get_state(stream)
     config = services.extractions.config_of(stream)
     fields = [] if config is None or config.schema is None else [*config.schema["properties"]]
     extraction = services.extractions.state_of(stream, state.extracted) if fields else None
     names = [name for name in fields if name in state.analysis]
     values = {name: state.analysis[name] for name in (*names, *sorted(state.analysis.keys() - fields))}
-    return json_response(
-        SessionAnalysis(
-            stream.id,
-            None if extraction is None else extraction.state,
-            outcome_of(values),
-            values,
-            [name for name in fields if name not in values],
-        )
+    return SessionAnalysis(
+        stream.id,
+        None if extraction is None else extraction.state,
+        outcome_of(values),
+        values,
+        [name for name in fields if name not in values],
     )

@@ -9,8 +9,6 @@ from voicemem.memory.statistics import Statistics, statistics_of
 from voicemem.protocol.arguments import converted
 from voicemem.server.http.request import (
     GRANT,
-    get_stream,
-    json_response,
     read_body,
     read_json,
     read_struct,
@@ -18,44 +16,40 @@ from voicemem.server.http.request import (
 )
 from voicemem.server.http.routes import Routes
 from voicemem.sessions.recording.batches import ProducerLease
+from voicemem.store.streams import Stream
 
 ROUTES = Routes()
 
 
 @ROUTES.add(
-    "POST /v1/sessions/{id}/forget", "ingest", Forgot, ForgetRequest, "missing_field unknown_turn session_set_aside"
+    "POST /v1/sessions/{id}/forget", "ingest", body=ForgetRequest, codes="missing_field unknown_turn session_set_aside"
 )
-async def forget_messages(request: web.Request) -> web.StreamResponse:
+async def forget_messages(request: web.Request, stream: Stream) -> Forgot:
     """Forget messages: they are left out of every context, and stay in the history.
 
     Forget all up to `through_turn`, all but the newest `keep_last`, or everything, which an empty object means too.
     """
-    stream = await get_stream(request)
     services = services_of(request)
     if not (await read_body(request)).strip():
         raise Refused("missing_field", 'The body must say what to forget; everything is {"everything": true}.')
     forgetting = await read_struct(request, ForgetRequest)
-    return json_response(await forget(services.sessions, services.read_models, stream, forgetting))
+    return await forget(services.sessions, services.read_models, stream, forgetting)
 
 
 @ROUTES.add(
     "POST /v1/sessions/{id}/messages",
     "ingest",
-    AddedAt,
-    Added | list[Added],
-    "missing_field text_too_long reserved_metadata session_ended session_erased seq_required session_set_aside "
+    body=Added | list[Added],
+    codes="missing_field text_too_long reserved_metadata session_ended session_erased seq_required session_set_aside "
     "quota_exceeded",
 )
-async def add_messages(request: web.Request) -> web.StreamResponse:
+async def add_messages(request: web.Request, stream: Stream) -> AddedAt:
     """Add a message or a tool trace, or a list of them, all or none; the answer comes once they are on disk."""
-    stream = await get_stream(request)
     services, grant = services_of(request), request[GRANT]
     messages = await read_messages(request)
     services.limits.count_events(grant.caller, len(messages), len(await read_body(request)))
     lease = ProducerLease(stream, API_PRODUCER, None, may_call_out=False, may_set=False, key_id=grant.key_id)
-    return json_response(
-        await record_messages(services.recorder, services.read_models, lease, messages, services.sessions.new_id)
-    )
+    return await record_messages(services.recorder, services.read_models, lease, messages, services.sessions.new_id)
 
 
 async def read_messages(request: web.Request) -> list[Added]:
@@ -66,19 +60,16 @@ async def read_messages(request: web.Request) -> list[Added]:
     return converted(items, list[Added])
 
 
-@ROUTES.add("GET /v1/sessions/{id}/stats", "read", Statistics, codes="session_set_aside")
-async def read_statistics(request: web.Request) -> web.StreamResponse:
+@ROUTES.add("GET /v1/sessions/{id}/stats", "read", codes="session_set_aside")
+async def read_statistics(request: web.Request, stream: Stream) -> Statistics:
     """Read what can be counted in a session: messages, turns, interruptions, tokens, latencies, tools.
 
     It changes nothing: neither is anything carried over, nor does a summary start because of it.
     """
-    stream = await get_stream(request)
     services = services_of(request)
     selection = await select_context(services.read_models, services.policies, stream, ContextOptions(peek=True))
     summary = services.summaries.summary_state(stream, selection, peek=True)
     now_ms, extraction = services.sessions.clock(), services.extractions.state_of
-    return json_response(
-        await services.read_models.read(
-            stream, lambda read_model: statistics_of(stream, read_model, selection.counter, summary, now_ms, extraction)
-        )
+    return await services.read_models.read(
+        stream, lambda read_model: statistics_of(stream, read_model, selection.counter, summary, now_ms, extraction)
     )

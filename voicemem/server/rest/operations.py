@@ -12,7 +12,7 @@ from voicemem.errors import Refused, StoreUnavailable
 from voicemem.protocol.types import JsonObject
 from voicemem.security.access import DEFAULT_PROJECT
 from voicemem.server.http.application import APP
-from voicemem.server.http.request import GAUGES, GRANT, OPENAPI_DOCUMENT, json_response, services_of
+from voicemem.server.http.request import GAUGES, GRANT, OPENAPI_DOCUMENT, services_of
 from voicemem.server.http.routes import JSON, Routes
 from voicemem.server.rest.asyncapi import asyncapi_json
 from voicemem.services import Services
@@ -48,17 +48,17 @@ class Readiness(Health, frozen=True):
     set_aside: QuarantineCount | UnsetType = UNSET
 
 
-@ROUTES.add("GET /livez", None, Health)
-async def livez(_: web.Request) -> web.StreamResponse:
+@ROUTES.add("GET /livez", None)
+async def livez(_: web.Request) -> Health:
     """Check that the process answers.
 
     The store is not asked, so that its outage does not make an orchestrator restart every process.
     """
-    return json_response(Health())
+    return Health()
 
 
-@ROUTES.add("GET /readyz", None, Readiness, codes="draining store_unavailable")
-async def readyz(request: web.Request) -> web.StreamResponse:
+@ROUTES.add("GET /readyz", None, codes="draining store_unavailable")
+async def readyz(request: web.Request) -> Readiness:
     """Check that the process should get traffic: the store can be written, and the service is not draining.
 
     So it is when the last commit succeeded; with PostgreSQL, on each of the process's connections.
@@ -71,10 +71,10 @@ async def readyz(request: web.Request) -> web.StreamResponse:
     node = services.node.shown_token() or UNSET
     report = services.read_models.quarantined.report
     if not report.streams:
-        return json_response(Readiness(node=node))
+        return Readiness(node=node)
     # Anyone who reaches the port may ask, so the ids of projects with keys are in the log only.
     ids = UNSET if await services.access.needs_key() else [session_id for _, session_id in report.sessions]
-    return json_response(Readiness(node=node, set_aside=QuarantineCount(report.streams, ids)))
+    return Readiness(node=node, set_aside=QuarantineCount(report.streams, ids))
 
 
 @ROUTES.add("GET /asyncapi.json", None, JsonObject)
@@ -193,8 +193,8 @@ class OperationsReport(Struct, frozen=True):
     service: ServiceFigures | None
 
 
-@ROUTES.add("GET /v1/operations", "read", OperationsReport)
-async def read_operations(request: web.Request) -> web.StreamResponse:
+@ROUTES.add("GET /v1/operations", "read")
+async def read_operations(request: web.Request) -> OperationsReport:
     """Read how things go now: rates, latencies, what waits and what fails."""
     project, services = request[GRANT].project, services_of(request)
     ready = services.store.healthy and not services.draining.is_set()
@@ -206,7 +206,7 @@ async def read_operations(request: web.Request) -> web.StreamResponse:
         running = value(services.telemetry.metrics.sessions, "running")
     else:
         running = await services.store.journal.count_sessions(SessionFilter(project=project, state="running"))
-    return json_response(OperationsReport(project, __version__, ready, RunningSessions(running), webhooks, service))
+    return OperationsReport(project, __version__, ready, RunningSessions(running), webhooks, service)
 
 
 async def failing_webhooks(services: Services, project: str) -> list[FailingWebhook]:

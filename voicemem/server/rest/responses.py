@@ -18,7 +18,7 @@ from voicemem.llm.completions import Completion, content_text, decode_completion
 from voicemem.protocol import sse
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import JsonObject
-from voicemem.server.http.request import GRANT, get_stream, read_object, services_of
+from voicemem.server.http.request import GRANT, read_object, services_of
 from voicemem.server.http.routes import JSON, Routes
 from voicemem.server.rest.chat import (
     ANSWER_CODES,
@@ -29,6 +29,7 @@ from voicemem.server.rest.chat import (
     answer,
     locate_session,
 )
+from voicemem.store.streams import Stream
 
 ROUTES = Routes()
 NOT_TAKEN = ("background", "conversation", "prompt", "context_management", "image")
@@ -85,13 +86,12 @@ async def create_hosted_response(request: web.Request) -> web.StreamResponse:
     "POST /v1/sessions/{id}/responses",
     "ingest",
     {JSON: ResponseAnswer, EVENT_STREAM: ResponseEvent},
-    ResponseRequest,
-    ANSWER_CODES,
+    body=ResponseRequest,
+    codes=ANSWER_CODES,
     **GATEWAY,
 )
-async def create_response(request: web.Request) -> web.StreamResponse:
+async def create_response(request: web.Request, stream: Stream) -> web.StreamResponse:
     """Answer as `POST /v1/sessions/{id}/chat/completions`, for clients of OpenAI's Responses API."""
-    stream = await get_stream(request)
     payload = await read_object(request)
     return await answer(request, stream, read_response_request(payload), response_format(request, payload))
 

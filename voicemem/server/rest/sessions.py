@@ -32,10 +32,8 @@ from voicemem.server.http.openapi import reference
 from voicemem.server.http.request import (
     GRANT,
     check_session_id,
-    get_stream,
     json_response,
     read_object,
-    read_struct,
     services_of,
     stream_body,
 )
@@ -427,35 +425,32 @@ async def within_reach(request: web.Request, query: SessionsQuery) -> SessionsQu
     return msgspec.structs.replace(query, user_id=reach.user_id, label=label)
 
 
-@ROUTES.add("GET /v1/sessions/{id}", "read", SessionInfo)
-async def read_session(request: web.Request) -> web.StreamResponse:
+@ROUTES.add("GET /v1/sessions/{id}", "read")
+async def read_session(request: web.Request, stream: Stream) -> SessionInfo:
     """Read a session's state and configuration."""
-    stream = await get_stream(request)
-    return json_response(info_of(stream, await services_of(request).read_models.quarantined.find(stream.key)))
+    return info_of(stream, await services_of(request).read_models.quarantined.find(stream.key))
 
 
 @ROUTES.add(
     "PATCH /v1/sessions/{id}",
     "ingest",
-    SessionInfo,
-    optional(MergePatch(GivenConfig)),
-    f"{CONFIG_CODES} session_ended user_conflict user_erased quota_exceeded",
+    body=optional(MergePatch(GivenConfig)),
+    codes=f"{CONFIG_CODES} session_ended user_conflict user_erased quota_exceeded",
     keys_only=True,
 )
-async def change_session(request: web.Request) -> web.StreamResponse:
+async def change_session(request: web.Request, stream: Stream) -> SessionInfo:
     """Change the configuration with a merge patch (RFC 7396); null removes a setting.
 
     After the end only `labels` and `recording` can change, and `user_id` be set once where none was: by `admin`, or
     with the key that created the session.
     """
-    stream = await get_stream(request)
     patch = await read_object(request)
     check_outbound_change(request, patch)
     if stream.state == "ended" and "user_id" in patch:
         await require_creator(request, stream)
     changed = await services_of(request).sessions.change(stream, patch)
     note_outbound_change(request, patch, stream)
-    return json_response(info_of(changed))
+    return info_of(changed)
 
 
 async def require_creator(request: web.Request, stream: Stream) -> None:
@@ -467,38 +462,33 @@ async def require_creator(request: web.Request, stream: Stream) -> None:
         raise Refused("forbidden", NOT_CREATOR)
 
 
-@ROUTES.add("POST /v1/sessions/{id}/end", "ingest", SessionInfo, optional(Ending), "text_too_long")
-async def end_session(request: web.Request) -> web.StreamResponse:
+@ROUTES.add("POST /v1/sessions/{id}/end", "ingest", codes="text_too_long")
+async def end_session(request: web.Request, stream: Stream, ending: Ending) -> SessionInfo:
     """End a session and close it at once; one that is already closed stays as it is."""
-    stream = await get_stream(request)
-    ending = await read_struct(request, Ending)
     check_text(ending.reason)
     ended = await services_of(request).sessions.end(stream, ending.reason)
     if request[GRANT].via is not None:  # agents end calls all the time; a person at the page acts
         audit("session_ended", request[GRANT], session=stream.id)
-    return json_response(info_of(ended))
+    return info_of(ended)
 
 
-@ROUTES.add("POST /v1/sessions/{id}/refold", "admin", SessionInfo, codes="session_set_aside")
-async def refold_session(request: web.Request) -> web.StreamResponse:
+@ROUTES.add("POST /v1/sessions/{id}/refold", "admin", codes="session_set_aside")
+async def refold_session(request: web.Request, stream: Stream) -> SessionInfo:
     """Make the memory from the whole journal again; one that was quarantined is there again if it succeeds.
 
     Webhooks that have waited for it are sent then.
     """
-    stream = await get_stream(request)
     services = services_of(request)
     await services.read_models.refold(stream)
     services.sessions.on_changed(stream)
     services.sessions.webhooks_due.set()
-    return json_response(info_of(stream))
+    return info_of(stream)
 
 
-@ROUTES.add("DELETE /v1/sessions/{id}", "admin", None)
-async def erase_session(request: web.Request) -> web.StreamResponse:
+@ROUTES.add("DELETE /v1/sessions/{id}", "admin")
+async def erase_session(request: web.Request, stream: Stream) -> None:
     """Erase a session: nothing of it can be read any more, and its id cannot be used again."""
-    stream = await get_stream(request)
     services = services_of(request)
     await services.sessions.erase(stream)
     services.read_models.discard(stream.key)
     audit("session_erased", request[GRANT], session=stream.id)
-    return web.Response(status=204)

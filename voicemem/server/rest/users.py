@@ -13,7 +13,6 @@ from voicemem.server.http.request import (
     GRANT,
     json_response,
     name_in_path,
-    read_struct,
     services_of,
     stream_body,
 )
@@ -38,12 +37,12 @@ class ExportQuery(Struct, frozen=True, forbid_unknown_fields=True):
     events: bool = False
 
 
-@ROUTES.add("GET /v1/users/{user_id}/sessions", "read", SessionPage, codes="invalid_cursor")
-async def list_user_sessions(request: web.Request, query: UserSessionsQuery) -> web.StreamResponse:
+@ROUTES.add("GET /v1/users/{user_id}/sessions", "read", codes="invalid_cursor")
+async def list_user_sessions(request: web.Request, query: UserSessionsQuery) -> SessionPage:
     """List the sessions of a user in the project, the newest first."""
     conditions = session_filter(request[GRANT].project, query, user_id=name_in_path(request, "user_id"))
     page, cursor = await services_of(request).sessions.list(conditions, query.cursor)
-    return json_response(SessionPage([info_of(stream) for stream in page], cursor))
+    return SessionPage([info_of(stream) for stream in page], cursor)
 
 
 @ROUTES.add("GET /v1/users/{user_id}/export", "admin", {JSON_LINES: list[ExportLine]})
@@ -98,24 +97,22 @@ class Link(Struct, frozen=True):
     same_as: str
 
 
-@ROUTES.add("PUT /v1/users/{user_id}/same-as", "admin", Link, SameAs, "user_conflict quota_exceeded")
-async def link_users(request: web.Request) -> web.StreamResponse:
+@ROUTES.add("PUT /v1/users/{user_id}/same-as", "admin", codes="user_conflict quota_exceeded")
+async def link_users(request: web.Request, body: SameAs) -> Link:
     """Make two ids one person's: what is read, searched, listed or exported of either is then of both.
 
     An id has at most one other. What is written stays with the id that it was written for.
     """
     services, grant, user_id = services_of(request), request[GRANT], name_in_path(request, "user_id")
-    other_id = (await read_struct(request, SameAs)).user_id
     link_id, now = services.runtime.new_id(), services.runtime.clock()
-    if await services.store.users.link(grant.project, user_id, other_id, link_id, now):
+    if await services.store.users.link(grant.project, user_id, body.user_id, link_id, now):
         audit("users_linked", grant)
-    return json_response(Link(user_id, other_id))
+    return Link(user_id, body.user_id)
 
 
-@ROUTES.add("DELETE /v1/users/{user_id}/same-as", "admin", None)
-async def unlink_user(request: web.Request) -> web.StreamResponse:
+@ROUTES.add("DELETE /v1/users/{user_id}/same-as", "admin")
+async def unlink_user(request: web.Request) -> None:
     """Remove the link of an id, from either of the two; an id without one stays as it is."""
     services, grant, user_id = services_of(request), request[GRANT], name_in_path(request, "user_id")
     if await services.store.users.unlink(grant.project, user_id, services.runtime.clock()):
         audit("users_unlinked", grant)
-    return web.Response(status=204)

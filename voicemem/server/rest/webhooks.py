@@ -1,6 +1,5 @@
 """Webhooks: the endpoints of the project, their secrets, and test callbacks."""
 
-from http import HTTPStatus
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
@@ -13,8 +12,8 @@ from voicemem.protocol.codec import check_text
 from voicemem.protocol.types import JsonObject, fields_given, matching
 from voicemem.security.audit import Act, audit
 from voicemem.server.http.application import IN_PATH
-from voicemem.server.http.request import GRANT, SESSION_ID, json_response, read_struct, services_of
-from voicemem.server.http.routes import Routes, optional
+from voicemem.server.http.request import GRANT, SESSION_ID, services_of
+from voicemem.server.http.routes import Routes
 from voicemem.store.deliveries import EndpointCounts
 from voicemem.store.endpoints import Endpoint
 
@@ -138,15 +137,8 @@ def origin_of(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
-async def answer(
-    request: web.Request, endpoint: Endpoint, status: int = 200, with_secret: bool = False
-) -> web.StreamResponse:
-    counts = EndpointCounts()
-    if status != HTTPStatus.CREATED:  # of a new one there are none, and its secret is shown only now: nothing may fail
-        counts = (await services_of(request).webhooks.counts_of_day([endpoint]))[endpoint.key]
-    fields = endpoint_fields(endpoint, counts)
-    shown = WebhookWithSecret(**fields, secret=endpoint.secret or "") if with_secret else Webhook(**fields)
-    return json_response(shown, status)
+async def fields_now(request: web.Request, endpoint: Endpoint) -> JsonObject:
+    return endpoint_fields(endpoint, (await services_of(request).webhooks.counts_of_day([endpoint]))[endpoint.key])
 
 
 def endpoint_of(request: web.Request) -> tuple[str, str]:
@@ -174,77 +166,68 @@ def audit_endpoint(request: web.Request, act: Act, endpoint_id: str | None, **mo
     audit(act, request[GRANT], request[GRANT].project, None, webhook=endpoint_id, **more)
 
 
-@ROUTES.add(
-    "POST /v1/webhooks",
-    "admin",
-    WebhookWithSecret,
-    NewWebhook,
-    f"{ENDPOINT_CODES} too_many_webhooks",
-    status=201,
-    id_field="id",
-)
-async def create_webhook(request: web.Request) -> web.StreamResponse:
+@ROUTES.add("POST /v1/webhooks", "admin", codes=f"{ENDPOINT_CODES} too_many_webhooks", status=201, id_field="id")
+async def create_webhook(request: web.Request, body: NewWebhook) -> WebhookWithSecret:
     """Create an endpoint that is notified of the project's sessions. The answer shows its secret."""
-    values = checked_fields(await read_struct(request, NewWebhook))
+    values = checked_fields(body)
     disabled = {"disabled_ms": None} if values.pop("enabled") else {"disabled_ms": 0, "disabled_reason": "request"}
     new = Endpoint(key=0, stream=None, public_only=True, **{"secret": None, **disabled, **values})
     created = await services_of(request).webhooks.create(request[GRANT].project, new)
     audit_endpoint(request, "webhook_created", created.id)
-    return await answer(request, created, 201, with_secret=True)
+    # Of a new one there are no counts, and its secret is shown only now: nothing may fail.
+    return WebhookWithSecret(**endpoint_fields(created, EndpointCounts()), secret=created.secret or "")
 
 
-@ROUTES.add("GET /v1/webhooks", "admin", WebhookList)
-async def list_webhooks(request: web.Request) -> web.StreamResponse:
+@ROUTES.add("GET /v1/webhooks", "admin")
+async def list_webhooks(request: web.Request) -> WebhookList:
     """List the endpoints of the project; for `default`, the operator's comes first."""
     webhooks = services_of(request).webhooks
     endpoints = await webhooks.list(request[GRANT].project)
     counts = await webhooks.counts_of_day(endpoints)
-    return json_response(WebhookList([Webhook(**endpoint_fields(one, counts[one.key])) for one in endpoints]))
+    return WebhookList([Webhook(**endpoint_fields(one, counts[one.key])) for one in endpoints])
 
 
-@ROUTES.add(f"GET {ENDPOINT_PATH}", "admin", Webhook, codes=UNKNOWN_ENDPOINT)
-async def read_webhook(request: web.Request) -> web.StreamResponse:
+@ROUTES.add(f"GET {ENDPOINT_PATH}", "admin", codes=UNKNOWN_ENDPOINT)
+async def read_webhook(request: web.Request) -> Webhook:
     """Read an endpoint, and whether it works."""
     endpoint = await services_of(request).webhooks.get(*endpoint_of(request))
-    return await answer(request, endpoint)
+    return Webhook(**await fields_now(request, endpoint))
 
 
-@ROUTES.add(f"PATCH {ENDPOINT_PATH}", "admin", Webhook, optional(WebhookChange), f"{ENDPOINT_CODES} {UNKNOWN_ENDPOINT}")
-async def change_webhook(request: web.Request) -> web.StreamResponse:
+@ROUTES.add(f"PATCH {ENDPOINT_PATH}", "admin", codes=f"{ENDPOINT_CODES} {UNKNOWN_ENDPOINT}")
+async def change_webhook(request: web.Request, body: WebhookChange) -> Webhook:
     """Change an endpoint, disable it or enable it. When it is disabled, its pending deliveries become failed."""
-    changes = checked_fields(await read_struct(request, WebhookChange))
+    changes = checked_fields(body)
     enabled = changes.pop("enabled", None)
     changed = await services_of(request).webhooks.change(*endpoint_of(request), changes, enabled)
     audit_endpoint(request, "webhook_changed", changed.id)
-    return await answer(request, changed)
+    return Webhook(**await fields_now(request, changed))
 
 
-@ROUTES.add(f"DELETE {ENDPOINT_PATH}", "admin", None, codes=UNKNOWN_ENDPOINT)
-async def delete_webhook(request: web.Request) -> web.StreamResponse:
+@ROUTES.add(f"DELETE {ENDPOINT_PATH}", "admin", codes=UNKNOWN_ENDPOINT)
+async def delete_webhook(request: web.Request) -> None:
     """Delete an endpoint, with its secret and its deliveries."""
     await services_of(request).webhooks.delete(*endpoint_of(request))
     audit_endpoint(request, "webhook_deleted", request[IN_PATH]["id"])
-    return web.Response(status=HTTPStatus.NO_CONTENT)
 
 
-@ROUTES.add(f"POST {ENDPOINT_PATH}/rotate-secret", "admin", WebhookWithSecret, optional(NewSecret), UNKNOWN_ENDPOINT)
-async def rotate_secret(request: web.Request) -> web.StreamResponse:
+@ROUTES.add(f"POST {ENDPOINT_PATH}/rotate-secret", "admin", codes=UNKNOWN_ENDPOINT)
+async def rotate_secret(request: web.Request, body: NewSecret) -> WebhookWithSecret:
     """Give an endpoint a new secret, which the answer shows; for a while the old one also signs."""
-    body = await read_struct(request, NewSecret)
     secret = None if body.secret is UNSET else body.secret
     check_webhook_secret(secret)
     webhooks = services_of(request).webhooks
     rotated = await webhooks.rotate_secret(*endpoint_of(request), secret, body.overlap_seconds)
     audit_endpoint(request, "webhook_secret_rotated", rotated.id)
-    return await answer(request, rotated, with_secret=True)
+    return WebhookWithSecret(**await fields_now(request, rotated), secret=rotated.secret or "")
 
 
-@ROUTES.add(f"POST {ENDPOINT_PATH}/test", "admin", CheckResults, codes=UNKNOWN_ENDPOINT)
-async def check_webhook(request: web.Request) -> web.StreamResponse:
+@ROUTES.add(f"POST {ENDPOINT_PATH}/test", "admin", codes=UNKNOWN_ENDPOINT)
+async def check_webhook(request: web.Request) -> CheckResults:
     """Send Agora's test callback for each event type now, and report the answers."""
     results = []
     for event_type, sent in await services_of(request).webhooks.send_health_checks(*endpoint_of(request)):
         passed = sent.status is not None and sent.status // 100 == 2
         results.append(CheckResult(event_type, passed, sent.duration_ms, sent.status, sent.error, sent.excerpt))
     audit_endpoint(request, "webhook_tested", request[IN_PATH]["id"])
-    return json_response(CheckResults(all(result.passed for result in results), results))
+    return CheckResults(all(result.passed for result in results), results)

@@ -33,6 +33,7 @@ from voicemem.server.http.request import (
 )
 from voicemem.server.http.routes import Route, Routes, optional
 from voicemem.sessions.schema_worker import SCHEMA_WORKER
+from voicemem.store.streams import Stream
 
 ROUTES = Routes()
 PATH = "/v1/sessions/{id}/working-memory"
@@ -155,12 +156,12 @@ async def read_working_memory(request: web.Request, query: VersionQuery) -> web.
     return document_response(await services_of(request).working_memory.read_document(owner, query.version))
 
 
-@ROUTES.add(f"GET {PATH}/versions", "read", DocumentVersions, codes=READ_CODES)
-async def list_working_memory_versions(request: web.Request, query: VersionsQuery) -> web.StreamResponse:
+@ROUTES.add(f"GET {PATH}/versions", "read", codes=READ_CODES)
+async def list_working_memory_versions(request: web.Request, query: VersionsQuery) -> DocumentVersions:
     """List the versions of the document and the operations that made them, the newest first."""
     owner = await owner_of(request)
     versions = await services_of(request).working_memory.versions(owner, query.before, query.limit)
-    return json_response(DocumentVersions(versions))
+    return DocumentVersions(versions)
 
 
 @ROUTES.add(f"PUT {PATH}", "ingest", Written, ReplacedDocument, f"{WRITE_CODES} missing_field", headers=("ETag",))
@@ -196,44 +197,44 @@ async def clear_working_memory(request: web.Request) -> web.StreamResponse:
     return await apply_to_document(request, await owner_of(request), DocumentChange("clear"))
 
 
-@ROUTES.add(f"GET {PATH}/tools", "read", Tools, codes=READ_CODES)
-async def list_working_memory_tools(request: web.Request) -> web.StreamResponse:
+@ROUTES.add(f"GET {PATH}/tools", "read", codes=READ_CODES)
+async def list_working_memory_tools(request: web.Request) -> Tools:
     """List the tools with which an LLM works on the document, in OpenAI's form."""
     owner = await owner_of(request)
-    return json_response(Tools(await services_of(request).working_memory.tool_definitions(owner)))
+    return Tools(await services_of(request).working_memory.tool_definitions(owner))
 
 
-@ROUTES.add(f"POST {PATH}/tools", "ingest", ToolMessage, ChatToolCall, READ_CODES)
-async def call_working_memory_tool(request: web.Request) -> web.StreamResponse:
+@ROUTES.add(f"POST {PATH}/tools", "ingest", body=ChatToolCall, codes=READ_CODES)
+async def call_working_memory_tool(request: web.Request) -> ToolMessage:
     """Execute a tool call on the document, and answer it. Errors of the LLM are in the answer."""
     owner = await owner_of(request)
     tool_call = await read_struct(request, ChatToolCall)
     if tool_call.function.name == GET_TOOL:
         request[GRANT].require("read", request[IN_PATH].get("id"))
     message = await services_of(request).working_memory.execute_tool(owner, tool_call)
-    return json_response(msgspec.convert(message, ToolMessage))
+    return msgspec.convert(message, ToolMessage)
 
 
-@ROUTES.add(f"GET {DATA_PATH}", "read", JsonObject, codes="session_set_aside")
-async def read_data(request: web.Request) -> web.StreamResponse:
+@ROUTES.add(f"GET {DATA_PATH}", "read", codes="session_set_aside")
+async def read_data(request: web.Request, stream: Stream) -> JsonObject:
     """Read the data of the session: any JSON object of the caller's."""
-    return json_response(await services_of(request).working_memory.data(await get_stream(request)))
+    return await services_of(request).working_memory.data(stream)
 
 
-@ROUTES.add(f"PUT {DATA_PATH}", "ingest", JsonObject, optional(JsonObject), "session_set_aside quota_exceeded")
-async def replace_data(request: web.Request) -> web.StreamResponse:
+@ROUTES.add(f"PUT {DATA_PATH}", "ingest", body=optional(JsonObject), codes="session_set_aside quota_exceeded")
+async def replace_data(request: web.Request) -> JsonObject:
     """Replace the session's data with an object."""
     return await apply_to_data(request, MemoryData(operation="replace", content=await read_object(request)))
 
 
-@ROUTES.add(f"PATCH {DATA_PATH}", "ingest", JsonObject, optional(JsonObject), "session_set_aside quota_exceeded")
-async def change_data(request: web.Request) -> web.StreamResponse:
+@ROUTES.add(f"PATCH {DATA_PATH}", "ingest", body=optional(JsonObject), codes="session_set_aside quota_exceeded")
+async def change_data(request: web.Request) -> JsonObject:
     """Change the session's data with a merge patch (RFC 7396); null removes a field."""
     return await apply_to_data(request, MemoryData(operation="patch", content=await read_object(request)))
 
 
-async def apply_to_data(request: web.Request, event: MemoryData) -> web.StreamResponse:
-    return json_response(await services_of(request).working_memory.change_data(await get_stream(request), event))
+async def apply_to_data(request: web.Request, event: MemoryData) -> JsonObject:
+    return await services_of(request).working_memory.change_data(await get_stream(request), event)
 
 
 def of_user(route: Route[Any]) -> Route[Any]:
