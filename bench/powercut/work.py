@@ -11,7 +11,7 @@ from voicemem.config.session import validate_config
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.store.outbox import Attempt, FrozenPayload
 from voicemem.store.port import Store
-from voicemem.store.records import Snapshot
+from voicemem.store.records import Leaving, Snapshot
 from voicemem.store.streams import Batch, Offer, Outcome, SessionEnding
 
 PAIRS = 3
@@ -81,7 +81,8 @@ class Caller:
         elif dice < 0.96:
             await self.close(call)
         elif dice < 0.98:
-            await self.store.journal.leave(call.key, producer.name, producer.epoch or 0, None, self.ledger.tick())
+            gone = Leaving(call.key, producer.name, producer.epoch or 0)
+            await self.store.journal.leave([gone], self.ledger.tick())
         else:
             await self.erase(call)
 

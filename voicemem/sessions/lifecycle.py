@@ -28,7 +28,7 @@ from voicemem.sessions.recording.redaction import redact_rows
 from voicemem.sessions.schema_worker import SCHEMA_WORKER
 from voicemem.store.port import Store
 from voicemem.store.quarantine import QuarantineEntry
-from voicemem.store.records import RestoredSession, SessionOverview
+from voicemem.store.records import Leaving, RestoredSession, SessionOverview
 from voicemem.store.session_filters import SessionFilter
 from voicemem.store.streams import AWAITED_MS, ClosedSession, SessionEnding, Stream
 from voicemem.transcript.fold import CLOSED
@@ -43,7 +43,7 @@ DIFFERENT = "The session already exists, with a different configuration; what di
 SWEEP_BATCH = 200
 LEFT_MS = 5_000
 """How long the connection of another stack may be gone before its session is closed: nothing else says that it ends."""
-DEPARTURES_AT_ONCE = 16
+DEPARTURES_AT_ONCE = 50
 SWEEP_S = 0.2
 
 
@@ -300,11 +300,11 @@ def info_of(stream: Stream, set_aside: QuarantineEntry | None = None) -> Session
 
 
 class Departure(NamedTuple):
-    """A connection that is gone, at Unix ms, and until when its producer is expected back, if at all."""
+    """A connection that is gone, since when (Unix ms), and whether it broke."""
 
     lease: ProducerLease
     since_ms: int
-    expected_until_ms: int | None
+    lost: bool
 
 
 class Presence:
@@ -346,33 +346,32 @@ class Presence:
             del self.connected[lease.project, lease.session_id]
         if lost and self.draining.is_set():
             return
-        now = self.sessions.clock()
-        departure = Departure(lease, now, now + AWAITED_MS if lost else None)
+        departure = Departure(lease, self.sessions.clock(), lost)
         self.unrecorded[lease.key, lease.producer] = departure  # of two connections of one producer the newer counts
         if not self.recording.locked():
             await self.record_departures()
 
     async def record_departures(self) -> None:
-        """Note who is gone, a few at a time: events wait too. Raises `StoreUnavailable`; the next sweep repeats it."""
+        """Note who is gone, some at a time: events wait too. Raises `StoreUnavailable`; the next sweep repeats it."""
         async with self.recording:
             while self.unrecorded:
                 count = min(DEPARTURES_AT_ONCE, len(self.unrecorded))
-                together = [self.unrecorded.popitem()[1] for _ in range(count)]
-                results = await asyncio.gather(*map(self.record_departure, together), return_exceptions=True)
-                for error in filter(None, results):
-                    raise error
+                await self.record_together([self.unrecorded.popitem()[1] for _ in range(count)])
 
-    async def record_departure(self, departure: Departure) -> None:
-        lease, since_ms, until_ms = departure
+    async def record_together(self, departures: builtins.list[Departure]) -> None:
+        now = max(departure.since_ms for departure in departures)
+        leaving = [
+            Leaving(lease.key, lease.producer, lease.epoch or 0, now + AWAITED_MS if lost else None)
+            for lease, _, lost in departures
+        ]
         try:
-            stream = await self.sessions.store.journal.leave(
-                lease.key, lease.producer, lease.epoch or 0, until_ms, since_ms
-            )
-            if stream is not None and stream.state == "running" and stream.ending is not None:
-                await self.close_when_ended(lease)
+            left = await self.sessions.store.journal.leave(leaving, now)
         except BaseException:
-            self.unrecorded.setdefault((lease.key, lease.producer), departure)
+            for departure in departures:
+                self.unrecorded.setdefault((departure.lease.key, departure.lease.producer), departure)
             raise
+        ended = {stream.key for stream in left if stream.state == "running" and stream.ending is not None}
+        await asyncio.gather(*(self.close_when_ended(lease) for lease, *_ in departures if lease.key in ended))
 
     async def close_when_ended(self, lease: ProducerLease) -> None:
         """Close a session if its end was committed, and no one's last words are awaited. Raises `StoreUnavailable`."""

@@ -3,13 +3,16 @@
 import asyncio
 import sys
 import zlib
-from collections.abc import AsyncIterator, Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import suppress
+from operator import itemgetter
 from typing import Literal
 
 import msgspec
 
 from voicemem.config.session import SessionPatch, apply_patch
-from voicemem.errors import Refused
+from voicemem.errors import Refused, StoreUnavailable
 from voicemem.protocol.comparison import SORTED
 from voicemem.store import stream_changes as changes
 from voicemem.store.admission import SELECT_KEY_ID, may_run_again
@@ -18,6 +21,7 @@ from voicemem.store.records import (
     LIST_BYTES,
     MAX_COUNTED,
     JournalRow,
+    Leaving,
     OpenResult,
     RestoredSession,
     Snapshot,
@@ -34,12 +38,15 @@ from voicemem.store.streams import (
     ProducerState,
     SessionEnding,
     Stream,
+    close_due_ms,
     ending_if_due,
     may_reopen,
 )
 from voicemem.store.users import refuse_erased_user
 
-SELECT_IS_CONNECTED = "select 1 from producers where stream = :stream and node is not null limit 1"
+DISCONNECT = "update producers set node = null, expected_until_ms = :until_ms where stream in :keys and name = :name"
+SELECT_CONNECTED = "select stream from producers where stream in :keys and node is not null"
+FALL_SILENT = "update streams set silent_since_ms = :now_ms, due_ms = :due_ms where key in :keys"
 SELECT_STREAM_BY_NAME = f"""
     select {STREAM_COLUMNS} from streams s where s.project = :project and s.kind = :kind and s.id = :id
 """
@@ -305,29 +312,34 @@ class Journal(Port):
     # When sessions end
 
     @writes
-    def leave(
-        self, connection: Connection, key: int, producer: str, epoch: int, expected_until_ms: int | None, now_ms: int
-    ) -> Stream | None:
-        """Note that a producer's connection is gone; None, with nothing changed, if that was not its newest epoch.
+    def leave(self, connection: Connection, leaving: Iterable[Leaving], now_ms: int) -> list[Stream]:
+        """Note which connections are gone; the streams in which that was the newest epoch of its producer.
 
-        So it does not matter whether a late `leave` comes before or after the open that replaces the connection, nor on
-        which node. A running session falls silent with its last connected producer. `expected_until_ms` says until when
-        a producer whose connection broke is expected back; None for one that left on purpose. Does nothing to a
-        session that is erased.
+        Nothing changes in the others. So it does not matter whether a late `leave` comes before or after the open that
+        replaces the connection, nor on which node. A running session falls silent with its last connected producer.
+        Does nothing to a session that is erased. A thousand may be gone at once, so some share each statement.
         """
         rows: StreamRows = connection.streams
-        stream = rows.stream(key)
-        if stream is None or stream.state == "erased":
-            return None
-        lease = rows.producer(key, producer)
-        if lease.epoch != epoch or lease.node is None:
-            return None
-        lease.node, lease.expected_until_ms = None, expected_until_ms
-        rows.save_producer(key, lease)
-        if stream.state == "running" and connection.row(SELECT_IS_CONNECTED, stream=key) is None:
-            stream.silent_since_ms = now_ms
-            rows.save_stream(stream)
-        return stream
+        left = dict[int, Stream]()
+        gone, silent = defaultdict[tuple[str, int | None], list[int]](list), defaultdict[int | None, list[int]](list)
+        for key, producer, epoch, until_ms in sorted(leaving, key=itemgetter(0)):  # no two nodes wait for each other
+            with suppress(StoreUnavailable):  # a damaged row concerns its own session only
+                stream = rows.stream(key)
+                lease = None if stream is None or stream.state == "erased" else rows.producer(key, producer)
+                if stream is not None and lease is not None and lease.epoch == epoch and lease.node is not None:
+                    lease.node, lease.expected_until_ms, left[key] = None, until_ms, stream
+                    gone[producer, until_ms].append(key)
+        for (producer, until_ms), keys in gone.items():
+            connection.execute(DISCONNECT, keys=keys, name=producer, until_ms=until_ms)
+        connected = {key for (key,) in connection.rows(SELECT_CONNECTED, keys=[*left])} if left else set()
+        for key, stream in left.items():
+            if stream.state == "running" and key not in connected:
+                stream.silent_since_ms = now_ms
+                silent[close_due_ms(stream)].append(key)
+        for due_ms, keys in silent.items():
+            connection.execute(FALL_SILENT, keys=keys, now_ms=now_ms, due_ms=due_ms)
+        rows.note_changed(left)
+        return [*left.values()]
 
     async def find_due(self, now_ms: int, limit: int) -> list[int]:
         """Keys of sessions that are due to close by now (`streams.close_due_ms`), the longest due first."""

@@ -109,6 +109,15 @@ class SessionOverview(NamedTuple):
     """When the first of the pending ones is due."""
 
 
+class Leaving(NamedTuple):
+    """A producer whose connection is gone, and until when it is expected back: None if it left on purpose."""
+
+    key: int
+    producer: str
+    epoch: int
+    expected_until_ms: int | None = None
+
+
 class Quotas(NamedTuple):
     """The limits of each project, and of its sessions; 0: none."""
 

@@ -6,6 +6,7 @@ outside of its tables is cleared at last (docs/storage.md, docs/postgresql.md).
 
 import asyncio
 from collections.abc import Sequence
+from itertools import compress
 from typing import NamedTuple
 
 import msgspec
@@ -114,6 +115,11 @@ class Retention(Port):
         self.transcript_index = index
         self.traces = traces
         self.tables = CONTENT_TABLES if index.index.is_apart else (*INDEX_TABLES, *CONTENT_TABLES)
+        names = "memories", "deliveries", *(table.name for table in self.tables)
+        self.select_filled = (
+            f"select {', '.join(f'exists (select 1 from {one} where stream in :keys)' for one in names)}"
+        )
+        """Tells in one step which tables have anything of some sessions: most have nothing."""
 
     @writes
     def erase(self, connection: Connection, key: int, now_ms: int) -> None:
@@ -169,13 +175,14 @@ class Retention(Port):
 
         A job that deleted a journal of a million events at once would stop all calls.
         """
-        if any(self.memories.delete_portion(connection, key, MEMORIES) for key in keys):
-            return True
+        has_memories, has_attempts, *filled = map(bool, connection.one(self.select_filled, keys=list(keys)))
+        if has_memories:
+            return any(self.memories.delete_portion(connection, key, MEMORIES) for key in keys)
         portion = Portion()
         for key in keys:
-            if found := portion.select(connection.rows(ATTEMPTS, stream=key, rows=portion.rows)):
+            if has_attempts and (found := portion.select(connection.rows(ATTEMPTS, stream=key, rows=portion.rows))):
                 connection.execute(DELETE_ATTEMPTS, keys=found)
-            for table in self.tables:
+            for table in compress(self.tables, filled):
                 if portion.is_full:
                     return True
                 if found := portion.select(connection.rows(table.select, stream=key, rows=portion.rows)):

@@ -6,7 +6,7 @@ the rules that need no rows are in `streams`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hashlib import sha256
 from typing import Any
 
@@ -158,8 +158,13 @@ class StreamRows(ABC):
         self.add_stream(stream)
         return stream
 
+    def note_changed(self, keys: Iterable[int]) -> None:
+        """Note that more than the journals of these streams was changed."""
+        return
+
     def save_stream(self, stream: Stream) -> None:
         self.connection.execute(UPDATE_STREAM, **stream_values(stream))
+        self.note_changed([stream.key])
 
     def save_overview(self, stream: Stream) -> None:
         """Repeat what lists show of a session's configuration."""
@@ -183,6 +188,7 @@ class StreamRows(ABC):
 
     def save_producer(self, key: int, producer: ProducerState) -> None:
         self.connection.execute(SAVE_PRODUCER, stream=key, **msgspec.structs.asdict(producer))
+        self.note_changed([key])
 
     # Journals
 

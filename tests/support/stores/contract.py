@@ -16,7 +16,7 @@ from voicemem.store.endpoints import Endpoint
 from voicemem.store.journal import Journal
 from voicemem.store.outbox import ANY_NUMBER, Attempt, ClaimedDelivery, FrozenPayload
 from voicemem.store.port import Store
-from voicemem.store.records import Node, OpenResult
+from voicemem.store.records import Leaving, Node, OpenResult
 from voicemem.store.session_filters import SessionFilter
 from voicemem.store.streams import AppendResult, Batch, Offer, Outcome, SessionEnding, Stream
 
@@ -128,7 +128,7 @@ async def hang_up(
     store: Store, key: int, now_ms: int = NOW, *, producer: str = "main", epoch: int = 1
 ) -> Stream | None:
     """The connection of a producer ends on purpose: the only one of its session, unless a test opened others."""
-    return await store.journal.leave(key, producer, epoch, None, now_ms)
+    return next(iter(await store.journal.leave([Leaving(key, producer, epoch)], now_ms)), None)
 
 
 async def begin_node(

@@ -13,7 +13,7 @@ the node. So all nodes together know of a byte a second later, and a node that i
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
@@ -206,9 +206,8 @@ class Rows(StreamRows):
         self.connection.execute(INSERT_LOCK, key=stream.key)
         self.streams[stream.key], self.versions[stream.key] = stream, 1
 
-    def save_stream(self, stream: Stream) -> None:
-        super().save_stream(stream)
-        self.changed.add(stream.key)
+    def note_changed(self, keys: Iterable[int]) -> None:
+        self.changed.update(keys)
 
     def save_overview(self, stream: Stream) -> None:
         super().save_overview(stream)
@@ -238,10 +237,6 @@ class Rows(StreamRows):
         if producer is None:
             producer = self.producers[key, name] = self.load_producer(key, name)
         return producer
-
-    def save_producer(self, key: int, producer: ProducerState) -> None:
-        super().save_producer(key, producer)
-        self.changed.add(key)
 
     # Journals
 
