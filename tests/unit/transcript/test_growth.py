@@ -6,6 +6,7 @@ Costs are counted in function calls, not in seconds, so they do not depend on th
 from __future__ import annotations
 
 import sys
+import tracemalloc
 from collections.abc import Callable
 from statistics import median
 from types import FrameType
@@ -108,6 +109,25 @@ def test_reads_cost_what_they_show(shape: Shape) -> None:
         len(turn.segments or ()) + len(turn.replies or ()) + len(turn.typed or ()) for turn in state.turns.values()
     )
     assert late <= ALLOWED * early + 5 + 20 * parts
+
+
+@pytest.mark.long
+@every_row("shape", SHAPES.values(), ids=SHAPES)
+def test_no_step_copies_what_came_before(shape: Shape) -> None:
+    """A late step asks for about as much memory as an early one: a copy of a list is one call, however long it is."""
+    state, asked = State(), dict[int, int]()
+    tracemalloc.start()
+    try:
+        for step in range(LATE.stop):
+            events = [journaled(one) for one in shape(step)]
+            tracemalloc.reset_peak()
+            before, _ = tracemalloc.get_traced_memory()
+            for one in events:
+                fold_event(state, state.position + 1, 1000 + state.position, one, "main")
+            asked[step] = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+    assert median(asked[step] for step in LATE) <= median(asked[step] for step in EARLY) + 3_000
 
 
 @every_row("shape", SHAPES.values(), ids=SHAPES)

@@ -423,6 +423,12 @@ class Source(NamedTuple):
         known = self.evidence.resumes
         return [] if not known else known[bisect_left(known, since) : bisect_left(known, until)]
 
+    def newest_resume(self, since: int, until: int) -> int:
+        """The time of the newest of them; `BEFORE_ALL` if there is none."""
+        known = self.evidence.resumes or ()
+        place = bisect_left(known, until) - 1
+        return known[place] if place >= 0 and known[place] >= since else BEFORE_ALL
+
     def text_of(self, total: Entry) -> str | None:
         """The text that a total measures, if it states one."""
         playback = self.evidence.playback

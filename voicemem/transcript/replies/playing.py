@@ -150,13 +150,12 @@ def note_resume(state: State, reply: Reply, ts: int | None) -> None:
 
 def resumed_until(state: State, reply: Reply, sources: list[Source]) -> int:
     """The time of the newest `resume` about a reply: interruptions up to then were false alarms."""
-    newest = [resumes[-1] for resumes in resumes_of(state, reply, sources) if resumes]
-    return max(newest, default=BEFORE_ALL)
+    return max((source.newest_resume(*span) for source, *span in resumes_of(state, reply, sources)), default=BEFORE_ALL)
 
 
 def false_alarms_of(state: State, reply: Reply, sources: list[Source]) -> Iterator[tuple[int, int]]:
     """The false alarms of a reply, each with its first interruption and the resume that ended it."""
-    resumes = sorted(ts for known in resumes_of(state, reply, sources) for ts in known)
+    resumes = sorted(ts for source, *span in resumes_of(state, reply, sources) for ts in source.resumes(*span))
     cuts = sorted(cut.ts for source in sources for cut in source.interruptions())
     after = BEFORE_ALL
     for resume in resumes:
@@ -166,18 +165,18 @@ def false_alarms_of(state: State, reply: Reply, sources: list[Source]) -> Iterat
         after = resume + 1
 
 
-def resumes_of(state: State, reply: Reply, sources: list[Source]) -> Iterator[list[int]]:
-    """The times of the resumes about a reply, from each of its sources."""
+def resumes_of(state: State, reply: Reply, sources: list[Source]) -> Iterator[tuple[Source, int, int]]:
+    """Each source of resumes about a reply, and from when to before when they are about it."""
     turn_evidence = state.turns[reply.turn].evidence
     for source in sources:
         if source.evidence is not turn_evidence:
-            yield source.resumes(source.since, source.until)
+            yield source, source.since, source.until
         elif turn_evidence.resumes:
             stairs = cut_stairs(state, reply.turn)
             place = bisect_left(stairs, reply.key, key=itemgetter(0))
             if place < len(stairs) and stairs[place][0] == reply.key:
                 until = stairs[place + 1][1] if place + 1 < len(stairs) else AFTER_ALL
-                yield source.resumes(stairs[place][1], until)
+                yield source, stairs[place][1], until
 
 
 REACH = 20
