@@ -203,17 +203,20 @@ async def test_a_start_on_a_read_only_file(tmp_path: Path) -> None:
         assert "Read-only" in log.read_text()
 
 
-@pytest.mark.parametrize("how", ["replaced", "deleted"])
+@pytest.mark.parametrize("how", ["replaced", "deleted", "truncated"])
 async def test_a_file_that_is_not_at_its_place_any_more_takes_nothing(path: Path, how: str) -> None:
     """What is written to it would be lost with the process: it acknowledges nothing, says why, and ends."""
     async with running_process(path) as server:
         await server.api.create()
         await server.api.send(final_transcript(1))
-        path.rename(path.with_suffix(".moved"))
+        if how == "truncated":
+            os.truncate(path, 0)
+        else:
+            path.rename(path.with_suffix(".moved"))
         if how == "replaced":
             path.write_bytes(path.with_suffix(".moved").read_bytes())
         refused = await server.api.post("/v1/sessions/s/events", [final_transcript(2)])
         assert (503, "store_unavailable") == refused.problem
-        assert "moved, deleted or replaced" in refused.json["detail"]
+        assert "moved, deleted, replaced or truncated" in refused.json["detail"]
         assert 1 == await server.ended()
-    assert "moved, deleted or replaced" in server.log.read_text()
+    assert "moved, deleted, replaced or truncated" in server.log.read_text()

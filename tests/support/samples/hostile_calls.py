@@ -34,7 +34,11 @@ SHAPES: dict[str, Shape] = {
     "interrupts before their replies": lambda n: [interrupt(1, FAR + n), delta(1, "a b", n, item=f"i{n}")],
     "cuts of one reply": lambda n: [*first(n, delta(1, LONG, 1)), interrupt(1, n * 10 + 5, audio_end_ms=n)],
     "cuts with heard text": lambda n: [*first(n, delta(1, LONG, 1)), interrupt(1, n + 5, heard_text=f"one {n}")],
-    "cuts and resumes of one reply": lambda n: [*first(n, delta(1, LONG, 1)), interrupt(1, 2 * n), resume(1, 2 * n + 1)],
+    "cuts and resumes of one reply": lambda n: [
+        *first(n, delta(1, LONG, 1)),
+        interrupt(1, 2 * n),
+        resume(1, 2 * n + 1),
+    ],
     "words times cuts": lambda n: [
         *first(n, delta(1, " ".join(one["text"] for one in MANY_WORDS), 1), tts(1, 1, words=MANY_WORDS)),
         interrupt(1, n * 10 + 5, audio_end_ms=n),

@@ -41,7 +41,7 @@ FILE_ERRORS = (
 """Errors of the file or the disk; any other error is the fault of a single job."""
 
 RUINED = "The disk failed to sync the store, so a later sync that succeeds cannot be trusted."
-MOVED = "The store's file was moved, deleted or replaced, so what is written to it is not found again."
+LOST = "The store's file was moved, deleted, replaced or truncated, so what is written to it is not found again."
 MAX_JOBS = 4096
 """Jobs in one transaction, at most: it bounds how long a commit takes to build."""
 
@@ -61,6 +61,7 @@ class Checkpoints:
 
     def __init__(self, path: str, writer: apsw.Connection) -> None:
         self.writer = writer
+        self.file = files.Whereabouts(path)
         self.connection = apsw.Connection(path)
         self.connection.set_busy_timeout(0)  # others move the log too (`files.truncate_log`)
         self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -127,7 +128,11 @@ class Writer:
 
     @property
     def healthy(self) -> bool:
-        return not self.troubles.has(self)
+        return not (self.troubles.has(self) or self.has_lost_file)
+
+    @property
+    def has_lost_file(self) -> bool:
+        return self.checkpoints is not None and self.checkpoints.file.is_lost()
 
     def close(self) -> None:
         self.group.close()
@@ -151,10 +156,10 @@ class Writer:
             results = [self.run_job(job) for job in jobs]
             self.rows.flush()
             self.connection.execute(COMMIT)
-            if files.has_moved(self.connection):
-                self.mark_ruined(MOVED)
+            if self.has_lost_file:
+                self.mark_ruined(LOST)
                 self.rows.invalidate()
-                return [StoreUnavailable(MOVED)] * len(jobs)
+                return [StoreUnavailable(LOST)] * len(jobs)
             self.rows.after_commit()
             # An empty commit proves nothing about the disk, and none does once a sync has failed.
             if self.connection.total_changes() > before and not self.ruined:

@@ -6,7 +6,6 @@ full page to its neighbours, copies may stay in an unused part of the page until
 blocks every writer, makes them go at once (docs/storage.md).
 """
 
-import ctypes
 import fcntl
 import os
 import secrets
@@ -296,11 +295,19 @@ def is_complete(path: str) -> bool:
     return False
 
 
-def has_moved(connection: apsw.Connection) -> bool:
-    """Return whether the file that is open is no longer the one at its path."""
-    answer = ctypes.c_int(0)
-    connection.file_control("main", apsw.SQLITE_FCNTL_HAS_MOVED, ctypes.addressof(answer))
-    return bool(answer.value)
+class Whereabouts:
+    """Where a store's open file is, and how long it was when that was looked at last."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.known = os.stat(path)
+
+    def is_lost(self) -> bool:
+        """Return whether its path has another file by now, or it is shorter: nothing of ours makes it so."""
+        known, now = self.known, None
+        with suppress(OSError):
+            now = self.known = os.stat(self.path)
+        return now is None or now.st_ino != known.st_ino or now.st_size < known.st_size
 
 
 def trouble_of(error: Exception) -> str:

@@ -213,6 +213,16 @@ async def test_a_long_log_begins_again_between_two_commits(sqlite: SqliteStore) 
     assert 0 < pages == moved < 20
 
 
+async def test_a_store_whose_file_is_cut_short_is_not_healthy(sqlite: SqliteStore, path: str) -> None:
+    """It says so before anything is written, and a file that grows is well."""
+    assert sqlite.healthy
+    await sqlite.database.write(insert("x" * 100_000))
+    sqlite.database.writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+    assert sqlite.healthy
+    os.truncate(path, os.path.getsize(path) - 4_096)  # noqa: ASYNC240 (a test may)
+    assert not sqlite.healthy
+
+
 async def test_a_failed_sync_of_a_checkpoint_ruins_the_store(sqlite: SqliteStore) -> None:
     """As one of a commit does: what the kernel has dropped is not known."""
     assert sqlite.database.checkpoints is not None
