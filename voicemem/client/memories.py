@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, Unpack
-from urllib.parse import quote
 
-from voicemem.client.transport.rest import RestClient, session_path, user_path
+from voicemem.client.transport.rest import RestClient, in_path, session_path, user_path
 from voicemem.protocol.types import JsonObject
 
 
@@ -106,4 +105,4 @@ class Memories:
 
 
 def memory_path(memory_id: str) -> str:
-    return f"/v1/memories/{quote(memory_id, safe='')}"
+    return f"/v1/memories/{in_path(memory_id)}"

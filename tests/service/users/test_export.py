@@ -270,6 +270,20 @@ async def test_the_client_reads_it(app: App) -> None:
             [line async for line in client.export_user("a" * 129)]
 
 
+@pytest.mark.parametrize("user_id", [".", ".."])
+async def test_ids_that_a_path_would_lose(app: App, user_id: str) -> None:
+    """They are users like others for the client: their memories, their export, and their erasure by the command."""
+    api = RestClient(app)
+    await api.create("s", user_id=user_id)
+    async with client_to(app) as client:
+        await client.memories.add("Likes tea.", user_id=user_id)
+        assert 1 == len((await client.memories.of_user(user_id))["memories"])
+        assert {"session", "memory"} <= {line["type"] async for line in client.export_user(user_id)}
+    code, said, errors = await command("erase-user", user_id, "--yes", "--url", api.base)
+    assert (0, "") == (code, errors), said
+    assert 404 == (await api.get("/v1/sessions/s")).status
+
+
 async def test_an_export_that_is_cut_short_is_an_error() -> None:
     """Whoever keeps it would take a part for the whole."""
 

@@ -188,14 +188,19 @@ def decode_json(raw: bytes | bytearray) -> Any:
         return None
 
 
+def in_path(id: str) -> str:
+    """An id as a segment of a path; `.` and `..` as such would be taken out of it."""
+    return quote(id, safe="") if id.strip(".") else id.replace(".", "%2E")
+
+
 def session_path(session_id: str, rest: str = "") -> str:
-    """The path of a session, or of something in it; the id is quoted."""
-    return f"/v1/sessions/{quote(session_id, safe='')}{rest}"
+    """The path of a session, or of something in it."""
+    return f"/v1/sessions/{in_path(session_id)}{rest}"
 
 
 def user_path(user_id: str, rest: str = "") -> str:
     """The path of a user, likewise."""
-    return f"/v1/users/{quote(user_id, safe='')}{rest}"
+    return f"/v1/users/{in_path(user_id)}{rest}"
 
 
 def query_params(arguments: Mapping[str, Any]) -> dict[str, str]:
