@@ -1,7 +1,7 @@
 """`voicemem import`: calls of the past, as the webhooks of vendors would have brought them."""
 
-from collections.abc import Callable
-from contextlib import aclosing
+from collections.abc import Callable, Iterator
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -157,10 +157,17 @@ def import_calls(
         run(import_since(chosen, server, address, read_key(chosen, key_file), since))
 
 
-def report(backfill: Backfill) -> None:
-    click.echo(backfill.summary())
-    for name, why in backfill.refused:
-        click.secho(f"{name}: {why}", fg="yellow", err=True)
+@contextmanager
+def reported(backfill: Backfill) -> Iterator[None]:
+    """Say at the end what became of the calls. Raises `CommandFailed` if any is refused."""
+    try:
+        yield
+    finally:
+        click.echo(backfill.summary())
+        for name, why in backfill.refused:
+            click.secho(f"{name}: {why}", fg="yellow", err=True)
+    if backfill.refused:
+        raise CommandFailed(f"{len(backfill.refused):,} could not be imported.")
 
 
 async def import_files(vendor: Vendor, server: Server, folder: Path) -> None:
@@ -168,15 +175,11 @@ async def import_files(vendor: Vendor, server: Server, folder: Path) -> None:
     files = find_files(folder)
     async with server.client() as service:
         backfill = Backfill(vendor, service, lambda steps: None)
-        try:
-            with progress(len(files), f"importing {number_of(len(files), 'file')}") as bar:
-                for file, name in files:
-                    for call in calls_in(file, name):
-                        await backfill.take(call)
-                    bar.update(1)
-        finally:
-            report(backfill)
-    fail_if_refused(backfill)
+        with reported(backfill), progress(len(files), f"importing {number_of(len(files), 'file')}") as bar:
+            for file, name in files:
+                for call in calls_in(file, name):
+                    await backfill.take(call)
+                bar.update(1)
 
 
 async def import_since(
@@ -185,17 +188,8 @@ async def import_since(
     """Import the calls that the vendor's API has. Raises `CommandFailed` if any is refused."""
     async with server.client() as service, vendor_api(vendor, url, key, pause_s) as api:
         backfill = Backfill(vendor, service, lambda steps: None)
-        try:
-            with counting("importing calls") as backfill.on_step:
-                async with aclosing(api.calls(since_ms)) as pages:
-                    async for page in pages:
-                        for call in page:
-                            await backfill.take(call)
-        finally:
-            report(backfill)
-    fail_if_refused(backfill)
-
-
-def fail_if_refused(backfill: Backfill) -> None:
-    if backfill.refused:
-        raise CommandFailed(f"{len(backfill.refused):,} could not be imported.")
+        with reported(backfill), counting("importing calls") as backfill.on_step:
+            async with aclosing(api.calls(since_ms)) as pages:
+                async for page in pages:
+                    for call in page:
+                        await backfill.take(call)

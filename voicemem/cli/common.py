@@ -150,6 +150,14 @@ class Server(NamedTuple):
 
         return run(send())
 
+    def entries(self, path: str, name: str, **query: Any) -> Iterator[Any]:
+        """The entries of a list, page by page."""
+        cursor: str | None = ""
+        while cursor is not None:
+            page = self.ask("GET", path, query={**query, "cursor": cursor or None})
+            yield from page[name]
+            cursor = page["next_cursor"]
+
 
 ATTEMPTS, LONG_S = 6, 120.0
 """How often one request among many is tried, and how long each attempt may take."""

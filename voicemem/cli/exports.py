@@ -198,14 +198,5 @@ async def is_known(server: Server, user_id: str) -> bool:
 def stored_of(server: Server, user_id: str) -> tuple[int, int]:
     """How many calls and memories are stored of a user, and of the other id of the same person."""
     places = ((user_path(user_id, "/sessions"), "sessions"), (user_path(user_id, "/memories"), "memories"))
-    calls, memories = (count_of(server, path, name) for path, name in places)
+    calls, memories = (sum(1 for _ in server.entries(path, name)) for path, name in places)
     return calls, memories
-
-
-def count_of(server: Server, path: str, name: str) -> int:
-    count, cursor = 0, None
-    while True:
-        page = server.ask("GET", path, query=filled({"cursor": cursor}))
-        count, cursor = count + len(page[name]), page["next_cursor"]
-        if cursor is None:
-            return count

@@ -106,13 +106,9 @@ def list_memories(user_id: str, server: Server, kind: str | None, superseded: bo
     Examples:
       voicemem memories list ann --kind preference
     """
-    cursor: str | None = ""
-    while cursor is not None:
-        query = {"superseded": superseded or None, "kind": kind, "cursor": cursor or None}
-        page = server.ask("GET", user_path(user_id, "/memories"), query=query)
-        for memory in page["memories"]:
-            click.echo(json_shown(memory) if as_json else line_of(memory))
-        cursor = page["next_cursor"]
+    conditions = {"superseded": superseded or None, "kind": kind}
+    for memory in server.entries(user_path(user_id, "/memories"), "memories", **conditions):
+        click.echo(json_shown(memory) if as_json else line_of(memory))
 
 
 def line_of(memory: Any) -> str:

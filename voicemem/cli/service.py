@@ -14,14 +14,13 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-import aiohttp
 import click
 
 from voicemem.app import App, running
 from voicemem.cli import logs
-from voicemem.cli.common import URL_OPTION, CommandFailed, options, run, unknown_variables
+from voicemem.cli.common import URL_OPTION, CommandFailed, Server, options, run, unknown_variables
 from voicemem.cli.service_settings import REPEATED, SERVE_OPTIONS, SOURCES, to_settings
-from voicemem.client.transport.failures import reason_of, with_check
+from voicemem.client.errors import RequestRefused
 from voicemem.config.service import MEMORY_STORE, NO_WEBHOOK, Address, check_binding, key_command, shown_store
 from voicemem.telemetry.otel import chosen_exporter, make_tracer
 from voicemem.version import __version__
@@ -204,7 +203,6 @@ def notify(state: str) -> None:
 
 
 PATH = "/ui/"
-TIMEOUT_S = 15.0
 TEXT_BROWSERS = ("www-browser", "links", "elinks", "lynx", "w3m")
 """Browsers that the library falls back to where there is no desktop; the page needs a script to run."""
 
@@ -224,7 +222,7 @@ def ui(url: str, no_open: bool) -> None:
       voicemem ui --url https://memory.example --no-open
     """
     address = url.rstrip("/") + PATH
-    run(check_page(address))
+    run(check_page(url, address))
     click.echo(address)
     if no_open:
         return
@@ -237,19 +235,13 @@ def ui(url: str, no_open: bool) -> None:
     click.echo("No browser could be opened here; open this address in yours.", err=True)
 
 
-async def check_page(address: str) -> None:
-    """Raise `CommandFailed` with what is to be done if the page is not there."""
-    timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
-    try:
-        async with aiohttp.ClientSession(timeout=timeout) as http, http.get(address, allow_redirects=False) as response:
-            if response.status == 200:
-                return
-            body = await response.json(content_type=None) if "json" in response.content_type else {}
-    except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-        raise CommandFailed(f"No service answers at {address}: {with_check(reason_of(error, TIMEOUT_S))}") from None
-    if response.status == 404:
-        raise CommandFailed(
-            f"There is no page at {address}. Check that this is the REST address, and not served with `--ui off`."
-        )
-    detail = body.get("detail") if isinstance(body, dict) else None
-    raise CommandFailed(f"{address} answers {response.status}{f': {detail}' if detail else '.'}")
+async def check_page(url: str, address: str) -> None:
+    """Raise `CommandFailed` with what is to be done if the page is not there, `Unreachable`."""
+    async with Server(url, None).client() as rest:
+        try:
+            await rest.request("GET", PATH, is_json=False)
+        except RequestRefused as refused:
+            if refused.status != 404:
+                raise CommandFailed(f"{address} answers {refused.status}: {refused.detail}") from None
+            check = "Check that this is the REST address, and not served with `--ui off`."
+            raise CommandFailed(f"There is no page at {address}. {check}") from None

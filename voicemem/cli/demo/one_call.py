@@ -12,21 +12,22 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
 from voicemem.app import App, running
-from voicemem.cli.common import line_shown, lines_shown
+from voicemem.cli.common import Server, line_shown, lines_shown
 from voicemem.client.replay import Replay, load_recording
+from voicemem.client.transport.rest import RestClient, session_path
 from voicemem.config.service import Address, Settings
 from voicemem.protocol.types import JsonObject
 from voicemem.webhooks.endpoints import new_webhook_secret
 from voicemem.webhooks.requests import WebhookEvent, WebhookReceiver
 
-SESSION, AGAIN = "demo", "demo-again"
+SESSION, CUSTOM, AGAIN = "demo", "demo-custom", "demo-again"
+HISTORY = session_path(SESSION, "/history")
 CALLER = {"user_id": "ann", "memory": {"memories": {}}}
 ASKED = "What did the knight do?"
 FAST = 12.0
@@ -51,12 +52,12 @@ async def demo(console: Console, fast: bool) -> None:
                 webhook_url=f"http://{webhook}/voicemem",
                 webhook_secret=secret,
             )
-            async with running(settings) as app, aiohttp.ClientSession(f"http://{app.rest_address}") as http:
-                await post(http, "", {"session_id": SESSION, **CALLER})
-                await play(console, app, http, FAST if fast else 1.0)
-                await show_formats(console, http)
+            async with running(settings) as app, Server(f"http://{app.rest_address}", None).client() as rest:
+                await rest.send("POST", "/v1/sessions", {"session_id": SESSION, **CALLER})
+                await play(console, app, rest, FAST if fast else 1.0)
+                await show_formats(console, rest)
                 event = await asyncio.wait_for(events.get(), WEBHOOK_TIMEOUT_S)
-                show_webhook_event(console, event, await call_again(http))
+                show_webhook_event(console, event, await call_again(rest))
     finally:
         await receiver.stop()
     called = sys.argv[0]  # a path where a shell would not find the command by its name
@@ -68,7 +69,7 @@ async def demo(console: Console, fast: bool) -> None:
     )
 
 
-async def play(console: Console, app: App, http: aiohttp.ClientSession, pace: float) -> None:
+async def play(console: Console, app: App, rest: RestClient, pace: float) -> None:
     """Stream the call, and read the memory over REST after each acknowledged event."""
     events = recorded_call()
     changed = asyncio.Event()
@@ -83,9 +84,9 @@ async def play(console: Console, app: App, http: aiohttp.ClientSession, pace: fl
         while not sending.done():
             await changed.wait()
             changed.clear()
-            contents = (await get(http, "history?open=true"))["contents"] if replay.acked else []
+            contents = (await rest.get(HISTORY, {"open": True}))["contents"] if replay.acked else []
             live.update(show(contents), refresh=console.is_terminal)
-        contents = (await get(http, "history"))["contents"]
+        contents = (await rest.get(HISTORY))["contents"]
         live.update(show(contents), refresh=True)
     if not console.is_terminal:
         console.line()
@@ -95,17 +96,6 @@ async def play(console: Console, app: App, http: aiohttp.ClientSession, pace: fl
 def recorded_call() -> list[JsonObject]:
     with resources.as_file(resources.files("voicemem.cli.demo") / "demo_call.jsonl") as path:
         return load_recording(Path(path))
-
-
-async def get(http: aiohttp.ClientSession, path: str, session_id: str = SESSION) -> dict[str, Any]:
-    async with http.get(f"/v1/sessions/{session_id}/{path}") as response:
-        response.raise_for_status()
-        return dict(await response.json())
-
-
-async def post(http: aiohttp.ClientSession, path: str, body: Any) -> None:
-    async with http.post(f"/v1/sessions{path}", json=body) as response:
-        response.raise_for_status()
 
 
 def render_call(contents: list[dict[str, Any]], acked: int, total: int, styled: bool) -> Panel:
@@ -139,12 +129,12 @@ def render_message(message: dict[str, Any], styled: bool) -> Text:
     return text
 
 
-async def show_formats(console: Console, http: aiohttp.ClientSession) -> None:
+async def show_formats(console: Console, rest: RestClient) -> None:
     """Show what the next LLM request has of the reply that was cut, for a standard LLM and for a custom one."""
-    standard = await get(http, "context")
-    await post(http, "", {"session_id": f"{SESSION}-custom", "llm": CUSTOM_LLM})
-    await post(http, f"/{SESSION}-custom/events", [one for one in recorded_call() if one["type"] != "session.end"])
-    custom = await get(http, "context", f"{SESSION}-custom")
+    await rest.send("POST", "/v1/sessions", {"session_id": CUSTOM, "llm": CUSTOM_LLM})
+    events = [one for one in recorded_call() if one["type"] != "session.end"]
+    await rest.send("POST", session_path(CUSTOM, "/events"), events)
+    standard, custom = [await rest.get(session_path(one, "/context")) for one in (SESSION, CUSTOM)]
     cut = next(index for index, one in enumerate(custom["messages"]) if one.get("metadata", {}).get("interrupted"))
     shown = [json.dumps(body["messages"][cut], ensure_ascii=False) for body in (standard, custom)]
     title = "What the next LLM request has of the reply that was cut: for a standard LLM, and with all fields"
@@ -163,11 +153,12 @@ def show_webhook_event(console: Console, event: WebhookEvent, known: Text) -> No
     console.print(Panel(Group(marks, known), title=f"{what}. And the next call of the same caller"))
 
 
-async def call_again(http: aiohttp.ClientSession) -> Text:
+async def call_again(rest: RestClient) -> Text:
     """The caller's next call: what they ask, and what the LLM gets of the first call, on one line."""
-    await post(http, "", {"session_id": AGAIN, **CALLER})
-    await post(http, f"/{AGAIN}/events", [{"type": "asr", "turn_id": 1, "text": ASKED, "final": True}])
-    lines = (await get(http, "context", AGAIN))["messages"][0]["content"].splitlines()
+    await rest.send("POST", "/v1/sessions", {"session_id": AGAIN, **CALLER})
+    question = {"type": "asr", "turn_id": 1, "text": ASKED, "final": True}
+    await rest.send("POST", session_path(AGAIN, "/events"), [question])
+    lines = (await rest.get(session_path(AGAIN, "/context")))["messages"][0]["content"].splitlines()
     known = next((line for line in lines if "knight" in line), "")
     return Text.assemble(
         ("caller  ", "bold cyan"), ASKED, ("  ← known: ", "dim italic"), known[2:], no_wrap=True, overflow="ellipsis"
