@@ -62,6 +62,16 @@ UPDATE_STREAM = f"update streams set {assign(CHANGING)} where key = :key"
 SAVE_OVERVIEW = upsert("overviews", ["stream"], ("name", "user_id", "labels"))
 PRODUCER_COLUMNS = columns(ProducerState.__struct_fields__)
 SELECT_PRODUCER = f"select {PRODUCER_COLUMNS} from producers where stream = :stream and name = :name"
+COUNT_ALL_STORED = """
+    insert into stored_bytes select s.project, sum(r.size) from (
+        select stream, octet_length(payload) as size from journal
+        union all select stream, octet_length(runs) from archives
+        union all select stream, octet_length(value) from secrets
+        union all select stream, octet_length(payload) from payloads
+        union all select key, octet_length(config) - 2 from streams
+    ) r join streams s on s.key = r.stream group by s.project
+    on conflict (project) do update set bytes = excluded.bytes
+"""
 SAVE_PRODUCER = upsert("producers", ["stream", "name"], ProducerState.__struct_fields__[1:])
 
 
@@ -118,12 +128,12 @@ class StreamRows(ABC):
                 " expire.",
             )
 
+    @abstractmethod
     def count_stored(self, key: int, size: int) -> None:
         """Count bytes added to archives, deliveries, configuration or secrets of a stream, or below zero, deleted."""
-        return
 
     counts_stored = False
-    """True if `count_stored` counts; where triggers of the engine do, it is not worked out how many bytes there are."""
+    """True if `count_stored` counts; else it need not be worked out how many bytes there are."""
 
     # Streams
 

@@ -17,7 +17,7 @@ from voicemem.store.postgresql.connection import PostgresqlConnection, connect, 
 from voicemem.store.postgresql.driver import SELECT_NOW, reason
 from voicemem.store.postgresql.schema import LOCK_META, add_partitions, check_version, migrate
 from voicemem.store.postgresql.words import PostgresqlMemoryWords
-from voicemem.store.stream_changes import label_digest
+from voicemem.store.stream_changes import COUNT_ALL_STORED, label_digest
 from voicemem.store.streams import SESSION_KIND
 
 SELECT_COLUMNS = """
@@ -44,16 +44,6 @@ TAKING_S, PAUSE_S = 10.0, 0.2
 """How long the server may take to end the connection of a copy that was killed."""
 ANALYZE = f"analyze {', '.join(one.name for one in TABLES)}"
 """The tables of the copy only: those of the server are none of a role's business."""
-COUNT_BYTES = """
-    insert into stored_bytes select s.project, sum(r.size) from (
-        select stream, octet_length(payload) as size from journal
-        union all select stream, octet_length(runs) from archives
-        union all select stream, octet_length(value) from secrets
-        union all select stream, octet_length(payload) from payloads
-        union all select key, octet_length(config) - 2 from streams
-    ) r join streams s on s.key = r.stream group by s.project
-    on conflict (project) do update set bytes = excluded.bytes
-"""
 numbers = count(1)
 
 
@@ -170,7 +160,7 @@ class PostgresqlCopy(CopyEnd):
 
     def make_derived(self, cursor_secret: bytes) -> None:
         self.link.execute(ANALYZE)
-        self.link.execute(COUNT_BYTES)
+        self.link.execute(COUNT_ALL_STORED)
         PostgresqlMemoryWords(cursor_secret).make_words(self.link)
 
     def close(self) -> None:

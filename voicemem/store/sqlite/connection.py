@@ -3,9 +3,8 @@
 Committed rows of streams and producers stay cached, so an append reads nothing; that is safe because one process at a
 time writes a file. Of those as many are kept as their share of the memory budget holds.
 
-The bytes of each project's journals are counted while they are bounded. Triggers of the writer's own connection count,
-so that no way to add or delete entries can be forgotten, and nothing is paid where there is no bound. The counts are in
-the file, so that a restart reads nothing else.
+The bytes of each project's journals are counted while they are bounded, so that nothing is paid where nothing bounds
+them. The counts are in the file, so that a restart reads nothing else.
 """
 
 import json
@@ -27,7 +26,7 @@ from voicemem.store.batch_append import BatchAppend
 from voicemem.store.database import KeySource, Row
 from voicemem.store.records import Quotas
 from voicemem.store.runs import JOURNAL_COLUMNS, WAYPOINT_STRIDE
-from voicemem.store.stream_changes import StreamRows
+from voicemem.store.stream_changes import COUNT_ALL_STORED, StreamRows
 from voicemem.store.streams import (
     SESSION_KIND,
     USER_KIND,
@@ -122,39 +121,9 @@ def transaction(connection: apsw.Connection) -> Iterator[None]:
             connection.execute(ROLLBACK)
 
 
-COUNT_ROWS = """
-    create temp trigger if not exists count_{table}_{when} after {when} on main.{table}
-    when {row}.{column} is not null begin
-        insert into stored_bytes select project, 0 from streams
-        where key = {row}.stream and project not in (select project from stored_bytes);
-        update stored_bytes set bytes = bytes {sign} octet_length({row}.{column})
-        where project = (select project from streams where key = {row}.stream);
-    end
-"""
-COUNTED = (("journal", "payload"), ("archives", "runs"), ("secrets", "value"), ("payloads", "payload"))
-CHANGES = (("insert", "new", "+"), ("delete", "old", "-"))
-COUNT_CONFIGS = (
-    """
-    create temp trigger if not exists count_streams_insert after insert on main.streams begin
-        insert into stored_bytes select new.project, 0 where new.project not in (select project from stored_bytes);
-        update stored_bytes set bytes = bytes + length(new.config) - 2 where project = new.project;
-    end
-    """,
-    """
-    create temp trigger if not exists count_streams_update after update of config on main.streams
-    when length(new.config) <> length(old.config) begin
-        update stored_bytes set bytes = bytes + length(new.config) - length(old.config) where project = new.project;
-    end
-    """,
-)
-"""An empty configuration, `{}`, counts nothing."""
-COUNT_ALL = """
-    insert into stored_bytes select project, sum(size) from (
-        select stream, length(payload) as size from journal union all select stream, length(runs) from archives
-        union all select stream, octet_length(value) from secrets
-        union all select stream, octet_length(payload) from payloads
-        union all select key, length(config) - 2 from streams
-    ) join streams on key = stream group by project
+COUNT_STORED = """
+    insert into stored_bytes select project, :size from streams where key = :key
+    on conflict (project) do update set bytes = bytes + excluded.bytes
 """
 SELECT_IS_FULL = "select 1 from stored_bytes where project = ? and bytes >= ?"
 
@@ -170,14 +139,9 @@ def count_bytes(connection: apsw.Connection, counts: bool) -> None:
             if is_counted:
                 connection.execute("delete from stored_bytes")
             return
-        with transaction(connection):
-            if not is_counted:
-                connection.execute(COUNT_ALL)
-            for table, column in COUNTED:
-                for when, row, sign in CHANGES:
-                    connection.execute(COUNT_ROWS.format(table=table, column=column, when=when, row=row, sign=sign))
-            for trigger in COUNT_CONFIGS:
-                connection.execute(trigger)
+        if not is_counted:
+            with transaction(connection):
+                connection.execute(COUNT_ALL_STORED)
     except apsw.Error as error:
         what = "The stored bytes cannot be counted" if counts else "The counts of stored bytes cannot be dropped"
         raise CannotStart(f"{what}: {error}.") from None
@@ -392,6 +356,10 @@ class RowCache(StreamRows):
         quota = self.quotas.stored_bytes
         return quota > 0 and self.raw.execute(SELECT_IS_FULL, (project, quota)).fetchone() is not None
 
+    def count_stored(self, key: int, size: int) -> None:
+        if self.counts_stored:
+            self.connection.execute(COUNT_STORED, key=key, size=size)
+
     # Producers
 
     def producer(self, key: int, name: str) -> ProducerState:
@@ -432,7 +400,11 @@ class RowCache(StreamRows):
         self.runs.append(run)
 
     def flush(self) -> None:
-        insert_runs(self.raw, [(run, self.waypoints.mark(run)) for run in self.runs])
+        rows = [run.columns(self.waypoints.mark(run)) for run in self.runs]
+        insert_runs(self.raw, rows)
+        if self.counts_stored:
+            for row in rows:
+                self.count_stored(row[0], len(row[-1]))
         self.runs.clear()
         self.job_start = 0
 
@@ -458,8 +430,8 @@ class Waypoints:
         return True
 
 
-def insert_runs(connection: apsw.Connection, runs: Sequence[tuple[JournalRun, bool]]) -> None:
-    """Insert runs, each with whether it is a waypoint; many at once, since Python may switch threads in between.
+def insert_runs(connection: apsw.Connection, runs: Sequence[Row]) -> None:
+    """Insert the columns of runs; those of many at once, since Python may switch threads in between.
 
     Very many are inserted by powers of two, so that there are few statements, which stay prepared.
     """
@@ -467,7 +439,7 @@ def insert_runs(connection: apsw.Connection, runs: Sequence[tuple[JournalRun, bo
     while first < len(runs):
         left = len(runs) - first
         number = left if left <= TOGETHER else min(MAX_ROWS, 1 << left.bit_length() - 1)
-        values = [value for run, waypoint in runs[first : first + number] for value in run.columns(waypoint)]
+        values = [value for run in runs[first : first + number] for value in run]
         connection.execute(insertion(number), values)
         first += number
 

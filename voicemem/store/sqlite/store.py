@@ -159,6 +159,7 @@ class SqliteStore(Store):
         if self.counts_bytes != bool(quotas.stored_bytes):  # else nothing is to do, and the writer may be at work
             self.counts_bytes = bool(quotas.stored_bytes)
             count_bytes(self.database.writer, self.counts_bytes)
+            self.database.streams.counts_stored = self.counts_bytes
         self.database.streams.quotas = quotas
         if count_refusal is not None:
             self.database.streams.count_quota_refusal = count_refusal

@@ -63,13 +63,13 @@ def marked(scope: Scope, secret: bytes, **texts: Sequence[str]) -> dict[str, str
     return values
 
 
-def frequencies(row: apsw.FTS5ExtensionApi, *given: Any) -> bytes:
+def frequencies(row: apsw.FTS5ExtensionApi, *numbers: Any) -> bytes:
     """The number of words of a row, then the weighted count of each word of the query.
 
-    `given` are how many phrases come first that are of the scope, how many are of each word, and the weights of the
+    `numbers` are how many phrases come first that are of the scope, how many are of each word, and the weights of the
     columns behind that of the scope; those behind them have the same words with other marks.
     """
-    first, each, weights = int(given[0]), int(given[1]), given[2:]
+    first, each, weights = int(numbers[0]), int(numbers[1]), numbers[2:]
     counts = array("d", [sum(row.column_size(column) for column in range(1, len(weights) + 1))])
     for phrase in range(first, row.phrase_count, each):
         counts.append(sum(frequency(row, one, weights) for one in range(phrase, phrase + each)))
@@ -131,7 +131,7 @@ def hits_of(rows: Sequence[Row], rarities: Sequence[float]) -> Iterator[Hit]:
 
 
 FIND_MEMORIES = f"""
-    select m.number, m.created_ms, m.id, {FREQUENCIES}(memory_words, {{phrases}}, 1.0, {ABOUT_WEIGHT})
+    select m.number, m.created_ms, m.id, {FREQUENCIES}(memory_words, :first, :each, 1.0, {ABOUT_WEIGHT})
     from memory_words cross join memories m on m.number = memory_words.rowid
     where memory_words match :match and +memory_words.rowid in :numbers and {{conditions}}
 """
@@ -175,16 +175,10 @@ class SqliteMemoryWords(MemoryFullText):
     def find(
         self, connection: Connection, search: MemorySearch, conditions: str, values: dict[str, Any], limit: int
     ) -> list[Row]:
-        words = ScopeWords(connection, "memory_words", search.scope, self.secret)
-        sql = FIND_MEMORIES.format(conditions=conditions, phrases=words.phrases)
-        match = words.match(search.words)
-
-        def frequencies_of(numbers: Sequence[int]) -> list[Row]:
-            return connection.rows(sql, match=match, numbers=numbers, **values)
-
         clauses, whose = search.scope._replace(namespace=None).conditions()
         (texts,) = connection.one(" and ".join((COUNT_MEMORIES, *clauses)), **whose)
-        hits = ranked(words.rows_by_word(search.words), texts, limit, frequencies_of)
+        words = ScopeWords(connection, "memory_words", search.scope, self.secret)
+        hits = words.ranked(search.words, texts, limit, FIND_MEMORIES.format(conditions=conditions), values)
         rows = {number: row for number, *row in connection.rows(SELECT_MEMORIES, numbers=[hit.number for hit in hits])}
         return [(hit.score, *rows[hit.number]) for hit in hits]
 
@@ -245,7 +239,7 @@ REMOVE = f"""
 """
 CLEAR = "insert into words (words) values ('delete-all')"
 FIND = f"""
-    select id, said_ms, id, {FREQUENCIES}(words, {{phrases}}, 1.0, {BEFORE_WEIGHT}, 1.0)
+    select id, said_ms, id, {FREQUENCIES}(words, :first, :each, 1.0, {BEFORE_WEIGHT}, 1.0)
     from words join transcript_messages on id = words.rowid
     where words match :match and +words.rowid in :numbers and said_ms >= :since_ms and said_ms < :until_ms
 """
@@ -289,17 +283,11 @@ class SqliteMessageWords(MessageFullText):
         connection.execute(CLEAR)
 
     def find(self, connection: Connection, query: TranscriptQuery) -> list[Row]:
-        words = ScopeWords(connection, "words", query.scope, self.secret)
-        sql, match = FIND.format(phrases=words.phrases), words.match(query.words)
         page, (clauses, whose) = query.values, query.scope.conditions()
         limit, offset = page.pop("limit"), page.pop("offset")
-
-        def frequencies_of(numbers: Sequence[int]) -> list[Row]:
-            return connection.rows(sql, match=match, numbers=numbers, **page)
-
         (texts,) = connection.one(COUNT_MESSAGES + " and ".join(clauses), **whose)
-        by_word = words.rows_by_word(query.words)
-        hits = ranked(by_word, texts, offset + limit, frequencies_of)[offset:]
+        words = ScopeWords(connection, "words", query.scope, self.secret)
+        hits = words.ranked(query.words, texts, offset + limit, FIND, page)[offset:]
         rows = {id: row for id, *row in connection.rows(SELECT_FOUND, ids=[hit.number for hit in hits])}
         return [(*rows[hit.number], hit.score) for hit in hits]
 
@@ -321,11 +309,6 @@ class ScopeWords:
         self.marks = [mark_of(kind, scope.project, value, secret) for kind, value in whose]
         self.terms = narrower_terms(scope, secret)
 
-    @property
-    def phrases(self) -> str:
-        """The numbers of phrases of an expression: those before the words, and those of each word."""
-        return f"{len(self.terms)}, {len(self.marks)}"
-
     def match(self, words: Sequence[QueryWord], operator: str = " OR ", columns: str = "") -> str:
         expression = [f'scope : "{term}"' for term in self.terms]
         return " AND ".join([*expression, f"{columns}({operator.join(map(self.with_marks, words))})"])
@@ -335,7 +318,11 @@ class ScopeWords:
         phrases = [f'"{mark}{word.text}"{end}' for mark in self.marks]
         return f"({' OR '.join(phrases)})"
 
-    def rows_by_word(self, words: Sequence[QueryWord]) -> list[list[Row]]:
-        """The numbers of the rows that have each word, one each."""
-        sql = FIND_WORD.format(table=self.table)
-        return [self.connection.rows(sql, match=self.match([word])) for word in words]
+    def ranked(
+        self, words: Sequence[QueryWord], texts: int, count: int, query: str, values: dict[str, Any]
+    ) -> list[Hit]:
+        """The best `count` hits, as `ranked` finds them by a query."""
+        find = FIND_WORD.format(table=self.table)
+        by_word = [self.connection.rows(find, match=self.match([word])) for word in words]
+        values = {**values, "match": self.match(words), "first": len(self.terms), "each": len(self.marks)}
+        return ranked(by_word, texts, count, lambda numbers: self.connection.rows(query, numbers=numbers, **values))

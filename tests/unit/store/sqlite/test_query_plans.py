@@ -149,9 +149,9 @@ async def test_memories_are_listed_in_the_order_of_an_index(
 async def test_memories_are_found_by_their_words_first(sqlite: SqliteStore, wanted: dict[str, Any]) -> None:
     """Whatever else is asked for: no row is read that has not the words."""
     chosen = Conditions(MemoryFilter(project="p", **wanted))
-    query = FIND_MEMORIES.format(conditions=chosen.sql, phrases="0, 1")
-    values = {**chosen.values, "match": 'scope : "p" AND said : ("walnuts")', "numbers": [1]}
-    found = await sqlite.database.write(partial(explain, query=query, values=values))
+    query = FIND_MEMORIES.format(conditions=chosen.sql)
+    found_by = {"match": 'scope : "p" AND said : ("walnuts")', "numbers": [1], "first": 0, "each": 1}
+    found = await sqlite.database.write(partial(explain, query=query, values=chosen.values | found_by))
     assert found[0].startswith("SCAN memory_words VIRTUAL TABLE INDEX 0:M")
     assert "SEARCH m USING INTEGER PRIMARY KEY (rowid=?)" in found
 

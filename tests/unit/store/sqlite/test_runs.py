@@ -35,7 +35,7 @@ def journal(given: list[tuple[str | None, int, int, bool]]) -> tuple[SqliteConne
         waypoints = Waypoints() if anew else waypoints
         seq = None if producer is None else seqs[producer] + hole
         run = JournalRun(STREAM, position, producer, seq, 0, [b"%d" % (position + index) for index in range(events)])
-        insert_runs(connection.raw, [(run, waypoints.mark(run))])
+        insert_runs(connection.raw, [run.columns(waypoints.mark(run))])
         runs.append(run)
         position += events
         if producer is not None and seq is not None:
