@@ -19,8 +19,6 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import aiohttp
-import msgspec
 from rich.console import Console
 from rich.live import Live
 from rich.panel import Panel
@@ -28,11 +26,12 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.harness.node_processes import NodeProcess, PostgresqlServer, Proxy, start_node
-from voicemem.cli.common import CommandFailed, plain_errors, run
-from voicemem.cli.demo.one_call import ANY_PORT, get, recorded_call, render_call
+from voicemem.cli.common import CommandFailed, Server, plain_errors, run
+from voicemem.cli.demo.one_call import ANY_PORT, recorded_call, render_call
 from voicemem.client import Client, Options
 from voicemem.client.replay import Replay, pauses_before
 from voicemem.client.session import ProducerSession
+from voicemem.client.transport.rest import RestClient, session_path
 from voicemem.config.service import Address
 from voicemem.protocol.types import JsonObject
 from voicemem.webhooks.endpoints import new_webhook_secret
@@ -122,7 +121,7 @@ async def watch_calls(console: Console, stage: Stage, calls: list[Call], playing
 
 
 async def render_first(stage: Stage, calls: list[Call], styled: bool) -> Panel:
-    contents: list[dict[str, Any]] = (await get(stage.http, "history?open=true", calls[0].session_id))["contents"]
+    contents: list[dict[str, Any]] = (await history(stage, calls[0].session_id, True))["contents"]
     panel = render_call(contents, sum(call.acked for call in calls), sum(call.total for call in calls), styled)
     panel.title = f"The first of the {len(calls)} calls, as it was really heard"
     panel.subtitle = f"all calls together: {panel.subtitle}"
@@ -239,7 +238,7 @@ class Stage(NamedTuple):
     url: str
     """Address that producers connect to."""
     http_url: str
-    http: aiohttp.ClientSession
+    http: RestClient
     """Asks the REST API, through the proxy."""
     webhook_events: list[WebhookEvent]
     """The webhooks that have come."""
@@ -275,7 +274,7 @@ async def staged(console: Console) -> AsyncIterator[Stage]:
             await proxy.start()
             stack.push_async_callback(proxy.stop)
         url, http_url = f"ws://{ingest.address}/v1/ingest", f"http://{rest.address}"
-        http = await stack.enter_async_context(aiohttp.ClientSession(http_url))
+        http = await stack.enter_async_context(Server(http_url, None).client())
         clients = await stack.enter_async_context(AsyncExitStack())
         yield Stage(server.url(), server.version, nodes, ingest, url, http_url, http, webhook_events, clients)
 
@@ -288,15 +287,16 @@ class Finding(NamedTuple):
     holds: bool
 
 
+async def history(stage: Stage, session_id: str, unfinished: bool | None = None) -> JsonObject:
+    return await stage.http.get(session_path(session_id, "/history"), {"open": unfinished})
+
+
 async def show_findings(console: Console, stage: Stage, calls: Sequence[Call]) -> bool:
     """Look at everything that the calls have left behind; whether all is as it should be."""
-    expected = (await get(stage.http, "history", UNDISTURBED))["contents"]
-    histories = [await get(stage.http, "history", call.session_id) for call in calls]
-    journals = []
-    for call in calls:
-        async with stage.http.get(f"/v1/sessions/{call.session_id}/events") as response:
-            response.raise_for_status()
-            journals.append(msgspec.json.Decoder(dict[str, Any]).decode_lines(await response.read()))
+    expected = (await history(stage, UNDISTURBED))["contents"]
+    histories = [await history(stage, call.session_id) for call in calls]
+    paths = [session_path(call.session_id, "/events") for call in calls]
+    journals = [[line async for line in stage.http.lines(path, {})] for path in paths]
     findings = (
         check_events(calls, journals),
         check_histories(histories, expected),
