@@ -6,7 +6,7 @@ import secrets
 import string
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
 from contextlib import asynccontextmanager
 from typing import NamedTuple, TypeVar
 
@@ -64,6 +64,21 @@ class Slices:
         if time.monotonic() >= self.ends_s:
             await asyncio.sleep(SLICE_S)
             self.ends_s = time.monotonic() + SLICE_S
+
+
+K = TypeVar("K")
+
+
+async def entries_of(entries: Mapping[K, T]) -> AsyncIterator[tuple[K, T]]:
+    """The keys that a mapping has now with their values, in slices; without those that are gone by then.
+
+    A list of all pairs would make Python collect garbage for several ms. Read it to its end.
+    """
+    slices = Slices()
+    for key in [*entries]:
+        await slices.pause()
+        if (value := entries.get(key)) is not None:
+            yield key, value
 
 
 DEFAULT_BYTES = 512 * 1024 * 1024

@@ -30,6 +30,7 @@ SECRET_SETTINGS = ("webhook_secret", "admin_key", "llm_api_key", "embeddings_key
 """Settings of which `check-config` shows only that they are set."""
 M_MMAP_THRESHOLD, LARGE_BLOCK = -3, 128 * 1024
 """Bytes from which on memory is the system's again as soon as it is free (mallopt(3))."""
+YOUNG_S = 0.01
 M_ARENA_MAX, ARENAS = -8, 2
 """Heaps from which threads allocate: with one for each thread, what one has freed is not used by the others."""
 
@@ -63,17 +64,27 @@ def start_logging(context: click.Context, log: logging.Logger, options: dict[str
         log.warning("Ignored, since there is no such setting: %s", ", ".join(unknown))
     # For one busy event loop alongside one thread that commits (measured in bench/README.md). What was imported never
     # becomes garbage. Objects that live as long as their session have no cycles, so a full collection finds nothing and
-    # takes longer than an ack may: make it a hundred times rarer. Of the others one of 3,000 young objects takes 1 to
-    # 4 ms, during which nothing is acknowledged; of Python's usual 10,000 it is 4 to 9.
+    # takes longer than an ack may: make it a thousand times rarer. Of young objects see `collect_young`.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(1_000, 2, 5_000)
+    gc.set_threshold(1_000, 2, 50_000)
     sys.setswitchinterval(0.0005)  # for the committing thread; Python's 5 ms are as long as a whole ack takes
     with suppress(OSError, AttributeError):  # of glibc alone, which otherwise keeps what large texts have taken
         library = ctypes.CDLL(None)
         library.mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK)
         library.mallopt(M_ARENA_MAX, ARENAS)
     return handler
+
+
+async def collect_young() -> None:
+    """Background task: collect young objects while they are few, since nothing is acknowledged meanwhile.
+
+    Python sets off those that are freed against new ones: while memories are packed it lets so many become young ones
+    that collecting them takes 10 to 20 ms.
+    """
+    while True:
+        await asyncio.sleep(YOUNG_S)
+        gc.collect(1)
 
 
 def on_signals(act: Callable[[], None]) -> None:
@@ -92,6 +103,7 @@ async def serve_until_stopped(values: dict[str, Any], handler: logging.Handler) 
             logs.add_fields(handler, lambda: {"node": node} if (node := app.services.node.shown_token()) else {})
             await announce(app)
             addresses = {"rest": str(app.rest_address), "ingest": str(app.ingest_address)}
+            app.run_in_background(collect_young())
             LOG.info("Started", extra={"version": __version__, **addresses})
             notify("READY=1")
             await wait_for_first(stopped.wait(), app.failed.wait())

@@ -34,7 +34,7 @@ from voicemem.llm.tokens import UNKNOWN_WINDOW
 from voicemem.protocol.events import MemorySummary
 from voicemem.protocol.quoting import quoted
 from voicemem.protocol.types import MAX_TEXT_BYTES
-from voicemem.runtime import NodeToken, Runtime, Slices
+from voicemem.runtime import NodeToken, Runtime, entries_of
 from voicemem.sessions.derived import append_derived
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
@@ -124,11 +124,10 @@ class Summaries:
     async def check_changed(self) -> None:
         """Start the summaries that are due in the sessions that have changed."""
         everywhere = self.policies.default.policy == SUMMARY
-        changed, slices = [*self.changed.items()], Slices()
+        changed = {**self.changed}
         self.changed.clear()
         self.quiet_until = {key: until for key, until in self.quiet_until.items() if until > now_s()}
-        for key, stream in changed:
-            await slices.pause()
+        async for key, stream in entries_of(changed):
             if not everywhere and "memory" not in stream.config:
                 continue
             job = self.jobs.get(key)

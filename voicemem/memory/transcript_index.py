@@ -15,7 +15,7 @@ from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from voicemem.errors import SessionQuarantined, StoreUnavailable
-from voicemem.runtime import Clock, NodeToken, Slices
+from voicemem.runtime import Clock, NodeToken, entries_of
 from voicemem.search.passages import Passage, has_unheard, passages_in, turns_after
 from voicemem.sessions.off_loop import check_budget
 from voicemem.sessions.read_models.cache import ReadModelCache
@@ -89,14 +89,12 @@ class TranscriptIndexer:
 
     async def index_due(self) -> None:
         """Index all sessions that are due. Raises `StoreUnavailable`."""
-        now, slices = self.clock(), Slices()
-        for key, when in [*self.not_before.items()]:
-            await slices.pause()
+        now = self.clock()
+        async for key, when in entries_of(self.not_before):
             if when <= now:
                 self.not_before.pop(key, None)
         keys = list[int]()
-        for key, stream in [*self.changed.items()]:
-            await slices.pause()
+        async for key, stream in entries_of(self.changed):
             if key not in self.not_before or stream.state != "running":
                 keys.append(key)
         for first in range(0, len(keys), SESSIONS_AT_ONCE):
@@ -115,13 +113,10 @@ class TranscriptIndexer:
 
     async def index_first(self, concerns: Callable[[Stream], bool]) -> None:
         """Index sessions that have changed and concern a search, before it looks. Raises `StoreUnavailable`."""
-        keys, slices = list[int](), Slices()
-        for key, stream in [*self.changed.items()]:
-            await slices.pause()
-            if concerns(stream):
+        keys = list[int]()
+        async for key, stream in entries_of(self.changed):
+            if len(keys) < MAX_INDEXED_FIRST and concerns(stream):
                 keys.append(key)
-            if len(keys) == MAX_INDEXED_FIRST:
-                break
         await self.index([*keys, *(key for key, stream in self.indexing.items() if concerns(stream))])
 
     async def index(self, keys: Iterable[int]) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import hmac
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 
@@ -218,20 +218,20 @@ class Access:
         expires_s = self.clock() // 1000 + ttl_s
         return sign_token(session_id, expires_s, key_id, secret, reaches_user), expires_s * 1000
 
-    async def ended_grants(self, grants: Iterable[Grant]) -> dict[Grant, Refused]:
+    async def ended_grants(self, grants: Sequence[Grant]) -> dict[Grant, Refused]:
         """Return the grants of open connections that are no longer valid, each with the reason."""
-        now, expired, keys = self.clock(), {}, set()
+        now, expired, keys = self.clock(), {}, set[str]()
         for grant in grants:
             if grant.expires_ms is not None and grant.expires_ms <= now:
                 expired[grant] = Refused("token_expired")
-            elif grant.key_id not in (None, ADMIN_KEY_ID):
-                keys.add(grant)
+            elif grant.key_id is not None and grant.key_id != ADMIN_KEY_ID:
+                keys.add(grant.key_id)
         revoked: Collection[str] = ()
         if keys:
             with suppress(StoreUnavailable):  # the next check is soon
-                revoked = await self.directory.revoked_keys({str(grant.key_id) for grant in keys})
+                revoked = await self.directory.revoked_keys(keys)
         gone = Refused("unauthorized", "The key was revoked.")
-        return expired | {grant: gone for grant in keys if grant.key_id in revoked}
+        return {grant: gone for grant in grants if grant.key_id in revoked} | expired
 
     async def list_keys(self, project: str) -> list[ApiKey]:
         """The keys of a project, revoked ones included, the oldest first."""

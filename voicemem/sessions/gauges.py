@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from voicemem.errors import StoreUnavailable
-from voicemem.runtime import Slices
+from voicemem.runtime import entries_of
 from voicemem.sessions.lifecycle import Presence
 from voicemem.sessions.node_lease import NodeLease
 from voicemem.sessions.read_models.cache import ReadModelCache
@@ -78,16 +78,15 @@ class Gauges:
         metrics.db_wal_bytes.set(figures.wal_bytes)
 
     async def refresh_memories(self) -> None:
-        metrics, cached, budget = self.metrics, [*self.read_models.cached.values()], self.read_models.budget
-        packed = lagging = longest_lag = 0
-        slices = Slices()
-        for read_model in cached:
+        metrics, budget = self.metrics, self.read_models.budget
+        count = packed = lagging = longest_lag = 0
+        async for _, read_model in entries_of(self.read_models.cached):
+            count += 1
             packed += read_model.unpacked is None
             lag = read_model.known_position - read_model.position
             lagging, longest_lag = lagging + (lag > 0), max(lag, longest_lag)
-            await slices.pause()
         metrics.memories.labels("packed").set(packed)
-        metrics.memories.labels("in_use").set(len(cached) - packed)
+        metrics.memories.labels("in_use").set(count - packed)
         metrics.fold_lag_events.set(longest_lag)
         metrics.memories_lagging.set(lagging)
         metrics.memories_bytes.labels("in_use").set(budget.memories_in_use)

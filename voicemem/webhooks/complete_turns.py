@@ -8,7 +8,7 @@ import orjson
 
 from voicemem.config import session as config
 from voicemem.errors import SessionQuarantined
-from voicemem.runtime import Runtime, Slices
+from voicemem.runtime import Runtime, entries_of
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.port import Store
@@ -68,18 +68,16 @@ class TurnFeed:
         """Look once at all sessions with new events. Raises `StoreUnavailable`."""
         if not self.changed:
             return
-        changed = list(self.changed.values())
+        changed = {**self.changed}
         self.changed.clear()
         if self.clock() >= self.known_until_ms:
             self.subscribers = await self.store.outbox.list_turn_subscribers()
             self.known_until_ms = self.clock() + SUBSCRIBERS_MS
-        slices = Slices()
-        for stream in changed:
+        async for _, stream in entries_of(changed):
             own = stream.config.get("webhook") or {}
             if stream.project in self.subscribers or config.COMPLETE_TURNS_EVENT in own.get("event_types", ()):
                 with suppress(SessionQuarantined):
                     await self.look_at(stream)
-            await slices.pause()
 
     async def look_at(self, stream: Stream) -> None:
         count = len(complete_turns(await self.read_models.get_state(stream)))

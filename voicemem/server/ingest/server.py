@@ -174,9 +174,9 @@ class IngestServer(IngestHost):
 
     async def expel_ended(self) -> None:
         """Close the connections whose grants have ended."""
-        held = [connection for connection in self.connections if connection.grant is not None]
-        over = await self.gate.access.ended_grants({one.grant for one in held if one.grant is not None})
-        for connection in held:
+        held = [*self.connections]
+        over = await self.gate.access.ended_grants([one.grant for one in held if one.grant is not None])
+        for connection in held if over else ():
             if connection.grant in over:
                 connection.run_in_background(connection.expel(over[connection.grant]))
 

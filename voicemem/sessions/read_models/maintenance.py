@@ -4,10 +4,11 @@ import asyncio
 import time
 from contextlib import suppress
 from functools import partial
+from heapq import heappop, heappush
 from itertools import islice
 
 from voicemem.errors import SessionQuarantined, StoreUnavailable
-from voicemem.runtime import Slices
+from voicemem.runtime import Slices, entries_of
 from voicemem.sessions.read_models.cache import FLOOD, ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel, compress_state
 
@@ -24,6 +25,8 @@ PACKED_UP_TO = 16 * 1024 * 1024
 read from the journal when it is needed."""
 WEIGHING_S = 0.01
 """CPU time of a round in which read models are weighed. Those that were not are taken to be like the others."""
+MOST_WEIGHED = 200
+"""Read models that may be weighed in a round: those that have grown most."""
 FOLD_S = 1.0
 """Pause between two rounds in which committed events are folded: about ten of a call come in it."""
 CATCH_UP_SLICE = 50
@@ -47,11 +50,8 @@ async def relieve(read_models: ReadModelCache) -> None:
 
 async def fold_committed(read_models: ReadModelCache) -> None:
     """Fold what was committed: several events of a call together cost much less than each by itself."""
-    slices = Slices()
-    for key, read_model in [*read_models.to_fold.items()]:
-        if read_models.to_fold.get(key) is read_model:  # it was not read meanwhile
-            read_models.fold_waiting(key, read_model)
-        await slices.pause()
+    async for key, read_model in entries_of(read_models.to_fold):
+        read_models.fold_waiting(key, read_model)
 
 
 async def catch_up_lagging(read_models: ReadModelCache) -> None:
@@ -75,10 +75,9 @@ async def catch_up_lagging(read_models: ReadModelCache) -> None:
 
 async def pack_idle(read_models: ReadModelCache) -> None:
     """Pack the read models that were not used for a while."""
-    budget, slices = read_models.budget, Slices()
+    budget = read_models.budget
     rounds = PRESSURE_ROUNDS if budget.memories_in_use > budget.room_for_memories // 2 else IDLE_ROUNDS
-    for key, read_model in [*read_models.cached.items()]:
-        await slices.pause()
+    async for key, read_model in entries_of(read_models.cached):
         state = read_model.unpacked
         if state is None or read_models.rounds - read_model.last_round < rounds or read_model.lock.locked():
             continue
@@ -95,12 +94,13 @@ async def weigh_grown(read_models: ReadModelCache) -> None:
     """Bring up to date what read models are counted for, and weigh those that have grown, for a short time."""
     read_models.uncharged = 0
     grown, slices = list[tuple[int, int]](), Slices()
-    for key, read_model in [*read_models.cached.items()]:
-        await slices.pause()
+    async for key, read_model in entries_of(read_models.cached):
         if read_model.charged != read_model.weight:
             read_models.charge(key, read_model)
         if read_model.has_grown:
-            grown.append((read_model.folded_bytes - read_model.weighed_bytes, key))
+            heappush(grown, (read_model.folded_bytes - read_model.weighed_bytes, key))
+        if len(grown) > MOST_WEIGHED:
+            heappop(grown)
     spent = 0.0
     for _, key in sorted(grown, reverse=True):
         await slices.pause()

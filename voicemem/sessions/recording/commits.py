@@ -30,8 +30,8 @@ LOG = logging.getLogger("voicemem")
 SESSION_LOG = logging.getLogger("voicemem.sessions")
 MAX_BATCHES = 1_000
 """The most batches in one commit: it bounds how long a commit takes."""
-SETTLED_TOGETHER = 100
-"""Batches of one commit that are answered at a time: about 2 ms of the event loop."""
+SETTLED_TOGETHER = 50
+"""Batches of one commit that are answered at a time: about 2 ms of the event loop where calls are many."""
 APART_TOGETHER = 16
 """Sessions in one commit of those that are appended apart: they wait for each other."""
 Append = Callable[[Sequence[Batch], int], Awaitable[Sequence[AppendResult | None]]]
