@@ -8,16 +8,7 @@ import msgspec
 from msgspec import structs
 
 from voicemem.dialects.known import MAX_NOTED, Known, Translate, spoken_ms
-from voicemem.protocol.events import (
-    Asr,
-    MessageEvent,
-    Metric,
-    SessionEnd,
-    ToolCall,
-    ToolResult,
-    Tts,
-    Word,
-)
+from voicemem.protocol.events import Asr, MessageEvent, Metric, SessionEnd, ToolCall, ToolResult, Tts, Word
 from voicemem.protocol.types import MAX_INTEGER, SPACELESS, JsonObject
 
 

@@ -21,19 +21,7 @@ from msgspec.structs import replace
 
 from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, Hook, MalformedFrame, RawFrame, Side, Text
-from voicemem.dialects.kinds import (
-    ANYTHING,
-    Kind,
-    Typed,
-    keep,
-    kept,
-    named_by,
-    optional,
-    record,
-    silent,
-    translation,
-    typed,
-)
+from voicemem.dialects.kinds import ANYTHING, Kind, keep, kept, named_by, optional, record, silent, translation, typed
 from voicemem.dialects.known import Known, KnownReply, Made, spoken_ms
 from voicemem.dialects.reading import bytes_of, is_signed, speaker, unix_ms, values
 from voicemem.dialects.translating import begin_voice, end_with, tool_call, tool_result
@@ -330,7 +318,7 @@ KINDS: dict[str, Kind] = {
     "call_started": Kind("vendor", typed("callId"), start_call, id=named_by("callId")),
     "transcript": Kind("vendor", Transcript, transcribe),
     "state": Kind("vendor", typed("state"), change_state),
-    "playback_clear_buffer": Kind("vendor", Typed, clear_buffer),
+    "playback_clear_buffer": Kind("vendor", typed(), clear_buffer),
     "client_tool_invocation": Kind("vendor", Invocation, call_tool, id=named_by("invocationId")),
     "data_connection_tool_invocation": Kind("vendor", Invocation, call_tool, id=named_by("invocationId")),
     ENDED: Kind("vendor", Ended, end_with("endReason", USUAL_REASON), id=named_by("callId")),

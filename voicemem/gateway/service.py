@@ -22,20 +22,8 @@ from voicemem.context.policies import Policies
 from voicemem.context.recall import Recall
 from voicemem.documents.document import TOOL_NAMES
 from voicemem.errors import Refused, SessionQuarantined, StoreUnavailable
-from voicemem.gateway.chat_request import (
-    ChatTurn,
-    build_llm_request,
-    caller_tool_names,
-    has_other_parts,
-    with_images,
-)
-from voicemem.gateway.llm_request import (
-    GatewayDeps,
-    LlmRequest,
-    PreparedTurn,
-    ends_of_unfinished,
-    record,
-)
+from voicemem.gateway.chat_request import ChatTurn, build_llm_request, caller_tool_names, has_other_parts, with_images
+from voicemem.gateway.llm_request import GatewayDeps, LlmRequest, PreparedTurn, ends_of_unfinished, record
 from voicemem.gateway.new_input import InputReader, NewInput
 from voicemem.gateway.tool_loop import ToolLoop
 from voicemem.llm.client import LlmClient

@@ -11,15 +11,7 @@ from typing import Any
 from unicodedata import category
 
 from voicemem.dialects.dialect import AUDIO_BYTES, MalformedFrame, Text, Texts
-from voicemem.dialects.kinds import (
-    ANYTHING,
-    kept,
-    many,
-    optional,
-    record,
-    require_object,
-    typed,
-)
+from voicemem.dialects.kinds import ANYTHING, kept, many, optional, record, require_object, typed
 from voicemem.dialects.reading import LONGEST_MS, audio_bytes, is_recent, is_signed, speaker, values, whole
 from voicemem.protocol.types import SPACELESS, JsonObject
 

@@ -16,21 +16,7 @@ from itertools import islice, takewhile
 
 from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, Hook, MalformedFrame, RawFrame, Side
-from voicemem.dialects.elevenlabs_agents.frames import (
-    ENDED,
-    ITEM,
-    Audio,
-    Correction,
-    Item,
-    TypedText,
-    UserText,
-    begins_word,
-    counted,
-    frames,
-    texts,
-    verify,
-    webhook_of,
-)
+from voicemem.dialects.elevenlabs_agents import frames
 from voicemem.dialects.elevenlabs_agents.post_call import (
     RECENT,
     USUAL_REASON,
@@ -44,18 +30,7 @@ from voicemem.dialects.elevenlabs_agents.post_call import (
     stated_ts,
     without_ellipsis,
 )
-from voicemem.dialects.kinds import (
-    ANYTHING,
-    Kind,
-    keep,
-    named_by,
-    optional,
-    record,
-    require_object,
-    silent,
-    translation,
-    typed,
-)
+from voicemem.dialects.kinds import ANYTHING, Kind, keep, named_by, optional, record, silent, translation, typed
 from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent
 from voicemem.dialects.reading import has_words
 from voicemem.dialects.translating import end_of_beginning, plain, tool_call, tool_result
@@ -77,12 +52,11 @@ MAX_PLAYING = 8
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
-    raw = require_object(frame)
-    if "user_audio_chunk" in raw and "type" not in raw:
+    if isinstance(frame, dict) and "user_audio_chunk" in frame and "type" not in frame:
         if side == "vendor":
             raise MalformedFrame("The other side sends frames of this type.")
         return None
-    name, kind, content = keep(raw, KINDS, side)
+    name, kind, content = keep(frame, KINDS, side)
     if content is None:
         return None
     return Frame(
@@ -91,9 +65,9 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
         ts=content.get("ts"),
         side=kind.side,
         session_id=content.get("conversation_initiation_metadata_event", content).get("conversation_id"),
-        end=USUAL_REASON if name == ENDED else None,
+        end=USUAL_REASON if name == frames.ENDED else None,
         began=content.get("began"),
-        ended=content.get("ts") if name == ENDED else None,
+        ended=content.get("ts") if name == frames.ENDED else None,
         typed=name in ("user_message", "multimodal_message"),
         counts_audio=name == "audio" and "words" not in content,
     )
@@ -101,7 +75,7 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:
     """The events of one frame; the transcript after the call has what comes of the live one after that."""
-    is_late = "over" in known.notes and frame["type"] not in (METADATA, ITEM, ENDED)
+    is_late = "over" in known.notes and frame["type"] not in (METADATA, frames.ITEM, frames.ENDED)
     return () if is_late else translate_live(frame, ts, known)
 
 
@@ -390,7 +364,7 @@ def joined_words(
     words: list[Word] = []
     for text, start_ms, end_ms in pieces:
         begin_ms = before + start_ms
-        if last is not None and text[:1].strip() and not begins_word(str(last[0]), text):
+        if last is not None and text[:1].strip() and not frames.begins_word(str(last[0]), text):
             text, begin_ms = f"{last[0]}{text}", int(str(last[1]))
         if text.strip():
             words.append(Word(text.strip(), begin_ms, max(begin_ms, before + end_ms)))
@@ -438,8 +412,10 @@ KINDS: dict[str, Kind] = {
         typed(conversation_initiation_metadata_event=record("conversation_id agent_output_audio_format?")),
         begin,
     ),
-    "tentative_user_transcript": Kind("vendor", typed(tentative_user_transcription_event=UserText), grow_transcript),
-    "user_transcript": Kind("vendor", typed(user_transcription_event=UserText), finish_transcript),
+    "tentative_user_transcript": Kind(
+        "vendor", typed(tentative_user_transcription_event=frames.UserText), grow_transcript
+    ),
+    "user_transcript": Kind("vendor", typed(user_transcription_event=frames.UserText), finish_transcript),
     "agent_response": Kind(
         "vendor",
         typed(agent_response_event=record("agent_response response_id?", event_id=int)),
@@ -450,9 +426,9 @@ KINDS: dict[str, Kind] = {
         typed(text_response_part=record("text type? response_id?", event_id=int)),
         grow_reply,
     ),
-    "audio": Kind("vendor", Audio, count_audio, prepare=counted),
+    "audio": Kind("vendor", frames.Audio, count_audio, prepare=frames.counted),
     "interruption": Kind("vendor", typed(interruption_event=record(event_id=int)), interrupt),
-    "agent_response_correction": Kind("vendor", typed(agent_response_correction_event=Correction), correct),
+    "agent_response_correction": Kind("vendor", typed(agent_response_correction_event=frames.Correction), correct),
     "client_tool_call": Kind(
         "vendor",
         typed(client_tool_call=record("tool_name tool_call_id", parameters=ANYTHING)),
@@ -471,16 +447,18 @@ KINDS: dict[str, Kind] = {
         answer_tool,
         named_by("agent_tool_response_full_payload", "tool_call_id"),
     ),
-    ITEM: Kind("vendor", Item, post_call_item, lambda item: f"{ITEM}/{item['conversation_id']}/{item['index']}"),
-    ENDED: Kind(
+    frames.ITEM: Kind(
+        "vendor", frames.Item, post_call_item, lambda item: f"{frames.ITEM}/{item['conversation_id']}/{item['index']}"
+    ),
+    frames.ENDED: Kind(
         "vendor",
         typed("conversation_id", began=optional(int), ts=optional(int)),
         end_call,
         named_by("conversation_id"),
     ),
     "client_tool_result": Kind("app", typed("tool_call_id", result=ANYTHING), answer_tool, named_by("tool_call_id")),
-    "user_message": Kind("app", TypedText, typed_text),
-    "multimodal_message": Kind("app", typed(text=optional(TypedText)), typed_text),
+    "user_message": Kind("app", frames.TypedText, typed_text),
+    "multimodal_message": Kind("app", typed(text=optional(frames.TypedText)), typed_text),
     **silent(
         "vendor",
         """
@@ -505,8 +483,8 @@ ELEVENLABS_AGENTS = Dialect(
     reduce=reduce,
     translate=translate,
     closed=closed,
-    texts=texts,
-    hook=Hook(verify=verify, frames=frames, webhook_of=webhook_of),
+    texts=frames.texts,
+    hook=Hook(verify=frames.verify, frames=frames.frames, webhook_of=frames.webhook_of),
     caller=CallerFields(
         user=f"user_id data/user_id {STARTED}/user_id",
         number=f"""

@@ -71,9 +71,9 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
     voice = speaks(frame)
     if voice is not None:
         known.note_voice(voice, ts)
-    texts = given_texts(frame)
-    if texts:
-        return type_texts(texts, ts, known)
+    added = given_texts(frame)
+    if added:
+        return type_texts(added, ts, known)
     if "setupComplete" in frame:
         known.note("resumed", True)
         return known.connect()

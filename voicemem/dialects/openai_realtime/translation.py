@@ -20,27 +20,7 @@ from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, RawFrame, Side
 from voicemem.dialects.kinds import Kind, event, event_id, keep, silent
 from voicemem.dialects.known import MAX_NOTED, Known, KnownReply, Made, Playing, bounded
-from voicemem.dialects.openai_realtime.frames import (
-    CALLED,
-    INPUT,
-    KEY,
-    RENAMED,
-    TRANSCRIBED,
-    WRITTEN,
-    AudioDelta,
-    Delta,
-    Done,
-    ItemFrame,
-    NamedItem,
-    NamedResponse,
-    Response,
-    SessionFrame,
-    Transcript,
-    Translated,
-    Truncation,
-    said_item,
-    texts,
-)
+from voicemem.dialects.openai_realtime import frames
 from voicemem.dialects.reading import LONGEST_MS, audio_bytes
 from voicemem.dialects.translating import end_with, pressed, timed_words, tool_call, tool_result
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, LlmError, MessageEvent, Tts, Word
@@ -56,18 +36,18 @@ PAUSE_MS = 1_000
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     name = frame.get("type") if isinstance(frame, dict) else None
-    if isinstance(frame, dict) and isinstance(name, str) and name in RENAMED:
-        frame = frame | {"type": RENAMED[name]}
+    if isinstance(frame, dict) and isinstance(name, str) and name in frames.RENAMED:
+        frame = frame | {"type": frames.RENAMED[name]}
     name, kind, content = keep(frame, KINDS, side)
     if content is None:
         return None
     typed = False
-    if kind.record is ItemFrame:
-        content["item"] = said_item(content["item"])
+    if kind.record is frames.ItemFrame:
+        content["item"] = frames.said_item(content["item"])
         parts = content["item"].get("content") or ()
         typed = content["item"].get("role") == "user" and any(part.get("type") == "input_text" for part in parts)
-    elif kind.record is Done and "output" in content["response"]:
-        content["response"]["output"] = [said_item(item) for item in content["response"]["output"]]
+    elif kind.record is frames.Done and "output" in content["response"]:
+        content["response"]["output"] = [frames.said_item(item) for item in content["response"]["output"]]
     return Frame(
         content,
         id=event_id(content, kind.side),
@@ -75,7 +55,7 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
         session_id=content.get("session", {}).get("id") if name == "session.created" else None,
         end="closed" if name == "session.closed" else None,
         typed=typed,
-        counts_audio=kind.record is AudioDelta,
+        counts_audio=kind.record is frames.AudioDelta,
     )
 
 
@@ -152,7 +132,7 @@ def new_turn(known: Known) -> int:
 
 def transcribe(frame: JsonObject, ts: int, known: Known) -> Made:
     """A piece of a transcript, or all of it; after a failure, what was recognised before it is all that will come."""
-    item, kind = frame["item_id"], frame["type"].removeprefix(TRANSCRIBED)
+    item, kind = frame["item_id"], frame["type"].removeprefix(frames.TRANSCRIBED)
     segment = known.segment(item)
     before, turn = "" if segment is None else segment.text, known.turn_of_speech(item, new_turn(known))
     if kind == "completed":
@@ -261,7 +241,7 @@ def agent_item(id: str, item: JsonObject, known: Known) -> Made:
             turn, arguments = turn_of_reply(id, known), item.get("arguments") or ""
             yield tool_call(item["call_id"], item["name"], arguments, turn, item=id)
         return
-    if item["type"] in CALLED:
+    if item["type"] in frames.CALLED:
         yield from served_tool(id, item, known)
     if item.get("role") != "assistant":
         return
@@ -312,7 +292,7 @@ def grow_reply(frame: JsonObject, ts: int, known: Known) -> Made:
     note_item(frame, known)
     item = frame["item_id"]
     written = known.notes.get("written", [])
-    if frame["type"] == WRITTEN and item not in written:
+    if frame["type"] == frames.WRITTEN and item not in written:
         known.note("written", [*written, item][-KEPT_RESPONSES:])
     is_new = known.reply(item) is None
     yield LlmDelta(item=item, text=frame["delta"], turn_id=turn_of_reply(item, known))
@@ -457,41 +437,41 @@ def translate_speech(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 KINDS: dict[str, Kind] = {
-    "session.created": Kind("vendor", SessionFrame, begin_session),
-    "session.updated": Kind("vendor", SessionFrame, note_format),
-    "input_audio_buffer.speech_started": Kind("vendor", NamedItem, open_utterance),
-    "input_audio_buffer.speech_stopped": Kind("vendor", NamedItem, stop_speech),
-    "input_audio_buffer.committed": Kind("vendor", NamedItem, commit),
-    "conversation.item.added": Kind("vendor", ItemFrame, add_item),
-    "conversation.item.done": Kind("vendor", ItemFrame, finish_item),
-    "conversation.item.retrieved": Kind("vendor", ItemFrame),
+    "session.created": Kind("vendor", frames.SessionFrame, begin_session),
+    "session.updated": Kind("vendor", frames.SessionFrame, note_format),
+    "input_audio_buffer.speech_started": Kind("vendor", frames.NamedItem, open_utterance),
+    "input_audio_buffer.speech_stopped": Kind("vendor", frames.NamedItem, stop_speech),
+    "input_audio_buffer.committed": Kind("vendor", frames.NamedItem, commit),
+    "conversation.item.added": Kind("vendor", frames.ItemFrame, add_item),
+    "conversation.item.done": Kind("vendor", frames.ItemFrame, finish_item),
+    "conversation.item.retrieved": Kind("vendor", frames.ItemFrame),
     **dict.fromkeys(
-        (f"{TRANSCRIBED}delta", f"{TRANSCRIBED}completed", f"{TRANSCRIBED}failed"),
-        Kind("vendor", Transcript, transcribe),
+        (f"{frames.TRANSCRIBED}delta", f"{frames.TRANSCRIBED}completed", f"{frames.TRANSCRIBED}failed"),
+        Kind("vendor", frames.Transcript, transcribe),
     ),
-    "conversation.item.truncated": Kind("vendor", Truncation, truncate),
-    "response.created": Kind("vendor", event(response=Response), begin_response),
-    "response.done": Kind("vendor", Done, finish_response),
-    "response.output_audio_transcript.delta": Kind("vendor", Delta, grow_reply),
-    "response.output_text.delta": Kind("vendor", Delta, grow_reply),
+    "conversation.item.truncated": Kind("vendor", frames.Truncation, truncate),
+    "response.created": Kind("vendor", event(response=frames.Response), begin_response),
+    "response.done": Kind("vendor", frames.Done, finish_response),
+    "response.output_audio_transcript.delta": Kind("vendor", frames.Delta, grow_reply),
+    "response.output_text.delta": Kind("vendor", frames.Delta, grow_reply),
     "response.output_audio.delta": Kind(
-        "vendor", AudioDelta, count_audio, prepare=lambda raw: raw | {AUDIO_BYTES: audio_bytes(raw, "delta")}
+        "vendor", frames.AudioDelta, count_audio, prepare=lambda raw: raw | {AUDIO_BYTES: audio_bytes(raw, "delta")}
     ),
     "response.audio_timestamp.delta": Kind(
         "vendor",
         event("item_id text response_id?", audio_offset_ms=int, audio_duration_ms=int),
         time_word,
     ),
-    "response.output_item.done": Kind("vendor", ItemFrame, finish_output_item),
-    "output_audio_buffer.started": Kind("vendor", NamedResponse, play),
-    "output_audio_buffer.stopped": Kind("vendor", NamedResponse, play),
-    "output_audio_buffer.cleared": Kind("vendor", NamedResponse, clear_playing),
-    KEY: Kind("vendor", event("event"), press_key),
-    INPUT: Kind("vendor", Translated, hear_original),
-    "session.output_transcript.delta": Kind("vendor", Translated, translate_speech),
+    "response.output_item.done": Kind("vendor", frames.ItemFrame, finish_output_item),
+    "output_audio_buffer.started": Kind("vendor", frames.NamedResponse, play),
+    "output_audio_buffer.stopped": Kind("vendor", frames.NamedResponse, play),
+    "output_audio_buffer.cleared": Kind("vendor", frames.NamedResponse, clear_playing),
+    frames.KEY: Kind("vendor", event("event"), press_key),
+    frames.INPUT: Kind("vendor", frames.Translated, hear_original),
+    "session.output_transcript.delta": Kind("vendor", frames.Translated, translate_speech),
     "session.closed": Kind("vendor", event(), end_with("reason", "closed")),
-    "session.update": Kind("app", SessionFrame, note_format),
-    "conversation.item.truncate": Kind("app", Truncation, truncate),
+    "session.update": Kind("app", frames.SessionFrame, note_format),
+    "conversation.item.truncate": Kind("app", frames.Truncation, truncate),
     "input_text.delta": Kind("app", event("id delta"), type_text),
     "input_text.done": Kind("app", event("id"), type_text),
     # What the vendor sends that says nothing about the transcript, or says it again.
@@ -534,5 +514,5 @@ OPENAI_REALTIME = Dialect(
     translate=translate,
     closed=closed,
     caller=CallerFields(user="session/metadata/user_id session/safety_identifier", parties="session/metadata"),
-    texts=texts,
+    texts=frames.texts,
 )

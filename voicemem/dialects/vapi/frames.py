@@ -14,13 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from voicemem.dialects.dialect import MalformedFrame, Text, Texts
-from voicemem.dialects.kinds import (
-    ANYTHING,
-    Record,
-    many,
-    optional,
-    record,
-)
+from voicemem.dialects.kinds import ANYTHING, Record, many, optional, record
 from voicemem.dialects.reading import digest, is_signed, speaker, unix_ms, values, whole
 from voicemem.protocol.types import JsonObject
 

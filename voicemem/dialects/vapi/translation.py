@@ -19,16 +19,7 @@ from typing import Any
 
 from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, Hook, RawFrame, Side
-from voicemem.dialects.kinds import (
-    ANYTHING,
-    Kind,
-    keep,
-    many,
-    optional,
-    require_object,
-    silent,
-    translation,
-)
+from voicemem.dialects.kinds import ANYTHING, Kind, keep, many, optional, require_object, silent, translation
 from voicemem.dialects.known import Known, Made, MadeEvent
 from voicemem.dialects.reading import checksum
 from voicemem.dialects.translating import (

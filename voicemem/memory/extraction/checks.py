@@ -16,13 +16,7 @@ from msgspec import Struct, structs
 
 from voicemem.errors import LlmFailed
 from voicemem.memory.extraction.prompts import MAX_MEMORIES, Line, Prompt, one_line
-from voicemem.memory.extraction.said import (
-    gives_orders,
-    is_greeting,
-    is_question,
-    stems_of,
-    tells_secret,
-)
+from voicemem.memory.extraction.said import gives_orders, is_greeting, is_question, stems_of, tells_secret
 from voicemem.protocol.arguments import fit
 from voicemem.protocol.codec import has_too_many_values
 from voicemem.protocol.memories import MAX_MEMORY_BYTES, MAX_TOPICS, TIME_PATTERN, TOPIC_PATTERN, GivenKind, time_ms

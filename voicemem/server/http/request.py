@@ -18,13 +18,7 @@ from voicemem.errors import InvalidFrame, Refused, SessionQuarantined, StoreUnav
 from voicemem.protocol.arguments import converted
 from voicemem.protocol.codec import decode_body
 from voicemem.protocol.explanations import describe_error
-from voicemem.protocol.types import (
-    MAX_FRAME_BYTES,
-    SESSION_ID_PATTERN,
-    SESSION_ID_RULE,
-    JsonObject,
-    Name,
-)
+from voicemem.protocol.types import MAX_FRAME_BYTES, SESSION_ID_PATTERN, SESSION_ID_RULE, JsonObject, Name
 from voicemem.runtime import FairQueue, Reader
 from voicemem.security.access import FULL_GRANT, Gate, Grant
 from voicemem.server.http.answers import Answer

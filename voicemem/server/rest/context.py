@@ -15,14 +15,7 @@ from voicemem.errors import Refused
 from voicemem.protocol.pieces import object_parts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, fields_of, matching
 from voicemem.server.http.answers import Answer
-from voicemem.server.http.request import (
-    GRANT,
-    KEPT_QUERIES,
-    answer_in_parts,
-    reader_of,
-    services_of,
-    take_turn,
-)
+from voicemem.server.http.request import GRANT, KEPT_QUERIES, answer_in_parts, reader_of, services_of, take_turn
 from voicemem.server.http.routes import JSON, Routes
 from voicemem.store.streams import Stream
 

@@ -19,15 +19,7 @@ from voicemem.runtime import Reader
 from voicemem.server.http.application import APP
 from voicemem.server.http.openapi import reference
 from voicemem.server.http.problems import MEDIA_TYPE, Problem, problem_document
-from voicemem.server.http.request import (
-    DECODING,
-    GRANT,
-    json_response,
-    read_body,
-    reader_of,
-    services_of,
-    stream_body,
-)
+from voicemem.server.http.request import DECODING, GRANT, json_response, read_body, reader_of, services_of, stream_body
 from voicemem.server.http.routes import JSON, JSON_LINES, ResponseSpec, Routes
 from voicemem.server.rest import tails
 from voicemem.sessions.journal_pages import JournalFilter, native_rows, pages_after, pages_before, parts_of

@@ -7,13 +7,7 @@ from voicemem.errors import InvalidFrame, Refused
 from voicemem.memory.add import API_PRODUCER, Added, AddedAt, ForgetRequest, Forgot, forget, record_messages
 from voicemem.memory.statistics import Statistics, statistics_of
 from voicemem.protocol.arguments import converted
-from voicemem.server.http.request import (
-    GRANT,
-    read_body,
-    read_json,
-    read_struct,
-    services_of,
-)
+from voicemem.server.http.request import GRANT, read_body, read_json, read_struct, services_of
 from voicemem.server.http.routes import Routes
 from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.store.streams import Stream

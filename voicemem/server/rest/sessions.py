@@ -29,14 +29,7 @@ from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId
 from voicemem.security.audit import audit
 from voicemem.server.http.openapi import reference
-from voicemem.server.http.request import (
-    GRANT,
-    check_session_id,
-    json_response,
-    read_object,
-    services_of,
-    stream_body,
-)
+from voicemem.server.http.request import GRANT, check_session_id, json_response, read_object, services_of, stream_body
 from voicemem.server.http.routes import JSON, MergePatch, ResponseSpec, Routes, optional
 from voicemem.server.rest.memories import token_reach
 from voicemem.server.rest.tails import TailCut, encode_event, stream_events, wants_tail

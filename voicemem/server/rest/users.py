@@ -9,13 +9,7 @@ from voicemem.memory.exports import ExportLine, export_user
 from voicemem.memory.long_term.forgetting import erase_person
 from voicemem.protocol.types import Name
 from voicemem.security.audit import audit
-from voicemem.server.http.request import (
-    GRANT,
-    json_response,
-    name_in_path,
-    services_of,
-    stream_body,
-)
+from voicemem.server.http.request import GRANT, json_response, name_in_path, services_of, stream_body
 from voicemem.server.http.routes import JSON, JSON_LINES, ResponseSpec, Routes
 from voicemem.server.rest.sessions import SessionPage
 from voicemem.sessions.lifecycle import info_of, session_filter
