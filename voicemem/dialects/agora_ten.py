@@ -48,7 +48,6 @@ Measured = record("", Latency, turn_id=optional(int), metrics=optional(Latency))
 
 
 def message(texts: str, **others: Any) -> type[Record]:
-    """The record of a message of Agora's."""
     return record(f"{texts} message_id?", **others, send_ts=optional(int))
 
 

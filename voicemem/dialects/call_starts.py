@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from voicemem.dialects.callers import Caller, CallerFields
+from voicemem.dialects.callers import Caller, CallerFields, value_at
 from voicemem.dialects.dialect import Verify
 from voicemem.dialects.reading import is_recent
 from voicemem.dialects.retell import frames as retell
@@ -67,9 +67,8 @@ class StartDialect(Struct, frozen=True):
 
 def text(holder: Any, *path: str) -> str | None:
     """The text at a path of objects; None where there is none."""
-    for name in path:
-        holder = holder.get(name) if isinstance(holder, dict) else None
-    return holder if isinstance(holder, str) and holder else None
+    value = value_at(holder, path)
+    return value if isinstance(value, str) and value else None
 
 
 def start_of(fields: CallerFields, body: JsonObject, call_id: str | None, kind: str = "") -> CallStart:

@@ -32,29 +32,6 @@ class Caller(NamedTuple):
     numbers: tuple[str, ...] = ()
 
 
-class Fields:
-    """Fields of an object by name, to any depth; those that are picked have a path."""
-
-    def __init__(self) -> None:
-        self.path: str | None = None
-        self.inner: dict[str, Fields] = {}
-
-    def add(self, path: str) -> None:
-        field = self
-        for name in path.split("/"):
-            field = field.inner.setdefault(name, Fields())
-        field.path = path
-
-    def pick(self, holder: JsonObject, picked: JsonObject) -> None:
-        """Add the values of an object to those that are picked, by their paths."""
-        for name in self.inner.keys() & holder.keys():
-            field, value = self.inner[name], holder[name]
-            if field.path is not None and value is not None:
-                picked[field.path] = value
-            if field.inner and isinstance(value, dict):
-                field.pick(value, picked)
-
-
 class CallerFields:
     """The fields in which frames of a dialect say who calls: paths, with slashes between names.
 
@@ -76,9 +53,9 @@ class CallerFields:
         self.user, self.number, self.called = user.split(), number.split(), called.split()
         self.direction, self.parties = direction.split(), parties.split()
         self.within, self.names_user = within, names_user
-        self.fields = Fields()
-        for path in (*self.user, *self.number, *self.called, *self.direction, *self.parties):
-            self.fields.add(path)
+        paths = (*self.user, *self.number, *self.called, *self.direction, *self.parties)
+        self.paths = {path: path.split("/") for path in paths}
+        self.first_names = {names[0] for names in self.paths.values()}
 
     def read(self, frame: Any) -> Caller | None:
         """Return who calls, as far as a frame or a whole message says it; None for one that says nothing about that."""
@@ -93,10 +70,10 @@ class CallerFields:
             return carried
         inside = frame.get(self.within)
         frame = inside if isinstance(inside, dict) else frame
-        picked: JsonObject = {}
-        if not self.fields.inner.keys().isdisjoint(frame) and self.names_user(frame):
-            self.fields.pick(frame, picked)
-        return picked
+        if self.first_names.isdisjoint(frame) or not self.names_user(frame):
+            return {}
+        values = ((path, value_at(frame, names)) for path, names in self.paths.items())
+        return {path: value for path, value in values if value is not None}
 
     def caller_of(self, picked: JsonObject) -> Caller | None:
         user = next(texts_of(picked, self.user), None)
@@ -112,6 +89,13 @@ class CallerFields:
         if user is not None and any(one in digits_in(user) for one in numbers):
             user = None
         return Caller(user, number, numbers) if user or number or numbers else None
+
+
+def value_at(holder: Any, names: Iterable[str]) -> Any:
+    """The value at a path of objects; None where there is none."""
+    for name in names:
+        holder = holder.get(name) if isinstance(holder, dict) else None
+    return holder
 
 
 def texts_of(picked: JsonObject, paths: Iterable[str]) -> Iterator[str]:

@@ -289,7 +289,6 @@ def say_next(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def start_speaking(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The latencies of the reply that begins."""
     yield from say_next(frame, ts, known)
     yield from latencies(frame, LATENCIES, known.here, None, 1_000)
 

@@ -127,7 +127,6 @@ def typed(texts: str = "", /, **others: Any) -> type[Record]:
 
 
 def event(texts: str = "", /, **others: Any) -> type[Record]:
-    """The record of an `Event`."""
     return record(texts, Event, **others)
 
 

@@ -10,7 +10,7 @@ bidirectional API" of the Amazon Nova user guides.
 
 Notes: `rate` (of the audio, samples a second), `audio` (prompts whose audio has begun), `c:CONTENT` (of a content
 that is open: the role and stage of its text, or AUDIO or LATE and the reply), `i:NAME` (the turn of a typed content,
-or the call that a content has the result of), `t:CALL` (the turn of a tool call), `reply` (number of the newest
+or the call that a content has the result of), `reply` (number of the newest
 reply), `prompt` (that of the stream which it comes over), `joined` (only FINAL texts of it have come), `over`
 (whether what comes next is another reply), `b:REPLY` (bytes of its audio), `r:REPLY` (how many of its characters are
 FINAL; of each block where its text and its audio, in ms, begin).
@@ -165,7 +165,7 @@ def texts(frame: JsonObject) -> Iterator[Text]:
 
 USUAL_RATE = 24_000
 """Samples a second of Nova's audio, of 16 bits each."""
-KEPT = {"c:": 16, "i:": 8, "t:": 16, "b:": 4}
+KEPT = {"c:": 16, "i:": 8, "b:": 4}
 """Notes of each kind that are kept, the newest."""
 KEPT_PROMPTS = 4
 KEPT_REPLIES, KEPT_BLOCKS = 6, 40
@@ -385,7 +385,6 @@ def cut_reply(reply: KnownReply, ts: int, known: Known) -> Made:
 def call_tool(body: JsonObject, ts: int, known: Known) -> Made:
     id, arguments = body["toolUseId"], body.get("content")
     yield from finish(known)
-    note_one(f"t:{id}", known.here, known)
     yield tool_call(id, body["toolName"], {} if arguments is None else arguments, known.here)
 
 
@@ -393,7 +392,7 @@ def return_result(body: JsonObject, ts: int, known: Known) -> Made:
     """The result of a call, of which the beginning of the content says which it is."""
     id = known.notes.get(f"i:{body['contentName']}")
     if isinstance(id, str):
-        yield tool_result(id, body.get("content"), known.notes.get(f"t:{id}", known.here))
+        yield tool_result(id, body.get("content"), known.here)
 
 
 # FINAL texts

@@ -9,8 +9,7 @@ Of a session only its id is kept; audio is not counted, since fragments of text 
 
 Notes: `session` (its id), `zero` (when its timeline began, Unix ms), `guessed` (that fragments say so), `in` and `out`
 (what the user and the agent say or said last: its item, where it begins and ends on the timeline; of the agent's also
-whether it is `done`, `cut`, or `asked` something in writing since), `items` (how many had a name that was taken),
-`t:CALL` (the turn of a tool call).
+whether it is `done`, `cut`, or `asked` something in writing since), `items` (how many had a name that was taken).
 """
 
 import re
@@ -20,7 +19,7 @@ from typing import Any
 from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, RawFrame, Side, Text
 from voicemem.dialects.kinds import ANYTHING, Kind, event, event_id, keep, many, optional, record, silent, translation
-from voicemem.dialects.known import Known, Made, MadeEvent
+from voicemem.dialects.known import Known, Made
 from voicemem.dialects.reading import LONGEST_MS, values, whole
 from voicemem.dialects.translating import end_with, pressed, space_between, tool_call
 from voicemem.protocol.events import (
@@ -46,7 +45,6 @@ BREATH_MS = 250
 """The longest pause in which the other party cannot have spoken."""
 AHEAD_MS = 5_000
 """Fragments do not come so long before their time: the timeline is older than we thought."""
-KEPT_CALLS = 16
 SENTENCE_END = re.compile(r"[.!?…。!?।؟][\"'”’»)\]]*\s*\Z")
 Said = dict[str, Any]
 
@@ -312,32 +310,23 @@ def finish(out: Said, known: Known) -> Made:
 def delegate(frame: JsonObject, ts: int, known: Known) -> Made:
     """Work for the app, or its result; what the Responses API does calls functions of its own."""
     if "delegation" not in frame:
-        yield answer_tool(frame["delegation_id"], frame["content"], known)
+        yield ToolResult(call_id=frame["delegation_id"], result=frame["content"], turn_id=known.here)
     elif frame["delegation"].get("target") == "client":
-        yield call_tool(frame["delegation"]["id"], "delegation", {}, known)
+        yield tool_call(frame["delegation"]["id"], "delegation", {}, known.here)
 
 
 def call_function(frame: JsonObject, ts: int, known: Known) -> Made:
     item = frame["event"]["item"]
-    yield call_tool(item["call_id"], item["name"], item.get("arguments", ""), known)
+    yield tool_call(item["call_id"], item["name"], item.get("arguments", ""), known.here)
 
 
 def create_item(frame: JsonObject, ts: int, known: Known) -> Made:
     item = frame["item"]
     if item.get("type", MESSAGE) == OUTPUT:
-        yield answer_tool(item["call_id"], item.get("output"), known)
+        yield ToolResult(call_id=item["call_id"], result=item.get("output"), turn_id=known.here)
     else:
         note_asked(known)
         yield MessageEvent(role="user", text=written(item), source="message")
-
-
-def call_tool(id: str, name: str, arguments: Any, known: Known) -> MadeEvent:
-    known.note_newest(f"t:{id}", known.here, KEPT_CALLS)
-    return tool_call(id, name, arguments, known.here)
-
-
-def answer_tool(id: str, result: Any, known: Known) -> MadeEvent:
-    return ToolResult(call_id=id, result=result, turn_id=known.notes.get(f"t:{id}", known.here))
 
 
 KINDS: dict[str, Kind] = {

@@ -27,15 +27,7 @@ from voicemem.dialects.twilio_media_streams import TWILIO_MEDIA_STREAMS
 from voicemem.dialects.ultravox import ULTRAVOX
 from voicemem.dialects.vapi.translation import VAPI
 from voicemem.errors import InvalidFrame, Refused
-from voicemem.protocol.codec import (
-    MALFORMED,
-    DecodedEvent,
-    RejectedEvent,
-    check_frame,
-    decode_event,
-    decode_header,
-    decode_or_none,
-)
+from voicemem.protocol import codec
 from voicemem.protocol.events import FrameEvent
 from voicemem.protocol.explanations import did_you_mean
 
@@ -73,7 +65,7 @@ MAX_DIALECT_FRAME_BYTES = 16 * 1024 * 1024
 BAD_ENVELOPE = "An envelope has a frame, and may have ts, from, seq, id, session_id and producer."
 
 
-def decode_message(message: bytes, binary: bool, dialect: str) -> FrameEvent | RejectedEvent:
+def decode_message(message: bytes, binary: bool, dialect: str) -> FrameEvent | codec.RejectedEvent:
     """The frame of one message, which is bare or an envelope. Raises `MalformedFrame` for JSON beyond the limits."""
     return decode_value(message if binary else read_value(message), message, dialect)
 
@@ -81,23 +73,23 @@ def decode_message(message: bytes, binary: bool, dialect: str) -> FrameEvent | R
 def read_value(message: bytes) -> Any:
     """Return the JSON of a text message, or the text where it is none. Raises `MalformedFrame` beyond the limits."""
     try:
-        check_frame(message, MAX_DIALECT_FRAME_BYTES)
+        codec.check_frame(message, MAX_DIALECT_FRAME_BYTES)
         return decode_json(message)
     except (InvalidFrame, Refused) as error:
         raise MalformedFrame(error.detail) from None
-    except MALFORMED:
+    except codec.MALFORMED:
         return message.decode()
 
 
-def decode_value(value: Any, text: bytes, dialect: str) -> FrameEvent | RejectedEvent:
+def decode_value(value: Any, text: bytes, dialect: str) -> FrameEvent | codec.RejectedEvent:
     """The frame of a JSON value, whose text is `text`, or of another message."""
     if not is_envelope(value):
         return FrameEvent(dialect=dialect, frame=value)
     try:
         return msgspec.convert({**value, "type": "frame", "dialect": dialect}, FrameEvent)
     except msgspec.ValidationError:
-        header = decode_header(text)
-        return RejectedEvent("malformed_frame", BAD_ENVELOPE, header.session_id, header.producer, header.seq)
+        header = codec.decode_header(text)
+        return codec.RejectedEvent("malformed_frame", BAD_ENVELOPE, header.session_id, header.producer, header.seq)
 
 
 def is_envelope(value: Any) -> bool:
@@ -122,9 +114,9 @@ OF_THE_LEASE = "-"
 """Stands for the dialect that the `session.open` of an envelope's session has named."""
 
 
-def decode_enveloped(text: bytes) -> DecodedEvent | RejectedEvent:
+def decode_enveloped(text: bytes) -> codec.DecodedEvent | codec.RejectedEvent:
     """One event, or one frame in its envelope. Raises `InvalidFrame` when it is not JSON."""
-    if b'"frame"' in text and is_envelope(value := decode_or_none(text)):
+    if b'"frame"' in text and is_envelope(value := codec.decode_or_none(text)):
         frame = decode_value(value, text, OF_THE_LEASE)
-        return frame if isinstance(frame, RejectedEvent) else DecodedEvent(frame, text)
-    return decode_event(text)
+        return frame if isinstance(frame, codec.RejectedEvent) else codec.DecodedEvent(frame, text)
+    return codec.decode_event(text)

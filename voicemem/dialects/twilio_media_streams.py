@@ -234,7 +234,6 @@ class Replies:
         return any((self.came(reply) or 0) > until for reply in self.after)
 
     def begin(self, reply: KnownReply) -> None:
-        """Begin the span of a reply."""
         line = self.line
         line.spans.append((line.assigned, name_of(reply), 0))
         if not line.measured:
@@ -289,7 +288,6 @@ def spans_within(line: Line, begin: int, end: int) -> list[tuple[int, int, Name,
 
 
 def about(name: Name, event: Tts | Interrupt) -> MadeEvent:
-    """An event about a reply."""
     named = {"turn_id": name} if isinstance(name, int) else {"item": name}
     return msgspec.structs.replace(event, **named)
 
@@ -416,7 +414,6 @@ def press_key(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def stream_frame(texts: str = "", **others: Any) -> type[Record]:
-    """The record of a frame of a stream."""
     return record(f"event streamSid? {texts}", **others)
 
 

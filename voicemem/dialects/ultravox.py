@@ -308,7 +308,6 @@ def call_tool(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def answer_tool(frame: JsonObject, ts: int, known: Known) -> Made:
-    """Return what a tool has answered, or why it did not."""
     result = frame.get("result")
     error = {key: frame[key] for key in ("errorType", "errorMessage") if key in frame}
     yield tool_result(frame["invocationId"], error if result is None and error else result, known.here)

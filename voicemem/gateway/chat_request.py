@@ -163,9 +163,7 @@ def build_llm_request(context: JsonObject, chat_turn: ChatTurn, default_model: s
 # Answers that the gateway writes itself
 
 
-def text_chunks(item: str, created_s: int, model: str, text: str) -> Sequence[bytes]:
-    """A text as the chunks of a streamed completion."""
-    head = {"id": item, "object": "chat.completion.chunk", "created": created_s, "model": model}
+def text_chunks(head: JsonObject, text: str) -> Sequence[bytes]:
     deltas: list[tuple[JsonObject, str | None]] = [({"role": "assistant", "content": text}, None), ({}, "stop")]
     return [
         msgspec.json.encode({**head, "choices": [{"index": 0, "delta": delta, "finish_reason": reason}]})
@@ -173,9 +171,7 @@ def text_chunks(item: str, created_s: int, model: str, text: str) -> Sequence[by
     ]
 
 
-def text_completion(item: str, created_s: int, model: str, text: str) -> bytes:
-    """A text as a whole completion."""
+def text_completion(head: JsonObject, text: str) -> bytes:
     message = {"role": "assistant", "content": text}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
-    head = {"id": item, "object": "chat.completion", "created": created_s, "model": model}
     return msgspec.json.encode({**head, "choices": [choice]})

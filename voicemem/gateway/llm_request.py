@@ -218,22 +218,24 @@ class LlmRequest:
         """True if the end of the reply is in the journal, or about to be."""
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """Each chunk of the answer as it came; after the last one, all of it is in the journal.
+        """Each chunk of the answer as it came, or all of one that is no stream; then it is in the journal.
 
         Raises `LlmFailed` where there is no failure message, `Refused`, `StoreUnavailable`.
         """
         failed: LlmFailed | None = None
+        is_stream = bool(self.body["stream"])
         try:
             with self.span() as span:
                 try:
-                    async with aclosing(self.receive_chunks()) as received:
+                    async with aclosing(self.receive_chunks() if is_stream else self.receive_whole()) as received:
                         async for data in received:
                             yield data
                 except LlmFailed as error:
                     failed = self.log_failure(span, error)
             if failed is not None:
                 await self.fail(failed)
-                for chunk in text_chunks(*self.failure_reply()):
+                head, text = self.head(), self.failure_message
+                for chunk in text_chunks(head, text) if is_stream else (text_completion(head, text),):
                     yield chunk
             else:
                 await self.finish()
@@ -275,23 +277,26 @@ class LlmRequest:
             raise LlmFailed("dropped")
         self.check_not_empty()
 
+    async def receive_whole(self) -> AsyncGenerator[bytes, None]:
+        """The answer in one piece. Raises `LlmFailed`."""
+        async with aclosing(self.events()) as events:
+            async for data in events:
+                self.answer.add_chunk(data)
+                self.check_not_empty()
+                self.note_first_chunk()
+                yield self.answer.well_formed(data, self.head)
+
     async def events(self) -> AsyncGenerator[bytes, None]:
-        """The events of the LLM's stream. Raises `LlmFailed`."""
+        """The events of the LLM's stream, or its whole answer. Raises `LlmFailed`."""
         while True:
             try:
+                if not self.body["stream"]:
+                    yield await self.deps.llm_client.complete(self.turn.endpoint, self.body)
+                    return
                 async with aclosing(self.deps.llm_client.stream(self.turn.endpoint, self.body)) as events:
                     async for data in events:
                         yield data
                 return
-            except LlmFailed as error:
-                if not self.alternates_after(error):
-                    raise
-
-    async def whole_answer(self) -> bytes:
-        """The LLM's answer. Raises `LlmFailed`."""
-        while True:
-            try:
-                return await self.deps.llm_client.complete(self.turn.endpoint, self.body)
             except LlmFailed as error:
                 if not self.alternates_after(error):
                     raise
@@ -307,24 +312,8 @@ class LlmRequest:
 
     async def complete(self) -> bytes:
         """The whole answer as it came; it is in the journal by then. Raises what `chunks` does."""
-        failed: LlmFailed | None = None
-        try:
-            with self.span() as span:
-                try:
-                    data = await self.whole_answer()
-                    self.answer.add_chunk(data)
-                    self.check_not_empty()
-                    self.note_first_chunk()
-                    data = self.answer.well_formed(data, self.head)
-                except LlmFailed as error:
-                    failed = self.log_failure(span, error)
-            if failed is not None:
-                await self.fail(failed)
-                return text_completion(*self.failure_reply())
-            await self.finish()
-            return data
-        finally:
-            await self.close()
+        async with aclosing(self.chunks()) as chunks:
+            return b"".join([data async for data in chunks])
 
     def check_not_empty(self) -> None:
         """An empty answer is a failure: the person on the phone would hear nothing."""
@@ -475,11 +464,6 @@ class LlmRequest:
             "created": self.created_s,
             "model": model if isinstance(model, str) else "",
         }
-
-    def failure_reply(self) -> tuple[str, int, str, str]:
-        """The failure message as a completion: id, Unix seconds, model, text."""
-        head = self.head()
-        return head["id"], head["created"], head["model"], self.failure_message
 
     def reserve_item(self, item: str | None) -> str:
         """Reserve the item of the reply if it is valid and free, else a new one."""

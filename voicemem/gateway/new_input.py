@@ -183,7 +183,6 @@ class InputReader:
                 self.withdraw([reply])
 
     def withdraw(self, replies: Iterable[Reply]) -> None:
-        """Cancel replies, each once."""
         withdrawn = {event.item for event in self.events}
         self.events += (LlmCancel(turn_id=one.turn, item=one.item) for one in replies if one.item not in withdrawn)
 

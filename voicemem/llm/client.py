@@ -225,6 +225,5 @@ def request_headers(endpoint: LlmEndpoint, extra_headers: Mapping[str, str]) -> 
 
 
 def failure(error: Exception) -> LlmFailed:
-    """The failure to report for an error of a connection."""
     word = error_word(error)
     return LlmFailed(OWN_WORDS.get(word, word))

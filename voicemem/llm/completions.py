@@ -468,7 +468,6 @@ class LlmAnswer:
         return msgspec.json.encode(chunk | {"choices": [*map(self.well_formed_choice, range(len(choices)), choices)]})
 
     def well_formed_choice(self, place: int, choice: dict[str, Raw]) -> dict[str, Any]:
-        """A choice of the newest chunk, at its place there."""
         name, other = ("delta", "message") if self.is_stream else ("message", "delta")
         given = choice.pop(name, None) if not is_null(choice, name) else choice.pop(other, None)
         message: dict[str, Any] = {} if given is None or bytes(given) == NULL else {**raw_object(given)}

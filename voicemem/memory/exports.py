@@ -132,7 +132,6 @@ async def export_calls(
 
 
 def call_line(stream: Stream, name: FormatName, parts: Iterator[str]) -> Iterator[bytes]:
-    """The parts of the line of a call, an `ExportedCall`."""
     head = line_of(ExportedCall(stream.id, file_name(stream.id, name), Raw(b"0")))
     yield head.removesuffix(b"0}\n")
     if FORMATS[name].is_json:

@@ -494,7 +494,6 @@ IncomingEvent = ProducedEvent | SessionOpen | Auth
 
 
 def kinds_by_type(kinds: Any) -> dict[str, type[Event]]:
-    """The events of a union, by their `type`."""
     return {str(kind.__struct_config__.tag): kind for kind in get_args(kinds)}
 
 

@@ -236,7 +236,6 @@ def redact_event(event: T, payload: bytes, speech: Speech) -> tuple[T, bytes] | 
 
 
 def reply_key(event: events.LlmDelta | events.LlmDone | events.LlmError | events.Tts | events.Interrupt) -> Hashable:
-    """The text that an event of a reply belongs to."""
     return event.item or event.turn_id if event.item or event.turn_id is not None else UNNAMED
 
 

@@ -20,6 +20,7 @@ from voicemem.llm.completions import MAX_NAME_CHARACTERS, MAX_TOOL_CALLS, LlmAns
 from voicemem.llm.endpoints import LlmEndpoint
 
 TEXTS = st.text(max_size=8)
+HEAD = {"id": "id", "object": "chat.completion", "created": 1, "model": "m"}
 CALLS = st.lists(st.tuples(st.text(min_size=1, max_size=5), st.lists(TEXTS, max_size=4)), max_size=4)
 
 
@@ -137,9 +138,9 @@ def test_errors_in_an_answer(error: Any, why: int | str) -> None:
 def test_what_the_gateway_says_can_be_read(text: str) -> None:
     """Its own chunks and completions are such as it takes."""
     streamed, whole = LlmAnswer(), LlmAnswer()
-    for data in text_chunks("id", 1, "m", text):
+    for data in text_chunks(HEAD | {"object": "chat.completion.chunk"}, text):
         streamed.add_chunk(data)
-    whole.add_chunk(text_completion("id", 1, "m", text))
+    whole.add_chunk(text_completion(HEAD, text))
     assert (text, text) == ("".join(streamed.text), "".join(whole.text))
     assert ("stop", "stop", "id", "id") == (streamed.finish_reason, whole.finish_reason, streamed.id, whole.id)
 
@@ -479,13 +480,13 @@ def test_parts_of_a_content_are_shown_as_text() -> None:
 )
 def test_what_an_llm_thinks_is_no_answer(text: str, answer: str) -> None:
     """Before the answer, with both tags or the closing one; an answer may be missing."""
-    assert answer == read_completion(text_completion("id", 1, "m", text)).text
+    assert answer == read_completion(text_completion(HEAD, text)).text
 
 
 @every_row(("reason", "why"), [("length", "cut_off"), ("content_filter", "filtered")])
 def test_an_answer_that_is_not_whole_is_none(reason: str, why: str) -> None:
     """No summary and no memory is made of it."""
-    data = text_completion("id", 1, "m", "Ann wants").replace(b'"stop"', f'"{reason}"'.encode())
+    data = text_completion(HEAD, "Ann wants").replace(b'"stop"', f'"{reason}"'.encode())
     with pytest.raises(LlmFailed) as failed:
         read_completion(data)
     assert why == failed.value.why

@@ -24,16 +24,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect
-from voicemem.dialects.gemini_live.frames import (
-    ONLY_AUDIO,
-    RATE,
-    given_texts,
-    is_prompt,
-    offset_ms,
-    reduce,
-    speaks,
-    texts,
-)
+from voicemem.dialects.gemini_live import frames
 from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent, Playing
 from voicemem.dialects.translating import grown, space_between, timed_words, tool_call, tool_result, words_since
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, ToolResult, Tts, Word
@@ -59,7 +50,7 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
     """The events of one message. Most are audio or words of a reply that is under way, so these come first."""
     notes = known.notes
     if "begun" in notes and OFF_COURSE.isdisjoint(notes):
-        if frame.keys() == ONLY_AUDIO:
+        if frame.keys() == frames.ONLY_AUDIO:
             return (count_audio(frame, ts, known),)
         content = frame.get("serverContent", {})
         if len(frame) == len(content) == 1 and "outputTranscription" in content:
@@ -68,10 +59,10 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
         return tool_results(frame, known)
     if frame.keys() == {"toolCallCancellation"}:
         return cancel_tools(frame["toolCallCancellation"]["ids"], known)
-    voice = speaks(frame)
+    voice = frames.speaks(frame)
     if voice is not None:
         known.note_voice(voice, ts)
-    added = given_texts(frame)
+    added = frames.given_texts(frame)
     if added:
         return type_texts(added, ts, known)
     if "setupComplete" in frame:
@@ -205,7 +196,7 @@ def made_at(reply: KnownReply | None, known: Known) -> int | None:
 
 def span_of(word: JsonObject) -> tuple[int, int] | None:
     """The beginning and end of a word; None unless both are stated."""
-    begin, end = offset_ms(word.get("startOffset")), offset_ms(word.get("endOffset"))
+    begin, end = frames.offset_ms(word.get("startOffset")), frames.offset_ms(word.get("endOffset"))
     return None if begin is None or end is None else (begin, end)
 
 
@@ -338,22 +329,22 @@ def heard_words(heard: JsonObject) -> tuple[Word, ...] | None:
     return timed_words(heard.get("text", ""), spans) if len(spans) == len(raw) else None
 
 
-def type_texts(texts: list[str | None], ts: int, known: Known) -> Made:
+def type_texts(added: list[str | None], ts: int, known: Known) -> Made:
     """Turns that the app adds: history, until someone speaks over a connection; then the last is typed, if a user's."""
-    if is_prompt(texts[-1]):
+    if frames.is_prompt(added[-1]):
         if known.notes.get("resumed") and known.notes.get("begun"):
             yield from end_exchange(known, played=False)
             known.note("resumed", None)
         known.note("prompted", True)
     if "spoken" not in known.notes:
-        for text in texts:
+        for text in added:
             if text is None:
                 known.note("given", None)
-            elif not is_prompt(text):
+            elif not frames.is_prompt(text):
                 known.give(text, None, ts)
-    elif texts[-1] is not None and not is_prompt(texts[-1]):
+    elif added[-1] is not None and not frames.is_prompt(added[-1]):
         known.note_all(prompted=True, answered=None)
-        yield MessageEvent(role="user", text=texts[-1], source="message")
+        yield MessageEvent(role="user", text=added[-1], source="message")
 
 
 def new_turn(known: Known) -> int:
@@ -402,9 +393,9 @@ def count_audio(frame: JsonObject, ts: int, known: Known) -> MadeEvent:
     known.note("bytes", count)
     if known.has_clock and known.reply(reply_item(known)) is None:  # no words of it have come yet
         since, until, length_ms = known.notes.get("wordless", (ts, ts, 0))
-        more_ms = frame[AUDIO_BYTES] * 500 // frame[RATE]
+        more_ms = frame[AUDIO_BYTES] * 500 // frame[frames.RATE]
         known.note("wordless", [since, max(ts, until) + more_ms, length_ms + more_ms])
-    return Tts(item=reply_item(known), total_audio_ms=count * 500 // frame[RATE])
+    return Tts(item=reply_item(known), total_audio_ms=count * 500 // frame[frames.RATE])
 
 
 def measure(known: Known) -> Made:
@@ -455,4 +446,6 @@ def cancel_tools(ids: Iterable[str], known: Known) -> Made:
         yield ToolResult(id=f"cancelled:{id}", call_id=id, result={"error": "cancelled"}, turn_id=turn)
 
 
-GEMINI_LIVE = Dialect(name="gemini-live", version=8, reduce=reduce, translate=translate, closed=closed, texts=texts)
+GEMINI_LIVE = Dialect(
+    name="gemini-live", version=8, reduce=frames.reduce, translate=translate, closed=closed, texts=frames.texts
+)

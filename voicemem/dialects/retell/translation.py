@@ -143,7 +143,6 @@ def use_tool(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def tool_event(raw: JsonObject, kind: str, turn: int) -> MadeEvent:
-    """A call of a tool, or its result."""
     if kind == "tool_call_result":
         return tool_result(raw["tool_call_id"], raw.get("content"), turn)
     return tool_call(raw["tool_call_id"], raw.get("name") or "tool", raw.get("arguments"), turn)

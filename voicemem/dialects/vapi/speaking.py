@@ -338,7 +338,6 @@ def mark_cut(cut: Cut, noted: NotedMessage, full: str, known: Known) -> Iterator
 
 
 def first_words(text: str, count: int) -> str:
-    """The beginning of a text, of a number of words."""
     last = next(islice(re.finditer(r"\S+", text), count - 1, None), None) if count > 0 else None
     return text[: last.end()] if last is not None else text if count else ""
 

@@ -109,7 +109,6 @@ def withdraw_live(known: Known) -> Made:
 
 
 def measure(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The latencies of a reply of the report."""
     reply = known.reply(known.notes.get(f"={frame['reply']}", frame["reply"]))
     if reply is not None:
         yield from latencies(frame, frames.LATENCIES, reply.turn, reply.begun)
@@ -479,7 +478,6 @@ def settle_last(known: Known) -> Iterator[MadeEvent]:
 
 
 def tools(message: JsonObject, turn: int, ts: int | None) -> list[MadeEvent]:
-    """Calls of tools, or the result of one."""
     if "toolCallId" in message:
         return [tool_result(message["toolCallId"], message.get("result"), turn, message.get("name"), ts)]
     calls = [(call["id"], call["function"]) for call in message.get("toolCalls") or message["toolCallList"][:MAX_CALLS]]

@@ -24,7 +24,6 @@ NO_USER = ""
 
 
 def filter_of(owner: Scope) -> MemoryFilter:
-    """The memories of an owner."""
     return MemoryFilter(
         project=owner.project,
         namespaces=AnyOf((owner.namespace,)),

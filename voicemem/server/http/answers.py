@@ -45,7 +45,6 @@ class Answer(web.StreamResponse):
         return self.keeps_connection
 
     async def prepare(self, request: BaseRequest) -> AbstractStreamWriter:
-        """Send all of it."""
         self.writer, self.keeps_connection = request.writer, request.keep_alive
         version, head = request.version, f"HTTP/1.1 {self.status} {self.reason}\r\n"
         if version != HttpVersion11:

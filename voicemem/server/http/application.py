@@ -7,7 +7,8 @@ hand, these cost more than everything else.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,8 +25,8 @@ from voicemem.telemetry.metrics import METHODS
 T = TypeVar("T")
 LOG, FAULTS = logging.getLogger("voicemem.requests"), logging.getLogger("voicemem")
 INGEST_ELSEWHERE = "This is the port of the REST API; websockets have a port of their own (--ingest)."
-REST_OF_PATH = ":.+"
-"""After the name of a placeholder, which then takes all segments that are left."""
+REST_OF_PATH = ":.+}"
+"""The end of a placeholder that takes all segments that are left."""
 Finish = Callable[[web.Request, web.StreamResponse], Awaitable[None]]
 """Adds to an answer that is about to be sent."""
 
@@ -38,61 +39,44 @@ class Endpoint(NamedTuple):
     handlers: dict[str, Handler]
 
 
-class Segment:
-    """One place in the tree of paths: the segments that may follow there, and the path that ends there."""
-
-    __slots__ = ("endpoint", "literal", "placeholder", "rest")
+class Paths:
+    """The endpoints of a port, by their segments, in which None stands for a placeholder."""
 
     def __init__(self) -> None:
-        self.literal: dict[str, Segment] = {}
-        self.placeholder: Segment | None = None
-        self.rest: Segment | None = None
-        self.endpoint: Endpoint | None = None
+        self.endpoints: dict[tuple[str | None, ...], Endpoint] = {}
+        self.shapes: defaultdict[int, list[tuple[int, ...]]] = defaultdict(list)
+        """By the number of segments: at which places paths have placeholders, those that begin most literally first."""
+        self.open_shapes: list[tuple[int, ...]] = []
+        """Of paths whose last placeholder takes all segments that are left, the longest first."""
 
     def add(self, path: str) -> Endpoint:
         """Return the endpoint of a path, which `{name}` segments make a pattern."""
-        place, names = self, list[str]()
-        for part in path.split("/"):
-            if not part.startswith("{"):
-                if part not in place.literal:
-                    place.literal[part] = Segment()
-                place = place.literal[part]
-                continue
-            names.append(part[1:-1].removesuffix(REST_OF_PATH))
-            if part[1:-1].endswith(REST_OF_PATH):
-                place.rest = place = place.rest or Segment()
-            else:
-                place.placeholder = place = place.placeholder or Segment()
-        place.endpoint = place.endpoint or Endpoint(path, tuple(names), {})
-        return place.endpoint
+        parts = path.split("/")
+        holes = tuple(at for at, part in enumerate(parts) if part.startswith("{"))
+        if path.endswith(REST_OF_PATH):
+            self.open_shapes = sorted({*self.open_shapes, holes}, reverse=True)
+        else:
+            shapes = {*self.shapes[len(parts)], holes}
+            self.shapes[len(parts)] = sorted(shapes, key=lambda shape: [at in shape for at in range(len(parts))])
+        names = (parts[at][1:].removesuffix(REST_OF_PATH).removesuffix("}") for at in holes)
+        return self.endpoints.setdefault(key_of(parts, holes), Endpoint(path, tuple(names), {}))
 
-    def match(
-        self, parts: list[str], at: int, method: str, others: list[Endpoint]
-    ) -> tuple[Endpoint, list[str]] | None:
-        """Return the endpoint of the segments from `at` on that takes a method, and what stands for placeholders.
+    def matches(self, path: str) -> Iterator[tuple[Endpoint, list[str]]]:
+        """Yield the endpoints of a path, and what stands for their placeholders."""
+        parts = path.split("/")
+        candidates = [(parts, holes) for holes in self.shapes.get(len(parts), ())]
+        candidates += [(path.split("/", holes[-1]), holes) for holes in self.open_shapes if len(parts) > holes[-1]]
+        for some, holes in candidates:
+            endpoint = self.endpoints.get(key_of(some, holes))
+            if endpoint is not None and all(some[at] for at in holes):
+                yield endpoint, [some[at] for at in holes]
 
-        Literal segments go first. Those that do not take the method are added to `others`.
-        """
-        if at == len(parts):
-            return self.matched([], method, others)
-        part = parts[at]
-        literal = self.literal.get(part)
-        if literal is not None and (match := literal.match(parts, at + 1, method, others)) is not None:
-            return match
-        if self.placeholder is not None and part:
-            match = self.placeholder.match(parts, at + 1, method, others)
-            if match is not None:
-                match[1].insert(0, part)
-                return match
-        return None if self.rest is None else self.rest.matched(["/".join(parts[at:])], method, others)
 
-    def matched(self, values: list[str], method: str, others: list[Endpoint]) -> tuple[Endpoint, list[str]] | None:
-        if self.endpoint is None:
-            return None
-        if method in self.endpoint.handlers:
-            return self.endpoint, values
-        others.append(self.endpoint)
-        return None
+def key_of(parts: list[str], holes: Iterable[int]) -> tuple[str | None, ...]:
+    key: list[str | None] = [*parts]
+    for at in holes:
+        key[at] = None
+    return tuple(key)
 
 
 class Found(NamedTuple):
@@ -116,7 +100,7 @@ class Application:
 
     def __init__(self, telemetry: Telemetry) -> None:
         self.metrics, self.tracer = telemetry
-        self.root = Segment()
+        self.paths = Paths()
         self.find_kept = lru_cache(KEPT_PATHS)(self.find)
         self.shared: dict[web.AppKey[Any], Any] = {}
         self.finishing: dict[str, Finish] = {}
@@ -131,18 +115,13 @@ class Application:
 
     def add_route(self, method: str, path: str, handler: Handler) -> None:
         """Serve a path, whose placeholders are whole segments (`/v1/sessions/{id}`); what takes GET takes HEAD."""
-        handlers = self.root.add(path).handlers
+        handlers = self.paths.add(path).handlers
         handlers[method] = handler
         if method == "GET":
             handlers["HEAD"] = handler
 
     def served(self) -> Iterator[tuple[str, str]]:
-        places = [self.root]
-        while places:
-            place = places.pop()
-            places += [*place.literal.values(), *filter(None, (place.placeholder, place.rest))]
-            if place.endpoint is not None:
-                yield from ((method, place.endpoint.path) for method in place.endpoint.handlers)
+        return ((method, one.path) for one in self.paths.endpoints.values() for method in one.handlers)
 
     def server(self) -> web.Server:
         """The server, for the running event loop."""
@@ -196,19 +175,18 @@ class Application:
                     LOG.debug("%s %s %d", method, route.path, status, extra=fields)
 
     def find(self, method: str, path: str) -> Found:
-        parts, others = path.split("/"), list[Endpoint]()
-        finish = self.finishing.get(parts[1]) if len(parts) > 1 else None
-        match = self.root.match(parts, 0, method, others)
-        if match is None:
-            # A path may stand as it is, though it could be the id in another one.
-            allowing = others[:1] if others and not others[0].names else others
-            allowed = sorted({method for endpoint in allowing for method in endpoint.handlers})
-            return Found("none", None, {}, tuple(allowed), finish)
-        endpoint, values = match
-        if "%" in path:  # of what is encoded, these two are left
-            values = [value.replace("%2F", "/").replace("%25", "%") for value in values]
-        in_path = dict(zip(endpoint.names, values, strict=True))
-        return Found(endpoint.path, endpoint.handlers[method], in_path, (), finish)
+        finish, others = self.finishing.get(path.split("/", 2)[1] if "/" in path else ""), list[Endpoint]()
+        for endpoint, values in self.paths.matches(path):
+            if method in endpoint.handlers:
+                if "%" in path:  # of what is encoded, these two are left
+                    values = [value.replace("%2F", "/").replace("%25", "%") for value in values]
+                in_path = dict(zip(endpoint.names, values, strict=True))
+                return Found(endpoint.path, endpoint.handlers[method], in_path, (), finish)
+            others.append(endpoint)
+        # A path may stand as it is, though it could be the id in another one.
+        allowing = others[:1] if others and not others[0].names else others
+        allowed = sorted({method for endpoint in allowing for method in endpoint.handlers})
+        return Found("none", None, {}, tuple(allowed), finish)
 
 
 APP = web.RequestKey("app", Application)

@@ -80,7 +80,6 @@ async def show_nothing(request: web.Request) -> web.StreamResponse:
 
 
 async def to_page(request: web.Request) -> web.StreamResponse:
-    """Lead a browser to the page."""
     if request.path == "/" and not is_for_browser(request):
         raise Refused("not_found")
     return web.Response(status=303, headers={"Location": "/ui/"})

@@ -161,7 +161,6 @@ async def locate_session(request: web.Request, payload: JsonObject) -> Stream:
 
 
 async def answer(request: web.Request, stream: Stream, chat_turn: ChatTurn, format: ChatFormat) -> web.StreamResponse:
-    """Answer a request of a session, in the format of its API."""
     gateway = services_of(request).gateway
     llm_request = await gateway.prepare(stream, chat_turn, request[GRANT].key_id)
     answering = answer_streamed if chat_turn.stream else answer_whole

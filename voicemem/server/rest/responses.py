@@ -20,15 +20,7 @@ from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import JsonObject
 from voicemem.server.http.request import GRANT, read_object, services_of
 from voicemem.server.http.routes import JSON, Routes
-from voicemem.server.rest.chat import (
-    ANSWER_CODES,
-    GATEWAY,
-    LOCATE_CODES,
-    ChatFormat,
-    OpenAIError,
-    answer,
-    locate_session,
-)
+from voicemem.server.rest import chat
 from voicemem.store.streams import Stream
 
 ROUTES = Routes()
@@ -70,16 +62,16 @@ class ResponseEvent(Struct, frozen=True):
     "ingest",
     {JSON: ResponseAnswer, EVENT_STREAM: ResponseEvent},
     ResponseRequest,
-    LOCATE_CODES,
+    chat.LOCATE_CODES,
     for_tokens=True,
-    **GATEWAY,
+    **chat.GATEWAY,
 )
 async def create_hosted_response(request: web.Request) -> web.StreamResponse:
     """Answer as `POST /v1/chat/completions`, for clients of OpenAI's Responses API."""
     payload = await read_object(request)
     chat_turn = with_caller(read_response_request(payload), payload, request[GRANT].session_id is None)
-    stream = await locate_session(request, payload)
-    return await answer(request, stream, chat_turn, response_format(request, payload))
+    stream = await chat.locate_session(request, payload)
+    return await chat.answer(request, stream, chat_turn, response_format(request, payload))
 
 
 @ROUTES.add(
@@ -87,13 +79,13 @@ async def create_hosted_response(request: web.Request) -> web.StreamResponse:
     "ingest",
     {JSON: ResponseAnswer, EVENT_STREAM: ResponseEvent},
     body=ResponseRequest,
-    codes=ANSWER_CODES,
-    **GATEWAY,
+    codes=chat.ANSWER_CODES,
+    **chat.GATEWAY,
 )
 async def create_response(request: web.Request, stream: Stream) -> web.StreamResponse:
     """Answer as `POST /v1/sessions/{id}/chat/completions`, for clients of OpenAI's Responses API."""
     payload = await read_object(request)
-    return await answer(request, stream, read_response_request(payload), response_format(request, payload))
+    return await chat.answer(request, stream, read_response_request(payload), response_format(request, payload))
 
 
 # The request
@@ -199,7 +191,6 @@ def read_items(items: list[Any]) -> list[JsonObject]:
 
 
 def add_call(messages: list[JsonObject], item: JsonObject, place: int) -> None:
-    """Add the call of a function, or its output, to the messages."""
     if item["type"] == "function_call_output":
         output = content_text(read_content(item.get("output"), place))
         messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": output})
@@ -254,7 +245,6 @@ class OutputItem:
 
     @property
     def part(self) -> JsonObject:
-        """The content of a message."""
         if self.kind == "refusal":
             return {"type": "refusal", "refusal": self.text}
         return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": []}
@@ -268,7 +258,7 @@ class OutputItem:
         return {"type": "message", **head, "role": "assistant", "content": content}
 
 
-class ResponseFormat(ChatFormat):
+class ResponseFormat(chat.ChatFormat):
     """A response, with an id and the Unix seconds of its start; it repeats parts of its request, the `payload`."""
 
     def __init__(self, payload: JsonObject, id: str, created_s: int) -> None:
@@ -301,7 +291,7 @@ class ResponseFormat(ChatFormat):
         last = {"type": f"response.{status}", "response": self.response(status)}
         return b"".join(map(self.encode, [*events, last]))
 
-    def error(self, error: OpenAIError) -> bytes:
+    def error(self, error: chat.OpenAIError) -> bytes:
         # OpenAI's client raises for an event with `error`, and frameworks for its type.
         fields = {"message": error.message, "code": error.code, "param": None, "error": error}
         return self.encode({"type": "error"} | fields)
@@ -314,7 +304,6 @@ class ResponseFormat(ChatFormat):
         return "incomplete" if self.finish_reason in ENDS else "completed"
 
     def response(self, status: str) -> JsonObject:
-        """The response as it is by now."""
         repeated = ("instructions", "max_output_tokens", "previous_response_id", "reasoning", "temperature", "top_p")
         why = ENDS.get(self.finish_reason or "") if status == "incomplete" else None
         return {

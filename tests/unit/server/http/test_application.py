@@ -6,7 +6,7 @@ import pytest
 from aiohttp import web
 
 from tests.support.rows import every_row
-from voicemem.server.http.application import Endpoint, Segment
+from voicemem.server.http.application import Paths
 
 ROUTES = (
     ("GET", "/"),
@@ -25,11 +25,11 @@ async def handle(_: web.Request) -> web.StreamResponse:
     return web.Response()
 
 
-def served() -> Segment:
-    root = Segment()
+def served() -> Paths:
+    paths = Paths()
     for method, path in ROUTES:
-        root.add(path).handlers[method] = handle
-    return root
+        paths.add(path).handlers[method] = handle
+    return paths
 
 
 MATCHES = [
@@ -47,21 +47,18 @@ MATCHES = [
 @every_row(("method", "path", "route", "values"), MATCHES)
 def test_a_path_has_one_route(method: str, path: str, route: str, values: list[str]) -> None:
     """Literal segments go before placeholders, but only where they take the method."""
-    match = served().match(path.split("/"), 0, method, [])
-    assert match is not None
-    assert (route, values) == (match[0].path, match[1])
+    matches = (match for match in served().matches(path) if method in match[0].handlers)
+    endpoint, found = next(matches)
+    assert (route, values) == (endpoint.path, found)
 
 
 @pytest.mark.parametrize("path", ["", "/v1", "/v1/sessions/", "/v1/sessions//history", "//", "/ui", "/ui/assets/1"])
 def test_other_paths_have_none(path: str) -> None:
     """A placeholder is never empty, and a slash at the end makes another path."""
-    found: list[Endpoint] = []
-    assert served().match(path.split("/"), 0, "GET", found) is None
-    assert found == []
+    assert [*served().matches(path)] == []
 
 
 def test_what_a_path_would_take_is_found() -> None:
     """For another method, the endpoints are known that have the path, the most literal one first."""
-    found: list[Endpoint] = []
-    assert served().match(["", "v1", "sessions", "search"], 0, "PATCH", found) is None
-    assert [one.path for one in found] == ["/v1/sessions/search", "/v1/sessions/{id}"]
+    found = [endpoint.path for endpoint, _ in served().matches("/v1/sessions/search")]
+    assert found == ["/v1/sessions/search", "/v1/sessions/{id}"]
