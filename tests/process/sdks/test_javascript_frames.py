@@ -22,7 +22,7 @@ from voicemem.dialects import deepgram_agent as deepgram
 from voicemem.dialects import openai_live as live
 from voicemem.dialects import pipecat_rtvi as pipecat
 from voicemem.dialects import twilio_media_streams as phone
-from voicemem.dialects.callers import Fields
+from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.dialect import Frame, MalformedFrame, Side, UnknownFrame, session_id_of
 from voicemem.dialects.elevenlabs_agents import translation as elevenlabs
 from voicemem.dialects.gemini_live import frames as gemini
@@ -306,7 +306,7 @@ def test_who_calls() -> None:
     """
     known = [one for one in SAMPLES if one.dialect in MADE and not one.hooks and one.dialect != KEEPS_USER]
     frames = [(one.dialect, frame) for one in known for frame in one.frames]
-    frames += [(name, whole_object(DIALECTS[name].caller.fields)) for name in MADE if name != KEEPS_USER]
+    frames += [(name, whole_object(DIALECTS[name].caller)) for name in MADE if name != KEEPS_USER]
     frames = [(name, {key: frame[key] for key in frame if (name, key) != OF_WEBHOOKS}) for name, frame in frames]
     command = [needs("node"), "--input-type=module", "-e", script, json.dumps(frames)]
     answer = subprocess.run(command, capture_output=True, check=True, text=True).stdout
@@ -320,11 +320,15 @@ OF_WEBHOOKS = ("elevenlabs-agents", "data")
 """A field that no client's frame has."""
 
 
-def whole_object(fields: Fields) -> JsonObject:
-    """An object in which every field is, and one that is not."""
-    return {name: whole_object(field) or "x" for name, field in fields.inner.items()} | (
-        {"other": SECRET} if fields.inner else {}
-    )
+def whole_object(caller: CallerFields) -> JsonObject:
+    """An object in which every field is, and in each object one that is not."""
+    whole: JsonObject = {"other": SECRET}
+    for names in sorted(caller.paths.values(), key=len, reverse=True):
+        place = whole
+        for name in names[:-1]:
+            place = place.setdefault(name, {"other": SECRET})
+        place.setdefault(names[-1], "x")
+    return whole
 
 
 def test_ids_that_urls_take_out_of_a_path_are_refused() -> None:
