@@ -104,7 +104,6 @@ class ApiRequest(NamedTuple):
 class ApiPage(NamedTuple):
     calls: list[JsonObject]
     cursor: str | None
-    """The cursor of the next page, if there is one."""
 
 
 class Vendor(NamedTuple):

@@ -115,11 +115,9 @@ class Total(NamedTuple):
     wrong: float
     """Words wrong of each on average."""
     right: int
-    """The replies without a wrong word."""
     damaged: int
     """Replies heard to their end that the transcript does not have whole."""
     missing: int
-    """Replies that the transcript does not have."""
 
 
 def total(name: str, several: Sequence[Score]) -> Total:

@@ -70,12 +70,10 @@ class Producer:
         self.state = "running"
         self.next_turn = 1
         self.end_seq: int | None = None
-        """The seq of the `session.end`, once it was taken."""
         self.error: errors.ClientError | None = None
         self.finished = False
         self.times_found = 0
         self.wakeup_pending = False
-        """True if the transport is about to be woken for the events that were taken."""
         self.lock = threading.Lock()
         """Guards what `add`, in any thread, decides by."""
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -24,7 +24,6 @@ class ExportFormat(NamedTuple):
     head: str = ""
     """With which each document begins; once is enough where several follow each other in one file."""
     is_joinable: bool = True
-    """True if several documents may follow each other in one file."""
     separator: str = ""
     is_json: bool = False
 

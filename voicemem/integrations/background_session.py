@@ -73,7 +73,6 @@ class BackgroundSession:
         self.session: ProducerSession | None = None
         """None until the server has answered."""
         self.error: ClientError | None = None
-        """Why there will be no session."""
         self.early: deque[EarlyEvent] = deque()
         """Events that wait for the session to be open, within the limits of the client's buffer."""
         self.early_bytes = 0

@@ -41,11 +41,9 @@ class Conversation:
         self.prefix = f"{secrets.token_hex(4)}-"
         self.count = 0
         self.reply: str | None = None
-        """The newest reply, by its item."""
         self.utterance: str | None = None
         """The user's newest utterance that was sent from here: tools that are called next are of its turn."""
         self.agent: str | None = None
-        """The agent that replies, of several."""
         self.heard: NewestEntries[str, str] = NewestEntries(100)
         """Heard texts of replies that were cut, for while the memory is away."""
         self.after_tools = 0

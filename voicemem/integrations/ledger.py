@@ -58,14 +58,12 @@ class Reply:
         self.reported_ms = float("-inf")
         self.complete = False
         self.is_named = False
-        """True if the agent that speaks it was reported."""
         self.is_cut = False
         self.cut_ms: float | None = None
         """The position of the last cut, if that is known."""
         self.cut_at = -MAX_INTEGER
         self.resumed_at = -MAX_INTEGER
         self.over = False
-        """True if it was played to its end, or withdrawn."""
 
     @property
     def whole_ms(self) -> float | None:
@@ -163,11 +161,9 @@ class Ledger:
         self.replies: dict[str, Reply] = {}
         self.rate = VoiceRate()
         self.agent: str | None = None
-        """The agent that speaks, of several."""
         self.utterances = 1
         self.segment = 0
         self.segment_began: float | None = None
-        """When the first text of the segment came."""
         self.spoken_until: float | None = None
         """When the caller stopped speaking, unless they speak again."""
         self.newest_final: Final | None = None

@@ -52,9 +52,7 @@ class SpokenText:
         self.closed_chars = 0
         """How much of the text has audio of a known length."""
         self.closed_ms = 0.0
-        """The length of that audio."""
         self.audio_ms = 0.0
-        """The length of all audio so far."""
 
     @property
     def is_open(self) -> bool:

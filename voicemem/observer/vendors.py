@@ -13,7 +13,6 @@ class Vendor(NamedTuple):
     url: str
     """The address, unless the settings say otherwise."""
     call_field: Literal["call_id", "session_id"]
-    """The name of its field with the id of a call."""
     address: Callable[[str, str], str]
     """The address of one call, from the URL and the id."""
 
@@ -34,7 +33,6 @@ VENDORS = {
     "openai-realtime": Vendor("wss://api.openai.com/v1/realtime", "call_id", with_call_id),
     "openai-live": Vendor("wss://api.openai.com/v1/live", "session_id", attached),
 }
-"""By dialect."""
 
 
 def find_vendor(dialect: str) -> Vendor:

@@ -150,7 +150,6 @@ class Call:
         """None until the upstream has accepted the call."""
         self.status: int | None = None
         self.failed = False
-        """True if the upstream has not answered."""
         self.upstream: Connection | None = None
         self.answered = asyncio.Event()
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()

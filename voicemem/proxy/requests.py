@@ -147,7 +147,6 @@ class CallRequest(NamedTuple):
 
     upstream: Upstream
     head: bytes
-    """The head of the handshake for the upstream."""
     session_id: str | None
     user_id: str | None
     key: str | None
@@ -254,7 +253,6 @@ class Shown(NamedTuple):
     protocols: tuple[str, ...]
     """The subprotocols that are none."""
     scheme: str | None
-    """The subprotocol before a key."""
 
     def has_credential(self, text: str) -> bool:
         read = "\n".join(readings_of(text)).lower()

@@ -49,7 +49,6 @@ class ProducerState(Struct, gc=False):
     next_seq: int = 1
     unsequenced: bool = False
     ended: bool = False
-    """True if its `session.end` was committed."""
     node: str | None = None
     """The token of the node that it is connected to."""
     expected_until_ms: int | None = None
@@ -73,7 +72,6 @@ class Stream(Struct, gc=False):
     silent_since_ms: int | None
     """Since when no producer is connected to any node; None while one is."""
     ending_ms: int | None
-    """When the first `session.end` was committed."""
     ending_ts: int | None
     ending_reason: str | None
     provisional: bool = False

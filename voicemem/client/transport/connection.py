@@ -102,9 +102,7 @@ class WebsocketConnection:
 
     def __post_init__(self) -> None:
         self.to_open: deque[Producer] = deque()
-        """Producers whose `session.open` is to be sent."""
         self.open: set[Producer] = set()
-        """Producers that the server has opened on this connection."""
         self.to_send: deque[Producer] = deque()
         """Open producers with something to send, each once."""
         self.queued: set[Producer] = set()
@@ -114,7 +112,6 @@ class WebsocketConnection:
         self.acked = False
         self.server_leaving = False
         self.connection_error: ServerFrame | None = None
-        """The last error about the connection as a whole."""
 
     # What producers ask for
 

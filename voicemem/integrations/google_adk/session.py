@@ -49,14 +49,11 @@ class LiveListener:
         self.utterances = 1
         self.words = ""
         self.is_new = True
-        """True if nothing of the utterance was sent."""
         self.is_place = False
         """True if its place alone was sent, for words that come later than the answer to them."""
         self.has_asked = False
-        """True if the caller has said something since the last reply began."""
         self.playing: LiveReply | None = None
         self.after_tools = 0.0
-        """The earliest time of what comes next: an answer is later than the tools that were called for it."""
 
     def on_event(self, event: Any, at: float) -> None:
         at = max(at, self.after_tools)
@@ -216,7 +213,6 @@ class AdkSession(Conversation):
         super().__init__(session)
         self.ledger = Ledger(session.send, self.prefix)
         self.live: LiveListener | None = None
-        """Hears of live runs, once there was one."""
         self.growing: dict[tuple[str, str | None], str] = {}
         """Replies that are being streamed, by their agents and branches."""
         self.texts: NewestEntries[str, str] = NewestEntries(100)

@@ -69,7 +69,6 @@ class LiveKitCall:
         self.nodes = Nodes(self.ledger, remembering, self.missed)
         self.agents: WeakSet[Any] = WeakSet()
         self.agent: Any = None
-        """The agent that speaks."""
         self.has_spoken = False
         """True if the caller's turn has a transcript; a turn without one was typed."""
         self.misses: set[str] = set()

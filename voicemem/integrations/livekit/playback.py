@@ -18,7 +18,6 @@ class Playback:
         self.ledger = ledger
         self.output: Any = None
         self.reply: str | None = None
-        """The reply that plays, or is about to."""
         self.position_ms: float | None = None
         self.stopped_at: float | None = None
         self.is_paused = False

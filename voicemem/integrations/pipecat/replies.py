@@ -43,16 +43,12 @@ class Reply:
     has_text: bool = False
     """An answer of the LLM that only calls tools has none, and is not a reply."""
     generated: bool = False
-    """True if its text is complete."""
     passed: bool = False
-    """True if the TTS has got all of its text."""
     skipped: bool = False
-    """True if it is not spoken."""
     interruptible: bool = True
     text: str = ""
     """Text of the LLM that the TTS has not announced, for TTS that get single tokens."""
     unannounced: bool = False
-    """True if the TTS speaks before it announces."""
     contexts: set[str] = field(default_factory=set)
     """Those whose audio the output has not done with."""
     done_at: float | None = None
@@ -80,7 +76,6 @@ class Context:
     alone: bool = False
     """True if the text is one sentence, announced when all audio before it was known to be of others."""
     timed: bool = False
-    """True if its words have times."""
 
 
 class ReplyTracker:
@@ -95,7 +90,6 @@ class ReplyTracker:
         self.timeline = AudioTimeline(TRANSPORT_MS + delay_ms)
         self.count = 0
         self.open: dict[str, Reply] = {}
-        """Replies that are not over, by name."""
         self.responses: dict[int, Reply] = {}
         """Replies of the LLM by the id of their first frame, until the TTS has passed that on."""
         self.generating: Reply | None = None

@@ -238,7 +238,6 @@ class CallMemory:
     given_id: str | None
     _: KW_ONLY
     side: Side
-    """Who this program is."""
     producer: str
     config: Mapping[str, Any] | None = None
     keep_typed: bool = True

@@ -92,7 +92,6 @@ class PhoneMeter:
         self.names: Counter[str] = Counter()
         """How many of the marks have a name."""
         self.is_stopped = False
-        """True once the stream has stopped: what is sent then is not played."""
         self.since: int | None = None
         """When the first audio was sent that is not reported."""
         self.cuts: list[list[int]] = []
@@ -241,7 +240,6 @@ class PhoneQueue(memory.FrameQueue):
         self.meter = PhoneMeter(secrets.token_hex(16))
         self.timer: asyncio.TimerHandle | None = None
         self.timer_ts = 0
-        """When that is."""
 
     def reduce(self, crossing: memory.CrossingMessage) -> Frame | None:
         came = memory.raw_frame(crossing)
