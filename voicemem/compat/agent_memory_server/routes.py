@@ -26,15 +26,7 @@ from voicemem.protocol.types import MAX_INTEGER
 from voicemem.security.access import Gate
 from voicemem.security.audit import audit
 from voicemem.server.http.application import APP, IN_PATH, Application
-from voicemem.server.http.request import (
-    GRANT,
-    SERVICES,
-    json_response,
-    read_body,
-    read_object,
-    read_struct,
-    services_of,
-)
+from voicemem.server.http.request import GRANT, SERVICES, json_response, read_body, read_object, services_of
 from voicemem.server.http.routes import Routes, optional
 from voicemem.server.rest import add_routes
 from voicemem.services import Services
@@ -43,6 +35,7 @@ ROUTES = Routes()
 TIMES_MISSING = "messages[].created_at is missing; it will be required. Please provide the time of every message."
 Positive = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
 Ack = forms.AgentMemoryAck
+OK = Ack("ok")
 
 
 class AgentMemory:
@@ -97,33 +90,31 @@ class PutQuery(Struct, frozen=True, forbid_unknown_fields=True):
 WORKING_PATH = "/v1/working-memory/{session_id}"
 
 
-@ROUTES.add(
-    f"GET {WORKING_PATH}", "read", forms.WorkingMemoryView, codes="invalid_field unknown_session session_set_aside"
-)
-async def get_working_memory(request: web.Request, query: WorkingMemoryQuery) -> web.StreamResponse:
+@ROUTES.add(f"GET {WORKING_PATH}", "read", codes="invalid_field unknown_session session_set_aside")
+async def get_working_memory(request: web.Request, query: WorkingMemoryQuery) -> forms.WorkingMemoryView:
     """Read a session's messages, data and summary; with the size of a model's window, the newest that fit."""
     service, project = called(request)
     owner = checked_owner(request[IN_PATH]["session_id"], query.namespace, query.user_id)
     window = window_of(query.model_name, query.context_window_max)
-    return json_response(await service.working.read(project, owner, window, query.recent_messages_limit))
+    return await service.working.read(project, owner, window, query.recent_messages_limit)
 
 
 @ROUTES.add(
     f"PUT {WORKING_PATH}",
     "ingest",
     forms.WorkingMemoryView,
-    optional(forms.GivenWorkingMemory),
-    "invalid_field text_too_long session_in_use session_ended session_set_aside"
+    codes="invalid_field text_too_long session_in_use session_ended session_set_aside"
     " quota_exceeded session_exists session_erased",
 )
-async def put_working_memory(request: web.Request, query: PutQuery) -> web.StreamResponse:
+async def put_working_memory(
+    request: web.Request, query: PutQuery, body: forms.GivenWorkingMemory
+) -> web.StreamResponse:
     """Put a session's messages, data and summary in the place of what stood there, or begin the session.
 
     Messages that stand already are not written again. What another client has added since this one's read stays, if
     the body has the `last_accessed` of that read.
     """
     (service, project), grant = called(request), request[GRANT]
-    body = await read_struct(request, forms.GivenWorkingMemory)
     owner = checked_owner(request[IN_PATH]["session_id"], body.namespace, query.user_id or body.user_id)
     admit = partial(services_of(request).limits.count_events, grant.caller)
     stream = await service.working.write(project, owner, body, grant.key_id, admit)
@@ -137,29 +128,29 @@ async def put_working_memory(request: web.Request, query: PutQuery) -> web.Strea
     return json_response(view, headers={"X-Deprecation-Warning": TIMES_MISSING} if undated else {})
 
 
-@ROUTES.add(f"DELETE {WORKING_PATH}", "admin", Ack, codes="invalid_field")
-async def delete_working_memory(request: web.Request, query: OwnerQuery) -> web.StreamResponse:
+@ROUTES.add(f"DELETE {WORKING_PATH}", "admin", codes="invalid_field")
+async def delete_working_memory(request: web.Request, query: OwnerQuery) -> Ack:
     """Erase a session with everything that came from it. The id can be used again, for a new session."""
     service, project = called(request)
     owner = checked_owner(request[IN_PATH]["session_id"], query.namespace, query.user_id)
     stream = await service.owned.delete(project, owner)
     if stream is not None:
         audit("session_erased", request[GRANT], stream.project, stream.id)
-    return json_response(Ack("ok"))
+    return OK
 
 
-@ROUTES.add("GET /v1/working-memory/", "read", forms.SessionList)
-async def list_working_memories(request: web.Request, query: SessionsQuery) -> web.StreamResponse:
+@ROUTES.add("GET /v1/working-memory/", "read")
+async def list_working_memories(request: web.Request, query: SessionsQuery) -> forms.SessionList:
     """List the ids of sessions, the newest first."""
     service, project = called(request)
     page = slice(query.offset, query.offset + query.limit)
-    return json_response(await service.owned.list_ids(project, query.namespace, query.user_id, page))
+    return await service.owned.list_ids(project, query.namespace, query.user_id, page)
 
 
-@ROUTES.add("GET /v1/health", None, forms.ServerTime)
-async def health(request: web.Request) -> web.StreamResponse:
+@ROUTES.add("GET /v1/health", None)
+async def health(request: web.Request) -> forms.ServerTime:
     """Say that the service answers."""
-    return json_response(forms.ServerTime(int(time.time())))
+    return forms.ServerTime(int(time.time()))
 
 
 class OptimizeQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -187,78 +178,76 @@ MEMORY_PATH = f"{LONG_TERM_PATH}/{{memory_id}}"
 WRITE_CODES = "invalid_field text_too_long memory_exists session_set_aside quota_exceeded"
 
 
-@ROUTES.add(f"POST {LONG_TERM_PATH}/search", "read", FoundRecords, optional(RecordSearch), "invalid_field")
-async def search_long_term_memory(request: web.Request, _: OptimizeQuery) -> web.StreamResponse:
+@ROUTES.add(f"POST {LONG_TERM_PATH}/search", "read", body=optional(RecordSearch), codes="invalid_field")
+async def search_long_term_memory(request: web.Request, query: OptimizeQuery) -> FoundRecords:
     """Search memories; what the filters do not let through is never found, however few there are."""
     service, project = called(request)
     body = await read_object(request)
     check_filters(body)
-    return json_response(await service.finder.search(project, converted(body, RecordSearch)))
+    return await service.finder.search(project, converted(body, RecordSearch))
 
 
-@ROUTES.add(f"POST {LONG_TERM_PATH}/", "ingest", Ack, long_term.GivenRecords, WRITE_CODES)
-async def create_long_term_memory(request: web.Request, query: NamespaceQuery) -> web.StreamResponse:
+@ROUTES.add(f"POST {LONG_TERM_PATH}/", "ingest", codes=WRITE_CODES)
+async def create_long_term_memory(request: web.Request, query: NamespaceQuery, body: long_term.GivenRecords) -> Ack:
     """Keep memories; the answer comes when they are on disk and can be found. Those that name no namespace get it."""
     service, project = called(request)
-    body = await read_struct(request, long_term.GivenRecords)
     size = len(await read_body(request))
     services_of(request).limits.count_events(request[GRANT].caller, len(body.memories), size)
     await service.records.create(project, body, query.namespace)
-    return json_response(Ack("ok"))
+    return OK
 
 
-@ROUTES.add(f"GET {MEMORY_PATH}", "read", forms.RecordView, codes="unknown_memory")
-async def get_long_term_memory(request: web.Request, query: NamespaceQuery) -> web.StreamResponse:
+@ROUTES.add(f"GET {MEMORY_PATH}", "read", codes="unknown_memory")
+async def get_long_term_memory(request: web.Request, query: NamespaceQuery) -> forms.RecordView:
     """Read a memory."""
     service, project = called(request)
-    memory = await service.records.get(project, request[IN_PATH]["memory_id"], query.namespace)
-    return json_response(forms.view_of(memory))
+    return forms.view_of(await service.records.get(project, request[IN_PATH]["memory_id"], query.namespace))
 
 
-@ROUTES.add(f"PATCH {MEMORY_PATH}", "ingest", forms.RecordView, forms.RecordPatch, f"{WRITE_CODES} unknown_memory")
-async def edit_long_term_memory(request: web.Request) -> web.StreamResponse:
+@ROUTES.add(f"PATCH {MEMORY_PATH}", "ingest", body=forms.RecordPatch, codes=f"{WRITE_CODES} unknown_memory")
+async def edit_long_term_memory(request: web.Request, patch: forms.RecordPatch) -> forms.RecordView:
     """Change a memory; null changes nothing."""
     service, project = called(request)
-    patch, id = await read_struct(request, forms.RecordPatch), request[IN_PATH]["memory_id"]
+    id = request[IN_PATH]["memory_id"]
     memory = await service.records.edit(project, id, patch)
     may_read = request[GRANT].allows("read")
-    return json_response(forms.view_of(memory) if may_read else forms.echo_of(id, patch, memory.updated_at))
+    return forms.view_of(memory) if may_read else forms.echo_of(id, patch, memory.updated_at)
 
 
-@ROUTES.add(f"DELETE {LONG_TERM_PATH}", "ingest", Ack)
-async def delete_long_term_memories(request: web.Request, query: IdsQuery) -> web.StreamResponse:
+@ROUTES.add(f"DELETE {LONG_TERM_PATH}", "ingest")
+async def delete_long_term_memories(request: web.Request, query: IdsQuery) -> Ack:
     """Delete memories by their ids; those that do not exist do not matter."""
     service, project = called(request)
     count = await service.records.delete(project, query.memory_ids, query.namespace)
-    return json_response(Ack(f"ok, deleted {count} memories"))
+    return Ack(f"ok, deleted {count} memories")
 
 
-@ROUTES.add(f"POST {LONG_TERM_PATH}/forget", "admin", long_term.Forgotten, long_term.RecordsToForget, "invalid_field")
-async def forget_long_term_memories(request: web.Request, query: long_term.ForgetQuery) -> web.StreamResponse:
+@ROUTES.add(f"POST {LONG_TERM_PATH}/forget", "admin", body=long_term.RecordsToForget, codes="invalid_field")
+async def forget_long_term_memories(request: web.Request, query: long_term.ForgetQuery) -> long_term.Forgotten:
     """Delete what a policy forgets, or say what it would. What the query does not say, the body may."""
     service, project = called(request)
     fields = await read_object(request)
     check_filters(fields)
     body = converted(fields, long_term.RecordsToForget)
     filters = {name: value for name, value in structs.asdict(query).items() if value is not None}
-    return json_response(await service.records.forget(project, structs.replace(body, **filters)))
+    return await service.records.forget(project, structs.replace(body, **filters))
 
 
-@ROUTES.add(f"POST {LONG_TERM_PATH}/compact", "admin", Ack)
-async def compact_long_term_memories(request: web.Request, query: long_term.CompactQuery) -> web.StreamResponse:
+@ROUTES.add(f"POST {LONG_TERM_PATH}/compact", "admin")
+async def compact_long_term_memories(request: web.Request, query: long_term.CompactQuery) -> Ack:
     """Delete memories that say the same as another one of the same owner."""
     service, project = called(request)
     left = await service.records.compact(project, equal(namespace=query.namespace, user_id=query.user_id))
-    return json_response(Ack(f"ok, {left} memories remaining after compaction"))
+    return Ack(f"ok, {left} memories remaining after compaction")
 
 
-@ROUTES.add("POST /v1/memory/prompt", "read", Prompt, PromptRequest, "invalid_field session_set_aside")
-async def make_memory_prompt(request: web.Request, _: OptimizeQuery) -> web.StreamResponse:
+@ROUTES.add("POST /v1/memory/prompt", "read", body=PromptRequest, codes="invalid_field session_set_aside")
+async def make_memory_prompt(request: web.Request, query: OptimizeQuery) -> Prompt:
     """Make a prompt: the summary and the messages of a session, memories that fit the query, and the query."""
     service, project = called(request)
     body = await read_object(request)
     check_filters(body.get("long_term_search"))
-    return json_response(await make_prompt(service.working, service.finder, project, converted(body, PromptRequest)))
+    return await make_prompt(service.working, service.finder, project, converted(body, PromptRequest))
 
 
 class PartitionsQuery(long_term.CompactQuery, frozen=True):
@@ -272,65 +261,62 @@ VIEWS_PATH = "/v1/summary-views"
 VIEW_PATH = f"{VIEWS_PATH}/{{view_id}}"
 
 
-@ROUTES.add(f"POST {VIEWS_PATH}", "ingest", views.SummaryView, views.GivenView, "invalid_field quota_exceeded")
-async def create_summary_view(request: web.Request) -> web.StreamResponse:
+@ROUTES.add(f"POST {VIEWS_PATH}", "ingest", codes="invalid_field quota_exceeded")
+async def create_summary_view(request: web.Request, body: views.GivenView) -> views.SummaryView:
     """Keep a view: which memories, and by what they are grouped."""
     service, project = called(request)
-    body = await read_struct(request, views.GivenView)
-    return json_response(await service.views.create(project, services_of(request).sessions.new_id(), body))
+    return await service.views.create(project, services_of(request).sessions.new_id(), body)
 
 
-@ROUTES.add(f"GET {VIEWS_PATH}", "read", list[views.SummaryView])
-async def list_summary_views(request: web.Request) -> web.StreamResponse:
+@ROUTES.add(f"GET {VIEWS_PATH}", "read")
+async def list_summary_views(request: web.Request) -> list[views.SummaryView]:
     """List the views of the project."""
     service, project = called(request)
-    return json_response(await service.views.list_views(project))
+    return await service.views.list_views(project)
 
 
-@ROUTES.add(f"GET {VIEW_PATH}", "read", views.SummaryView, codes="not_found")
-async def get_summary_view(request: web.Request) -> web.StreamResponse:
+@ROUTES.add(f"GET {VIEW_PATH}", "read", codes="not_found")
+async def get_summary_view(request: web.Request) -> views.SummaryView:
     """Read a view."""
     service, project = called(request)
-    return json_response(await service.views.get(project, request[IN_PATH]["view_id"]))
+    return await service.views.get(project, request[IN_PATH]["view_id"])
 
 
-@ROUTES.add(f"DELETE {VIEW_PATH}", "ingest", Ack, codes="quota_exceeded")
-async def delete_summary_view(request: web.Request) -> web.StreamResponse:
+@ROUTES.add(f"DELETE {VIEW_PATH}", "ingest", codes="quota_exceeded")
+async def delete_summary_view(request: web.Request) -> Ack:
     """Drop a view; the memories stay."""
     service, project = called(request)
     await service.views.delete(project, request[IN_PATH]["view_id"])
-    return json_response(Ack("ok"))
+    return OK
 
 
-@ROUTES.add(f"POST {VIEW_PATH}/partitions/run", "read", views.Partition, views.Group, "invalid_field not_found")
-async def run_summary_view_partition(request: web.Request) -> web.StreamResponse:
+@ROUTES.add(f"POST {VIEW_PATH}/partitions/run", "read", body=views.Group, codes="invalid_field not_found")
+async def run_summary_view_partition(request: web.Request, body: views.Group) -> views.Partition:
     """Read one group of a view."""
     service, project = called(request)
-    body = await read_struct(request, views.Group)
-    return json_response(await service.views.partition(project, request[IN_PATH]["view_id"], body.group))
+    return await service.views.partition(project, request[IN_PATH]["view_id"], body.group)
 
 
-@ROUTES.add(f"GET {VIEW_PATH}/partitions", "read", list[views.Partition], codes="not_found")
-async def list_summary_view_partitions(request: web.Request, query: PartitionsQuery) -> web.StreamResponse:
+@ROUTES.add(f"GET {VIEW_PATH}/partitions", "read", codes="not_found")
+async def list_summary_view_partitions(request: web.Request, query: PartitionsQuery) -> list[views.Partition]:
     """List the groups of a view, with what is in each."""
     service, project = called(request)
     values = {name: value for name, value in structs.asdict(query).items() if value is not None}
-    return json_response(await service.views.partitions(project, request[IN_PATH]["view_id"], values))
+    return await service.views.partitions(project, request[IN_PATH]["view_id"], values)
 
 
-@ROUTES.add(f"POST {VIEW_PATH}/run", "read", views.ViewTask, optional(views.RunRequest), "invalid_field not_found")
-async def run_summary_view(request: web.Request) -> web.StreamResponse:
+@ROUTES.add(f"POST {VIEW_PATH}/run", "read", codes="invalid_field not_found")
+async def run_summary_view(request: web.Request, body: views.RunRequest) -> views.ViewTask:
     """Answer a task that is done: groups are made whenever they are asked for."""
     service, project = called(request)
-    await read_struct(request, views.RunRequest)
-    return json_response(await service.views.run(project, request[IN_PATH]["view_id"]))
+    return await service.views.run(project, request[IN_PATH]["view_id"])
 
 
-@ROUTES.add("GET /v1/tasks/{task_id}", "read", views.ViewTask, codes="not_found")
-async def get_task(request: web.Request) -> web.StreamResponse:
+@ROUTES.add("GET /v1/tasks/{task_id}", "read", codes="not_found")
+async def get_task(request: web.Request) -> views.ViewTask:
     """Read a task."""
     service, project = called(request)
-    return json_response(await service.views.find_task(project, request[IN_PATH]["task_id"]))
+    return await service.views.find_task(project, request[IN_PATH]["task_id"])
 
 
 def register_agent_memory_server(app: Application, gate: Gate) -> None:

@@ -17,7 +17,7 @@ from voicemem.errors import Refused
 from voicemem.protocol.codec import decode_event
 from voicemem.protocol.events import Interrupt, MessageEvent, ProducedEvent
 from voicemem.protocol.types import JsonObject, matching
-from voicemem.server.http.request import GRANT, json_response, services_of
+from voicemem.server.http.request import GRANT, services_of
 from voicemem.server.http.routes import JSON, ResponseSpec, Routes
 from voicemem.server.rest.history import AgoraTurn, HistoryQuery, Large, Spoken, answer_with, make_contents
 from voicemem.server.rest.sessions import check_outbound_change, note_outbound_change
@@ -109,11 +109,10 @@ def agent_status(stream: Stream) -> str:
 @ROUTES.add(
     f"POST {PROJECT}/join",
     "ingest",
-    Started,
-    requests.Join,
-    "missing_field invalid_field session_exists quota_exceeded",
+    body=requests.Join,
+    codes="missing_field invalid_field session_exists quota_exceeded",
 )
-async def join(request: web.Request) -> web.StreamResponse:
+async def join(request: web.Request) -> Started:
     """Start a session; its id is the agent's id, under which an engine sends events."""
     project = await requests.project_of(request)
     config = requests.session_config(await requests.body_as(request, requests.Join))
@@ -122,11 +121,11 @@ async def join(request: web.Request) -> web.StreamResponse:
     key_id = request[GRANT].key_id
     stream = (await services_of(request).sessions.create(project, None, config, key_id, takes_name=True))[0]
     note_outbound_change(request, config, stream)
-    return json_response(Started(stream.id, stream.started_ms // 1000, agent_status(stream)))
+    return Started(stream.id, stream.started_ms // 1000, agent_status(stream))
 
 
-@ROUTES.add(f"GET {PROJECT}/agents", "read", Agents, codes="invalid_cursor")
-async def list_agents(request: web.Request, query: AgentsQuery) -> web.StreamResponse:
+@ROUTES.add(f"GET {PROJECT}/agents", "read", codes="invalid_cursor")
+async def list_agents(request: web.Request, query: AgentsQuery) -> Agents:
     """List the agents of the project that meet all conditions, the newest first."""
     project = await requests.project_of(request)
     sessions = services_of(request).sessions
@@ -144,38 +143,35 @@ async def list_agents(request: web.Request, query: AgentsQuery) -> web.StreamRes
         limit=query.limit,
     )
     if states.isdisjoint({RUNNING, STOPPED}):
-        return json_response(Agents(Data(0, ()), Page("", 0)))
+        return Agents(Data(0, ()), Page("", 0))
     page, cursor = await sessions.list(conditions, query.cursor or None)
     listed = tuple(Listed(stream.started_ms // 1000, agent_status(stream), stream.id) for stream in page)
     count = await sessions.store.journal.count_sessions(conditions)
-    return json_response(Agents(Data(len(listed), listed), Page(cursor or "", count)))
+    return Agents(Data(len(listed), listed), Page(cursor or "", count))
 
 
-@ROUTES.add(f"GET {AGENT}", "read", Agent, codes="unknown_session")
-async def read_agent(request: web.Request) -> web.StreamResponse:
+@ROUTES.add(f"GET {AGENT}", "read", codes="unknown_session")
+async def read_agent(request: web.Request) -> Agent:
     """Read the status of an agent, while it runs and after it."""
     stream = await requests.agent_of(request)
     has_ended = stream.state != "running"
-    return json_response(
-        Agent(
-            message=CLOSE_MESSAGES.get(stream.reason or "", "OK") if has_ended else "",
-            start_ts=stream.started_ms // 1000,
-            stop_ts=(stream.ended_ms or 0) // 1000,
-            status=agent_status(stream),
-            name=parse_config(stream.config).name or "",
-            agent_id=stream.id,
-        )
+    return Agent(
+        message=CLOSE_MESSAGES.get(stream.reason or "", "OK") if has_ended else "",
+        start_ts=stream.started_ms // 1000,
+        stop_ts=(stream.ended_ms or 0) // 1000,
+        status=agent_status(stream),
+        name=parse_config(stream.config).name or "",
+        agent_id=stream.id,
     )
 
 
 @ROUTES.add(
     f"POST {AGENT}/update",
     "ingest",
-    Started,
-    requests.Update,
-    "unknown_session missing_field invalid_field quota_exceeded",
+    body=requests.Update,
+    codes="unknown_session missing_field invalid_field quota_exceeded",
 )
-async def update_agent(request: web.Request) -> web.StreamResponse:
+async def update_agent(request: web.Request) -> Started:
     """Replace system messages and LLM parameters while the agent runs."""
     stream = await requests.running_agent_of(request)
     changes: JsonObject = requests.agora_update_patch(
@@ -183,7 +179,7 @@ async def update_agent(request: web.Request) -> web.StreamResponse:
     )
     if changes:
         stream = await services_of(request).sessions.change(stream, changes)
-    return json_response(Started(stream.id, stream.started_ms // 1000, agent_status(stream)))
+    return Started(stream.id, stream.started_ms // 1000, agent_status(stream))
 
 
 @ROUTES.add(f"POST {AGENT}/leave", "ingest", {200: ResponseSpec()}, codes="unknown_session")
@@ -267,11 +263,11 @@ async def read_agent_history(request: web.Request) -> web.StreamResponse:
     make: Callable[[ReadModel], bytes | Large] = timed_contents
     if services_of(request).settings.agora_contents == "standard":
         make = partial(make_contents, HistoryQuery(fields="standard"))
-    return await answer_with(request, stream, make, attrgetter("is_large"), "contents", running_agent)
 
+    def head(stream: Stream) -> RunningAgent:
+        return RunningAgent(stream.id, stream.started_ms // 1000, "RUNNING")
 
-def running_agent(stream: Stream) -> RunningAgent:
-    return RunningAgent(stream.id, stream.started_ms // 1000, "RUNNING")
+    return await answer_with(request, stream, make, attrgetter("is_large"), "contents", head)
 
 
 def timed_contents(read_model: ReadModel) -> bytes | Large:
@@ -281,8 +277,8 @@ def timed_contents(read_model: ReadModel) -> bytes | Large:
     return msgspec.json.encode([*timed])
 
 
-@ROUTES.add(f"GET {AGENT}/turns", "read", AgoraTurns, codes="unknown_session")
-async def read_agent_turns(request: web.Request, query: TurnsQuery) -> web.StreamResponse:
+@ROUTES.add(f"GET {AGENT}/turns", "read", codes="unknown_session")
+async def read_agent_turns(request: web.Request, query: TurnsQuery) -> AgoraTurns:
     """Read each turn's start, end, cause and latencies, while the agent runs and after it."""
     stream = await requests.agent_of(request)
     first = (query.page_index - 1) * query.page_size
@@ -297,20 +293,18 @@ async def read_agent_turns(request: web.Request, query: TurnsQuery) -> web.Strea
     config = parse_config(stream.config)
     channel = config.channel or ""
     pages = -(-count // query.page_size) or 1
-    return json_response(
-        AgoraTurns(
-            agent_id=stream.id,
-            name=config.name or "",
-            channel=channel,
-            total_turn_count=count,
-            pagination=Pagination(query.page_index, pages, query.page_index >= pages),
-            turns=[AgoraTurn(stream.id, channel, **turn) for turn in turns],
-        )
+    return AgoraTurns(
+        agent_id=stream.id,
+        name=config.name or "",
+        channel=channel,
+        total_turn_count=count,
+        pagination=Pagination(query.page_index, pages, query.page_index >= pages),
+        turns=[AgoraTurn(stream.id, channel, **turn) for turn in turns],
     )
 
 
-@ROUTES.add(f"POST {AGENT}/speak", "ingest", SpokenBody, requests.Speak, SPEAK_CODES)
-async def speak(request: web.Request) -> web.StreamResponse:
+@ROUTES.add(f"POST {AGENT}/speak", "ingest", body=requests.Speak, codes=SPEAK_CODES)
+async def speak(request: web.Request) -> SpokenBody:
     """Record a text that the agent is to say, in the newest turn; it interrupts nothing."""
     stream = await requests.running_agent_of(request)
     body = await requests.body_as(request, requests.Speak)
@@ -322,8 +316,8 @@ async def speak(request: web.Request) -> web.StreamResponse:
     )
 
 
-@ROUTES.add(f"POST {AGENT}/think", "ingest", SpokenBody, requests.Think, SPEAK_CODES)
-async def think(request: web.Request) -> web.StreamResponse:
+@ROUTES.add(f"POST {AGENT}/think", "ingest", body=requests.Think, codes=SPEAK_CODES)
+async def think(request: web.Request) -> SpokenBody:
     """Record a text that the agent is to take as the user's words, in the next turn."""
     stream = await requests.running_agent_of(request)
     body = await requests.body_as(request, requests.Think)
@@ -333,16 +327,16 @@ async def think(request: web.Request) -> web.StreamResponse:
     )
 
 
-@ROUTES.add(f"POST {AGENT}/interrupt", "ingest", SpokenBody, codes=RECORD_CODES)
-async def interrupt(request: web.Request) -> web.StreamResponse:
+@ROUTES.add(f"POST {AGENT}/interrupt", "ingest", codes=RECORD_CODES)
+async def interrupt(request: web.Request) -> SpokenBody:
     """Record that the agent was interrupted; the body is ignored."""
     return await record_event(request, await requests.running_agent_of(request), Interrupt(cause="api_interrupt"))
 
 
-async def record_event(request: web.Request, stream: Stream, event: ProducedEvent) -> web.StreamResponse:
+async def record_event(request: web.Request, stream: Stream, event: ProducedEvent) -> SpokenBody:
     """Record an event of the application's; the answer comes once it is on disk. Raises `Refused`."""
     services = services_of(request)
     lease = ProducerLease(stream, AGORA_PRODUCER, None, may_call_out=False)
     await services.recorder.record(lease, [decode_event(msgspec.json.encode(event))], whole=True)
     channel = parse_config(stream.config).channel or ""
-    return json_response(SpokenBody(stream.id, channel, services.sessions.clock() // 1000))
+    return SpokenBody(stream.id, channel, services.sessions.clock() // 1000)
