@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from voicemem.config.session import SessionPatch, parse_config
 from voicemem.errors import CODES
+from voicemem.protocol.codec import split_payloads
 from voicemem.protocol.types import JsonObject
 
 SESSION_KIND, USER_KIND = "session", "user"
@@ -204,11 +205,24 @@ class Batch(Struct):
     """Until when the producer of events that came without a connection is expected back."""
     expected_position: int | None = None
     """The position at which the journal must end for `offers` to be stored; None: any."""
+    joined: int = 0
+    """How many events `payloads` are, where some came together and have commas between them; 0: each is one."""
 
     def as_offers(self) -> Sequence[Offer]:
         if self.offers is not None:
             return self.offers
-        return [Offer(self.first_seq + index, self.received_ms, text) for index, text in enumerate(self.payloads)]
+        texts = split_payloads(self.payloads) if self.joined else self.payloads
+        return [Offer(self.first_seq + index, self.received_ms, text) for index, text in enumerate(texts)]
+
+    @property
+    def count(self) -> int:
+        """How many events its payloads are."""
+        return self.joined or len(self.payloads)
+
+    def run(self, position: int) -> "JournalRun":
+        """Its payloads as they are stored when all are, the first at this position."""
+        name, seq = self.producer, self.first_seq
+        return JournalRun(self.key, position, name, seq, self.received_ms, self.payloads, self.joined)
 
 
 class Outcome(NamedTuple):
@@ -296,13 +310,16 @@ class JournalRun(Struct, frozen=True, gc=False):
     seq: int | None
     received_ms: int
     payloads: Sequence[bytes]
+    joined: int = 0
+    """As in a batch."""
 
     def columns(self, waypoint: bool) -> tuple[Any, ...]:
         """The values of `runs.JOURNAL_COLUMNS`; the payloads of several events become one JSON array."""
         stream, position, payloads = self.stream, self.position, self.payloads
-        payload = payloads[0] if len(payloads) == 1 else b"[" + b",".join(payloads) + b"]"
+        count = self.joined or len(payloads)
+        payload = payloads[0] if count == 1 else b"[%b]" % b",".join(payloads)
         checked = checksum(stream, position, payload)
-        return stream, position, self.producer, self.seq, self.received_ms, len(payloads), checked, waypoint, payload
+        return stream, position, self.producer, self.seq, self.received_ms, count, checked, waypoint, payload
 
 
 def checksum(stream: int, position: int, payload: bytes) -> int:

@@ -29,7 +29,7 @@ from tests.support.stores.contract import (
 )
 from voicemem.errors import Refused
 from voicemem.store.port import Store
-from voicemem.store.streams import Offer, Outcome
+from voicemem.store.streams import Batch, Offer, Outcome
 
 
 async def test_events_are_stored_in_order(store: Store) -> None:
@@ -44,6 +44,23 @@ async def test_events_are_stored_in_order(store: Store) -> None:
         key, 0, 10
     )
     assert 3 == (await reload(store, key)).position
+
+
+async def test_events_that_came_together_are_rows_of_their_own(store: Store) -> None:
+    """An array is stored as it came, and read, resent and compared as the events in it."""
+    key = await open_key(store)
+    one, two, three, four = (b'{"type":"asr", "n":%d}' % n for n in (1, 2, 3, 4))
+    came = Batch(key, "main", 1, NOW, [b"%b ,\n %b" % (one, two), three], 1, joined=3)
+    (appended,) = await store.journal.append([came], NOW)
+
+    assert (1, 4, 3) == (appended.position, appended.next_seq, appended.stream.position)
+    assert [one, two, three] == [row.payload for row in await store.journal.read_rows(key, 0, 10)]
+    again = Batch(key, "main", 1, NOW, [b"%b, %b" % (three, four)], 3, joined=2)
+    other = Batch(key, "main", 1, NOW, [b"%b,%b" % (one, one)], 1, joined=2)
+    repeated, conflicting = await store.journal.append([again, other], NOW)
+    assert [Outcome(duplicate=True), Outcome(4)] == repeated.outcomes
+    assert [Outcome(duplicate=True), Outcome(code="seq_conflict")] == conflicting.outcomes
+    assert [one, two, three, four] == [row.payload for row in await store.journal.read_rows(key, 0, 10)]
 
 
 async def test_positions_have_no_holes(store: Store) -> None:

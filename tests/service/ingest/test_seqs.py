@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import apsw
@@ -170,6 +171,21 @@ async def test_a_frame_counts_or_does_not(producer: Producer, api: RestClient, e
     await producer.send_together(*events)
     assert ["seq_required"] == [frame["code"] for frame in await producer.rest() if "code" in frame]
     assert events[:1] == await journaled(api)
+
+
+@pytest.mark.parametrize("between", [",", " ,\n\t"])
+async def test_arrays_and_single_events_are_one_line(producer: Producer, api: RestClient, between: str) -> None:
+    """However events come, together or alone, new or again: each is stored once, and is what was sent."""
+    events = [final_transcript(seq, words=None if seq % 3 else []) for seq in range(1, 31)]
+    texts = [json.dumps(event, ensure_ascii=False) for event in events]
+    for first, stop in ((0, 3), (3, 4), (4, 9), (0, 12), (12, 13), (10, 30)):
+        inner = between.join(texts[first:stop])
+        await producer.send_raw(f"[ {inner}\n]" if stop - first > 1 else inner)
+    await producer.expect_ack(30)
+    await producer.send_together(*events[28:], final_transcript(31), unknown_event(32), final_transcript(34))
+    errors = [(frame["code"], frame["seq"]) for frame in await producer.rest() if "code" in frame]
+    assert [("unknown_type", 32), ("seq_gap", 34)] == errors
+    assert [*events, final_transcript(31)] == (await journaled(api))[:31]
 
 
 async def test_producers_count_for_themselves(app: App, api: RestClient) -> None:

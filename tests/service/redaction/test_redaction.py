@@ -58,6 +58,21 @@ def check_nothing_planted(place: bytes) -> None:
     assert b"12345678" not in place
 
 
+async def test_events_that_came_together_are_redacted_one_by_one(serve: Serve) -> None:
+    """A number that goes on from one event of an array to the next is found, and the others stay as they were."""
+    app = await serve(redact=CARDS)
+    texts = ["My card is ", CARD[:9], CARD[9:], ", and that is all."]
+    deltas = [{"type": "llm.delta", "turn_id": 1, "seq": seq, "text": text} for seq, text in enumerate(texts, 1)]
+    async with open_producer(app) as producer:
+        await producer.send_together(*deltas)
+        await producer.expect_ack(len(deltas))
+    journal = await RestClient(app).journal()
+    assert [1, 2, 3, 4] == [row["seq"] for row in journal]
+    assert [deltas[0], deltas[3]] == [journal[0]["event"], journal[3]["event"]]
+    check_nothing_planted(json.dumps(journal).encode())
+    assert CARD[:6] in "".join(row["event"]["text"] for row in journal)
+
+
 @pytest.mark.long
 async def test_no_file_holds_a_planted_number(serve: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Each recorded call through its dialect's own door, with numbers in all of its texts: files, log and webhook."""

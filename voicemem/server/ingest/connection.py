@@ -26,7 +26,6 @@ from voicemem.protocol.codec import (
     RejectedEvent,
     decode_event,
     decode_fast,
-    decode_fast_array,
     split_frame,
 )
 from voicemem.protocol.events import Auth, FrameEvent, SessionOpen, SessionUpdate
@@ -49,8 +48,6 @@ NEEDS_TASK = SessionOpen, Auth, SessionUpdate
 """Frames that take time before anything that follows is taken: the store must be asked, or a schema checked."""
 NEEDS_VALIDATION = SessionUpdate, FrameEvent
 """Events of which something else is journaled than what was sent."""
-LARGE_ARRAY_BYTES = 64 * 1024
-"""An array of ordinary events up to this size is decoded at once, in a millisecond."""
 BEFORE_KEY = "Before a key a frame may be at most 16 KiB; send the key first, in the header or an auth frame."
 OVER_RATE = "The key is over its rate; nothing is lost, and events are taken at the key's rate."
 WINDOW_BYTES = 1024 * 1024
@@ -161,26 +158,19 @@ class Connection:
 
     def take_message(self, message: bytes) -> None:
         """Take a message whose turn it is. Raises `InvalidFrame`."""
-        event = decode_fast(message)
-        if event is not None:
-            open_lease = self.leases.only
-            if open_lease is None or event.session_id is not None or event.producer is not None:
-                open_lease = self.leases.find(event)
+        found = decode_fast(message) if self.leases.by_session else None
+        if found is not None:
+            events, text = found
+            open_lease, first = self.leases.only, events[0]
+            if open_lease is None or first.session_id is not None or first.producer is not None:
+                open_lease = self.leases.find(first)
             if open_lease is not None:
                 throttle = self.throttle
-                throttle.allowance -= 1
+                throttle.allowance -= len(events)
                 if throttle.allowance < 0:
                     throttle.charge_taken()
                 if (batch := self.batch_of(open_lease, len(message))) is not None:
-                    batch.add(DecodedEvent(event, message))
-                return
-        elif self.leases.by_session and len(message) <= LARGE_ARRAY_BYTES:
-            events = decode_fast_array(message)
-            open_lease = None if events is None else self.leases.find(events[0].event)
-            if events is not None and open_lease is not None:
-                self.throttle.count(len(events))
-                if (batch := self.batch_of(open_lease, len(message))) is not None:
-                    batch.add_transcript(events)
+                    batch.add_transcript(events, text)
                 return
         self.take_apart(message)
 

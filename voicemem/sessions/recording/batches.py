@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, cast, get_args
 
@@ -14,7 +14,7 @@ from voicemem.dialects.callers import MAX_NUMBERS, Caller
 from voicemem.dialects.dialect import AUDIO_BYTES, MERGED_MS, Frame
 from voicemem.errors import VoicememError
 from voicemem.protocol import events
-from voicemem.protocol.codec import ENCODER, JSON_DECODER, DecodedEvent, RejectedEvent
+from voicemem.protocol.codec import ENCODER, JSON_DECODER, DecodedEvent, RejectedEvent, split_payloads
 from voicemem.protocol.frames import Error
 from voicemem.protocol.types import JsonObject
 from voicemem.store.streams import AppendResult, Batch, Offer, Outcome, SessionEnding, Stream, outcome_sentence
@@ -155,7 +155,7 @@ def source_of(frame: ReducedFrame) -> tuple[object, ...]:
     return event.dialect, event.sender, event.ts is None, event.id, content
 
 
-PAYLOAD, EVENT = attrgetter("payload"), attrgetter("event")
+SEQ = attrgetter("seq")
 NOTHING: Any = ()
 """A shared empty value for lists that most batches leave empty."""
 
@@ -172,7 +172,11 @@ class EventBatch(Batch, kw_only=True, eq=False, gc=True):
     """The trace that its commit continues (see `voicemem.telemetry.metrics`)."""
     received_bytes: int = 0
     """Set and used by the sender's side only."""
-    arrivals: list[DecodedEvent | RejectedEvent] = msgspec.field(default_factory=list)
+    payloads: list[bytes] = NOTHING
+    decoded: list[Any] = NOTHING
+    """The events of these."""
+    arrivals: list[DecodedEvent | RejectedEvent] = NOTHING
+    """Its events one by one, where it is not plain."""
     is_plain: bool = True
     """True if all events change nothing but the transcript and their seqs are consecutive, so that the store need not
     look at each (see `voicemem.store.streams.admits_all`)."""
@@ -209,37 +213,45 @@ class EventBatch(Batch, kw_only=True, eq=False, gc=True):
         return self.stored + self.repeated > 0
 
     def add(self, arrival: DecodedEvent | RejectedEvent) -> None:
-        if self.is_plain:
-            seq = arrival.event.seq if type(arrival) is DecodedEvent and type(arrival.event) in PLAIN_KINDS else None
-            if seq is not None and not self.arrivals:
-                self.first_seq, self.next_seq = seq, seq + 1
-            elif seq is not None and seq == self.next_seq:
-                self.next_seq = seq + 1
-            else:
-                self.is_plain = False
-        elif isinstance(arrival, ReducedFrame) and isinstance(self.arrivals[-1], ReducedFrame):
-            both = merge_audio_counts(self.arrivals[-1], arrival)
+        if self.is_plain and type(arrival) is DecodedEvent and type(arrival.event) in PLAIN_KINDS:
+            self.add_transcript([arrival.event], arrival.payload)
+            return
+        self.take_apart()
+        last = self.arrivals[-1] if self.arrivals else None
+        if isinstance(arrival, ReducedFrame) and isinstance(last, ReducedFrame):
+            both = merge_audio_counts(last, arrival)
             if both is not None:
                 self.arrivals[-1] = both
                 return
         self.arrivals.append(arrival)
 
-    def add_transcript(self, arrivals: Sequence[DecodedEvent]) -> None:
-        """Add events that change nothing but the transcript; mostly their seqs are consecutive."""
-        seqs = [arrival.event.seq for arrival in arrivals]
-        first = self.next_seq if self.arrivals else seqs[0]
-        if self.is_plain and first is not None and seqs == [*range(first, first + len(seqs))]:
-            self.first_seq, self.next_seq = first - len(self.arrivals), first + len(seqs)
-            self.arrivals += arrivals
+    def add_transcript(self, added: list[Any], text: bytes) -> None:
+        """Add events that change nothing but the transcript, with their JSON, in which several have commas between."""
+        first, count = added[0].seq or 0, len(added)
+        is_next = self.is_plain and first > 0 and (not self.decoded or first == self.next_seq)
+        if is_next and (count == 1 or [*map(SEQ, added)] == [*range(first, first + count)]):
+            if self.decoded:
+                self.decoded += added
+                self.payloads.append(text)
+            else:
+                self.decoded, self.payloads, self.first_seq = added, [text], first
+            self.joined, self.next_seq = len(self.decoded), first + count
         else:
-            for arrival in arrivals:
-                self.add(arrival)
+            self.take_apart()
+            self.arrivals += map(DecodedEvent, added, split_payloads([text]))
+
+    def one_by_one(self) -> list[DecodedEvent | RejectedEvent]:
+        return [*map(DecodedEvent, self.decoded, split_payloads(self.payloads))] if self.is_plain else self.arrivals
+
+    def take_apart(self) -> None:
+        """Have its events one by one from now on."""
+        if self.is_plain:
+            self.arrivals, self.is_plain = self.one_by_one(), False
+            self.decoded, self.payloads, self.joined = NOTHING, NOTHING, 0
 
     def seal(self, now_ms: int) -> None:
         self.is_sealed, self.received_ms = True, now_ms
-        if self.is_plain:
-            self.payloads = [*map(PAYLOAD, self.arrivals)]
-        else:
+        if not self.is_plain:
             self.offers = [to_offer(arrival, now_ms) for arrival in self.arrivals if is_offered(arrival)]
 
     def settle(self, appended: AppendResult) -> None:
@@ -248,12 +260,13 @@ class EventBatch(Batch, kw_only=True, eq=False, gc=True):
         self.reopened, self.position_taken = appended.reopened, appended.position_taken
         if appended.position is not None:
             self.lease.reported_gap = None
-            self.acked, self.offered = appended.next_seq - 1, len(self.arrivals)
+            self.acked, self.offered = appended.next_seq - 1, len(self.decoded)
             self.stored, self.stored_bytes = self.offered, sum(map(len, self.payloads))
         elif not appended.position_taken:
             self.offered = len(appended.outcomes)
             self.problems, self.entries, self.updates = [], [], []
             offered = iter(zip(self.as_offers(), appended.outcomes, strict=True))
+            self.take_apart()
             for arrival in self.arrivals:
                 offer, outcome = next(offered) if is_offered(arrival) else (None, None)
                 problem = problem_of(self.lease, arrival, outcome)

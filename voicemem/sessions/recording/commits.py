@@ -16,7 +16,7 @@ from voicemem.protocol.codec import DecodedEvent
 from voicemem.runtime import Clock
 from voicemem.security.audit import audit
 from voicemem.sessions.read_models.cache import ReadModelCache
-from voicemem.sessions.recording.batches import EVENT, EventBatch, ProducerLease
+from voicemem.sessions.recording.batches import EventBatch, ProducerLease
 from voicemem.sessions.recording.redaction import Redaction
 from voicemem.store.journal import Journal
 from voicemem.store.streams import EARLIEST_MS, AppendResult, Batch, Stream
@@ -144,10 +144,9 @@ class Commits:
             stored_bytes += batch.stored_bytes
             counts[batch.kind, "stored"] += batch.stored
             if batch.position is not None:  # nearly every batch of a call
-                events = tuple(map(EVENT, batch.arrivals))
-                if is_no_unix_ms(events[0].ts):
+                if is_no_unix_ms(batch.decoded[0].ts):
                     self.refusals.note_time(batch.lease)
-                add(batch.key, batch.position, now, events, batch.producer, batch.stored_bytes)
+                add(batch.key, batch.position, now, batch.decoded, batch.producer, batch.stored_bytes)
             else:
                 size = batch.stored_bytes  # counted with the first entry: if that one waits for the journal, all do
                 for position, event in batch.entries:

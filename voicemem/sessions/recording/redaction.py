@@ -122,8 +122,8 @@ class Redaction:
         epoch = batch.lease.epoch
         if self.store.is_exclusive or (epoch is not None and epoch == known.epoch):
             return True
-        events = (arrival.event for arrival in batch.arrivals if isinstance(arrival, DecodedEvent))
-        first = next((event.seq for event in events if event.seq is not None), None)
+        arrived = (arrival.event for arrival in batch.arrivals if isinstance(arrival, DecodedEvent))
+        first = next((event.seq for event in batch.decoded or arrived if event.seq is not None), None)
         return first is not None and first == known.next_seq
 
     async def catch_up(self, known: Remembered, lease: ProducerLease) -> None:
@@ -149,7 +149,8 @@ def redact_rows(rows: Sequence[JournalRow], rules: Rules) -> list[JournalRow]:
 
 
 def size_of(batch: EventBatch) -> int:
-    return sum(len(arrival.payload) for arrival in batch.arrivals if isinstance(arrival, DecodedEvent))
+    arrived = (arrival.payload for arrival in batch.arrivals if isinstance(arrival, DecodedEvent))
+    return sum(map(len, batch.payloads or arrived))
 
 
 def key_of(lease: ProducerLease) -> tuple[int, str]:
@@ -157,16 +158,19 @@ def key_of(lease: ProducerLease) -> tuple[int, str]:
 
 
 def redact_batch(batch: EventBatch, known: Remembered) -> int:
-    changed = 0
-    for place, arrival in enumerate(batch.arrivals):
+    changed, arrivals = 0, batch.one_by_one()
+    for place, arrival in enumerate(arrivals):
         if isinstance(arrival, RejectedEvent):
             continue
         redacted = redact_event(arrival.event, arrival.payload, known.take(arrival.event))
         if redacted is not None:
-            batch.arrivals[place] = DecodedEvent(*redacted)
+            arrivals[place] = DecodedEvent(*redacted)
             if isinstance(arrival, ReducedFrame):
-                batch.arrivals[place] = ReducedFrame(*redacted, arrival.reduced)
+                arrivals[place] = ReducedFrame(*redacted, arrival.reduced)
             changed += redacted[0] is not arrival.event
+    if batch.is_plain:
+        decoded = [arrival for arrival in arrivals if isinstance(arrival, DecodedEvent)]
+        batch.decoded, batch.payloads = [one.event for one in decoded], [one.payload for one in decoded]
     return changed
 
 

@@ -25,7 +25,7 @@ from voicemem.store.postgresql.rows import RUN_ARRAYS, CachedVersion, CachedVers
 from voicemem.store.postgresql.schema import DISPLACED
 from voicemem.store.postgresql.writer import ATTEMPTS, SELECT_PLACE, UNKNOWN, UNKNOWN_S, Unreachable, Writer, pause_s
 from voicemem.store.runs import JOURNAL_COLUMNS, WAYPOINT_STRIDE
-from voicemem.store.streams import AppendResult, Batch, JournalRun, admits_all
+from voicemem.store.streams import AppendResult, Batch, admits_all
 
 RUNS_WITH_VERSIONS = RUN_ARRAYS.replace("bytea[])", "bytea[], :versions::bigint[])")
 RUNS_WITH_VERSIONS = RUNS_WITH_VERSIONS.replace("payload)", "payload, version)")
@@ -153,10 +153,9 @@ class AppendConnection:
         if not ((producer.epoch > 0 or producer.next_seq > 1) and admits_all(cached.stream, producer, batch)):
             return None
         first = cached.stream.position + 1
-        run = JournalRun(batch.key, first, batch.producer, batch.first_seq, batch.received_ms, batch.payloads)
         newest = cached.waypoints.get(batch.producer)
         waypoint = newest is None or first - newest >= WAYPOINT_STRIDE
-        return Candidate(index, cached, run.columns(waypoint), waypoint)
+        return Candidate(index, cached, batch.run(first).columns(waypoint), waypoint)
 
     def is_full(self, project: str) -> bool:
         quota = self.writer.database.quotas.stored_bytes
@@ -164,7 +163,7 @@ class AppendConnection:
 
     def accept(self, candidate: Candidate, batch: Batch) -> AppendResult:
         """The result of a batch that was stored, which becomes the cached version."""
-        cached, count, position = candidate.cached, len(batch.payloads), candidate.cached.stream.position + 1
+        cached, count, position = candidate.cached, batch.count, candidate.cached.stream.position + 1
         self.writer.database.stored_bytes.add(cached.stream.project, len(candidate.row[-1]))
         stream = msgspec.structs.replace(cached.stream, position=cached.stream.position + count)
         before = cached.producers[batch.producer]

@@ -388,10 +388,8 @@ class RowCache(StreamRows):
         full = self.is_full(stream.project)
         if full or not (known and stream.silent_since_ms is None and admits_all(stream, producer, batch)):
             return BatchAppend(self, stream, producer, batch, now_ms, full).run()
-        first, count = stream.position + 1, len(batch.payloads)
-        self.runs.append(
-            JournalRun(stream.key, first, producer.name, batch.first_seq, batch.received_ms, batch.payloads)
-        )
+        first, count = stream.position + 1, batch.count
+        self.runs.append(batch.run(first))
         stream.position += count
         producer.next_seq += count
         return AppendResult(stream, producer.next_seq, first)
