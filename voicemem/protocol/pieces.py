@@ -106,13 +106,16 @@ class Pieces:
 
 
 def object_parts(fields: Mapping[str, Any]) -> Iterator[bytes]:
-    """Yield the JSON of an object in parts: the value of a field that is an iterator is an array, an item at a time."""
+    """Yield the JSON of an object in parts: the value of a field that is an iterator is an array, an item at a time.
+
+    So it is in an object that is the value of a field.
+    """
     before = b"{"
     for name, value in fields.items():
         yield before + ENCODER.encode(name) + b":"
         before = b","
         if not isinstance(value, Iterator):
-            yield ENCODER.encode(value)
+            yield from object_parts(value) if isinstance(value, dict) else (ENCODER.encode(value),)
             continue
         mark = b"["
         for item in value:

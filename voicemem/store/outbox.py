@@ -17,7 +17,6 @@ from voicemem.config.session import (
     MEMORIES_EVENT,
     ORDERED_EVENTS,
     STARTED_EVENT,
-    parse_config,
 )
 from voicemem.errors import StoreUnavailable
 from voicemem.store.database import Connection, Port, Row, columns, insert, writes
@@ -120,6 +119,10 @@ WITH_WAITING = """
     )
 """
 """The endpoints that have waiting deliveries: one step through the index for each."""
+HAS_OTHERS = f"""
+    {WITH_WAITING} select 1 from waiting join endpoints e on e.key = waiting.endpoint
+    where e.disabled_ms is null and not (e.url in :full) limit 1
+"""
 OLDEST_OF_ENDPOINT = """
     select key from deliveries where endpoint = waiting.endpoint and due_ms <= :now_ms
     order by due_ms, key limit :most
@@ -146,15 +149,16 @@ LEASE_DELIVERIES = """
     update deliveries set lease = lease + 1, leased_until_ms = :until_ms, due_ms = :until_ms, node = :node
     where key in :keys
 """
-SELECT_FROZEN = f"select payload_bytes, lease from deliveries x where key = :key and {NOT_ERASED} for no key update"
+IS_UNMADE = f"key = :key and lease = :lease and payload_bytes is null and {NOT_ERASED}"
+SELECT_UNFROZEN = f"select 1 from deliveries x where {IS_UNMADE} for no key update"
+FREEZE_PAYLOAD = f"update deliveries as x set payload_bytes = :size, waiting_for = null where {IS_UNMADE}"
+SELECT_FROZEN = (
+    f"select payload_bytes from deliveries x where key = :key and payload_bytes is not null and {NOT_ERASED}"
+)
 DELETE_PARTS = """
     delete from payloads where stream = :stream and delivery = :delivery returning octet_length(payload)
 """
 INSERT_PART = insert("payloads", ["key", "stream", "delivery", "payload"])
-FREEZE_PAYLOAD = """
-    update deliveries set payload_bytes = (select sum(octet_length(payload)) from payloads
-    where stream = :stream and delivery = :key), waiting_for = null where key = :key returning payload_bytes
-"""
 SELECT_PART = f"""
     select p.key, p.payload from payloads p join deliveries x on x.key = p.delivery
     where p.stream = :stream and p.delivery = :delivery and p.key > :after and {NOT_ERASED} order by p.key limit 1
@@ -226,7 +230,7 @@ class Outbox(Port):
     async def claim_deliveries(
         self, now_ms: int, lease_ms: int, taken: Mapping[str, int], limit: int, node: str = "", places: int = ANY_NUMBER
     ) -> list[ClaimedDelivery]:
-        """Lease due deliveries to a node, the longest due first.
+        """Lease due deliveries to a node, the longest due first; fewer than `limit` if there are no more.
 
         Each URL has a number of places over all nodes. Those that other nodes have leased are taken, so are those in
         `taken`: the node's own, and those that it leaves free. However many claim at once, no place is given twice.
@@ -242,15 +246,18 @@ class Outbox(Port):
             leased = Counter(taken)
             if not self.database.is_exclusive:
                 leased.update(dict(connection.rows(SELECT_LEASED_BY_OTHERS, now_ms=now_ms, node=node)))
-            full = [url for url, count in leased.items() if count >= places]
-            claimed = []
-            for delivery in map(to_claimed_delivery, select_due(connection, self.database.engine, now_ms, full, limit)):
-                if leased[delivery.endpoint.url] < places:
-                    leased[delivery.endpoint.url] += 1
-                    claimed.append(delivery)
-            if claimed:
-                keys = [delivery.key for delivery in claimed]
-                connection.execute(LEASE_DELIVERIES, until_ms=now_ms + lease_ms, node=node, keys=keys)
+            claimed, is_more = list[ClaimedDelivery](), True
+            while is_more and len(claimed) < limit:
+                full = [url for url, count in leased.items() if count >= places]
+                rows, keys = select_due(connection, self.database.engine, now_ms, full, limit - len(claimed)), []
+                is_more = len(rows) == limit - len(claimed)
+                for delivery in map(to_claimed_delivery, rows):
+                    if leased[delivery.endpoint.url] < places:
+                        leased[delivery.endpoint.url] += 1
+                        claimed.append(delivery)
+                        keys.append(delivery.key)
+                if keys:
+                    connection.execute(LEASE_DELIVERIES, until_ms=now_ms + lease_ms, node=node, keys=keys)
             return claimed
 
         is_shared = not self.database.is_exclusive  # a look at what others hold too is a commit, and takes a lock
@@ -265,25 +272,29 @@ class Outbox(Port):
         delivery: ClaimedDelivery,
         part: bytes,
         *,
-        is_first: bool = True,
+        before: int = 0,
         is_last: bool = True,
     ) -> FrozenPayload | None:
-        """Store the next part of the payload of a delivery's body, and freeze it with the last, unless it is frozen.
+        """Store a part of the payload of a delivery's body, and freeze it with the last, unless it is frozen.
 
-        Returns what is frozen; None if nothing is yet, another claim makes it, or the session was erased.
+        There are `before` bytes of it already. Returns what is frozen; None if nothing is yet, another claim makes it,
+        or the session was erased.
         """
-        key, stream = delivery.key, delivery.stream
-        size, lease = connection.row(SELECT_FROZEN, key=key) or (None, None)
-        is_new = size is None and lease == delivery.lease
-        if is_new:
-            if is_first and lease > 1:  # an earlier claim may have left some
-                left = connection.rows(DELETE_PARTS, stream=stream, delivery=key)
-                connection.streams.count_stored(stream, -sum(size for (size,) in left))
-            connection.execute(INSERT_PART, key=connection.draw_key(), stream=stream, delivery=key, payload=part)
-            connection.streams.count_stored(stream, len(part))
-            if is_last:
-                (size,) = connection.one(FREEZE_PAYLOAD, stream=stream, key=key)
-        return None if size is None else FrozenPayload(stream, key, size, is_new)
+        key, stream, size = delivery.key, delivery.stream, before + len(part)
+        claim = {"key": key, "lease": delivery.lease}
+        if is_last:
+            is_new = connection.execute(FREEZE_PAYLOAD, size=size, **claim) > 0
+        else:
+            is_new = connection.row(SELECT_UNFROZEN, **claim) is not None
+        if not is_new:
+            frozen = connection.row(SELECT_FROZEN, key=key)
+            return None if frozen is None else FrozenPayload(stream, key, frozen[0])
+        if not before and delivery.lease > 1:  # an earlier claim may have left some
+            left = connection.rows(DELETE_PARTS, stream=stream, delivery=key)
+            connection.streams.count_stored(stream, -sum(size for (size,) in left))
+        connection.execute(INSERT_PART, key=connection.draw_key(), stream=stream, delivery=key, payload=part)
+        connection.streams.count_stored(stream, len(part))
+        return FrozenPayload(stream, key, size, is_new=True) if is_last else None
 
     async def parts_of(self, payload: FrozenPayload) -> AsyncGenerator[bytes, None]:
         """Yield the parts of a frozen payload. Raises `StoreUnavailable`, also if the session is erased meanwhile."""
@@ -365,6 +376,8 @@ def select_due(connection: Connection, engine: str, now_ms: int, full: Sequence[
         rows = connection.rows(sql, most=most, **values)
         if len(rows) == limit or connection.one(COUNT_DUE, now_ms=now_ms, most=most) < (most,):
             return rows
+        if full and connection.row(HAS_OTHERS, full=list(full)) is None:
+            return rows
     candidates, is_candidate = OLDEST_OF_EACH[engine]
     sql = WITH_WAITING + SELECT_DUE.format(candidates=candidates, is_candidate=is_candidate)
     return connection.rows(sql, most=max(FRONT_ROWS, limit), **values)
@@ -419,11 +432,11 @@ def enqueue(
     receivers = [(event_type, key) for event_type in event_types for key, types in subscribers if event_type in types]
     if not receivers:
         return
-    config = parse_config(stream.config)
-    stopped_ms = stream.ended_ms or now_ms
-    about = config.name, config.channel, config.labels, stream.started_ms, stopped_ms, reason
-    user_id = stream.id if stream.kind == USER_KIND else config.user_id
-    header = SessionHeader(stream.id, *about, user_id, config.recording, memories, stream.project if memories else "")
+    config = stream.config
+    about = config.get("name"), config.get("channel"), config.get("labels", {}), stream.started_ms
+    ended = stream.ended_ms or now_ms, reason, stream.id if stream.kind == USER_KIND else config.get("user_id")
+    project = stream.project if memories else ""
+    header = SessionHeader(stream.id, *about, *ended, config.get("recording"), memories, project)
     common: dict[str, Any] = {"stream": stream.key, "position": stream.position, "now_ms": now_ms}
     common["header"] = msgspec.json.encode(header)
     rows = []

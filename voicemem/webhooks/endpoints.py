@@ -14,7 +14,7 @@ from voicemem.security.access import DEFAULT_PROJECT
 from voicemem.store import deliveries as stored
 from voicemem.store.endpoints import Endpoint, Endpoints
 from voicemem.store.outbox import FrozenPayload
-from voicemem.webhooks.outbox import HEALTH_CHECK, HEALTH_CHECK_SID, AttemptResult, Send, make_attempt_request, whole
+from voicemem.webhooks.outbox import HEALTH_CHECK, HEALTH_CHECK_SID, AttemptResult, Send, make_attempt_request
 
 MAX_ENDPOINTS = 50
 """The most endpoints of a project: every session makes webhook events for each of them."""
@@ -120,7 +120,7 @@ class Webhooks:
         """Agora's health check: one callback for each event type, sent now, without retries, and not recorded."""
         endpoint, now = await self.get(project, endpoint_id), self.clock()
         checks = [
-            make_attempt_request(endpoint, self.new_id(), event_type, HEALTH_CHECK_SID, whole(HEALTH_CHECK), now)
+            make_attempt_request(endpoint, self.new_id(), event_type, HEALTH_CHECK_SID, HEALTH_CHECK, now)
             for event_type in endpoint.event_types
         ]
         answers = await asyncio.gather(*map(self.send, checks))

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
+import msgspec
 import orjson
 from msgspec import Raw, Struct
 from msgspec.structs import asdict, replace
@@ -145,13 +146,13 @@ def history_payload(
     messages: Sequence[Message],
     fields: Contents,
     more: dict[str, Any] | None = None,
-) -> Iterator[bytes]:
-    """The parts of the memory at the close, and `more`; with `standard` each message has only role and content."""
+) -> dict[str, Any]:
+    """The memory at the close, and `more`; with `standard` each message has only role and content."""
     # The order of the keys is frozen: `stop_ts` comes before `labels`.
     start = {key: value for key, value in session.items() if key != "labels"}
     contents = (message_fields(message, fields) for message in messages)
     about = {"stop_ts": stopped_ms // 1000, "labels": session["labels"], "contents": contents}
-    return object_parts({**start, **about, **(more or {})})
+    return {**start, **about, **(more or {})}
 
 
 def message_fields(message: Message, fields: Contents) -> dict[str, Any]:
@@ -162,10 +163,8 @@ def message_fields(message: Message, fields: Contents) -> dict[str, Any]:
     return shown
 
 
-def vcon_payload(session: dict[str, Any], stopped_ms: int, call: Call) -> Iterator[bytes]:
-    yield orjson.dumps({**session, "stop_ts": stopped_ms // 1000})[:-1] + b',"vcon":'
-    yield from object_parts(vcon_object(call))
-    yield b"}"
+def vcon_payload(session: dict[str, Any], stopped_ms: int, call: Call) -> dict[str, Any]:
+    return {**session, "stop_ts": stopped_ms // 1000, "vcon": vcon_object(call)}
 
 
 def tool_objects(state: State) -> list[dict[str, Any]]:
@@ -184,8 +183,12 @@ def tool_objects(state: State) -> list[dict[str, Any]]:
     ]
 
 
+WHOLE_ENCODER = msgspec.json.Encoder(enc_hook=list)
+"""Encodes a payload with its iterators."""
 PART_BYTES = 1024 * 1024
 """A large payload is made, kept and sent in parts of this size, so that it takes next to nothing beside its call."""
+WHOLE_BYTES = PART_BYTES // 2
+"""A payload of at most this size is sent as a whole."""
 DAY_S = 86_400
 RETRY_DELAYS_S = (0, 5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, DAY_S)
 """Seconds between attempts: the first entry is the pause after the first failed attempt."""
@@ -218,7 +221,7 @@ MAX_WAIT_S = 1.0
 
 
 class Body(NamedTuple):
-    """The body of a request: its size, and what yields its parts, each time from the first on."""
+    """The body of a large request: its size, and what yields its parts, each time from the first on."""
 
     size: int
     parts: Callable[[], AsyncGenerator[bytes, None]]
@@ -235,7 +238,7 @@ class AttemptRequest(Struct, frozen=True):
     """One for all attempts. It must not contain `.`, which separates the parts of the signed text."""
     event_type: int
     session_id: str
-    body: Body
+    body: bytes | Body
     timestamp_s: int
     """Unix seconds of this attempt."""
     old_secret: str | None = None
@@ -332,7 +335,7 @@ class OutboxWorker:
         while True:
             in_flight_limit, self.in_flight_limit = self.in_flight_limit, REFILL_THRESHOLD
             with suppress(StoreUnavailable):
-                while await self.start_due(in_flight_limit):
+                while await self.start_due(in_flight_limit) == CLAIM_LIMIT:
                     in_flight_limit = REFILL_THRESHOLD
             await self.wait_for_work()
 
@@ -419,7 +422,7 @@ class OutboxWorker:
             self.refill_scheduled = True
             asyncio.get_running_loop().call_later(REFILL_DELAY_S, self.refill)
 
-    async def frozen_payload(self, delivery: ClaimedDelivery) -> Body | None:
+    async def frozen_payload(self, delivery: ClaimedDelivery) -> bytes | Body | None:
         """The payload of a webhook event, made and stored at its first attempt. Raises as `make_payload`.
 
         None if the session was erased, or another claim makes it.
@@ -433,20 +436,20 @@ class OutboxWorker:
                 frozen = await self.freeze_parts(delivery, made)
         if frozen is None:
             return None
-        if frozen.is_new and isinstance(made, bytes):
-            return whole(made)
-        payload = Body(frozen.size, partial(self.store.outbox.parts_of, frozen))
-        return payload if frozen.size > PART_BYTES else whole(b"".join([part async for part in payload.parts()]))
+        parts = partial(self.store.outbox.parts_of, frozen)
+        if frozen.size > WHOLE_BYTES:
+            return Body(frozen.size, parts)
+        return made if frozen.is_new and isinstance(made, bytes) else b"".join([part async for part in parts()])
 
     async def freeze_parts(self, delivery: ClaimedDelivery, made: Iterator[bytes]) -> FrozenPayload | None:
         freeze = partial(self.store.outbox.freeze_payload, delivery)
         next_part = partial(next_piece, made, PART_BYTES)
         perform = partial(self.read_models.perform, delivery.stream, None, next_part, off_loop=True, background=True)
-        part, is_first = await perform(), True
+        part, before = await perform(), 0
         while following := await perform():
-            await freeze(part, is_first=is_first, is_last=False)
-            part, is_first = following, False
-        return await freeze(part, is_first=is_first)
+            await freeze(part, before=before, is_last=False)
+            part, before = following, before + len(part)
+        return await freeze(part, before=before)
 
     async def make_payload(self, delivery: ClaimedDelivery) -> bytes | Iterator[bytes]:
         """The payload of a webhook event, from the journal up to the close; later events do not change it.
@@ -483,17 +486,17 @@ class OutboxWorker:
                 about_call = {name: one for name, one in asdict(header).items() if name in CallFacts.__struct_fields__}
                 facts = CallFacts(state="ended", ended_ms=header.stopped_ms, **about_call)
                 call = call_of(facts, read_model.timed_messages(), read_model.state)
-                parts = vcon_payload(session, header.stopped_ms, replace(call, analysis=analysis or {}))
+                payload = vcon_payload(session, header.stopped_ms, replace(call, analysis=analysis or {}))
             elif delivery.event_type == config.HISTORY_EVENT:
                 more: dict[str, Any] = {"tools": tool_objects(read_model.state)} if "tools" in include else {}
                 if has_analysis:
                     more["analysis"] = analysis
-                parts = history_payload(session, header.stopped_ms, read_model.messages(), contents, more)
+                payload = history_payload(session, header.stopped_ms, read_model.messages(), contents, more)
             elif delivery.event_type == config.METRICS_EVENT:
                 return metrics_payload(session, header.stopped_ms, read_model.state, contents)
             else:
                 return turns_payload(session, header.stopped_ms, read_model.state, contents)
-            return parts if read_model.has_large_answer else b"".join(parts)
+            return object_parts(payload) if read_model.has_large_answer else WHOLE_ENCODER.encode(payload)
 
         return await self.read_models.compute_as_of(delivery.stream, delivery.position, write, background=True)
 
@@ -550,15 +553,6 @@ def url_host(url: str) -> str:
         return ""
 
 
-def whole(content: bytes) -> Body:
-    """A body that is at hand."""
-
-    async def parts() -> AsyncGenerator[bytes, None]:
-        yield content
-
-    return Body(len(content), parts)
-
-
 def enclosed(before: bytes, body: Body, after: bytes) -> Body:
     """A body with something around it."""
 
@@ -572,7 +566,7 @@ def enclosed(before: bytes, body: Body, after: bytes) -> Body:
 
 
 def make_attempt_request(
-    endpoint: Endpoint, notice_id: str, event_type: int, session_id: str, payload: Body, now_ms: int
+    endpoint: Endpoint, notice_id: str, event_type: int, session_id: str, payload: bytes | Body, now_ms: int
 ) -> AttemptRequest:
     """An attempt with a frozen payload, whose bytes stay unchanged: only `notifyMs` differs between attempts."""
     overlap = now_ms < (endpoint.old_secret_until_ms or 0)
@@ -585,7 +579,7 @@ def make_attempt_request(
         notice_id=notice_id,
         event_type=event_type,
         session_id=session_id,
-        body=enclosed(before, payload, after),
+        body=before + payload + after if isinstance(payload, bytes) else enclosed(before, payload, after),
         timestamp_s=now_ms // 1000,
         old_secret=endpoint.old_secret if overlap else None,
     )

@@ -230,12 +230,20 @@ async def _post(
     session: aiohttp.ClientSession, request: AttemptRequest, attempt: _Attempt, extra_headers: Mapping[str, str]
 ) -> None:
     signing = Signing(request.secret, request.notice_id, str(request.timestamp_s), request.old_secret)
-    if request.secret:
-        async for part in request.body.parts():
+    body, headers = request.body, dict(extra_headers)
+    if isinstance(body, bytes):
+        signing.add(body)
+    else:
+        headers["Content-Length"] = str(body.size)
+        async for part in body.parts():
             signing.add(part)
-    headers = {**extra_headers, **signing.signed(), "Content-Length": str(request.body.size)}
+
+    def make_body() -> Any:
+        return body if isinstance(body, bytes) else body.parts()
+
+    headers |= signing.signed()
     # One that arrives twice, since its connection was closed as it was reused, has the same webhook-id both times.
-    response = await send_request(session, "POST", request.url, request.body.parts, headers=headers)
+    response = await send_request(session, "POST", request.url, make_body, headers=headers)
     try:
         attempt.status = response.status
         attempt.error = "redirect" if 300 <= response.status < 400 else None

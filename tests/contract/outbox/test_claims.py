@@ -83,6 +83,16 @@ async def test_busy_receivers_are_left_out(store: Store) -> None:
     ]
 
 
+async def test_a_claim_takes_what_there_is(store: Store) -> None:
+    """Where a receiver has fewer places than it has deliveries, the same claim has others' behind them."""
+    for number in range(20):
+        await closed_session(store, f"s{number}", HOOK, now_ms=NOW + number)
+    await closed_session(store, "other", "https://other.example/", now_ms=NOW + 20)
+    claimed = await store.outbox.claim_deliveries(NOW + 20, LEASE_MS, {HOOK: 1}, 8, places=4)
+    assert ["s0", "s1", "s2", "other"] == [delivery.header.session_id for delivery in claimed]
+    assert [] == await store.outbox.claim_deliveries(NOW + 20, LEASE_MS, {HOOK: 4}, 8, places=4)
+
+
 async def test_the_first_frozen_body_stays(store: Store) -> None:
     """The payload that was kept first is what everybody sends, in every attempt."""
     await closed_session(store)
@@ -102,9 +112,9 @@ async def test_a_body_in_parts_is_one_claims(store: Store) -> None:
     second = await claim_one_delivery(store, NOW + LEASE_MS)
     assert second.payload is None
     assert await store.outbox.freeze_payload(second, b"one, ", is_last=False) is None
-    assert await store.outbox.freeze_payload(first, b"late", is_first=False) is None
-    assert await store.outbox.freeze_payload(second, b"two, ", is_first=False, is_last=False) is None
-    frozen = await store.outbox.freeze_payload(second, b"three", is_first=False)
+    assert await store.outbox.freeze_payload(first, b"late", before=5) is None
+    assert await store.outbox.freeze_payload(second, b"two, ", before=5, is_last=False) is None
+    frozen = await store.outbox.freeze_payload(second, b"three", before=10)
     assert b"one, two, three" == await kept_payload(store, frozen)
     assert frozen is not None
     assert frozen.is_new

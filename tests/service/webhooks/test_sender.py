@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import socket
 import time
+from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from tests.support.servers.certificates import self_signed_tls
 from tests.support.servers.faulty_receivers import Handler, abort_connection, tcp_receiver, web_receiver
 from tests.support.servers.resolver import FakeResolver
 from voicemem.security.address_guard import allowed_networks
-from voicemem.webhooks.outbox import AttemptRequest, AttemptResult, next_delay_s, verdict, whole
+from voicemem.webhooks.outbox import AttemptRequest, AttemptResult, Body, next_delay_s, verdict
 from voicemem.webhooks.requests import WebhookSender, verify
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -37,7 +38,15 @@ def shipment(url: str, **changes: Any) -> AttemptRequest:
         "timestamp_s": int(time.time()),
     }
     values |= changes
-    return AttemptRequest(url, **values | {"body": whole(values["body"])})
+    return AttemptRequest(url, **values)
+
+
+def in_parts(*parts: bytes) -> Body:
+    async def each() -> AsyncGenerator[bytes, None]:
+        for part in parts:
+            yield part
+
+    return Body(sum(map(len, parts)), each)
 
 
 async def send(url: str, sender: WebhookSender | None = None, **changes: Any) -> AttemptResult:
@@ -288,17 +297,19 @@ async def test_an_endless_answer_is_cut_off() -> None:
 
 
 async def test_a_large_body_is_sent_whole() -> None:
-    """The history of a very long call arrives."""
-    body = b'"' + b"x" * 3_000_000 + b'"'
-    sizes: list[int] = []
+    """The history of a very long call, which comes in parts, arrives with its length and is signed."""
+    parts = b'"', b"x" * 3_000_000, b'"'
+    seen: list[object] = []
 
     async def handle(request: web.Request) -> web.Response:
-        sizes.append(len(await request.read()))
+        body = await request.read()
+        verified = verify(request.headers, body, SECRET, datetime.now(UTC).timestamp())
+        seen.append((request.content_length, len(body), all(verified.values())))
         return web.Response()
 
     async with web_receiver(handle) as url:
-        answer = await send(url, WebhookSender(timeout_s=1.5), body=body)
-    assert (answer.status, sizes) == (200, [len(body)])
+        answer = await send(url, WebhookSender(timeout_s=1.5), body=in_parts(*parts))
+    assert (answer.status, seen) == (200, [(3_000_002, 3_000_002, True)])
 
 
 async def test_a_receiver_that_reads_nothing_but_answers() -> None:
@@ -311,7 +322,7 @@ async def test_a_receiver_that_reads_nothing_but_answers() -> None:
         await asyncio.sleep(0.1)
 
     async with tcp_receiver(talk) as url:
-        answer = await send(url, body=b"x" * 8_000_000)
+        answer = await send(url, body=in_parts(*[b"x" * 1_000_000] * 8))
     assert (answer.status, answer.excerpt) == (413, "no")
 
 

@@ -268,6 +268,7 @@ async def kept_payload(store: Store, payload: FrozenPayload | None) -> bytes | N
 async def freeze_payload(store: Store, delivery: ClaimedDelivery, *parts: bytes) -> bytes | None:
     """Freeze a payload in parts; what is kept then."""
     for number, part in enumerate(parts):
-        ends = {"is_first": number == 0, "is_last": number == len(parts) - 1}
-        frozen = await store.outbox.freeze_payload(delivery, part, **ends)
+        before = sum(map(len, parts[:number]))
+        is_last = number == len(parts) - 1
+        frozen = await store.outbox.freeze_payload(delivery, part, before=before, is_last=is_last)
     return await kept_payload(store, frozen)

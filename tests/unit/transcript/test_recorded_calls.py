@@ -18,7 +18,7 @@ from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import DecodedRow, fold, fold_all
 from voicemem.transcript.history import messages, tool_uses
 from voicemem.transcript.state import State, decode_state, encode_state
-from voicemem.webhooks.outbox import history_payload, session_fields
+from voicemem.webhooks.outbox import WHOLE_ENCODER, history_payload, session_fields
 
 CALLS = sorted(path.stem for path in FIXTURES.glob("*.jsonl"))
 SHORT = [name for name in CALLS if name != "long_call"]
@@ -108,7 +108,8 @@ def test_call_gives_its_custom_body(name: str) -> None:
 def test_call_gives_its_webhook_event(name: str) -> None:
     """The contents of the webhook's payload are the memory."""
     contents = messages(replayed(name))
-    payload = json.loads(b"".join(history_payload(session_fields("s", None, None, {}, 0), 0, contents, "full")))
+    payload = history_payload(session_fields("s", None, None, {}, 0), 0, contents, "full")
+    payload = json.loads(WHOLE_ENCODER.encode(payload))
     assert json.dumps({"contents": payload["contents"]}) == expected(name, "webhook")
 
 
