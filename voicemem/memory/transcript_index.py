@@ -8,7 +8,7 @@ the index knows up to where each journal is in it.
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -37,8 +37,8 @@ MAX_INDEXED_FIRST = 50
 CHECKED_AT_ONCE = 200
 MAX_PAUSE_S = 1.0
 PAUSE_FACTOR, WAITING_FEW = 9, 1_000
-"""How many times as long as a step the pause after it is, while events come in: calls come first. It is one less for
-each so many sessions that wait, so that they do not become ever more."""
+"""How many times as long as a step the pause after it is, while events come in or webhooks go out: calls come first. It
+is one less for each so many sessions that wait, so that they do not become ever more."""
 CHECK_INTERVAL_S = 300.0
 """The time between two checks of all sessions on a store with several nodes: one may have left something undone."""
 MAX_KNOWN = 10_000
@@ -59,6 +59,8 @@ class TranscriptIndexer:
     ) -> None:
         self.node = node
         self.feed = feed
+        self.attempts: Collection[object] = ()
+        """The attempts of webhooks that are under way."""
         self.store = store
         self.read_models = read_models
         self.clock = clock
@@ -108,7 +110,8 @@ class TranscriptIndexer:
 
     async def pause_after(self, step: tuple[float, int]) -> None:
         begun, commits = step
-        factor = 1 if self.feed.commits == commits else max(1, PAUSE_FACTOR - len(self.changed) // WAITING_FEW)
+        is_quiet = self.feed.commits == commits and not self.attempts
+        factor = 1 if is_quiet else max(1, PAUSE_FACTOR - len(self.changed) // WAITING_FEW)
         await asyncio.sleep(min(MAX_PAUSE_S, factor * (asyncio.get_running_loop().time() - begun)))
 
     async def index_first(self, concerns: Callable[[Stream], bool]) -> None:
