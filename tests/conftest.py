@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
+import signal
 from collections.abc import Generator
 
 import pytest
@@ -14,6 +15,8 @@ from tests.support import profiles  # noqa: E402
 from tests.support.needs import needs  # noqa: E402
 
 profiles.register()
+# A shell starts `command &` with Ctrl-C ignored, and so would be all that tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 gc.disable()  # until all is collected: what collection makes stays, and is looked at again and again
 
 ADDRESS = re.compile("0x[0-9a-f]{9,}")
