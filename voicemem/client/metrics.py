@@ -29,7 +29,7 @@ class DroppedEvents:
     def report(self, session_id: str, producer: str, error: ClientError) -> None:
         """Count an event. Never raises, since this runs where audio is processed."""
         count = self.count(error)
-        if count & (count - 1) == 0:  # the 1st, 2nd, 4th, 8th …: an outage must not fill the log
+        if is_worth_saying(count):
             LOG.warning(
                 "session %s, producer %s: an event was not taken, number %d with this code: %s",
                 *(session_id, producer, count, error),
@@ -39,6 +39,11 @@ class DroppedEvents:
                 self.on_dropped(session_id, producer, error)
             except Exception:  # a defect of the program's own must not stop its audio
                 LOG.exception("on_dropped has failed")
+
+
+def is_worth_saying(count: int) -> bool:
+    """True for the 1st, 2nd, 4th, 8th … of a kind: an outage must not fill the log."""
+    return count & (count - 1) == 0
 
 
 def exposition(dropped: Mapping[str, int], buffers: Sequence[Buffer], transport: str | None) -> str:

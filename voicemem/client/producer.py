@@ -10,6 +10,7 @@ import asyncio
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +19,7 @@ import msgspec
 
 from voicemem.client import errors
 from voicemem.client.buffer import Ack, Buffer
-from voicemem.client.metrics import DroppedEvents
+from voicemem.client.metrics import DroppedEvents, is_worth_saying
 from voicemem.client.options import Options
 from voicemem.errors import InvalidFrame
 from voicemem.protocol.codec import check_frame
@@ -60,6 +61,7 @@ class Producer:
     def __post_init__(self) -> None:
         self.buffer = Buffer(self.options)
         self.dropped = 0
+        self.refusals: Counter[str | None] = Counter()
         self.opened = False
         self.unanswered_opens = 0
         """`session.open` frames sent since that answer; each may have raised the epoch."""
@@ -209,7 +211,9 @@ class Producer:
         if code == "superseded" and self.stray_opens:  # by our own open, over a connection that was given up
             self.stray_opens -= 1
             return True
-        LOG.warning("session %s, producer %s, seq %s: %s: %s", *self.key, seq, code, frame.detail)
+        self.refusals[code] += 1
+        if is_worth_saying(self.refusals[code]):
+            LOG.warning("session %s, producer %s, seq %s: %s: %s", *self.key, seq, code, frame.detail)
         if code == "session_ended":
             with self.lock:
                 self.state = "ended"

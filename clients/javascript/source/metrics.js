@@ -21,8 +21,7 @@ export class DroppedEvents {
     const count = (this.counts.get(error.code) ?? 0) + 1;
     this.counts.set(error.code, count);
     try {
-      // The 1st, 2nd, 4th, 8th …: an outage must not fill the log.
-      if (Number.isInteger(Math.log2(count))) {
+      if (isWorthSaying(count)) {
         const which = `session ${sessionId}, producer ${producer}: an event was not taken`;
         this.options.warn(`${which}, number ${count} with this code: ${error.message}`);
       }
@@ -32,6 +31,14 @@ export class DroppedEvents {
       console.error("onDropped has failed:", mistake);
     }
   }
+}
+
+/**
+ * True for the 1st, 2nd, 4th, 8th … of a kind: an outage must not fill the log.
+ * @param {number} count
+ */
+export function isWorthSaying(count) {
+  return Number.isInteger(Math.log2(count));
 }
 
 const PREFIX = "voicemem_client";

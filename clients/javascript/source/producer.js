@@ -15,6 +15,7 @@ import {
   Superseded,
   TimedOut,
 } from "./errors.js";
+import { isWorthSaying } from "./metrics.js";
 import { brokenLimit, utf8Bytes } from "./strict-json.js";
 import { Deferred, within } from "./waiting.js";
 
@@ -60,6 +61,8 @@ export class Producer {
     this.buffer = new Buffer(owner.options);
     /** Number of events that could not be taken. */
     this.dropped = 0;
+    /** @type {Record<string, number>} What the server has refused, by code. */
+    this.refusals = {};
     /** Whether the server has answered an open. */
     this.opened = false;
     /** Whether the held events have their final seqs; they have not before the first answer. */
@@ -265,8 +268,9 @@ export class Producer {
       this.strayOpens -= 1; // by our own open, over a connection that was given up
       return true;
     }
+    this.refusals[code] = (this.refusals[code] ?? 0) + 1;
     const which = `session ${this.sessionId}, producer ${this.name}, seq ${seq}`;
-    this.owner.options.warn(`${which}: ${code}: ${frame.detail ?? ""}`);
+    if (isWorthSaying(this.refusals[code])) this.owner.options.warn(`${which}: ${code}: ${frame.detail ?? ""}`);
     if (code === "session_ended") {
       this.state = "ended";
       this.buffer.fail(new SessionEnded(code, this.endedSentence(), seq), seq ?? 0);

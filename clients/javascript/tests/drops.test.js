@@ -79,6 +79,15 @@ test("what_is_not_taken_is_reported", async (t) => {
   assert.equal(failures.mock.callCount(), 10);
 });
 
+/** A call goes on beyond a quota for as long as it lasts: each ack has the error, and the log has few of them. */
+test("what_the_server_refuses_is_said_less_and_less", async (t) => {
+  const warnings = [];
+  const session = await clientTo(t, await service(), { warn: (sentence) => warnings.push(sentence) }).open(newId());
+  const acks = Array.from({ length: 9 }, () => session.record(transcript(1, { final: "no" })));
+  for (const ack of acks) assert.equal((await thrown(ack)).code, "invalid_field");
+  assert.equal(warnings.filter((sentence) => sentence.includes("invalid_field")).length, 4);
+});
+
 /** A client shows what it dropped, what is unacknowledged and how it is connected, as Prometheus reads it. */
 test("metrics_are_prometheus_text", async (t) => {
   const { proxy, client } = await behindProxy(t);

@@ -102,6 +102,17 @@ async def test_what_is_not_taken_is_reported(app: App, caplog: pytest.LogCapture
     assert 10 == sum("on_dropped has failed" in record.getMessage() for record in caplog.records)
 
 
+async def test_what_the_server_refuses_is_said_less_and_less(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    """A call goes on beyond a quota for as long as it lasts: each ack has the error, and the log has few of them."""
+    async with client_to(app) as client:
+        session = await client.open("s")
+        acks = [session.send(numbered_transcript(1) | {"final": "no"}) for _ in range(9)]
+        for ack in acks:
+            with pytest.raises(EventRefused, match="invalid_field"):
+                await ack
+    assert 4 == sum("invalid_field" in record.getMessage() for record in caplog.records)
+
+
 async def test_metrics_are_prometheus_text(app: App) -> None:
     """A client shows what it dropped, what is unacknowledged and how it is connected, and Prometheus can read it."""
     async with behind_proxy(app) as (proxy, client):
