@@ -494,7 +494,7 @@ def session_text(read_model: ReadModel, memory_from: MemoryFrom) -> str:
     return "\n".join(filter(None, (f"Summary of what was said: {quoted(summary.text)}", note, render_messages(shown))))
 
 
-def take_newest(messages: list[Message], count: int) -> list[Message]:
+def take_newest(messages: Sequence[Message], count: int) -> Sequence[Message]:
     """Up to `count` of the newest messages, fewer if they are long."""
     left, first = MAX_CARRIED_CHARACTERS, len(messages)
     while first and len(messages) - first < count and (left := left - len(messages[first - 1].content)) >= 0:

@@ -1,7 +1,7 @@
 """An export's view of a call: its facts, and what was said in it, each with the time in which it could be heard."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -9,6 +9,7 @@ from msgspec import Struct
 from voicemem.protocol.memories import Analysis, civil_date
 from voicemem.transcript.history import SpeechTimes, tool_uses
 from voicemem.transcript.messages import Message, Summary, ToolUse
+from voicemem.transcript.packing import Items
 from voicemem.transcript.state import State
 from voicemem.transcript.turns import ReplyAfter, reply_after, turn_latencies
 
@@ -86,10 +87,10 @@ class TurnLatencies(Struct, frozen=True):
 
 class Call(Struct, frozen=True):
     facts: CallFacts
-    utterances: list[Utterance]
-    tools: list[ToolUse]
+    utterances: Sequence[Utterance]
+    tools: Sequence[ToolUse]
     summary: Summary | None = None
-    latencies: list[TurnLatencies] = []
+    latencies: Sequence[TurnLatencies] = ()
     analysis: Analysis = {}
 
     @property
@@ -116,19 +117,21 @@ class Call(Struct, frozen=True):
 
 def call_of(facts: CallFacts, timed: Iterable[tuple[Message, SpeechTimes]], state: State) -> Call:
     """A call from its messages with their speech times, and the state that they were made from."""
-    waits: dict[int, ReplyAfter] = {}
-    latencies, utterances = list[TurnLatencies](), list[Utterance]()
-    for number in state.turn_numbers:
-        after = reply_after(state, state.turns[number])
-        stages, whole = turn_latencies(state.turns[number])
-        if after.ms is not None:
-            waits[number] = after
+    latencies, utterances = Items[TurnLatencies](TurnLatencies), Items[Utterance](Utterance)
+    messages = iter(timed)
+    following = next(messages, None)
+    for turn in state.each_turn():
+        after = reply_after(state, turn)
+        stages, whole = turn_latencies(turn)
         if after.ms is not None or stages:
-            latencies.append(TurnLatencies(number, after.ms, after.by, whole, stages))
-    for message, times in timed:
-        wait = waits.pop(message.turn_id, NO_WAIT) if message.role == "assistant" else NO_WAIT
-        utterances.append(utterance_of(message, times, wait))
-    return Call(facts, utterances, tool_uses(state, with_forgotten=True), state.summary, latencies, state.analysis)
+            latencies.append(TurnLatencies(turn.number, after.ms, after.by, whole, stages))
+        wait = NO_WAIT if after.ms is None else after
+        while following is not None and following[0].turn_id == turn.number:
+            is_reply = following[0].role == "assistant"
+            utterances.append(utterance_of(*following, wait if is_reply else NO_WAIT))
+            wait, following = NO_WAIT if is_reply else wait, next(messages, None)
+    tools = tool_uses(state, with_forgotten=True)
+    return Call(facts, utterances.as_list(), tools, state.summary, latencies.as_list(), state.analysis)
 
 
 def utterance_of(message: Message, times: SpeechTimes, after: ReplyAfter) -> Utterance:

@@ -25,12 +25,14 @@ class Cue(NamedTuple):
 
 def cues_of(call: Call) -> Iterator[Cue]:
     """One for each utterance, in the order of their beginnings; of some of them nothing may have been heard."""
-    zero, ordered = call.start_ms, sorted(call.utterances, key=lambda one: one.start_ms)
-    for one, following in zip_longest(ordered, ordered[1:]):
+    zero, starts = call.start_ms, [one.start_ms for one in call.utterances]
+    ordered = sorted(range(len(starts)), key=starts.__getitem__)
+    for place, following in zip_longest(ordered, ordered[1:]):
+        one = call.utterances[place]
         start, end = one.start_ms, one.end_ms
         if end is None:  # as long as it takes to say, and until the next one at most
             end = start + max(SHORTEST_MS, len(one.heard) * 1000 // CHARACTERS_PER_S)
-            end = end if following is None or following.start_ms <= start else min(end, following.start_ms)
+            end = end if following is None or starts[following] <= start else min(end, starts[following])
         yield Cue(start - zero, end - zero, one)
 
 

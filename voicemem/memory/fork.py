@@ -78,11 +78,11 @@ def fork_events(state: State, session_id: str, at_turn: int, summary: Summary | 
     forgotten, position = state.forgotten or Forgotten(), 0
     kept: list[int] = []
     gone = sorted(state.forgotten_items)
-    for number in state.turn_numbers:
+    for turn in state.each_turn():
+        number = turn.number
         if number > at_turn:
             break
         # Later events for the items of forgotten parts of a turn must not bring these back.
-        turn = state.turns[number]
         for order, items in begun_items(state, turn):
             gone += items if forgotten.covers(number, order) else ()
         for event, order in turn_events(state, turn):

@@ -7,7 +7,7 @@ are in the journal; the fold knows where.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -112,7 +112,7 @@ def statistics_of(
     extraction_state: Callable[[Stream, Extracted | None], ExtractionState | None] = lambda stream, extracted: None,
 ) -> Statistics:
     messages, tokens = read_model.current_messages(), read_model.token_counter(counter)
-    calls = [one for turn in read_model.state.turns.values() for one in turn.tool_calls or () if one.name is not None]
+    calls = [one for turn in read_model.state.each_turn() for one in turn.tool_calls or () if one.name is not None]
     by_name = Counter(call.name or "" for call in calls)
     return Statistics(
         session_id=stream.id,
@@ -122,7 +122,7 @@ def statistics_of(
         turns=len({message.turn_id for message in messages}),
         messages=sum_by_role((message.role, 1) for message in messages),
         interruptions=sum("interrupted" in message.metadata for message in messages),
-        false_alarms=sum(count_false_alarms(read_model.state, turn) for turn in read_model.state.turns.values()),
+        false_alarms=sum(count_false_alarms(read_model.state, turn) for turn in read_model.state.each_turn()),
         unheard=unheard(messages),
         tokens=sum_by_role((message.role, tokens(index)) for index, message in enumerate(messages)),
         counter=counter.name,
@@ -157,7 +157,7 @@ def unheard(messages: Iterable[Message]) -> Unheard:
 
 def latencies(state: State) -> dict[str, Latencies]:
     by_name: defaultdict[str, list[float]] = defaultdict(list)
-    for turn in state.turns.values():
+    for turn in state.each_turn():
         for latency in turn.latencies or ():
             by_name[latency.name].append(latency.latency_ms)
     return {name: percentiles(sorted(values)) for name, values in sorted(by_name.items())}
@@ -270,7 +270,7 @@ def made_figures(key: int, read_model: ReadModel) -> SavedFigures:
     return read_model.figures
 
 
-def last_words(read_model: ReadModel, messages: list[Message]) -> LastWords | None:
+def last_words(read_model: ReadModel, messages: Sequence[Message]) -> LastWords | None:
     """The last message; also one in progress, if it is of the newest turn."""
     state = read_model.state
     if not state.turn_numbers:

@@ -220,8 +220,9 @@ def heard_messages(stream: Stream, known: Indexed | None, read_model: ReadModel)
         turns, since = changed | known.unheard_turns, known.position
         turns |= {later for number in turns for later in turns_after(state, number)}
     passages, unheard = dict[int, list[Passage]](), set[int]()
-    for number in turns:
+    for number in sorted(turns):
         check_budget()
+        state.release()
         passages[number] = passages_in(state, number)
         if has_unheard(state, number):
             unheard.add(number)

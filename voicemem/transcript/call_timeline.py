@@ -46,7 +46,7 @@ class Span(NamedTuple):
 def call_timeline(state: State, messages: Iterable[Message]) -> CallTimeline:
     """The picture of a call, which has these messages."""
     unheard = unheard_characters(messages)
-    spans = [span for number in state.turn_numbers for span in turn_spans(state, state.turns[number], unheard)]
+    spans = [span for turn in state.each_turn() for span in turn_spans(state, turn, unheard)]
     spans = end_before_next(sorted(spans, key=attrgetter("begin")))
     if not spans:
         return CallTimeline(0, [])

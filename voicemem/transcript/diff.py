@@ -115,7 +115,7 @@ def compare(
 
 def mark_messages(state: State, unfinished: bool) -> MessageMarks:
     settle(state)
-    turns = {number: mark_turn(encode_turn(state, number, unfinished)) for number in state.turn_numbers}
+    turns = {turn.number: mark_turn(encode_turn(state, turn.number, unfinished)) for turn in state.each_turn()}
     progress = in_progress(state, NOTHING, turns) if unfinished else NOTHING
     return MessageMarks(state.position, turns, progress)
 

@@ -21,6 +21,7 @@ from voicemem.transcript.messages import (
     merge_metadata,
     order_metadata,
 )
+from voicemem.transcript.packing import Items
 from voicemem.transcript.replies.evidence import Interruption, Source
 from voicemem.transcript.replies.heard import Cut, find_cut, heard_so_far
 from voicemem.transcript.replies.interruptions import last_entries, timelines
@@ -31,9 +32,7 @@ from voicemem.transcript.state import Reply, Segment, State, Turn, TypedMessage
 
 def messages(state: State, unfinished: bool = False) -> list[Message]:
     """All messages in their order; with `unfinished`, also replies and partials in progress."""
-    return [
-        message for number in state.turn_numbers for message in turn_messages(state, state.turns[number], unfinished)
-    ]
+    return [message for turn in state.each_turn() for message in turn_messages(state, turn, unfinished)]
 
 
 def turn_messages(state: State, turn: Turn, unfinished: bool = False) -> list[Message]:
@@ -163,17 +162,18 @@ def begun_positions(state: State, turn: Turn) -> set[int]:
     return spoken | {typed.order for typed in turn.typed or ()} | {id >> 1 for id in turn.replies or ()}
 
 
-def tool_uses(state: State, with_forgotten: bool = False) -> list[ToolUse]:
+def tool_uses(state: State, with_forgotten: bool = False) -> Sequence[ToolUse]:
     """The tool calls in the order of turns and then of arrival, without those that are forgotten or with them."""
     if not state.tool_calls:
         return []
     forgotten = (None if with_forgotten else state.forgotten) or Forgotten()
-    return [
-        ToolUse(number, t.ts, t.call_id, t.name, t.arguments, t.result, t.answered, t.answered_ts or 0, t.wanted_back)
-        for number in state.turn_numbers
-        for t in state.turns[number].tool_calls or ()
-        if t.name is not None and not forgotten.covers(number, t.order)
-    ]
+    found = (
+        ToolUse(n, t.ts, t.call_id, t.name, t.arguments, t.result, t.answered, t.answered_ts or 0, t.wanted_back)
+        for n, calls in ((turn.number, turn.tool_calls) for turn in state.each_turn())
+        for t in calls or ()
+        if t.name is not None and not forgotten.covers(n, t.order)
+    )
+    return Items[ToolUse](ToolUse, found).as_list()
 
 
 def remembered(state: State, messages: Sequence[Message]) -> Sequence[int]:
@@ -247,9 +247,10 @@ def reply_times(state: State, reply: Reply) -> SpeechTimes:
 # What is in progress
 
 
-def open_messages(state: State) -> list[Message]:
+def open_messages(state: State) -> Sequence[Message]:
     """All messages in their order, with replies and partials in progress."""
-    return [entry.message for number in state.turn_numbers for entry in shown_entries(state, state.turns[number], True)]
+    entries = (entry for turn in state.each_turn() for entry in shown_entries(state, turn, unfinished=True))
+    return Items[Message](Message, (entry.message for entry in entries)).as_list()
 
 
 def shown_entries(state: State, turn: Turn, unfinished: bool) -> list[MessageEntry]:

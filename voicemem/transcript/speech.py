@@ -12,7 +12,7 @@ from voicemem.protocol.types import SPACELESS
 from voicemem.transcript.gateway_matching import find_requested, give_back, replace_requested
 from voicemem.transcript.messages import latest_metadata, layered_metadata, merge_metadata
 from voicemem.transcript.replies.playing import settle
-from voicemem.transcript.state import BOUND, Reply, Segment, State, Turn, append_item, put
+from voicemem.transcript.state import BOUND, Reply, Segment, State, Turn, append_item, is_open, put
 from voicemem.transcript.timeline import AFTER_ALL
 
 LATE_PARTIAL_MS = 500
@@ -232,7 +232,7 @@ def move_to_request(state: State, event: Asr, key: SegmentKey, where: int, ts: i
 def open_speech(state: State) -> SpeechIndex:
     known: SpeechIndex | None = state.memo.open_speech
     if known is None:
-        segments = (one for number in state.turn_numbers for one in state.turns[number].segments or () if is_open(one))
+        segments = (one for turn in state.turns.values() for one in turn.segments or () if is_open(one))
         known = state.memo.open_speech = SpeechIndex(sorted(segments, key=ORDER))
     return known
 
@@ -241,10 +241,6 @@ def leave_open(state: State, segment: Segment) -> None:
     known: SpeechIndex | None = state.memo.open_speech
     if known is not None and known.has(segment):
         known.remove(segment)
-
-
-def is_open(segment: Segment) -> bool:
-    return segment.item is None and not segment.final and segment.begin < AFTER_ALL
 
 
 def flowing_turn(state: State) -> int:
@@ -401,7 +397,8 @@ def false_alarms(state: State) -> FalseAlarms:
     if known is None:
         known = state.memo.false_alarms = FalseAlarms(
             (reply.begin, reply.order, reply.resumed_ts)
-            for reply in state.replies.values()
+            for turn in state.each_turn()
+            for reply in (state.replies[id] for id in turn.replies or ())
             if reply.resumed_ts is not None
         )
     return known

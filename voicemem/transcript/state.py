@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any, TypeVar
 
-import msgspec
 from msgspec import Struct, field
 
 from voicemem.dialects.registry import DIALECTS_VERSION
@@ -21,15 +21,18 @@ from voicemem.protocol.events import CarriedSession, Event, FrameEvent
 from voicemem.protocol.memories import Analysis
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.messages import Extracted, Forgotten, MergedMetadata, Summary
+from voicemem.transcript.packing import ENCODER, FEW, Records, decoder_of
 from voicemem.transcript.replies.evidence import Evidence, Generation
 from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, Column
 
 T = TypeVar("T")
 Key = TypeVar("Key", "ReplyKey", int)
-SNAPSHOT_VERSION = 26_000 + DIALECTS_VERSION
+SNAPSHOT_VERSION = 27_000 + DIALECTS_VERSION
 """The version of these records, of the fold's rules, and of the dialects; snapshots of other versions are ignored."""
 BOUND = 100_000
 """The most segments, replies, interruptions, resumes and traces of a turn, and words of a reply (rule 11)."""
+TURNS_SPAN, REPLIES_SPAN = 128, 1_024
+"""Numbers of turns, and ids of replies, that are packed together."""
 MAX_EVENT_IDS = 100_000
 """The number of newest event ids that are kept, as hashes."""
 
@@ -46,6 +49,7 @@ class Memo:
         "false_alarms",
         "made",
         "open_speech",
+        "packed_at",
         "small_keys",
         "small_turn",
         "speech",
@@ -80,6 +84,22 @@ class Memo:
         """By reply: a `matching.WordMatch`, where its timed words are in its text, and the windows they are from."""
         self.cut_stairs: dict[int, Any] = {}
         """By turn: see `sources.cut_stairs`."""
+        self.packed_at = -1
+        """The position at which the state was packed last: until the next event it does not change."""
+
+    def forget_speech(self, numbers: Iterable[int]) -> None:
+        """Forget what is of turns that are other objects now."""
+        for number in numbers:
+            self.speech.pop(number, None)
+
+    def forget_turn(self, turn: Turn) -> None:
+        self.speech.pop(turn.number, None)
+        for segment in turn.segments or ():
+            self.entries.pop((turn.number, segment.user), None)
+
+    def forget_reply(self, id: int) -> None:
+        for known in self.entries, self.whole_texts, self.word_matches:
+            known.pop(id, None)
 
     def keep(self, key: object, version: Any, entry: Any, for_good: bool) -> None:
         """Keep a message, for good or until another turn is read."""
@@ -357,6 +377,9 @@ class State(Struct, array_like=True, dict=True):
     """The positions of summaries, of what was forgotten, and of what was carried over."""
     dirty_turns: set[int] = set()
     """Turns that have changed since their messages were last made."""
+    packed_turns: dict[int, bytes] = {}
+    """The blocks of `turns`, which are `Records` where there are very many; likewise of the replies."""
+    packed_replies: dict[int, bytes] = {}
 
     def turn(self, number: int) -> Turn:
         turn = self.turns.get(number)
@@ -365,6 +388,36 @@ class State(Struct, array_like=True, dict=True):
             insort(self.turn_numbers, number)
             self.dirty_turns.add(number)
         return turn
+
+    def each_turn(self) -> Iterator[Turn]:
+        """The turns in order. What this unpacks is let go on the way."""
+        for number in self.turn_numbers:
+            yield self.turns[number]
+            self.release()
+
+    def pack(self, few: int = FEW) -> None:
+        """Pack what was not used last, of a very large call. The state must be settled."""
+        if type(self.turns) is dict and max(len(self.turns), len(self.replies)) > few:
+            self.find_packed()
+        if isinstance(self.turns, Records) and isinstance(self.replies, Records):
+            for turn in self.turns.pack(has_open_speech, few):
+                self.memo.forget_turn(turn)
+            for reply in self.replies.pack(lambda reply: False, few):
+                self.memo.forget_reply(reply.id)
+            self.memo.packed_at = self.position
+
+    def release(self) -> None:
+        """Let go what readers have unpacked and no longer need, unless events have come since it was packed."""
+        if self.memo.packed_at == self.position:
+            for records in self.turns, self.replies:
+                if isinstance(records, Records):
+                    records.release()
+
+    def find_packed(self) -> None:
+        """Look for turns and replies in blocks, too."""
+        memo = self.memo
+        self.turns = Records(Turn, TURNS_SPAN, self.turns, self.packed_turns, memo.forget_speech)
+        self.replies = Records(Reply, REPLIES_SPAN, self.replies, self.packed_replies, lambda ids: None)
 
     def change_producer(self, producer: str | None) -> None:
         if producer != self.producer:  # one equal to it stays the same object, for all replies
@@ -407,6 +460,15 @@ class State(Struct, array_like=True, dict=True):
         self.ignored[bound] = self.ignored.get(bound, 0) + 1
 
 
+def is_open(segment: Segment) -> bool:
+    return segment.item is None and not segment.final and segment.begin < AFTER_ALL
+
+
+def has_open_speech(turn: Turn) -> bool:
+    """True if an event that names no turn may continue a text of this one."""
+    return any(map(is_open, turn.segments or ()))
+
+
 def id_digest(id: str) -> int:
     """The hash of an event's id, which takes a third of its memory."""
     return int.from_bytes(blake2b(id.encode(), digest_size=8).digest(), "big", signed=True)
@@ -435,14 +497,7 @@ def put(keys: list[Key], key: Key, belongs: bool) -> None:
         del keys[place]
 
 
-def column_to_bytes(column: Any) -> bytes:
-    if isinstance(column, array):
-        return column.tobytes()
-    raise NotImplementedError  # so msgspec refuses the value
-
-
-ENCODER = msgspec.msgpack.Encoder(enc_hook=column_to_bytes)
-DECODER = msgspec.msgpack.Decoder(State, dec_hook=lambda kind, value: array("q", value))
+DECODER = decoder_of(State)
 
 
 def encode_state(state: State) -> bytes:
@@ -452,6 +507,8 @@ def encode_state(state: State) -> bytes:
 
 def decode_state(blob: bytes) -> State:
     """The state that `encode_state` encoded, with every turn marked as changed."""
-    state = DECODER.decode(blob)
-    state.dirty_turns = set(state.turns)
+    state: State = DECODER.decode(blob)
+    state.dirty_turns = set(state.turn_numbers)
+    if state.packed_turns or state.packed_replies:
+        state.find_packed()
     return state

@@ -45,7 +45,7 @@ FAILURES = ("is_error", "isError", "error")
 
 def turns(state: State, marks: bool = False) -> Iterator[dict[str, Any]]:
     """One object per turn; times are Unix ms, and `end` is null while the turn continues."""
-    return (turn_report(state, state.turns[number], marks) for number in state.turn_numbers)
+    return (turn_report(state, turn, marks) for turn in state.each_turn())
 
 
 def turn_report(state: State, turn: Turn, marks: bool = False) -> dict[str, Any]:
@@ -394,7 +394,7 @@ def was_heard(state: State, reply: Reply, marks: ReplyMarks) -> bool:
 
 def reply_afters(state: State) -> list[float]:
     """The caller's waits in all turns where they are known, in ms, the shortest first."""
-    found = (reply_after(state, turn).ms for turn in state.turns.values())
+    found = (reply_after(state, turn).ms for turn in state.each_turn())
     return sorted(ms for ms in found if ms is not None)
 
 

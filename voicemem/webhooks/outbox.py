@@ -75,13 +75,15 @@ def left_payload(session: dict[str, Any], stopped_ms: int, reason: str | None) -
 
 def metrics_payload(session: dict[str, Any], stopped_ms: int, state: State, fields: Contents = "full") -> bytes:
     """The latencies of each turn that has any, in ms; with `standard` only those that Agora has."""
-    measured = {number: latencies_of(state.turns[number].latencies or ()) for number in state.turn_numbers}
-    for number, latencies in measured.items():
+    metrics = []
+    for turn in state.each_turn():
+        latencies = latencies_of(turn.latencies or ())
         if fields == "standard":
-            measured[number] = {name: latencies[name] for name in STANDARD_LATENCIES if name in latencies}
-        elif (after := reply_after(state, state.turns[number])).ms is not None:
+            latencies = {name: latencies[name] for name in STANDARD_LATENCIES if name in latencies}
+        elif (after := reply_after(state, turn)).ms is not None:
             latencies["reply_after_ms"] = after.ms
-    metrics = [{"turn_id": number} | latencies for number, latencies in measured.items() if latencies]
+        if latencies:
+            metrics.append(orjson.Fragment(orjson.dumps({"turn_id": turn.number} | latencies)))
     return orjson.dumps({**session, "stop_ts": stopped_ms // 1000, "metrics": metrics})
 
 

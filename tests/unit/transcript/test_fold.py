@@ -27,7 +27,9 @@ from voicemem.protocol.events import RefusalMarker, SessionGap
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import DecodedRow, fold, fold_all
 from voicemem.transcript.history import tool_uses
+from voicemem.transcript.replies.playing import settle
 from voicemem.transcript.state import State, decode_state, encode_state
+from voicemem.transcript.turns import turns
 
 # Rule 9: failure, and rule 10: what is no message
 
@@ -188,6 +190,26 @@ def test_snapshot_and_restore_change_nothing(journal: list[EventLike], half: int
     kept = decode_state(encode_state(state))
     assert seen(state) == seen(kept)
     assert seen(fold_all(state, whole[half:])) == seen(fold_all(kept, whole[half:]))
+
+
+@FEW
+@given(ANY_JOURNALS, st.integers(0, 25))
+def test_packing_changes_nothing(journal: list[EventLike], half: int) -> None:
+    """A state whose turns and replies are all packed between two events gives the same, also from a snapshot."""
+    plain, packed = State(), State()
+    for place, entry in enumerate(entries(journal)):
+        fold(plain, entry)
+        fold(packed, entry)
+        settle(packed)
+        packed.pack(few=0)
+        if place == half:
+            packed = decode_state(encode_state(packed))
+        if place % 5 == 0:
+            assert (seen(plain), [*turns(plain, marks=True)]) == (seen(packed), [*turns(packed, marks=True)])
+    settle(plain)
+    assert [*plain.each_turn()] == [*packed.each_turn()]
+    assert plain.replies == {id: packed.replies[id] for id in plain.replies}
+    assert (seen(plain), [*turns(plain, marks=True)]) == (seen(packed), [*turns(packed, marks=True)])
 
 
 @given(PRODUCER_JOURNALS, st.integers(-100, 100))

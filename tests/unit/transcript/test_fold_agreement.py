@@ -18,8 +18,9 @@ from tests.support.random_calls.strategies import calls
 from tests.support.rows import every_row
 from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.types import JsonObject
-from voicemem.transcript.fold import DecodedRow, fold_all
+from voicemem.transcript.fold import DecodedRow, fold
 from voicemem.transcript.history import messages
+from voicemem.transcript.replies.playing import settle
 from voicemem.transcript.state import State
 
 IN_PROGRESS = ("open", "heard_so_far")
@@ -38,26 +39,31 @@ def decoded(row: PlainRow) -> DecodedRow:
     return DecodedRow(row.position, row.received_ms, event, row.producer)
 
 
-def messages_of(rows: list[PlainRow], unfinished: bool) -> list[JsonObject]:
-    """The memory that the fold gives, as JSON."""
-    state = fold_all(State(), [decoded(row) for row in rows])
+def messages_of(rows: list[PlainRow], unfinished: bool, packed: bool) -> list[JsonObject]:
+    """The memory that the fold gives, as JSON; `packed` if nothing stays unpacked from one event to the next."""
+    state = State()
+    for row in rows:
+        fold(state, decoded(row))
+        if packed:
+            settle(state)
+            state.pack(few=0)
     written = [msgspec.to_builtins(one) for one in messages(state, unfinished)]
     for one in written:
         one["metadata"] = {name: value for name, value in one["metadata"].items() if name not in IN_PROGRESS}
     return written
 
 
-def agree(rows: list[PlainRow], unfinished: bool) -> None:
+def agree(rows: list[PlainRow], unfinished: bool, packed: bool = False) -> None:
     """Compares the messages and the order of their keys."""
     expected = plain_messages(rows, unfinished)
-    found = messages_of(rows, unfinished)
+    found = messages_of(rows, unfinished, packed)
     assert found == expected
     assert json.dumps(found) == json.dumps(expected)
 
 
-@given(events=calls(), unfinished=st.booleans())
-def test_the_fold_agrees_with_the_plain_fold(events: list[JsonObject], unfinished: bool) -> None:
-    agree(plain_rows(*events), unfinished)
+@given(events=calls(), unfinished=st.booleans(), packed=st.booleans())
+def test_the_fold_agrees_with_the_plain_fold(events: list[JsonObject], unfinished: bool, packed: bool) -> None:
+    agree(plain_rows(*events), unfinished, packed)
 
 
 @every_row("path", RECORDED, ids=lambda path: path.stem)
@@ -67,6 +73,7 @@ def test_the_fold_agrees_with_the_plain_fold_on_recorded_calls(path: Path, unfin
     if events[-1]["type"] == "session.end":
         events.append(call_closed(events[-1]["ts"]))
     agree(plain_rows(*events), unfinished)
+    agree(plain_rows(*events), unfinished, packed=True)
 
 
 def test_a_withdrawn_interruption_takes_no_done_back() -> None:
@@ -76,6 +83,6 @@ def test_a_withdrawn_interruption_takes_no_done_back() -> None:
     for events in ([*played, cut, resumed], [*played, resumed, cut]):
         rows = plain_rows(*events, call_closed(2000))
         agree(rows, unfinished=False)
-        assert [(one["content"], one["metadata"]) for one in messages_of(rows, False)] == [
+        assert [(one["content"], one["metadata"]) for one in messages_of(rows, False, False)] == [
             ("One two.", {"source": "llm"})
         ]

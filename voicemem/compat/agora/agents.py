@@ -26,6 +26,7 @@ from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.store.session_filters import SessionFilter
 from voicemem.store.streams import Stream
 from voicemem.transcript.messages import Message
+from voicemem.transcript.packing import Items
 from voicemem.transcript.turns import turn_object
 
 ROUTES = Routes()
@@ -273,7 +274,7 @@ async def read_agent_history(request: web.Request) -> web.StreamResponse:
 def timed_contents(read_model: ReadModel) -> bytes | Large:
     timed = (TimedMessage(*astuple(message), **times) for message, times in read_model.timed_messages())
     if read_model.has_large_answer:
-        return Large([*timed], read_model.folded_bytes)
+        return Large(Items[TimedMessage](TimedMessage, timed), read_model.folded_bytes)
     return msgspec.json.encode([*timed])
 
 

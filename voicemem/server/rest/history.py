@@ -36,6 +36,7 @@ from voicemem.sessions.lifecycle import StateName, session_filter
 from voicemem.sessions.read_models.read_model import ENCODED_AT_ONCE, LARGE_ROWS, ReadModel
 from voicemem.store.streams import Stream
 from voicemem.transcript.messages import Message, Role
+from voicemem.transcript.packing import Items
 from voicemem.transcript.turns import ToolMarks, TurnMarks
 
 ROUTES = Routes()
@@ -247,10 +248,10 @@ def make_contents(query: HistoryQuery, read_model: ReadModel) -> bytes | Large:
         return read_model.encode_messages(query.fields, first_shown(query, read_model.current_messages()))
     messages = read_model.messages(unfinished=query.open)  # a list of its own: it is sent while the memory changes
     messages = messages[first_shown(query, messages) :]
-    shown = messages if query.fields == "full" else [Spoken(message.role, message.content) for message in messages]
+    shown = iter(messages) if query.fields == "full" else (Spoken(one.role, one.content) for one in messages)
     if read_model.has_large_answer:
         return Large(shown, sum(len(message.content) for message in messages))
-    return msgspec.json.encode(shown)
+    return msgspec.json.encode([*shown])
 
 
 def first_shown(query: HistoryQuery, messages: Sequence[Message]) -> int:
@@ -283,7 +284,8 @@ async def read_turns(request: web.Request, query: TurnsQuery, stream: Stream) ->
 
     def make(read_model: ReadModel) -> bytes | Large:
         turns = read_model.turns(query.marks)
-        reports = [msgspec.json.encode(TurnReport(stream.id, channel, **turn)) for turn in turns]
+        encode = msgspec.json.encode
+        reports = Items[bytes](bytes, (encode(TurnReport(stream.id, channel, **turn)) for turn in turns))
         if read_model.has_large_answer:
             return Large(map(Raw, reports), sum(map(len, reports)))
         return b"[%b]" % b",".join(reports)

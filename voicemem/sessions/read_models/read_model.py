@@ -27,6 +27,7 @@ from voicemem.transcript import history
 from voicemem.transcript.fold import DecodedRow, fold_all, fold_event
 from voicemem.transcript.history import SpeechTimes, open_messages, turn_times
 from voicemem.transcript.messages import Message, ToolUse
+from voicemem.transcript.packing import FEW, Items
 from voicemem.transcript.replies.playing import settle
 from voicemem.transcript.state import State, decode_state, encode_state
 from voicemem.transcript.turns import turns
@@ -126,8 +127,8 @@ class ReadModel:
         """The position of a packed read model; see `stands_at`."""
         self.saved_position = 0
         """The position of the snapshot that was saved last."""
-        self.all_messages: list[Message] = []
-        """The messages of all turns, in order."""
+        self.all_messages: list[Message] | Items[Message] = []
+        """The messages of all turns, in order; packed where they are very many."""
         self.times: dict[int, list[SpeechTimes]] = {}
         """The speech times of the messages of each turn for which they were asked, unless the journal is large."""
         self.token_counts: dict[str, list[int]] = {}
@@ -268,6 +269,7 @@ class ReadModel:
             check_budget()
             fold_all(self.state, entries[first : first + FOLDED_PER_CHECK])
         settle(self.state)  # what is left for later would take memory until then
+        self.state.pack()
         self.folded_bytes += sum(len(row.payload) for row in rows)
         self.slow_fold = took_long(time.thread_time() - began, len(rows))
 
@@ -281,15 +283,19 @@ class ReadModel:
             for place, event in enumerate(committed.events, committed.position):
                 if place == state.position + 1:
                     fold_event(state, place, committed.received_ms, event, committed.producer)
+        if len(state.turn_numbers) > FEW:
+            settle(state)
+            state.pack()
         self.slow_fold = took_long(time.thread_time() - began, count)
 
-    def messages(self, unfinished: bool = False) -> list[Message]:
+    def messages(self, unfinished: bool = False) -> Sequence[Message]:
         """The messages in order; with `unfinished`, those in progress too. The list is the caller's."""
         if unfinished:
             return open_messages(self.state)
-        return self.current_messages().copy()
+        self.refresh()
+        return self.all_messages.copy()
 
-    def current_messages(self) -> list[Message]:
+    def current_messages(self) -> Sequence[Message]:
         """The messages in order, without a copy: not to be changed, and valid only until the caller awaits."""
         self.refresh()
         return self.all_messages
@@ -299,7 +305,7 @@ class ReadModel:
         self.refresh()
         return history.remembered(self.state, self.all_messages)
 
-    def remembered_messages(self) -> list[Message]:
+    def remembered_messages(self) -> Sequence[Message]:
         """The messages that contexts and summaries are made from; valid as `made_messages` are."""
         messages = self.current_messages()
         return messages if self.state.forgotten is None else [messages[index] for index in self.remembered_indexes()]
@@ -312,13 +318,13 @@ class ReadModel:
         """The messages with their speech times, which are found as they are asked for; valid as `current_messages`."""
         self.refresh()
         messages = iter(self.all_messages)
-        for number in self.state.turn_numbers:
-            times = self.times.get(number)
+        for turn in self.state.each_turn():
+            times = self.times.get(turn.number)
             if times is None:
                 check_budget()
-                times = turn_times(self.state, self.state.turns[number])
+                times = turn_times(self.state, turn)
                 if not self.has_large_answer:
-                    self.times[number] = times
+                    self.times[turn.number] = times
             yield from zip(islice(messages, len(times)), times, strict=True)
 
     def encoded_messages(self, fields: MessageFields, indexes: Sequence[int]) -> Sequence[bytes]:
@@ -383,24 +389,24 @@ class ReadModel:
         settle(state)
         first = min(dirty)
         unchanged = self.turn_start(first)
-        before = self.all_messages[unchanged:]
-        made: list[Message] = []
-        at = 0
+        before, at, count = self.all_messages[unchanged:], 0, len(self.all_messages) - unchanged
+        self.cut_messages(unchanged)
+        joined = self.all_messages
         for number in state.turn_numbers[bisect_left(state.turn_numbers, first) :]:
             begin = at
-            while at < len(before) and before[at].turn_id == number:
+            while at < count and before[at].turn_id == number:
+                self.characters -= len(before[at].content)
                 at += 1
             if number not in dirty:
-                made += before[begin:at]
+                joined.extend(before[begin:at])
                 continue
             check_budget()
-            made += history.turn_messages(state, state.turns[number])
+            joined.extend(history.turn_messages(state, state.turns[number]))
+            state.release()
             self.times.pop(number, None)
             if self.turn_changes is not None:
                 self.turn_changes.pop(number, None)
                 self.turn_changes[number] = state.position
-        self.characters -= sum(len(message.content) for message in before)
-        self.all_messages[unchanged:] = made
         for known in self.token_counts.values():
             del known[unchanged:]
         for texts in self.encoded.values():
@@ -409,13 +415,24 @@ class ReadModel:
         self.answers, self.answers_bytes = {}, 0
         while self.blank_messages and self.blank_messages[-1] >= unchanged:
             self.blank_messages.pop()
-        for index, message in enumerate(made, unchanged):
-            self.characters += len(message.content)
-            if not message.content.strip():
+        for index in range(unchanged, len(joined)):
+            content = joined[index].content
+            self.characters += len(content)
+            if not content.strip():
                 self.blank_messages.append(index)
         self.made_position, self.made_bytes = state.position, self.folded_bytes
         self.slow_refresh = took_long(time.thread_time() - began, len(dirty))
         dirty.clear()
+
+    def cut_messages(self, count: int) -> None:
+        """Keep the first messages only; where very many follow, or are kept, they are packed from now on."""
+        joined = self.all_messages
+        if isinstance(joined, Items):
+            joined.cut(count)
+            return
+        del joined[count:]
+        if len(self.state.turn_numbers) > FEW:
+            self.all_messages = Items(Message, joined)
 
     def turns_changed_since(self, position: int) -> Iterator[int]:
         """The turns whose messages may have changed after a position; valid as `current_messages` are."""
@@ -447,7 +464,7 @@ class ReadModel:
         """Each turn's start, end, cause, latencies and false alarms; with `marks`, when its parts were."""
         return turns(self.state, marks)
 
-    def tool_uses(self) -> list[ToolUse]:
+    def tool_uses(self) -> Sequence[ToolUse]:
         return history.tool_uses(self.state)
 
 

@@ -453,4 +453,4 @@ def fold_reopen(state: State, event: events.SessionReopened, ts: int) -> None:
 
 def remake_all(state: State) -> None:
     state.memo.entries.clear()
-    state.dirty_turns.update(state.turns)
+    state.dirty_turns.update(state.turn_numbers)
