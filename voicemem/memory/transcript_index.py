@@ -26,6 +26,7 @@ from voicemem.store.scopes import scope_of
 from voicemem.store.streams import SESSION_KIND, Stream
 from voicemem.store.transcript_index import TranscriptUpdate
 from voicemem.transcript.messages import Forgotten
+from voicemem.transcript.packing import ItemsByNumber
 
 LOG = logging.getLogger("voicemem")
 ROUND_S = 0.5
@@ -219,11 +220,11 @@ def heard_messages(stream: Stream, known: Indexed | None, read_model: ReadModel)
     else:
         turns, since = changed | known.unheard_turns, known.position
         turns |= {later for number in turns for later in turns_after(state, number)}
-    passages, unheard = dict[int, list[Passage]](), set[int]()
+    passages, unheard = ItemsByNumber[list[Passage]](list[Passage]), set[int]()
     for number in sorted(turns):
         check_budget()
         state.release()
-        passages[number] = passages_in(state, number)
+        passages.add(number, passages_in(state, number))
         if has_unheard(state, number):
             unheard.add(number)
     update = TranscriptUpdate(stream.key, position, scope_of(stream), stream.started_ms, passages, since)

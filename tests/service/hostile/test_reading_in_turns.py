@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -99,7 +100,7 @@ async def test_large_histories_are_made_off_the_loop(serve: Serve, monkeypatch: 
         on_loop.append(threading.current_thread() is threading.main_thread())
         return encode_messages(read_model, fields, first)
 
-    def noted_messages(read_model: ReadModel, unfinished: bool = False) -> list[Message]:
+    def noted_messages(read_model: ReadModel, unfinished: bool = False) -> Sequence[Message]:
         on_loop.append(threading.current_thread() is threading.main_thread())
         return messages(read_model, unfinished)
 

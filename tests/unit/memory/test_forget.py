@@ -95,7 +95,7 @@ def test_what_is_forgotten_never_comes_back(
 def test_exactly_the_newest_are_kept(call: list[JournaledEvent], count: int) -> None:
     """`keep_last` keeps so many messages, wherever in a turn the first of them stands."""
     read_model = of(*call)
-    messages = read_model.current_messages().copy()
+    messages = [*read_model.current_messages()]
     forget(read_model, ForgetRequest(keep_last=count))
     assert messages[max(0, len(messages) - count) :] == read_model.remembered_messages()
 

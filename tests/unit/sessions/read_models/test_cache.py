@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from itertools import zip_longest
 from typing import cast
 
@@ -415,7 +415,7 @@ async def test_as_of_races_with_a_call_that_goes_on(store: InMemoryStore, read_m
     )
 
 
-async def check_equal(expected: list[Message], found: Awaitable[list[Message]]) -> None:
+async def check_equal(expected: list[Message], found: Awaitable[Sequence[Message]]) -> None:
     assert expected == await found
 
 
