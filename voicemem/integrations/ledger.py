@@ -118,7 +118,7 @@ class Final(NamedTuple):
 
 
 def never_raises(method: Callable[Concatenate[Ledger, P], None]) -> Callable[Concatenate[Ledger, P], None]:
-    """Drop what cannot be understood, with one warning a call; and everything after the end."""
+    """Drop what cannot be understood, and everything after the end."""
 
     @wraps(method)
     def guarded(ledger: Ledger, /, *arguments: P.args, **named: P.kwargs) -> None:
@@ -127,9 +127,7 @@ def never_raises(method: Callable[Concatenate[Ledger, P], None]) -> Callable[Con
         try:
             method(ledger, *arguments, **named)
         except Exception as error:  # whatever it is, the phone call continues
-            ledger.dropped += 1
-            if ledger.dropped == 1:
-                LOG.warning("The memory has missed something of a call, in `%s`: %r.", method.__name__, error)
+            ledger.missed(method.__name__, error)
 
     return guarded
 
@@ -156,8 +154,7 @@ class Ledger:
         self.send = send
         self.prefix = prefix
         self.ended = False
-        self.dropped = 0
-        """How many reports could not be understood."""
+        self.misses: set[str] = set()
         self.replies: dict[str, Reply] = {}
         self.rate = VoiceRate()
         self.agent: str | None = None
@@ -171,6 +168,12 @@ class Ledger:
         self.utterance_has_final = False
         self.partial: tuple[JsonObject, float, str | None] | None = None
         """The caller's words that are not final yet: their event, time and language."""
+
+    def missed(self, where: str, error: Exception) -> None:
+        """Warn of what cannot be understood, once for each place of a call."""
+        if where not in self.misses:
+            self.misses.add(where)
+            LOG.warning("The memory misses part of this call: `%s` is not as expected: %r.", where, error)
 
     # The caller
 

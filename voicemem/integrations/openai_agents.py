@@ -163,7 +163,6 @@ class RealtimeListener:
         self.users: set[str] = set()
         self.is_stopped = False
         """True if the program has asked the model to stop, and not the caller."""
-        self.has_warned = False
         self.handlers: dict[str, Callable[[Any, float], None]] = {
             "item_updated": self.on_item,
             "input_audio_transcription_completed": self.on_transcript,
@@ -185,9 +184,7 @@ class RealtimeListener:
         try:
             handler(event, now_ms())
         except Exception as error:  # whatever it is, the phone call continues
-            if not self.has_warned:
-                self.has_warned = True
-                LOG.warning("The memory has missed a `%s` of a call: %r.", getattr(event, "type", event), error)
+            self.ledger.missed(getattr(event, "type", None) or type(event).__name__, error)
 
     def follow_sending(self, model: Any) -> None:
         """Follow what the SDK sends to the model: results of tools are in nothing else."""

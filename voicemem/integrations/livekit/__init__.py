@@ -16,7 +16,6 @@ played. Nothing links them but their order within one speech handle, which a con
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from livekit.agents import AgentSession
 
 __all__ = ["AttachedMemory", "attach", "chat_context"]
-LOG = logging.getLogger("voicemem.integrations")
 NODES = ("on_user_turn_completed", "llm_node", "tts_node", "realtime_audio_output_node", "transcription_node")
 UNNAMED = "default_agent"
 """The id of an agent whose program gave it none, and no class of its own."""
@@ -53,7 +51,7 @@ def handler(
             call.follow_agent()
             method(call, event, *arguments, **named)
         except Exception as error:  # whatever it is, the phone call continues
-            call.missed(method.__name__, error)
+            call.ledger.missed(method.__name__, error)
 
     return guarded
 
@@ -66,12 +64,11 @@ class LiveKitCall:
     ) -> None:
         self.session = session
         self.ledger = Ledger(send, prefix)
-        self.nodes = Nodes(self.ledger, remembering, self.missed)
+        self.nodes = Nodes(self.ledger, remembering)
         self.agents: WeakSet[Any] = WeakSet()
         self.agent: Any = None
         self.has_spoken = False
         """True if the caller's turn has a transcript; a turn without one was typed."""
-        self.misses: set[str] = set()
 
     def listen(self) -> None:
         """Follow everything that the session emits, and what the program has it say."""
@@ -89,7 +86,7 @@ class LiveKitCall:
             try:
                 self.session.on(name, callback)
             except Exception as error:  # a version without this event
-                self.missed(name, error)
+                self.ledger.missed(name, error)
 
     def follow_agent(self) -> None:
         """Follow the current agent's nodes and the audio output, once each."""
@@ -103,11 +100,6 @@ class LiveKitCall:
                 self.agent, id = agent, getattr(agent, "id", None)
                 self.ledger.agent = None if id == UNNAMED else id
         self.nodes.playback.watch(self.session.output.audio)
-
-    def missed(self, where: str, error: Exception) -> None:
-        if where not in self.misses:
-            self.misses.add(where)
-            LOG.warning("The memory misses part of this call: `%s` of LiveKit is not as expected: %r.", where, error)
 
     def end(self, reason: str | None = None) -> None:
         self.ledger.end(now_ms(), reason)

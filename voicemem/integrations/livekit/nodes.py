@@ -124,15 +124,12 @@ class TtsFollower(AudioFollower):
 class Nodes:
     """Wraps the nodes of agents."""
 
-    def __init__(
-        self, ledger: Ledger, remembering: Remembering | None, missed: Callable[[str, Exception], None]
-    ) -> None:
+    def __init__(self, ledger: Ledger, remembering: Remembering | None) -> None:
         self.ledger = ledger
         self.speeches = Speeches(ledger)
         self.playback = Playback(ledger)
         self.typed = TypedMessages(ledger)
         self.remembering = remembering
-        self.missed = missed
         self.realtime: NewestEntries[str, RealtimeFollower] = NewestEntries(64)
         """Followers of segments whose audio is followed and whose text is not yet."""
 
@@ -141,7 +138,7 @@ class Nodes:
         try:
             setattr(owner, name, partial(getattr(self, name), getattr(owner, name)))
         except Exception as error:  # an agent that cannot be wrapped still has its call
-            self.missed(name, error)
+            self.ledger.missed(name, error)
 
     async def llm_node(self, original: Any, chat_ctx: Any, tools: Any, model_settings: Any) -> Any:
         self.guarded("llm_node", lambda: self.typed.report_all(chat_ctx))
@@ -245,5 +242,5 @@ class Nodes:
         try:
             return work()
         except Exception as error:  # whatever it is, the phone call continues
-            self.missed(name, error)
+            self.ledger.missed(name, error)
             return None

@@ -1,7 +1,6 @@
 """Frames of Pipecat, seen between its processors, reported to the tracker of replies and to the ledger."""
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,7 +15,6 @@ from voicemem.integrations.pipecat.audio import NS_PER_MS
 from voicemem.integrations.pipecat.caller import Caller, role_of
 from voicemem.integrations.pipecat.replies import Audio, ReplyTracker
 
-LOG = logging.getLogger("voicemem.integrations")
 Handler = Callable[[Any, float], None]
 """Called with a push (`FramePushed` of pipecat) and its time, Unix ms."""
 
@@ -61,7 +59,6 @@ class FrameListener:
         """The Unix time of the pipeline clock's zero."""
         self.has_tts = False
         """True if a TTS makes the audio, or else the LLM itself."""
-        self.has_warned = False
         self.requested: NewestEntries[int, asyncio.Event] = NewestEntries(16)
         """Requests to the LLM that are waited for, or that have passed."""
         self.arrived = asyncio.Event()
@@ -119,9 +116,7 @@ class FrameListener:
             self.replies.settle(at)
             handler(pushed, at)
         except Exception as error:  # whatever it is, the phone call continues
-            if not self.has_warned:
-                self.has_warned = True
-                LOG.warning("The memory has missed a %s of a call: %r.", kind.__name__, error)
+            self.ledger.missed(kind.__name__, error)
 
     def is_output(self, pushed: Any) -> bool:
         return isinstance(pushed.source, self.output_type)
