@@ -1,6 +1,8 @@
 """What one project does keeps no other waiting, and takes little of the memory of a real process.
 
-Each case has a victim beside it: another project, which sends single events and reads its own calls.
+Each case has a victim beside it, in a process of its own: another project, which sends single events and reads its own
+calls. It does the same at a service that is left in peace: what it waits for there is the machine, which other tests
+keep busy. Of a case that holds it up for longer than it may, the median of three runs counts.
 """
 
 from __future__ import annotations
@@ -9,32 +11,30 @@ import asyncio
 import json
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import aiohttp
 import pytest
 
 from tests.support.processes.measured_process import MIB, MeasuredProcess, measured_process
+from tests.support.processes.victim import victim_at
 
 LONG = ("words " * 50_000)[: 250 * 1024]
 BEGAN = 1_700_000_000_000
 MOST_MIB = 200
 ACK_S, READ_S = 0.25, 1.0
-READ, LIST = ("history", "context", "turns", "stats"), "/v1/sessions?fields=overview"
-PATIENCE = 8
-"""How often the worst answer of an idle service may be waited for besides: other tests run at the same time."""
 
 
 class Scene(NamedTuple):
-    """A service, and clients of two projects."""
+    """A service, a client of one project, and the key of another."""
 
     service: MeasuredProcess
     attacker: aiohttp.ClientSession
-    victim: aiohttp.ClientSession
+    victim: str
 
     async def posted(self, path: str, body: Any) -> None:
         async with self.attacker.post(path, data=json.dumps(body)) as answer:
@@ -72,13 +72,14 @@ class Scene(NamedTuple):
 @asynccontextmanager
 async def scene(folder: Path) -> AsyncIterator[Scene]:
     store = f"sqlite:{folder}/calls.db"
-    headers = [{"Authorization": f"Bearer {key_of(store, project)}"} for project in ("attacker", "victim")]
-    async with measured_process(store, VOICEMEM_REQUEST_RATE="0") as service:
-        clients = [
-            aiohttp.ClientSession(service.url, headers=one, connector=aiohttp.TCPConnector(limit=0)) for one in headers
-        ]
-        async with clients[0] as attacker, clients[1] as victim:
-            yield Scene(service, attacker, victim)
+    keys = [key_of(store, project) for project in ("attacker", "victim")]
+    async with (
+        measured_process(store, VOICEMEM_REQUEST_RATE="0") as service,
+        aiohttp.ClientSession(
+            service.url, headers={"Authorization": f"Bearer {keys[0]}"}, connector=aiohttp.TCPConnector(limit=0)
+        ) as attacker,
+    ):
+        yield Scene(service, attacker, keys[1])
 
 
 def key_of(store: str, project: str) -> str:
@@ -86,52 +87,6 @@ def key_of(store: str, project: str) -> str:
     command = [sys.executable, "-m", "voicemem", "keys", "create", "--store", store, "--project", project]
     made = subprocess.run([*command, "--scope", "admin"], capture_output=True, text=True, check=True)
     return next(word for word in made.stdout.split() if word.startswith("vm_"))
-
-
-class Waits(NamedTuple):
-    """How long a victim waited, in seconds, for each ack and each answer."""
-
-    acks: list[float]
-    answers: list[float]
-
-
-@asynccontextmanager
-async def victim_beside(scene: Scene) -> AsyncIterator[Waits]:
-    """A victim that sends an event every 30 ms, and reads in between."""
-    waits = Waits([], [])
-    running = [asyncio.create_task(one(scene, waits)) for one in (send_events, read_calls)]
-    try:
-        await asyncio.sleep(1)
-        yield waits
-    finally:
-        for one in running:
-            one.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
-
-
-async def send_events(scene: Scene, waits: Waits) -> None:
-    url = f"http://{scene.service.ingest_address}/v1/ingest"
-    async with scene.victim.ws_connect(url, protocols=["voicemem.v1"]) as connection:
-        await connection.send_json({"type": "session.open", "session_id": "victim"})
-        await connection.receive_json()
-        seq = 0
-        while True:
-            seq += 1
-            began = time.monotonic()
-            await connection.send_json({"type": "asr", "text": "hello", "turn_id": 1 + seq // 10, "seq": seq})
-            assert (await connection.receive_json())["type"] == "ack"
-            waits.acks.append(time.monotonic() - began)
-            await asyncio.sleep(0.03)
-
-
-async def read_calls(scene: Scene, waits: Waits) -> None:
-    while True:
-        for path in (*(f"/v1/sessions/victim/{one}" for one in READ), LIST, "/livez"):
-            began = time.monotonic()
-            async with scene.victim.get(path) as answer:
-                assert answer.status in (200, 404), await answer.text()  # 404 until its first event
-            waits.answers.append(time.monotonic() - began)
-            await asyncio.sleep(0.05)
 
 
 Attack = Callable[[Scene], Awaitable[object]]
@@ -262,18 +217,35 @@ CASES = [
 ]
 
 
+class Figures(NamedTuple):
+    """What a case took: MiB of memory, and by how many seconds the victim waited longer than in peace, at most."""
+
+    memory: float
+    ack: float
+    answer: float
+
+    def holds(self) -> bool:
+        return self.memory < MOST_MIB and self.ack < ACK_S and self.answer < READ_S
+
+
+async def measured(case: Case, folder: Path) -> Figures:
+    (folder / "quiet").mkdir(parents=True)
+    async with scene(folder) as on, scene(folder / "quiet") as quiet:
+        before = on.service.memory()
+        await case.store(on)
+        on.service.forget_peak()
+        async with victim_at((on.service, on.victim), (quiet.service, quiet.victim)) as longest:
+            await case.act(on)
+        hurt, calm = longest
+        memory = (on.service.peak() - before) / MIB
+        return Figures(memory, hurt.ack - calm.ack, hurt.answer - calm.answer)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 async def test_a_victim_waits_for_no_one(case: Case, tmp_path: Path) -> None:
     """Its acks come within 250 ms and its answers within a second, and the process grows by 200 MiB at most."""
-    async with scene(tmp_path) as on:
-        async with victim_beside(on) as idle:
-            pass
-        before = on.service.memory()
-        await case.store(on)
-        on.service.forget_peak()
-        async with victim_beside(on) as waits:
-            await case.act(on)
-        assert (on.service.peak() - before) / MIB < MOST_MIB
-        assert max(waits.acks) < ACK_S + PATIENCE * max(idle.acks)
-        assert max(waits.answers) < READ_S + PATIENCE * max(idle.answers)
+    runs = [await measured(case, tmp_path / "0")]
+    if not runs[0].holds():
+        runs += [await measured(case, tmp_path / again) for again in "12"]
+    assert Figures(*map(median, zip(*runs, strict=True))).holds(), runs
