@@ -151,8 +151,6 @@ async def read_resource(caller: Caller, uri: str) -> schemas.HeardHistory | sche
         user_id = unquote(match[1])
         if caller.reach == "session" or (caller.reach == "user" and user_id != await user_of(caller)):
             raise MCPError(types.INVALID_PARAMS, "This session token does not reach the memories of this user.")
-        if user_id in (".", ".."):
-            raise ClientError("invalid_field", "There is no user with this id.")
         page = await caller.get(user_path(user_id, "/memories"), {"limit": str(LISTED_MEMORIES)})
         shown = [shown_memory(memory) for memory in page["memories"]]
         return schemas.FoundMemories(shown, True, page["next_cursor"] is not None)

@@ -186,6 +186,7 @@ def renew_incarnation(file: str) -> None:
     A copy of a store that was moved may be served, since it is another one now.
     """
     with closing(apsw.Connection(file)) as connection:
+        files.run_no_code(connection)
         connection.execute(SYNC_OFF)
         connection.execute(files.UPDATE_INCARNATION, (secrets.token_bytes(files.IDENTITY_BYTES),))
         connection.execute("delete from meta where name = ?", (MOVED,))

@@ -360,6 +360,7 @@ def free_bytes(path: str) -> int:
 def open_connection(path: str, read_only: bool = False) -> apsw.Connection:
     """Open a connection with the settings that every promise rests on. Raises `CannotStart` and `apsw.Error`."""
     connection = apsw.Connection(path)
+    files.run_no_code(connection)
     connection.set_busy_timeout(files.BUSY_TIMEOUT_MS)
     if not read_only:
         files.mark_new(connection)

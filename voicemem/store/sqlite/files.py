@@ -213,6 +213,12 @@ def migrate(connection: apsw.Connection, shared_path: str | None = None) -> None
             os.close(lock)
 
 
+def run_no_code(connection: apsw.Connection) -> None:
+    """Run no triggers and read no views: a store has none, so those in a file come from whoever has changed it."""
+    for kind in (apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, apsw.SQLITE_DBCONFIG_ENABLE_VIEW):
+        connection.config(kind, 0)
+
+
 def open_source(path: str) -> apsw.Connection:
     """Open a store that is copied. Raises `CannotStart` for one of another program or newer version, and `apsw.Error`.
 
@@ -220,6 +226,7 @@ def open_source(path: str) -> apsw.Connection:
     """
     connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
     try:
+        run_no_code(connection)
         connection.set_busy_timeout(BUSY_TIMEOUT_MS)
         version, newest = connection.pragma("user_version"), newest_version()
         if version < 1:

@@ -107,3 +107,25 @@ def test_a_store_that_must_exist_is_not_made(path: str, content: bytes | None) -
 
 def exists(path: str) -> bool:
     return os.path.exists(path)
+
+
+@pytest.mark.parametrize("statement", ["insert", "update", "delete"])
+def test_what_a_file_would_have_run_is_not_run(path: str, statement: str) -> None:
+    """A trigger in a backup that somebody has changed does nothing, neither while it is restored nor later."""
+    backup = f"{path}.backup"
+    SqliteStore(backup).database.close()
+    with closing(apsw.Connection(backup)) as connection:
+        connection.execute("create table ran (id integer)")
+        connection.execute(f"create trigger evil after {statement} on meta begin insert into ran values (1); end")
+        connection.execute("update meta set value = value")
+        before = connection.execute("select count(*) from ran").get
+    restore_backup(backup, path, False, lambda done, total: None)
+    store = SqliteStore(path)
+    for change in (
+        "insert into meta values ('a', x'00')",
+        "update meta set value = value",
+        "delete from meta where name = 'a'",
+    ):
+        store.database.writer.execute(change)
+    assert store.database.writer.execute("select count(*) from ran").get == before
+    store.database.close()
