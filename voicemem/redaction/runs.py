@@ -9,34 +9,19 @@ import re
 from typing import NamedTuple
 
 from voicemem.protocol.comparison import HIDDEN, HIDDEN_WORD
-from voicemem.redaction.number_words import (
-    CODE_WORDS,
-    HUNDRED,
-    LONGEST,
-    NUMERIC,
-    NUMERIC_CHARACTERS,
-    THOUSAND,
-    Number,
-    announces_code,
-    end_in_word,
-    find_number,
-    is_filler,
-    may_become_number,
-    number_of_character,
-    numbers,
-)
+from voicemem.redaction import number_words as words
 
 ACCENTS = "\u0300-\u036f"
 """Signs that come after their letters where a text is decomposed."""
 LETTER = r"[^\W_\d]"
 WORD_PATTERN = rf"{LETTER}(?:[{ACCENTS}]|{LETTER})*"
-TOKEN = re.compile(rf"(\d+)|({NUMERIC})|({HIDDEN}+)|({WORD_PATTERN})")
+TOKEN = re.compile(rf"(\d+)|({words.NUMERIC})|({HIDDEN}+)|({WORD_PATTERN})")
 """Numerals, one character that is a number, what was hidden before, a word."""
 AFTER_LETTERS = re.compile(rf"{TOKEN.pattern[:-1]}|\A(?:[{ACCENTS}]|{LETTER})+)")
 """A token where a word may continue."""
 DIGITS, CHARACTER, _, WORD = range(1, 5)
 """The groups of a token."""
-DIGIT = re.compile(rf"[\d{NUMERIC}{HIDDEN}]")
+DIGIT = re.compile(rf"[\d{words.NUMERIC}{HIDDEN}]")
 LETTERS = re.compile(WORD_PATTERN)
 LAST_LETTERS = re.compile(rf"{WORD_PATTERN}\Z")
 TOO_LONG = "?"
@@ -84,12 +69,12 @@ def redact_run(text: str, run: Run, limit: Limit, complete: bool = False) -> tup
 
     If it is not `complete`, letters at its end may be the beginning of a number.
     """
-    plain = text if text.isascii() else text.translate(NUMERIC_CHARACTERS)
+    plain = text if text.isascii() else text.translate(words.NUMERIC_CHARACTERS)
     if not (run.digits or run.words_to_code or run.is_tail_hidden) and not may_count(run.tail + plain, limit):
         letters = run.tail + text
-        last = None if complete else LAST_LETTERS.search(letters, max(0, len(letters) - LONGEST - 1))
+        last = None if complete else LAST_LETTERS.search(letters, max(0, len(letters) - words.LONGEST - 1))
         # More letters may follow the last ones.
-        return text, START if last is None else Run(tail=last[0] if len(last[0]) <= LONGEST else TOO_LONG)
+        return text, START if last is None else Run(tail=last[0] if len(last[0]) <= words.LONGEST else TOO_LONG)
     reader = Reader(run, limit)
     return reader.read(text, plain, complete), reader.run()
 
@@ -106,9 +91,9 @@ def may_count(text: str, limit: Limit) -> bool:
     lower = text.casefold()
     names = LETTERS.findall(lower)
     return (
-        not numbers().keys().isdisjoint(names)
+        not words.numbers().keys().isdisjoint(names)
         or "tausend" in lower
-        or (limit.codes and any(map(announces_code, names)))
+        or (limit.codes and any(map(words.announces_code, names)))
     )
 
 
@@ -148,7 +133,7 @@ class Reader:
                 parts.append(self.numerals(token[0]))
             elif kind == CHARACTER:
                 if start >= in_word and not self.digits:
-                    in_word = end_in_word(text, start)
+                    in_word = words.end_in_word(text, start)
                 parts.append(text[start] if start < in_word else self.character(text[start]))
             else:
                 parts.append(token[0])
@@ -188,9 +173,9 @@ class Reader:
 
     def character(self, char: str) -> str:
         """A character that is a number by itself. One that multiplies (四十九) is a digit only behind none."""
-        number = number_of_character(char)
+        number = words.number_of_character(char)
         if number is not None or not self.digits:
-            return self.number(char, HIDDEN, number or Number(1))
+            return self.number(char, HIDDEN, number or words.Number(1))
         return HIDDEN if self.keeps_none or self.digits >= self.keep else char
 
     def word(self, letters: str, at_end: bool) -> str:
@@ -198,8 +183,8 @@ class Reader:
         whole, was_hidden = self.tail + letters, self.is_tail_hidden
         stand_in = HIDDEN if self.tail else HIDDEN_WORD
         self.tail, self.is_tail_hidden = "", False
-        name = whole.casefold() if len(whole) <= LONGEST else ""
-        number = find_number(name)
+        name = whole.casefold() if len(whole) <= words.LONGEST else ""
+        number = words.find_number(name)
         if not at_end:
             if number is not None and not was_hidden:
                 return self.number(letters, stand_in, number)
@@ -208,7 +193,7 @@ class Reader:
         # More letters may follow, so what it counts is found out when they have come.
         keep = 0 if (self.keeps_none if self.digits else self.words_to_code > 0) else self.keep
         hides = was_hidden or (number is not None and self.lengths(number)[0] > keep)
-        hides = hides or (self.digits >= keep - 1 and bool(name) and may_become_number(name))
+        hides = hides or (self.digits >= keep - 1 and bool(name) and words.may_become_number(name))
         self.tail, self.is_tail_hidden = whole if name else TOO_LONG, hides
         return stand_in if hides else letters
 
@@ -216,18 +201,20 @@ class Reader:
         """No more letters follow the last ones: they are a word."""
         name = self.tail.casefold()
         self.tail, self.is_tail_hidden = "", False
-        self.pass_word(name, find_number(name))
+        self.pass_word(name, words.find_number(name))
 
-    def pass_word(self, name: str, number: Number | None) -> None:
+    def pass_word(self, name: str, number: words.Number | None) -> None:
         """Count a word in lower case that was shown or hidden before."""
         if number is not None:
             self.number("", "", number)
-        elif not is_filler(name):
+        elif not words.is_filler(name):
             self.digits = self.room = self.room_before = 0
             self.keeps_none = False
-            self.words_to_code = CODE_WORDS if self.codes and announces_code(name) else max(0, self.words_to_code - 1)
+            self.words_to_code = (
+                words.CODE_WORDS if self.codes and words.announces_code(name) else max(0, self.words_to_code - 1)
+            )
 
-    def number(self, shown: str, hidden: str, number: Number) -> str:
+    def number(self, shown: str, hidden: str, number: words.Number) -> str:
         """A word of a number, or what stands in for it if the run becomes too long by it."""
         self.begin()
         before, self.date = self.room, None
@@ -235,13 +222,13 @@ class Reader:
         self.room_before = before
         return hidden if self.keeps_none or self.digits > self.keep else shown
 
-    def lengths(self, number: Number) -> tuple[int, int]:
+    def lengths(self, number: words.Number) -> tuple[int, int]:
         """Return how many digits the run has with this word, and how many noughts at its end."""
-        if number.digits in (HUNDRED, THOUSAND):
+        if number.digits in (words.HUNDRED, words.THOUSAND):
             added = -number.digits
             if self.digits and not self.room and self.room_before > added:
                 return self.digits, added  # "two thousand four hundred": the four has filled a nought already
-            room = added + (self.room if number.digits == THOUSAND else 0)
+            room = added + (self.room if number.digits == words.THOUSAND else 0)
             return self.digits + added + (not self.digits), room
         if number.digits <= self.room and not number.is_nought:
             return self.digits, number.room

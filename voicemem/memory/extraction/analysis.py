@@ -16,21 +16,9 @@ from msgspec import Raw, Struct
 
 from voicemem.config.context import SAID_BY, SPEAKERS
 from voicemem.errors import LlmFailed
+from voicemem.memory.extraction import said
 from voicemem.memory.extraction.checks import UNUSABLE, Refusal, decode_answer
 from voicemem.memory.extraction.prompts import Line, Prompt, one_line
-from voicemem.memory.extraction.said import (
-    gives_orders,
-    is_greeting,
-    is_question,
-    negates,
-    only_refuses,
-    refuses,
-    says_day,
-    says_number,
-    stems_of,
-    takes_back,
-    tells_secret,
-)
 from voicemem.protocol.memories import MAX_EVIDENCE, MAX_MEMORY_BYTES, AnalysedValue, Analysis, ShownBy, time_ms
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 from voicemem.redaction.texts import Rules, redact_value
@@ -185,18 +173,18 @@ def check_value(prompt: Prompt, field: Field, draft: DraftedValue, rules: Rules 
 
 def is_denied(text: str, words: str) -> bool:
     """Return whether words are quoted without what denies them: "take it" of "I won't take it", of "Take it? No."."""
-    stems, rest = stems_of(words), text.partition(words)[2]
+    stems, rest = said.stems_of(words), text.partition(words)[2]
     match = ASKED.match(rest)
     return (
-        takes_back(rest)
-        or (match is not None and refuses(match[1]))
-        or (negates(text, stems) and not negates(words, stems))
+        said.takes_back(rest)
+        or (match is not None and said.refuses(match[1]))
+        or (said.negates(text, stems) and not said.negates(words, stems))
     )
 
 
 def denies(leaf: Any) -> bool:
     text = readable(leaf)
-    return leaf is False or negates(text, stems_of(text))
+    return leaf is False or said.negates(text, said.stems_of(text))
 
 
 def cleaned(value: Any) -> Any:
@@ -237,18 +225,19 @@ def refuse_value(
 ) -> Refusal | None:
     """The reason for which these lines, of which these words are cited, do not show a value."""
     texts = [leaf for leaf in leaves if isinstance(leaf, str)]
-    if any(map(gives_orders, texts)):
+    if any(map(said.gives_orders, texts)):
         return "instruction"
-    if any(map(tells_secret, texts)):
+    if any(map(said.tells_secret, texts)):
         return "secret"
     own = [line for line in cited if field.said_by == "anyone" or line.is_callers == (field.said_by == "caller")]
     if not own:
         return "said_by_agent" if field.said_by == "caller" else "said_by_caller"
-    if field.said_by != "agent" and all(is_greeting(line.text) for line in own):
+    if field.said_by != "agent" and all(said.is_greeting(line.text) for line in own):
         return "greeting"
-    ordered, said = stems_of(" ".join(prompt.orders.values())), stems_of(" ".join(line.text for line in cited))
+    ordered = said.stems_of(" ".join(prompt.orders.values()))
+    heard = said.stems_of(" ".join(line.text for line in cited))
     chosen = " ".join(map(readable, texts))
-    if stems_of(chosen) & ordered - said and not negates(chosen, ordered):
+    if said.stems_of(chosen) & ordered - heard and not said.negates(chosen, ordered):
         return "instruction"
     choices = field.choices
     for leaf in leaves:
@@ -264,16 +253,18 @@ def refuse_value(
 def refuse_choice(leaf: Any, field: Field, own: Sequence[Line], words: str) -> Refusal | None:
     """The reason why lines do not show a value that the LLM chose: they deny it, or say another one, or only ask."""
     text = readable(leaf)
-    if leaf is True and all(only_refuses(line.text) for line in own):
+    if leaf is True and all(said.only_refuses(line.text) for line in own):
         return "contradicted"
-    stems = set() if isinstance(leaf, bool) else stems_of(text)
-    naming = [line.text for line in own if stems & stems_of(line.text)]
+    stems = set() if isinstance(leaf, bool) else said.stems_of(text)
+    naming = [line.text for line in own if stems & said.stems_of(line.text)]
     if naming:
-        return "contradicted" if negates(text, stems) != all(negates(one, stems) for one in naming) else None
-    others = {stem for one in field.choices if one != leaf for stem in stems_of(readable(one))}
-    if stems and others & stems_of(words):
+        return "contradicted" if said.negates(text, stems) != all(said.negates(one, stems) for one in naming) else None
+    others = {stem for one in field.choices if one != leaf for stem in said.stems_of(readable(one))}
+    if stems and others & said.stems_of(words):
         return "contradicted"
-    only_asks = field.said_by != "agent" and all(is_question(line.text) or is_greeting(line.text) for line in own)
+    only_asks = field.said_by != "agent" and all(
+        said.is_question(line.text) or said.is_greeting(line.text) for line in own
+    )
     return "question" if only_asks else None
 
 
@@ -283,7 +274,7 @@ def refuse_free(leaf: Any, own: Sequence[Line], cited: Sequence[Line]) -> Refusa
         return None
     if not is_said(leaf, cited):
         return "unsupported"
-    return "contradicted" if any(refuses(line.text) for line in own) else None
+    return "contradicted" if any(said.refuses(line.text) for line in own) else None
 
 
 def readable(value: Any) -> str:
@@ -294,15 +285,15 @@ def readable(value: Any) -> str:
 
 def is_said(leaf: Any, cited: Sequence[Line]) -> bool:
     """Return whether lines say a free text or a number: more than half of its words, its numbers, or its day."""
-    said = " ".join(line.text for line in cited)
+    heard = " ".join(line.text for line in cited)
     if not isinstance(leaf, str):
-        return says_number(said, f"{leaf:.15g}")
+        return said.says_number(heard, f"{leaf:.15g}")
     with suppress(ValueError):
         day = time_ms(leaf) // DAY_MS
-        return any(says_day(line.text, line.said_ms // DAY_MS, day) for line in cited)
-    stems = stems_of(leaf)
+        return any(said.says_day(line.text, line.said_ms // DAY_MS, day) for line in cited)
+    stems = said.stems_of(leaf)
     if len(stems) <= SHORT and len(cited) > 1:
         return any(is_said(leaf, [line]) for line in cited)
-    return 2 * len(stems & (stems_of(said) | set(re.findall(r"\d+", said)))) > len(stems) and all(
-        says_number(said, number) for number in re.findall(r"\d+", leaf)
+    return 2 * len(stems & (said.stems_of(heard) | set(re.findall(r"\d+", heard)))) > len(stems) and all(
+        said.says_number(heard, number) for number in re.findall(r"\d+", leaf)
     )

@@ -215,10 +215,10 @@ def refuse_lines(text: str, kind: str, cited: Sequence[Line], orders: Mapping[in
         return "greeting"
     if kind != "summary" and is_question(text):
         return "question"
-    said = " ".join(line.text for line in cited)
+    heard = " ".join(line.text for line in cited)
     if any(line.number in orders for line in cited):
         return "instruction"
-    if orders and (stems_of(text) & stems_of(" ".join(orders.values()))) - stems_of(said):
+    if orders and (stems_of(text) & stems_of(" ".join(orders.values()))) - stems_of(heard):
         return "instruction"
     if kind == "summary":
         return None
@@ -231,7 +231,7 @@ def refuse_lines(text: str, kind: str, cited: Sequence[Line], orders: Mapping[in
         return "greeting"
     if of_caller and all(is_question(text) or is_greeting(text) for text in own):
         return "question"
-    return None if stems_of(text) & stems_of(said) else "unsupported"
+    return None if stems_of(text) & stems_of(heard) else "unsupported"
 
 
 def confidence_of(given: float | None, lines: Sequence[Line]) -> float:
