@@ -19,7 +19,7 @@ from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, MalformedFrame, Parts, RawFrame, Side, Text, UnknownFrame
 from voicemem.dialects.kinds import Kind, Record, keep, kept, many, optional, record, silent
 from voicemem.dialects.known import Known, KnownReply, Made
-from voicemem.dialects.reading import LONGEST_MS, json_object, speaker, whole
+from voicemem.dialects.reading import LONGEST_MS, join_part, json_object, speaker, whole
 from voicemem.dialects.translating import latencies
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, Metric, Tts, Word
 from voicemem.protocol.types import JsonObject
@@ -163,20 +163,14 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
 def whole_message(part: JsonObject, ts: int, known: Known) -> Made:
     """The events of a message whose last part this is."""
     key = f"p:{part['id']}"
-    parts = {**known.notes.get(key, {}), str(part["index"]): part["data"]}
-    if "parts" in part:
-        parts["of"] = part["parts"]
-    number = parts.get("of")
-    pieces = [piece for index in range(1, (number or 0) + 1) if (piece := parts.get(str(index))) is not None]
-    if number is None or len(pieces) < number:
+    parts = {**known.notes.get(key, {})}
+    text = join_part(parts, part["index"], part.get("parts"), part["data"])
+    if text is None:
         known.note_newest(key, parts, MAX_OPEN)
         return ()
     known.note(key, None)
-    try:
-        message = reduced(decoded("".join(pieces)))
-    except (MalformedFrame, UnknownFrame):
-        return ()
-    return () if message is None else translate(message.content, ts, known)
+    content = joined(text)
+    return () if content is None else translate(content, ts, known)
 
 
 def user_text(frame: JsonObject, ts: int, known: Known) -> Made:

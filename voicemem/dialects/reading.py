@@ -146,3 +146,13 @@ def is_signed(payload: bytes, secret: str, signatures: Iterable[str]) -> bool:
     """Return whether one of these is the HMAC-SHA256 of a payload with a secret, in hex."""
     expected = hmac.new(secret.encode(), payload, hashlib.sha256).hexdigest().encode()
     return any(hmac.compare_digest(expected, one.encode(errors="replace")) for one in signatures)
+
+
+def join_part(parts: dict[str, Any], number: int, of: int | None, data: str) -> str | None:
+    """Put a part of a message beside those that have come; the text of all once none is missing."""
+    parts[str(number)] = data
+    if of is not None:
+        parts["of"] = of
+    count = parts.get("of", 0)
+    pieces = [parts[index] for index in map(str, range(1, count + 1)) if index in parts]
+    return "".join(pieces) if count and len(pieces) == count else None

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from voicemem.dialects.dialect import Dialect, Text
+from voicemem.dialects.reading import join_part
 from voicemem.dialects.registry import DIALECTS
 from voicemem.protocol import events
 from voicemem.protocol.codec import ENCODER, JSON_DECODER
@@ -203,7 +204,7 @@ class Speech:
         self.users: dict[str, UserSpeech] = {}
         """By channel: a stack may say in two ways what the user said."""
         self.agent = AgentSpeech(rules)
-        self.fragments: OrderedDict[str, dict[int, str]] = OrderedDict()
+        self.fragments: OrderedDict[str, dict[str, Any]] = OrderedDict()
         """Parts of messages that cannot be read before all are there."""
 
     def user(self, channel: str = "") -> UserSpeech:
@@ -342,19 +343,14 @@ def redact_frame(event: T, speech: Speech) -> tuple[T, bytes] | None:
 def join_parts(dialect: Dialect, part: tuple[str, int, int | None, str], speech: Speech) -> Any:
     """The message that is whole with this part; None if others are missing."""
     assert dialect.parts is not None
-    id, number, of, data = part
-    parts = speech.fragments.setdefault(id, {})
-    parts[number] = data
-    if of is not None:
-        parts[0] = str(of)
-    count = int(parts.get(0, 0))
-    pieces = [parts[index] for index in range(1, count + 1) if index in parts]
-    if not count or len(pieces) < count:
-        if len(speech.fragments) > MAX_FRAGMENTED:
-            speech.fragments.popitem(last=False)
-        return None
-    del speech.fragments[id]
-    return dialect.parts.join("".join(pieces))
+    id = part[0]
+    whole = join_part(speech.fragments.setdefault(id, {}), *part[1:])
+    if whole is not None:
+        del speech.fragments[id]
+        return dialect.parts.join(whole)
+    if len(speech.fragments) > MAX_FRAGMENTED:
+        speech.fragments.popitem(last=False)
+    return None
 
 
 def change_texts(dialect: Dialect, content: Any, speech: Speech) -> bool:

@@ -11,6 +11,7 @@ does not say which message of the history it is about, nor what of it was heard.
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
@@ -38,14 +39,18 @@ MAX_WAITING = 8
 Voice = dict[str, Any]
 
 
-def voices_of(known: Known) -> list[Voice]:
-    """The replies that live messages are about, the oldest first; a copy."""
-    return [dict(one) for one in known.notes.get("voices", ())]
-
-
-def keep_voices(voices: list[Voice], known: Known) -> None:
+@contextmanager
+def voices_of(known: Known) -> Iterator[list[Voice]]:
+    """The replies that live messages are about, the oldest first. How they are changed is noted."""
+    voices = [dict(one) for one in known.notes.get("voices", ())]
+    yield voices
     if voices != known.notes.get("voices", []):
         known.note("voices", newest_noted(voices, MAX_VOICES) or None)
+
+
+def newest_of(voices: Sequence[Voice]) -> Voice:
+    """The newest reply; one that has nothing where there is none."""
+    return voices[-1] if voices else {}
 
 
 def voice_for(voices: list[Voice], field: str, name: Any, ts: int | None, text: str) -> Voice:
@@ -82,28 +87,26 @@ def is_after_tool(voice: Voice, field: str, ts: int | None, text: str) -> bool:
 
 def part_voices(known: Known, ts: int) -> None:
     """A tool is called or has answered: what the agent says after what it has said is another reply."""
-    voices = voices_of(known)
-    newest = voices[-1] if voices else None
-    if newest is not None and not newest.get("over") and full_text(newest):
-        newest["parted"] = ts
-        keep_voices(voices, known)
+    with voices_of(known) as voices:
+        newest = newest_of(voices)
+        if not newest.get("over") and full_text(newest):
+            newest["parted"] = ts
 
 
 def part_at(known: Known, ts: int | None) -> None:
     """The user has spoken at a time: what was said after that is another reply, also if it came before."""
-    voices = voices_of(known)
-    newest = voices[-1] if voices else None
-    if ts is None or newest is None or newest.get("over") or "turn" in newest or not began_before(newest, ts):
-        return
-    later = {name: [one for one in newest.get(name, ()) if one[0] > ts] for name in ("spoken", "tokens")}
-    if not later["spoken"] or newest["first"] > ts:
-        return
-    for name in later:
-        newest[name] = [one for one in newest.get(name, ()) if one[0] <= ts]
-    partial, last = newest.pop("partial", ""), newest["last"]
-    newest["last"] = ts
-    voices.append({**later, "partial": partial, "first": later["spoken"][0][0], "last": last})
-    keep_voices(voices, known)
+    with voices_of(known) as voices:
+        newest = newest_of(voices)
+        if ts is None or newest.get("over") or "turn" in newest or not began_before(newest, ts):
+            return
+        later = {name: [one for one in newest.get(name, ()) if one[0] > ts] for name in ("spoken", "tokens")}
+        if not later["spoken"] or newest["first"] > ts:
+            return
+        for name in later:
+            newest[name] = [one for one in newest.get(name, ()) if one[0] <= ts]
+        partial, last = newest.pop("partial", ""), newest["last"]
+        newest["last"] = ts
+        voices.append({**later, "partial": partial, "first": later["spoken"][0][0], "last": last})
 
 
 def is_late(voice: Voice, ts: int | None, settle_ms: int = SETTLE_MS) -> bool:
@@ -120,11 +123,10 @@ def began_before(voice: Voice, ts: int | None) -> bool:
 
 def end_voices(known: Known, ts: int | None) -> None:
     """The user has spoken: what the agent says after that is another reply."""
-    voices = voices_of(known)
-    for voice in voices:
-        if not voice.get("over") and began_before(voice, ts):
-            voice |= {"over": True, "until": ts, "in": known.here}
-    keep_voices(voices, known)
+    with voices_of(known) as voices:
+        for voice in voices:
+            if not voice.get("over") and began_before(voice, ts):
+                voice |= {"over": True, "until": ts, "in": known.here}
 
 
 def hear(voice: Voice, ts: int | None) -> None:
@@ -133,8 +135,8 @@ def hear(voice: Voice, ts: int | None) -> None:
         voice["last"] = max(ts, voice.get("last", ts))
 
 
-def note_speech(frame: JsonObject, known: Known) -> None:
-    voices, ts = voices_of(known), frame.get("timestamp")
+def note_speech(frame: JsonObject, voices: list[Voice]) -> None:
+    ts = frame.get("timestamp")
     voice = voice_for(voices, "turn", frame.get("turn"), ts, frame["text"])
     hear(voice, ts)
     if "turn" in frame:
@@ -145,17 +147,14 @@ def note_speech(frame: JsonObject, known: Known) -> None:
         if field in frame:
             before = voice.get(field, 0)
             voice[field] = max(before, frame[field]) if field == "words" else before + frame[field]
-    keep_voices(voices, known)
 
 
-def note_output(frame: JsonObject, known: Known) -> None:
-    voices = voices_of(known)
+def note_output(frame: JsonObject, voices: list[Voice]) -> None:
     voice = voice_for(voices, "llm", frame.get("turnId"), frame.get("timestamp"), frame["output"])
     hear(voice, frame.get("timestamp"))
     if "turnId" in frame:
         voice["llm"] = frame["turnId"]
     voice["tokens"] = bounded_all(in_order(voice.get("tokens", []), frame["output"], frame.get("timestamp"), ""))
-    keep_voices(voices, known)
 
 
 def in_order(texts: list[Any], text: str, ts: int | None, space: str) -> list[Any]:
@@ -175,12 +174,10 @@ def joined(texts: list[Any], space: str) -> str:
     return whole.strip()
 
 
-def note_transcript(frame: JsonObject, known: Known) -> None:
+def note_transcript(frame: JsonObject, voices: list[Voice], known: Known) -> None:
     """Note what the agent says by its transcript; a partial is taken back by the next."""
-    text, ts = frame["transcript"].strip(), frame.get("timestamp")
-    voices = voices_of(known)
-    last = voices[-1] if voices else None
-    if not text or (last is not None and last.get("recorded") and begins(full_text(last), text)):
+    text, ts, last = frame["transcript"].strip(), frame.get("timestamp"), newest_of(voices)
+    if not text or (last.get("recorded") and begins(full_text(last), text)):
         return
     if is_of_past(text, ts, voices, known):
         return
@@ -190,7 +187,6 @@ def note_transcript(frame: JsonObject, known: Known) -> None:
     voice["partial"] = "" if is_final else bounded(text, MAX_TEXT)
     if is_final:
         voice["spoken"] = bounded_all(in_order(voice.get("spoken", []), text, ts, " "))
-    keep_voices(voices, known)
 
 
 def is_of_past(text: str, ts: int | None, voices: list[Voice], known: Known) -> bool:
@@ -249,34 +245,30 @@ def note_cut(frame: JsonObject, ts: int, known: Known) -> Cut:
     cut: Cut = {"ts": frame.get("timestamp"), "llm": frame.get("turnId"), "number": known.notes.get("cut_count", 0)}
     cut["when"] = frame.get("timestamp", ts if known.has_clock else None)
     known.note("cut_count", cut["number"] + 1)
-    voices = voices_of(known)
-    # It was being spoken: that of the turn which the interruption names, else the newest of its time.
-    named = (one for one in voices if cut["llm"] is not None and one.get("llm") == cut["llm"])
-    timely = (one for one in reversed(voices) if was_spoken(one, cut["ts"]))
-    attach(cut, next(named, None) or next(timely, None))
-    keep_voices(voices, known)
+    with voices_of(known) as voices:
+        # It was being spoken: that of the turn which the interruption names, else the newest of its time.
+        named = (one for one in voices if cut["llm"] is not None and one.get("llm") == cut["llm"])
+        timely = (one for one in reversed(voices) if was_spoken(one, cut["ts"]))
+        voice = next(named, None) or next(timely, None)
+        if voice is not None:
+            attach(cut, voice)
     known.note("cuts", [*known.notes.get("cuts", ()), cut][-MAX_CUTS:])
     return cut
 
 
-def attach(cut: Cut, voice: Voice | None) -> None:
+def attach(cut: Cut, voice: Voice) -> None:
     """Note on both sides that an interruption cut a reply."""
-    if voice is not None:
-        voice["over"], voice["cut"], voice["by"] = True, cut["ts"], cut["number"]
-        cut["waits"] = not voice.get("recorded")
+    voice["over"], voice["cut"], voice["by"] = True, cut["ts"], cut["number"]
+    cut["waits"] = not voice.get("recorded")
 
 
-def attach_late(known: Known) -> None:
+def attach_late(voice: Voice, known: Known) -> None:
     """An interruption that came first may have cut the newest reply, of which something has come now."""
-    voices, cuts = voices_of(known), [dict(one) for one in known.notes.get("cuts", ())]
-    free = [one for one in cuts if "waits" not in one and one.get("item") is None]
-    voice = voices[-1] if voices else None
-    if voice is None or voice.get("over") or "by" in voice:
-        return
-    cut = next((one for one in free if is_cut_by(voice, one)), None)
+    cuts = [dict(one) for one in known.notes.get("cuts", ())]
+    free = (one for one in cuts if "waits" not in one and one.get("item") is None and is_cut_by(voice, one))
+    cut = None if voice.get("over") or "by" in voice else next(free, None)
     if cut is not None:
         attach(cut, voice)
-        keep_voices(voices, known)
         known.note("cuts", cuts)
 
 

@@ -120,8 +120,9 @@ def hear_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
     if not text or known.notes.get("final") or is_in_history(kind, frame, known):
         return
     if frame["role"] != "user":
-        speaking.note_transcript(frame, known)
-        speaking.attach_late(known)
+        with speaking.voices_of(known) as voices:
+            speaking.note_transcript(frame, voices, known)
+            speaking.attach_late(speaking.newest_of(voices), known)
         yield from say_parted(known)
         return
     at = frame.get("timestamp")
@@ -170,8 +171,9 @@ def note_speech(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def hear_agent(frame: JsonObject, ts: int, known: Known) -> Made:
-    (speaking.note_output if "output" in frame else speaking.note_speech)(frame, known)
-    speaking.attach_late(known)
+    with speaking.voices_of(known) as voices:
+        (speaking.note_output if "output" in frame else speaking.note_speech)(frame, voices)
+        speaking.attach_late(speaking.newest_of(voices), known)
     return [*say_parted(known), *complete_newest_reply(known)]
 
 
@@ -187,12 +189,12 @@ def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
 
 def cut_live(cut: speaking.Cut, known: Known) -> list[MadeEvent]:
     """An interruption that comes after the words of the user's: of a reply that no history has."""
-    voices = speaking.voices_of(known)
-    voice = next((one for one in voices if one.get("by") == cut["number"] and "until" in one), None)
-    if voice is None:
-        return []
-    if not voice.get("recorded"):
-        return say([voice], voice["in"], voices, known) if speaking.generated(voice) else []
+    with speaking.voices_of(known) as voices:
+        voice = next((one for one in voices if one.get("by") == cut["number"] and "until" in one), None)
+        if voice is None:
+            return []
+        if not voice.get("recorded"):
+            return say([voice], voice["in"], known) if speaking.generated(voice) else []
     item, full, words = voice.get("item"), speaking.full_text(voice), speaking.heard_text(voice) or ""
     reply = None if item is None else known.reply(item)
     if reply is None or not reply.text.endswith(full):
@@ -217,32 +219,29 @@ def live_number(turn: int, known: Known) -> int:
 
 def say_parted(known: Known) -> list[MadeEvent]:
     """Return what the agent had said before a tool, once it says something else."""
-    voices = speaking.voices_of(known)
-    parted = (one for one in voices[:-1] if "parted" in one and not one.get("recorded") and not one.get("over"))
-    voice = next(parted, None)
-    return [] if voice is None else say([voice], known.here, voices, known)
+    with speaking.voices_of(known) as voices:
+        parted = (one for one in voices[:-1] if "parted" in one and not one.get("recorded") and not one.get("over"))
+        voice = next(parted, None)
+        return [] if voice is None else say([voice], known.here, known)
 
 
 def say_voices(known: Known, ts: int | None = None) -> list[MadeEvent]:
     """Return what the agent has said, as one reply, now that the user answers, or has at a time."""
-    voices = speaking.voices_of(known)
-    waiting = [
-        one for one in voices if not one.get("recorded") and speaking.full_text(one) and speaking.began_before(one, ts)
-    ]
-    return say(waiting, known.here, voices, known) if waiting else []
+    with speaking.voices_of(known) as voices:
+        spoken = [one for one in voices if speaking.full_text(one) and speaking.began_before(one, ts)]
+        waiting = [one for one in spoken if not one.get("recorded")]
+        return say(waiting, known.here, known) if waiting else []
 
 
 def stop_voices(known: Known, ts: int) -> Made:
     """Return what the agent was saying when the caller hung up, and how much of it was spoken."""
-    voices = speaking.voices_of(known)
-    newest = voices[-1] if voices else None
-    if newest is None or newest.get("recorded"):
+    newest = speaking.newest_of(known.notes.get("voices", ()))
+    if newest.get("recorded"):
         return
     heard = speaking.heard_text(newest)
     yield from say_voices(known)
     if heard is not None and "cut" not in newest and not speaking.is_spoken_out(newest):
-        item = speaking.voices_of(known)[-1]["item"]
-        yield Interrupt(item=item, heard_text=heard, estimated=True, ts=ts)
+        yield Interrupt(item=known.notes["voices"][-1]["item"], heard_text=heard, estimated=True, ts=ts)
 
 
 def stop_last(known: Known, ts: int) -> Made:
@@ -251,7 +250,7 @@ def stop_last(known: Known, ts: int) -> Made:
     reply = None if noted is None else known.reply(noted["item"])
     if noted is None or reply is None or reply.cut != "no":
         return
-    voice = speaking.voice_of(reply.text, speaking.voices_of(known))
+    voice = speaking.voice_of(reply.text, known.notes.get("voices", ()))
     words = (
         None
         if voice is None or not speaking.generated(voice) or speaking.is_spoken_out(voice)
@@ -355,12 +354,11 @@ def bot_message(message: JsonObject, stamp: int | None, flow: Flow) -> list[Made
     if reply is None:
         item, taken_over = take_over(item, turn, text, known)
         events += [*settle_last(known), *taken_over]
-    voices = speaking.voices_of(known)
-    voice = speaking.voice_of(text, voices)
+    with speaking.voices_of(known) as voices:
+        voice = speaking.voice_of(text, voices)
+        if voice is not None:
+            voice["recorded"] = True
     full = text if voice is None else completed(text, speaking.generated(voice))
-    if voice is not None:
-        voice["recorded"] = True
-        speaking.keep_voices(voices, known)
     if reply is not None and begins(reply.text, text):
         full = completed(text, reply.text) if len(reply.text) > len(full) else full
     now = message_note(item, message, stamp) | {"spoken": len(text)}
@@ -375,19 +373,19 @@ def bot_message(message: JsonObject, stamp: int | None, flow: Flow) -> list[Made
 
 def complete_newest_reply(known: Known) -> Iterator[MadeEvent]:
     """Return how the newest reply would have gone on, where live messages of it come after the history had it."""
-    now, voices = (known.notes.get("bots") or [None])[-1], speaking.voices_of(known)
+    now = (known.notes.get("bots") or [None])[-1]
     reply = None if now is None else known.reply(now["item"])
-    voice = voices[-1] if voices else None
-    if now is None or reply is None or voice is None:
+    if now is None or reply is None:
         return
-    first, start, end = voice.get("first"), now.get("time"), now.get("end")
-    if first is None or start is None or end is None or not start - speaking.SETTLE_MS <= first <= end:
-        return  # it is of another time than the message
-    text, full = reply.text[: now["spoken"]], speaking.generated(voice)
-    if not full or not (begins(full, text) or begins(text, full)):
-        return
-    voice["recorded"] = True
-    speaking.keep_voices(voices, known)
+    with speaking.voices_of(known) as voices:
+        voice = speaking.newest_of(voices)
+        first, start, end = voice.get("first"), now.get("time"), now.get("end")
+        if first is None or start is None or end is None or not start - speaking.SETTLE_MS <= first <= end:
+            return  # it is of another time than the message
+        text, full = reply.text[: now["spoken"]], speaking.generated(voice)
+        if not full or not (begins(full, text) or begins(text, full)):
+            return
+        voice["recorded"] = True
     if len(completed(text, full)) > len(reply.text):
         yield LlmDone(item=now["item"], text=completed(text, full), turn_id=reply.turn)
         yield from heard(now, {}, completed(text, full), reply.cut != "no", known)
@@ -396,19 +394,15 @@ def complete_newest_reply(known: Known) -> Iterator[MadeEvent]:
 def say_unheard(message: JsonObject, turn: int, known: Known) -> list[MadeEvent]:
     """A reply that was generated, and cut before its first word by what the user says: the history does not have it."""
     matched = {one["number"] for one in known.notes.get("cuts", ()) if "item" in one}
-    voices, end = speaking.voices_of(known), message.get("endTime")
-    waiting = (
-        one for one in voices if not one.get("recorded") and speaking.generated(one) and one.get("cut") is not None
-    )
-    cut = [one for one in waiting if one["by"] not in matched and end is not None and one["cut"] <= end]
-    return (
-        say(cut[-1:], turn, voices, known)
-        if cut and known.reply(live_item(turn, live_number(turn, known))) is None
-        else []
-    )
+    end, reply = message.get("endTime"), known.reply(live_item(turn, live_number(turn, known)))
+    with speaking.voices_of(known) as voices:
+        were_cut = [one for one in voices if not one.get("recorded") and one.get("cut") is not None]
+        unheard = [one for one in were_cut if speaking.generated(one) and one["by"] not in matched]
+        before = [one for one in unheard if end is not None and one["cut"] <= end]
+        return say(before[-1:], turn, known) if before and reply is None else []
 
 
-def say(waiting: list[speaking.Voice], turn: int, voices: list[speaking.Voice], known: Known) -> list[MadeEvent]:
+def say(waiting: list[speaking.Voice], turn: int, known: Known) -> list[MadeEvent]:
     """Return what the agent has said by live messages, as one reply of a turn; the last of them may have been cut."""
     number, last = live_number(turn, known), waiting[-1]
     item = live_item(turn, number)
@@ -416,7 +410,6 @@ def say(waiting: list[speaking.Voice], turn: int, voices: list[speaking.Voice], 
         known.note(f"+{turn}", number + 1)
     for one in waiting:
         one |= {"recorded": True, "over": True, "item": item}
-    speaking.keep_voices(voices, known)
     before = known.reply(item)
     said = " ".join([*([] if before is None else [before.text]), *map(speaking.full_text, waiting[:-1])])
     text = f"{said} {speaking.full_text(last)}".strip()

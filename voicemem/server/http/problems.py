@@ -44,17 +44,9 @@ def problem_body(code: str, detail: str, sent: HTTPStatus | None = None) -> byte
 
 def turned_away() -> bytes:
     """Return the answer to a connection for which there is no room, before or in place of its first request."""
-    status = HTTPStatus(CODES["too_many_connections"].status)
-    body = problem_body("too_many_connections", CODES["too_many_connections"].sentence)
-    lines = (
-        f"HTTP/1.1 {status.value} {status.phrase}",
-        f"Content-Type: {MEDIA_TYPE}",
-        f"Content-Length: {len(body)}",
-        f"Retry-After: {RETRY_AFTER_S}",
-        f"Server: {SERVER}",
-        "Connection: close",
-    )
-    return "\r\n".join((*lines, "", "")).encode() + body
+    code = CODES["too_many_connections"]
+    headers = {"Retry-After": str(RETRY_AFTER_S), "Server": SERVER}
+    return handshake_problem(HTTPStatus(code.status), "too_many_connections", code.sentence, headers).serialize()
 
 
 def problem_response(code: str, detail: str, headers: dict[str, str] | None = None) -> web.Response:
