@@ -364,8 +364,7 @@ def greet(item: str, clause: str, ts: int, known: Known) -> Made:
     before = "" if greeting is None else greeting.text
     speaking: dict[str, Any] = known.notes.get("speaking") or {}
     begun = speaking.get("since") if greeting is None else None
-    known.note("greeting", item)
-    known.note("played", known.notes.get("played") or [0, 0, ts])
+    known.note_all(greeting=item, played=known.notes.get("played") or [0, 0, ts])
     text = before + space_between(before, clause) + clause
     turn = 0 if item == GREETING else known.here
     yield MessageEvent(item=item, role="assistant", text=text, source="greeting", turn_id=turn, ts=begun)

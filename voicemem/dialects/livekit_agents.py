@@ -289,9 +289,8 @@ def grow_utterance(frame: JsonObject, ts: int, known: Known) -> Made:
             last += 1
         else:
             text, final = f"{segment.text} {text}", True
-    known.note("pending", [turn, first, last])
-    known.note("pieces", last)
-    known.note("speaker", frame.get("speaker_id") or known.notes.get("speaker"))
+    said_by = frame.get("speaker_id") or known.notes.get("speaker")
+    known.note_all(pending=[turn, first, last], pieces=last, speaker=said_by)
     if text and frame.get("item_id") is not None:
         known.note("named", dict([*named.items()][-MAX_NAMED + 1 :]) | {frame["item_id"]: last})
     yield Asr(item=f"~p{last}", text=text, final=final, turn_id=turn, user=frame.get("speaker_id"))

@@ -219,11 +219,7 @@ def start_llm(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def begin_reply(known: Known, generating: bool) -> None:
-    known.note("reply", known.notes.get("reply", 0) + 1)
-    known.note("turn", known.here)
-    known.note("llm", generating)
-    known.note("heard", 0)
-    known.note("cut", None)
+    known.note_all(reply=known.notes.get("reply", 0) + 1, turn=known.here, llm=generating, heard=0, cut=None)
 
 
 def stop_llm(frame: JsonObject, ts: int, known: Known) -> Made:

@@ -176,8 +176,7 @@ def repeat_text(frame: JsonObject, known: Known) -> Made:
     seen = known.notes.get("texts", [])
     if not text.strip() or ordinal in seen or not frame.get("final"):
         return
-    known.note("texts", [*seen, ordinal][-MAX_TEXTS:])
-    known.note("user", max(ordinal, known.notes.get("user", 0)))
+    known.note_all(texts=[*seen, ordinal][-MAX_TEXTS:], user=max(ordinal, known.notes.get("user", 0)))
     if text.strip() == known.notes.get("typed"):
         known.note("typed", None)
     else:
@@ -243,9 +242,8 @@ def change_state(frame: JsonObject, ts: int, known: Known) -> Made:
     if now in ("listening", "thinking") and before != now:
         known.note_voice(now == "listening", ts)
     if now == "speaking" and before != now:
-        known.note("since", ts if known.has_clock else None)
-        known.note("voice", known.notes.get("since"))
-        known.note("again", True if "stopped" in known.notes else None)
+        since = ts if known.has_clock else None
+        known.note_all(since=since, voice=since, again=True if "stopped" in known.notes else None)
     if before != "speaking" or now == before:
         return
     known.note("since", None)

@@ -11,7 +11,6 @@ does not say which message of the history it is about, nor what of it was heard.
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
@@ -39,13 +38,19 @@ MAX_WAITING = 8
 Voice = dict[str, Any]
 
 
-@contextmanager
-def voices_of(known: Known) -> Iterator[list[Voice]]:
-    """The replies that live messages are about, the oldest first. How they are changed is noted."""
-    voices = [dict(one) for one in known.notes.get("voices", ())]
-    yield voices
-    if voices != known.notes.get("voices", []):
-        known.note("voices", newest_noted(voices, MAX_VOICES) or None)
+class Voices:
+    """The replies that live messages are about, the oldest first, for a block: what it changes of them is noted."""
+
+    def __init__(self, known: Known) -> None:
+        self.known = known
+        self.voices: list[Voice] = [dict(one) for one in known.notes.get("voices", ())]
+
+    def __enter__(self) -> list[Voice]:
+        return self.voices
+
+    def __exit__(self, *error: object) -> None:
+        if self.voices != self.known.notes.get("voices", []):
+            self.known.note("voices", newest_noted(self.voices, MAX_VOICES) or None)
 
 
 def newest_of(voices: Sequence[Voice]) -> Voice:
@@ -87,7 +92,7 @@ def is_after_tool(voice: Voice, field: str, ts: int | None, text: str) -> bool:
 
 def part_voices(known: Known, ts: int) -> None:
     """A tool is called or has answered: what the agent says after what it has said is another reply."""
-    with voices_of(known) as voices:
+    with Voices(known) as voices:
         newest = newest_of(voices)
         if not newest.get("over") and full_text(newest):
             newest["parted"] = ts
@@ -95,7 +100,7 @@ def part_voices(known: Known, ts: int) -> None:
 
 def part_at(known: Known, ts: int | None) -> None:
     """The user has spoken at a time: what was said after that is another reply, also if it came before."""
-    with voices_of(known) as voices:
+    with Voices(known) as voices:
         newest = newest_of(voices)
         if ts is None or newest.get("over") or "turn" in newest or not began_before(newest, ts):
             return
@@ -123,7 +128,7 @@ def began_before(voice: Voice, ts: int | None) -> bool:
 
 def end_voices(known: Known, ts: int | None) -> None:
     """The user has spoken: what the agent says after that is another reply."""
-    with voices_of(known) as voices:
+    with Voices(known) as voices:
         for voice in voices:
             if not voice.get("over") and began_before(voice, ts):
                 voice |= {"over": True, "until": ts, "in": known.here}
@@ -245,7 +250,7 @@ def note_cut(frame: JsonObject, ts: int, known: Known) -> Cut:
     cut: Cut = {"ts": frame.get("timestamp"), "llm": frame.get("turnId"), "number": known.notes.get("cut_count", 0)}
     cut["when"] = frame.get("timestamp", ts if known.has_clock else None)
     known.note("cut_count", cut["number"] + 1)
-    with voices_of(known) as voices:
+    with Voices(known) as voices:
         # It was being spoken: that of the turn which the interruption names, else the newest of its time.
         named = (one for one in voices if cut["llm"] is not None and one.get("llm") == cut["llm"])
         timely = (one for one in reversed(voices) if was_spoken(one, cut["ts"]))

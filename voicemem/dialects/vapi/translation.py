@@ -120,7 +120,7 @@ def hear_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
     if not text or known.notes.get("final") or is_in_history(kind, frame, known):
         return
     if frame["role"] != "user":
-        with speaking.voices_of(known) as voices:
+        with speaking.Voices(known) as voices:
             speaking.note_transcript(frame, voices, known)
             speaking.attach_late(speaking.newest_of(voices), known)
         yield from say_parted(known)
@@ -171,7 +171,7 @@ def note_speech(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def hear_agent(frame: JsonObject, ts: int, known: Known) -> Made:
-    with speaking.voices_of(known) as voices:
+    with speaking.Voices(known) as voices:
         (speaking.note_output if "output" in frame else speaking.note_speech)(frame, voices)
         speaking.attach_late(speaking.newest_of(voices), known)
     return [*say_parted(known), *complete_newest_reply(known)]
@@ -189,7 +189,7 @@ def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
 
 def cut_live(cut: speaking.Cut, known: Known) -> list[MadeEvent]:
     """An interruption that comes after the words of the user's: of a reply that no history has."""
-    with speaking.voices_of(known) as voices:
+    with speaking.Voices(known) as voices:
         voice = next((one for one in voices if one.get("by") == cut["number"] and "until" in one), None)
         if voice is None:
             return []
@@ -219,7 +219,7 @@ def live_number(turn: int, known: Known) -> int:
 
 def say_parted(known: Known) -> list[MadeEvent]:
     """Return what the agent had said before a tool, once it says something else."""
-    with speaking.voices_of(known) as voices:
+    with speaking.Voices(known) as voices:
         parted = (one for one in voices[:-1] if "parted" in one and not one.get("recorded") and not one.get("over"))
         voice = next(parted, None)
         return [] if voice is None else say([voice], known.here, known)
@@ -227,7 +227,7 @@ def say_parted(known: Known) -> list[MadeEvent]:
 
 def say_voices(known: Known, ts: int | None = None) -> list[MadeEvent]:
     """Return what the agent has said, as one reply, now that the user answers, or has at a time."""
-    with speaking.voices_of(known) as voices:
+    with speaking.Voices(known) as voices:
         spoken = [one for one in voices if speaking.full_text(one) and speaking.began_before(one, ts)]
         waiting = [one for one in spoken if not one.get("recorded")]
         return say(waiting, known.here, known) if waiting else []
@@ -354,7 +354,7 @@ def bot_message(message: JsonObject, stamp: int | None, flow: Flow) -> list[Made
     if reply is None:
         item, taken_over = take_over(item, turn, text, known)
         events += [*settle_last(known), *taken_over]
-    with speaking.voices_of(known) as voices:
+    with speaking.Voices(known) as voices:
         voice = speaking.voice_of(text, voices)
         if voice is not None:
             voice["recorded"] = True
@@ -377,7 +377,7 @@ def complete_newest_reply(known: Known) -> Iterator[MadeEvent]:
     reply = None if now is None else known.reply(now["item"])
     if now is None or reply is None:
         return
-    with speaking.voices_of(known) as voices:
+    with speaking.Voices(known) as voices:
         voice = speaking.newest_of(voices)
         first, start, end = voice.get("first"), now.get("time"), now.get("end")
         if first is None or start is None or end is None or not start - speaking.SETTLE_MS <= first <= end:
@@ -395,7 +395,7 @@ def say_unheard(message: JsonObject, turn: int, known: Known) -> list[MadeEvent]
     """A reply that was generated, and cut before its first word by what the user says: the history does not have it."""
     matched = {one["number"] for one in known.notes.get("cuts", ()) if "item" in one}
     end, reply = message.get("endTime"), known.reply(live_item(turn, live_number(turn, known)))
-    with speaking.voices_of(known) as voices:
+    with speaking.Voices(known) as voices:
         were_cut = [one for one in voices if not one.get("recorded") and one.get("cut") is not None]
         unheard = [one for one in were_cut if speaking.generated(one) and one["by"] not in matched]
         before = [one for one in unheard if end is not None and one["cut"] <= end]
