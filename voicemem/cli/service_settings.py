@@ -70,10 +70,10 @@ def read_settings_file(context: click.Context, _: click.Parameter, path: Path | 
     if path is None:
         return None
     try:
-        table = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:  # without what is in it
+        table = tomllib.loads(path.read_text("utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:  # without what is in it
         why = error.strerror or error if isinstance(error, OSError) else error
-        why = "it is not in UTF-8" if isinstance(error, UnicodeDecodeError) else why
+        why = {UnicodeDecodeError: "it is not in UTF-8", RecursionError: "it nests too deeply"}.get(type(error), why)
         raise CommandFailed(f"The settings file {path} cannot be read: {why}.") from None
     root = context.find_root().command
     serve = root.commands["serve"] if isinstance(root, click.Group) else context.command

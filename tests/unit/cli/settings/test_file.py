@@ -134,12 +134,19 @@ def test_a_choice_is_refused_by_the_name_that_the_file_has(tmp_path: Path) -> No
 
 def test_a_file_that_cannot_be_read_is_a_sentence(tmp_path: Path) -> None:
     """Without numbers and names of Python's."""
-    broken = tmp_path / "broken.toml"
+    broken, deep = tmp_path / "broken.toml", tmp_path / "deep.toml"
     broken.write_bytes(b"\xff")
+    deep.write_bytes(b"store = " + 5_000 * b"[")
     for path, why in (
         (tmp_path / "none.toml", "No such file or directory."),
         (tmp_path, "Is a directory."),
         (broken, "it is not in UTF-8."),
+        (deep, "it nests too deeply."),
     ):
         result = CliRunner().invoke(main, ["check-config", "--config", str(path)])
         assert (1, f"voicemem: The settings file {path} cannot be read: {why}\n") == (result.exit_code, result.output)
+
+
+def test_a_mark_at_the_beginning_is_no_setting(tmp_path: Path) -> None:
+    """Some editors write U+FEFF there."""
+    assert "memory:  (from the file)" == shown(check(tmp_path, '\ufeffstore = "memory:"'))["store"]
