@@ -37,11 +37,13 @@ MAX_INDEXED_FIRST = 50
 """Sessions that are indexed before a search which they concern."""
 CHECKED_AT_ONCE = 200
 MAX_PAUSE_S = 1.0
-PAUSE_FACTOR, WAITING_FEW = 9, 1_000
+PAUSE_FACTOR, WAITING_FEW = 9, 500
 """How many times as long as a step the pause after it is, while events come in or webhooks go out: calls come first. It
-is one less for each so many sessions that wait, so that they do not become ever more."""
+is one less for each so many sessions that are due, so that they do not become ever more."""
 CHECK_INTERVAL_S = 300.0
 """The time between two checks of all sessions on a store with several nodes: one may have left something undone."""
+MAX_WAITING, TAKEN_TOGETHER = 5_000, 500
+"""Sessions that may be due in memory, and those that are indexed between two looks at which are."""
 MAX_KNOWN = 10_000
 """Sessions of which it is remembered what is indexed; of others everything is made again when they change."""
 
@@ -72,6 +74,10 @@ class TranscriptIndexer:
         self.not_before: dict[int, int] = {}
         """When a running session may be indexed again, Unix ms."""
         self.known: OrderedDict[int, Indexed] = OrderedDict()
+        self.due, self.max_waiting = 0, MAX_WAITING
+        """How many sessions were due at the last look, and how many may wait in memory."""
+        self.left_out: int | None = None
+        """The lowest key of the sessions that were too many to wait in memory: their journals say that they are due."""
         self.checked_resets: int | None = None
         """How often the index had been reset when all sessions were last looked at; None before."""
         self.listeners: list[Callable[[Iterable[int]], None]] = []
@@ -82,7 +88,7 @@ class TranscriptIndexer:
     @property
     def is_complete(self) -> bool:
         """True if all sessions were looked at since the index was opened, or was reset."""
-        return self.checked_resets == self.store.transcript_index.index_resets
+        return self.left_out is None and self.checked_resets == self.store.transcript_index.index_resets
 
     def note(self, stream: Stream) -> None:
         """Note that the service has journaled something in a session itself, and have it indexed soon."""
@@ -91,7 +97,15 @@ class TranscriptIndexer:
             self.not_before.pop(stream.key, None)
 
     async def index_due(self) -> None:
-        """Index all sessions that are due. Raises `StoreUnavailable`."""
+        """Index sessions until none is due. Raises `StoreUnavailable`."""
+        while keys := await self.find_due():
+            for first in range(0, min(len(keys), TAKEN_TOGETHER), SESSIONS_AT_ONCE):
+                step = self.begin_step()
+                await self.index(keys[first : first + SESSIONS_AT_ONCE])
+                await self.pause_after(step)
+
+    async def find_due(self) -> list[int]:
+        """The keys of the sessions that are due, the oldest first; those that are too many are left out."""
         now = self.clock()
         async for key, when in entries_of(self.not_before):
             if when <= now:
@@ -100,10 +114,11 @@ class TranscriptIndexer:
         async for key, stream in entries_of(self.changed):
             if key not in self.not_before or stream.state != "running":
                 keys.append(key)
-        for first in range(0, len(keys), SESSIONS_AT_ONCE):
-            step = self.begin_step()
-            await self.index(keys[first : first + SESSIONS_AT_ONCE])
-            await self.pause_after(step)
+        for key in keys[self.max_waiting :]:
+            self.changed.pop(key, None)
+            self.left_out = key if self.left_out is None else min(key, self.left_out)
+        self.due = len(keys)
+        return keys[: self.max_waiting]
 
     def begin_step(self) -> tuple[float, int]:
         """When a step of indexing begins, and how many commits there were before it."""
@@ -112,7 +127,7 @@ class TranscriptIndexer:
     async def pause_after(self, step: tuple[float, int]) -> None:
         begun, commits = step
         is_quiet = self.feed.commits == commits and not self.attempts
-        factor = 1 if is_quiet else max(1, PAUSE_FACTOR - len(self.changed) // WAITING_FEW)
+        factor = 1 if is_quiet else max(1, PAUSE_FACTOR - self.due // WAITING_FEW)
         await asyncio.sleep(min(MAX_PAUSE_S, factor * (asyncio.get_running_loop().time() - begun)))
 
     async def index_first(self, concerns: Callable[[Stream], bool]) -> None:
@@ -184,10 +199,15 @@ class TranscriptIndexer:
     async def catch_up(self) -> None:
         """Index the sessions that have grown since they were indexed. Raises `StoreUnavailable`."""
         resets, count, step = self.store.transcript_index.index_resets, 0, self.begin_step()
+        first = 1 if self.left_out is None else self.left_out
         if self.checked_resets != resets:
             self.known.clear()
-        async for _, done in self.check_all():
+            first = 1
+        self.left_out = self.checked_resets = None  # if the store goes away, all are looked at again
+        async for looked_at, done in self.check_all(first - 1):
             count += done
+            if looked_at:
+                await self.find_due()  # so that no more of them wait than may
             await self.pause_after(step)
             step = self.begin_step()
         if count:
@@ -196,9 +216,8 @@ class TranscriptIndexer:
         if self.store.transcript_index.index_resets == resets:
             self.checked_resets = resets
 
-    async def check_all(self) -> AsyncIterator[tuple[int, int]]:
-        """Look at all sessions, and index those that are behind; how many were looked at, and indexed, in each step."""
-        after: int | None = 0
+    async def check_all(self, after: int | None = 0) -> AsyncIterator[tuple[int, int]]:
+        """Look at all sessions after a key, and index those that are behind; how many of both in each step."""
         while after is not None:
             check = await self.store.transcript_index.check_index(after, CHECKED_AT_ONCE)
             for first in range(0, len(check.behind), SESSIONS_AT_ONCE):
@@ -240,7 +259,8 @@ async def index_forever(indexer: TranscriptIndexer) -> None:
             await indexer.index_due()
             if next_check <= time() or not indexer.is_complete:
                 index, lease_ms = indexer.store.transcript_index, int(CHECK_INTERVAL_S * 1000)
-                if await index.claim_index_check(indexer.node.token, indexer.clock(), lease_ms):
+                node, now = indexer.node.token, indexer.clock()
+                if indexer.left_out is not None or await index.claim_index_check(node, now, lease_ms):
                     await indexer.catch_up()
                 else:  # another node is at it
                     indexer.checked_resets = index.index_resets

@@ -106,6 +106,22 @@ async def test_what_a_lost_node_left_undone_is_done(store: Store) -> None:
         assert ["walnuts"] == await found_texts(store, "walnuts", "default")
 
 
+async def test_sessions_that_are_too_many_to_wait_are_indexed_from_their_journals(store: Store) -> None:
+    """What a process cannot keep in memory it looks for in the store."""
+    async with node_on(store) as one:
+        indexer = one.services.indexer
+        indexer.max_waiting = 0
+        for number in range(3):
+            await RestClient(one).create(f"s{number}")
+            await RestClient(one).send(final(1, f"walnuts {number}", 1_000), session_id=f"s{number}")
+
+        async def found() -> set[str]:
+            return {*await found_texts(store, "walnuts", "default")}
+
+        await eventually({f"walnuts {number}" for number in range(3)}, found)
+        assert {} == indexer.changed
+
+
 async def test_two_producers_on_two_nodes_make_one_index(store: Store) -> None:
     """Whichever node indexes last, everything is there, once."""
     async with node_on(store) as one, node_on(store) as other:

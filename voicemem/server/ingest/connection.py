@@ -89,8 +89,8 @@ class Connection:
         self.frame_task: asyncio.Task[None] | None = None
         """Works on a frame that needs the store: a `session.open`, or a key."""
         self.tasks: set[asyncio.Task[None]] = set()
-        self.backlog: deque[bytes] = deque()
-        """Messages that wait for `frame_task`, or for the rate of the key."""
+        self.backlog: deque[bytes] | tuple[()] = ()
+        """Messages that wait for `frame_task`, or for the rate of the key; an empty deque would take 760 bytes."""
         self.reading_stopped = False
         """True if nothing more is taken: the connection failed, or the server drains."""
         self.draining = False
@@ -123,7 +123,7 @@ class Connection:
     def stop_reading(self) -> None:
         self.reading_stopped = True
         self.throttle.metered = False  # nothing more is taken
-        self.backlog.clear()
+        self.backlog = ()
 
     async def flush(self) -> None:
         if self.frame_task is not None and self.frame_task is not asyncio.current_task():
@@ -143,6 +143,7 @@ class Connection:
                 raise InvalidFrame("binary_frame")
             if self.frame_task is not None or self.throttle.held:
                 self.unanswered += len(message)
+                self.backlog = self.backlog or deque()
                 self.backlog.append(message)
             else:
                 self.take_message(message)

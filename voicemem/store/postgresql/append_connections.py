@@ -170,7 +170,7 @@ class AppendConnection:
         producer = msgspec.structs.replace(before, next_seq=before.next_seq + count)
         waypoints = {**cached.waypoints, batch.producer: position} if candidate.waypoint else cached.waypoints
         producers = {**cached.producers, batch.producer: producer}
-        self.cached_versions.replace(cached._replace(stream=stream, producers=producers, waypoints=waypoints))
+        self.cached_versions.replace(CachedVersion(stream, cached.version, producers, waypoints, cached.weight))
         return AppendResult(stream, producer.next_seq, position)
 
     def insert(self, candidates: list[Candidate]) -> set[int]:

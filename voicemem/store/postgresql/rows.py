@@ -40,11 +40,8 @@ class CachedVersion(NamedTuple):
     producers: Mapping[str, ProducerState]
     waypoints: Mapping[str, int]
     """The position of each producer's newest waypoint, where that is known."""
-    config_bytes: int
-
-    @property
-    def weight(self) -> int:
-        return VERSION_BYTES + CONFIG_FACTOR * self.config_bytes + PRODUCER_BYTES * len(self.producers)
+    weight: int
+    """About how many bytes it takes."""
 
 
 class CachedVersions:
@@ -70,7 +67,9 @@ class CachedVersions:
             return
         kept = msgspec.structs.replace(stream)
         known = {name: msgspec.structs.replace(producer) for name, producer in producers.items()}
-        self.replace(CachedVersion(kept, version, known, {}, len(msgspec.json.encode(stream.config))))
+        config_bytes = len(msgspec.json.encode(stream.config))
+        weight = VERSION_BYTES + CONFIG_FACTOR * config_bytes + PRODUCER_BYTES * len(known)
+        self.replace(CachedVersion(kept, version, known, {}, weight))
 
     def replace(self, cached: CachedVersion) -> None:
         with self.lock:
