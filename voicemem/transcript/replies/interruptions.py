@@ -13,7 +13,7 @@ from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, Entry, TextTimel
 
 TAKEN_BACK_MS = 250
 """A position takes a `tts.done` back when it is more than this below the total."""
-A_WORD = re.compile(r"\w")
+A_WORD, IN_A_WORD = re.compile(r"\w"), re.compile(r"[^\W_]")
 
 
 def timelines(source: Source, *names: str) -> Iterator[Timeline]:
@@ -260,7 +260,10 @@ def unheard_after(
         if match is not None:
             end = after_closing_marks(text, match.end_at(position_ms))
         else:
-            end = whole_word_end(text, measured * position_ms // total_ms)
+            length = measured * position_ms // total_ms
+            if IN_A_WORD.search(text, length):
+                return True  # a prefix is cut back to whole words, or continued by marks and white space alone
+            end = whole_word_end(text, length)
         return A_WORD.search(text, end) is not None
 
     return leaves_unheard
