@@ -72,18 +72,21 @@ class CallsBegin(Struct, frozen=True, tag="calls"):
     sessions: int
 
 
-class ExportedCall(Struct, frozen=True, tag="call"):
-    """A call: a name for its file, and the whole document; a vCon is an object, any other format a text."""
+class OfSession(Struct, frozen=True):
+    """A line about a session, which it names."""
 
     session_id: SessionId
+
+
+class ExportedCall(OfSession, frozen=True, tag="call"):
+    """A call: a name for its file, and the whole document; a vCon is an object, any other format a text."""
+
     file: str
     document: AnyJson
 
 
-class UnreadableCall(Struct, frozen=True, tag="unreadable"):
+class UnreadableCall(OfSession, frozen=True, tag="unreadable"):
     """A call that is stored, but cannot be read; an operator has to look at it."""
-
-    session_id: SessionId
 
 
 class CallsEnd(Struct, frozen=True, tag="end"):
@@ -341,10 +344,9 @@ class ExportedDocument(Struct, frozen=True, tag="document"):
     content: str | JsonObject | None
 
 
-class ExportedSession(Struct, frozen=True, tag="session"):
+class ExportedSession(OfSession, frozen=True, tag="session"):
     """A session; what follows up to the next line of this type belongs to it."""
 
-    session_id: SessionId
     state: StateName
     reason: str | None
     started_at: int
@@ -353,10 +355,9 @@ class ExportedSession(Struct, frozen=True, tag="session"):
     config: Annotated[JsonObject, Meta(extra_json_schema={"type": "object"})]
 
 
-class ExportedMessage(Struct, frozen=True, tag="message"):
+class ExportedMessage(OfSession, frozen=True, tag="message"):
     """A message of its history. `content` is what was heard; `metadata.original` has what was not heard as well."""
 
-    session_id: SessionId
     role: Role
     content: str
     turn_id: int
@@ -364,10 +365,9 @@ class ExportedMessage(Struct, frozen=True, tag="message"):
     metadata: JsonObject
 
 
-class ExportedToolCall(Struct, frozen=True, tag="tool_call"):
+class ExportedToolCall(OfSession, frozen=True, tag="tool_call"):
     """A tool call; `result` is null until one has arrived."""
 
-    session_id: SessionId
     turn_id: int
     timestamp: int
     call_id: str
@@ -376,19 +376,17 @@ class ExportedToolCall(Struct, frozen=True, tag="tool_call"):
     result: AnyJson
 
 
-class ExportedSummary(Struct, frozen=True, tag="summary"):
+class ExportedSummary(OfSession, frozen=True, tag="summary"):
     """A summary that an LLM wrote in place of the turns up to this one; also one that another has replaced."""
 
-    session_id: SessionId
     through_turn: int
     text: str
     model: str | None
 
 
-class ExportedCarriedSession(Struct, frozen=True, tag="carried"):
+class ExportedCarriedSession(OfSession, frozen=True, tag="carried"):
     """The part of an earlier session (`from`) that a session knows; that one may have been erased since."""
 
-    session_id: SessionId
     earlier: SessionId = field(name="from")
     text: str
 
@@ -397,34 +395,30 @@ class ExportedMemory(Memory, frozen=True, kw_only=True, rename={"evidence": "fro
     """A memory that lasts beyond its call, even if out of date or expired; in the form of its own route."""
 
 
-class ExportedData(Struct, frozen=True, tag="data"):
+class ExportedData(OfSession, frozen=True, tag="data"):
     """The data of a session."""
 
-    session_id: SessionId
     content: JsonObject
 
 
-class ExportedAnalysis(Struct, frozen=True, tag="analysis"):
+class ExportedAnalysis(OfSession, frozen=True, tag="analysis"):
     """The values that were found out of a call, with the words that show each."""
 
-    session_id: SessionId
     values: Analysis
 
 
-class ExportedDelivery(Struct, frozen=True, tag="delivery"):
+class ExportedDelivery(OfSession, frozen=True, tag="delivery"):
     """A webhook event about a session: its receiver, and the outcome."""
 
-    session_id: SessionId
     receiver: str
     event_type: int
     state: Literal["pending", "delivered", "failed"]
     attempts: int
 
 
-class ExportedEvent(Struct, frozen=True, tag="event"):
+class ExportedEvent(OfSession, frozen=True, tag="event"):
     """An entry of the journal, as it was received."""
 
-    session_id: SessionId
     position: int
     producer: str | None
     received_ms: int

@@ -185,7 +185,7 @@ class LongTermMemory:
         else was journaled since. At most `MAX_ROWS` drafts. Raises as `add`.
         """
         now = self.clock()
-        plan, found = plans.Plan(stream, now), list[MemoryRow]()
+        plan, found = plans.Plan(self.store.memories, stream, now), list[MemoryRow]()
         owner = Scope(stream.project, None, None, stream.id)
         owner, session = await plans.settle_owner(self.store.journal, owner)
         if session is None or session.key != stream.key:
@@ -215,7 +215,8 @@ class LongTermMemory:
         name = (owner.project, owner.user_id) if session is None else session.key
         async with self.locks.setdefault(name, asyncio.Lock()):
             for _ in range(MAX_APPEND_ATTEMPTS):
-                plan = plans.Plan(await plans.ensure_stream(self.store.journal, owner, session, now), now)
+                stream = await plans.ensure_stream(self.store.journal, owner, session, now)
+                plan = plans.Plan(self.store.memories, stream, now)
                 rows = dict[int, MemoryRow]()
                 for one in group:
                     with records.naming(one.place if several else None):
@@ -254,15 +255,13 @@ class LongTermMemory:
 
     async def plan_draft(self, plan: plans.Plan, settled: plans.Settled) -> MemoryRow:
         """Plan to keep a memory; its row after that."""
-        draft, owner = settled.draft, settled.owner
-        draft = structs.replace(draft, supersedes=await plans.check_superseded(self.store.memories, draft, owner))
+        owner = settled.owner
+        draft = await plan.with_known(settled.draft, owner)
         if draft.id is not None:
             return await self.plan_given(plan, draft, owner.project)
         same = await self.find_same(plan, draft, owner)
         if same is not None and same.key == plan.stream.key:
-            return plan.edit(
-                same, plans.strengthened(same, await plans.without_cycles(self.store.memories, plan, draft, same.id))
-            )
+            return plan.edit(same, plans.strengthened(same, await plan.without_cycles(draft, same.id)))
         if same is not None:  # in another journal, whose erasure must not take this one away
             return await self.plan_new(plan, plans.continued(draft, same), owner, same.id)
         return await self.plan_new(plan, draft, owner, None)
@@ -272,7 +271,7 @@ class LongTermMemory:
         id = draft.id
         assert id is not None
         known = plan.rows.get(id) or await self.find_row(project, id)
-        draft = await plans.without_cycles(self.store.memories, plan, draft, id)
+        draft = await plan.without_cycles(draft, id)
         row = records.row_of(draft, id, plan.stream.key, project, plan.now_ms, None)
         if known is not None and known.key == plan.stream.key:
             said_ms = known.said_ms if draft.said_at is None else draft.said_at
@@ -289,14 +288,12 @@ class LongTermMemory:
         for count in range(MAX_CHAIN):
             id = records.memory_id(plan.stream.kind, plan.stream.id, owner.owner, normalised(draft.text), count)
             known = plan.rows.get(id) or await self.find_row(owner.project, id)
-            cycle = known is None and [
-                old for old in draft.supersedes if await plans.reaches(self.store.memories, plan, old, id)
-            ]
+            cycle = known is None and [old for old in draft.supersedes if await plan.reaches(old, id)]
             if known is None and not cycle:
                 row = records.row_of(draft, id, plan.stream.key, owner.project, plan.now_ms, same_as)
                 return plan.add(self.with_ttl(row, plan.now_ms))
             if known is not None and normalised(known.text) == normalised(draft.text) and not known.superseded_by:
-                draft = await plans.without_cycles(self.store.memories, plan, draft, id)
+                draft = await plan.without_cycles(draft, id)
                 after = records.changed_row(plans.strengthened(known, draft), {"expires_at": draft.expires_at})
                 return plan.edit(known, self.with_ttl(after, plan.now_ms))
         raise Refused("memory_exists")
@@ -341,15 +338,13 @@ class LongTermMemory:
             stream = await plans.stream_of(self.store.journal, before)  # it stays where it is
             if stream is None:
                 raise Refused("unknown_memory")
-            plan = plans.Plan(stream, now)
         else:
-            plan = plans.Plan(await plans.ensure_stream(self.store.journal, owner, session, now), now)
+            stream = await plans.ensure_stream(self.store.journal, owner, session, now)
+        plan = plans.Plan(self.store.memories, stream, now)
         if "supersedes" in fields:
             draft = records.MemoryDraft(text=after.text, id=id, supersedes=after.supersedes)
-            draft = structs.replace(draft, supersedes=await plans.check_superseded(self.store.memories, draft, owner))
-            after = structs.replace(
-                after, supersedes=(await plans.without_cycles(self.store.memories, plan, draft, id)).supersedes
-            )
+            draft = await plan.without_cycles(await plan.with_known(draft, owner), id)
+            after = structs.replace(after, supersedes=draft.supersedes)
         if await self.require_row(project, id) != before:
             return None
         if plan.stream.key == before.key:
@@ -384,7 +379,7 @@ class LongTermMemory:
     async def give_some(self, stream: Stream, ids: Sequence[str]) -> None:
         for _ in range(MAX_APPEND_ATTEMPTS):
             session = await self.store.journal.get_session(stream.project, stream.id)
-            plan, user_id = plans.Plan(session, self.clock()), scope_of(session).user_id
+            plan, user_id = plans.Plan(self.store.memories, session, self.clock()), scope_of(session).user_id
             for row in await self.store.memories.find_memories(stream.project, ids):
                 if row.key == session.key and row.removed_ms is None and row.user_id is None:
                     plan.edit(row, structs.replace(row, user_id=user_id))
@@ -422,7 +417,7 @@ class LongTermMemory:
             stream = await plans.stream_of(self.store.journal, rows[0])
             if stream is None:
                 return []
-            plan = plans.Plan(stream, self.clock())
+            plan = plans.Plan(self.store.memories, stream, self.clock())
             for row in await self.store.memories.find_memories(project, ids):
                 if row.key == key and row.removed_ms is None:
                     plan.remove(row, reason)

@@ -73,10 +73,14 @@ async def stream_of(journal: Journal, row: MemoryRow) -> Stream | None:
     return user if user is not None and user.key == row.key else None
 
 
+CYCLE = "A memory cannot be out of date by itself, or by one that is out of date by it: `supersedes`"
+
+
 class Plan:
     """Changes of the memories in one stream, from its position on: events, and the rows that follow from them."""
 
-    def __init__(self, stream: Stream, now_ms: int) -> None:
+    def __init__(self, memories: Memories, stream: Stream, now_ms: int) -> None:
+        self.memories = memories
         self.stream = stream
         self.now_ms = now_ms
         self.payloads: list[bytes] = []
@@ -113,6 +117,34 @@ class Plan:
     def note(self, row: MemoryRow, position: int) -> MemoryRow:
         self.rows[row.id] = structs.replace(row, key=self.stream.key, position=position)
         return self.rows[row.id]
+
+    async def with_known(self, draft: records.MemoryDraft, owner: Scope) -> records.MemoryDraft:
+        """The draft with those of the memories that it makes out of date which are there. Raises `Refused`."""
+        if not draft.supersedes:
+            return draft
+        rows = await self.memories.find_memories(owner.project, draft.supersedes)
+        there = {row.id for row in rows if row.removed_ms is None and row.scope.owner == owner.owner}
+        missing = [place for place, id in enumerate(draft.supersedes) if id not in there]
+        if missing and draft.source != "extracted":
+            raise Refused("invalid_field", f"The same owner has no memory with this id: `supersedes[{missing[0]}]`")
+        return structs.replace(draft, supersedes=tuple(id for id in draft.supersedes if id in there))
+
+    async def without_cycles(self, draft: records.MemoryDraft, id: str) -> records.MemoryDraft:
+        """The draft of the memory `id`, without those that make it out of date itself. Raises `Refused`."""
+        cycle = {old for old in draft.supersedes if await self.reaches(old, id)}
+        if cycle and draft.source != "extracted":
+            raise Refused("invalid_field", CYCLE)
+        return structs.replace(draft, supersedes=tuple(old for old in draft.supersedes if old not in cycle))
+
+    async def reaches(self, first: str, last: str) -> bool:
+        """Return whether one memory makes another out of date, itself or by others between them."""
+        seen, next_ids = set[str](), {first}
+        while next_ids and last not in next_ids:
+            seen |= next_ids
+            stored = {row.id: row for row in await self.memories.find_memories(self.stream.project, sorted(next_ids))}
+            rows = [self.rows.get(one) or stored.get(one) for one in next_ids]
+            next_ids = {old for row in rows if row is not None for old in row.supersedes} - seen
+        return last in next_ids
 
 
 class Settled(NamedTuple):
@@ -153,37 +185,3 @@ def continued(draft: records.MemoryDraft, same: MemoryRow) -> records.MemoryDraf
         event_at=draft.event_at or same.event_at,
         pinned=draft.pinned or same.pinned,
     )
-
-
-CYCLE = "A memory cannot be out of date by itself, or by one that is out of date by it: `supersedes`"
-
-
-async def check_superseded(memories: Memories, draft: records.MemoryDraft, owner: Scope) -> tuple[str, ...]:
-    """The ids of memories that a draft makes out of date, and that are there. Raises `Refused`."""
-    if not draft.supersedes:
-        return ()
-    rows = await memories.find_memories(owner.project, draft.supersedes)
-    there = {row.id for row in rows if row.removed_ms is None and row.scope.owner == owner.owner}
-    missing = [place for place, id in enumerate(draft.supersedes) if id not in there]
-    if missing and draft.source != "extracted":
-        raise Refused("invalid_field", f"The same owner has no memory with this id: `supersedes[{missing[0]}]`")
-    return tuple(id for id in draft.supersedes if id in there)
-
-
-async def without_cycles(memories: Memories, plan: Plan, draft: records.MemoryDraft, id: str) -> records.MemoryDraft:
-    """The draft of the memory `id`, without those that make it out of date itself. Raises `Refused`."""
-    cycle = {old for old in draft.supersedes if await reaches(memories, plan, old, id)}
-    if cycle and draft.source != "extracted":
-        raise Refused("invalid_field", CYCLE)
-    return structs.replace(draft, supersedes=tuple(old for old in draft.supersedes if old not in cycle))
-
-
-async def reaches(memories: Memories, plan: Plan, first: str, last: str) -> bool:
-    """Return whether one memory makes another out of date, itself or by others between them."""
-    seen, next_ids = set[str](), {first}
-    while next_ids and last not in next_ids:
-        seen |= next_ids
-        stored = {row.id: row for row in await memories.find_memories(plan.stream.project, sorted(next_ids))}
-        rows = [plan.rows.get(one) or stored.get(one) for one in next_ids]
-        next_ids = {old for row in rows if row is not None for old in row.supersedes} - seen
-    return last in next_ids

@@ -289,11 +289,9 @@ class Unread:
         """Take bytes at once if they are few, else in turns."""
         if not self.data and len(data) <= min(AT_ONCE, self.piece):
             self.connection.take(data)
-            return
-        self.data += data
-        if not self.source.is_closing():
-            self.source.pause_reading()
-        self.wait_in_line()
+        else:
+            self.data += data
+            self.put_back(b"")
 
     def put_back(self, data: bytes) -> None:
         """Have bytes that were taken wait for the connection's turns, before all others."""
