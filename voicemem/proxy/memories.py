@@ -76,19 +76,21 @@ class KeyCheck:
     async def key_for(self, request: CallRequest) -> str | None:
         """The key of the memory for a call. Raises `Refused` where it may not be made.
 
-        A caller without a key has the proxy's own, unless the port is open to the network. While the memory is away, a
-        key that was good a while ago is good, and any will do where the caller has a key of the vendor's own.
+        A caller without a key has the proxy's own, unless the port is open to the network; without either, the
+        operator's key of the vendor is only for a memory without keys. While the memory is away, a key that was good a
+        while ago is good, and any will do where the caller has a key of the vendor's own.
         """
         place = IN_PLACE if request.upstream.key else ""
         if request.key is None:
             if self.settings.needs_callers_key:
                 raise Refused("unauthorized", NEEDED.format(place=place))
-            return self.settings.key
+            if self.settings.key is not None or request.upstream.key is None:
+                return self.settings.key
         if request.expires_s is not None and request.expires_s <= time.time():
             raise Refused("token_expired")
         match await self.judge(request):
             case "unknown":
-                raise Refused("unauthorized", NOT_KNOWN.format(place=place))
+                raise Refused("unauthorized", (NOT_KNOWN if request.key else NEEDED).format(place=place))
             case "no scope":
                 raise Refused("forbidden", "The key must have the scope ingest or admin.")
             case "open":
@@ -129,7 +131,7 @@ class KeyCheck:
         """Ask the memory about a key, or about the session of a token, which must exist."""
         is_token = request.expires_s is not None
         path = session_path(request.session_id or "") if is_token else "/v1/me"
-        headers = {"Authorization": f"Bearer {request.key}"}
+        headers = {} if request.key is None else {"Authorization": f"Bearer {request.key}"}
         try:
             answer = await self.rest.request("GET", path, timeout_s=timeout_s, headers=headers)
             me = Me(("ingest",), True) if is_token else convert(answer, Me)

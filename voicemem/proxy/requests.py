@@ -206,7 +206,7 @@ def check_handshake(request: Request, rest: str, settings: Settings) -> None:
     is_plain = len(nonces) == 1 and NONCE.fullmatch(nonces[0]) and versions in ([], ["13"])  # the two pass as they are
     if request.method != "GET" or not asks or not is_plain:
         raise Refused("invalid_http", "This path takes websockets: a GET with Upgrade: websocket.")
-    parts = re.split(r"[/\\]", unquote(rest))
+    parts = re.split(r"[/\\]", unquote_all(rest))
     if "." in parts or ".." in parts or "#" in rest:  # it would lead out of the upstream's own path
         raise Refused("invalid_http", "The path may not have the segments . and .., or a fragment.")
     origin = request.value("origin")  # a browser sends its user's cookies, and reaches its machine's loopback

@@ -240,6 +240,7 @@ async def test_an_upstream_that_nobody_reaches() -> None:
         ("/v1/proxy/openai-realtime", "X-Voicemem-Upstream: wss://evil.example\r\n", 400),
         ("/v1/proxy/openai-realtime/../../admin", "", 400),
         ("/v1/proxy/openai-realtime/%2e%2e/admin", "", 400),
+        ("/v1/proxy/openai-realtime/%252e%252e/admin", "", 400),
         ("/v1/proxy/openai-realtime/a%2F..%5Cadmin", "", 400),
         ("/v1/proxy/openai-realtime", "Content-Length: 5\r\n", 400),
         ("/v1/proxy/openai-realtime", "Transfer-Encoding: chunked\r\n", 400),

@@ -60,6 +60,17 @@ async def remembered(api: RestClient, session_id: str = "sess_1") -> None:
     await eventually(200, state)
 
 
+async def test_the_operator_s_vendor_key_is_not_for_everyone_on_the_machine(app: App, serve: Serve) -> None:
+    """Such as callers of a proxy before it: they need a key, unless the proxy has its own or the memory none."""
+    key = await make_key(app, "ingest")
+    for service, own, expected in ((app, None, 401), (app, key, 101), (await serve(), None, 101), (None, None, 503)):
+        async with vendor_at() as (url, _), proxy_to(service, {DIALECT: url}, KEPT, key=own) as proxy:
+            assert expected == await status(proxy.url(DIALECT))
+            with_own = {"Authorization": f"Bearer {VENDOR_KEY}"}
+            async with proxy_to(service, {DIALECT: url}) as forwarding:
+                assert 101 == await status(forwarding.url(DIALECT), additional_headers=with_own)
+
+
 async def test_the_vendor_s_key_passes_and_ours_does_not(app: App) -> None:
     """With a key in X-Voicemem-Key the call is remembered in its project; the vendor sees its own key alone."""
     key = await make_key(app, "ingest", "read", project="shop")
