@@ -125,24 +125,20 @@ class Vendor(NamedTuple):
     """The path of one call, in front of its id; None where pages have all of each."""
 
 
+def page_of(calls: str, cursor: str, answer: Any) -> ApiPage:
+    return ApiPage(answer[calls], answer[cursor] if answer["has_more"] else None)
+
+
 def list_retell(since_ms: int, cursor: str | None) -> ApiRequest:
     body: JsonObject = {"limit": PAGE, "sort_order": "ascending"}
     body["filter_criteria"] = {"start_timestamp": {"type": "number", "op": "ge", "value": since_ms}}
     return ApiRequest("POST", "/v3/list-calls", body=body | ({} if cursor is None else {"pagination_key": cursor}))
 
 
-def retell_page(answer: Any) -> ApiPage:
-    return ApiPage(answer["items"], answer["pagination_key"] if answer["has_more"] else None)
-
-
 def list_elevenlabs(since_ms: int, cursor: str | None) -> ApiRequest:
     after = str(max(0, since_ms // 1000 - 1))  # itself excluded
     query = {"page_size": str(PAGE), "call_start_after_unix": after, "sort_direction": "asc"}
     return ApiRequest("GET", "/v1/convai/conversations", query | ({} if cursor is None else {"cursor": cursor}))
-
-
-def elevenlabs_page(answer: Any) -> ApiPage:
-    return ApiPage(answer["conversations"], answer["next_cursor"] if answer["has_more"] else None)
 
 
 def list_vapi(since_ms: int, cursor: str | None) -> ApiRequest:
@@ -160,12 +156,13 @@ BEARER = ("Authorization", "Bearer ")
 VENDORS = {
     "retell": Vendor(
         *(RETELL, "https://api.retellai.com", "RETELL_API_KEY", BEARER),
-        *("call_id", list_retell, retell_page, "/v2/get-call/"),
+        *("call_id", list_retell, partial(page_of, "items", "pagination_key"), "/v2/get-call/"),
     ),
     "vapi": Vendor(VAPI, "https://api.vapi.ai", "VAPI_API_KEY", BEARER, "id", list_vapi, vapi_page, None),
     "elevenlabs": Vendor(
         *(ELEVENLABS_AGENTS, "https://api.elevenlabs.io", "ELEVENLABS_API_KEY", ("xi-api-key", "")),
-        *("conversation_id", list_elevenlabs, elevenlabs_page, "/v1/convai/conversations/"),
+        *("conversation_id", list_elevenlabs, partial(page_of, "conversations", "next_cursor")),
+        "/v1/convai/conversations/",
     ),
 }
 

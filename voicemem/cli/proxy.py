@@ -27,57 +27,45 @@ SAME = (
 """Options that are settings as they are."""
 
 
-def setting(flag: str, text: str, variable: str = "", **kind: Any) -> Callable[[Command], Command]:
-    """An option for a flag and its variable: --listen is VOICEMEM_PROXY_LISTEN, unless it has another one."""
-    name = flag.removeprefix("--").replace("-", "_")
-    default = getattr(DEFAULTS, name, None)
+HELP = {
+    "upstream": "Where calls of a dialect go, DIALECT=URL, such as openai-realtime=wss://api.openai.com/v1. May be"
+    " repeated (in the variable, separate with spaces).",
+    "upstream_key_env": "Keep the vendor's key here: DIALECT=NAME or DIALECT=HEADER:NAME, with the variable that"
+    " holds it. Callers then show a key of the memory in its place. May be repeated.",
+    "listen": "HOST:PORT to listen on. Beyond loopback, every caller must show a key of the memory.",
+    "ingest_url": "Address of the memory's ingest.",
+    "url": "Address of the memory's REST API.",
+    "key": "A key with the scope ingest, for callers on loopback who show none. Use the variable, since other users of"
+    " the machine can see flags.",
+    "allow_origin": "An origin whose pages may use the proxy, such as https://app.example.com. May be repeated."
+    " Default: none.",
+    "tls_cert": "PEM file with the certificates for wss://, the proxy's own first.",
+    "tls_key": "PEM file with its private key.",
+    "connect_timeout": "How long the upstream may take to answer a handshake, in seconds.",
+    "drain_timeout": "How long calls may go on after SIGTERM, in seconds. Default: as long as they last.",
+    "key_grace": "While the memory is away: how long a key makes calls after the memory last knew it, in seconds.",
+    "buffer_bytes": "How much all calls together may keep for a memory that is away.",
+    "max_calls": "How many calls may be under way; more are refused with 503.",
+}
+VARIABLES = {"ingest_url": "VOICEMEM_INGEST_URL", "url": "VOICEMEM_URL", "key": "VOICEMEM_KEY"}
+REPEATED = ("upstream", "upstream_key_env", "allow_origin")
+NUMBERS = {"connect_timeout": float, "drain_timeout": float, "key_grace": float, "buffer_bytes": int, "max_calls": int}
+
+
+def setting(name: str) -> Callable[[Command], Command]:
+    """The option of a setting, with its default: --listen is VOICEMEM_PROXY_LISTEN, unless it has another variable."""
+    kind: dict[str, Any] = {"multiple": name in REPEATED, "type": NUMBERS.get(name)}
+    default = getattr(DEFAULTS, "rest_url" if name == "url" else name, None)
     if default is not None:
         kind["default"] = str(default) if name == "listen" else default
-    return variable_option(flag, variable or f"VOICEMEM_PROXY_{name.upper()}", text, **kind)
+    if name == "url":
+        kind["callback"] = check_rest_url
+    variable = VARIABLES.get(name, f"VOICEMEM_PROXY_{name.upper()}")
+    return variable_option(f"--{name.replace('_', '-')}", variable, HELP[name], **kind)
 
 
 @click.command(short_help="Forward calls to another voice stack, and remember them.")
-@setting(
-    "--upstream",
-    "Where calls of a dialect go, DIALECT=URL, such as openai-realtime=wss://api.openai.com/v1. May be repeated (in the"
-    " variable, separate with spaces).",
-    multiple=True,
-)
-@setting(
-    "--upstream-key-env",
-    "Keep the vendor's key here: DIALECT=NAME or DIALECT=HEADER:NAME, with the variable that holds it. Callers then"
-    " show a key of the memory in its place. May be repeated.",
-    multiple=True,
-)
-@setting("--listen", "HOST:PORT to listen on. Beyond loopback, every caller must show a key of the memory.")
-@setting("--ingest-url", "Address of the memory's ingest.", "VOICEMEM_INGEST_URL")
-@variable_option(
-    "--url", "VOICEMEM_URL", "Address of the memory's REST API.", default=DEFAULTS.rest_url, callback=check_rest_url
-)
-@setting(
-    "--key",
-    "A key with the scope ingest, for callers on loopback who show none. Use the variable, since other users of the"
-    " machine can see flags.",
-    "VOICEMEM_KEY",
-)
-@setting(
-    "--allow-origin",
-    "An origin whose pages may use the proxy, such as https://app.example.com. May be repeated. Default: none.",
-    multiple=True,
-)
-@setting("--tls-cert", "PEM file with the certificates for wss://, the proxy's own first.")
-@setting("--tls-key", "PEM file with its private key.")
-@setting("--connect-timeout", "How long the upstream may take to answer a handshake, in seconds.", type=float)
-@setting(
-    "--drain-timeout", "How long calls may go on after SIGTERM, in seconds. Default: as long as they last.", type=float
-)
-@setting(
-    "--key-grace",
-    "While the memory is away: how long a key makes calls after the memory last knew it, in seconds.",
-    type=float,
-)
-@setting("--buffer-bytes", "How much all calls together may keep for a memory that is away.", type=int)
-@setting("--max-calls", "How many calls may be under way; more are refused with 503.", type=int)
+@options(*map(setting, HELP))
 @click.option("--insecure", is_flag=True, help="Beyond loopback, also take callers who show no key of the memory.")
 @options(*LOG_OPTIONS)
 @click.pass_context

@@ -10,8 +10,9 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
@@ -232,10 +233,8 @@ class Sessions(Generic[M]):
         """Call `do` with a session's conversation: now, or soon on the event loop of the client."""
 
         def safely() -> None:
-            try:
+            with self.guarded("The memory has missed something of a run"):
                 do(self.session(session_id))
-            except Exception as error:  # whatever it is, the agent continues
-                self.log_once(f"The memory has missed something of a run: {error!r}.")
 
         try:
             if self.find_loop() is self.loop is not None:
@@ -249,23 +248,19 @@ class Sessions(Generic[M]):
 
     async def ask(self, session_id: str, ask: Callable[[M], Coroutine[Any, Any, T]]) -> T | None:
         """Return what a session's conversation answers; None if it does not."""
-        try:
+        with self.guarded():
             if self.find_loop() is self.loop:
                 return await ask(self.session(session_id))
             return await asyncio.wait_for(asyncio.wrap_future(self.submitted(session_id, ask)), self.limit_s)
-        except Exception as error:  # whatever it is, the agent continues
-            self.log_once(f"The agent continues with its own messages: {error!r}.")
-            return None
+        return None
 
     def wait(self, session_id: str, ask: Callable[[M], Coroutine[Any, Any, T]]) -> T | None:
         """`ask` for code that is not asynchronous."""
-        try:
+        with self.guarded():
             if self.find_loop() is self.loop:
                 raise RuntimeError("a run on the client's own event loop must be asynchronous, such as ainvoke")
             return self.submitted(session_id, ask).result(self.limit_s)
-        except Exception as error:  # whatever it is, the agent continues
-            self.log_once(f"The agent continues with its own messages: {error!r}.")
-            return None
+        return None
 
     @property
     def limit_s(self) -> float:
@@ -280,6 +275,14 @@ class Sessions(Generic[M]):
             return await ask(self.session(session_id))
 
         return asyncio.run_coroutine_threadsafe(answer(), self.loop)
+
+    @contextmanager
+    def guarded(self, consequence: str = "The agent continues with its own messages") -> Iterator[None]:
+        """Whatever is raised is logged once, and the agent continues."""
+        try:
+            yield
+        except Exception as error:
+            self.log_once(f"{consequence}: {error!r}.")
 
     def log_once(self, sentence: str) -> None:
         if sentence not in self.logged:

@@ -68,13 +68,11 @@ FAIL_PENDING_DELIVERIES = """
 """
 SELECT_SIGNING = "select value from secrets where stream = :stream and name = 'webhook.secret'"
 DISABLE_SESSION_ENDPOINT = "update endpoints set disabled_ms = :now_ms where stream = :stream"
-UPDATE_SESSION_ENDPOINT = """
-    update endpoints set url = :url, secret = :secret, contents = :contents, event_types = :event_types,
-    include = :include,    disabled_ms = null, disabled_reason = null where stream = :stream
+OF_SESSION = ("url", "secret", "contents", "event_types", "include")
+UPDATE_SESSION_ENDPOINT = f"""
+    update endpoints set {assign(OF_SESSION)}, disabled_ms = null, disabled_reason = null where stream = :stream
 """
-INSERT_SESSION_ENDPOINT = insert(
-    "endpoints", ["key", "stream", "url", "secret", "contents", "event_types", "include", "public_only"]
-)
+INSERT_SESSION_ENDPOINT = insert("endpoints", ["key", "stream", *OF_SESSION, "public_only"])
 
 
 class Endpoints(Port):

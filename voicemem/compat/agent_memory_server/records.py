@@ -336,17 +336,13 @@ def view_of(memory: Memory, score: float | None = None) -> RecordView:
     parts = (memory.text, memory.user_id, memory.session_id, memory.namespace, type_of(memory))
     heard_in = tuple(f"{one.session_id}:{turn}" for one in memory.evidence for turn in one.turn_ids)
     fit: dict[str, Any] = {} if score is None else {"dist": 1.0 - score, "score": score, "score_type": "words"}
+    same = ("id", "text", "user_id", "namespace", "pinned", "access_count")
     return RecordView(
-        id=memory.id,
-        text=memory.text,
+        **{name: getattr(memory, name) for name in same},
         session_id=kept.session_id or memory.session_id,
-        user_id=memory.user_id,
-        namespace=memory.namespace,
         last_accessed=accessed if memory.last_accessed is None else format_ms(memory.last_accessed),
         created_at=shown(kept.created_at) or format_ms(memory.created_at),
         updated_at=format_ms(memory.updated_at),
-        pinned=memory.pinned,
-        access_count=memory.access_count,
         topics=topics or None,
         entities=memory.entities or None,
         memory_hash=sha256("\0".join(part or "" for part in parts).encode()).hexdigest(),

@@ -83,10 +83,8 @@ class Plugin:
             return
         own = own_contents(llm_request.contents)
         known = await self.sessions.ask(run.session_id, lambda memory: memory.known_messages(own))
-        try:
+        with self.sessions.guarded():  # a version whose contents are others
             self.remember(run, llm_request, own, known)
-        except Exception as error:  # a version whose contents are others
-            self.sessions.log_once(f"The agent continues with its own messages: {error!r}.")
 
     async def after_run_callback(self, *, invocation_context: Any) -> None:
         name = invocation_context.invocation_id
@@ -114,10 +112,8 @@ class Plugin:
         name = invocation_context.invocation_id
         if name not in self.runs:
             session_id = None
-            try:
+            with self.sessions.guarded("A run is not remembered"):  # it is the program's own function
                 session_id = self.session_id(invocation_context)
-            except Exception as error:  # the program's own function
-                self.sessions.log_once(f"A run is not remembered: {error!r}.")
             is_live = invocation_context.live_request_queue is not None
             self.runs[name] = Run(session_id, is_live) if session_id else None
         return self.runs[name]

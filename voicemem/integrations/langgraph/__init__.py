@@ -157,7 +157,7 @@ class ModelCall:
     def remembered(self, known: list[Any] | None) -> Any:
         memory = self.threads.open.get(self.session_id)
         own = self.request.messages
-        try:
+        with self.threads.guarded():  # a version whose messages are others
             if known is None or memory is None:
                 return self.request.override(messages=as_heard(own, {} if memory is None else memory.heard))
             messages = chat_messages(known)
@@ -167,9 +167,7 @@ class ModelCall:
                 messages=rebuilt(own, said, memory.opening or frozenset(), user_is_recorded="user" in self.kinds),
                 system_message=with_more(self.request.system_message, instructions),
             )
-        except Exception as error:  # a version whose messages are others
-            self.threads.log_once(f"The agent continues with its own messages: {error!r}.")
-            return self.request
+        return self.request
 
     def grew(self, text: str, item: str) -> None:
         if "replies" in self.kinds:
@@ -262,15 +260,12 @@ class Middleware:
         return None if session_id is None else ModelCall(self.threads, self.kinds, session_id, request)
 
     def session_of_run(self) -> str | None:
-        try:
+        with self.threads.guarded("A run is not remembered"):  # it is the program's own function
             session_id = self.session_id(run_config())
-        except Exception as error:  # the program's own function
-            self.threads.log_once(f"A run is not remembered: {error!r}.")
-            return None
-        if not session_id:
+            if session_id:
+                return session_id
             self.threads.log_once("A run is not remembered: its configuration names no session, such as a thread_id.")
-            return None
-        return session_id
+        return None
 
 
 if TYPE_CHECKING:

@@ -108,7 +108,8 @@ class Caller:
         """Return the caller's messages in a context. The newest may be a copy, or come before all its words."""
         known = {id(one.message): one for one in self.user_messages}
         present = [known[id(one)] for one in messages if id(one) in known]
-        newest, last = self.user_messages[-1] if self.user_messages else None, last_of(messages)
+        newest = self.user_messages[-1] if self.user_messages else None
+        last = next((one for one in reversed(messages) if role_of(one) not in INSTRUCTIONS), None)
         if role_of(last) == "user" and id(last) not in known and not isinstance(last, Remembered):
             until = max(self.complete.values(), default=self.began)
             if newest is not None and newest is not self.newest_passed:
@@ -123,8 +124,3 @@ class Caller:
 def role_of(message: Any) -> str | None:
     """The role of a message; None for one of a vendor's own."""
     return message.get("role") if isinstance(message, dict) else None
-
-
-def last_of(messages: Sequence[Any]) -> Any:
-    """The newest message that is not an instruction."""
-    return next((one for one in reversed(messages) if role_of(one) not in INSTRUCTIONS), None)

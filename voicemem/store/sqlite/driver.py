@@ -249,7 +249,7 @@ class SqliteDatabase(Database):
             self.unlock()
             if isinstance(error, CannotStart):
                 raise
-            is_full = path != IN_MEMORY and free_bytes(path) < INDEX_BYTES
+            is_full = path != IN_MEMORY and shutil.disk_usage(os.path.dirname(os.path.abspath(path))).free < INDEX_BYTES
             why = "its disk is full, and nothing was changed" if is_full else error
             raise CannotStart(f"The database {path} cannot be opened: {why}.") from None
         self.closed = False
@@ -351,10 +351,6 @@ class SqliteDatabase(Database):
 
 INDEX_BYTES = 32 * 1024
 """Bytes of the index of a log, without which SQLite opens none."""
-
-
-def free_bytes(path: str) -> int:
-    return shutil.disk_usage(os.path.dirname(os.path.abspath(path))).free
 
 
 def open_connection(path: str, read_only: bool = False) -> apsw.Connection:
