@@ -134,7 +134,7 @@ class Items(Sequence[T]):
     def __getitem__(self, index: int | slice) -> T | Sequence[T]:
         places = range(len(self)) if self.shown is None else self.shown
         if isinstance(index, slice):
-            return self.copy(places[index])
+            return self.copy(None if places[index] == range(len(self)) else places[index])
         place = places[index]
         number = place // BLOCK
         if number >= len(self.blocks):
@@ -144,6 +144,14 @@ class Items(Sequence[T]):
             items = self.decoder.decode(zlib.decompress(self.blocks[number]))
             self.last = number, items
         return items[place % BLOCK]
+
+    def __iter__(self) -> Iterator[T]:
+        if self.shown is not None:
+            yield from super().__iter__()
+            return
+        for block in self.blocks:
+            yield from self.decoder.decode(zlib.decompress(block))
+        yield from self.rest
 
     def copy(self, shown: range | None = None) -> "Items[T]":
         copied = Items[T].__new__(Items)
