@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, overload
 
 from msgspec import Struct
 
@@ -79,10 +79,10 @@ class TurnLatencies(Struct, frozen=True):
     """The latencies of a turn, in ms: until its first reply, and what the stack reported of its stages."""
 
     turn_id: int
-    reply_after_ms: float | None
+    reply_after_ms: int | float | None
     reply_after_by: str | None
-    e2e_latency_ms: float | None
-    segmented_latency_ms: dict[str, float]
+    e2e_latency_ms: int | float | None
+    segmented_latency_ms: dict[str, int | float]
 
 
 class Call(Struct, frozen=True):
@@ -115,11 +115,48 @@ class Call(Struct, frozen=True):
         yield from reversed(waiting)
 
 
-def call_of(facts: CallFacts, timed: Iterable[tuple[Message, SpeechTimes]], state: State) -> Call:
-    """A call from its messages with their speech times, and the state that they were made from."""
-    latencies, utterances = Items[TurnLatencies](TurnLatencies), Items[Utterance](Utterance)
-    messages = iter(timed)
-    following = next(messages, None)
+class PackedUtterances(Sequence[Utterance]):
+    """The utterances of a very large call. What was said is in its messages alone, which its readers share."""
+
+    def __init__(self, messages: Items[Message]) -> None:
+        self.messages = messages
+        self.others = Items[tuple[Any, ...]](tuple[str, int, int | None, ReplyAfter])
+        """The other fields of each."""
+
+    def append(self, one: Utterance) -> None:
+        self.others.append((one.speaker, one.start_ms, one.end_ms, one.reply_after))
+
+    def __len__(self) -> int:
+        return len(self.others)
+
+    @overload
+    def __getitem__(self, index: int) -> Utterance: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Utterance]: ...
+    def __getitem__(self, index: int | slice) -> Utterance | Sequence[Utterance]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(len(self))[index]]
+        return Utterance(self.messages[index], *self.others[index])
+
+    def __iter__(self) -> Iterator[Utterance]:
+        return (Utterance(message, *others) for message, others in zip(self.messages, self.others, strict=True))
+
+
+def call_of(
+    facts: CallFacts,
+    timed: Iterable[tuple[Message, SpeechTimes]],
+    state: State,
+    messages: Sequence[Message] = (),
+) -> Call:
+    """A call from its messages with their speech times, and the state that they were made from.
+
+    Where it is very large, what it holds is these `messages`, which are the same.
+    """
+    latencies = Items[TurnLatencies](TurnLatencies)
+    utterances: PackedUtterances | list[Utterance]
+    utterances = PackedUtterances(messages) if isinstance(messages, Items) else []
+    in_order = iter(timed)
+    following = next(in_order, None)
     for turn in state.each_turn():
         after = reply_after(state, turn)
         stages, whole = turn_latencies(turn)
@@ -129,9 +166,9 @@ def call_of(facts: CallFacts, timed: Iterable[tuple[Message, SpeechTimes]], stat
         while following is not None and following[0].turn_id == turn.number:
             is_reply = following[0].role == "assistant"
             utterances.append(utterance_of(*following, wait if is_reply else NO_WAIT))
-            wait, following = NO_WAIT if is_reply else wait, next(messages, None)
+            wait, following = NO_WAIT if is_reply else wait, next(in_order, None)
     tools = tool_uses(state, with_forgotten=True)
-    return Call(facts, utterances.as_list(), tools, state.summary, latencies.as_list(), state.analysis)
+    return Call(facts, utterances, tools, state.summary, latencies.as_list(), state.analysis)
 
 
 def utterance_of(message: Message, times: SpeechTimes, after: ReplyAfter) -> Utterance:

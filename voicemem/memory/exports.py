@@ -103,7 +103,7 @@ def write_call(name: FormatName, stream: Stream, read_model: ReadModel) -> Itera
     """The parts of a call's document, as the call is now: they are written when they are asked for."""
     config = parse_config(stream.config)
     facts = CallFacts(session_id=stream.id, **fields_of(CallFacts, stream), **fields_of(CallFacts, config))
-    return FORMATS[name].write(call_of(facts, read_model.timed_messages(), read_model.state))
+    return FORMATS[name].write(call_of(facts, read_model.timed_messages(), read_model.state, read_model.messages()))
 
 
 async def export_calls(

@@ -348,7 +348,7 @@ def count_false_alarms(state: State, turn: Turn) -> int:
 class ReplyAfter(NamedTuple):
     """The caller's wait for the agent's voice; `by` says what it is known by."""
 
-    ms: float | None = None
+    ms: int | float | None = None
     by: Literal["marks", "reported", "estimate"] | None = None
 
 

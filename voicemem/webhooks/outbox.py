@@ -487,7 +487,7 @@ class OutboxWorker:
             if delivery.event_type == config.HISTORY_EVENT and contents == "vcon":
                 about_call = {name: one for name, one in asdict(header).items() if name in CallFacts.__struct_fields__}
                 facts = CallFacts(state="ended", ended_ms=header.stopped_ms, **about_call)
-                call = call_of(facts, read_model.timed_messages(), read_model.state)
+                call = call_of(facts, read_model.timed_messages(), read_model.state, read_model.messages())
                 payload = vcon_payload(session, header.stopped_ms, replace(call, analysis=analysis or {}))
             elif delivery.event_type == config.HISTORY_EVENT:
                 more: dict[str, Any] = {"tools": tool_objects(read_model.state)} if "tools" in include else {}

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from aiohttp import web
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from msgspec.structs import astuple
 
 from voicemem.compat.agora import requests
@@ -274,7 +274,7 @@ async def read_agent_history(request: web.Request) -> web.StreamResponse:
 def timed_contents(read_model: ReadModel) -> bytes | Large:
     timed = (TimedMessage(*astuple(message), **times) for message, times in read_model.timed_messages())
     if read_model.has_large_answer:
-        return Large(Items[TimedMessage](TimedMessage, timed), read_model.folded_bytes)
+        return Large(map(Raw, Items[bytes](bytes, map(msgspec.json.encode, timed))), read_model.folded_bytes)
     return msgspec.json.encode([*timed])
 
 

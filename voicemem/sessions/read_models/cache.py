@@ -62,6 +62,8 @@ FLOOD = 200
 and none of it may ever be read."""
 OTHERS_FOLLOW = 7
 """Rounds ago that a use in the background counts as: three more keep what was unpacked for those that come next."""
+ROW_BYTES = 512
+"""Bytes of text that take as long as an event does beside its text."""
 FOLD_PAGE = 500
 """Rows read and folded at a time, so that a long journal does not block the event loop."""
 IS_LARGE = attrgetter("is_large")
@@ -383,7 +385,9 @@ class ReadModelCache:
         try:
             if not off_loop:
                 return work()
-            owner, size = (None, 0) if read_model is None else (read_model.owner, read_model.folded_bytes)
+            owner, size = None, 0
+            if read_model is not None:
+                owner, size = read_model.owner, read_model.folded_bytes + ROW_BYTES * read_model.position
             return await self.off_loop.run(work, background, owner, size)
         except Exception as error:  # a fault of the fold: it would come again with each read
             if isinstance(error, VoicememError) and not isinstance(error, DamagedEntry):

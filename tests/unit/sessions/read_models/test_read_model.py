@@ -14,6 +14,9 @@ from tests.support.events import done, event, final, interrupt, partial, resume,
 from tests.support.plain_fold.calls import plain_rows
 from tests.support.profiles import seeds
 from tests.support.random_calls.strategies import calls
+from tests.support.samples.exported_calls import facts
+from voicemem.exports.call import call_of
+from voicemem.exports.formats import FORMATS
 from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions.read_models.read_model import ReadModel, decode_rows
@@ -102,5 +105,9 @@ def test_a_call_of_very_many_turns_is_one_like_others(seed: int) -> None:
     assert [*plain.turns(marks=True)] == [*packed.turns(marks=True)]
     assert [*plain.timed_messages()] == [*packed.timed_messages()]
     assert list(plain.tool_uses()) == list(packed.tool_uses())
+    expected_call = call_of(facts(), plain.timed_messages(), plain.state)
+    found_call = call_of(facts(), packed.timed_messages(), packed.state, packed.messages())
+    for form in FORMATS.values():
+        assert [*form.write(expected_call)] == [*form.write(found_call)]
     assert plain.encode_messages() == packed.encode_messages()
     assert (plain.characters, plain.blank_messages) == (packed.characters, packed.blank_messages)
