@@ -181,6 +181,8 @@ async def test_connections_are_read_again_once_there_is_room(serve: Serve) -> No
 class Leaving:
     """A connection that notes when the event loop shall read it again."""
 
+    bytes_needed = 0
+
     def __init__(self, left: list[Leaving]) -> None:
         self.left = left
 

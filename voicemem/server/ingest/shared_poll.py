@@ -38,8 +38,10 @@ PAUSE_S = 0.002
 """The time between two rounds while many sockets are ready."""
 BUSY_FROM = 3
 """Sockets that are ready at once from which on that is much."""
-PIECE = 64 * 1024
-"""Bytes that are taken of a socket in one round: single events in it take up to 3 ms, in arrays 0.5."""
+PIECE, LARGE_PIECE = 8 * 1024, 64 * 1024
+"""Bytes that are taken of a socket in one round; the more of one in the middle of a frame from `LARGE_FRAME` bytes on,
+so that a flood of small frames does not take long."""
+LARGE_FRAME = 1_024
 ROUND_S = 0.003
 """How long a round may take."""
 ENDS_TOGETHER = 4
@@ -53,6 +55,9 @@ AT_END = getattr(select, "EPOLLRDHUP", 0)
 
 class PolledConnection(Protocol):
     """A connection whose socket is read in rounds."""
+
+    bytes_needed: int
+    """The size of the frame that has begun, as far as is known."""
 
     def take_polled(self, data: bytes) -> None:
         """Work on bytes that have come. An error closes the connection."""
@@ -129,9 +134,19 @@ class SharedPoll:
         connection = self.watched.get(fd)
         if connection is None:  # it was taken out since the poll
             return False
+        if events != READABLE:
+            self.end(fd, connection)
+            return False
+        has_more = self.take(fd, connection, PIECE)
+        if has_more and connection.bytes_needed >= LARGE_FRAME and self.watched.get(fd) is connection:
+            has_more = self.take(fd, connection, LARGE_PIECE)
+        return has_more
+
+    def take(self, fd: int, connection: PolledConnection, size: int) -> bool:
+        """Take up to `size` bytes; True if there were as many."""
         try:
-            data = os.read(fd, PIECE) if events == READABLE else b""
-        except BlockingIOError:  # the socket that was ready is closed, and this one has its number
+            data = os.read(fd, size)
+        except BlockingIOError:  # it had no more, or is closed, and this socket has its number
             return False
         except OSError:
             data = b""
@@ -142,7 +157,7 @@ class SharedPoll:
             connection.take_polled(data)
         except Exception as error:  # ends this connection, and no other round
             connection.fail_polled(error)
-        return len(data) == PIECE
+        return len(data) == size
 
     def end(self, fd: int, connection: PolledConnection) -> None:
         """Read a socket no more whose stream has ended, and give it back in its turn."""
