@@ -186,6 +186,11 @@ class Known(Protocol):
     def open_replies(self) -> Iterator[KnownReply]:
         """The replies that were neither heard to their end nor interrupted, the newest first."""
 
+    def text_of(self, item: str) -> str:
+        """Return what the user has said in an item, or a reply says; nothing before it has begun."""
+        one = self.segment(item) or self.reply(item)
+        return "" if one is None else one.text
+
     # Notes
 
     def note_all(self, **values: Any) -> None:

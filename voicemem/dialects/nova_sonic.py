@@ -285,9 +285,7 @@ def take_text(body: JsonObject, ts: int, known: Known) -> Made:
 
 def hear(item: str, text: str, known: Known) -> Made:
     """A block of what the user says; Nova gives no partials."""
-    segment = known.segment(item)
-    before = "" if segment is None else segment.text
-    turn = known.turn_of_speech(item)
+    before, turn = known.text_of(item), known.turn_of_speech(item)
     if text.strip():
         yield from finish(known)
         yield Asr(item=item, text=before + space_between(before, text.strip()) + text.strip(), final=True, turn_id=turn)
@@ -329,8 +327,7 @@ def repeat(text: str, prompt: str | None, known: Known) -> Made:
     if not text.strip():
         return
     yield from speak(text, prompt, known)
-    reply = known.reply(current(known))
-    before = "" if reply is None else reply.text
+    before = known.text_of(current(known))
     heard = before + space_between(before, text) + text
     known.note("joined", True)
     known.note_newest(f"r:{current(known)}", [len(heard), []], KEPT_REPLIES)

@@ -211,8 +211,7 @@ def hear(frame: JsonObject, ts: int, known: Known) -> Made:
     mine, out = known.notes.get("in"), known.notes.get("out")
     (start, end), text = span_of(frame, mine, out), frame["delta"]
     if mine is not None and goes_on(mine, out, start):
-        segment = known.segment(mine["item"])
-        said = "" if segment is None else segment.text
+        said = known.text_of(mine["item"])
         text = said + (space_between(said, text) if start - mine["end"] > BREATH_MS else "") + text
         mine = mine | {"end": max(mine["end"], end)}
         yield Asr(item=mine["item"], text=text, final=True)

@@ -257,8 +257,7 @@ def take_segment(data: JsonObject, status: str, ts: int, known: Known) -> Made:
         yield from made
     else:
         item = f"~r{place[0]}"
-        reply = known.reply(item)
-        before = "" if reply is None else reply.text[: place[1]]
+        before = known.text_of(item)[: place[1]]
     if id is None and status == "completed":  # another one may have the same text
         known.note("segments", {name: one for name, one in known.notes["segments"].items() if name != key})
     spoken = data["text"] if status == "completed" else data.get("spoken_progress", {}).get("accumulated_text", "")
@@ -304,8 +303,7 @@ def take_sentence(data: JsonObject, ts: int, known: Known) -> Made:
 
 def hear_next(piece: str, known: Known, is_word: bool = False) -> Tts | None:
     """The newest reply was heard up to the end of the next occurrence of a text; None if it does not occur any more."""
-    reply = known.reply(newest(known))
-    text = "" if reply is None else reply.text
+    text = known.text_of(newest(known))
     start = text.find(piece, known.notes.get("heard", 0))
     if start < 0:
         return None

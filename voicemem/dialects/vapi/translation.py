@@ -99,7 +99,7 @@ def withdraw_live(known: Known) -> Made:
     """Take back what live messages said, but for replies of which nothing was heard: no history has these."""
     taken_over = {item for key, item in known.notes.items() if key.startswith("=")}
     for turn in range(max(0, known.next_turn - MAX_LIVE), known.next_turn):
-        if live_text(turn, known):
+        if known.text_of(f"~u{turn}"):
             yield Asr(item=f"~u{turn}", text="", final=True)
         for number in range(known.notes.get(f"-{turn}", 0) + 1, live_number(turn, known) + 1):
             item = live_item(turn, number)
@@ -154,9 +154,7 @@ def is_in_history(kind: str, frame: JsonObject, known: Known) -> bool:
     newest, at = (known.notes.get(kind) or [None])[-1], frame.get("timestamp")
     if newest is None or (at is not None and "end" in newest and at > newest["end"] + speaking.SETTLE_MS):
         return False
-    segment, reply = known.segment(newest["item"]), known.reply(newest["item"])
-    text = segment.text if segment is not None else reply.text if reply is not None else ""
-    transcript = plain(frame["transcript"])
+    text, transcript = known.text_of(newest["item"]), plain(frame["transcript"])
     return transcript in plain(text[-len(frame["transcript"]) - MAX_LOOKED :])
 
 
@@ -319,7 +317,7 @@ def user_message(message: JsonObject, stamp: int | None, reported: bool, flow: F
     speaking.end_voices(known, message.get("time"))
     keep_message("users", message_note(item, message, stamp), known)
     events: list[MadeEvent] = [] if segment is not None else [*settle_last(known), *unheard]
-    if segment is None and live_text(turn, known):
+    if segment is None and known.text_of(f"~u{turn}"):
         events.append(Asr(item=f"~u{turn}", text="", final=True))
     said = Asr(item=item, text=text, final=True, turn_id=turn, ts=message.get("time"))
     events += said_until(said, message.get("endTime"))
@@ -480,16 +478,11 @@ def tools(message: JsonObject, turn: int, ts: int | None) -> list[MadeEvent]:
 # What live messages have said
 
 
-def live_text(turn: int, known: Known) -> str:
-    segment = known.segment(f"~u{turn}")
-    return "" if segment is None else segment.text
-
-
 def new_turn(text: str, reported: bool, flow: Flow) -> int:
     """The turn of the live transcript that an utterance repeats; else a new one, if the one before has an answer."""
     known = flow.known
     newest = range(max(known.notes.get("at", 0) + 1, known.next_turn - MAX_LIVE), known.next_turn)
-    said = {turn: live for turn in newest if (live := live_text(turn, known))}
+    said = {turn: live for turn in newest if (live := known.text_of(f"~u{turn}"))}
     repeated = next((turn for turn, live in said.items() if speaking.is_similar(live, text)), None)
     if repeated is None and reported:
         repeated = next(iter(said), None)
