@@ -235,8 +235,9 @@ async def _post(
         signing.add(body)
     else:
         headers["Content-Length"] = str(body.size)
-        async for part in body.parts():
-            signing.add(part)
+        if request.secret:
+            async for part in body.parts():
+                signing.add(part)
 
     def make_body() -> Any:
         return body if isinstance(body, bytes) else body.parts()
