@@ -7,6 +7,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from voicemem.context.policies import Policies
 from voicemem.context.recall import PREFERENCE, RecalledLine, dated, day_of, fitting, render
@@ -39,6 +40,7 @@ PLACEHOLDER = re.compile(r"\{(?=[{%#])")
 NOTHING: Variables = {"memory": "", "last_call": "", "caller_known": "no"}
 
 
+@dataclass(eq=False)
 class CallerVariables:
     """Finds what is known of a caller.
 
@@ -46,21 +48,16 @@ class CallerVariables:
     operator's further variables, `assistants` Vapi's by project.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        policies: Policies,
-        clock: Clock,
-        index_first: Callable[[Collection[int]], Awaitable[None]],
-        defaults: Mapping[str, Value],
-        assistants: Mapping[str | None, str],
-    ) -> None:
-        self.store = store
-        self.policies = policies
-        self.clock = clock
-        self.index_first = index_first
-        self.nothing: Variables = {**defaults, **NOTHING}
-        self.assistants = assistants
+    store: Store
+    policies: Policies
+    clock: Clock
+    index_first: Callable[[Collection[int]], Awaitable[None]]
+    defaults: Mapping[str, Value]
+    assistants: Mapping[str | None, str]
+
+    @property
+    def nothing(self) -> Variables:
+        return {**self.defaults, **NOTHING}
 
     async def known(self, project: str, user_id: str, call_id: str | None) -> Variables:
         """Return the variables about a user, whose call `call_id` begins. Raises `StoreUnavailable`."""

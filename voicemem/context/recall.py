@@ -5,6 +5,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain
 from typing import NamedTuple
@@ -62,22 +63,17 @@ class RecalledMessage(Struct, frozen=True):
     ids: tuple[str, ...]
 
 
+@dataclass(eq=False)
 class Recall:
     """Finds what a context shows of earlier calls. `clock` gives Unix ms.
 
     `index_first` brings sessions into the transcript index that have just changed, by their keys.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        clock: Callable[[], int],
-        index_first: Callable[[Collection[int]], Awaitable[None]] | None = None,
-    ) -> None:
-        self.store = store
-        self.clock = clock
-        self.index_first = index_first
-        self.noting: set[asyncio.Task[None]] = set()
+    store: Store
+    clock: Callable[[], int]
+    index_first: Callable[[Collection[int]], Awaitable[None]] | None = None
+    noting: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def message(
         self,

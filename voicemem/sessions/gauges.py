@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 from voicemem.errors import StoreUnavailable
 from voicemem.runtime import entries_of
@@ -11,12 +12,14 @@ from voicemem.sessions.lifecycle import Presence
 from voicemem.sessions.node_lease import NodeLease
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.quarantine import FOLD_VERSION
+from voicemem.store.port import Store
 from voicemem.telemetry.metrics import Metrics
 
 STORE_S = 2.0
 """How long the store is waited for: readers of metrics give up soon."""
 
 
+@dataclass(eq=False)
 class Gauges:
     """Sets the gauges of `metrics`.
 
@@ -24,34 +27,22 @@ class Gauges:
     caller has not shown a key, `draining` whether the service is shutting down.
     """
 
-    def __init__(
-        self,
-        metrics: Metrics,
-        presence: Presence,
-        read_models: ReadModelCache,
-        connections: Callable[[], Mapping[str, int]],
-        unauthenticated: Callable[[], Mapping[str, int]],
-        draining: Callable[[], bool],
-        node: NodeLease,
-    ) -> None:
-        self.metrics = metrics
-        self.node = node
-        self.store = presence.sessions.store
-        self.clock = presence.sessions.clock
-        self.presence = presence
-        self.read_models = read_models
-        self.evicted: Counter[str] = Counter()
-        self.connections = connections
-        self.unauthenticated = unauthenticated
-        self.draining = draining
+    metrics: Metrics
+    presence: Presence
+    read_models: ReadModelCache
+    connections: Callable[[], Mapping[str, int]]
+    unauthenticated: Callable[[], Mapping[str, int]]
+    draining: Callable[[], bool]
+    node: NodeLease
+    evicted: Counter[str] = field(default_factory=Counter)
 
     async def refresh(self) -> None:
         """Set all gauges. While the store is down, those that come from it keep their last values."""
-        metrics = self.metrics
+        metrics, sessions = self.metrics, self.presence.sessions
         with suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(STORE_S):
-                await self.refresh_store()
-        metrics.last_commit_ok.set(self.store.healthy)
+                await self.refresh_store(sessions.store, sessions.clock())
+        metrics.last_commit_ok.set(sessions.store.healthy)
         metrics.draining.set(self.draining())
         metrics.node_info.clear()
         if token := self.node.shown_token():
@@ -65,15 +56,15 @@ class Gauges:
         metrics.sessions_connected.set(len(self.presence.connected))
         await self.refresh_memories()
 
-    async def refresh_store(self) -> None:
-        metrics, now = self.metrics, self.clock()
-        figures = await self.store.read_figures(now)
+    async def refresh_store(self, store: Store, now: int) -> None:
+        metrics = self.metrics
+        figures = await store.read_figures(now)
         metrics.sessions.labels("running").set(figures.running)
         metrics.outbox_pending.set(figures.pending)
         metrics.outbox_due.set(figures.due)
         since = now if figures.oldest_pending_ms is None else figures.oldest_pending_ms
         metrics.outbox_oldest_seconds.set(max(0, now - since) / 1000)
-        metrics.sessions_set_aside.set(await self.store.quarantine.count_quarantined(FOLD_VERSION))
+        metrics.sessions_set_aside.set(await store.quarantine.count_quarantined(FOLD_VERSION))
         metrics.db_bytes.set(figures.bytes)
         metrics.db_wal_bytes.set(figures.wal_bytes)
 

@@ -6,6 +6,7 @@ All of it happens while calls are running, so it is done in small steps with pau
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 
 from voicemem.runtime import NodeToken
 from voicemem.sessions.read_models.cache import ReadModelCache
@@ -27,6 +28,7 @@ PAUSE_FACTOR = 2
 """A pause is this many times as long as the step before it, so that the writer has most of its time for calls."""
 
 
+@dataclass(eq=False)
 class RetentionWorker:
     """Erases and compacts. `clock` returns Unix ms.
 
@@ -34,19 +36,11 @@ class RetentionWorker:
     over: it moves what is to be kept, and returns how much that was.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        read_models: ReadModelCache,
-        clock: Callable[[], int],
-        node: NodeToken | None = None,
-        keep_memories: Callable[[int, int], Awaitable[int]] | None = None,
-    ) -> None:
-        self.node = node or NodeToken()
-        self.keep_memories = keep_memories
-        self.store = store
-        self.read_models = read_models
-        self.clock = clock
+    store: Store
+    read_models: ReadModelCache
+    clock: Callable[[], int]
+    node: NodeToken = field(default_factory=NodeToken)
+    keep_memories: Callable[[int, int], Awaitable[int]] | None = None
 
     async def expire(self) -> int:
         """Erase sessions whose `ttl_seconds` are over; returns how many. Raises `StoreUnavailable`."""

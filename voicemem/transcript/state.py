@@ -37,55 +37,39 @@ MAX_EVENT_IDS = 100_000
 """The number of newest event ids that are kept, as hashes."""
 
 
-class Memo:
+class Memo(Struct, eq=False):
     """Per-turn and per-reply results of one state. Losing any of them costs time, and nothing else.
 
     What it holds is made, and typed, by the modules named below: the state carries it and knows nothing of it.
     """
 
-    __slots__ = (
-        "cut_stairs",
-        "entries",
-        "false_alarms",
-        "made",
-        "open_speech",
-        "packed_at",
-        "small_keys",
-        "small_turn",
-        "speech",
-        "translates",
-        "whole_texts",
-        "word_matches",
-    )
+    speech: dict[int, Any] = {}
+    """By turn: a `speech.SpeechIndex`, its segments by their keys and users."""
+    entries: dict[object, tuple[Any, Any]] = {}
+    """The `history.MessageEntry` of replies, by id, and of users, by turn and name: of large turns, and of the
+    small one that was read last.
 
-    def __init__(self) -> None:
-        self.speech: dict[int, Any] = {}
-        """By turn: a `speech.SpeechIndex`, its segments by their keys and users."""
-        self.entries: dict[object, tuple[Any, Any]] = {}
-        """The `history.MessageEntry` of replies, by id, and of users, by turn and name: of large turns, and of the
-        small one that was read last.
-
-        Each with the version of the reply that it was made of.
-        """
-        self.open_speech: Any = None
-        """A `speech.SpeechIndex` of segments without item that no final has come for, in any turn."""
-        self.small_turn: int | None = None
-        self.small_keys: list[object] = []
-        """The keys kept in `entries` of that turn."""
-        self.made: list[Any] | None = None
-        """The events that dialects make, where someone asks for them."""
-        self.translates = False
-        """True while events are applied that a dialect made."""
-        self.false_alarms: Any = None
-        """A `speech.FalseAlarms`."""
-        self.whole_texts: dict[int, Any] = {}
-        """By reply: a `matching.WholeText`, of those that are long or were reported often."""
-        self.word_matches: dict[int, tuple[Any, Any]] = {}
-        """By reply: a `matching.WordMatch`, where its timed words are in its text, and the windows they are from."""
-        self.cut_stairs: dict[int, Any] = {}
-        """By turn: see `sources.cut_stairs`."""
-        self.packed_at = -1
-        """The position at which the state was packed last: until the next event it does not change."""
+    Each with the version of the reply that it was made of.
+    """
+    open_speech: Any = None
+    """A `speech.SpeechIndex` of segments without item that no final has come for, in any turn."""
+    small_turn: int | None = None
+    small_keys: list[object] = []
+    """The keys kept in `entries` of that turn."""
+    made: list[Any] | None = None
+    """The events that dialects make, where someone asks for them."""
+    translates: bool = False
+    """True while events are applied that a dialect made."""
+    false_alarms: Any = None
+    """A `speech.FalseAlarms`."""
+    whole_texts: dict[int, Any] = {}
+    """By reply: a `matching.WholeText`, of those that are long or were reported often."""
+    word_matches: dict[int, tuple[Any, Any]] = {}
+    """By reply: a `matching.WordMatch`, where its timed words are in its text, and the windows they are from."""
+    cut_stairs: dict[int, Any] = {}
+    """By turn: see `sources.cut_stairs`."""
+    packed_at: int = -1
+    """The position at which the state was packed last: until the next event it does not change."""
 
     def forget_speech(self, numbers: Iterable[int]) -> None:
         """Forget what is of turns that are other objects now."""

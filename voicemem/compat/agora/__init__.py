@@ -12,8 +12,8 @@ from voicemem.compat.agora.apps import APPS, AppRegistry
 from voicemem.compat.agora.requests import ERRORS, SCHEMES, AppId, translate_problem, with_bearer
 from voicemem.security.access import Gate
 from voicemem.server.http.application import Application, with_problems
-from voicemem.server.http.problems import Handler
-from voicemem.server.http.request import SERVICES, guard_route
+from voicemem.server.http.handlers import SERVICES, Handler, Request
+from voicemem.server.http.request import guard_route
 from voicemem.server.rest import add_routes
 
 BASES = ("/api/conversational-ai-agent", "/cn/api/conversational-ai-agent")
@@ -47,6 +47,6 @@ def register_agora(app: Application, gate: Gate) -> None:
             app.add_route(route.method, base + route.path, handler)
 
 
-async def as_agora(handler: Handler, request: web.Request) -> web.StreamResponse:
+async def as_agora(handler: Handler, request: Request) -> web.StreamResponse:
     """Handle a request: keys are taken in Agora's headers, and errors are Agora's."""
     return translate_problem(await with_problems(handler, with_bearer(request)))

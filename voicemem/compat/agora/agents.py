@@ -17,7 +17,7 @@ from voicemem.errors import Refused
 from voicemem.protocol.codec import decode_event
 from voicemem.protocol.events import Interrupt, MessageEvent, ProducedEvent
 from voicemem.protocol.types import JsonObject, matching
-from voicemem.server.http.request import GRANT, services_of
+from voicemem.server.http.handlers import Request
 from voicemem.server.http.routes import JSON, ResponseSpec, Routes
 from voicemem.server.rest.history import AgoraTurn, HistoryQuery, Large, Spoken, answer_with, make_contents
 from voicemem.server.rest.sessions import check_outbound_change, note_outbound_change
@@ -113,26 +113,25 @@ def agent_status(stream: Stream) -> str:
     body=requests.Join,
     codes="missing_field invalid_field session_exists quota_exceeded",
 )
-async def join(request: web.Request) -> Started:
+async def join(request: Request) -> Started:
     """Start a session; its id is the agent's id, under which an engine sends events."""
     project = await requests.project_of(request)
     config = requests.session_config(await requests.body_as(request, requests.Join))
     requests.check_channel(request, config["channel"])
     check_outbound_change(request, config)
-    key_id = request[GRANT].key_id
-    stream = (await services_of(request).sessions.create(project, None, config, key_id, takes_name=True))[0]
+    stream = (await request.services.sessions.create(project, None, config, request.grant.key_id, takes_name=True))[0]
     note_outbound_change(request, config, stream)
     return Started(stream.id, stream.started_ms // 1000, agent_status(stream))
 
 
 @ROUTES.add(f"GET {PROJECT}/agents", "read", codes="invalid_cursor")
-async def list_agents(request: web.Request, query: AgentsQuery) -> Agents:
+async def list_agents(request: Request, query: AgentsQuery) -> Agents:
     """List the agents of the project that meet all conditions, the newest first."""
     project = await requests.project_of(request)
-    sessions = services_of(request).sessions
+    sessions = request.services.sessions
+    bound = request.grant.channel  # a token of Agora's lists the agents of its own channel
     if query.channel:
         requests.check_channel(request, query.channel)
-    bound = request[GRANT].channel  # a token of Agora's lists the agents of its own channel
     states = set(query.state.split(","))
     since = sessions.clock() // 1000 - 2 * 3600 if query.from_time is None else int(query.from_time)
     conditions = SessionFilter(  # the first and the last second are included
@@ -152,7 +151,7 @@ async def list_agents(request: web.Request, query: AgentsQuery) -> Agents:
 
 
 @ROUTES.add(f"GET {AGENT}", "read", codes="unknown_session")
-async def read_agent(request: web.Request) -> Agent:
+async def read_agent(request: Request) -> Agent:
     """Read the status of an agent, while it runs and after it."""
     stream = await requests.agent_of(request)
     has_ended = stream.state != "running"
@@ -172,22 +171,22 @@ async def read_agent(request: web.Request) -> Agent:
     body=requests.Update,
     codes="unknown_session missing_field invalid_field quota_exceeded",
 )
-async def update_agent(request: web.Request) -> Started:
+async def update_agent(request: Request) -> Started:
     """Replace system messages and LLM parameters while the agent runs."""
     stream = await requests.running_agent_of(request)
     changes: JsonObject = requests.agora_update_patch(
         await requests.body_as(request, requests.Update), parse_config(stream.config).llm
     )
     if changes:
-        stream = await services_of(request).sessions.change(stream, changes)
+        stream = await request.services.sessions.change(stream, changes)
     return Started(stream.id, stream.started_ms // 1000, agent_status(stream))
 
 
 @ROUTES.add(f"POST {AGENT}/leave", "ingest", {200: ResponseSpec()}, codes="unknown_session")
-async def leave(request: web.Request) -> web.StreamResponse:
+async def leave(request: Request) -> web.StreamResponse:
     """End and close the session at once; the body is ignored."""
     stream = await requests.running_agent_of(request, STOP_CHANNEL)
-    await services_of(request).sessions.end(stream, "api_leave")  # in Agora's words
+    await request.services.sessions.end(stream, "api_leave")  # in Agora's words
     return web.Response(content_type=JSON)
 
 
@@ -258,11 +257,11 @@ class SpokenBody(Struct, frozen=True):
 
 
 @ROUTES.add(f"GET {AGENT}/history", "read", AgoraHistory | StandardAgoraHistory, codes="unknown_session")
-async def read_agent_history(request: web.Request) -> web.StreamResponse:
+async def read_agent_history(request: Request) -> web.StreamResponse:
     """Read the memory of an agent, while it runs."""
     stream = await requests.running_agent_of(request)
     make: Callable[[ReadModel], bytes | Large] = timed_contents
-    if services_of(request).settings.agora_contents == "standard":
+    if request.services.settings.agora_contents == "standard":
         make = partial(make_contents, HistoryQuery(fields="standard"))
 
     def head(stream: Stream) -> RunningAgent:
@@ -279,7 +278,7 @@ def timed_contents(read_model: ReadModel) -> bytes | Large:
 
 
 @ROUTES.add(f"GET {AGENT}/turns", "read", codes="unknown_session")
-async def read_agent_turns(request: web.Request, query: TurnsQuery) -> AgoraTurns:
+async def read_agent_turns(request: Request, query: TurnsQuery) -> AgoraTurns:
     """Read each turn's start, end, cause and latencies, while the agent runs and after it."""
     stream = await requests.agent_of(request)
     first = (query.page_index - 1) * query.page_size
@@ -290,7 +289,7 @@ async def read_agent_turns(request: web.Request, query: TurnsQuery) -> AgoraTurn
         shown = state.turn_numbers[first : first + query.page_size]
         return len(state.turn_numbers), [turn_object(state, state.turns[number]) for number in shown]
 
-    count, turns = await services_of(request).read_models.read(stream, page)
+    count, turns = await request.services.read_models.read(stream, page)
     config = parse_config(stream.config)
     channel = config.channel or ""
     pages = -(-count // query.page_size) or 1
@@ -305,20 +304,20 @@ async def read_agent_turns(request: web.Request, query: TurnsQuery) -> AgoraTurn
 
 
 @ROUTES.add(f"POST {AGENT}/speak", "ingest", body=requests.Speak, codes=SPEAK_CODES)
-async def speak(request: web.Request) -> SpokenBody:
+async def speak(request: Request) -> SpokenBody:
     """Record a text that the agent is to say, in the newest turn; it interrupts nothing."""
     stream = await requests.running_agent_of(request)
     body = await requests.body_as(request, requests.Speak)
     if len(body.text.encode()) > requests.MAX_SPEECH_BYTES:
         raise Refused("text_too_long", f"The text may have at most {requests.MAX_SPEECH_BYTES} bytes.")
-    newest = (await services_of(request).read_models.get_state(stream)).newest_turn
+    newest = (await request.services.read_models.get_state(stream)).newest_turn
     return await record_event(
         request, stream, MessageEvent(role="assistant", text=body.text, source="command", turn_id=newest)
     )
 
 
 @ROUTES.add(f"POST {AGENT}/think", "ingest", body=requests.Think, codes=SPEAK_CODES)
-async def think(request: web.Request) -> SpokenBody:
+async def think(request: Request) -> SpokenBody:
     """Record a text that the agent is to take as the user's words, in the next turn."""
     stream = await requests.running_agent_of(request)
     body = await requests.body_as(request, requests.Think)
@@ -329,15 +328,14 @@ async def think(request: web.Request) -> SpokenBody:
 
 
 @ROUTES.add(f"POST {AGENT}/interrupt", "ingest", codes=RECORD_CODES)
-async def interrupt(request: web.Request) -> SpokenBody:
+async def interrupt(request: Request) -> SpokenBody:
     """Record that the agent was interrupted; the body is ignored."""
     return await record_event(request, await requests.running_agent_of(request), Interrupt(cause="api_interrupt"))
 
 
-async def record_event(request: web.Request, stream: Stream, event: ProducedEvent) -> SpokenBody:
+async def record_event(request: Request, stream: Stream, event: ProducedEvent) -> SpokenBody:
     """Record an event of the application's; the answer comes once it is on disk. Raises `Refused`."""
-    services = services_of(request)
     lease = ProducerLease(stream, AGORA_PRODUCER, None, may_call_out=False)
-    await services.recorder.record(lease, [decode_event(msgspec.json.encode(event))], whole=True)
+    await request.services.recorder.record(lease, [decode_event(msgspec.json.encode(event))], whole=True)
     channel = parse_config(stream.config).channel or ""
-    return SpokenBody(stream.id, channel, services.sessions.clock() // 1000)
+    return SpokenBody(stream.id, channel, request.services.sessions.clock() // 1000)

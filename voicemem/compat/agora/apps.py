@@ -28,8 +28,7 @@ from voicemem.errors import Refused
 from voicemem.protocol.types import matching
 from voicemem.security.access import SCOPES, Access, Grant, check_project, check_scopes
 from voicemem.security.audit import audit
-from voicemem.server.http.application import APP, IN_PATH
-from voicemem.server.http.request import GRANT, services_of
+from voicemem.server.http.handlers import Request
 from voicemem.server.http.routes import Routes
 from voicemem.server.rest.keys import Scopes
 from voicemem.store.directory import AgoraApp
@@ -290,43 +289,43 @@ add_route_of_app = partial(ROUTES.add, placeholders={"app_id": AgoraAppId})
 
 
 @ROUTES.add(f"GET {AGORA_APPS}", "admin")
-async def list_agora_apps(request: web.Request) -> AgoraApps:
+async def list_agora_apps(request: Request) -> AgoraApps:
     """List the apps of Agora's of the project, without their certificates."""
-    apps = await request[APP][APPS].list(request[GRANT].project)
+    apps = await request.shared[APPS].list(request.grant.project)
     return AgoraApps([app_view(app) for app in apps])
 
 
 @ROUTES.add(f"POST {AGORA_APPS}", "admin", codes="invalid_field agora_app_exists no_keys", status=201)
-async def add_agora_app(request: web.Request, body: NewAgoraApp) -> ShownAgoraApp:
+async def add_agora_app(request: Request, body: NewAgoraApp) -> ShownAgoraApp:
     """Register an app of Agora's: tokens signed with its certificate open the project on Agora's paths."""
-    grant = request[GRANT]
-    services_of(request).access.key_of(grant)
-    app = await request[APP][APPS].add(grant.project, body.app_id, body.certificate, body.scopes)
+    grant = request.grant
+    request.services.access.key_of(grant)
+    app = await request.shared[APPS].add(grant.project, body.app_id, body.certificate, body.scopes)
     audit("agora_app_added", grant, app.project, app=app.app_id, scopes=app.scopes)
     return app_view(app)
 
 
 @add_route_of_app(f"DELETE {AGORA_APP}", "admin", codes="unknown_agora_app")
-async def remove_agora_app(request: web.Request) -> None:
+async def remove_agora_app(request: Request) -> None:
     """Remove an app of Agora's and its certificates: its tokens are refused from now on."""
-    grant, app_id = request[GRANT], request[IN_PATH]["app_id"]
-    await request[APP][APPS].remove(grant.project, app_id)
+    grant, app_id = request.grant, request.in_path["app_id"]
+    await request.shared[APPS].remove(grant.project, app_id)
     audit("agora_app_removed", grant, grant.project, app=app_id)
 
 
 @add_route_of_app(f"POST {AGORA_APP}/rotate-certificate", "admin", codes="unknown_agora_app")
-async def rotate_agora_certificate(request: web.Request, body: NewCertificate) -> ShownAgoraApp:
+async def rotate_agora_certificate(request: Request, body: NewCertificate) -> ShownAgoraApp:
     """Give an app a new certificate; the one before stays valid until it is retired, or the next rotation."""
-    grant, app_id = request[GRANT], request[IN_PATH]["app_id"]
-    app = await request[APP][APPS].rotate(grant.project, app_id, body.certificate)
+    grant, app_id = request.grant, request.in_path["app_id"]
+    app = await request.shared[APPS].rotate(grant.project, app_id, body.certificate)
     audit("agora_certificate_rotated", grant, grant.project, app=app_id)
     return app_view(app)
 
 
 @add_route_of_app(f"POST {AGORA_APP}/retire-certificate", "admin", codes="unknown_agora_app")
-async def retire_agora_certificate(request: web.Request) -> ShownAgoraApp:
+async def retire_agora_certificate(request: Request) -> ShownAgoraApp:
     """Refuse from now on what is signed with the certificate before the last rotation."""
-    grant, app_id = request[GRANT], request[IN_PATH]["app_id"]
-    app = await request[APP][APPS].retire(grant.project, app_id)
+    grant, app_id = request.grant, request.in_path["app_id"]
+    app = await request.shared[APPS].retire(grant.project, app_id)
     audit("agora_certificate_retired", grant, grant.project, app=app_id)
     return app_view(app)

@@ -23,8 +23,8 @@ from voicemem.protocol.explanations import describe_error
 from voicemem.protocol.types import JsonObject, fields_given, matching
 from voicemem.security.access import FULL_GRANT
 from voicemem.server.http import problems
-from voicemem.server.http.application import APP, IN_PATH
-from voicemem.server.http.request import GRANT, SESSION_ID, get_stream, read_object
+from voicemem.server.http.handlers import Request
+from voicemem.server.http.request import SESSION_ID, get_stream, read_object
 from voicemem.server.http.routes import JSON, KEY_SCHEME, ErrorFormat
 from voicemem.store.streams import Stream
 
@@ -42,7 +42,7 @@ SCHEMES = {
 }
 
 
-def with_bearer(request: web.Request) -> web.Request:
+def with_bearer(request: Request) -> Request:
     """Return a request with its key as `Bearer`, or without the header if no key can be read from it."""
     authorization = request.headers.get(AUTHORIZATION)
     if authorization is None:
@@ -53,7 +53,9 @@ def with_bearer(request: web.Request) -> web.Request:
         del headers[AUTHORIZATION]
     else:
         headers[AUTHORIZATION] = f"Bearer {key}"
-    return request.clone(headers=headers)
+    copy = request.clone(headers=headers)
+    assert isinstance(copy, Request)
+    return copy
 
 
 def key_of(authorization: str) -> str | None:
@@ -72,32 +74,32 @@ def key_of(authorization: str) -> str | None:
     return None
 
 
-async def project_of(request: web.Request) -> str:
+async def project_of(request: Request) -> str:
     """Return the caller's project, which the path must name if keys are needed. Raises `Refused` (`forbidden`)."""
-    grant = request[GRANT]
-    if grant != FULL_GRANT and not await request[APP][APPS].opens(grant, request[IN_PATH]["appid"]):
+    grant = request.grant
+    if grant != FULL_GRANT and not await request.shared[APPS].opens(grant, request.in_path["appid"]):
         raise Refused("forbidden", "The key or token belongs to another project than the one in the path.")
     return grant.project
 
 
-def check_channel(request: web.Request, *channels: str | None) -> None:
+def check_channel(request: Request, *channels: str | None) -> None:
     """Raise `Refused` (`forbidden`) if the caller has a token of Agora's for none of these channels."""
-    if request[GRANT].channel not in (None, ANY_CHANNEL, *channels):
+    if request.grant.channel not in (None, ANY_CHANNEL, *channels):
         raise Refused("forbidden", "The token is for another channel.")
 
 
-async def agent_of(request: web.Request, *channels: str) -> Stream:
+async def agent_of(request: Request, *channels: str) -> Stream:
     """Return the session in the path; a token must be for its channel, or one of these. Raises `Refused`."""
     await project_of(request)
-    if not SESSION_ID.match(request[IN_PATH]["id"]):
+    if not SESSION_ID.match(request.in_path["id"]):
         raise Refused("unknown_session")
     stream = await get_stream(request)
-    if request[GRANT].channel is not None:
+    if request.grant.channel is not None:
         check_channel(request, parse_config(stream.config).channel, *channels)
     return stream
 
 
-async def running_agent_of(request: web.Request, *channels: str) -> Stream:
+async def running_agent_of(request: Request, *channels: str) -> Stream:
     """Return the session in the path if it runs; for Agora's clients, a session that has ended is unknown."""
     stream = await agent_of(request, *channels)
     if stream.state != "running":
@@ -188,7 +190,7 @@ class Think(Struct, frozen=True):
     metadata: dict[str, str] | UnsetType = UNSET
 
 
-async def body_as(request: web.Request, kind: type[T]) -> T:
+async def body_as(request: Request, kind: type[T]) -> T:
     """Read the body as a struct. Raises `Refused` (`missing_field`, `invalid_field`), `InvalidFrame`."""
     try:
         return msgspec.convert(drop_nulls(await read_object(request)), kind)

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,7 +18,8 @@ from voicemem.errors import CODES, VoicememError
 from voicemem.protocol.types import MAX_FRAME_BYTES
 from voicemem.server.http.answers import Answer
 from voicemem.server.http.connections import answer_expect, connection_of
-from voicemem.server.http.problems import SERVER, Handler, headers_of, problem_response
+from voicemem.server.http.handlers import APP, FOUND, Finish, Found, Handler, Request, Shared
+from voicemem.server.http.problems import SERVER, headers_of, problem_response
 from voicemem.telemetry import Telemetry
 from voicemem.telemetry.metrics import METHODS
 
@@ -27,8 +28,6 @@ LOG, FAULTS = logging.getLogger("voicemem.requests"), logging.getLogger("voiceme
 INGEST_ELSEWHERE = "This is the port of the REST API; websockets have a port of their own (--ingest)."
 REST_OF_PATH = ":.+}"
 """The end of a placeholder that takes all segments that are left."""
-Finish = Callable[[web.Request, web.StreamResponse], Awaitable[None]]
-"""Adds to an answer that is about to be sent."""
 
 
 class Endpoint(NamedTuple):
@@ -79,39 +78,20 @@ def key_of(parts: list[str], holes: Iterable[int]) -> tuple[str | None, ...]:
     return tuple(key)
 
 
-class Found(NamedTuple):
-    """The route of a request, found by its method and path."""
-
-    path: str
-    """The path with placeholders, since ids may not appear in metrics; `none` where nothing is served."""
-    handler: Handler | None
-    values: dict[str, str]
-    allowed: tuple[str, ...]
-    """The methods that the path takes, where it does not take this one."""
-    finish: Finish | None
-
-
 KEPT_PATH, KEPT_PATHS = 200, 2_000
 """Characters of a path whose route is kept, and how many are."""
 
 
-class Application:
+class Application(Shared):
     """The routes of a port, and what their handlers share."""
 
     def __init__(self, telemetry: Telemetry) -> None:
+        super().__init__()
         self.metrics, self.tracer = telemetry
         self.paths = Paths()
         self.find_kept = lru_cache(KEPT_PATHS)(self.find)
-        self.shared: dict[web.AppKey[Any], Any] = {}
         self.finishing: dict[str, Finish] = {}
         """By the first segment of a path."""
-
-    def __getitem__(self, key: web.AppKey[T]) -> T:
-        value: T = self.shared[key]
-        return value
-
-    def __setitem__(self, key: web.AppKey[T], value: T) -> None:
-        self.shared[key] = value
 
     def add_route(self, method: str, path: str, handler: Handler) -> None:
         """Serve a path, whose placeholders are whole segments (`/v1/sessions/{id}`); what takes GET takes HEAD."""
@@ -127,19 +107,19 @@ class Application:
         """The server, for the running event loop."""
         loop = asyncio.get_running_loop()
 
-        def make(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.Request:
-            return web.Request(message, payload, protocol, writer, task, loop, client_max_size=MAX_FRAME_BYTES)
+        def make(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> Request:
+            return Request(message, payload, protocol, writer, task, loop, client_max_size=MAX_FRAME_BYTES)
 
-        return web.Server(self.answer, request_factory=make)  # type: ignore[arg-type]  # requests are `web.Request`
+        return web.Server(self.answer, request_factory=make)  # type: ignore[arg-type]  # requests are `Request`
 
-    async def answer(self, request: web.Request) -> web.StreamResponse:
+    async def answer(self, request: Request) -> web.StreamResponse:
         """Answer a request, and make metrics, a span and a log line of it."""
         began, connection = time.monotonic(), connection_of(request)
         method = request.method if request.method in METHODS else "other"
         path = request.rel_url.path_safe
         is_usual = len(path) <= KEPT_PATH and method == request.method
         route = self.find_kept(method, path) if is_usual else self.find(request.method, path)
-        request[APP] = self
+        request[APP], request[FOUND] = self, route
         status = 499  # the caller has hung up, as in nginx
         connection.requests += 1
         connection.working = True
@@ -152,7 +132,6 @@ class Application:
                     elif route.handler is None:
                         response = not_served(request, route.allowed)
                     else:
-                        request[IN_PATH] = route.values
                         response = await route.handler(request)
                 except Exception as error:  # the outermost edge
                     response = answer_error(request, error)
@@ -189,21 +168,15 @@ class Application:
         return Found("none", None, {}, tuple(allowed), finish)
 
 
-APP = web.RequestKey("app", Application)
-IN_PATH: web.RequestKey[dict[str, str]] = web.RequestKey("path", dict)
-"""The values of the path's placeholders, by their names."""
-
-
-async def begin(request: web.Request, response: web.StreamResponse) -> None:
+async def begin(request: Request, response: web.StreamResponse) -> None:
     """Send the head of an answer whose body follows."""
     response.headers["Server"] = SERVER
-    finish = request[APP].find(request.method, request.rel_url.path_safe).finish
-    if finish is not None:
+    if (finish := request[FOUND].finish) is not None:
         await finish(request, response)
     await response.prepare(request)
 
 
-def not_served(request: web.Request, allowed: tuple[str, ...]) -> web.StreamResponse:
+def not_served(request: Request, allowed: tuple[str, ...]) -> web.StreamResponse:
     if allowed:
         methods = ", ".join(allowed)
         return problem_response("method_not_allowed", f"The path takes {methods}.", {"Allow": methods})
@@ -211,7 +184,7 @@ def not_served(request: web.Request, allowed: tuple[str, ...]) -> web.StreamResp
     return problem_response("not_found", detail)
 
 
-async def with_problems(handler: Handler, request: web.Request) -> web.StreamResponse:
+async def with_problems(handler: Handler, request: Request) -> web.StreamResponse:
     """Turn whatever a handler raises into a problem document."""
     try:
         return await handler(request)
@@ -219,7 +192,7 @@ async def with_problems(handler: Handler, request: web.Request) -> web.StreamRes
         return answer_error(request, error)
 
 
-def answer_error(request: web.Request, error: Exception) -> web.Response:
+def answer_error(request: Request, error: Exception) -> web.Response:
     """The problem document of what a handler has raised; callers never see a traceback."""
     if isinstance(error, VoicememError):
         return problem_response(error.code, error.detail, headers_of(error))

@@ -13,13 +13,14 @@ from websockets.typing import StatusLike
 
 from voicemem.errors import CODES, QuotaExceeded, RateLimited, Refused, StoreUnavailable, VoicememError
 from voicemem.protocol.types import Reason
+from voicemem.server.http.handlers import Request
 
 RETRY_AFTER_S = 1
 """For a connection: others go within seconds."""
 SERVER = "voicemem"
 """The value of the `Server` header, which does not say what the server is made of."""
 MEDIA_TYPE = "application/problem+json"
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Handler = Callable[[Request], Awaitable[web.StreamResponse]]
 
 
 class Problem(Struct, frozen=True):

@@ -22,11 +22,10 @@ from voicemem.protocol.types import MAX_FRAME_BYTES, SESSION_ID_PATTERN, SESSION
 from voicemem.runtime import FairQueue, Reader
 from voicemem.security.access import FULL_GRANT, Gate, Grant
 from voicemem.server.http.answers import Answer
-from voicemem.server.http.application import APP, IN_PATH, begin
+from voicemem.server.http.application import begin
 from voicemem.server.http.connections import authenticated, connection_of
-from voicemem.server.http.problems import Handler
+from voicemem.server.http.handlers import GRANT, Handler, Request
 from voicemem.server.http.routes import NOTHING, NoQuery, Route
-from voicemem.services import Services
 from voicemem.sessions.gauges import STORE_S, Gauges
 from voicemem.sessions.off_loop import BudgetExhausted
 from voicemem.store.streams import Stream
@@ -80,33 +79,21 @@ class Decoding:
         self.pool.shutdown(wait=False, cancel_futures=True)
 
 
-SERVICES = web.AppKey("services", Services)
 DECODING = web.AppKey("decoding", Decoding)
 FAIR_QUEUE = web.AppKey("fair_queue", FairQueue)
 BODIES: web.AppKey[WeakValueDictionary[str | None, asyncio.Semaphore]] = web.AppKey("bodies")
 """By project, slots for large bodies that are being received; None stands for callers without a key."""
 BODY = web.RequestKey("body", bytes)
 GAUGES = web.AppKey("gauges", Gauges)
-GRANT = web.RequestKey("grant", Grant)
 DOCUMENTED: web.AppKey[list[Route[Any]]] = web.AppKey("documented")
 OPENAPI_DOCUMENT: web.AppKey[Callable[[], bytes]] = web.AppKey("document")
 """Makes /openapi.json at its first request, which takes a tenth of a second."""
 
 
-def services_of(request: web.Request) -> Services:
-    return request[APP][SERVICES]
-
-
-def project_of(request: web.Request) -> str | None:
-    """Return the project of the caller; None before a key was shown."""
-    grant = request.get(GRANT)
-    return None if grant is None else grant.project
-
-
-def reader_of(request: web.Request, stream: Stream | None = None) -> closing[Reader]:
+def reader_of(request: Request, stream: Stream | None = None) -> closing[Reader]:
     """A reader of the caller's, until its answer ends; what others read of the same memory is held once."""
     what = None if stream is None else (stream.key, stream.position)
-    return closing(Reader(services_of(request).budget.reading, project_of(request), what))
+    return closing(Reader(request.services.budget.reading, request.project, what))
 
 
 def check_session_id(value: Any) -> str:
@@ -116,23 +103,23 @@ def check_session_id(value: Any) -> str:
     return value
 
 
-def name_in_path(request: web.Request, placeholder: Literal["user_id", "memory_id"]) -> str:
+def name_in_path(request: Request, placeholder: Literal["user_id", "memory_id"]) -> str:
     """Return the id of a user or a memory that the path names. Raises `Refused`."""
     try:
-        return msgspec.convert(request[IN_PATH][placeholder], Name)
+        return msgspec.convert(request.in_path[placeholder], Name)
     except msgspec.ValidationError:
         subject = "A user id" if placeholder == "user_id" else "The id of a memory"
         raise Refused("invalid_field", f"{subject} is 1 to 128 characters.") from None
 
 
-async def get_stream(request: web.Request) -> Stream:
+async def get_stream(request: Request) -> Stream:
     """Return the session that the path names, in the caller's project. Raises `Refused`."""
-    session_id = check_session_id(request[IN_PATH]["id"])
-    journal, project = services_of(request).store.journal, request[GRANT].project
+    session_id = check_session_id(request.in_path["id"])
+    journal, project = request.services.store.journal, request.grant.project
     return journal.find_kept_session(project, session_id) or await journal.get_session(project, session_id)
 
 
-def parse_query(request: web.Request, kind: type[T]) -> T:
+def parse_query(request: Request, kind: type[T]) -> T:
     """Return the query parameters as a struct that forbids unknown ones.
 
     Those that the struct names in `REPEATED` are lists, and may be given several times. Raises `Refused`
@@ -176,7 +163,7 @@ def convert_query(url: URL, kind: type[T]) -> T:
     return query
 
 
-async def read_body(request: web.Request, most: int = MAX_FRAME_BYTES) -> bytes:
+async def read_body(request: Request, most: int = MAX_FRAME_BYTES) -> bytes:
     """Read the whole body, of `most` bytes, and unpack it. Raises `TimeoutError` if it is too slow, `InvalidFrame`."""
     known: bytes | None = request.get(BODY)
     if known is not None:
@@ -184,17 +171,17 @@ async def read_body(request: web.Request, most: int = MAX_FRAME_BYTES) -> bytes:
     body = await receive_body(request, most, connection_of(request).deadlines.body)
     encoding = request.headers.get("Content-Encoding", "")
     unpack = partial(decompress, body, encoding, most)
-    unpacked = await request[APP][DECODING].run(unpack, project_of(request)) if encoding else unpack()
+    unpacked = await request.shared[DECODING].run(unpack, request.project) if encoding else unpack()
     request[BODY] = unpacked
     return unpacked
 
 
-async def receive_body(request: web.Request, most: int, timeout_s: float) -> bytes:
+async def receive_body(request: Request, most: int, timeout_s: float) -> bytes:
     """Receive a body as it is encoded. Raises `TimeoutError`, `InvalidFrame`.
 
     A large body waits, within the same time, while its project is sending many others.
     """
-    slots = request[APP][BODIES].setdefault(project_of(request), asyncio.Semaphore(LARGE_BODIES))
+    slots = request.shared[BODIES].setdefault(request.project, asyncio.Semaphore(LARGE_BODIES))
     body, holds_slot = bytearray(), False
     try:
         async with asyncio.timeout(timeout_s):
@@ -232,14 +219,14 @@ def decompress(body: bytes, encoding: str, most: int = MAX_FRAME_BYTES) -> bytes
     return text
 
 
-async def read_json(request: web.Request, empty: bytes = b"") -> Any:
+async def read_json(request: Request, empty: bytes = b"") -> Any:
     """Read the body as JSON, which an empty body stands for. Raises as `read_body`, and `Refused`."""
     body = await read_body(request)
     decode = partial(decode_body, body if body.strip() else empty)
-    return await request[APP][DECODING].decode(len(body), decode, project_of(request))
+    return await request.shared[DECODING].decode(len(body), decode, request.project)
 
 
-async def read_object(request: web.Request) -> JsonObject:
+async def read_object(request: Request) -> JsonObject:
     """Read the body as one JSON object; an empty body counts as `{}`. Raises as `read_body`, and `Refused`."""
     value = await read_json(request, b"{}")
     if not isinstance(value, dict):
@@ -247,7 +234,7 @@ async def read_object(request: web.Request) -> JsonObject:
     return value
 
 
-async def read_struct(request: web.Request, kind: type[T]) -> T:
+async def read_struct(request: Request, kind: type[T]) -> T:
     """Read the body as a struct; null removes something in a patch only. Raises as `read_object`, and `Refused`."""
     return converted(await read_object(request), kind, nulls=request.method == "PATCH")
 
@@ -256,16 +243,14 @@ def json_response(value: Any, status: int = 200, headers: Mapping[str, str] = NO
     return Answer(msgspec.json.encode(value), status=status, headers=headers)
 
 
-async def answer_in_parts(
-    request: web.Request, headers: Mapping[str, str], parts: Iterator[bytes]
-) -> web.StreamResponse:
+async def answer_in_parts(request: Request, headers: Mapping[str, str], parts: Iterator[bytes]) -> web.StreamResponse:
     """Answer with what may be large: the next of its parts are made once the reader has taken the ones before."""
-    off_loop = services_of(request).read_models.off_loop
-    return await stream_body(request, headers, off_loop.pieces(parts, project_of(request)))
+    off_loop = request.services.read_models.off_loop
+    return await stream_body(request, headers, off_loop.pieces(parts, request.project))
 
 
 async def stream_body(
-    request: web.Request, headers: Mapping[str, str], pieces: AsyncGenerator[bytes, None]
+    request: Request, headers: Mapping[str, str], pieces: AsyncGenerator[bytes, None]
 ) -> web.StreamResponse:
     """Answer with pieces as they come, until they end or the reader has hung up; others have their turn in between.
 
@@ -294,21 +279,21 @@ def guard_route(route: Route[Any], gate: Gate) -> Handler:
     """Return the route's handler behind the checks of host, origin, key, scope and query."""
     for_its_session = route.path.startswith("/v1/sessions/{id}") and not route.keys_only
 
-    async def handler(request: web.Request) -> web.StreamResponse:
+    async def handler(request: Request) -> web.StreamResponse:
         needed = await check_origin(request, route, gate)
         if route.scope is None:
             return await call_handler(request, route)
         authorization = request.headers.get("Authorization")
         grant = await gate.grant(authorization, needed, request.remote) if needed else FULL_GRANT
         if grant is not FULL_GRANT:
-            session_id = request[IN_PATH]["id"] if for_its_session else None
+            session_id = request.in_path["id"] if for_its_session else None
             grant.require(route.scope, grant.session_id if route.for_tokens else session_id)
         return await answer_as(grant, request, route)
 
     return handler if route.wrap is None else route.wrap(handler)
 
 
-async def answer_as(grant: Grant, request: web.Request, route: Route[Any]) -> web.StreamResponse:
+async def answer_as(grant: Grant, request: Request, route: Route[Any]) -> web.StreamResponse:
     """Answer a caller who may do this, when the project's turn comes."""
     authenticated(request)
     request[GRANT] = grant
@@ -317,19 +302,19 @@ async def answer_as(grant: Grant, request: web.Request, route: Route[Any]) -> we
     return await call_handler(request, route)
 
 
-def take_turn(request: web.Request) -> Awaitable[None]:
+def take_turn(request: Request) -> Awaitable[None]:
     """Wait until it is the turn of the caller's project to begin some work."""
-    return request[APP][FAIR_QUEUE].enter_for_round(request[GRANT].project)
+    return request.shared[FAIR_QUEUE].enter_for_round(request.grant.project)
 
 
-def call_handler(request: web.Request, route: Route[Any]) -> Awaitable[web.StreamResponse]:
+def call_handler(request: Request, route: Route[Any]) -> Awaitable[web.StreamResponse]:
     query = parse_query(request, route.query)
     if route.answers_itself:
         return route.handler(request) if route.query is NoQuery else route.handler(request, query)
     return answer_declared(request, route, {} if route.query is NoQuery else {"query": query})
 
 
-async def answer_declared(request: web.Request, route: Route[Any], arguments: JsonObject) -> web.StreamResponse:
+async def answer_declared(request: Request, route: Route[Any], arguments: JsonObject) -> web.StreamResponse:
     """Call a handler with the session and the body that it takes, and answer what it returns."""
     for name, kind in route.parameters.items():
         arguments[name] = await (get_stream(request) if kind is Stream else read_struct(request, kind))
@@ -340,7 +325,7 @@ async def answer_declared(request: web.Request, route: Route[Any], arguments: Js
     return web.Response(status=status) if answer is None else json_response(answer, status)
 
 
-def check_origin(request: web.Request, route: Route[Any], gate: Gate) -> Awaitable[bool]:
+def check_origin(request: Request, route: Route[Any], gate: Gate) -> Awaitable[bool]:
     """Check the origin as `Gate.check_origin` does, and ask the store only as far as the route needs it."""
     host, origin = request.headers.get("Host"), request.headers.get("Origin")
     if not route.outlives_store:

@@ -7,7 +7,7 @@ from aiohttp import web
 from voicemem.errors import Refused
 from voicemem.security.access import Gate
 from voicemem.server.http.application import Application
-from voicemem.server.http.problems import Handler
+from voicemem.server.http.handlers import Handler, Request
 from voicemem.server.http.request import DOCUMENTED
 from voicemem.server.page.files import add_headers, get_asset, get_shell, page_files
 from voicemem.server.page.login import SESSION_PATH, Login, PageOrigin, guard_page
@@ -39,13 +39,13 @@ def mount(app: Application, gate: Gate, origin: PageOrigin) -> None:
         app.add_route(method, path, handler)
 
     def on_host(handler: Handler) -> Handler:
-        async def handle(request: web.Request) -> web.StreamResponse:
+        async def handle(request: Request) -> web.StreamResponse:
             await login.check_host(request)  # files hold no one's data, so only the host is checked
             return await handler(request)
 
         return handle
 
-    async def finish(request: web.Request, response: web.StreamResponse) -> None:
+    async def finish(request: Request, response: web.StreamResponse) -> None:
         add_headers(response)
         await login.renew(request, response)
 
@@ -65,12 +65,12 @@ def mount(app: Application, gate: Gate, origin: PageOrigin) -> None:
     add(on_host(show_nothing), "/ui/{path:.+}")
 
 
-def is_for_browser(request: web.Request) -> bool:
+def is_for_browser(request: Request) -> bool:
     """Return whether a browser asks for a page to show; for programs there is nothing at its address."""
     return "text/html" in request.headers.get("Accept", "")
 
 
-async def show_nothing(request: web.Request) -> web.StreamResponse:
+async def show_nothing(request: Request) -> web.StreamResponse:
     """Say that there is no such page, and lead back."""
     if not is_for_browser(request) or NO_PAGE.match(request.path):
         raise Refused("not_found")
@@ -79,7 +79,7 @@ async def show_nothing(request: web.Request) -> web.StreamResponse:
     return response
 
 
-async def to_page(request: web.Request) -> web.StreamResponse:
+async def to_page(request: Request) -> web.StreamResponse:
     if request.path == "/" and not is_for_browser(request):
         raise Refused("not_found")
     return web.Response(status=303, headers={"Location": "/ui/"})

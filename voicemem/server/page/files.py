@@ -10,7 +10,7 @@ from typing import NamedTuple
 from aiohttp import web
 
 from voicemem.errors import Refused
-from voicemem.server.http.application import IN_PATH
+from voicemem.server.http.handlers import Request
 
 FOLDER = Path(__file__).parent / "assets"
 MEDIA_TYPES = {
@@ -68,23 +68,23 @@ def page_files() -> PageFiles:
     return PageFiles(version, asset(shell, ".html"), assets)
 
 
-async def get_shell(request: web.Request) -> web.StreamResponse:
+async def get_shell(request: Request) -> web.StreamResponse:
     """The one document of the page, the same at each of its addresses; its script sees which it is."""
     return answer_file(request, page_files().shell)
 
 
-async def get_asset(request: web.Request) -> web.StreamResponse:
+async def get_asset(request: Request) -> web.StreamResponse:
     """A module, the stylesheet or a picture; nothing at the address of another version."""
     files = page_files()
-    file = files.assets.get(request[IN_PATH]["path"])
-    if file is None or request[IN_PATH]["version"] != files.version:
+    file = files.assets.get(request.in_path["path"])
+    if file is None or request.in_path["version"] != files.version:
         raise Refused("not_found")
     response = answer_file(request, file)
     response.headers["Cache-Control"] = "public, max-age=31536000, immutable"
     return response
 
 
-def answer_file(request: web.Request, file: Asset) -> web.StreamResponse:
+def answer_file(request: Request, file: Asset) -> web.StreamResponse:
     headers = {"Content-Type": file.media_type, "ETag": f'"{file.etag}"', "Vary": "Accept-Encoding"}
     if any(tag.value in (file.etag, "*") for tag in request.if_none_match or ()):
         return web.Response(status=304, headers=headers)

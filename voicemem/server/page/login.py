@@ -27,9 +27,8 @@ from voicemem.config.service import is_loopback
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.security.access import DEFAULT_PROJECT, HOST, SCOPES, Access, Gate, Grant
 from voicemem.security.audit import audit
-from voicemem.server.http.application import IN_PATH
 from voicemem.server.http.connections import authenticated
-from voicemem.server.http.problems import Handler
+from voicemem.server.http.handlers import Handler, Request
 from voicemem.server.http.request import answer_as, json_response, parse_query, read_struct
 from voicemem.server.http.routes import NoQuery, Route
 
@@ -208,21 +207,21 @@ class Login:
         self.origin = origin
         self.cookies = PageCookies(gate.access)
 
-    async def check_host(self, request: web.Request) -> bool:
+    async def check_host(self, request: Request) -> bool:
         """Check the host, and return whether a key is needed; without one only loopback is answered, as by REST."""
         host = request.headers.get("Host")
         self.origin.check_host(host)
         return await self.gate.check_origin(host, request.headers.get("Origin"))
 
-    async def check(self, request: web.Request) -> bool:
+    async def check(self, request: Request) -> bool:
         needed = await self.check_host(request)
         self.origin.check_sender(request.method, request.headers)
         return needed
 
-    async def admit(self, request: web.Request) -> Grant:
+    async def admit(self, request: Request) -> Grant:
         """Return what the sender may do, in the project of the path, or else the first one. Raises `Refused`."""
         needed = await self.check(request)
-        project = request[IN_PATH].get("project")
+        project = request.in_path.get("project")
         if not needed:
             if project not in (None, DEFAULT_PROJECT):
                 raise Refused("unauthorized", NOT_SIGNED_IN)
@@ -236,7 +235,7 @@ class Login:
             request[RENEWED] = one
         return one.grant
 
-    async def renew(self, request: web.Request, response: web.StreamResponse) -> None:
+    async def renew(self, request: Request, response: web.StreamResponse) -> None:
         """Give who uses the page a new cookie in time; called when an answer is about to be sent."""
         one = request.get(RENEWED)
         if one is None:
@@ -245,7 +244,7 @@ class Login:
             value, _ = await self.cookies.make(one.grant)
             set_cookie(response, one.name, value)
 
-    async def show(self, request: web.Request) -> web.StreamResponse:
+    async def show(self, request: Request) -> web.StreamResponse:
         needed = await self.check(request)
         parse_query(request, NoQuery)
         is_here = is_loopback(host_name(request.headers.get("Host")))
@@ -256,7 +255,7 @@ class Login:
         projects = [ShownProject.of(one.grant) for one in signed_in]
         return json_response(ShownSession(bool(signed_in), True, projects, command))
 
-    async def sign_in(self, request: web.Request) -> web.StreamResponse:
+    async def sign_in(self, request: Request) -> web.StreamResponse:
         needed = await self.check(request)
         parse_query(request, NoQuery)
         body = await read_struct(request, GivenKey)
@@ -274,7 +273,7 @@ class Login:
         audit("page_signed_in", grant)
         return response
 
-    async def sign_out(self, request: web.Request) -> web.StreamResponse:
+    async def sign_out(self, request: Request) -> web.StreamResponse:
         """Take the cookies away again; others that the key has let in stay in until it is revoked."""
         await self.check(request)
         project = parse_query(request, SignOutQuery).project
@@ -295,7 +294,7 @@ def set_cookie(response: web.StreamResponse, name: str, value: str, max_age: int
 
 
 def guard_page(route: Route[Any], login: Login) -> Handler:
-    async def handler(request: web.Request) -> web.StreamResponse:
+    async def handler(request: Request) -> web.StreamResponse:
         grant = await login.admit(request)
         grant.require(str(route.scope))
         return await answer_as(grant, request, route)

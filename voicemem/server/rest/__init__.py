@@ -8,17 +8,10 @@ from weakref import WeakValueDictionary
 
 from voicemem.runtime import FairQueue
 from voicemem.security.access import Gate
+from voicemem.server.http import request
 from voicemem.server.http.application import Application
+from voicemem.server.http.handlers import SERVICES
 from voicemem.server.http.openapi import openapi_json
-from voicemem.server.http.request import (
-    BODIES,
-    DOCUMENTED,
-    FAIR_QUEUE,
-    OPENAPI_DOCUMENT,
-    SERVICES,
-    STARTED_PER_ROUND,
-    guard_route,
-)
 from voicemem.server.http.routes import Route
 from voicemem.server.rest import (
     chat,
@@ -54,8 +47,9 @@ def application(services: Services, gate: Gate) -> Application:
     app[SERVICES] = services
     documented: list[Route[Any]] = []
     openapi: Callable[[], bytes] = cache(partial(openapi_json, documented))
-    app[BODIES], app[FAIR_QUEUE] = WeakValueDictionary[str | None, asyncio.Semaphore](), FairQueue(STARTED_PER_ROUND)
-    app[DOCUMENTED], app[OPENAPI_DOCUMENT] = documented, openapi
+    app[request.BODIES] = WeakValueDictionary[str | None, asyncio.Semaphore]()
+    app[request.FAIR_QUEUE] = FairQueue(request.STARTED_PER_ROUND)
+    app[request.DOCUMENTED], app[request.OPENAPI_DOCUMENT] = documented, openapi
     add_routes(app, gate, ROUTES)
     return app
 
@@ -64,6 +58,6 @@ def add_routes(
     app: Application, gate: Gate, routes: Iterable[Route[Any]], served: Iterable[Route[Any]] | None = None
 ) -> None:
     """Document routes, and serve them behind the gate, or only those in `served`."""
-    app[DOCUMENTED].extend(routes)
+    app[request.DOCUMENTED].extend(routes)
     for route in routes if served is None else served:
-        app.add_route(route.method, route.path, guard_route(route, gate))
+        app.add_route(route.method, route.path, request.guard_route(route, gate))

@@ -21,8 +21,9 @@ from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import JsonObject
 from voicemem.server.http.application import begin, with_problems
 from voicemem.server.http.connections import connection_of
-from voicemem.server.http.problems import Handler, Problem
-from voicemem.server.http.request import GRANT, read_object, services_of
+from voicemem.server.http.handlers import Handler, Request
+from voicemem.server.http.problems import Problem
+from voicemem.server.http.request import read_object
 from voicemem.server.http.routes import JSON, PROBLEMS, Routes
 from voicemem.store.streams import Stream
 
@@ -67,7 +68,7 @@ class ChatProblem(Problem, frozen=True):
 def with_openai_errors(handler: Handler) -> Handler:
     """Add to the problem documents of a handler the object that OpenAI's clients read."""
 
-    async def handle(request: web.Request) -> web.StreamResponse:
+    async def handle(request: Request) -> web.StreamResponse:
         response = await with_problems(handler, request)
         if response.status >= HTTPStatus.BAD_REQUEST:
             response.headers["x-should-retry"] = "false"  # OpenAI's clients would make the same request three times
@@ -123,7 +124,7 @@ class ChatFormat:
     codes=ANSWER_CODES,
     **GATEWAY,
 )
-async def create_chat_completion(request: web.Request, stream: Stream) -> web.StreamResponse:
+async def create_chat_completion(request: Request, stream: Stream) -> web.StreamResponse:
     """Answer the user with the session's LLM, which gets the memory as its conversation: `docs/gateway.md`.
 
     What the memory does not know of the request's messages is taken; instructions and other fields are passed to the
@@ -141,28 +142,28 @@ async def create_chat_completion(request: web.Request, stream: Stream) -> web.St
     for_tokens=True,
     **GATEWAY,
 )
-async def create_hosted_completion(request: web.Request) -> web.StreamResponse:
+async def create_hosted_completion(request: Request) -> web.StreamResponse:
     """Answer as above in the session that the request names, which begins with its first request: `docs/hosted.md`.
 
     Of fields other than `messages` only those that LLMs know are passed on.
     """
     payload = await read_object(request)
-    chat_turn = with_caller(read_request(without_vendor_fields(payload)), payload, request[GRANT].session_id is None)
+    chat_turn = with_caller(read_request(without_vendor_fields(payload)), payload, request.grant.session_id is None)
     return await answer(request, await locate_session(request, payload), chat_turn, ChatFormat())
 
 
-async def locate_session(request: web.Request, payload: JsonObject) -> Stream:
+async def locate_session(request: Request, payload: JsonObject) -> Stream:
     """Return the session of a request whose path names none. Raises `Refused`."""
-    grant = request[GRANT]
+    grant = request.grant
     address = read_address(request.headers.get(SESSION_HEADER), payload, grant.session_id)
     grant.require("ingest", address.session_id)
     may_create = grant.session_id is None  # a session token creates no session
-    return await services_of(request).session_locator.locate(grant.project, address, grant.key_id, may_create)
+    return await request.services.session_locator.locate(grant.project, address, grant.key_id, may_create)
 
 
-async def answer(request: web.Request, stream: Stream, chat_turn: ChatTurn, format: ChatFormat) -> web.StreamResponse:
-    gateway = services_of(request).gateway
-    llm_request = await gateway.prepare(stream, chat_turn, request[GRANT].key_id)
+async def answer(request: Request, stream: Stream, chat_turn: ChatTurn, format: ChatFormat) -> web.StreamResponse:
+    gateway = request.services.gateway
+    llm_request = await gateway.prepare(stream, chat_turn, request.grant.key_id)
     answering = answer_streamed if chat_turn.stream else answer_whole
     task = gateway.spawn(answering(request, stream.id, llm_request, format))
     try:
@@ -176,7 +177,7 @@ async def answer(request: web.Request, stream: Stream, chat_turn: ChatTurn, form
         raise  # the caller has hung up
 
 
-async def cancel_on_hangup(request: web.Request, task: asyncio.Task[web.StreamResponse]) -> web.StreamResponse:
+async def cancel_on_hangup(request: Request, task: asyncio.Task[web.StreamResponse]) -> web.StreamResponse:
     protocol = connection_of(request)
     protocol.on_lost = task.cancel
     try:
@@ -188,14 +189,14 @@ async def cancel_on_hangup(request: web.Request, task: asyncio.Task[web.StreamRe
 
 
 async def answer_whole(
-    request: web.Request, session_id: str, llm_request: LlmRequest | ToolLoop, format: ChatFormat
+    request: Request, session_id: str, llm_request: LlmRequest | ToolLoop, format: ChatFormat
 ) -> web.StreamResponse:
     body = format.whole(await llm_request.complete())
     return web.Response(body=body, content_type=JSON, headers=reply_headers(session_id, llm_request))
 
 
 async def answer_streamed(
-    request: web.Request, session_id: str, llm_request: LlmRequest | ToolLoop, format: ChatFormat
+    request: Request, session_id: str, llm_request: LlmRequest | ToolLoop, format: ChatFormat
 ) -> web.StreamResponse:
     """Send each chunk as an event. Raises `VoicememError` and `CancelledError`, the former only before the first."""
     # The head goes out with the first chunk, so an error before it can still be an HTTP status. After it there are
@@ -217,7 +218,7 @@ async def answer_streamed(
             raise
         await write_quietly(response, format.error(OpenAIError(error.detail, error.code, error.word)))
     except asyncio.CancelledError:
-        if response is None or not services_of(request).gateway.draining:
+        if response is None or not request.services.gateway.draining:
             raise
         drained = OpenAIError(CODES["draining"].sentence, "draining", "draining")
         await write_quietly(response, format.error(drained))
@@ -260,9 +261,9 @@ class ModelList(Struct, frozen=True):
 
 
 @ROUTES.add("GET /v1/models", "any", for_tokens=True)
-async def list_models(request: web.Request) -> ModelList:
+async def list_models(request: Request) -> ModelList:
     """List the models that requests may name, as the operator's LLM says."""
-    services = services_of(request)
+    services = request.services
     endpoint = services.targets.default
     if endpoint is None:
         return ModelList([])

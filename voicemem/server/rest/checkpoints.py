@@ -12,14 +12,13 @@ from voicemem.memory.fork import fork
 from voicemem.protocol.arguments import converted
 from voicemem.protocol.pieces import Pieces, Unreadable
 from voicemem.protocol.types import Natural, SessionId
+from voicemem.server.http.handlers import Request
 from voicemem.server.http.request import (
-    GRANT,
     check_session_id,
     decompress,
     json_response,
     read_object,
     receive_body,
-    services_of,
     stream_body,
 )
 from voicemem.server.http.routes import JSON, MergePatch, Routes
@@ -70,10 +69,10 @@ class ForkPoint(Struct, frozen=True):
 
 
 @ROUTES.add("GET /v1/sessions/{id}/checkpoint", "read", Checkpoint)
-async def read_checkpoint(request: web.Request, stream: Stream) -> web.StreamResponse:
+async def read_checkpoint(request: Request, stream: Stream) -> web.StreamResponse:
     """Read the session with its journal as one portable document, without secrets."""
     return await stream_body(
-        request, {"Content-Type": JSON}, checkpoints.write_checkpoint(services_of(request).store, stream)
+        request, {"Content-Type": JSON}, checkpoints.write_checkpoint(request.services.store, stream)
     )
 
 
@@ -86,13 +85,13 @@ async def read_checkpoint(request: web.Request, stream: Stream) -> web.StreamRes
     status=201,
     id_field="session_id",
 )
-async def restore_session(request: web.Request) -> web.StreamResponse:
+async def restore_session(request: Request) -> web.StreamResponse:
     """Create a session from a checkpoint, with the same journal, and so with the same history and context.
 
     The body may be at most 64 MiB. Two checkpoints are restored at a time: others wait, and are refused with 429
     after 30 s.
     """
-    slots = services_of(request).restore_slots  # few, since each restore may hold a large body
+    slots = request.services.restore_slots  # few, since each restore may hold a large body
     try:
         async with asyncio.timeout(SLOT_WAIT_S):
             await slots.acquire()
@@ -104,13 +103,13 @@ async def restore_session(request: web.Request) -> web.StreamResponse:
         slots.release()
 
 
-async def restore_from_body(request: web.Request) -> web.StreamResponse:
+async def restore_from_body(request: Request) -> web.StreamResponse:
     encoding = request.headers.get("Content-Encoding", "")
     # In a thread of the event loop's own: there are two slots, so others have threads left.
     body = await receive_body(request, checkpoints.MAX_RESTORE_BYTES, BODY_TIMEOUT_S)
     checkpoint, session_id = await asyncio.to_thread(read_restore, body, encoding)
     check_outbound_change(request, checkpoint.config)
-    grant, sessions = request[GRANT], services_of(request).sessions
+    grant, sessions = request.grant, request.services.sessions
     stream = await checkpoints.restore_checkpoint(sessions, grant.project, session_id, checkpoint, grant.key_id)
     note_outbound_change(request, checkpoint.config, stream)
     return json_response(info_of(stream), 201)
@@ -147,7 +146,7 @@ def read_restore(body: bytes, encoding: str) -> tuple[checkpoints.ParsedCheckpoi
     id_field="session_id",
     keys_only=True,
 )
-async def fork_session(request: web.Request, stream: Stream) -> SessionInfo:
+async def fork_session(request: Request, stream: Stream) -> SessionInfo:
     """Create a running session that remembers this one up to a turn, and continues with the next turn.
 
     Erasing the original does not erase its forks.
@@ -156,8 +155,8 @@ async def fork_session(request: web.Request, stream: Stream) -> SessionInfo:
     point = converted({name: config.pop(name) for name in ("at_turn", "session_id") if name in config}, ForkPoint)
     session_id = None if point.session_id is None else check_session_id(point.session_id)
     check_outbound_change(request, config)
-    services = services_of(request)
-    key_id = request[GRANT].key_id
+    services = request.services
+    key_id = request.grant.key_id
     forked = await fork(services.sessions, services.read_models, stream, point.at_turn, session_id, config, key_id)
     note_outbound_change(request, config, forked)
     return info_of(forked)

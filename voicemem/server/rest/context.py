@@ -15,7 +15,8 @@ from voicemem.errors import Refused
 from voicemem.protocol.pieces import object_parts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, fields_of, matching
 from voicemem.server.http.answers import Answer
-from voicemem.server.http.request import GRANT, KEPT_QUERIES, answer_in_parts, reader_of, services_of, take_turn
+from voicemem.server.http.handlers import Request
+from voicemem.server.http.request import KEPT_QUERIES, answer_in_parts, reader_of, take_turn
 from voicemem.server.http.routes import JSON, Routes
 from voicemem.store.streams import Stream
 
@@ -105,10 +106,10 @@ class PeekedContext(Struct, frozen=True):
     codes="session_set_aside unknown_turn",
     takes_turn=False,
 )
-async def read_context(request: web.Request, query: ContextQuery, stream: Stream) -> web.StreamResponse:
+async def read_context(request: Request, query: ContextQuery, stream: Stream) -> web.StreamResponse:
     """Read the whole body of the next LLM request, in the style that the query names, or else in the session's."""
-    services = services_of(request)
-    options, grant = options_of(query), request[GRANT]
+    services = request.services
+    options, grant = options_of(query), request.grant
     memory = options.memory
     if grant.session_id is not None and not grant.reaches_user and memory is not None and memory.memories is not None:
         raise Refused("forbidden", OTHER_CALLS)

@@ -12,8 +12,8 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType, structs
 
 from voicemem.errors import Refused
 from voicemem.protocol.types import MAX_INTEGER, SessionId
-from voicemem.server.http.application import IN_PATH
-from voicemem.server.http.request import GRANT, json_response, services_of, stream_body
+from voicemem.server.http.handlers import Request
+from voicemem.server.http.request import json_response, stream_body
 from voicemem.server.http.routes import DELIVERY_ID_PATTERN, JSON, DeliveryId, Routes
 from voicemem.server.rest.webhooks import ENDPOINT_PATH, UNKNOWN_ENDPOINT, audit_endpoint, endpoint_of, origin_of
 from voicemem.store.deliveries import DeliveryFilter, DeliveryState, EndpointDelivery, ListedDelivery
@@ -107,17 +107,17 @@ def filter_of(query: SessionDeliveryQuery) -> DeliveryFilter:
     return DeliveryFilter(**structs.asdict(query) | {"before": None if query.before is None else int(query.before)})
 
 
-def delivery_of(request: web.Request) -> int:
-    delivery = request[IN_PATH]["delivery"]
+def delivery_of(request: Request) -> int:
+    delivery = request.in_path["delivery"]
     if not DELIVERY_ID.match(delivery):
         raise Refused("invalid_field", "The id of a delivery is 1 to 18 digits.")
     return int(delivery)
 
 
 @ROUTES.add(f"GET {ENDPOINT_PATH}/deliveries", "admin", codes=UNKNOWN_ENDPOINT)
-async def list_deliveries(request: web.Request, query: DeliveryQuery) -> DeliveryPage:
+async def list_deliveries(request: Request, query: DeliveryQuery) -> DeliveryPage:
     """List what was sent to an endpoint and what is still to be sent, with every attempt; the newest first."""
-    page, following = await services_of(request).webhooks.deliveries(*endpoint_of(request), filter_of(query))
+    page, following = await request.services.webhooks.deliveries(*endpoint_of(request), filter_of(query))
     deliveries = [WebhookDelivery(**delivery_fields(delivery)) for delivery in page]
     return DeliveryPage(deliveries, None if following is None else str(following))
 
@@ -128,18 +128,18 @@ async def list_deliveries(request: web.Request, query: DeliveryQuery) -> Deliver
     codes=f"{UNKNOWN_ENDPOINT} unknown_delivery webhook_disabled",
     status=202,
 )
-async def resend_delivery(request: web.Request) -> WebhookDelivery:
+async def resend_delivery(request: Request) -> WebhookDelivery:
     """Send one webhook event again, also one that was delivered; its schedule starts again."""
-    resent = await services_of(request).webhooks.resend(*endpoint_of(request), delivery_of(request))
-    audit_endpoint(request, "delivery_resent", request[IN_PATH]["id"], delivery=request[IN_PATH]["delivery"])
+    resent = await request.services.webhooks.resend(*endpoint_of(request), delivery_of(request))
+    audit_endpoint(request, "delivery_resent", request.in_path["id"], delivery=request.in_path["delivery"])
     return WebhookDelivery(**delivery_fields(resent))
 
 
 @ROUTES.add(f"POST {ENDPOINT_PATH}/recover", "admin", codes=f"{UNKNOWN_ENDPOINT} webhook_disabled", status=202)
-async def recover_deliveries(request: web.Request, body: Since) -> Recovered:
+async def recover_deliveries(request: Request, body: Since) -> Recovered:
     """Send again all notices since a time that could not be delivered."""
-    count = await services_of(request).webhooks.recover(*endpoint_of(request), body.since)
-    audit_endpoint(request, "deliveries_recovered", request[IN_PATH]["id"], since=body.since, count=count)
+    count = await request.services.webhooks.recover(*endpoint_of(request), body.since)
+    audit_endpoint(request, "deliveries_recovered", request.in_path["id"], since=body.since, count=count)
     return Recovered(count)
 
 
@@ -194,28 +194,26 @@ def listed_fields(listed: ListedDelivery) -> dict[str, Any]:
 
 
 @ROUTES.add("GET /v1/deliveries", "read")
-async def list_project_deliveries(request: web.Request, query: DeliveryQuery) -> ProjectDeliveryPage:
+async def list_project_deliveries(request: Request, query: DeliveryQuery) -> ProjectDeliveryPage:
     """List what was sent of the project's sessions and what is still to be sent, to whatever endpoint."""
-    page = await services_of(request).webhooks.project_deliveries(request[GRANT].project, filter_of(query))
+    page = await request.services.webhooks.project_deliveries(request.grant.project, filter_of(query))
     return page_view(page)
 
 
 @ROUTES.add("GET /v1/sessions/{id}/deliveries", "read")
-async def list_session_deliveries(
-    request: web.Request, query: SessionDeliveryQuery, stream: Stream
-) -> ProjectDeliveryPage:
+async def list_session_deliveries(request: Request, query: SessionDeliveryQuery, stream: Stream) -> ProjectDeliveryPage:
     """List what was sent of a session and what is still to be sent, its own receiver included."""
-    page = await services_of(request).webhooks.project_deliveries(stream.project, filter_of(query), stream.key)
+    page = await request.services.webhooks.project_deliveries(stream.project, filter_of(query), stream.key)
     return page_view(page)
 
 
 @ROUTES.add("GET /v1/deliveries/{delivery}", "read", DeliveryWithPayload, codes="unknown_delivery")
-async def read_delivery(request: web.Request, query: OneDeliveryQuery) -> web.StreamResponse:
+async def read_delivery(request: Request, query: OneDeliveryQuery) -> web.StreamResponse:
     """Read a delivery; with `payload=true` also what was sent."""
-    listed, sent = await services_of(request).webhooks.project_delivery(request[GRANT].project, delivery_of(request))
+    listed, sent = await request.services.webhooks.project_delivery(request.grant.project, delivery_of(request))
     fields = listed_fields(listed)
     if not query.payload or sent is None:
         return json_response(DeliveryWithPayload(**fields, payload=None if query.payload else UNSET))
     head = msgspec.json.encode(DeliveryWithPayload(**fields, payload=Raw(b"")))
-    body = Body(sent.size, partial(services_of(request).store.outbox.parts_of, sent))
+    body = Body(sent.size, partial(request.services.store.outbox.parts_of, sent))
     return await stream_body(request, {"Content-Type": JSON}, enclosed(head[:-1], body, head[-1:]).parts())

@@ -16,10 +16,10 @@ from voicemem.protocol.codec import DecodedEvent, RawJson, RejectedEvent, decode
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, Name, Reason, SequenceNumber, matching
 from voicemem.runtime import Reader
-from voicemem.server.http.application import APP
+from voicemem.server.http.handlers import Request
 from voicemem.server.http.openapi import reference
 from voicemem.server.http.problems import MEDIA_TYPE, Problem, problem_document
-from voicemem.server.http.request import DECODING, GRANT, json_response, read_body, reader_of, services_of, stream_body
+from voicemem.server.http.request import DECODING, json_response, read_body, reader_of, stream_body
 from voicemem.server.http.routes import JSON, JSON_LINES, ResponseSpec, Routes
 from voicemem.server.rest import tails
 from voicemem.sessions.journal_pages import JournalFilter, native_rows, pages_after, pages_before, parts_of
@@ -112,20 +112,20 @@ class AppendProblem(Problem, frozen=True):
     codes=f"flood events_refused unknown_dialect {' '.join(OVER)}",
     error_kinds={CODES[code].status: AppendProblem for code in ("events_refused", *OVER)},
 )
-async def append_events(request: web.Request, query: AppendQuery, stream: Stream) -> web.StreamResponse:
+async def append_events(request: Request, query: AppendQuery, stream: Stream) -> web.StreamResponse:
     """Add events to an existing session; the answer comes once they are on disk.
 
     An event that cannot be stored does not affect the others. The answer is then a 422 that reports it in `errors`; or,
     if the session or the producer takes no events any more and nothing is stored, a 410 or 409.
     """
-    services = services_of(request)
+    services = request.services
     if query.dialect is not None and query.dialect not in DIALECTS:
         raise Refused("unknown_dialect", no_such_dialect(query.dialect))
     producer = check_producer(query.producer or query.dialect or DEFAULT_PRODUCER)
-    grant = request[GRANT]
+    grant = request.grant
     lease = ProducerLease(stream, producer, query.epoch, grant.allows("admin"), grant.session_id is None, grant.key_id)
     body = await read_body(request)
-    decoding = request[APP][DECODING]
+    decoding = request.shared[DECODING]
     pieces = await decoding.decode(len(body), lambda: split_lines(body), grant.project)
     services.limits.count_events(grant.caller, len(pieces), len(body))
     errors: list[EventError] = []
@@ -183,7 +183,7 @@ def decode_frames(dialect: str, texts: Sequence[RawJson]) -> list[DecodedEvent |
     },
     codes=f"{tails.TAIL_CODES} session_set_aside",
 )
-async def read_journal(request: web.Request, query: JournalQuery, stream: Stream) -> web.StreamResponse:
+async def read_journal(request: Request, query: JournalQuery, stream: Stream) -> web.StreamResponse:
     """Read the journal as JSON lines: every event as it came, with its position.
 
     With `Accept: text/event-stream` it is a live tail, which ends with the session: `docs/tail.md`.
@@ -196,7 +196,7 @@ async def read_journal(request: web.Request, query: JournalQuery, stream: Stream
         raise Refused("not_acceptable", "view and open are for a live tail; send Accept: text/event-stream.")
     if query.native and query.before is not None:
         raise Refused("invalid_query", "What frames mean is read forwards; leave before out.")
-    services = services_of(request)
+    services = request.services
     journal_filter = await filter_of(services.read_models, stream, query)
     with reader_of(request) as reader:
         if query.native:

@@ -22,15 +22,8 @@ from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId
 from voicemem.runtime import Reader
 from voicemem.security.audit import audit
 from voicemem.server.http.answers import Answer
-from voicemem.server.http.request import (
-    GRANT,
-    answer_in_parts,
-    get_stream,
-    reader_of,
-    services_of,
-    stream_body,
-    take_turn,
-)
+from voicemem.server.http.handlers import Request
+from voicemem.server.http.request import answer_in_parts, get_stream, reader_of, stream_body, take_turn
 from voicemem.server.http.routes import JSON, JSON_LINES, NOTHING, ResponseSpec, Routes, Tag
 from voicemem.sessions.lifecycle import StateName, session_filter
 from voicemem.sessions.read_models.read_model import ENCODED_AT_ONCE, LARGE_ROWS, ReadModel
@@ -156,9 +149,9 @@ class Turns(Struct, frozen=True):
     codes="session_set_aside",
     takes_turn=False,
 )
-async def read_history(request: web.Request, query: HistoryQuery, stream: Stream) -> web.StreamResponse:
+async def read_history(request: Request, query: HistoryQuery, stream: Stream) -> web.StreamResponse:
     """Read the memory, during the phone call and after it: all of it, unless the query says otherwise."""
-    services = services_of(request)
+    services = request.services
     # One position of one journal gives one memory. A restored store has another incarnation, since its positions may
     # mean other events. The key distinguishes sessions with one id; the query chooses what is shown.
     version = f"{services.store.directory.incarnation}/{stream.key}/{stream.position}?{request.query_string}"
@@ -201,30 +194,29 @@ Made = TypeVar("Made", bound=bytes | Large)
 
 
 async def read_at_once(
-    request: web.Request,
+    request: Request,
     stream: Stream,
     make: Callable[[ReadModel], Made],
     is_large: Callable[[ReadModel], bool],
     reader: Reader,
 ) -> tuple[Stream, Made]:
     """Return what `make` returns for the read model, and the session's row of the same moment."""
-    read_models = services_of(request).read_models
 
     async def look() -> tuple[tuple[Stream, Made], int]:
         row = stream
-        position, made = await read_models.read(
+        position, made = await request.services.read_models.read(
             row, lambda read_model: (read_model.position, make(read_model)), is_large
         )
         if position > row.position:  # more was committed since
             row = await get_stream(request)
-            made = await read_models.read(row, make, is_large)
+            made = await request.services.read_models.read(row, make, is_large)
         return (row, made), made.size if isinstance(made, Large) else 0
 
     return await reader.make(look)
 
 
 async def answer_with(
-    request: web.Request,
+    request: Request,
     stream: Stream,
     make: Callable[[ReadModel], bytes | Large],
     is_large: Callable[[ReadModel], bool],
@@ -278,7 +270,7 @@ def has_large_contents(query: HistoryQuery, read_model: ReadModel) -> bool:
 
 
 @ROUTES.add("GET /v1/sessions/{id}/turns", "read", Turns, codes="session_set_aside")
-async def read_turns(request: web.Request, query: TurnsQuery, stream: Stream) -> web.StreamResponse:
+async def read_turns(request: Request, query: TurnsQuery, stream: Stream) -> web.StreamResponse:
     """Read each turn's start, end, cause and latencies, in Agora's form."""
     channel = parse_config(stream.config).channel or ""
 
@@ -294,9 +286,9 @@ async def read_turns(request: web.Request, query: TurnsQuery, stream: Stream) ->
 
 
 @ROUTES.add("GET /v1/sessions/{id}/memory", "read", codes="session_set_aside")
-async def read_session_memory(request: web.Request, stream: Stream) -> MemoryAccount:
+async def read_session_memory(request: Request, stream: Stream) -> MemoryAccount:
     """Read what the memory has besides its messages: summaries, what was forgotten, what was carried over."""
-    return await services_of(request).accounts.read(stream)
+    return await request.services.accounts.read(stream)
 
 
 EXPORTS = Tag("exports", "Calls as documents: one, or all for which conditions hold (docs/exports.md).")
@@ -305,7 +297,7 @@ DOCUMENTS = {form.media_type.partition(";")[0]: KINDS.get(name, str) for name, f
 
 
 @ROUTES.add("GET /v1/sessions/{id}/export", "read", DOCUMENTS, codes="session_set_aside", tag=EXPORTS)
-async def export_call(request: web.Request, query: CallExportQuery, stream: Stream) -> web.StreamResponse:
+async def export_call(request: Request, query: CallExportQuery, stream: Stream) -> web.StreamResponse:
     """Export a call as a document, during the call or after it."""
     headers = {
         "Content-Type": FORMATS[query.format].media_type,
@@ -322,12 +314,12 @@ async def export_call(request: web.Request, query: CallExportQuery, stream: Stre
 
 
 @ROUTES.add("GET /v1/exports", "read", {JSON_LINES: list[CallsLine]}, tag=EXPORTS)
-async def export_many_calls(request: web.Request, query: CallsExportQuery) -> web.StreamResponse:
+async def export_many_calls(request: Request, query: CallsExportQuery) -> web.StreamResponse:
     """Export the calls for which the conditions hold, the newest first, as JSON lines: each has a whole document.
 
     The last line is of the type `end`; without it the export was cut short.
     """
-    services, grant = services_of(request), request[GRANT]
+    services, grant = request.services, request.grant
     audit("calls_exported", grant.key_id, grant.project)
     lines = export_calls(services.store, services.read_models, session_filter(grant.project, query), query.format)
     return await stream_body(request, {"Content-Type": JSON_LINES}, lines)

@@ -20,8 +20,8 @@ from voicemem.security.access import DEFAULT_PROJECT, Gate, Grant
 from voicemem.security.audit import Act, audit
 from voicemem.security.callers import Fact
 from voicemem.security.hook_secrets import HookSecret, check_hooked, find_hooked, new_hook_secret, read_target
-from voicemem.server.http.application import APP, IN_PATH
-from voicemem.server.http.request import DECODING, GRANT, json_response, read_body, services_of
+from voicemem.server.http.handlers import Request
+from voicemem.server.http.request import DECODING, json_response, read_body
 from voicemem.server.http.routes import JSON, ResponseSpec, Routes, Tag
 from voicemem.server.rest.webhooks import NewSecret
 from voicemem.sessions.inbound_webhooks import MAX_HOOK_BYTES, HookAddress, HookTaken
@@ -84,14 +84,14 @@ class StartAnswered(Struct, frozen=True, rename=ANSWERED):
     "quota_exceeded",
     tag=HOOKS,
 )
-async def take_hook(request: web.Request, query: HookQuery) -> web.StreamResponse:
+async def take_hook(request: Request, query: HookQuery) -> web.StreamResponse:
     """Take a webhook of another stack's platform; the answer comes once it is on disk.
 
     It must be signed with a secret that the project or the operator has set for this dialect. Without one, a key with
     the scope `ingest` is needed, in `Authorization`. A question at the start of a call is answered within 300 ms with
     what is known of the caller; a key needs the scope `read` for it.
     """
-    name = request[IN_PATH]["dialect"]
+    name = request.in_path["dialect"]
     check_hooked(name)
     body = await read_body(request, MAX_HOOK_BYTES)
     start = start_in(name, body)
@@ -110,26 +110,23 @@ async def take_hook(request: web.Request, query: HookQuery) -> web.StreamRespons
     "unknown_dialect malformed_frame missing_field seq_required quota_exceeded",
     tag=HOOKS,
 )
-async def import_hook(request: web.Request) -> web.StreamResponse:
+async def import_hook(request: Request) -> web.StreamResponse:
     """Take a webhook that was saved, or made of a call as the platform's API shows it; it is stored once, as any.
 
     The key stands in for a signature.
     """
-    name, grant = request[IN_PATH]["dialect"], request[GRANT]
+    name, grant = request.in_path["dialect"], request.grant
     check_hooked(name)
     body = await read_body(request, MAX_HOOK_BYTES)
     return await record(request, find_hooked(name), body, HookAddress(grant.project, key_id=grant.key_id))
 
 
-async def record(
-    request: web.Request, dialect: Dialect | None, body: bytes, address: HookAddress
-) -> web.StreamResponse:
+async def record(request: Request, dialect: Dialect | None, body: bytes, address: HookAddress) -> web.StreamResponse:
     if dialect is None:  # its platform only asks
         return json_response(HookTaken(None, 0))
-    webhooks = services_of(request).inbound_webhooks
-    read = partial(webhooks.read, dialect, body)
-    reduced, caller = await request[APP][DECODING].decode(len(body), read, address.project)
-    return json_response(await webhooks.record(dialect, reduced, address, caller))
+    read = partial(request.services.inbound_webhooks.read, dialect, body)
+    reduced, caller = await request.shared[DECODING].decode(len(body), read, address.project)
+    return json_response(await request.services.inbound_webhooks.record(dialect, reduced, address, caller))
 
 
 def start_in(dialect: str, body: bytes) -> CallStart | None:
@@ -144,10 +141,10 @@ def start_in(dialect: str, body: bytes) -> CallStart | None:
 
 
 async def answer_start(
-    request: web.Request, query: HookQuery, dialect: str, body: bytes, start: CallStart
+    request: Request, query: HookQuery, dialect: str, body: bytes, start: CallStart
 ) -> web.StreamResponse:
     """Answer in time, without what is known where the store is slow or away. Raises `Refused`, and `RateLimited`."""
-    services = services_of(request)
+    services = request.services
     starts, project, user_id = services.caller_variables, query.project or DEFAULT_PROJECT, None
     variables, result = starts.nothing, "late"
     try:
@@ -167,13 +164,13 @@ async def answer_start(
 
 
 async def address_of(
-    request: web.Request, query: HookQuery, dialect: str, body: bytes, verify: Verify, scope: str = "ingest"
+    request: Request, query: HookQuery, dialect: str, body: bytes, verify: Verify, scope: str = "ingest"
 ) -> HookAddress:
     """Return where a webhook belongs, if its sender may send it. Raises `Refused`, and `RateLimited`.
 
     A sender without a valid signature or key gets one answer, whether the project is there, and has a secret, or not.
     """
-    services, names = services_of(request), (query.session_id, query.user_id)
+    services, names = request.services, (query.session_id, query.user_id)
     project = query.project or DEFAULT_PROJECT
     secrets = await services.hook_secrets.verifying(project, dialect)
     signed = services.inbound_webhooks.is_signed(verify, body, request.headers, secrets)
@@ -195,9 +192,9 @@ async def address_of(
     return HookAddress(project, session_id, user_id, key_id, binds=grant is None and target.session_id is not None)
 
 
-async def key_of(request: web.Request, signed: bool) -> Grant:
+async def key_of(request: Request, signed: bool) -> Grant:
     """Return the grant of the caller's key. Raises `Refused`, and `RateLimited`."""
-    access, limits = services_of(request).access, services_of(request).limits
+    access, limits = request.services.access, request.services.limits
     authorization = request.headers.get("Authorization")
     try:
         return await Gate(access, limits=limits).grant(authorization, await access.needs_key(), request.remote)
@@ -209,9 +206,9 @@ async def key_of(request: web.Request, signed: bool) -> Grant:
         raise Refused("unauthorized", NOT_TAKEN) from None
 
 
-def count_stranger(request: web.Request) -> NoReturn:
+def count_stranger(request: Request) -> NoReturn:
     """Count a webhook that may not be sent. Raises `Refused` (`unauthorized`), and `RateLimited`."""
-    services_of(request).limits.count_wrong_key(request.remote)
+    request.services.limits.count_wrong_key(request.remote)
     raise Refused("unauthorized", NOT_TAKEN)
 
 
@@ -234,31 +231,31 @@ class HookSecretList(Struct, frozen=True):
 
 
 @ROUTES.add("GET /v1/hooks", "admin", tag=HOOKS)
-async def list_hook_secrets(request: web.Request) -> HookSecretList:
+async def list_hook_secrets(request: Request) -> HookSecretList:
     """List the dialects whose webhooks are signed in the project, without the secrets."""
-    return HookSecretList(await services_of(request).hook_secrets.list(request[GRANT].project))
+    return HookSecretList(await request.services.hook_secrets.list(request.grant.project))
 
 
 @ROUTES.add(f"PUT {HOOK}", "admin", codes="invalid_field unknown_dialect", tag=HOOKS)
-async def set_hook_secret(request: web.Request, body: NewHookSecret) -> HookSecretSet:
+async def set_hook_secret(request: Request, body: NewHookSecret) -> HookSecretSet:
     """Set what signs webhooks of a dialect in the project, or rotate it; for a while the old secret verifies too.
 
     Without a `secret` the service makes one, which the answer shows.
     """
     secret = new_hook_secret() if body.secret is UNSET else body.secret
-    project, dialect = request[GRANT].project, request[IN_PATH]["dialect"]
+    project, dialect = request.grant.project, request.in_path["dialect"]
     identify = None if body.identify is UNSET else frozenset(body.identify)
-    shown = await services_of(request).hook_secrets.set(project, dialect, secret, body.overlap_seconds, identify)
-    audit("hook_secret_set", request[GRANT], dialect=dialect)
+    shown = await request.services.hook_secrets.set(project, dialect, secret, body.overlap_seconds, identify)
+    audit("hook_secret_set", request.grant, dialect=dialect)
     return HookSecretSet(**asdict(shown), secret=secret if body.secret is UNSET else UNSET)
 
 
 @ROUTES.add(f"DELETE {HOOK}", "admin", codes="unknown_hook_secret", tag=HOOKS)
-async def remove_hook_secret(request: web.Request) -> None:
+async def remove_hook_secret(request: Request) -> None:
     """Remove what the project has set; without another secret, webhooks of the dialect need a key."""
-    dialect = request[IN_PATH]["dialect"]
-    await services_of(request).hook_secrets.remove(request[GRANT].project, dialect)
-    audit("hook_secret_removed", request[GRANT], dialect=dialect)
+    dialect = request.in_path["dialect"]
+    await request.services.hook_secrets.remove(request.grant.project, dialect)
+    audit("hook_secret_removed", request.grant, dialect=dialect)
 
 
 OBSERVATIONS = Tag("observations", "Calls at other stacks whose events the service fetches itself (docs/observer.md).")
@@ -302,8 +299,8 @@ def shown(stream: Stream, one: Observation) -> ShownObservation:
     )
 
 
-def audit_observation(request: web.Request, act: Act, one: Observation) -> None:
-    audit(act, request[GRANT], session=request[IN_PATH]["id"], dialect=one.dialect, call=one.call)
+def audit_observation(request: Request, act: Act, one: Observation) -> None:
+    audit(act, request.grant, session=request.in_path["id"], dialect=one.dialect, call=one.call)
 
 
 @ROUTES.add(
@@ -314,7 +311,7 @@ def audit_observation(request: web.Request, act: Act, one: Observation) -> None:
     "too_many_observations",
     tag=OBSERVATIONS,
 )
-async def begin_observation(request: web.Request, stream: Stream, body: NewObservation) -> web.StreamResponse:
+async def begin_observation(request: Request, stream: Stream, body: NewObservation) -> web.StreamResponse:
     """Observe a call at another stack for this session: the service connects to it, and records what it says.
 
     200 if this call is being observed already. An observation that is over may be begun again.
@@ -323,21 +320,21 @@ async def begin_observation(request: web.Request, stream: Stream, body: NewObser
     call, other = (body.call_id, body.session_id) if field == "call_id" else (body.session_id, body.call_id)
     if call is UNSET or other is not UNSET:
         raise Refused("invalid_field", f"A call of {body.dialect} is named by {field} alone.")
-    observation, is_new = await services_of(request).observers.begin(stream, body.dialect, call)
+    observation, is_new = await request.services.observers.begin(stream, body.dialect, call)
     if is_new:
         audit_observation(request, "observation_started", observation)
     return json_response(shown(stream, observation), 201 if is_new else 200)
 
 
 @ROUTES.add(f"GET {OBSERVE}", "admin", codes="unknown_observation", tag=OBSERVATIONS)
-async def read_observation(request: web.Request, stream: Stream) -> ShownObservation:
+async def read_observation(request: Request, stream: Stream) -> ShownObservation:
     """Show the state of the observation of this session, also when it is over."""
-    return shown(stream, await services_of(request).observers.get(stream))
+    return shown(stream, await request.services.observers.get(stream))
 
 
 @ROUTES.add(f"DELETE {OBSERVE}", "admin", codes="unknown_observation", tag=OBSERVATIONS)
-async def stop_observation(request: web.Request, stream: Stream) -> ShownObservation:
+async def stop_observation(request: Request, stream: Stream) -> ShownObservation:
     """Stop observing; the call and the session continue. One that is over stays as it is."""
-    observation = await services_of(request).observers.stop(stream)
+    observation = await request.services.observers.stop(stream)
     audit_observation(request, "observation_stopped", observation)
     return shown(stream, observation)

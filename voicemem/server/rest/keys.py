@@ -2,7 +2,6 @@
 
 from typing import Annotated, Literal
 
-from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from voicemem.protocol.codec import check_text
@@ -10,8 +9,7 @@ from voicemem.protocol.types import Natural, SessionId, fields_given, fields_of
 from voicemem.security.access import ADMIN_KEY_ID, ANY_SCOPE
 from voicemem.security.audit import audit
 from voicemem.security.session_tokens import MAX_TOKEN_S, USER_MEMORIES
-from voicemem.server.http.application import IN_PATH
-from voicemem.server.http.request import GRANT, services_of
+from voicemem.server.http.handlers import Request
 from voicemem.server.http.routes import KeyId, Routes
 from voicemem.store.directory import ApiKey, KeyLimits
 from voicemem.store.streams import Stream
@@ -89,19 +87,19 @@ def key_view(key: ApiKey) -> ShownKey:
 
 
 @ROUTES.add("GET /v1/keys", "admin")
-async def list_keys(request: web.Request) -> Keys:
+async def list_keys(request: Request) -> Keys:
     """List the keys of the project, revoked ones included, without their secrets."""
-    keys = await services_of(request).access.list_keys(request[GRANT].project)
+    keys = await request.services.access.list_keys(request.grant.project)
     return Keys([key_view(key) for key in keys])
 
 
 @ROUTES.add("POST /v1/keys", "admin", codes="invalid_field text_too_long no_keys", status=201)
-async def create_key(request: web.Request, body: NewKey) -> MadeKey:
+async def create_key(request: Request, body: NewKey) -> MadeKey:
     """Create a key of the project; its text is shown only this once.
 
     The first key of a service is made with its command line, since from then on every caller needs one.
     """
-    grant, access = request[GRANT], services_of(request).access
+    grant, access = request.grant, request.services.access
     check_text(body.name)
     access.key_of(grant)
     limits = KeyLimits(**fields_of(ChangedLimits, body))
@@ -111,30 +109,30 @@ async def create_key(request: web.Request, body: NewKey) -> MadeKey:
 
 
 @ROUTES.add("PATCH /v1/keys/{key_id}", "admin", codes="invalid_field unknown_key")
-async def change_limits(request: web.Request, body: ChangedLimits) -> ShownKey:
+async def change_limits(request: Request, body: ChangedLimits) -> ShownKey:
     """Change the limits of a key of the project. They hold for what comes from then on, and on new connections."""
-    grant, key_id = request[GRANT], request[IN_PATH]["key_id"]
+    grant, key_id = request.grant, request.in_path["key_id"]
     changes = fields_given(body)
-    key = await services_of(request).access.change_limits(grant.project, key_id, changes)
+    key = await request.services.access.change_limits(grant.project, key_id, changes)
     audit("key_limits_changed", grant, key=key_id, limits=changes)
     return key_view(key)
 
 
 @ROUTES.add("DELETE /v1/keys/{key_id}", "admin", codes="unknown_key")
-async def revoke_key(request: web.Request) -> None:
+async def revoke_key(request: Request) -> None:
     """Revoke a key of the project: it is refused from now on, and its open connections are closed."""
-    grant, key_id = request[GRANT], request[IN_PATH]["key_id"]
-    await services_of(request).access.revoke_key(grant.project, key_id)
+    grant, key_id = request.grant, request.in_path["key_id"]
+    await request.services.access.revoke_key(grant.project, key_id)
     audit("key_revoked", grant, key=key_id)
 
 
 @ROUTES.add("POST /v1/sessions/{id}/tokens", "admin", codes="no_keys", status=201)
-async def create_token(request: web.Request, stream: Stream, body: NewToken) -> MadeToken:
+async def create_token(request: Request, stream: Stream, body: NewToken) -> MadeToken:
     """Create a session token: it allows events and reading for this session, for some minutes, and no settings.
 
     It is signed with the caller's key, and is revoked together with it.
     """
-    grant, access = request[GRANT], services_of(request).access
+    grant, access = request.grant, request.services.access
     reach = {} if body.memories is None else {"memories": body.memories}
     token, expires_ms = await access.create_token(grant, stream.id, body.ttl_seconds, body.memories == USER_MEMORIES)
     audit("token_created", grant, session=stream.id, expires_at=expires_ms, **reach)
@@ -153,9 +151,9 @@ class Me(Struct, frozen=True):
 
 
 @ROUTES.add("GET /v1/me", ANY_SCOPE)
-async def read_me(request: web.Request) -> Me:
+async def read_me(request: Request) -> Me:
     """Read which key this is, of which project, and what it may do."""
-    grant, access = request[GRANT], services_of(request).access
+    grant, access = request.grant, request.services.access
     key = None if grant.key_id in (None, ADMIN_KEY_ID) else await access.find_key(str(grant.key_id))
     name = None if key is None else key.name
     return Me(grant.project, grant.scopes, grant.key_id, name, await access.needs_key(), __version__)

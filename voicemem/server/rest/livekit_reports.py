@@ -14,8 +14,8 @@ from aiohttp.http_exceptions import BadHttpMessage
 from voicemem.dialects.livekit_agents import LIVEKIT_AGENTS
 from voicemem.errors import InvalidFrame, RateLimited, Refused, StoreUnavailable
 from voicemem.protocol.types import JsonObject, Name
-from voicemem.server.http.application import IN_PATH
 from voicemem.server.http.connections import connection_of
+from voicemem.server.http.handlers import Request
 from voicemem.server.http.routes import JSON, BodySpec, ResponseSpec, Routes
 from voicemem.server.rest.inbound import HOOKS, HookQuery, address_of, record
 from voicemem.sessions.inbound_webhooks import MAX_HOOK_BYTES, HookAddress, HookTaken
@@ -44,7 +44,7 @@ MALFORMED = "An upload is a form of a header, and a chat_history unless the sess
     tag=HOOKS,
     placeholders=PLACES,
 )
-async def take_report(request: web.Request) -> web.StreamResponse:
+async def take_report(request: Request) -> web.StreamResponse:
     """Take the session report of a LiveKit agent; the answer comes once its history is on disk.
 
     It must carry a token that the LiveKit API secret has signed which the project or the operator has set for
@@ -72,7 +72,7 @@ async def take_report(request: web.Request) -> web.StreamResponse:
     tag=HOOKS,
     placeholders=PLACES,
 )
-async def ignore_signal(request: web.Request) -> web.StreamResponse:
+async def ignore_signal(request: Request) -> web.StreamResponse:
     """Accept a LiveKit agent's traces, logs and metrics, of which nothing is kept."""
     await sender_of(request)
     async with asyncio.timeout(connection_of(request).deadlines.body):
@@ -80,14 +80,14 @@ async def ignore_signal(request: web.Request) -> web.StreamResponse:
     return web.Response(content_type=ANY)
 
 
-async def sender_of(request: web.Request) -> HookAddress:
+async def sender_of(request: Request) -> HookAddress:
     """Return the project of an upload, if its sender may send it. Raises `Refused`, and `RateLimited`."""
     assert LIVEKIT_AGENTS.hook is not None
-    query = HookQuery(project=request[IN_PATH]["project"])
+    query = HookQuery(project=request.in_path["project"])
     return await address_of(request, query, LIVEKIT_AGENTS.name, b"", LIVEKIT_AGENTS.hook.verify)
 
 
-async def parts_of(request: web.Request) -> MultipartReader:
+async def parts_of(request: Request) -> MultipartReader:
     if request.content_type != FORM:
         raise Refused("malformed_frame", MALFORMED)
     try:

@@ -18,15 +18,8 @@ from voicemem.protocol.memories import Analysis, outcome_of
 from voicemem.protocol.pieces import object_parts
 from voicemem.protocol.types import JsonObject, SessionId
 from voicemem.security.audit import audit
-from voicemem.server.http.request import (
-    GRANT,
-    answer_in_parts,
-    json_response,
-    name_in_path,
-    read_body,
-    read_object,
-    services_of,
-)
+from voicemem.server.http.handlers import Request
+from voicemem.server.http.request import answer_in_parts, json_response, name_in_path, read_body, read_object
 from voicemem.server.http.routes import JSON, Routes
 from voicemem.store.memory_filters import AnyOf
 from voicemem.store.scopes import scope_of
@@ -136,16 +129,15 @@ class TokenReach(NamedTuple):
         return memory.user_id in self.user_ids and self.namespace in (None, memory.namespace)
 
 
-async def token_reach(request: web.Request) -> TokenReach | None:
+async def token_reach(request: Request) -> TokenReach | None:
     """Return the reach of a token, None for a key. Raises `Refused` (`unknown_session`) when its session is gone."""
-    grant = request[GRANT]
+    grant = request.grant
     if grant.session_id is None:
         return None
-    store = services_of(request).store
-    scope = scope_of(await store.journal.get_session(grant.project, grant.session_id))
+    scope = scope_of(await request.services.store.journal.get_session(grant.project, grant.session_id))
     if not grant.reaches_user or scope.user_id is None:
         return TokenReach(grant.session_id, scope.namespace, None)
-    linked_id = await store.users.find_linked(grant.project, scope.user_id)
+    linked_id = await request.services.store.users.find_linked(grant.project, scope.user_id)
     return TokenReach(grant.session_id, scope.namespace, scope.user_id, linked_id)
 
 
@@ -156,12 +148,12 @@ async def token_reach(request: web.Request) -> TokenReach | None:
     codes=f"{GIVEN_CODES} unknown_session session_erased memory_exists",
     for_tokens=True,
 )
-async def keep_memories(request: web.Request) -> KeptMemories | KeptIds:
+async def keep_memories(request: Request) -> KeptMemories | KeptIds:
     """Keep a memory, or several; they are found once this is answered.
 
     What the same owner has in the same words already is not kept twice. One with the `id` of a memory replaces it.
     """
-    services, grant = services_of(request), request[GRANT]
+    services, grant = request.services, request.grant
     body = await read_object(request)
     memories = given_in(body)
     reach = await token_reach(request)
@@ -190,11 +182,10 @@ def given_in(body: JsonObject) -> list[GivenMemory]:
 
 
 @ROUTES.add(f"GET {PATH}", "read", codes="unknown_memory invalid_field")
-async def read_memory(request: web.Request, query: MemoryQuery) -> KnownMemory:
+async def read_memory(request: Request, query: MemoryQuery) -> KnownMemory:
     """Read a memory, and on request the messages that it comes from, as they were heard."""
-    long_term, project = services_of(request).long_term, request[GRANT].project
-    memory = await long_term.find(project, name_in_path(request, "memory_id"))
-    lines = await long_term.evidence(project, memory) if query.evidence else UNSET
+    memory = await request.services.long_term.find(request.grant.project, name_in_path(request, "memory_id"))
+    lines = await request.services.long_term.evidence(request.grant.project, memory) if query.evidence else UNSET
     return KnownMemory(**msgspec.structs.asdict(memory), lines=lines)
 
 
@@ -204,18 +195,18 @@ async def read_memory(request: web.Request, query: MemoryQuery) -> KnownMemory:
     body=MemoryPatch,
     codes=f"{GIVEN_CODES} unknown_memory unknown_session session_erased memory_exists",
 )
-async def change_memory(request: web.Request, patch: MemoryPatch) -> Memory | MemoryId:
+async def change_memory(request: Request, patch: MemoryPatch) -> Memory | MemoryId:
     """Change a memory: the fields that are given; null takes a value away. `metadata` is replaced as a whole."""
-    services, grant = services_of(request), request[GRANT]
+    services, grant = request.services, request.grant
     services.limits.count_events(grant.caller, 1, len(await read_body(request)))
     memory = await services.long_term.edit(grant.project, name_in_path(request, "memory_id"), patch)
     return memory if grant.allows("read", None) else MemoryId(memory.id)
 
 
 @ROUTES.add(f"DELETE {PATH}", "ingest", codes="unknown_memory invalid_field", for_tokens=True)
-async def remove_memory(request: web.Request) -> None:
+async def remove_memory(request: Request) -> None:
     """Remove a memory: no one can read or find it any more, and its text leaves the store."""
-    long_term, project, id = services_of(request).long_term, request[GRANT].project, name_in_path(request, "memory_id")
+    long_term, project, id = request.services.long_term, request.grant.project, name_in_path(request, "memory_id")
     reach, memory = await token_reach(request), await long_term.find(project, id)
     if reach is not None and not reach.has(memory):
         raise Refused("unknown_memory")
@@ -224,7 +215,7 @@ async def remove_memory(request: web.Request) -> None:
 
 
 @ROUTES.add("GET /v1/users/{user_id}/memories", "read", MemoryPage, codes="invalid_cursor", for_tokens=True)
-async def list_user_memories(request: web.Request, query: MemoriesQuery) -> web.StreamResponse:
+async def list_user_memories(request: Request, query: MemoriesQuery) -> web.StreamResponse:
     """List the memories of a user, the newest first."""
     user_id, reach = name_in_path(request, "user_id"), await token_reach(request)
     if reach is not None:
@@ -234,15 +225,15 @@ async def list_user_memories(request: web.Request, query: MemoriesQuery) -> web.
 
 
 @ROUTES.add("GET /v1/sessions/{id}/memories", "read", MemoryPage, codes="invalid_cursor")
-async def list_session_memories(request: web.Request, query: MemoriesQuery, stream: Stream) -> web.StreamResponse:
+async def list_session_memories(request: Request, query: MemoriesQuery, stream: Stream) -> web.StreamResponse:
     """List the memories that come from a session or are about it, the newest first."""
     own = scope_of(stream).user_id
     return await answer_page(request, query, user_ids=AnyOf(tuple({own, None})), session_ids=AnyOf((stream.id,)))
 
 
-async def answer_page(request: web.Request, query: MemoriesQuery, **conditions: AnyOf) -> web.StreamResponse:
-    conditions_of_all = list_filter(request[GRANT].project, query, **conditions)
-    page = await memory_page(services_of(request).long_term, conditions_of_all, query.cursor)
+async def answer_page(request: Request, query: MemoriesQuery, **conditions: AnyOf) -> web.StreamResponse:
+    conditions_of_all = list_filter(request.grant.project, query, **conditions)
+    page = await memory_page(request.services.long_term, conditions_of_all, query.cursor)
     if len(page.memories) <= FEW:
         return json_response(page)
     fields = {"memories": iter(page.memories), "next_cursor": page.next_cursor}
@@ -250,21 +241,20 @@ async def answer_page(request: web.Request, query: MemoriesQuery, **conditions: 
 
 
 @ROUTES.add("POST /v1/users/{user_id}/memories/forget", "admin", body=ForgetMemories, codes="missing_field")
-async def forget_user_memories(request: web.Request, body: ForgetMemories) -> ForgottenMemories:
+async def forget_user_memories(request: Request, body: ForgetMemories) -> ForgottenMemories:
     """Forget memories of a user for good: no one can read or find them any more, and their texts leave the store.
 
     What was heard stays in the sessions that it comes from.
     """
-    project = request[GRANT].project
-    policy = policy_of(body, project, name_in_path(request, "user_id"))
-    ids = await forget(services_of(request).long_term, project, policy, body.dry_run)
+    policy = policy_of(body, request.grant.project, name_in_path(request, "user_id"))
+    ids = await forget(request.services.long_term, request.grant.project, policy, body.dry_run)
     if not body.dry_run:
-        audit("memories_forgotten", request[GRANT], memories=len(ids))
+        audit("memories_forgotten", request.grant, memories=len(ids))
     return ForgottenMemories(ids, body.dry_run)
 
 
 @ROUTES.add("POST /v1/memories/search", "read", codes="invalid_field invalid_cursor", for_tokens=True)
-async def search_memories(request: web.Request, search: MemorySearch) -> FoundMemories:
+async def search_memories(request: Request, search: MemorySearch) -> FoundMemories:
     """Search what was heard and what is remembered in the project, of a user or of one session, by words.
 
     Each message is shown as it was heard, and each memory with all it says and the place that it comes from. The best
@@ -272,9 +262,9 @@ async def search_memories(request: web.Request, search: MemorySearch) -> FoundMe
     """
     reach = await token_reach(request)
     if reach is not None:
-        scope = search.scope_in(request[GRANT].project)
+        scope = search.scope_in(request.grant.project)
         search = search.within(reach.scope(scope.user_id, scope.session_id, scope.namespace))
-    return await services_of(request).finder.search(request[GRANT].project, search)
+    return await request.services.finder.search(request.grant.project, search)
 
 
 @ROUTES.add(
@@ -285,21 +275,21 @@ async def search_memories(request: web.Request, search: MemorySearch) -> FoundMe
     status=202,
     keys_only=True,
 )
-async def extract_memories(request: web.Request, stream: Stream) -> ExtractionState | None:
+async def extract_memories(request: Request, stream: Stream) -> ExtractionState | None:
     """Make memories of what was heard in a session since the last time, without waiting for a pause or its end.
 
     It happens in the background: the statistics of the session say how far it is.
     """
-    services = services_of(request)
+    services = request.services
     services.extractions.ask(stream)
     state = await services.read_models.get_state(stream)
     return services.extractions.state_of(stream, state.extracted)
 
 
 @ROUTES.add("GET /v1/sessions/{id}/analysis", "read", codes="session_set_aside", keys_only=True)
-async def read_analysis(request: web.Request, stream: Stream) -> SessionAnalysis:
+async def read_analysis(request: Request, stream: Stream) -> SessionAnalysis:
     """Read what was found out of a call by the schema of its configuration, each value with the words that show it."""
-    services = services_of(request)
+    services = request.services
     state = await services.read_models.get_state(stream)
     config = services.extractions.config_of(stream)
     fields = [] if config is None or config.schema is None else [*config.schema["properties"]]

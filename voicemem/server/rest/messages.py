@@ -1,13 +1,12 @@
 """Managing a memory: forget parts of it, add to it, read statistics about it."""
 
-from aiohttp import web
-
 from voicemem.context.builder import ContextOptions, select_context
 from voicemem.errors import InvalidFrame, Refused
 from voicemem.memory.add import API_PRODUCER, Added, AddedAt, ForgetRequest, Forgot, forget, record_messages
 from voicemem.memory.statistics import Statistics, statistics_of
 from voicemem.protocol.arguments import converted
-from voicemem.server.http.request import GRANT, read_body, read_json, read_struct, services_of
+from voicemem.server.http.handlers import Request
+from voicemem.server.http.request import read_body, read_json, read_struct
 from voicemem.server.http.routes import Routes
 from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.store.streams import Stream
@@ -18,16 +17,15 @@ ROUTES = Routes()
 @ROUTES.add(
     "POST /v1/sessions/{id}/forget", "ingest", body=ForgetRequest, codes="missing_field unknown_turn session_set_aside"
 )
-async def forget_messages(request: web.Request, stream: Stream) -> Forgot:
+async def forget_messages(request: Request, stream: Stream) -> Forgot:
     """Forget messages: they are left out of every context, and stay in the history.
 
     Forget all up to `through_turn`, all but the newest `keep_last`, or everything, which an empty object means too.
     """
-    services = services_of(request)
     if not (await read_body(request)).strip():
         raise Refused("missing_field", 'The body must say what to forget; everything is {"everything": true}.')
     forgetting = await read_struct(request, ForgetRequest)
-    return await forget(services.sessions, services.read_models, stream, forgetting)
+    return await forget(request.services.sessions, request.services.read_models, stream, forgetting)
 
 
 @ROUTES.add(
@@ -37,16 +35,16 @@ async def forget_messages(request: web.Request, stream: Stream) -> Forgot:
     codes="missing_field text_too_long reserved_metadata session_ended session_erased seq_required session_set_aside "
     "quota_exceeded",
 )
-async def add_messages(request: web.Request, stream: Stream) -> AddedAt:
+async def add_messages(request: Request, stream: Stream) -> AddedAt:
     """Add a message or a tool trace, or a list of them, all or none; the answer comes once they are on disk."""
-    services, grant = services_of(request), request[GRANT]
+    services, grant = request.services, request.grant
     messages = await read_messages(request)
     services.limits.count_events(grant.caller, len(messages), len(await read_body(request)))
     lease = ProducerLease(stream, API_PRODUCER, None, may_call_out=False, may_set=False, key_id=grant.key_id)
     return await record_messages(services.recorder, services.read_models, lease, messages, services.sessions.new_id)
 
 
-async def read_messages(request: web.Request) -> list[Added]:
+async def read_messages(request: Request) -> list[Added]:
     value = await read_json(request)
     items = value if isinstance(value, list) else [value]
     if not all(isinstance(item, dict) for item in items):
@@ -55,12 +53,12 @@ async def read_messages(request: web.Request) -> list[Added]:
 
 
 @ROUTES.add("GET /v1/sessions/{id}/stats", "read", codes="session_set_aside")
-async def read_statistics(request: web.Request, stream: Stream) -> Statistics:
+async def read_statistics(request: Request, stream: Stream) -> Statistics:
     """Read what can be counted in a session: messages, turns, interruptions, tokens, latencies, tools.
 
     It changes nothing: neither is anything carried over, nor does a summary start because of it.
     """
-    services = services_of(request)
+    services = request.services
     selection = await select_context(services.read_models, services.policies, stream, ContextOptions(peek=True))
     summary = services.summaries.summary_state(stream, selection, peek=True)
     now_ms, extraction = services.sessions.clock(), services.extractions.state_of

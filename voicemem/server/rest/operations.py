@@ -11,8 +11,8 @@ from prometheus_client import Gauge
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.protocol.types import JsonObject
 from voicemem.security.access import DEFAULT_PROJECT
-from voicemem.server.http.application import APP
-from voicemem.server.http.request import GAUGES, GRANT, OPENAPI_DOCUMENT, services_of
+from voicemem.server.http.handlers import Request
+from voicemem.server.http.request import GAUGES, OPENAPI_DOCUMENT
 from voicemem.server.http.routes import JSON, Routes
 from voicemem.server.rest.asyncapi import asyncapi_json
 from voicemem.services import Services
@@ -49,7 +49,7 @@ class Readiness(Health, frozen=True):
 
 
 @ROUTES.add("GET /livez", None)
-async def livez(_: web.Request) -> Health:
+async def livez(_: Request) -> Health:
     """Check that the process answers.
 
     The store is not asked, so that its outage does not make an orchestrator restart every process.
@@ -58,12 +58,12 @@ async def livez(_: web.Request) -> Health:
 
 
 @ROUTES.add("GET /readyz", None, codes="draining store_unavailable")
-async def readyz(request: web.Request) -> Readiness:
+async def readyz(request: Request) -> Readiness:
     """Check that the process should get traffic: the store can be written, and the service is not draining.
 
     So it is when the last commit succeeded; with PostgreSQL, on each of the process's connections.
     """
-    services = services_of(request)
+    services = request.services
     if services.draining.is_set():
         raise Refused("draining")
     if not services.store.healthy:
@@ -78,30 +78,29 @@ async def readyz(request: web.Request) -> Readiness:
 
 
 @ROUTES.add("GET /asyncapi.json", None, JsonObject)
-async def asyncapi(_: web.Request) -> web.StreamResponse:
+async def asyncapi(_: Request) -> web.StreamResponse:
     """The AsyncAPI 3.0 document of the websocket ingest: its frames and their answers."""
     return web.Response(body=await asyncio.to_thread(asyncapi_json), content_type=JSON)
 
 
 @ROUTES.add("GET /openapi.json", None, JsonObject)
-async def openapi(request: web.Request) -> web.StreamResponse:
+async def openapi(request: Request) -> web.StreamResponse:
     """This document, OpenAPI 3.1."""
-    return web.Response(body=await asyncio.to_thread(request[APP][OPENAPI_DOCUMENT]), content_type=JSON)
+    return web.Response(body=await asyncio.to_thread(request.shared[OPENAPI_DOCUMENT]), content_type=JSON)
 
 
 @ROUTES.add("GET /metrics", "read", {"text/plain": str}, outlives_store=True)
-async def metrics(request: web.Request) -> web.StreamResponse:
+async def metrics(request: Request) -> web.StreamResponse:
     """Read the metrics of the service, in Prometheus' text format.
 
     They are of all projects together, so the key must be of the project `default`, which is the operator's. While the
     store is away they are served all the same, as far as the key can be checked without it; those that come from the
     store keep their last values.
     """
-    if request[GRANT].project != DEFAULT_PROJECT:
+    if request.grant.project != DEFAULT_PROJECT:
         raise Refused("forbidden", "Metrics are of all projects; they need a key of the project default.")
-    services = services_of(request)
-    await request[APP][GAUGES].refresh()
-    body = await asyncio.to_thread(services.telemetry.metrics.render)
+    await request.shared[GAUGES].refresh()
+    body = await asyncio.to_thread(request.services.telemetry.metrics.render)
     return web.Response(body=body, headers={"Content-Type": TEXT_FORMAT})
 
 
@@ -194,9 +193,9 @@ class OperationsReport(Struct, frozen=True):
 
 
 @ROUTES.add("GET /v1/operations", "read")
-async def read_operations(request: web.Request) -> OperationsReport:
+async def read_operations(request: Request) -> OperationsReport:
     """Read how things go now: rates, latencies, what waits and what fails."""
-    project, services = request[GRANT].project, services_of(request)
+    project, services = request.grant.project, request.services
     ready = services.store.healthy and not services.draining.is_set()
     webhooks: list[FailingWebhook] = []
     with suppress(StoreUnavailable):
@@ -224,8 +223,8 @@ def is_failing(endpoint: Endpoint) -> bool:
     return endpoint.failing_since_ms is not None
 
 
-async def service_figures(request: web.Request) -> ServiceFigures:
-    services, gauges = services_of(request), request[APP][GAUGES]
+async def service_figures(request: Request) -> ServiceFigures:
+    services, gauges = request.services, request.shared[GAUGES]
     metrics, recent = services.telemetry.metrics, services.recent
     await gauges.refresh()
     pending, due = value(metrics.outbox_pending), value(metrics.outbox_due)

@@ -18,7 +18,8 @@ from voicemem.llm.completions import Completion, content_text, decode_completion
 from voicemem.protocol import sse
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import JsonObject
-from voicemem.server.http.request import GRANT, read_object, services_of
+from voicemem.server.http.handlers import Request
+from voicemem.server.http.request import read_object
 from voicemem.server.http.routes import JSON, Routes
 from voicemem.server.rest import chat
 from voicemem.store.streams import Stream
@@ -66,10 +67,10 @@ class ResponseEvent(Struct, frozen=True):
     for_tokens=True,
     **chat.GATEWAY,
 )
-async def create_hosted_response(request: web.Request) -> web.StreamResponse:
+async def create_hosted_response(request: Request) -> web.StreamResponse:
     """Answer as `POST /v1/chat/completions`, for clients of OpenAI's Responses API."""
     payload = await read_object(request)
-    chat_turn = with_caller(read_response_request(payload), payload, request[GRANT].session_id is None)
+    chat_turn = with_caller(read_response_request(payload), payload, request.grant.session_id is None)
     stream = await chat.locate_session(request, payload)
     return await chat.answer(request, stream, chat_turn, response_format(request, payload))
 
@@ -82,7 +83,7 @@ async def create_hosted_response(request: web.Request) -> web.StreamResponse:
     codes=chat.ANSWER_CODES,
     **chat.GATEWAY,
 )
-async def create_response(request: web.Request, stream: Stream) -> web.StreamResponse:
+async def create_response(request: Request, stream: Stream) -> web.StreamResponse:
     """Answer as `POST /v1/sessions/{id}/chat/completions`, for clients of OpenAI's Responses API."""
     payload = await read_object(request)
     return await chat.answer(request, stream, read_response_request(payload), response_format(request, payload))
@@ -370,8 +371,8 @@ class ResponseFormat(chat.ChatFormat):
         yield {"type": "response.output_item.added", "output_index": item.place, "item": item.shown("in_progress")}
 
 
-def response_format(request: web.Request, payload: JsonObject) -> ResponseFormat:
-    runtime = services_of(request).runtime
+def response_format(request: Request, payload: JsonObject) -> ResponseFormat:
+    runtime = request.services.runtime
     return ResponseFormat(payload, f"resp_{runtime.new_id()}", runtime.clock() // 1000)
 
 

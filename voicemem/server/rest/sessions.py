@@ -28,8 +28,9 @@ from voicemem.protocol.memories import MAX_OUTCOME
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId
 from voicemem.security.audit import audit
+from voicemem.server.http.handlers import Request
 from voicemem.server.http.openapi import reference
-from voicemem.server.http.request import GRANT, check_session_id, json_response, read_object, services_of, stream_body
+from voicemem.server.http.request import check_session_id, json_response, read_object, stream_body
 from voicemem.server.http.routes import JSON, MergePatch, ResponseSpec, Routes, optional
 from voicemem.server.rest.memories import token_reach
 from voicemem.server.rest.tails import TailCut, encode_event, stream_events, wants_tail
@@ -110,9 +111,9 @@ class OverviewPage(Struct, frozen=True):
 
 
 async def answer_overviews(
-    request: web.Request, conditions: SessionFilter, cursor: str | None, with_total: bool
+    request: Request, conditions: SessionFilter, cursor: str | None, with_total: bool
 ) -> web.StreamResponse:
-    services, total = services_of(request), b""
+    services, total = request.services, b""
     if with_total:
         total = b',"total":' + msgspec.json.encode(
             await services.store.overviews.count_overviews(conditions, MAX_COUNTED + 1)
@@ -122,7 +123,7 @@ async def answer_overviews(
 
 
 async def answer_page(
-    request: web.Request,
+    request: Request,
     conditions: SessionFilter,
     cursor: str | None,
     read: Callable[[SessionFilter, str | None], Awaitable[tuple[list[R], str | None]]],
@@ -349,7 +350,7 @@ class SessionPage(Struct, frozen=True):
     optional(MergePatch(NewSession)),
     f"{CONFIG_CODES} session_exists session_erased quota_exceeded",
 )
-async def create_session(request: web.Request) -> web.StreamResponse:
+async def create_session(request: Request) -> web.StreamResponse:
     """Create a session from its configuration.
 
     The answer is 200 if it exists with the same configuration, and 409 if it exists with another one.
@@ -359,22 +360,22 @@ async def create_session(request: web.Request) -> web.StreamResponse:
     if session_id is not None:
         session_id = check_session_id(session_id)
     check_outbound_change(request, config)
-    grant = request[GRANT]
-    stream, new = await services_of(request).sessions.create(grant.project, session_id, config, grant.key_id)
+    grant = request.grant
+    stream, new = await request.services.sessions.create(grant.project, session_id, config, grant.key_id)
     if new:
         note_outbound_change(request, config, stream)
     return json_response(info_of(stream), 201 if new else 200)
 
 
-def check_outbound_change(request: web.Request, config: JsonObject) -> None:
+def check_outbound_change(request: Request, config: JsonObject) -> None:
     """Require the scope `admin` for settings that make the service send requests. Raises `Refused`."""
     if changes_outbound(config):
-        request[GRANT].require("admin")
+        request.grant.require("admin")
 
 
-def note_outbound_change(request: web.Request, config: JsonObject, stream: Stream) -> None:
+def note_outbound_change(request: Request, config: JsonObject, stream: Stream) -> None:
     if changes_outbound(config):
-        audit("calling_out_changed", request[GRANT], session=stream.id)
+        audit("calling_out_changed", request.grant, session=stream.id)
 
 
 @ROUTES.add(
@@ -384,7 +385,7 @@ def note_outbound_change(request: web.Request, config: JsonObject, stream: Strea
     codes="invalid_cursor draining",
     for_tokens=True,
 )
-async def list_sessions(request: web.Request, query: SessionsQuery) -> web.StreamResponse:
+async def list_sessions(request: Request, query: SessionsQuery) -> web.StreamResponse:
     """List the sessions of the project, the newest first.
 
     With `fields=overview` and `Accept: text/event-stream` the first rows are followed: `docs/tail.md`.
@@ -392,20 +393,19 @@ async def list_sessions(request: web.Request, query: SessionsQuery) -> web.Strea
     A session token that reaches the memories of its user lists the user's, with `fields=overview`.
     """
     query = await within_reach(request, query)
-    conditions = session_filter(request[GRANT].project, query, slow_ms=query.slow)
+    conditions = session_filter(request.grant.project, query, slow_ms=query.slow)
     if query.q is not None:
-        keys = await services_of(request).finder.find_calls(conditions.project, query.user_id, query.q)
+        keys = await request.services.finder.find_calls(conditions.project, query.user_id, query.q)
         conditions = msgspec.structs.replace(conditions, keys=keys)
     if query.fields == "overview" and wants_tail(request):
         followed = structs.replace(conditions, limit=min(MAX_FOLLOWED, conditions.limit))
-        return await stream_events(request, live_rows(services_of(request), followed), iter, lambda: True)
+        return await stream_events(request, live_rows(request.services, followed), iter, lambda: True)
     if query.fields == "overview":
         return await answer_overviews(request, conditions, query.cursor, query.count)
-    read = services_of(request).sessions.list
-    return await answer_page(request, conditions, query.cursor, read, info_of, PAGE_IN_FULL)
+    return await answer_page(request, conditions, query.cursor, request.services.sessions.list, info_of, PAGE_IN_FULL)
 
 
-async def within_reach(request: web.Request, query: SessionsQuery) -> SessionsQuery:
+async def within_reach(request: Request, query: SessionsQuery) -> SessionsQuery:
     """Return the part of a query that its caller may list. Raises `Refused` (`forbidden`) where a token asks more."""
     reach = await token_reach(request)
     if reach is None:
@@ -419,9 +419,9 @@ async def within_reach(request: web.Request, query: SessionsQuery) -> SessionsQu
 
 
 @ROUTES.add("GET /v1/sessions/{id}", "read")
-async def read_session(request: web.Request, stream: Stream) -> SessionInfo:
+async def read_session(request: Request, stream: Stream) -> SessionInfo:
     """Read a session's state and configuration."""
-    return info_of(stream, await services_of(request).read_models.quarantined.find(stream.key))
+    return info_of(stream, await request.services.read_models.quarantined.find(stream.key))
 
 
 @ROUTES.add(
@@ -431,7 +431,7 @@ async def read_session(request: web.Request, stream: Stream) -> SessionInfo:
     codes=f"{CONFIG_CODES} session_ended user_conflict user_erased quota_exceeded",
     keys_only=True,
 )
-async def change_session(request: web.Request, stream: Stream) -> SessionInfo:
+async def change_session(request: Request, stream: Stream) -> SessionInfo:
     """Change the configuration with a merge patch (RFC 7396); null removes a setting.
 
     After the end only `labels` and `recording` can change, and `user_id` be set once where none was: by `admin`, or
@@ -441,37 +441,37 @@ async def change_session(request: web.Request, stream: Stream) -> SessionInfo:
     check_outbound_change(request, patch)
     if stream.state == "ended" and "user_id" in patch:
         await require_creator(request, stream)
-    changed = await services_of(request).sessions.change(stream, patch)
+    changed = await request.services.sessions.change(stream, patch)
     note_outbound_change(request, patch, stream)
     return info_of(changed)
 
 
-async def require_creator(request: web.Request, stream: Stream) -> None:
+async def require_creator(request: Request, stream: Stream) -> None:
     """Raise `Refused` (`forbidden`) unless the caller has `admin`, or the key that created the session."""
-    grant = request[GRANT]
+    grant = request.grant
     if grant.allows("admin") or grant.key_id is None:
         return
-    if grant.key_id != await services_of(request).store.journal.find_creator(stream.key):
+    if grant.key_id != await request.services.store.journal.find_creator(stream.key):
         raise Refused("forbidden", NOT_CREATOR)
 
 
 @ROUTES.add("POST /v1/sessions/{id}/end", "ingest", codes="text_too_long")
-async def end_session(request: web.Request, stream: Stream, ending: Ending) -> SessionInfo:
+async def end_session(request: Request, stream: Stream, ending: Ending) -> SessionInfo:
     """End a session and close it at once; one that is already closed stays as it is."""
     check_text(ending.reason)
-    ended = await services_of(request).sessions.end(stream, ending.reason)
-    if request[GRANT].via is not None:  # agents end calls all the time; a person at the page acts
-        audit("session_ended", request[GRANT], session=stream.id)
+    ended = await request.services.sessions.end(stream, ending.reason)
+    if request.grant.via is not None:  # agents end calls all the time; a person at the page acts
+        audit("session_ended", request.grant, session=stream.id)
     return info_of(ended)
 
 
 @ROUTES.add("POST /v1/sessions/{id}/refold", "admin", codes="session_set_aside")
-async def refold_session(request: web.Request, stream: Stream) -> SessionInfo:
+async def refold_session(request: Request, stream: Stream) -> SessionInfo:
     """Make the memory from the whole journal again; one that was quarantined is there again if it succeeds.
 
     Webhooks that have waited for it are sent then.
     """
-    services = services_of(request)
+    services = request.services
     await services.read_models.refold(stream)
     services.sessions.on_changed(stream)
     services.sessions.webhooks_due.set()
@@ -479,9 +479,8 @@ async def refold_session(request: web.Request, stream: Stream) -> SessionInfo:
 
 
 @ROUTES.add("DELETE /v1/sessions/{id}", "admin")
-async def erase_session(request: web.Request, stream: Stream) -> None:
+async def erase_session(request: Request, stream: Stream) -> None:
     """Erase a session: nothing of it can be read any more, and its id cannot be used again."""
-    services = services_of(request)
-    await services.sessions.erase(stream)
-    services.read_models.discard(stream.key)
-    audit("session_erased", request[GRANT], session=stream.id)
+    await request.services.sessions.erase(stream)
+    request.services.read_models.discard(stream.key)
+    audit("session_erased", request.grant, session=stream.id)

@@ -16,7 +16,8 @@ from voicemem.memory.statistics import MemoryAccount
 from voicemem.protocol import sse
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import Reason, SessionId
-from voicemem.server.http.request import GRANT, services_of, stream_body
+from voicemem.server.http.handlers import Request
+from voicemem.server.http.request import stream_body
 from voicemem.server.http.routes import Routes
 from voicemem.server.rest.history import TurnReport
 from voicemem.sessions.lifecycle import Label, session_filter
@@ -110,49 +111,46 @@ EVENT_NAMES: dict[type, str] = {
 }  # fmt: skip
 
 
-def wants_tail(request: web.Request) -> bool:
+def wants_tail(request: Request) -> bool:
     accepted = ",".join(request.headers.getall("Accept", ()))
     return any(part.partition(";")[0].strip().lower() == EVENT_STREAM for part in accepted.split(","))
 
 
-async def tail_session(
-    request: web.Request, query: SessionTailQuery, stream: Stream, after: int = 0
-) -> web.StreamResponse:
+async def tail_session(request: Request, query: SessionTailQuery, stream: Stream, after: int = 0) -> web.StreamResponse:
     """Follow one session, from `Last-Event-ID` or else from a position."""
-    tails = services_of(request).tails
     is_call = query.view == "call"
     view = TailView(query.view != "journal", query.open or is_call, is_call)
-    tail = await tails.tail_session(stream, view, last_event_id(request), after)
+    tail = await request.services.tails.tail_session(stream, view, last_event_id(request), after)
     if last_event_id(request) is not None and tail.is_finished:
         return web.Response(status=204)  # a browser then stops connecting again
     return await stream_tail(request, tail)
 
 
 @ROUTES.add("GET /v1/events", "read", {EVENT_STREAM: TailData}, codes=f"{TAIL_CODES} too_many_sessions")
-async def tail_sessions(request: web.Request, query: SessionTailsQuery) -> web.StreamResponse:
+async def tail_sessions(request: Request, query: SessionTailsQuery) -> web.StreamResponse:
     """Follow the sessions that match, as server-sent events: `docs/tail.md`.
 
     Needs `Accept: text/event-stream`.
     """
     if not wants_tail(request):
         raise Refused("not_acceptable")
-    view, conditions = TailView(query.view == "messages", query.open), session_filter(request[GRANT].project, query)
-    tail = await services_of(request).tails.tail_several(conditions, view, last_event_id(request))
+    view, conditions = TailView(query.view == "messages", query.open), session_filter(request.grant.project, query)
+    tail = await request.services.tails.tail_several(conditions, view, last_event_id(request))
     return await stream_tail(request, tail)
 
 
-def last_event_id(request: web.Request) -> str | None:
+def last_event_id(request: Request) -> str | None:
     """Return the position of the reader; browsers send an empty header if they have none."""
     return request.headers.get("Last-Event-ID") or None
 
 
-async def stream_tail(request: web.Request, tail: Tail) -> web.StreamResponse:
-    batches = services_of(request).tails.watch(tail)
+async def stream_tail(request: Request, tail: Tail) -> web.StreamResponse:
+    batches = request.services.tails.watch(tail)
     return await stream_events(request, batches, encode_in_pieces, lambda: bool(tail.followed or tail.is_endless))
 
 
 async def stream_events(
-    request: web.Request,
+    request: Request,
     batches: AsyncGenerator[list[T], None],
     encode: Callable[[list[T]], Iterator[bytes]],
     is_cut: Callable[[], bool],
@@ -161,7 +159,7 @@ async def stream_events(
 
     The last event says why they end, where `is_cut` says that it is too early. Raises `Refused` (`draining`).
     """
-    if services_of(request).draining.is_set():
+    if request.services.draining.is_set():
         raise Refused("draining")
 
     async def events() -> AsyncGenerator[bytes, None]:
@@ -176,8 +174,8 @@ async def stream_events(
                         yield piece
                         last_write = time()
                     if is_idle:
-                        grant = request[GRANT]
-                        ended = await services_of(request).access.ended_grants([grant])
+                        grant = request.grant
+                        ended = await request.services.access.ended_grants([grant])
                         if grant in ended:
                             raise ended[grant]
                         if request.transport is None or request.transport.is_closing():

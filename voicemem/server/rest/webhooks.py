@@ -3,7 +3,6 @@
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from voicemem.config.session import Contents, EventTypes, Included, IncludedParts, Url, check_webhook_secret
@@ -11,8 +10,8 @@ from voicemem.errors import Refused
 from voicemem.protocol.codec import check_text
 from voicemem.protocol.types import JsonObject, fields_given, matching
 from voicemem.security.audit import Act, audit
-from voicemem.server.http.application import IN_PATH
-from voicemem.server.http.request import GRANT, SESSION_ID, services_of
+from voicemem.server.http.handlers import Request
+from voicemem.server.http.request import SESSION_ID
 from voicemem.server.http.routes import Routes
 from voicemem.store.deliveries import EndpointCounts
 from voicemem.store.endpoints import Endpoint
@@ -137,16 +136,16 @@ def origin_of(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
-async def fields_now(request: web.Request, endpoint: Endpoint) -> JsonObject:
-    return endpoint_fields(endpoint, (await services_of(request).webhooks.counts_of_day([endpoint]))[endpoint.key])
+async def fields_now(request: Request, endpoint: Endpoint) -> JsonObject:
+    return endpoint_fields(endpoint, (await request.services.webhooks.counts_of_day([endpoint]))[endpoint.key])
 
 
-def endpoint_of(request: web.Request) -> tuple[str, str]:
+def endpoint_of(request: Request) -> tuple[str, str]:
     """Return the caller's project and the id of the endpoint that the path names. Raises `Refused`."""
-    endpoint_id = request[IN_PATH]["id"]
+    endpoint_id = request.in_path["id"]
     if not SESSION_ID.match(endpoint_id):
         raise Refused("invalid_field", "An id is 1 to 128 characters of A-Za-z0-9._:-.")
-    return request[GRANT].project, endpoint_id
+    return request.grant.project, endpoint_id
 
 
 def checked_fields(body: Struct) -> JsonObject:
@@ -162,72 +161,70 @@ def checked_fields(body: Struct) -> JsonObject:
     return values
 
 
-def audit_endpoint(request: web.Request, act: Act, endpoint_id: str | None, **more: object) -> None:
-    audit(act, request[GRANT], request[GRANT].project, None, webhook=endpoint_id, **more)
+def audit_endpoint(request: Request, act: Act, endpoint_id: str | None, **more: object) -> None:
+    audit(act, request.grant, request.grant.project, None, webhook=endpoint_id, **more)
 
 
 @ROUTES.add("POST /v1/webhooks", "admin", codes=f"{ENDPOINT_CODES} too_many_webhooks", status=201, id_field="id")
-async def create_webhook(request: web.Request, body: NewWebhook) -> WebhookWithSecret:
+async def create_webhook(request: Request, body: NewWebhook) -> WebhookWithSecret:
     """Create an endpoint that is notified of the project's sessions. The answer shows its secret."""
     values = checked_fields(body)
     disabled = {"disabled_ms": None} if values.pop("enabled") else {"disabled_ms": 0, "disabled_reason": "request"}
     new = Endpoint(key=0, stream=None, public_only=True, **{"secret": None, **disabled, **values})
-    created = await services_of(request).webhooks.create(request[GRANT].project, new)
+    created = await request.services.webhooks.create(request.grant.project, new)
     audit_endpoint(request, "webhook_created", created.id)
     # Of a new one there are no counts, and its secret is shown only now: nothing may fail.
     return WebhookWithSecret(**endpoint_fields(created, EndpointCounts()), secret=created.secret or "")
 
 
 @ROUTES.add("GET /v1/webhooks", "admin")
-async def list_webhooks(request: web.Request) -> WebhookList:
+async def list_webhooks(request: Request) -> WebhookList:
     """List the endpoints of the project; for `default`, the operator's comes first."""
-    webhooks = services_of(request).webhooks
-    endpoints = await webhooks.list(request[GRANT].project)
-    counts = await webhooks.counts_of_day(endpoints)
+    endpoints = await request.services.webhooks.list(request.grant.project)
+    counts = await request.services.webhooks.counts_of_day(endpoints)
     return WebhookList([Webhook(**endpoint_fields(one, counts[one.key])) for one in endpoints])
 
 
 @ROUTES.add(f"GET {ENDPOINT_PATH}", "admin", codes=UNKNOWN_ENDPOINT)
-async def read_webhook(request: web.Request) -> Webhook:
+async def read_webhook(request: Request) -> Webhook:
     """Read an endpoint, and whether it works."""
-    endpoint = await services_of(request).webhooks.get(*endpoint_of(request))
+    endpoint = await request.services.webhooks.get(*endpoint_of(request))
     return Webhook(**await fields_now(request, endpoint))
 
 
 @ROUTES.add(f"PATCH {ENDPOINT_PATH}", "admin", codes=f"{ENDPOINT_CODES} {UNKNOWN_ENDPOINT}")
-async def change_webhook(request: web.Request, body: WebhookChange) -> Webhook:
+async def change_webhook(request: Request, body: WebhookChange) -> Webhook:
     """Change an endpoint, disable it or enable it. When it is disabled, its pending deliveries become failed."""
     changes = checked_fields(body)
     enabled = changes.pop("enabled", None)
-    changed = await services_of(request).webhooks.change(*endpoint_of(request), changes, enabled)
+    changed = await request.services.webhooks.change(*endpoint_of(request), changes, enabled)
     audit_endpoint(request, "webhook_changed", changed.id)
     return Webhook(**await fields_now(request, changed))
 
 
 @ROUTES.add(f"DELETE {ENDPOINT_PATH}", "admin", codes=UNKNOWN_ENDPOINT)
-async def delete_webhook(request: web.Request) -> None:
+async def delete_webhook(request: Request) -> None:
     """Delete an endpoint, with its secret and its deliveries."""
-    await services_of(request).webhooks.delete(*endpoint_of(request))
-    audit_endpoint(request, "webhook_deleted", request[IN_PATH]["id"])
+    await request.services.webhooks.delete(*endpoint_of(request))
+    audit_endpoint(request, "webhook_deleted", request.in_path["id"])
 
 
 @ROUTES.add(f"POST {ENDPOINT_PATH}/rotate-secret", "admin", codes=UNKNOWN_ENDPOINT)
-async def rotate_secret(request: web.Request, body: NewSecret) -> WebhookWithSecret:
+async def rotate_secret(request: Request, body: NewSecret) -> WebhookWithSecret:
     """Give an endpoint a new secret, which the answer shows; for a while the old one also signs."""
     secret = None if body.secret is UNSET else body.secret
     check_webhook_secret(secret)
-    webhooks = services_of(request).webhooks
-    rotated = await webhooks.rotate_secret(*endpoint_of(request), secret, body.overlap_seconds)
+    rotated = await request.services.webhooks.rotate_secret(*endpoint_of(request), secret, body.overlap_seconds)
     audit_endpoint(request, "webhook_secret_rotated", rotated.id)
     return WebhookWithSecret(**await fields_now(request, rotated), secret=rotated.secret or "")
 
 
 @ROUTES.add(f"POST {ENDPOINT_PATH}/test", "admin", codes=UNKNOWN_ENDPOINT)
-async def check_webhook(request: web.Request) -> CheckResults:
+async def check_webhook(request: Request) -> CheckResults:
     """Send Agora's test callback for each event type now, and report the answers."""
     results = []
-    for event_type, sent in await services_of(request).webhooks.send_health_checks(*endpoint_of(request)):
+    for event_type, sent in await request.services.webhooks.send_health_checks(*endpoint_of(request)):
         passed = sent.status is not None and sent.status // 100 == 2
         results.append(CheckResult(event_type, passed, sent.duration_ms, sent.status, sent.error, sent.excerpt))
-    audit_endpoint(request, "webhook_tested", request[IN_PATH]["id"])
+    audit_endpoint(request, "webhook_tested", request.in_path["id"])
     return CheckResults(all(result.passed for result in results), results)

@@ -20,17 +20,9 @@ from voicemem.memory.working_memory import (
 )
 from voicemem.protocol.events import MemoryData
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
-from voicemem.server.http.application import IN_PATH
+from voicemem.server.http.handlers import Request
 from voicemem.server.http.openapi import id_of
-from voicemem.server.http.request import (
-    GRANT,
-    get_stream,
-    json_response,
-    name_in_path,
-    read_object,
-    read_struct,
-    services_of,
-)
+from voicemem.server.http.request import get_stream, json_response, name_in_path, read_object, read_struct
 from voicemem.server.http.routes import Route, Routes, optional
 from voicemem.sessions.schema_worker import SCHEMA_WORKER
 from voicemem.store.streams import Stream
@@ -116,10 +108,10 @@ class ToolMessage(Struct, frozen=True):
     content: str
 
 
-async def apply_to_document(request: web.Request, owner: DocumentOwner, change: DocumentChange) -> web.StreamResponse:
+async def apply_to_document(request: Request, owner: DocumentOwner, change: DocumentChange) -> web.StreamResponse:
     """Change a document; the answer shows it if the key may read it."""
-    view = await services_of(request).working_memory.change(owner, change, expected_versions(request))
-    if request[GRANT].allows("read", request[IN_PATH].get("id")):
+    view = await request.services.working_memory.change(owner, change, expected_versions(request))
+    if request.grant.allows("read", request.in_path.get("id")):
         return document_response(view)
     document = UpdatedDocument(version=view.version, updated_at=view.updated_ms)
     return json_response(document, headers={"ETag": f'"{view.version}"'})
@@ -131,7 +123,7 @@ def document_response(view: DocumentView) -> web.StreamResponse:
     return json_response(document, headers={"ETag": f'"{view.version}"'})
 
 
-def expected_versions(request: web.Request) -> Collection[int] | None:
+def expected_versions(request: Request) -> Collection[int] | None:
     """Return the versions that `If-Match` names, or 0 for `If-None-Match: *`; None if any version will do."""
     if_match = request.headers.getall("If-Match", None)
     versions = None
@@ -143,35 +135,35 @@ def expected_versions(request: web.Request) -> Collection[int] | None:
     return versions
 
 
-async def owner_of(request: web.Request) -> DocumentOwner:
-    if "user_id" in request[IN_PATH]:
-        return DocumentOwner("user", request[GRANT].project, name_in_path(request, "user_id"))
+async def owner_of(request: Request) -> DocumentOwner:
+    if "user_id" in request.in_path:
+        return DocumentOwner("user", request.grant.project, name_in_path(request, "user_id"))
     return owner_of_session(await get_stream(request))
 
 
 @ROUTES.add(f"GET {PATH}", "read", WorkingMemoryDocument, codes=f"{READ_CODES} unknown_version", headers=("ETag",))
-async def read_working_memory(request: web.Request, query: VersionQuery) -> web.StreamResponse:
+async def read_working_memory(request: Request, query: VersionQuery) -> web.StreamResponse:
     """Read the document, as it is now or at a version."""
     owner = await owner_of(request)
-    return document_response(await services_of(request).working_memory.read_document(owner, query.version))
+    return document_response(await request.services.working_memory.read_document(owner, query.version))
 
 
 @ROUTES.add(f"GET {PATH}/versions", "read", codes=READ_CODES)
-async def list_working_memory_versions(request: web.Request, query: VersionsQuery) -> DocumentVersions:
+async def list_working_memory_versions(request: Request, query: VersionsQuery) -> DocumentVersions:
     """List the versions of the document and the operations that made them, the newest first."""
     owner = await owner_of(request)
-    versions = await services_of(request).working_memory.versions(owner, query.before, query.limit)
+    versions = await request.services.working_memory.versions(owner, query.before, query.limit)
     return DocumentVersions(versions)
 
 
 @ROUTES.add(f"PUT {PATH}", "ingest", Written, ReplacedDocument, f"{WRITE_CODES} missing_field", headers=("ETag",))
-async def replace_working_memory(request: web.Request) -> web.StreamResponse:
+async def replace_working_memory(request: Request) -> web.StreamResponse:
     """Replace the content of the document, its form, or both."""
     owner = await owner_of(request)
     body = await read_struct(request, ReplacedDocument)
     form = form_of(body)
     if form is not None:
-        request[GRANT].require_setting()
+        request.grant.require_setting()
         check_form(body)
         if form.schema is not None:
             await SCHEMA_WORKER.check(form.schema)
@@ -184,7 +176,7 @@ async def replace_working_memory(request: web.Request) -> web.StreamResponse:
 
 
 @ROUTES.add(f"PATCH {PATH}", "ingest", Written, AppendedDocument, WRITE_CODES, headers=("ETag",))
-async def append_working_memory(request: web.Request) -> web.StreamResponse:
+async def append_working_memory(request: Request) -> web.StreamResponse:
     """Add to the document: objects are merged deeply, new items are added to arrays, a text is appended."""
     owner = await owner_of(request)
     body = await read_struct(request, AppendedDocument)
@@ -192,49 +184,49 @@ async def append_working_memory(request: web.Request) -> web.StreamResponse:
 
 
 @ROUTES.add(f"DELETE {PATH}", "ingest", Written, codes=WRITE_CODES, headers=("ETag",))
-async def clear_working_memory(request: web.Request) -> web.StreamResponse:
+async def clear_working_memory(request: Request) -> web.StreamResponse:
     """Empty the document. Its versions and its form stay."""
     return await apply_to_document(request, await owner_of(request), DocumentChange("clear"))
 
 
 @ROUTES.add(f"GET {PATH}/tools", "read", codes=READ_CODES)
-async def list_working_memory_tools(request: web.Request) -> Tools:
+async def list_working_memory_tools(request: Request) -> Tools:
     """List the tools with which an LLM works on the document, in OpenAI's form."""
     owner = await owner_of(request)
-    return Tools(await services_of(request).working_memory.tool_definitions(owner))
+    return Tools(await request.services.working_memory.tool_definitions(owner))
 
 
 @ROUTES.add(f"POST {PATH}/tools", "ingest", body=ChatToolCall, codes=READ_CODES)
-async def call_working_memory_tool(request: web.Request) -> ToolMessage:
+async def call_working_memory_tool(request: Request) -> ToolMessage:
     """Execute a tool call on the document, and answer it. Errors of the LLM are in the answer."""
     owner = await owner_of(request)
     tool_call = await read_struct(request, ChatToolCall)
     if tool_call.function.name == GET_TOOL:
-        request[GRANT].require("read", request[IN_PATH].get("id"))
-    message = await services_of(request).working_memory.execute_tool(owner, tool_call)
+        request.grant.require("read", request.in_path.get("id"))
+    message = await request.services.working_memory.execute_tool(owner, tool_call)
     return msgspec.convert(message, ToolMessage)
 
 
 @ROUTES.add(f"GET {DATA_PATH}", "read", codes="session_set_aside")
-async def read_data(request: web.Request, stream: Stream) -> JsonObject:
+async def read_data(request: Request, stream: Stream) -> JsonObject:
     """Read the data of the session: any JSON object of the caller's."""
-    return await services_of(request).working_memory.data(stream)
+    return await request.services.working_memory.data(stream)
 
 
 @ROUTES.add(f"PUT {DATA_PATH}", "ingest", body=optional(JsonObject), codes="session_set_aside quota_exceeded")
-async def replace_data(request: web.Request) -> JsonObject:
+async def replace_data(request: Request) -> JsonObject:
     """Replace the session's data with an object."""
     return await apply_to_data(request, MemoryData(operation="replace", content=await read_object(request)))
 
 
 @ROUTES.add(f"PATCH {DATA_PATH}", "ingest", body=optional(JsonObject), codes="session_set_aside quota_exceeded")
-async def change_data(request: web.Request) -> JsonObject:
+async def change_data(request: Request) -> JsonObject:
     """Change the session's data with a merge patch (RFC 7396); null removes a field."""
     return await apply_to_data(request, MemoryData(operation="patch", content=await read_object(request)))
 
 
-async def apply_to_data(request: web.Request, event: MemoryData) -> JsonObject:
-    return await services_of(request).working_memory.change_data(await get_stream(request), event)
+async def apply_to_data(request: Request, event: MemoryData) -> JsonObject:
+    return await request.services.working_memory.change_data(await get_stream(request), event)
 
 
 def of_user(route: Route[Any]) -> Route[Any]:

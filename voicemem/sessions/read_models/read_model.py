@@ -6,6 +6,7 @@ import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter
 from sys import getsizeof
@@ -74,6 +75,7 @@ class Committed(Struct, gc=False):
     """Bytes of their payloads."""
 
 
+@dataclass(slots=True, eq=False)
 class ReadModel:
     """One session's fold state, and its messages as they were last made.
 
@@ -81,101 +83,70 @@ class ReadModel:
     Only the turns that have changed are made again, so a read costs what changed, not what the call holds.
     """
 
-    __slots__ = (
-        "all_messages",
-        "answers",
-        "answers_bytes",
-        "blank_messages",
-        "characters",
-        "charged",
-        "charged_packed",
-        "commit_round",
-        "counted",
-        "encoded",
-        "encoded_bytes",
-        "figures",
-        "folded_bytes",
-        "known_position",
-        "last_round",
-        "loaded",
-        "lock",
-        "made_bytes",
-        "made_position",
-        "owner",
-        "packed",
-        "packed_position",
-        "ratio",
-        "round_position",
-        "saved_position",
-        "slow_fold",
-        "slow_refresh",
-        "times",
-        "token_counts",
-        "turn_changes",
-        "unpacked",
-        "waiting",
-        "waiting_bytes",
-        "weighed_bytes",
-    )  # fmt: skip
+    unpacked: State | None
+    loaded: bool = True
+    """False until the stored snapshot was looked for."""
+    owner: str | None = None
+    """The project of the session, which waits in turn for work off the event loop."""
+    packed: bytes = b""
+    packed_position: int = field(init=False)
+    """The position of a packed read model; see `stands_at`."""
+    saved_position: int = 0
+    """The position of the snapshot that was saved last."""
+    all_messages: list[Message] | Items[Message] = field(default_factory=list)
+    """The messages of all turns, in order; packed where they are very many."""
+    times: dict[int, list[SpeechTimes]] = field(default_factory=dict)
+    """The speech times of the messages of each turn for which they were asked, unless the journal is large."""
+    token_counts: dict[str, list[int]] = field(default_factory=dict)
+    """The number of tokens of each joined message, by the name of the counter; -1 where it was not counted yet."""
+    encoded: dict[MessageFields, list[bytes]] = field(default_factory=dict)
+    """Each message as JSON, with the fields for which it was asked; empty where it was not encoded yet."""
+    blank_messages: list[int] = field(default_factory=list)
+    """The indexes of joined messages without a word, which few contexts show."""
+    characters: int = 0
+    """The length of all joined messages together."""
+    encoded_bytes: int = 0
+    """About how many bytes the messages as JSON take."""
+    answers: dict[str, tuple[Stream, bytes]] = field(default_factory=dict)
+    """Answers of this position by what was asked, each with the session's row for which it was made."""
+    answers_bytes: int = 0
+    folded_bytes: int = 0
+    """About how many bytes of the journal were folded; what it takes in memory grows in proportion."""
+    ratio: float = 1.0
+    """How many bytes it takes for each of these."""
+    weighed_bytes: int = 0
+    """How many of these there were when the ratio was found; 0 while it is only assumed."""
+    charged: int = 0
+    """The bytes that the memory budget counts for it, and whether as packed."""
+    charged_packed: bool = False
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while missing entries are folded and while a thread works on it: no one else may use it then."""
+    made_position: int = 0
+    made_bytes: int = 0
+    """The position and size when the messages were made last; 0 when all of them must be made."""
+    slow_fold: bool = False
+    slow_refresh: bool = False
+    """True if folding, and making messages, took long the last time."""
+    turn_changes: dict[int, int] | None = None
+    """By turn: the position at which its messages were made last, the newest last; None until it is asked for."""
+    counted: dict[str, int] | None = None
+    """By bound: how many ignored events were counted, of those in `state.ignored`."""
+    last_round: int = 0
+    """The round of maintenance in which it was used last."""
+    commit_round: int = 0
+    round_position: int = 0
+    """The round in which the newest events were committed, and the position of the first of them in it."""
+    figures: SavedFigures | None = None
+    """The figures of a slim list, at a position."""
+    known_position: int = 0
+    """The last position that is known to be in the journal, when it waits there to be folded."""
+    waiting: list[Committed] = field(default_factory=list)
+    """What was committed since the last fold, in a row; the rest of it is in the journal."""
+    waiting_bytes: int = 0
 
-    def __init__(self, state: State, loaded: bool = True, owner: str | None = None) -> None:
-        self.unpacked: State | None = state
-        self.owner = owner
-        """The project of the session, which waits in turn for work off the event loop."""
-        self.packed = b""
-        self.packed_position = state.position
-        """The position of a packed read model; see `stands_at`."""
-        self.saved_position = 0
-        """The position of the snapshot that was saved last."""
-        self.all_messages: list[Message] | Items[Message] = []
-        """The messages of all turns, in order; packed where they are very many."""
-        self.times: dict[int, list[SpeechTimes]] = {}
-        """The speech times of the messages of each turn for which they were asked, unless the journal is large."""
-        self.token_counts: dict[str, list[int]] = {}
-        """The number of tokens of each joined message, by the name of the counter; -1 where it was not counted yet."""
-        self.encoded: dict[MessageFields, list[bytes]] = {}
-        """Each message as JSON, with the fields for which it was asked; empty where it was not encoded yet."""
-        self.blank_messages: list[int] = []
-        """The indexes of joined messages without a word, which few contexts show."""
-        self.characters = 0
-        """The length of all joined messages together."""
-        self.encoded_bytes = 0
-        """About how many bytes the messages as JSON take."""
-        self.answers: dict[str, tuple[Stream, bytes]] = {}
-        """Answers of this position by what was asked, each with the session's row for which it was made."""
-        self.answers_bytes = 0
-        self.folded_bytes = 0
-        """About how many bytes of the journal were folded; what it takes in memory grows in proportion."""
-        self.ratio = 1.0
-        """How many bytes it takes for each of these."""
-        self.weighed_bytes = 0
-        """How many of these there were when the ratio was found; 0 while it is only assumed."""
-        self.charged = 0
-        """The bytes that the memory budget counts for it, and whether as packed."""
-        self.charged_packed = False
-        self.lock = asyncio.Lock()
-        """Held while missing entries are folded and while a thread works on it: no one else may use it then."""
-        self.loaded = loaded
-        """False until the stored snapshot was looked for."""
-        self.made_position = self.made_bytes = 0
-        """The position and size when the messages were made last; 0 when all of them must be made."""
-        self.slow_fold = self.slow_refresh = False
-        """True if folding, and making messages, took long the last time."""
-        self.turn_changes: dict[int, int] | None = None
-        """By turn: the position at which its messages were made last, the newest last; None until it is asked for."""
-        self.counted: dict[str, int] | None = None
-        """By bound: how many ignored events were counted, of those in `state.ignored`."""
-        self.last_round = 0
-        """The round of maintenance in which it was used last."""
-        self.commit_round = self.round_position = 0
-        """The round in which the newest events were committed, and the position of the first of them in it."""
-        self.figures: SavedFigures | None = None
-        """The figures of a slim list, at a position."""
-        self.known_position = 0
-        """The last position that is known to be in the journal, when it waits there to be folded."""
-        self.waiting: list[Committed] = []
-        """What was committed since the last fold, in a row; the rest of it is in the journal."""
-        self.waiting_bytes = 0
+    def __post_init__(self) -> None:
+        assert self.unpacked is not None
+        self.packed_position = self.unpacked.position
 
     @property
     def state(self) -> State:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import InitVar, dataclass, field
 from operator import attrgetter
 from typing import Any, cast, get_args
 
@@ -45,6 +46,7 @@ MAX_OPEN = 256
 PLAIN_KINDS = frozenset(get_args(events.TranscriptEvent))
 
 
+@dataclass(eq=False)
 class SenderState:
     """The state of a sender: what its frames have said that later ones need, openings and who calls.
 
@@ -52,15 +54,14 @@ class SenderState:
     has typed.
     """
 
-    def __init__(self) -> None:
-        self.openings: dict[str, None] = {}
-        self.caller: Caller | None = None
-        self.picked: JsonObject = {}
-        """The newest word of a frame on who calls."""
-        self.dialect = ""
-        """The dialect of the frames that have said who calls."""
-        self.is_unidentified = False
-        """True if who calls was said, and the session's user was not looked for since."""
+    openings: dict[str, None] = field(default_factory=dict)
+    caller: Caller | None = None
+    picked: JsonObject = field(default_factory=dict)
+    """The newest word of a frame on who calls."""
+    dialect: str = ""
+    """The dialect of the frames that have said who calls."""
+    is_unidentified: bool = False
+    """True if who calls was said, and the session's user was not looked for since."""
 
     def admits(self, frame: Frame, is_known: Callable[[str], bool] | None = None) -> bool:
         """True if a frame may be kept; `is_known` tells of openings that came before, over another connection."""
@@ -84,46 +85,30 @@ class SenderState:
             self.is_unidentified = True
 
 
+@dataclass(slots=True, eq=False)
 class ProducerLease:
     """A producer's access to a session: one epoch on a connection, or one HTTP request (without an epoch)."""
 
-    __slots__ = (
-        "epoch",
-        "key",
-        "key_id",
-        "may_call_out",
-        "may_set",
-        "position",
-        "producer",
-        "project",
-        "reported_gap",
-        "sender",
-        "session_id",
-    )
+    stream: InitVar[Stream]
+    producer: str
+    epoch: int | None
+    may_call_out: bool
+    """True if its updates may set URLs that the server calls (scope `admin`)."""
+    may_set: bool = True
+    """True if it may send updates at all; the holder of a session token may not."""
+    key_id: str | None = None
+    """The key that its events came with, for the audit."""
+    key: int = field(init=False)
+    project: str = field(init=False)
+    session_id: str = field(init=False)
+    position: int = field(init=False)
+    """The end of the journal when this was last seen."""
+    sender: SenderState = field(default_factory=SenderState)
+    reported_gap: int | None = None
+    """The seq that a reported gap waits for; higher ones are ignored without another error."""
 
-    def __init__(
-        self,
-        stream: Stream,
-        producer: str,
-        epoch: int | None,
-        may_call_out: bool,
-        may_set: bool = True,
-        key_id: str | None = None,
-    ) -> None:
-        self.key, self.project, self.session_id = stream.key, stream.project, stream.id
-        self.position = stream.position
-        """The end of the journal when this was last seen."""
-        self.producer = producer
-        self.epoch = epoch
-        self.may_call_out = may_call_out
-        """True if its updates may set URLs that the server calls (scope `admin`)."""
-        self.may_set = may_set
-        """True if it may send updates at all; the holder of a session token may not."""
-        self.key_id = key_id
-        """The key that its events came with, for the audit."""
-        self.sender = SenderState()
-        self.reported_gap: int | None = None
-        """The seq that a reported gap waits for; higher ones are ignored without another error."""
+    def __post_init__(self, stream: Stream) -> None:
+        self.key, self.project, self.session_id, self.position = stream.key, stream.project, stream.id, stream.position
 
 
 class ReducedFrame(DecodedEvent, frozen=True):

@@ -5,6 +5,7 @@ import importlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 import msgspec
 
@@ -28,15 +29,15 @@ LARGE_BYTES = 16 * 1024
 """The size of a batch from which it is redacted on a thread, so that others do not wait for it."""
 
 
+@dataclass(eq=False)
 class Remembered:
     """The speech of a producer, up to a position of the journal and a seq, and under which epoch."""
 
-    def __init__(self, speech: Speech, position: int) -> None:
-        self.speech = speech
-        self.position = position
-        self.epoch: int | None = None
-        self.next_seq: int | None = None
-        """None where that is not known: then all that comes counts as new."""
+    speech: Speech
+    position: int
+    epoch: int | None = None
+    next_seq: int | None = None
+    """None where that is not known: then all that comes counts as new."""
 
     def take(self, event: Event) -> Speech:
         """Return the speech that an event belongs to; one that came before is only compared with what is stored."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import AsyncIterator
+from typing import Any
 from weakref import WeakValueDictionary
 
 from aiohttp.test_utils import make_mocked_request
 
 from voicemem.security.access import Grant
-from voicemem.server.http.application import APP, Application
-from voicemem.server.http.request import BODIES, GRANT, LARGE_BODIES, LARGE_BODY_BYTES, receive_body
+from voicemem.server.http.application import Application
+from voicemem.server.http.handlers import APP, GRANT, Request
+from voicemem.server.http.request import BODIES, LARGE_BODIES, LARGE_BODY_BYTES, receive_body
 from voicemem.telemetry import Telemetry
 from voicemem.telemetry.metrics import Metrics, Tracer
 
@@ -22,7 +24,16 @@ class Upload:
     def __init__(self, app: Application, project: str) -> None:
         self.rest = asyncio.Event()
         self.is_read_on = False
-        self.request = make_mocked_request("POST", "/", payload=self)  # type: ignore[arg-type]
+        mocked: Any = make_mocked_request("POST", "/", payload=self)  # type: ignore[arg-type]
+        parts = (
+            mocked._message,
+            mocked._payload,
+            mocked.protocol,
+            mocked.writer,
+            mocked.task,
+            asyncio.get_running_loop(),
+        )
+        self.request = Request(*parts)
         self.request[APP], self.request[GRANT] = app, Grant(project, ())
         self.task = asyncio.create_task(receive_body(self.request, 4 * LARGE_BODY_BYTES, 60.0))
 
