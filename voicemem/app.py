@@ -68,6 +68,7 @@ class App:
             page.mount(rest, gate, PageOrigin(settings.ui_origin, settings.insecure))
         self.gauges = rest[GAUGES] = Gauges(
             metrics,
+            services.runtime.clock,
             services.presence,
             services.read_models,
             self.open_connections,

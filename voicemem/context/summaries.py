@@ -8,6 +8,7 @@ import asyncio
 import logging
 from bisect import bisect_right
 from contextlib import suppress
+from dataclasses import dataclass, field
 from operator import attrgetter
 
 import msgspec
@@ -71,34 +72,24 @@ class SummaryJob(Struct):
     """When to try again, by the loop's clock, in seconds."""
 
 
+@dataclass(eq=False)
 class Summaries:
     """Writes the summaries that are due."""
 
-    def __init__(
-        self,
-        store: Store,
-        read_models: ReadModelCache,
-        policies: Policies,
-        llm: BackgroundLlm,
-        runtime: Runtime,
-        node: NodeToken | None = None,
-        limiter: ConcurrencyLimiter | None = None,
-    ) -> None:
-        self.store = store
-        self.limiter = limiter or ConcurrencyLimiter()
-        self.node = node or NodeToken()
-        self.read_models = read_models
-        self.policies = policies
-        self.llm = llm
-        self.clock = runtime.clock
-        self.random = runtime.random
-        self.changed: dict[int, Stream] = {}
-        """Sessions that have changed since the last check, by key. It is the only queue: whatever must wait is put
-        back into it."""
-        self.jobs: dict[int, SummaryJob] = {}
-        """Summaries that are being written, or failed, by session key."""
-        self.quiet_until: dict[int, float] = {}
-        """By session key, until when (by the loop's clock) it need not be checked: each check counts its tokens."""
+    store: Store
+    read_models: ReadModelCache
+    policies: Policies
+    llm: BackgroundLlm
+    runtime: Runtime
+    node: NodeToken = field(default_factory=NodeToken)
+    limiter: ConcurrencyLimiter = field(default_factory=ConcurrencyLimiter)
+    changed: dict[int, Stream] = field(default_factory=dict)
+    """Sessions that have changed since the last check, by key. It is the only queue: whatever must wait is put back
+    into it."""
+    jobs: dict[int, SummaryJob] = field(default_factory=dict)
+    """Summaries that are being written, or failed, by session key."""
+    quiet_until: dict[int, float] = field(default_factory=dict)
+    """By session key, until when (by the loop's clock) it need not be checked: each check counts its tokens."""
 
     def summary_state(self, stream: Stream, selection: ContextSelection, peek: bool = False) -> SummaryState | None:
         """The state of a session's summaries; None if its policy writes none.
@@ -174,7 +165,7 @@ class Summaries:
         """Write one summary, unless another node does; note success or failure."""
         node = self.node.token
         try:
-            if not await self.store.claims.claim(SUMMARY_WORK, job.stream.key, node, self.clock(), CLAIM_MS):
+            if not await self.store.claims.claim(SUMMARY_WORK, job.stream.key, node, self.runtime.clock(), CLAIM_MS):
                 job.not_before = now_s() + ELSEWHERE_S
                 return
             previous = NO_SUMMARY_YET if due.previous is None else quoted(due.previous.text)
@@ -199,7 +190,7 @@ class Summaries:
 
     def schedule_retry(self, job: SummaryJob, code: str) -> None:
         job.failures, job.error = job.failures + 1, code
-        wait_s = spread(exponential_s(job.failures - 1, MIN_RETRY_S, MAX_RETRY_S), self.random(), 0.5, 1.5)
+        wait_s = spread(exponential_s(job.failures - 1, MIN_RETRY_S, MAX_RETRY_S), self.runtime.random(), 0.5, 1.5)
         job.not_before = now_s() + wait_s
         LOG.warning("No summary for session %s: %s; trying again in %.1f s", job.stream.id, code, wait_s)
 
@@ -220,7 +211,7 @@ class Summaries:
         def event_if_valid(read_model: ReadModel) -> MemorySummary | None:
             return event if read_model.state.summary == due.previous and is_still_valid(due, read_model) else None
 
-        await append_derived(self.read_models, stream, event_if_valid, self.clock)
+        await append_derived(self.read_models, stream, event_if_valid, self.runtime.clock)
 
     async def stop(self) -> None:
         """Cancel the requests in progress: the next process starts again."""

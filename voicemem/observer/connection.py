@@ -6,6 +6,7 @@ Nothing of a vendor's answer is repeated in logs or errors.
 import asyncio
 import logging
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from websockets.asyncio.client import ClientConnection, connect
@@ -130,31 +131,23 @@ async def hang_up(socket: ClientConnection) -> None:
     socket.transport.abort()
 
 
+@dataclass(eq=False, repr=False)
 class VendorConnection:
     """Takes what a vendor sends, until either side is at its end; it sends nothing."""
 
-    def __init__(
-        self,
-        socket: ClientConnection,
-        recorder: Recorder,
-        lease: ProducerLease,
-        dialect: str,
-        threads: asyncio.Semaphore,
-        store_again_s: float,
-    ) -> None:
-        self.socket = socket
-        self.recorder = recorder
-        self.lease = lease
-        self.dialect = dialect
-        self.threads = threads
-        """How many large messages are read at a time, of all connections."""
-        self.store_again_s = store_again_s
-        self.waiting: list[ReducedFrame] = []
-        self.waiting_bytes = 0
-        self.changed = asyncio.Event()
-        """Set when a frame waits, or none will come."""
-        self.room = asyncio.Event()
-        self.is_over = False
+    socket: ClientConnection
+    recorder: Recorder
+    lease: ProducerLease
+    dialect: str
+    threads: asyncio.Semaphore
+    """How many large messages are read at a time, of all connections."""
+    store_again_s: float
+    waiting: list[ReducedFrame] = field(default_factory=list)
+    waiting_bytes: int = 0
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a frame waits, or none will come."""
+    room: asyncio.Event = field(default_factory=asyncio.Event)
+    is_over: bool = False
 
     async def run(self) -> Interrupted:
         """Take everything until the end, and say why it is. Cancelled, it still stores what it has taken."""

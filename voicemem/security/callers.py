@@ -8,7 +8,7 @@ import re
 import secrets
 import unicodedata
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Literal
 
 import phonenumbers
@@ -109,20 +109,14 @@ def check_callers(settings: Settings) -> None:
         raise CannotStart(str(error)) from None
 
 
+@dataclass(eq=False)
 class Callers:
     """Finds who calls by what the settings allow (`identify`); `region` is the country of national numbers."""
 
-    def __init__(
-        self,
-        store: Store,
-        clock: Clock,
-        region: str | None = None,
-        identify: Mapping[tuple[str | None, str], Identification] = MappingProxyType({}),
-    ) -> None:
-        self.store = store
-        self.clock = clock
-        self.region = region
-        self.identify = identify
+    store: Store
+    clock: Clock
+    region: str | None = None
+    identify: Mapping[tuple[str | None, str], Identification] = field(default_factory=dict)
 
     async def user_of(self, project: str, dialect: str, caller: Caller) -> str | None:
         """The user who calls, as far as the project allows a dialect's frames to say it."""

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from voicemem.errors import StoreUnavailable
-from voicemem.runtime import entries_of
+from voicemem.runtime import Clock, entries_of
 from voicemem.sessions.lifecycle import Presence
 from voicemem.sessions.node_lease import NodeLease
 from voicemem.sessions.read_models.cache import ReadModelCache
@@ -28,6 +28,7 @@ class Gauges:
     """
 
     metrics: Metrics
+    clock: Clock
     presence: Presence
     read_models: ReadModelCache
     connections: Callable[[], Mapping[str, int]]
@@ -38,11 +39,11 @@ class Gauges:
 
     async def refresh(self) -> None:
         """Set all gauges. While the store is down, those that come from it keep their last values."""
-        metrics, sessions = self.metrics, self.presence.sessions
+        metrics, store = self.metrics, self.presence.sessions.store
         with suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(STORE_S):
-                await self.refresh_store(sessions.store, sessions.clock())
-        metrics.last_commit_ok.set(sessions.store.healthy)
+                await self.refresh_store(store, self.clock())
+        metrics.last_commit_ok.set(store.healthy)
         metrics.draining.set(self.draining())
         metrics.node_info.clear()
         if token := self.node.shown_token():

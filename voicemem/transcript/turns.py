@@ -10,16 +10,9 @@ from msgspec import Struct
 
 from voicemem.protocol.types import MAX_INTEGER
 from voicemem.transcript.history import known_reply_entry
+from voicemem.transcript.replies import playing
 from voicemem.transcript.replies.evidence import Source
 from voicemem.transcript.replies.interruptions import first_entries, last_entries
-from voicemem.transcript.replies.playing import (
-    false_alarms_of,
-    is_cut_by_close,
-    marking_cut,
-    settle,
-    sources_of,
-    standing_replies,
-)
 from voicemem.transcript.speech import spoken_segments
 from voicemem.transcript.state import Reply, Segment, State, Turn
 from voicemem.transcript.timeline import AFTER_ALL
@@ -76,7 +69,7 @@ def turn_start(state: State, turn: Turn) -> dict[str, Any] | None:
         (typed.begin, TYPED_START_TYPES.get(str(typed.metadata.get("source")), "message")) for typed in turn.typed or ()
     ]
     if not begins:
-        replies = standing_replies(state, turn)
+        replies = playing.standing_replies(state, turn)
         usual = "greeting" if turn.number == BEFORE_UTTERANCES else "voice_input"
         begins = [(reply.begin, START_TYPES.get(reply.source, usual)) for reply in replies]
     if not begins:
@@ -86,8 +79,8 @@ def turn_start(state: State, turn: Turn) -> dict[str, Any] | None:
 
 
 def turn_end(state: State, turn: Turn) -> dict[str, Any] | None:
-    settle(state)
-    replies = standing_replies(state, turn)
+    playing.settle(state)
+    replies = playing.standing_replies(state, turn)
     cuts = [cut for reply in replies for cut in cuts_of(state, reply)]
     if cuts:
         end_at, cause = min(cuts, key=itemgetter(0))
@@ -97,7 +90,7 @@ def turn_end(state: State, turn: Turn) -> dict[str, Any] | None:
         details = {} if last.code is None else {"details": str(last.code)}
         return {"end_at": last.ts, "type": "error", "metadata": {"reason": "LLM_REQUEST_ERR", **details}}
     if replies and all(reply.generation.complete for reply in replies):
-        dones = [done.ts for reply in replies for done in last_entries(sources_of(state, reply), "dones")]
+        dones = [done.ts for reply in replies for done in last_entries(playing.sources_of(state, reply), "dones")]
         end_at = max(dones or [reply.generation.ended_ts or reply.begin for reply in replies])
         return {"end_at": end_at, "type": "ok", "metadata": {}}
     return None if state.closed_ts is None else {"end_at": state.closed_ts, "type": "ok", "metadata": {}}
@@ -105,14 +98,14 @@ def turn_end(state: State, turn: Turn) -> dict[str, Any] | None:
 
 def cuts_of(state: State, reply: Reply) -> list[tuple[int, str | None]]:
     """Interruptions of a reply, with causes. For a restored one, its metadata say when; after a fork, an event why."""
-    sources = sources_of(state, reply)
+    sources = playing.sources_of(state, reply)
     if reply.restored:
         known = [(cut.ts, cut.cause) for source in sources for cut in source.interruptions()]
         return known or [(restored_cut_ts(reply), None)]
     if reply.cut_ts is not None:
-        first = marking_cut(state, reply, sources)
+        first = playing.marking_cut(state, reply, sources)
         return [] if first is None else [(first.ts, first.cause)]
-    if is_cut_by_close(state, reply) and state.closed_ts is not None:
+    if playing.is_cut_by_close(state, reply) and state.closed_ts is not None:
         return [(state.closed_ts, state.close_reason)]
     return []
 
@@ -189,8 +182,8 @@ class ReplyMarks(Struct, frozen=True):
 
 
 def marks_of_replies(state: State, turn: Turn) -> list[ReplyMarks]:
-    settle(state)
-    standing = standing_replies(state, turn)
+    playing.settle(state)
+    standing = playing.standing_replies(state, turn)
     audio = first_audio(turn, [reply.begin for reply in standing])
     return [reply_marks(state, reply, audio.get(place)) for place, reply in enumerate(standing)]
 
@@ -268,7 +261,7 @@ def first_audio(turn: Turn, begins: list[int]) -> dict[int, int]:
 
 def reply_marks(state: State, reply: Reply, audio_ts: int | None) -> ReplyMarks:
     """The marks of one reply, whose first audio was reported at a time."""
-    sources = sources_of(state, reply)
+    sources = playing.sources_of(state, reply)
     cut = cut_ts(state, reply, sources)
     if reply.heard_only or reply.restored:  # only the cut is known of it
         return ReplyMarks(heard_last=cut, cut=cut, done=reply.generation.ended_ts if reply.restored else None)
@@ -294,9 +287,9 @@ def cut_ts(state: State, reply: Reply, sources: list[Source]) -> int | None:
     if reply.restored:
         return restored_cut_ts(reply)
     if reply.cut_ts is not None:
-        first = marking_cut(state, reply, sources)
+        first = playing.marking_cut(state, reply, sources)
         return None if first is None else first.ts
-    if state.closed_ts is None or not is_cut_by_close(state, reply):
+    if state.closed_ts is None or not playing.is_cut_by_close(state, reply):
         return None
     return state.clock_of(reply.producer, state.closed_ts) if state.ended_ts is None else state.ended_ts
 
@@ -340,9 +333,9 @@ def heard_last(state: State, reply: Reply, sources: list[Source]) -> tuple[int |
 
 def count_false_alarms(state: State, turn: Turn) -> int:
     """Return how often a reply of a turn played on after an interruption."""
-    settle(state)
-    resumed = (reply for reply in standing_replies(state, turn) if reply.resumed_ts is not None)
-    return sum(1 for reply in resumed for _ in false_alarms_of(state, reply, sources_of(state, reply)))
+    playing.settle(state)
+    resumed = (reply for reply in playing.standing_replies(state, turn) if reply.resumed_ts is not None)
+    return sum(1 for reply in resumed for _ in playing.false_alarms_of(state, reply, playing.sources_of(state, reply)))
 
 
 class ReplyAfter(NamedTuple):
@@ -370,7 +363,7 @@ def waited(state: State, turn: Turn, replies: Sequence[ReplyMarks]) -> tuple[Rep
     """Return the first reply to the caller, and how long they waited for it; None where the marks do not tell."""
     spoken = [*spoken_spans(state, turn), *((one.begin, one.begin) for one in turn.typed or ())]
     began = min(spoken, default=(AFTER_ALL,))[0]
-    pairs = zip(standing_replies(state, turn), replies, strict=True)
+    pairs = zip(playing.standing_replies(state, turn), replies, strict=True)
     heard = (
         (one.heard_first, one)
         for reply, one in pairs

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from typing import Literal, NamedTuple
@@ -98,28 +99,18 @@ class Step(NamedTuple):
     """Up to where the session was looked at."""
 
 
+@dataclass(eq=False)
 class Extractor:
     """Makes memories of sessions, a section at a time. Nothing of it runs by itself."""
 
-    def __init__(
-        self,
-        store: Store,
-        read_models: ReadModelCache,
-        long_term: LongTermMemory,
-        llm: BackgroundLlm,
-        policies: Policies,
-        metrics: Metrics,
-        budget: DailyBudget,
-        rules: Rules | None = None,
-    ) -> None:
-        self.store = store
-        self.read_models = read_models
-        self.long_term = long_term
-        self.llm = llm
-        self.policies = policies
-        self.metrics = metrics
-        self.budget = budget
-        self.rules = rules
+    store: Store
+    read_models: ReadModelCache
+    long_term: LongTermMemory
+    llm: BackgroundLlm
+    policies: Policies
+    metrics: Metrics
+    budget: DailyBudget
+    rules: Rules | None = None
 
     async def extract_next(self, stream: Stream, config: ExtractConfig, fewest: int = 1) -> Step:
         """Send the next section of a session, if it has at least the `fewest` lines, and keep what comes of it.

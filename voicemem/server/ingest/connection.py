@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
+from dataclasses import InitVar, dataclass, field
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -58,53 +59,40 @@ EXPEL_FLUSH_S = 0.3
 """For answers to what came before a key was revoked; a store that does not answer does not delay the close."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Connection:
     """Takes messages until the client leaves, the server drains, or an error closes the connection."""
 
-    __slots__ = (
-        "all_answered",
-        "backlog",
-        "draining",
-        "frame_task",
-        "grant",
-        "host",
-        "in_flight",
-        "leases",
-        "origin",
-        "reading_stopped",
-        "tasks",
-        "throttle",
-        "unanswered",
-        "unstored_in_a_row",
-        "websocket",
-    )
+    websocket: EventSocket
+    host: IngestHost
+    shown: InitVar[Grant | None]
+    """What the handshake has shown that the caller may do."""
+    origin: object = None
+    """The trace that the client's handshake is part of."""
+    grant: Grant | None = None
+    leases: Leases = field(default_factory=Leases)
+    frame_task: asyncio.Task[None] | None = None
+    """Works on a frame that needs the store: a `session.open`, or a key."""
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    backlog: deque[bytes] | tuple[()] = ()
+    """Messages that wait for `frame_task`, or for the rate of the key; an empty deque would take 760 bytes."""
+    reading_stopped: bool = False
+    """True if nothing more is taken: the connection failed, or the server drains."""
+    draining: bool = False
+    unanswered: int = 0
+    """Bytes received and not yet answered."""
+    in_flight: int = 0
+    """Batches not yet answered."""
+    all_answered: asyncio.Event | None = None
+    """Set when no batch is left to answer; there while that is waited for."""
+    unstored_in_a_row: int = 0
+    """Events in a row that stored nothing."""
+    throttle: Throttle = field(init=False)
 
-    def __init__(self, websocket: EventSocket, host: IngestHost, grant: Grant | None, origin: object = None) -> None:
-        self.websocket = websocket
-        self.host = host
-        self.origin = origin
-        """The trace that the client's handshake is part of."""
-        self.grant: Grant | None = None
-        self.leases = Leases()
-        self.frame_task: asyncio.Task[None] | None = None
-        """Works on a frame that needs the store: a `session.open`, or a key."""
-        self.tasks: set[asyncio.Task[None]] = set()
-        self.backlog: deque[bytes] | tuple[()] = ()
-        """Messages that wait for `frame_task`, or for the rate of the key; an empty deque would take 760 bytes."""
-        self.reading_stopped = False
-        """True if nothing more is taken: the connection failed, or the server drains."""
-        self.draining = False
-        self.unanswered = 0
-        """Bytes received and not yet answered."""
-        self.in_flight = 0
-        """Batches not yet answered."""
-        self.all_answered: asyncio.Event | None = None
-        """Set when no batch is left to answer; there while that is waited for."""
-        self.unstored_in_a_row = 0
-        """Events in a row that stored nothing."""
-        self.throttle = Throttle(host.recorder.clock, self.pause_reading, self.resume)
-        if grant is not None:
-            self.accept(grant)
+    def __post_init__(self, shown: Grant | None) -> None:
+        self.throttle = Throttle(self.host.recorder.clock, self.pause_reading, self.resume)
+        if shown is not None:
+            self.accept(shown)
 
     async def run(self) -> None:
         if self.grant is None:

@@ -8,6 +8,7 @@ here, and all other frames are left to the library.
 import asyncio
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -490,6 +491,7 @@ MIN_HOLD_S = 0.02
 """Shorter holds would stop and start the connection thousands of times a second, for one event each."""
 
 
+@dataclass(slots=True, eq=False)
 class Throttle:
     """Counts the events taken from a connection, and charges them and their bytes to the buckets of its key.
 
@@ -498,42 +500,25 @@ class Throttle:
     gives Unix ms.
     """
 
-    __slots__ = (
-        "allowance",
-        "bucket",
-        "bytes",
-        "clock",
-        "held",
-        "last_report_s",
-        "metered",
-        "on_hold",
-        "on_resume",
-        "released",
-        "reserved",
-    )
-
-    def __init__(
-        self, clock: Callable[[], int], on_hold: Callable[[bool], None], on_resume: Callable[[], None]
-    ) -> None:
-        self.clock = clock
-        self.on_hold = on_hold
-        self.on_resume = on_resume
-        self.bucket: Bucket | None = None
-        """The bucket that events are charged to; None without a limit."""
-        self.bytes: Bucket | None = None
-        """The bucket that the bytes of messages are charged to; None without a limit."""
-        self.metered = False
-        """True if the key is known; until then events are only counted."""
-        self.allowance = 0
-        """How many events may come before the bucket is needed again; below zero, how many are still to be charged."""
-        self.reserved = 0
-        """How many the last charge took ahead."""
-        self.held = False
-        """True if events must wait, because their key is over its rate."""
-        self.released = False
-        """True if nothing is held any more, because the connection ends."""
-        self.last_report_s = -REPORT_INTERVAL_S
-        """When the client was last notified, on the loop's clock."""
+    clock: Callable[[], int]
+    on_hold: Callable[[bool], None]
+    on_resume: Callable[[], None]
+    bucket: Bucket | None = None
+    """The bucket that events are charged to; None without a limit."""
+    bytes: Bucket | None = None
+    """The bucket that the bytes of messages are charged to; None without a limit."""
+    metered: bool = False
+    """True if the key is known; until then events are only counted."""
+    allowance: int = 0
+    """How many events may come before the bucket is needed again; below zero, how many are still to be charged."""
+    reserved: int = 0
+    """How many the last charge took ahead."""
+    held: bool = False
+    """True if events must wait, because their key is over its rate."""
+    released: bool = False
+    """True if nothing is held any more, because the connection ends."""
+    last_report_s: float = -REPORT_INTERVAL_S
+    """When the client was last notified, on the loop's clock."""
 
     def meter(self, buckets: EventBuckets) -> None:
         (self.bucket, self.bytes), self.metered = buckets, True

@@ -75,7 +75,7 @@ class Committed(Struct, gc=False):
     """Bytes of their payloads."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class ReadModel:
     """One session's fold state, and its messages as they were last made.
 

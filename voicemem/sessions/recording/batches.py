@@ -46,7 +46,7 @@ MAX_OPEN = 256
 PLAIN_KINDS = frozenset(get_args(events.TranscriptEvent))
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class SenderState:
     """The state of a sender: what its frames have said that later ones need, openings and who calls.
 
@@ -85,7 +85,7 @@ class SenderState:
             self.is_unidentified = True
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class ProducerLease:
     """A producer's access to a session: one epoch on a connection, or one HTTP request (without an epoch)."""
 

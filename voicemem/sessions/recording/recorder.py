@@ -29,6 +29,7 @@ from voicemem.runtime import NodeToken, Runtime
 from voicemem.security.access import SETS_NOTHING
 from voicemem.security.audit import audit
 from voicemem.sessions.read_models.cache import ReadModelCache
+from voicemem.sessions.recording import phone_numbers
 from voicemem.sessions.recording.batches import (
     ConfigUpdate,
     EventBatch,
@@ -38,13 +39,6 @@ from voicemem.sessions.recording.batches import (
     validated_update,
 )
 from voicemem.sessions.recording.commits import NO_UNIX_MS, Commits, is_no_unix_ms, log_session
-from voicemem.sessions.recording.phone_numbers import (
-    RUN,
-    hide_in_frame,
-    hide_in_text,
-    international_in,
-    may_have_number,
-)
 from voicemem.sessions.recording.redaction import Redaction
 from voicemem.sessions.schema_worker import SCHEMA_WORKER
 from voicemem.store.admission import check_producer
@@ -111,8 +105,8 @@ class FrameReducer:
             self.count(event.dialect, "repeated")
             return None
         payload = ENCODER.encode(kept)
-        if frame is not None and may_have_number(payload, numbers):
-            frame = frame._replace(content=hide_in_frame(dialect, frame.content, numbers))
+        if frame is not None and phone_numbers.may_have_number(payload, numbers):
+            frame = frame._replace(content=phone_numbers.hide_in_frame(dialect, frame.content, numbers))
             kept = kept_event(event, frame)
             payload = ENCODER.encode(kept)
         if len(payload) > MAX_FRAME_BYTES:
@@ -139,16 +133,16 @@ class FrameReducer:
             note_caller(dialect, frame.content, sender)
         numbers = () if sender.caller is None else sender.caller.numbers
         if frame.session_id is not None:
-            numbers = (*numbers, *international_in(frame.session_id))
+            numbers = (*numbers, *phone_numbers.international_in(frame.session_id))
         if not numbers:
             return frame, ()
 
         def in_id(text: str | None) -> str | None:
-            if text is None or hide_in_text(text, numbers) == text:
+            if text is None or phone_numbers.hide_in_text(text, numbers) == text:
                 return text
-            return hide_in_text(text, numbers, self.keyed_id(text.encode(errors="replace")))
+            return phone_numbers.hide_in_text(text, numbers, self.keyed_id(text.encode(errors="replace")))
 
-        end = None if frame.end is None else hide_in_text(frame.end, numbers)
+        end = None if frame.end is None else phone_numbers.hide_in_text(frame.end, numbers)
         return frame._replace(session_id=in_id(frame.session_id), id=in_id(frame.id), end=end), numbers
 
     def refuse(self, event: FrameEvent, detail: str) -> RejectedEvent:
@@ -159,7 +153,7 @@ class FrameReducer:
         self.metrics.frames.labels(dialect, result).inc()
 
     def name_unknown(self, dialect: str, kind: str) -> None:
-        key = dialect, ascii(RUN.sub(HIDDEN_WORD, kind)[:MAX_NAME])
+        key = dialect, ascii(phone_numbers.RUN.sub(HIDDEN_WORD, kind)[:MAX_NAME])
         if key not in self.named and len(self.named) < MAX_NAMED:
             self.named.add(key)
             LOG.info("Frames of an unknown type are ignored: %s, %s", *key)

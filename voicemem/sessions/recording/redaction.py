@@ -29,7 +29,7 @@ LARGE_BYTES = 16 * 1024
 """The size of a batch from which it is redacted on a thread, so that others do not wait for it."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Remembered:
     """The speech of a producer, up to a position of the journal and a seq, and under which epoch."""
 

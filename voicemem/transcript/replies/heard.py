@@ -11,27 +11,9 @@ from typing import NamedTuple
 
 from voicemem.dialects.known import UNITS_A_SECOND
 from voicemem.transcript.cutting import after_closing_marks, prefix_of_units, units_of, whole_word_prefix
+from voicemem.transcript.replies import interruptions, playing
 from voicemem.transcript.replies.evidence import BY_TIME, ESTIMATED, Interruption, Source
-from voicemem.transcript.replies.interruptions import (
-    first_entries,
-    first_progress,
-    largest_total,
-    match_words,
-    measured_text,
-    states_time,
-    timelines,
-)
 from voicemem.transcript.replies.matching import WordMatch
-from voicemem.transcript.replies.playing import (
-    REACH,
-    false_alarms_of,
-    is_cut_by_close,
-    marking_cut,
-    plays_at_close,
-    resumed_until,
-    sources_of,
-    standing_keys,
-)
 from voicemem.transcript.state import Reply, State
 from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, TimedText
 
@@ -130,7 +112,7 @@ class Cut:
 
     def by_words(self, estimated: bool) -> Iterator[HeardText]:
         """A position against the words; an estimate if either is one."""
-        match = match_words(self.state, self.reply, self.sources)
+        match = interruptions.match_words(self.state, self.reply, self.sources)
         if match is None:
             return
         for is_estimate in (False, True) if estimated else (False,):
@@ -153,7 +135,7 @@ class Cut:
             return stated[-1]
         name = "estimated_audio" if estimated else "audio"
         for source in self.sources:
-            for series in timelines(source, name):
+            for series in interruptions.timelines(source, name):
                 last = series.last(min(self.until, source.until), source.since)
                 if last is not None:
                     stated.append(Position(*last))
@@ -179,10 +161,10 @@ class Cut:
 
     def by_share(self, estimated: bool) -> Iterator[HeardText]:
         """The kind e: the position's share of the audio is the share of the text."""
-        position, total = self.position(estimated), largest_total(self.sources)
+        position, total = self.position(estimated), interruptions.largest_total(self.sources)
         if position is not None and total is not None:
             entry = total[0]
-            measured = measured_text(self.reply, total)
+            measured = interruptions.measured_text(self.reply, total)
             length = len(measured) * min(position.ms, entry.value) // entry.value
             yield HeardText(whole_word_prefix(self.generated, length), "estimated")
 
@@ -198,13 +180,13 @@ class Cut:
 
     def elapsed_ms(self) -> int | None:
         """The time for which the reply had been playing, by the clock; None where nothing states a time."""
-        if not (self.reply.states_time or any(map(states_time, self.sources))):
+        if not (self.reply.states_time or any(map(interruptions.states_time, self.sources))):
             return None
         end = self.ts
         if self.first.closing:
             known = self.state.ended_ts
             end = self.state.clock_of(self.reply.producer, self.ts) if known is None else known
-        start = first_progress(self.sources)
+        start = interruptions.first_progress(self.sources)
         if start is None:
             start = max(self.reply.text_ts, end_before(self.state, self.reply))
         return max(0, end - start - paused_ms(self.state, self.reply, self.sources, start, end))
@@ -212,19 +194,19 @@ class Cut:
 
 def end_before(state: State, reply: Reply) -> int:
     """Return when the reply before this one ended playing, where that is known."""
-    keys = standing_keys(state)
+    keys = playing.standing_keys(state)
     place = bisect_left(keys, reply.key) - 1
     before = None if place < 0 else state.replies[keys[place][2]]
     if before is None:
         return BEFORE_ALL
     ends = [ts for ts in (before.cut_ts, before.heard_ts) if ts is not None]
-    if not ends and state.closed_ts is not None and plays_at_close(state, before):
+    if not ends and state.closed_ts is not None and playing.plays_at_close(state, before):
         ends.append(state.closed_ts)
     return min(ends, default=BEFORE_ALL)
 
 
 def paused_ms(state: State, reply: Reply, sources: list[Source], start: int, end: int) -> int:
-    alarms = false_alarms_of(state, reply, sources)
+    alarms = playing.false_alarms_of(state, reply, sources)
     return sum(max(0, min(resume, end) - max(cut, start)) for cut, resume in alarms)
 
 
@@ -232,12 +214,12 @@ def find_cut(state: State, reply: Reply) -> Cut | None:
     """Return how a reply was cut, by the user or by the close; None if it was not."""
     if reply.cut_ts is None and state.closed_ts is None:
         return None
-    sources = sources_of(state, reply)
+    sources = playing.sources_of(state, reply)
     if reply.cut_ts is not None:
-        first = marking_cut(state, reply, sources)
+        first = playing.marking_cut(state, reply, sources)
         assert first is not None
-        return Cut(state, reply, sources, resumed_until(state, reply, sources), first)
-    if not is_cut_by_close(state, reply) or state.closed_ts is None:
+        return Cut(state, reply, sources, playing.resumed_until(state, reply, sources), first)
+    if not playing.is_cut_by_close(state, reply) or state.closed_ts is None:
         return None
     close = Interruption(state.closed_ts, state.position, closing=True, cause=state.close_reason)
     return Cut(state, reply, sources, BEFORE_ALL, close)
@@ -246,7 +228,7 @@ def find_cut(state: State, reply: Reply) -> Cut | None:
 def heard_so_far(state: State, reply: Reply) -> str | None:
     """Return the heard text of a reply neither cut nor over, as if it were cut now; None where nothing says so."""
     now = Interruption(BEFORE_ALL, state.position, closing=True)
-    found = next(Cut(state, reply, sources_of(state, reply), BEFORE_ALL, now).reported(), None)
+    found = next(Cut(state, reply, playing.sources_of(state, reply), BEFORE_ALL, now).reported(), None)
     return None if found is None else found.text
 
 
@@ -255,9 +237,9 @@ def heard_so_far(state: State, reply: Reply) -> str | None:
 
 def rate_before(state: State, reply: Reply) -> Fraction:
     """The median rate of the replies before one that are complete, not interrupted, and have a total."""
-    keys = standing_keys(state)
+    keys = playing.standing_keys(state)
     place = bisect_left(keys, reply.key)
-    found = (rate_of(state, state.replies[key[2]]) for key in keys[max(0, place - REACH) : place])
+    found = (rate_of(state, state.replies[key[2]]) for key in keys[max(0, place - playing.REACH) : place])
     rates = sorted(rate for rate in found if rate is not None)
     if not rates:
         return USUAL
@@ -266,17 +248,17 @@ def rate_before(state: State, reply: Reply) -> Fraction:
 
 
 def rate_of(state: State, reply: Reply) -> Fraction | None:
-    is_cut = reply.cut_ts is not None or reply.restored or is_cut_by_close(state, reply)
+    is_cut = reply.cut_ts is not None or reply.restored or playing.is_cut_by_close(state, reply)
     if is_cut or not reply.generation.complete:
         return None
-    sources = sources_of(state, reply)
-    found = largest_total(sources)
+    sources = playing.sources_of(state, reply)
+    found = interruptions.largest_total(sources)
     if found is not None:
-        return Fraction(units_of(measured_text(reply, found)), found[0].value)
-    played = (one.highest for source in sources for one in timelines(source, "audio")) if has_done(sources) else ()
-    played_ms = max(played, default=0)
+        return Fraction(units_of(interruptions.measured_text(reply, found)), found[0].value)
+    highest = (one.highest for source in sources for one in interruptions.timelines(source, "audio"))
+    played_ms = max(highest if has_done(sources) else (), default=0)
     return Fraction(units_of(reply.generation.text()), played_ms) if played_ms else None
 
 
 def has_done(sources: list[Source]) -> bool:
-    return any(True for _ in first_entries(sources, "dones"))
+    return any(True for _ in interruptions.first_entries(sources, "dones"))
