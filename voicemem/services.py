@@ -41,16 +41,8 @@ from voicemem.security.rate_limits import RateLimits
 from voicemem.sessions.inbound_webhooks import InboundWebhooks
 from voicemem.sessions.lifecycle import SWEEP_S, Presence, Sessions
 from voicemem.sessions.node_lease import NodeClock, NodeLease, Watcher, beat_forever, watch_journals_forever
+from voicemem.sessions.read_models import maintenance
 from voicemem.sessions.read_models.cache import ReadModelCache
-from voicemem.sessions.read_models.maintenance import (
-    FOLD_S,
-    ROUND_S,
-    catch_up_lagging,
-    fold_committed,
-    maintain,
-    relieve_forever,
-    save_all,
-)
 from voicemem.sessions.recording.recorder import Recorder
 from voicemem.sessions.recording.redaction import Redaction
 from voicemem.sessions.retention import IDLE_PAUSE_S, RetentionWorker
@@ -267,10 +259,11 @@ class Services:
             self.outbox.run(self.sessions.webhooks_due),
             repeat(self.retention.erase_all, IDLE_PAUSE_S),
             repeat(self.retention.compact_all, IDLE_PAUSE_S),
-            repeat(partial(maintain, self.read_models), ROUND_S),
-            repeat(partial(fold_committed, self.read_models), FOLD_S),
-            relieve_forever(self.read_models),
-            repeat(partial(catch_up_lagging, self.read_models), ROUND_S),  # apart, since it may take long
+            repeat(partial(maintenance.maintain, self.read_models), maintenance.ROUND_S),
+            repeat(partial(maintenance.fold_committed, self.read_models), maintenance.FOLD_S),
+            maintenance.relieve_forever(self.read_models),
+            # apart, since it may take long
+            repeat(partial(maintenance.catch_up_lagging, self.read_models), maintenance.ROUND_S),
             repeat(self.summaries.check_changed, LOOK_INTERVAL_S),
             repeat(self.overviews.make_pending, PAUSE_S),
             repeat(self.turn_feed.look, TURNS_PAUSE_S),
@@ -289,7 +282,7 @@ class Services:
         await self.extractions.stop()
         await self.recall.finish()
         await self.outbox.finish_running(GRACE_S)
-        await save_all(self.read_models, GRACE_S)
+        await maintenance.save_all(self.read_models, GRACE_S)
         await self.sender.close()
         await self.llm.close()
         if self.vectors is not None:

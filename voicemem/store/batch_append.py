@@ -9,20 +9,10 @@ import msgspec
 
 from voicemem.errors import Refused
 from voicemem.protocol.comparison import is_same_event
+from voicemem.store import streams
 from voicemem.store.admission import may_run_again
 from voicemem.store.stream_changes import StreamRows, apply_session_patch, declare_gap, gap_event, reopen, take_times
-from voicemem.store.streams import (
-    AppendResult,
-    Batch,
-    JournalRun,
-    Offer,
-    Outcome,
-    ProducerState,
-    Stream,
-    admit,
-    may_reopen,
-    must_note_expected,
-)
+from voicemem.store.streams import AppendResult, Batch, JournalRun, Offer, Outcome, ProducerState, Stream
 
 GAP = b'{"type":"session.gap"'
 BY_START = attrgetter("start")
@@ -66,7 +56,7 @@ class BatchAppend:
             return AppendResult(self.stream, self.producer.next_seq, None, refused)
         reopens = (
             not self.is_full
-            and may_reopen(self.stream, self.now_ms)
+            and streams.may_reopen(self.stream, self.now_ms)
             and any(map(self.would_be_stored, self.offers))
             and may_run_again(self.rows, self.stream.project, self.stream.key)
         )
@@ -104,7 +94,7 @@ class BatchAppend:
         """True if the producer must be noted as expected: it has no connection, and may have more to send."""
         return (
             self.batch.expected_until_ms is not None
-            and must_note_expected(self.producer, self.batch.expected_until_ms)
+            and streams.must_note_expected(self.producer, self.batch.expected_until_ms)
             and any(
                 offer.seq is not None and (outcome.duplicate or outcome.position is not None)
                 for offer, outcome in zip(self.offers, outcomes, strict=True)
@@ -116,7 +106,8 @@ class BatchAppend:
         producer = self.producer
         if self.batch.from_seq is not None and self.admits_gap():
             producer = msgspec.structs.replace(producer, next_seq=self.batch.from_seq)
-        return admit(msgspec.structs.replace(self.stream, state="running"), producer, self.batch.epoch, offer) is None
+        running = msgspec.structs.replace(self.stream, state="running")
+        return streams.admit(running, producer, self.batch.epoch, offer) is None
 
     def admits_gap(self) -> bool:
         """Return whether the batch declares seqs missing, and may, in a session that is running."""
@@ -129,7 +120,7 @@ class BatchAppend:
         )
 
     def append_offer(self, offer: Offer) -> Outcome:
-        outcome = admit(self.stream, self.producer, self.batch.epoch, offer)
+        outcome = streams.admit(self.stream, self.producer, self.batch.epoch, offer)
         if outcome is None:
             return self.store_offer(offer)
         if outcome.duplicate and offer.seq is not None:

@@ -7,11 +7,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from voicemem.config.session import (
-    HISTORY_EVENT,
-    Contents,
-    Included,
-)
+from voicemem.config.session import HISTORY_EVENT, Contents, Included
 from voicemem.store.database import Connection, Port, assign, columns, insert, writes
 from voicemem.store.streams import Stream
 

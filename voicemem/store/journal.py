@@ -15,33 +15,14 @@ from voicemem.config.session import SessionPatch, apply_patch
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.protocol.comparison import SORTED
 from voicemem.store import stream_changes as changes
+from voicemem.store import streams
 from voicemem.store.admission import SELECT_KEY_ID, may_run_again
 from voicemem.store.database import Connection, Port, reads, reads_inline, scans, writes
-from voicemem.store.records import (
-    LIST_BYTES,
-    MAX_COUNTED,
-    JournalRow,
-    Leaving,
-    OpenResult,
-    RestoredSession,
-    Snapshot,
-)
+from voicemem.store.records import LIST_BYTES, MAX_COUNTED, JournalRow, Leaving, OpenResult, RestoredSession, Snapshot
 from voicemem.store.runs import IS_READABLE, page_of, runs_after
 from voicemem.store.session_filters import SessionFilter, conditions_of, in_order, is_scan, with_linked
 from voicemem.store.stream_changes import STREAM_COLUMNS, StreamRows
-from voicemem.store.streams import (
-    SESSION_KIND,
-    USER_KIND,
-    AppendResult,
-    Batch,
-    ClosedSession,
-    ProducerState,
-    SessionEnding,
-    Stream,
-    close_due_ms,
-    ending_if_due,
-    may_reopen,
-)
+from voicemem.store.streams import SESSION_KIND, USER_KIND, AppendResult, Batch, ClosedSession, SessionEnding, Stream
 from voicemem.store.users import refuse_erased_user
 
 DISCONNECT = "update producers set node = null, expected_until_ms = :until_ms where stream in :keys and name = :name"
@@ -194,11 +175,11 @@ class Journal(Port):
         if stream is None:
             stream = changes.create_session(rows, project, session_id, session_patch, now_ms, key_id)
         changes.refuse_erased(stream)
-        reopened = may_reopen(stream, now_ms) and may_run_again(rows, project, stream.key)
+        reopened = streams.may_reopen(stream, now_ms) and may_run_again(rows, project, stream.key)
         if reopened:
             changes.reopen(rows, stream, now_ms)
         lease = rows.producer(stream.key, producer)
-        if not created and lease == ProducerState(producer):  # a new one
+        if not created and lease == streams.ProducerState(producer):  # a new one
             rows.admit_bytes(project)
         lease.epoch += 1
         lease.node, lease.expected_until_ms = node, None
@@ -335,7 +316,7 @@ class Journal(Port):
         for key, stream in left.items():
             if stream.state == "running" and key not in connected:
                 stream.silent_since_ms = now_ms
-                silent[close_due_ms(stream)].append(key)
+                silent[streams.close_due_ms(stream)].append(key)
         for due_ms, keys in silent.items():
             connection.execute(FALL_SILENT, keys=keys, now_ms=now_ms, due_ms=due_ms)
         rows.note_changed(left)
@@ -363,7 +344,7 @@ class Journal(Port):
         """
         rows: StreamRows = connection.streams
         stream = rows.stream(key)
-        due = ending or (None if stream is None else ending_if_due(stream, now_ms))
+        due = ending or (None if stream is None else streams.ending_if_due(stream, now_ms))
         return changes.close(rows, key, due, notice_id, now_ms, if_silent)
 
     @writes

@@ -9,15 +9,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from voicemem.config.session import (
-    CLOSE_EVENTS,
-    COMPLETE_TURNS_EVENT,
-    HISTORY_EVENT,
-    LEFT_EVENT,
-    MEMORIES_EVENT,
-    ORDERED_EVENTS,
-    STARTED_EVENT,
-)
+from voicemem.config import session as config
 from voicemem.errors import StoreUnavailable
 from voicemem.store.database import Connection, Port, Row, columns, insert, writes
 from voicemem.store.endpoints import ENDPOINT_COLUMNS, EVENT_TYPES_DECODER, Endpoint, to_endpoint
@@ -133,7 +125,7 @@ OLDEST_OF_EACH = {
 }
 """By engine: SQLite has no lateral join, and PostgreSQL would look at each delivery for each endpoint."""
 IS_NEXT = f"""
-    (x.event_type not in {ORDERED_EVENTS} or not exists (select 1 from deliveries y where y.stream = x.stream
+    (x.event_type not in {config.ORDERED_EVENTS} or not exists (select 1 from deliveries y where y.stream = x.stream
     and y.endpoint = x.endpoint and y.event_type = x.event_type and y.key < x.key and y.state = 'pending'))
 """
 """True for deliveries (x) that wait for no other of their stream."""
@@ -209,7 +201,7 @@ SELECT_PAYLOAD_BEFORE = """
 """
 SELECT_SUBSCRIBED = f"""
     select distinct project from endpoints
-    where project is not null and disabled_ms is null and event_types like '%{COMPLETE_TURNS_EVENT}%'
+    where project is not null and disabled_ms is null and event_types like '%{config.COMPLETE_TURNS_EVENT}%'
 """
 SELECT_WAS_JOINED = """
     select 1 where exists (select 1 from producers where stream = :stream)
@@ -350,7 +342,7 @@ class Outbox(Port):
         """Add deliveries of a running session's complete turns, where none waits that will have them."""
         stream = connection.streams.stream(key)
         if stream is not None and stream.state == "running":
-            enqueue(connection, stream, (COMPLETE_TURNS_EVENT,), None, secrets.token_hex(16), now_ms)
+            enqueue(connection, stream, (config.COMPLETE_TURNS_EVENT,), None, secrets.token_hex(16), now_ms)
 
     async def payload_before(self, delivery: ClaimedDelivery) -> FrozenPayload | None:
         """Find the last payload of the same type, to the same endpoint, about the same stream."""
@@ -395,7 +387,7 @@ def to_claimed_delivery(row: Row) -> ClaimedDelivery:
 
 def enqueue_start(connection: Connection, stream: Stream, now_ms: int) -> None:
     """Add the deliveries that say that a session has started, or was reopened."""
-    enqueue(connection, stream, (STARTED_EVENT,), None, secrets.token_hex(16), now_ms)
+    enqueue(connection, stream, (config.STARTED_EVENT,), None, secrets.token_hex(16), now_ms)
 
 
 def enqueue_close(connection: Connection, stream: Stream, close_id: str, now_ms: int) -> None:
@@ -405,14 +397,14 @@ def enqueue_close(connection: Connection, stream: Stream, close_id: str, now_ms:
     sent all the same, since its start was.
     """
     was_joined = not stream.provisional or connection.row(SELECT_WAS_JOINED, stream=stream.key) is not None
-    events = (*CLOSE_EVENTS, COMPLETE_TURNS_EVENT) if was_joined else (LEFT_EVENT,)
+    events = (*config.CLOSE_EVENTS, config.COMPLETE_TURNS_EVENT) if was_joined else (config.LEFT_EVENT,)
     enqueue(connection, stream, events, stream.reason, close_id, now_ms)
 
 
 def enqueue_memories(connection: Connection, stream: Stream, ids: Sequence[str], now_ms: int) -> None:
     """Add the deliveries that say which memories in a stream's journal have changed."""
     if ids:
-        enqueue(connection, stream, (MEMORIES_EVENT,), None, secrets.token_hex(16), now_ms, tuple(ids))
+        enqueue(connection, stream, (config.MEMORIES_EVENT,), None, secrets.token_hex(16), now_ms, tuple(ids))
 
 
 def enqueue(
@@ -432,18 +424,18 @@ def enqueue(
     receivers = [(event_type, key) for event_type in event_types for key, types in subscribers if event_type in types]
     if not receivers:
         return
-    config = stream.config
-    about = config.get("name"), config.get("channel"), config.get("labels", {}), stream.started_ms
-    ended = stream.ended_ms or now_ms, reason, stream.id if stream.kind == USER_KIND else config.get("user_id")
+    settings = stream.config
+    about = settings.get("name"), settings.get("channel"), settings.get("labels", {}), stream.started_ms
+    ended = stream.ended_ms or now_ms, reason, stream.id if stream.kind == USER_KIND else settings.get("user_id")
     project = stream.project if memories else ""
-    header = SessionHeader(stream.id, *about, *ended, config.get("recording"), memories, project)
+    header = SessionHeader(stream.id, *about, *ended, settings.get("recording"), memories, project)
     common: dict[str, Any] = {"stream": stream.key, "position": stream.position, "now_ms": now_ms}
     common["header"] = msgspec.json.encode(header)
     rows = []
     for event_type, endpoint in receivers:
-        if event_type in ORDERED_EVENTS and extend_waiting(connection, common, header, event_type, endpoint):
+        if event_type in config.ORDERED_EVENTS and extend_waiting(connection, common, header, event_type, endpoint):
             continue
-        notice_id = base_id if event_type == HISTORY_EVENT else f"{base_id}-{event_type}"
+        notice_id = base_id if event_type == config.HISTORY_EVENT else f"{base_id}-{event_type}"
         own = {"key": connection.draw_key(), "endpoint": endpoint, "event_type": event_type, "notice_id": notice_id}
         rows.append(common | own)
     connection.many(INSERT_DELIVERY, rows)

@@ -15,28 +15,14 @@ import msgspec
 from voicemem.config.session import SessionPatch, apply_patch
 from voicemem.errors import QuotaExceeded, Refused, StoreUnavailable
 from voicemem.protocol.types import JsonObject
+from voicemem.store import streams
 from voicemem.store.admission import admit_session
 from voicemem.store.database import Connection, Row, assign, columns, insert, upsert
 from voicemem.store.endpoints import save_session_endpoint
 from voicemem.store.outbox import enqueue_close, enqueue_start
 from voicemem.store.records import Quotas, RestoredSession
 from voicemem.store.runs import find_last_seq, group_runs, load_originals
-from voicemem.store.streams import (
-    EARLIEST_MS,
-    IN_OVERVIEW,
-    NAME_TAKEN,
-    SESSION_KIND,
-    USER_KIND,
-    ClosedSession,
-    JournalRun,
-    ProducerState,
-    SessionEnding,
-    Stream,
-    close_due_ms,
-    is_expected,
-    overview_values,
-    retention_times,
-)
+from voicemem.store.streams import SESSION_KIND, USER_KIND, JournalRun, ProducerState, SessionEnding, Stream
 
 STORED_COLUMNS = ", ".join(f"s.{name}" for name in Stream.__struct_fields__)
 """The columns of `streams` s; `position` is that of the last time the row was saved."""
@@ -160,7 +146,7 @@ class StreamRows(ABC):
             raise Conflict
         if self.counts_stored:
             self.count_stored(stream.key, config_bytes(stream.config))
-        if stream.kind == SESSION_KIND and not IN_OVERVIEW.isdisjoint(stream.config):
+        if stream.kind == SESSION_KIND and not streams.IN_OVERVIEW.isdisjoint(stream.config):
             self.save_overview(stream)
 
     def add_user(self, project: str, user_id: str, now_ms: int) -> Stream:
@@ -178,7 +164,7 @@ class StreamRows(ABC):
 
     def save_overview(self, stream: Stream) -> None:
         """Repeat what lists show of a session's configuration."""
-        self.connection.execute(SAVE_OVERVIEW, stream=stream.key, **overview_values(stream.config))
+        self.connection.execute(SAVE_OVERVIEW, stream=stream.key, **streams.overview_values(stream.config))
 
     def forget_name(self, stream: Stream) -> None:
         """Forget the name of a stream that is about to get another."""
@@ -217,7 +203,7 @@ class StreamRows(ABC):
 def stream_values(stream: Stream) -> dict[str, Any]:
     """The values of `INSERTED`, but for the key that began it."""
     config, values = stream.config, msgspec.structs.asdict(stream)
-    values |= {"config": msgspec.json.encode(config), "due_ms": close_due_ms(stream)}
+    values |= {"config": msgspec.json.encode(config), "due_ms": streams.close_due_ms(stream)}
     return values | {"name": config.get("name"), "user_id": config.get("user_id"), "channel": config.get("channel")}
 
 
@@ -284,7 +270,7 @@ def create_session(
     if takes_name and (name := stream.config.get("name")) is not None:
         rows.connection.lock(f"name {sha256(name.encode()).hexdigest()} {project}")
         if rows.connection.row(SELECT_IS_NAME_TAKEN, project=project, name=name) is not None:
-            raise Refused("session_exists", NAME_TAKEN)
+            raise Refused("session_exists", streams.NAME_TAKEN)
     admit_session(rows, project, key_id, now_ms)
     rows.add_stream(stream, key_id)
     save_secrets(rows, stream, session_patch, now_ms)
@@ -348,7 +334,7 @@ def save_secrets(rows: StreamRows, stream: Stream, session_patch: SessionPatch, 
 
 def plan_retention(rows: StreamRows, stream: Stream) -> None:
     """Note when the journal of a session that has just ended is to be compacted, and when the session expires."""
-    compact_ms, expires_ms = retention_times(stream, rows.quotas.ttl_seconds)
+    compact_ms, expires_ms = streams.retention_times(stream, rows.quotas.ttl_seconds)
     rows.connection.execute(PLAN_RETENTION, stream=stream.key, compact_ms=compact_ms, expires_ms=expires_ms)
 
 
@@ -373,7 +359,7 @@ def apply_session_patch(rows: StreamRows, stream: Stream, session_patch: Session
     before, stream.config = stream.config, apply_patch(stream.config, session_patch.public)
     if rows.counts_stored:
         rows.count_stored(stream.key, config_bytes(stream.config) - config_bytes(before))
-    if not IN_OVERVIEW.isdisjoint(session_patch.public):
+    if not streams.IN_OVERVIEW.isdisjoint(session_patch.public):
         rows.save_overview(stream)
     save_secrets(rows, stream, session_patch, now_ms)
 
@@ -404,7 +390,7 @@ def take_times(rows: StreamRows, stream: Stream, ending: SessionEnding, now_ms: 
 
     As one that is restored, the session counts for quotas when it was made.
     """
-    if ending.began_ms is not None and EARLIEST_MS < ending.began_ms <= ending.ts <= now_ms:
+    if ending.began_ms is not None and streams.EARLIEST_MS < ending.began_ms <= ending.ts <= now_ms:
         stream.ended_ms = ending.ts
         if ending.began_ms < stream.started_ms:
             stream.started_ms = ending.began_ms
@@ -413,7 +399,7 @@ def take_times(rows: StreamRows, stream: Stream, ending: SessionEnding, now_ms: 
 
 def close(
     rows: StreamRows, key: int, ending: SessionEnding | None, notice_id: str, now_ms: int, if_silent: bool = False
-) -> ClosedSession | None:
+) -> streams.ClosedSession | None:
     """Close a running session with an ending, or else with the committed one if nothing more is expected."""
     stream = rows.stream(key)
     if stream is None or stream.state != "running" or (if_silent and stream.silent_since_ms is None):
@@ -421,7 +407,7 @@ def close(
     if ending is None:
         ending = stream.ending
         names = () if ending is None else rows.connection.rows(SELECT_PRODUCERS_NOT_ENDED, stream=key)
-        if ending is None or any(is_expected(rows.producer(key, name), now_ms) for (name,) in names):
+        if ending is None or any(streams.is_expected(rows.producer(key, name), now_ms) for (name,) in names):
             return None
     event = {"type": "session.closed", "ts": ending.ts, "reason": ending.reason}
     rows.append_server_event(stream, now_ms, event)
@@ -433,4 +419,4 @@ def close(
         rows.save_producer(key, rows.producer(key, name))
     plan_retention(rows, stream)
     enqueue_close(rows.connection, stream, notice_id, now_ms)
-    return ClosedSession(stream, ending, now_ms)
+    return streams.ClosedSession(stream, ending, now_ms)

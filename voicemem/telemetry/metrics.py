@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate, product
-from typing import Literal
+from typing import Any, Literal, NamedTuple, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.exposition import generate_latest
@@ -27,6 +27,11 @@ REFUSED_MEMORIES = (
     *("question", "greeting", "instruction", "secret", "unsupported", "repeated", "too_many"),
     *("breaks_schema", "not_said", "said_by_caller", "contradicted"),
 )
+INGESTED, OPENED = ("stored", "repeated", "refused"), ("created", "resumed", "reopened", "refused")
+TAKEN = ("taken", "ignored", "unknown", "malformed", "repeated")
+QUOTAS = ("open_sessions", "sessions_per_day", "stored_bytes")
+BOUNDS = ("segments", "replies", "interruptions", "resumes", "traces", "words", "frames")
+LLM_USES = ("gateway", "summary", "extraction", "embedding", "query")
 METHODS = frozenset(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
 LAG_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 COMMIT_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
@@ -73,129 +78,96 @@ class RequestMetrics(Collector):
         yield times
 
 
+class Declared(NamedTuple):
+    """The declaration of a metric, which has the name of its attribute and the values of its labels that are known."""
+
+    kind: type[Counter | Gauge | Histogram]
+    text: str
+    labels: Mapping[str, Sequence[str]]
+    more: Mapping[str, Any] = {}
+
+
+def counter(text: str, **labels: Sequence[str]) -> Counter:
+    """A counter with the values of its labels, where they are known: these series are there from the start."""
+    return cast(Counter, Declared(Counter, text, labels))
+
+
+def gauge(text: str, *labels: str) -> Gauge:
+    return cast(Gauge, Declared(Gauge, text, dict.fromkeys(labels, ())))
+
+
+def histogram(text: str, buckets: Sequence[float], *labels: str) -> Histogram:
+    return cast(Histogram, Declared(Histogram, text, dict.fromkeys(labels, ()), {"buckets": buckets}))
+
+
 class Metrics:
     """Counters and histograms, which the service updates, and gauges, which are set when the metrics are read."""
+
+    ingest_events = counter("Events, by kind of connection and result.", kind=("websocket", "http"), result=INGESTED)
+    ingest_bytes = counter("Bytes of events that were stored.")
+    refused_events = counter("Events that were refused, by error code.", code=())
+    redacted_events = counter("Events of which something was redacted.")
+    frames = counter("Frames of other stacks, by dialect and result.", dialect=tuple(DIALECTS), result=TAKEN)
+    quota_refusals = counter("Sessions and events that a quota refused, by quota.", quota=QUOTAS)
+    resume = counter("Producers that opened a session, by result.", result=OPENED)
+    commits = counter("Commits of events, by result.", result=("committed", "failed"))
+    commit_seconds = histogram("From the start of a commit to disk.", COMMIT_BUCKETS)
+    commit_batch_rows = histogram("Events offered in one commit.", ROW_BUCKETS)
+    ack_latency_seconds = histogram("From the first event that waited for a commit to its acks.", COMMIT_BUCKETS)
+    loop_lag_seconds = histogram("How much later than asked the event loop wakes up.", LAG_BUCKETS)
+    fold_ignored = counter("Events that changed no memory because of a bound, by bound.", bound=BOUNDS)
+    connections_rejected = counter("Websockets that were rejected or closed, by error code.", reason=())
+    connections_refused = counter(
+        "Connections refused or closed because there were too many, by port.", kind=("websocket", "rest")
+    )
+    call_starts = counter("Questions of platforms at the start of a call, by what was known.", dialect=(), result=())
+    observations = gauge("Calls that this process is observing.")
+    observer_connections = counter("Connections to vendors of observed calls, by result.", dialect=(), result=())
+    webhook_attempts = counter("Attempts to deliver webhooks, by result.", result=("delivered", "failed", "gone"))
+    webhook_attempt_seconds = histogram("Time of an attempt to deliver a webhook.", ATTEMPT_BUCKETS)
+    llm_calls = counter("LLM requests, by use and result.", use=LLM_USES, result=("answered", "failed", "cancelled"))
+    vector_scans_capped = counter("Searches whose scope has more vectors than were compared.")
+    llm_first_token_seconds = histogram("From an LLM request to the first token of its answer.", TOKEN_BUCKETS, "use")
+    extracted_memories = counter("Memories that were made of calls.")
+    refused_memories = counter("Memories that an LLM wrote and that were refused, by reason.", reason=REFUSED_MEMORIES)
+    extraction_tokens = counter("Tokens that memories of calls have cost.")
+    last_commit_ok = gauge("Whether the store's last commit succeeded, on each connection.")
+    draining = gauge("Whether the service is shutting down.")
+    connections = gauge("Open connections, by port.", "kind")
+    connections_unauthenticated = gauge("Open connections that have not shown a key, by port.", "kind")
+    sessions = gauge("Sessions in the store, by state.", "state")
+    sessions_connected = gauge("Sessions with a websocket to this process.")
+    memories = gauge("Cached memories, by state.", "state")
+    memories_bytes = gauge("Approximate bytes of cached memories, by state.", "state")
+    rows_bytes = gauge("Approximate bytes of sessions' rows that are kept at hand.")
+    memory_budget_bytes = gauge("What memories and rows may take together.")
+    evictions = counter("Memories and rows dropped to stay in the budget, by kind.", kind=("memories", "rows"))
+    fold_lag_events = gauge("Events that the memory furthest behind lags by.")
+    memories_lagging = gauge("Cached memories that are behind their journals.")
+    sessions_set_aside = gauge("Sessions whose memory cannot be made.")
+    extractions_failing = gauge("Sessions of which memories fail to be made.")
+    outbox_pending = gauge("Webhooks that wait, including those whose next attempt is later.")
+    outbox_due = gauge("Webhooks that are due and not being sent.")
+    outbox_oldest_seconds = gauge("How long ago the oldest that is not delivered was made.")
+    db_bytes = gauge("Size of the database.")
+    db_wal_bytes = gauge("Size of the database's log.")
+    node_info = gauge("This node of a store that may have several; always 1.", "node", "address")
+    build_info = gauge("The running version; always 1.", "version")
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each metric, which only OpenMetrics gives a meaning
         self.registry = registry or CollectorRegistry()
-        self.define_ingest()
-        self.define_edges()
-        self.define_gauges()
-        ProcessCollector(registry=self.registry)
-
-    def define_ingest(self) -> None:
-        count, histogram = self.counter, self.histogram
-        stored = "stored", "repeated", "refused"
-        self.ingest_events = count(
-            "ingest_events", "Events, by kind of connection and result.", kind=("websocket", "http"), result=stored
-        )
-        self.ingest_bytes = count("ingest_bytes", "Bytes of events that were stored.")
-        self.refused_events = count("refused_events", "Events that were refused, by error code.", code=())
-        self.redacted_events = count("redacted_events", "Events of which something was redacted.")
-        taken = "taken", "ignored", "unknown", "malformed", "repeated"
-        self.frames = count(
-            "frames", "Frames of other stacks, by dialect and result.", dialect=tuple(DIALECTS), result=taken
-        )
-        quotas = "open_sessions", "sessions_per_day", "stored_bytes"
-        self.quota_refusals = count(
-            "quota_refusals", "Sessions and events that a quota refused, by quota.", quota=quotas
-        )
-        results = "created", "resumed", "reopened", "refused"
-        self.resume = count("resume", "Producers that opened a session, by result.", result=results)
-        self.commits = count("commits", "Commits of events, by result.", result=("committed", "failed"))
-        self.commit_seconds = histogram("commit_seconds", "From the start of a commit to disk.", COMMIT_BUCKETS)
-        self.commit_batch_rows = histogram("commit_batch_rows", "Events offered in one commit.", ROW_BUCKETS)
-        self.ack_latency_seconds = histogram(
-            "ack_latency_seconds", "From the first event that waited for a commit to its acks.", COMMIT_BUCKETS
-        )
-        self.loop_lag_seconds = histogram(
-            "loop_lag_seconds", "How much later than asked the event loop wakes up.", LAG_BUCKETS
-        )
-        bounds = "segments", "replies", "interruptions", "resumes", "traces", "words", "frames"
-        self.fold_ignored = count(
-            "fold_ignored", "Events that changed no memory because of a bound, by bound.", bound=bounds
-        )
-
-    def define_edges(self) -> None:
-        count, histogram = self.counter, self.histogram
-        self.connections_rejected = count(
-            "connections_rejected", "Websockets that were rejected or closed, by error code.", reason=()
-        )
-        too_many = "Connections refused or closed because there were too many, by port."
-        self.connections_refused = count("connections_refused", too_many, kind=("websocket", "rest"))
-        self.call_starts = count(
-            "call_starts", "Questions of platforms at the start of a call, by what was known.", dialect=(), result=()
-        )
-        self.observations = self.gauge("observations", "Calls that this process is observing.")
-        self.observer_connections = count(
-            "observer_connections", "Connections to vendors of observed calls, by result.", dialect=(), result=()
-        )
-        results = "delivered", "failed", "gone"
-        self.webhook_attempts = count("webhook_attempts", "Attempts to deliver webhooks, by result.", result=results)
-        self.webhook_attempt_seconds = histogram(
-            "webhook_attempt_seconds", "Time of an attempt to deliver a webhook.", ATTEMPT_BUCKETS
-        )
-        uses, results = ("gateway", "summary", "extraction", "embedding", "query"), ("answered", "failed", "cancelled")
-        self.llm_calls = count("llm_calls", "LLM requests, by use and result.", use=uses, result=results)
-        self.vector_scans_capped = count(
-            "vector_scans_capped", "Searches whose scope has more vectors than were compared."
-        )
-        self.llm_first_token_seconds = histogram(
-            "llm_first_token_seconds", "From an LLM request to the first token of its answer.", TOKEN_BUCKETS, "use"
-        )
+        for name, declared in vars(Metrics).items():
+            if isinstance(declared, Declared):
+                make, text, labels, more = declared
+                metric = make(name, text, tuple(labels), namespace="voicemem", registry=self.registry, **more)
+                for values in product(*labels.values()) if labels else ():
+                    metric.labels(*values)
+                setattr(self, name, metric)
         self.requests = RequestMetrics()
         self.registry.register(self.requests)
-        self.extracted_memories = count("extracted_memories", "Memories that were made of calls.")
-        refused = "Memories that an LLM wrote and that were refused, by reason."
-        self.refused_memories = count("refused_memories", refused, reason=REFUSED_MEMORIES)
-        self.extraction_tokens = count("extraction_tokens", "Tokens that memories of calls have cost.")
-
-    def define_gauges(self) -> None:
-        gauge = self.gauge
-        self.last_commit_ok = gauge("last_commit_ok", "Whether the store's last commit succeeded, on each connection.")
-        self.draining = gauge("draining", "Whether the service is shutting down.")
-        self.connections = gauge("connections", "Open connections, by port.", "kind")
-        self.connections_unauthenticated = gauge(
-            "connections_unauthenticated", "Open connections that have not shown a key, by port.", "kind"
-        )
-        self.sessions = gauge("sessions", "Sessions in the store, by state.", "state")
-        self.sessions_connected = gauge("sessions_connected", "Sessions with a websocket to this process.")
-        self.memories = gauge("memories", "Cached memories, by state.", "state")
-        self.memories_bytes = gauge("memories_bytes", "Approximate bytes of cached memories, by state.", "state")
-        self.rows_bytes = gauge("rows_bytes", "Approximate bytes of sessions' rows that are kept at hand.")
-        self.memory_budget_bytes = gauge("memory_budget_bytes", "What memories and rows may take together.")
-        dropped = "Memories and rows dropped to stay in the budget, by kind."
-        self.evictions = self.counter("evictions", dropped, kind=("memories", "rows"))
-        self.fold_lag_events = gauge("fold_lag_events", "Events that the memory furthest behind lags by.")
-        self.memories_lagging = gauge("memories_lagging", "Cached memories that are behind their journals.")
-        self.sessions_set_aside = gauge("sessions_set_aside", "Sessions whose memory cannot be made.")
-        self.extractions_failing = gauge("extractions_failing", "Sessions of which memories fail to be made.")
-        self.outbox_pending = gauge(
-            "outbox_pending", "Webhooks that wait, including those whose next attempt is later."
-        )
-        self.outbox_due = gauge("outbox_due", "Webhooks that are due and not being sent.")
-        self.outbox_oldest_seconds = gauge(
-            "outbox_oldest_seconds", "How long ago the oldest that is not delivered was made."
-        )
-        self.db_bytes = gauge("db_bytes", "Size of the database.")
-        self.db_wal_bytes = gauge("db_wal_bytes", "Size of the database's log.")
-        self.node_info = gauge("node_info", "This node of a store that may have several; always 1.", "node", "address")
-        self.build_info = gauge("build_info", "The running version; always 1.", "version")
+        ProcessCollector(registry=self.registry)
         self.build_info.labels(__version__).set(1)
-
-    def counter(self, name: str, text: str, **labels: tuple[str, ...]) -> Counter:
-        """A counter with the values of its labels, where they are known: these series are there from the start."""
-        counter = Counter(name, text, tuple(labels), namespace="voicemem", registry=self.registry)
-        for values in product(*labels.values()) if labels else ():
-            counter.labels(*values)
-        return counter
-
-    def gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(name, text, labels, namespace="voicemem", registry=self.registry)
-
-    def histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
-        return Histogram(name, text, labels, namespace="voicemem", registry=self.registry, buckets=buckets)
 
     # Updates
 

@@ -21,6 +21,7 @@ from voicemem.runtime import MemoryBudget
 from voicemem.store.batch_append import BatchAppend
 from voicemem.store.copying import why_not_served
 from voicemem.store.database import CLOSED, SAVE_META, ConnectionFailures, Database, KeySource
+from voicemem.store.postgresql import schema
 from voicemem.store.postgresql.append_connections import AppendConnection
 from voicemem.store.postgresql.connection import (
     APPEND_CONNECTIONS,
@@ -37,19 +38,6 @@ from voicemem.store.postgresql.connection import (
     why,
 )
 from voicemem.store.postgresql.rows import ADD_BYTES, CachedVersions, Rows, StoredBytes
-from voicemem.store.postgresql.schema import (
-    COMPARED_VERSIONS,
-    DISPLACED,
-    LOCK_META,
-    OLD_PRIMARY,
-    adopt,
-    check_version,
-    ensure_partitions,
-    identity_of,
-    migrate,
-    misses_any,
-    renew_incarnation,
-)
 from voicemem.store.postgresql.writer import Pool, Reader, Writer
 from voicemem.store.records import Quotas
 from voicemem.store.streams import AppendResult, Batch
@@ -93,11 +81,12 @@ class PostgresqlDatabase(Database):
         self.closed = False
         try:
             with closing(connect(url)) as connection:
-                if not make and not check_version(connection, upgrade):
+                if not make and not schema.check_version(connection, upgrade):
                     raise CannotStart(no_store(shown_store(url)))
-                (self.version_before, self.identity), self.server = migrate(connection, upgrade), connection.server
+                self.version_before, self.identity = schema.migrate(connection, upgrade)
+                self.server = connection.server
                 (now_ms,) = connection.one(SELECT_NOW)
-                ensure_partitions(connection, now_ms)
+                schema.ensure_partitions(connection, now_ms)
         except psycopg.Error as error:
             raise CannotStart(f"PostgreSQL cannot be used: {reason(error)}") from None
         self.keys = KeySource(now_ms, time.monotonic)
@@ -114,7 +103,7 @@ class PostgresqlDatabase(Database):
 
     def refuse_unready(self) -> None:
         if self.closed or self.displaced:
-            raise StoreUnavailable(CLOSED if self.closed else DISPLACED)
+            raise StoreUnavailable(CLOSED if self.closed else schema.DISPLACED)
 
     def connect(self) -> PostgresqlConnection:
         """A new connection, to the server that this process works with. Raises `StoreUnavailable`, `psycopg.Error`.
@@ -127,7 +116,7 @@ class PostgresqlDatabase(Database):
             connection.generation = generation
             self.compare(connection)
             if connection.generation != self.generation:
-                raise StoreUnavailable(DISPLACED)  # it was settled meanwhile: its caller knows the old store
+                raise StoreUnavailable(schema.DISPLACED)  # it was settled meanwhile: its caller knows the old store
         except BaseException:
             connection.close()
             raise
@@ -145,15 +134,16 @@ class PostgresqlDatabase(Database):
     def compare(self, connection: PostgresqlConnection) -> None:
         """Raise `StoreUnavailable` where a connection leads to another server, or to one that lacks anything."""
         self.refuse_old_primary(connection)
-        if connection.server == self.server and not misses_any(connection, self.cached_versions, COMPARED_VERSIONS):
+        newest = self.cached_versions, schema.COMPARED_VERSIONS
+        if connection.server == self.server and not schema.misses_any(connection, *newest):
             return
         if self.node is None:  # no other has to know
-            self.follow(connection.server, identity_of(connection))
+            self.follow(connection.server, schema.identity_of(connection))
             connection.generation = self.generation
             return
         self.displaced = True
-        self.troubles.begin(DISPLACED, DISPLACED)
-        raise StoreUnavailable(DISPLACED)
+        self.troubles.begin(schema.DISPLACED, schema.DISPLACED)
+        raise StoreUnavailable(schema.DISPLACED)
 
     def compare_again(self, connection: PostgresqlConnection) -> None:
         """Compare a connection to a pooler, behind which another server may answer by now."""
@@ -163,19 +153,19 @@ class PostgresqlDatabase(Database):
 
     def refuse_old_primary(self, connection: PostgresqlConnection) -> None:
         if connection.server is not None and self.server is not None and self.server.is_after(connection.server):
-            raise StoreUnavailable(OLD_PRIMARY)
+            raise StoreUnavailable(schema.OLD_PRIMARY)
 
     def run_settle(self, free_everything: Callable[[PostgresqlConnection], None]) -> None:
         """Continue with the server that answers now. Raises `StoreUnavailable`."""
         try:
             with closing(open_connection(self.url)) as connection:
                 self.refuse_old_primary(connection)
-                is_missing = misses_any(connection, self.cached_versions)
+                is_missing = schema.misses_any(connection, self.cached_versions)
                 with connection.transaction():
-                    connection.execute(LOCK_META)
-                    if not adopt(connection, self.trusted, is_missing):
+                    connection.execute(schema.LOCK_META)
+                    if not schema.adopt(connection, self.trusted, is_missing):
                         free_everything(connection)
-                    identity = identity_of(connection)
+                    identity = schema.identity_of(connection)
                 self.follow(connection.server, identity)
         except psycopg.Error as error:
             raise unavailable(error, "written") from None
@@ -204,24 +194,24 @@ class PostgresqlDatabase(Database):
         # Not one of the threads of jobs: these wait for this, to find out what became of their commits.
         await asyncio.to_thread(self.run_settle, free)
         self.displaced = False  # on the loop, so that nothing is read before the caller has returned
-        self.troubles.end(DISPLACED)
+        self.troubles.end(schema.DISPLACED)
 
     def adopt(self, connection: PostgresqlConnection) -> bool:
-        connection.execute(LOCK_META)
-        if reason := why_not_served(identity_of(connection)):
+        connection.execute(schema.LOCK_META)
+        if reason := why_not_served(schema.identity_of(connection)):
             raise StoreUnavailable(reason)  # it was moved while this node was away
-        return adopt(connection, self.trusted, is_missing=False)
+        return schema.adopt(connection, self.trusted, is_missing=False)
 
     def renew_incarnation(self, connection: PostgresqlConnection) -> None:
-        connection.execute(LOCK_META)
-        renew_incarnation(connection)
+        connection.execute(schema.LOCK_META)
+        schema.renew_incarnation(connection)
         if connection.server is not None:
             connection.execute(SAVE_META, name="server", value=connection.server.text.encode())
 
     async def register_node(self, token: str, job: Callable[[PostgresqlConnection], None]) -> None:
         def register(connection: PostgresqlConnection) -> dict[str, bytes]:
             job(connection)
-            return identity_of(connection)
+            return schema.identity_of(connection)
 
         self.identity = await self.register(register)
         self.node = token  # from now on lanes are opened for it
@@ -255,7 +245,7 @@ class PostgresqlDatabase(Database):
         """Make the journal's partitions of the months that have come into sight; log what cannot be made."""
         with closing(self.connect()) as connection:
             try:
-                ensure_partitions(connection, self.keys.now_ms())
+                schema.ensure_partitions(connection, self.keys.now_ms())
             except CannotStart as error:
                 LOG.error("%s", error.detail)
 

@@ -27,16 +27,7 @@ from voicemem.store.database import KeySource, Row
 from voicemem.store.records import Quotas
 from voicemem.store.runs import JOURNAL_COLUMNS, WAYPOINT_STRIDE
 from voicemem.store.stream_changes import COUNT_ALL_STORED, StreamRows
-from voicemem.store.streams import (
-    SESSION_KIND,
-    USER_KIND,
-    AppendResult,
-    Batch,
-    JournalRun,
-    ProducerState,
-    Stream,
-    admits_all,
-)
+from voicemem.store.streams import ERASED_USER_KIND, AppendResult, Batch, JournalRun, ProducerState, Stream, admits_all
 
 LIST_PARAMETER = re.compile(r"\bin :(\w+)")
 IN_LIST = r"in (select value from json_each(:\1))"
@@ -147,7 +138,6 @@ def count_bytes(connection: apsw.Connection, counts: bool) -> None:
         raise CannotStart(f"{what}: {error}.") from None
 
 
-NAMED_KINDS = (SESSION_KIND, USER_KIND)
 ROW_BYTES, PRODUCER_BYTES = 1_500, 600
 """About what a stream and a producer take without the configuration, with their places in dicts."""
 COMMA_BYTES, COLON_BYTES, LIST_BYTES, OBJECT_BYTES = 56, 60, 72, 200
@@ -208,7 +198,7 @@ class CommittedRows:
         if row is None:
             row = CommittedRow(stream)
             self.budget.rows += row.weight
-            if stream.kind in NAMED_KINDS:
+            if stream.kind != ERASED_USER_KIND:
                 self.by_name[stream.project, stream.kind, stream.id] = row
         else:
             self.budget.rows -= row.weight
