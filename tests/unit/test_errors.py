@@ -11,7 +11,7 @@ from voicemem.errors import CODES, CannotStart, InvalidFrame, Refused, StoreUnav
 @every_row("code", CODES)
 def test_every_code_has_a_status_and_a_sentence(code: str) -> None:
     """A code is a short stable word, its status an HTTP error, its text one plain sentence."""
-    status, close, sentence = CODES[code]
+    status, sentence, close = CODES[code]
     assert code.replace("_", "").isalpha()
     assert code == code.lower()
     assert 400 <= status <= 599
