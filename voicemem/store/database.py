@@ -83,21 +83,38 @@ class NodeRetired(StoreUnavailable):
         super().__init__("This node was retired by another one.")
 
 
-class Connection(Protocol):
+class Connection(ABC):
     """A connection during one job. Queries and statements are prepared once per text, so keep texts constant."""
+
+    __slots__ = ()
+    streams: Any
+    """The streams, producers and journals of this transaction (`StreamRows`), for jobs that write."""
+
+    @abstractmethod
+    def send(self, query: str, values: dict[str, Any]) -> Any:
+        """Run a query or a statement; the driver's cursor."""
 
     def row(self, query: str, **values: Any) -> Row | None:
         """Return the first row of a query; None when it has none. Also for statements that return a row."""
+        row: Row | None = self.send(query, values).fetchone()
+        return row
 
     def rows(self, query: str, **values: Any) -> list[Row]:
         """Return all rows of a query, or of a statement with `returning`."""
+        rows: list[Row] = self.send(query, values).fetchall()
+        return rows
 
     def one(self, query: str, **values: Any) -> Row:
         """Return the row of a query that always has one."""
+        row: Row = self.send(query, values).fetchone()
+        assert row is not None
+        return row
 
+    @abstractmethod
     def execute(self, statement: str, **values: Any) -> int:
         """Run a statement that changes rows, and return how many."""
 
+    @abstractmethod
     def many(self, statement: str, values: Iterable[dict[str, Any]]) -> None:
         """Run a statement once for each of these values."""
 
@@ -106,7 +123,9 @@ class Connection(Protocol):
 
         Raises `NodeRetired` if it was. A database that only one process serves has nothing to do here.
         """
+        return
 
+    @abstractmethod
     def fence(self, token: str | None) -> None:
         """Keep out what a node that was just deleted (None: every node) would still commit, and wait for what it does.
 
@@ -119,13 +138,11 @@ class Connection(Protocol):
         Two nodes may draw the same one at the same moment. The insert then fails and the job runs again, so draw it
         inside the job.
         """
+        return int(self.streams.keys.draw())
 
     def lock(self, name: str) -> None:
         """Hold a named lock until the end of the transaction. Later statements see what its last holder committed."""
-
-    @property
-    def streams(self) -> Any:
-        """The streams, producers and journals of this transaction (`StreamRows`), for jobs that write."""
+        return
 
 
 class Database(ABC):

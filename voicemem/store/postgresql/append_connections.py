@@ -23,7 +23,7 @@ from voicemem.store.database import GroupCommit, NodeRetired
 from voicemem.store.postgresql.connection import Fenced, PostgresqlConnection, is_lost, is_ours, is_retried, unavailable
 from voicemem.store.postgresql.rows import RUN_ARRAYS, CachedVersion, CachedVersions, by_column
 from voicemem.store.postgresql.schema import DISPLACED
-from voicemem.store.postgresql.writer import ATTEMPTS, SELECT_PLACE, UNKNOWN, UNKNOWN_S, Unreachable, Writer, pause_s
+from voicemem.store.postgresql.writer import ATTEMPTS, SELECT_PLACE, Writer, pause_s
 from voicemem.store.runs import JOURNAL_COLUMNS, WAYPOINT_STRIDE
 from voicemem.store.streams import AppendResult, Batch, admits_all
 
@@ -206,16 +206,7 @@ class AppendConnection:
 
     def find_stored(self, columns: dict[str, list[Any]]) -> set[int]:
         """Return what a statement stored whose answer never came. Raises `StoreUnavailable` where no one answers."""
-        self.writer.drop()
-        deadline = time.monotonic() + UNKNOWN_S
-        while True:
-            try:
-                connection = self.writer.open()  # its new fencing_token waits for the old statement, and fences it
-                return {key for (key,) in connection.rows(SELECT_STORED, **columns)}
-            except Fenced:
-                raise NodeRetired from None
-            except (psycopg.Error, StoreUnavailable, Unreachable):
-                self.writer.drop()
-                if time.monotonic() > deadline or self.writer.database.closed:
-                    raise self.writer.failed(UNKNOWN) from None
-                time.sleep(pause_s(ATTEMPTS))
+        try:
+            return {key for (key,) in self.writer.ask(lambda connection: connection.rows(SELECT_STORED, **columns))}
+        except Fenced:
+            raise NodeRetired from None

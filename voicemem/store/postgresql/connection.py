@@ -16,7 +16,7 @@ from psycopg.types.numeric import Int8BinaryDumper
 from psycopg.types.string import BytesBinaryDumper, StrBinaryDumper, StrDumperUnknown
 
 from voicemem.errors import CannotStart, StoreUnavailable
-from voicemem.store.database import Row
+from voicemem.store.database import Connection, Row
 
 OLDEST_VERSION = 150_000
 TRANSACTION_TIMEOUT_VERSION = 170_000
@@ -176,10 +176,8 @@ def to_postgresql(text: str) -> Statement:
     return Statement(replaced.encode(), tuple(names))
 
 
-class PostgresqlConnection:
-    """A connection to PostgreSQL, and a `voicemem.store.database.Connection`."""
-
-    streams: Any = None
+class PostgresqlConnection(Connection):
+    """A connection to PostgreSQL."""
 
     def __init__(self, raw: psycopg.Connection[Row]) -> None:
         self.raw = raw
@@ -206,17 +204,6 @@ class PostgresqlConnection:
             raise psycopg.OperationalError("a commit did not wait for its standby")
         return cursor
 
-    def row(self, query: str, **values: Any) -> Row | None:
-        return self.send(query, values).fetchone()
-
-    def rows(self, query: str, **values: Any) -> list[Row]:
-        return self.send(query, values).fetchall()
-
-    def one(self, query: str, **values: Any) -> Row:
-        row = self.row(query, **values)
-        assert row is not None
-        return row
-
     def execute(self, statement: str, **values: Any) -> int:
         return self.send(statement, values).rowcount
 
@@ -237,9 +224,6 @@ class PostgresqlConnection:
         self.execute(FORGET_MARKERS)
         for statement in (LOCK_STREAMS, RAISE_VERSIONS):
             self.execute(statement.format(streams=streams), node=token)
-
-    def draw_key(self) -> int:
-        return int(self.streams.shared.keys.draw())
 
     def lock(self, name: str) -> None:
         self.execute(LOCK, name=name)

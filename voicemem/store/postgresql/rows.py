@@ -165,6 +165,7 @@ class Rows(StreamRows):
     def __init__(self, connection: PostgresqlConnection, shared: Shared) -> None:
         self.connection = connection
         self.shared = shared
+        self.keys = shared.keys
         self.quotas = shared.quotas
         self.count_quota_refusal = shared.count_quota_refusal
         self.streams: dict[int, Stream] = {}
@@ -198,7 +199,7 @@ class Rows(StreamRows):
         return stream
 
     def new_stream_key(self) -> int:
-        return self.shared.keys.draw()
+        return self.keys.draw()
 
     def add_stream(self, stream: Stream, key_id: str | None = None) -> None:
         super().add_stream(stream, key_id)

@@ -217,30 +217,40 @@ class Writer(Reader):
             if not is_lost(connection, error):
                 self.roll_back()
                 raise
-            self.drop()
             if not self.was_committed(job):
                 raise Unreachable from None
 
     def was_committed(self, job: int) -> bool:
         """True if a transaction whose connection was lost is on disk. Raises `StoreUnavailable` if no one knows."""
-        deadline, fencing_token, is_same_lane = time.monotonic() + UNKNOWN_S, self.fencing_token, True
+        fencing_token, tokens = self.fencing_token, list[int]()
+
+        def has_marker(connection: PostgresqlConnection) -> bool:
+            tokens.append(self.fencing_token)
+            return connection.row(SELECT_OUTCOME, **self.place, job=job) is not None
+
+        try:
+            found = self.ask(has_marker)
+        except Fenced:
+            raise StoreUnavailable(RETIRED) from None
+        if min(tokens) <= fencing_token:  # a lane that was deleted begins again, without commit_markers
+            raise StoreUnavailable(RETIRED)
+        return found
+
+    def ask(self, look: Callable[[PostgresqlConnection], T]) -> T:
+        """Look, on a new connection, what became of what was sent. Raises `Fenced`, `StoreUnavailable`.
+
+        Its new fencing token waits for the old transaction, and fences it.
+        """
+        self.drop()
+        deadline = time.monotonic() + UNKNOWN_S
         while True:
             try:
-                connection = self.open()  # its new fencing_token waits for the old transaction, and fences it
-                # A lane that was deleted begins again, without commit_markers.
-                is_same_lane = is_same_lane and self.fencing_token > fencing_token
-                found = connection.row(SELECT_OUTCOME, **self.place, job=job) is not None
-                break
-            except Fenced:
-                raise StoreUnavailable(RETIRED) from None
+                return look(self.open())
             except (psycopg.Error, StoreUnavailable):
                 self.drop()
                 if time.monotonic() > deadline or self.database.closed:
                     raise self.failed(UNKNOWN) from None
                 time.sleep(MAX_PAUSE_S)
-        if not is_same_lane:
-            raise StoreUnavailable(RETIRED)
-        return found
 
     def roll_back(self) -> None:
         if self.connection is not None:

@@ -86,7 +86,7 @@ def replacing(file: str, source: str) -> Iterator[str]:
         os.close(descriptor)
     except OSError as error:
         if error.errno in NO_ROOM:
-            raise full_disk(file, size_of(source)) from None
+            raise full_disk(file, files.size_with_log(source)) from None
         raise CopyFailed(f"{folder} cannot be written: {error.strerror}.") from None
     try:
         yield partial
@@ -98,17 +98,12 @@ def replacing(file: str, source: str) -> Iterator[str]:
             with suppress(FileNotFoundError):
                 os.unlink(partial + suffix)
         if isinstance(error, apsw.FullError) or (isinstance(error, OSError) and error.errno in NO_ROOM):
-            raise full_disk(file, size_of(source)) from None
+            raise full_disk(file, files.size_with_log(source)) from None
         if isinstance(error, OSError):
             raise CopyFailed(f"{file} cannot be written: {error.strerror}.") from None
         if isinstance(error, apsw.Error):
             raise CopyFailed(f"{file} cannot be written: {error}.") from None
         raise
-
-
-def size_of(database: str) -> int:
-    """The bytes of a database, with what its log may add."""
-    return sum(os.path.getsize(path) for path in (database, f"{database}-wal") if os.path.exists(path))
 
 
 def sync(path: str) -> None:

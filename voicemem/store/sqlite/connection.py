@@ -23,7 +23,7 @@ from voicemem.errors import CannotStart, Refused
 from voicemem.protocol.types import JsonObject
 from voicemem.runtime import MemoryBudget
 from voicemem.store.batch_append import BatchAppend
-from voicemem.store.database import KeySource, Row
+from voicemem.store.database import Connection, KeySource, Row
 from voicemem.store.records import Quotas
 from voicemem.store.runs import JOURNAL_COLUMNS, WAYPOINT_STRIDE
 from voicemem.store.stream_changes import COUNT_ALL_STORED, StreamRows
@@ -52,40 +52,19 @@ def to_sqlite(text: str) -> Statement:
     return Statement(LOCKS.sub("", LIST_PARAMETER.sub(IN_LIST, text)), tuple(LIST_PARAMETER.findall(text)))
 
 
-class SqliteConnection:
+class SqliteConnection(Connection):
     __slots__ = ("raw", "streams")
 
     def __init__(self, raw: apsw.Connection, streams: Any = None) -> None:
         self.raw = raw
         self.streams = streams
 
-    def hold_node(self, token: str) -> None:
-        return
-
     def fence(self, token: str | None) -> None:
         self.streams.invalidate()
-
-    def draw_key(self) -> int:
-        return int(self.streams.keys.draw())
-
-    def lock(self, name: str) -> None:
-        return
 
     def send(self, query: str, values: dict[str, Any]) -> apsw.Cursor:
         statement = to_sqlite(query)
         return self.raw.execute(statement.text, statement.values(values))
-
-    def row(self, query: str, **values: Any) -> Row | None:
-        row: Row | None = self.send(query, values).fetchone()
-        return row
-
-    def rows(self, query: str, **values: Any) -> list[Row]:
-        return self.send(query, values).fetchall()
-
-    def one(self, query: str, **values: Any) -> Row:
-        row = self.row(query, **values)
-        assert row is not None
-        return row
 
     def execute(self, statement: str, **values: Any) -> int:
         before = self.raw.total_changes()

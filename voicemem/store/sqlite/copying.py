@@ -46,7 +46,7 @@ class SqliteCopy(CopyEnd):
             self.connection = SqliteConnection(raw)
         except apsw.FullError:
             self.close()
-            raise full_disk(path, written(path), at_least=True) from None
+            raise full_disk(path, files.size_with_log(path), at_least=True) from None
         except apsw.Error as error:
             self.close()
             raise CannotStart(f"The database {path} cannot be opened: {error}.") from None
@@ -79,7 +79,7 @@ class SqliteCopy(CopyEnd):
         try:
             yield
         except apsw.FullError:
-            raise full_disk(self.path, written(self.path), at_least=True, left=CONTINUES) from None
+            raise full_disk(self.path, files.size_with_log(self.path), at_least=True, left=CONTINUES) from None
         except apsw.Error as error:
             raise CopyFailed(
                 f"{self.path} cannot be written: {error}. Run the same command again to continue."
@@ -100,11 +100,6 @@ class SqliteCopy(CopyEnd):
         if self.lock is not None:
             os.close(self.lock)
         self.connection = self.lock = None
-
-
-def written(path: str) -> int:
-    """The bytes of a file and of its log, where most of a copy is at first."""
-    return sum(os.path.getsize(one) for one in (path, f"{path}-wal") if os.path.exists(one))
 
 
 def open_source_alone(path: str, only_look: bool) -> apsw.Connection:

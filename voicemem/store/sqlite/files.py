@@ -22,6 +22,11 @@ from voicemem.store.upkeep import Migration, migrations_of, not_ours
 LOCK_SUFFIX = ".lock"
 
 
+def size_with_log(path: str) -> int:
+    """The bytes of a file and of its log, where most of a copy is at first."""
+    return sum(os.path.getsize(one) for one in (path, f"{path}-wal") if os.path.exists(one))
+
+
 def check_store_path(path: str) -> None:
     """Raise `CannotStart` for a path at which no file can be made."""
     if os.path.isdir(path):
