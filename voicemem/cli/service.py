@@ -22,7 +22,7 @@ from voicemem.cli.common import URL_OPTION, CommandFailed, Server, options, run,
 from voicemem.cli.service_settings import REPEATED, SERVE_OPTIONS, SOURCES, to_settings
 from voicemem.client.errors import RequestRefused
 from voicemem.config.service import MEMORY_STORE, NO_WEBHOOK, Address, check_binding, key_command, shown_store
-from voicemem.telemetry.otel import chosen_exporter, make_tracer
+from voicemem.telemetry import chosen_exporter, make_tracer
 from voicemem.version import __version__
 
 LOG = logging.getLogger("voicemem")

@@ -17,7 +17,7 @@ def test_llms_are_called_without_openais_package() -> None:
 
 
 IMPORTED = (
-    "import sys, voicemem.app, voicemem.cli, voicemem.telemetry.otel as o;"
+    "import sys, voicemem.app, voicemem.cli, voicemem.telemetry as o;"
     " o.make_tracer({}); print('opentelemetry' in sys.modules)"
 )
 

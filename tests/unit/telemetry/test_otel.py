@@ -12,8 +12,8 @@ from tests.support.processes.python_code import ENDPOINT
 from tests.support.rows import every_row
 from voicemem.cli import main
 from voicemem.errors import CannotStart
+from voicemem.telemetry import chosen_exporter, make_tracer
 from voicemem.telemetry.metrics import Tracer
-from voicemem.telemetry.otel import chosen_exporter, make_tracer
 
 
 @every_row(
