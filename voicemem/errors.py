@@ -1,19 +1,5 @@
 """Every error that voicemem raises, each with a stable code and a plain sentence.
 
-::
-
-    VoicememError
-    ├── InvalidFrame     a message that is not a frame of events; its connection is closed
-    ├── Refused          an event or request that cannot be accepted; none of it is stored
-    │   ├── RateLimited  a caller that exceeds its rate
-    │   └── QuotaExceeded  a project that has used up a quota
-    ├── StoreUnavailable the store is down, or the outcome of a commit is unknown; nothing is acknowledged
-    │   └── DamagedEntry an entry of one session's journal cannot be read
-    ├── SessionQuarantined  a session whose memory could not be made; its events are kept
-    ├── StoreRuined      the store can no longer be trusted; the process must end
-    ├── LlmFailed        an LLM request that failed
-    └── CannotStart      the settings or the database do not let the service start
-
 `CODES` is the only table that maps a code to its HTTP status and websocket close code.
 """
 

@@ -16,10 +16,11 @@ from voicemem.errors import Refused, StoreUnavailable
 from voicemem.protocol.comparison import SORTED
 from voicemem.store import stream_changes as changes
 from voicemem.store import streams
-from voicemem.store.admission import SELECT_KEY_ID, may_run_again
+from voicemem.store.admission import SELECT_KEY_ID, admit_session, may_run_again
 from voicemem.store.database import Connection, Port, reads, reads_inline, scans, writes
+from voicemem.store.outbox import enqueue_start
 from voicemem.store.records import LIST_BYTES, MAX_COUNTED, JournalRow, Leaving, OpenResult, RestoredSession, Snapshot
-from voicemem.store.runs import IS_READABLE, page_of, runs_after
+from voicemem.store.runs import IS_READABLE, group_runs, page_of, runs_after
 from voicemem.store.session_filters import SessionFilter, conditions_of, in_order, is_scan, with_linked
 from voicemem.store.stream_changes import STREAM_COLUMNS, StreamRows
 from voicemem.store.streams import SESSION_KIND, USER_KIND, AppendResult, Batch, ClosedSession, SessionEnding, Stream
@@ -67,6 +68,7 @@ DELETE_UNREAD_SNAPSHOTS = """
     delete from snapshots where stream = :stream and version <> :version
     and version not in (select snapshot_version from nodes)
 """
+COPY_SECRETS = "insert into secrets select cast(:key as bigint), name, value from secrets where stream = :source"
 CHANGED_AFTER_END = frozenset({"labels", "recording", "user_id"})
 AFTER_END = "The session has ended: only `labels` and `recording` can change, and `user_id` be set where none was."
 SET_ALREADY = "The session has ended with another `user_id`, which it keeps; link the two ids if they are one person's."
@@ -135,15 +137,35 @@ class Journal(Port):
     ) -> Stream | None:
         """Create a session together with its journal so far; None when the id is taken.
 
-        A session that has ended gets no deliveries, any other its start deliveries. Raises `Refused` (`session_erased`;
-        `unknown_session` when the session named by `restored.secrets_of` does not exist or is erased).
+        A session that has ended gets no deliveries, any other its start deliveries. Raises `QuotaExceeded`, `Refused`
+        (`session_erased`; `unknown_session` when the session named by `restored.secrets_of` does not exist or is
+        erased).
         """
         rows: StreamRows = connection.streams
         existing = rows.session_of(project, session_id)
         if existing is not None:
             changes.refuse_erased(existing)
             return None
-        return changes.restore_session(rows, project, session_id, session_patch, restored, now_ms, key_id)
+        source = None if restored.secrets_of is None else changes.find(rows, restored.secrets_of)
+        admit_session(rows, project, key_id, now_ms)
+        stream = changes.new_stream(project, SESSION_KIND, session_id, apply_patch({}, session_patch.public), now_ms)
+        set_restored(stream, restored, now_ms)
+        rows.add_stream(stream, key_id)
+        if source is not None:
+            connection.execute(COPY_SECRETS, key=stream.key, source=source.key)
+            if rows.counts_stored:
+                rows.count_stored(stream.key, connection.one(changes.SUM_SECRETS, stream=stream.key, name=None)[0])
+        changes.save_secrets(rows, stream, session_patch, now_ms)
+        connection.execute(changes.SAVE_RESTORED, key=stream.key, now_ms=now_ms)
+        for run in group_runs(stream.key, restored.rows):
+            rows.add_run(run)
+        for producer in restored.producers:
+            rows.save_producer(stream.key, producer)
+        if stream.state == "ended":
+            changes.plan_retention(rows, stream)
+        else:
+            enqueue_start(connection, stream, now_ms)
+        return stream
 
     @writes
     def open_producer(
@@ -516,3 +538,13 @@ class Journal(Port):
             connection.execute(DELETE_UNREAD_SNAPSHOTS, stream=key, version=version)
 
         await self.database.write(job)
+
+
+def set_restored(stream: Stream, restored: RestoredSession, now_ms: int) -> None:
+    """Put into a new stream what a restored session brings along."""
+    stream.started_ms, stream.position = restored.started_ms, len(restored.rows)
+    if restored.ended_ms is not None:
+        stream.state, stream.silent_since_ms = "ended", None
+        stream.ended_ms, stream.reason, stream.provisional = restored.ended_ms, restored.reason, restored.provisional
+    elif restored.ending is not None:
+        stream.ending_ms, (stream.ending_ts, stream.ending_reason, *_) = now_ms, restored.ending

@@ -50,7 +50,6 @@ RELEASES = (
     "update observations set node = null where {held}",
     "delete from replies where {held}",
 )
-BY_NODE, BY_ANY = "node = :node", "node is not null"
 SELECT_POSITIONS = f"select s.key, {POSITION} from streams s where s.key in :keys and s.state <> 'erased'"
 SELECT_EPOCHS = "select stream, name, epoch from producers where stream in :streams"
 """By stream alone, which has few: by names too, each would be looked for in each stream."""
@@ -77,7 +76,7 @@ class Nodes(Port):
             is_same = self.database.adopt(connection)
             living = connection.row(SELECT_LIVING_NODE, now_ms=now_ms, token=node.token)
             if not is_same or living is None or self.database.is_exclusive:
-                free_everything(connection, now_ms)
+                free(connection, None, now_ms)
             connection.execute(INSERT_NODE, **asdict(node))
 
         await self.database.register_node(node.token, job)
@@ -97,7 +96,7 @@ class Nodes(Port):
         Where events may be missing that were acknowledged, it becomes another incarnation, as by `renew_incarnation`.
         Raises `StoreUnavailable`.
         """
-        await self.database.settle(lambda connection: free_everything(connection, now_ms))
+        await self.database.settle(lambda connection: free(connection, None, now_ms))
 
     @writes
     def renew_incarnation(self, connection: Connection, now_ms: int) -> None:
@@ -107,7 +106,7 @@ class Nodes(Port):
         start (`start_node`).
         """
         self.database.renew_incarnation(connection)
-        free_everything(connection, now_ms)
+        free(connection, None, now_ms)
 
     async def renew_node(self, token: str, expires_ms: int) -> bool:
         """Prolong a node's lease; False when it was retired, and must start again under another token.
@@ -166,18 +165,6 @@ class Nodes(Port):
         return [(key, name, epoch) for key, name, epoch in leases if epoch < newest.get((key, name), 0)]
 
 
-def free_everything(connection: Connection, now_ms: int) -> None:
-    """Free what all nodes held; every running session is silent from now on."""
-    connection.execute(DELETE_ALL_NODES)
-    connection.fence(None)
-    running = connection.rows(SELECT_RUNNING)
-    connection.execute(DISCONNECT.format(held=BY_ANY), until_ms=now_ms + AWAITED_MS)
-    fall_silent(connection, running, now_ms)
-    connection.execute(RELEASE_ALL_DELIVERIES, now_ms=now_ms)
-    for release in RELEASES:
-        connection.execute(release.format(held=BY_ANY))
-
-
 def retire(connection: Connection, token: str, now_ms: int, only_lost: bool = False) -> bool:
     """Free what a node holds, unless another has done it; with `only_lost` only if its lease is over.
 
@@ -187,14 +174,26 @@ def retire(connection: Connection, token: str, now_ms: int, only_lost: bool = Fa
         return False  # it was renewed since someone looked
     if not connection.execute(DELETE_NODE, token=token):
         return False
-    connection.fence(token)
-    left = connection.rows(SELECT_LEFT, node=token)
-    connection.execute(DISCONNECT.format(held=BY_NODE), until_ms=now_ms + AWAITED_MS, node=token)
-    fall_silent(connection, left, now_ms)
-    connection.execute(RELEASE_DELIVERIES, now_ms=now_ms, node=token)
-    for release in RELEASES:
-        connection.execute(release.format(held=BY_NODE), node=token)
+    free(connection, token, now_ms)
     return True
+
+
+def free(connection: Connection, token: str | None, now_ms: int) -> None:
+    """Free what a node that was deleted held, or, with None, what all nodes held, and delete them.
+
+    The sessions that no other node has a connection of are silent from now on.
+    """
+    held, select_left, release_deliveries = "node = :node", SELECT_LEFT, RELEASE_DELIVERIES
+    if token is None:
+        held, select_left, release_deliveries = "node is not null", SELECT_RUNNING, RELEASE_ALL_DELIVERIES
+        connection.execute(DELETE_ALL_NODES)
+    connection.fence(token)
+    left = connection.rows(select_left, node=token)
+    connection.execute(DISCONNECT.format(held=held), until_ms=now_ms + AWAITED_MS, node=token)
+    fall_silent(connection, left, now_ms)
+    connection.execute(release_deliveries, now_ms=now_ms, node=token)
+    for release in RELEASES:
+        connection.execute(release.format(held=held), node=token)
 
 
 def fall_silent(connection: Connection, rows: Iterable[Row], now_ms: int) -> None:

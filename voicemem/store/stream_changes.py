@@ -20,8 +20,8 @@ from voicemem.store.admission import admit_session
 from voicemem.store.database import Connection, Row, assign, columns, insert, upsert
 from voicemem.store.endpoints import save_session_endpoint
 from voicemem.store.outbox import enqueue_close, enqueue_start
-from voicemem.store.records import Quotas, RestoredSession
-from voicemem.store.runs import find_last_seq, group_runs, load_originals
+from voicemem.store.records import Quotas
+from voicemem.store.runs import find_last_seq, load_originals
 from voicemem.store.streams import SESSION_KIND, USER_KIND, JournalRun, ProducerState, SessionEnding, Stream
 
 STORED_COLUMNS = ", ".join(f"s.{name}" for name in Stream.__struct_fields__)
@@ -235,7 +235,6 @@ SELECT_IS_NAME_TAKEN = f"""
     select 1 from streams where project = :project and md5(name) = md5(:name) and state = 'running'
     and name is not null and kind = '{SESSION_KIND}' limit 1
 """
-COPY_SECRETS = "insert into secrets select cast(:key as bigint), name, value from secrets where stream = :source"
 DELETE_FROM_SECRETS = "delete from secrets where stream = :stream and name = :name"
 SUM_SECRETS = """
     select coalesce(sum(octet_length(value)), 0) from secrets
@@ -275,47 +274,6 @@ def create_session(
     rows.add_stream(stream, key_id)
     save_secrets(rows, stream, session_patch, now_ms)
     enqueue_start(rows.connection, stream, now_ms)
-    return stream
-
-
-def restore_session(
-    rows: StreamRows,
-    project: str,
-    session_id: str,
-    session_patch: SessionPatch,
-    restored: RestoredSession,
-    now_ms: int,
-    key_id: str | None,
-) -> Stream:
-    """Create a session with its whole journal. A start is announced to webhooks, unless the session has ended.
-
-    Raises `Refused` (`unknown_session`, of the one that has the secrets), and `QuotaExceeded`, before anything
-    is written.
-    """
-    source = None if restored.secrets_of is None else find(rows, restored.secrets_of)
-    admit_session(rows, project, key_id, now_ms)
-    stream = new_stream(project, SESSION_KIND, session_id, apply_patch({}, session_patch.public), now_ms)
-    stream.started_ms, stream.position = restored.started_ms, len(restored.rows)
-    if restored.ended_ms is not None:
-        stream.state, stream.silent_since_ms = "ended", None
-        stream.ended_ms, stream.reason, stream.provisional = restored.ended_ms, restored.reason, restored.provisional
-    elif restored.ending is not None:
-        stream.ending_ms, (stream.ending_ts, stream.ending_reason, *_) = now_ms, restored.ending
-    rows.add_stream(stream, key_id)
-    if source is not None:
-        rows.connection.execute(COPY_SECRETS, key=stream.key, source=source.key)
-        if rows.counts_stored:
-            rows.count_stored(stream.key, rows.connection.one(SUM_SECRETS, stream=stream.key, name=None)[0])
-    save_secrets(rows, stream, session_patch, now_ms)
-    rows.connection.execute(SAVE_RESTORED, key=stream.key, now_ms=now_ms)
-    for run in group_runs(stream.key, restored.rows):
-        rows.add_run(run)
-    for producer in restored.producers:
-        rows.save_producer(stream.key, producer)
-    if stream.state == "ended":
-        plan_retention(rows, stream)
-    else:
-        enqueue_start(rows.connection, stream, now_ms)
     return stream
 
 

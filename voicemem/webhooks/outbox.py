@@ -25,7 +25,7 @@ from voicemem.backoff import spread
 from voicemem.config import session as config
 from voicemem.config.session import Contents
 from voicemem.errors import SessionQuarantined, StoreUnavailable
-from voicemem.exports.call import Call, CallFacts, call_of
+from voicemem.exports.call import CallFacts, call_of
 from voicemem.exports.vcon import vcon_object
 from voicemem.protocol.memories import Analysis
 from voicemem.protocol.pieces import object_parts
@@ -126,16 +126,8 @@ def memories_payload(session: dict[str, Any], ids: Sequence[str], rows: Sequence
     """Memories that have changed, as they are now, and the ids of those that are not there any more."""
     there = {row.id: row for row in rows if row.removed_ms is None}
     memories = [
-        {
-            "id": row.id,
-            "kind": row.kind,
-            "text": row.text,
-            "user_id": row.user_id,
-            "session_id": row.session_id,
-            "created_at": row.created_ms,
-            "updated_at": row.updated_ms,
-            "superseded_by": row.superseded_by,
-        }
+        {name: getattr(row, name) for name in ("id", "kind", "text", "user_id", "session_id")}
+        | {"created_at": row.created_ms, "updated_at": row.updated_ms, "superseded_by": row.superseded_by}
         for id in ids
         if (row := there.get(id)) is not None
     ]
@@ -163,10 +155,6 @@ def message_fields(message: Message, fields: Contents) -> dict[str, Any]:
         shown |= {"turn_id": message.turn_id, "timestamp": message.timestamp}
         shown["metadata"] = order_metadata(message.metadata)
     return shown
-
-
-def vcon_payload(session: dict[str, Any], stopped_ms: int, call: Call) -> dict[str, Any]:
-    return {**session, "stop_ts": stopped_ms // 1000, "vcon": vcon_object(call)}
 
 
 def tool_objects(state: State) -> list[dict[str, Any]]:
@@ -488,7 +476,8 @@ class OutboxWorker:
                 about_call = {name: one for name, one in asdict(header).items() if name in CallFacts.__struct_fields__}
                 facts = CallFacts(state="ended", ended_ms=header.stopped_ms, **about_call)
                 call = call_of(facts, read_model.timed_messages(), read_model.state, read_model.messages())
-                payload = vcon_payload(session, header.stopped_ms, replace(call, analysis=analysis or {}))
+                vcon = vcon_object(replace(call, analysis=analysis or {}))
+                payload = {**session, "stop_ts": header.stopped_ms // 1000, "vcon": vcon}
             elif delivery.event_type == config.HISTORY_EVENT:
                 more: dict[str, Any] = {"tools": tool_objects(read_model.state)} if "tools" in include else {}
                 if has_analysis:

@@ -268,15 +268,8 @@ def observe_webhooks(send: Send, telemetry: Telemetry) -> Send:
                 span.set_attribute("http.response.status_code", answer.status)
             if result != "delivered":
                 span.fail(answer.error or str(answer.status))
-            fields = {
-                "session_id": request.session_id,
-                "event_type": request.event_type,
-                "notice_id": request.notice_id,
-                "host": host,
-                "status": answer.status,
-                "result": result,
-                "ms": answer.duration_ms,
-            }
+            fields = {name: getattr(request, name) for name in ("session_id", "event_type", "notice_id")}
+            fields |= {"host": host, "status": answer.status, "result": result, "ms": answer.duration_ms}
             LOG.info("Webhook attempt: %s", answer.error or answer.status, extra=fields)
         metrics.webhook_attempts.labels(result).inc()
         metrics.webhook_attempt_seconds.observe(answer.duration_ms / 1000)
