@@ -23,7 +23,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from voicemem.errors import DamagedEntry
-from voicemem.store.database import DELETE_META, SAVE_META, Connection, Row, columns, insert
+from voicemem.store.database import DELETE_META, SAVE_META, SELECT_META, Connection, Row, columns, insert
 from voicemem.store.records import JournalRow
 from voicemem.store.runs import decompress_runs, page_of, runs_after, verify_checksum
 from voicemem.store.stream_changes import POSITION as JOURNAL_END
@@ -88,7 +88,6 @@ MEASURE = f"""
     from streams s where state <> 'erased'
 """
 SELECT_ANYTHING = f"select 1 where {' or '.join(f'exists (select 1 from {one.name})' for one in TABLES)}"
-SELECT_META = "select name, value from meta"
 SELECT_KEYS = "select key from streams where state <> 'erased' order by key"
 
 

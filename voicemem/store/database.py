@@ -72,6 +72,7 @@ def upsert(table: str, key: Collection[str], names: Iterable[str]) -> str:
     return f"{insert(table, [*key, *names])} on conflict ({columns(key)}) do update set {changes}"
 
 
+SELECT_META = "select name, value from meta"
 SAVE_META = upsert("meta", ["name"], ["value"])
 DELETE_META = "delete from meta where name = :name"
 

@@ -14,7 +14,7 @@ import msgspec
 from voicemem.errors import DamagedEntry
 from voicemem.protocol.events import UserUnlinked
 from voicemem.store.database import Connection, Database, Port, insert, writes
-from voicemem.store.memories import Memories
+from voicemem.store.memories import SELECT_IS_EXPIRED, Memories
 from voicemem.store.runs import RUN_COLUMNS, RunRow, compress_runs, to_run
 from voicemem.store.stream_changes import StreamRows, config_bytes
 from voicemem.store.streams import ERASED_USER_KIND, USER_KIND, Stream, mark_erased
@@ -76,7 +76,6 @@ CLAIMABLE = """
 EXPIRED = CLAIMABLE.format(is_due="expires_ms <= :now_ms", column="expires_ms")
 ERASED = CLAIMABLE.format(is_due="erased_ms is not null", column="erased_ms")
 LEASE = "update retention set node = :node, leased_until_ms = :until_ms where stream in :keys"
-SELECT_IS_EXPIRED = "select 1 from retention where stream = :key and expires_ms <= :now_ms"
 FORGET_FIGURES = """
     update streams set interruptions = null, slowest_ms = null, outcome = null
     where key = :key and (coalesce(interruptions, slowest_ms) is not null or outcome is not null)

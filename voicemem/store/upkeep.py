@@ -1,6 +1,7 @@
-"""Work that engines do in steps: migrations of the schema, and portions of what is deleted."""
+"""What engines share: how a store is opened, migrations of its schema, and portions of what is deleted."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from importlib import resources
 from typing import Any, NamedTuple
 
@@ -35,6 +36,16 @@ def not_ours(place: str) -> str:
         " the first release, and was left as it is. Start with a new store; voicemem export of the old version takes"
         " calls along."
     )
+
+
+@contextmanager
+def on_failure(close: Callable[[], None]) -> Iterator[None]:
+    """Close what was opened before the block if the block fails; else it stays open."""
+    try:
+        yield
+    except BaseException:
+        close()
+        raise
 
 
 class Portion:

@@ -17,6 +17,7 @@ from psycopg.types.string import BytesBinaryDumper, StrBinaryDumper, StrDumperUn
 
 from voicemem.errors import CannotStart, StoreUnavailable
 from voicemem.store.database import Connection, Row
+from voicemem.store.upkeep import on_failure
 
 OLDEST_VERSION = 150_000
 TRANSACTION_TIMEOUT_VERSION = 170_000
@@ -261,14 +262,11 @@ def connect(url: str) -> PostgresqlConnection:
     raw.adapters.register_dumper(bytes, BytesBinaryDumper)
     raw.adapters.register_dumper(list, ListBinaryDumper)
     connection = PostgresqlConnection(raw)
-    try:
+    with on_failure(connection.close):
         if raw.info.server_version >= TRANSACTION_TIMEOUT_VERSION and not pooled:
             connection.execute("set transaction_timeout = 0")
         refuse_unsafe(connection)
         connection.server = find_server(connection)
-    except BaseException:
-        connection.close()
-        raise
     return connection
 
 

@@ -19,6 +19,7 @@ from voicemem.store.postgresql.schema import LOCK_META, add_partitions, check_ve
 from voicemem.store.postgresql.words import PostgresqlMemoryWords
 from voicemem.store.stream_changes import COUNT_ALL_STORED, label_digest
 from voicemem.store.streams import SESSION_KIND
+from voicemem.store.upkeep import on_failure
 
 SELECT_COLUMNS = """
     select column_name::text, data_type = 'boolean' from information_schema.columns
@@ -58,7 +59,7 @@ class PostgresqlCopy(CopyEnd):
         except psycopg.Error as error:
             raise CannotStart(f"PostgreSQL cannot be used: {reason(error)}") from None
         try:
-            with self.guarded():
+            with on_failure(self.close), self.guarded():
                 if is_target and not only_look:
                     self.take_target()
                 if check_version(self.link, exactly=True):
@@ -74,11 +75,7 @@ class PostgresqlCopy(CopyEnd):
                     if self.link.row("select 1 from nodes limit 1") is not None:
                         raise CannotStart("A node has just begun to serve this database; stop it for the copy.")
         except CopyFailed as error:
-            self.close()
             raise CannotStart(str(error)) from None
-        except BaseException:
-            self.close()
-            raise
 
     def take_target(self) -> None:
         """Keep other copies out, and make the schema."""

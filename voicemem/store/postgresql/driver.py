@@ -41,7 +41,7 @@ from voicemem.store.postgresql.rows import ADD_BYTES, CachedVersions, Rows, Stor
 from voicemem.store.postgresql.writer import Pool, Reader, Writer
 from voicemem.store.records import Quotas
 from voicemem.store.streams import AppendResult, Batch
-from voicemem.store.upkeep import no_store
+from voicemem.store.upkeep import no_store, on_failure
 
 T = TypeVar("T")
 LOG = logging.getLogger("voicemem.nodes")
@@ -112,14 +112,11 @@ class PostgresqlDatabase(Database):
         """
         generation = self.generation
         connection = open_connection(self.url)
-        try:
+        with on_failure(connection.close):
             connection.generation = generation
             self.compare(connection)
             if connection.generation != self.generation:
                 raise StoreUnavailable(schema.DISPLACED)  # it was settled meanwhile: its caller knows the old store
-        except BaseException:
-            connection.close()
-            raise
         return connection
 
     def connect_for(self, what: Reader | Writer, verb: Literal["read", "written"]) -> PostgresqlConnection:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 import psycopg
 
 from voicemem.errors import CannotStart
-from voicemem.store.database import SAVE_META, first_key
+from voicemem.store.database import SAVE_META, SELECT_META, first_key
 from voicemem.store.postgresql.connection import PostgresqlConnection, Server, why
 from voicemem.store.postgresql.rows import CachedVersions
 from voicemem.store.stream_changes import POSITION
@@ -32,7 +32,6 @@ COMPARED_VERSIONS = 1_000
 """The most versions that are compared at each new connection."""
 LOCK_META = "select 1 from meta where name = 'schema' for update"
 """Held by a transaction that changes the identity of the store, or begins to work on it."""
-SELECT_META = "select name, value from meta"
 SELECT_VALUE = "select value from meta where name = :name"
 COUNT_MISSING = f"""
     select count(*) from unnest(:keys::bigint[], :positions::bigint[]) as seen (key, position)

@@ -24,6 +24,7 @@ from voicemem.store.database import ConnectionFailures, NodeRetired
 from voicemem.store.postgresql.connection import Fenced, PostgresqlConnection, is_lost, is_ours, is_retried, unavailable
 from voicemem.store.postgresql.rows import Rows, Shared
 from voicemem.store.stream_changes import Conflict
+from voicemem.store.upkeep import on_failure
 
 ATTEMPTS = 12
 PAUSE_S, MAX_PAUSE_S = 0.002, 0.1
@@ -87,11 +88,8 @@ class Reader:
         if connection is None or connection.is_lost or connection.generation != self.database.generation:
             self.drop()
             connection = self.database.connect_for(self, self.verb)
-            try:
+            with on_failure(connection.close):
                 self.begin(connection)
-            except BaseException:
-                connection.close()
-                raise
             self.connection = connection
         return connection
 

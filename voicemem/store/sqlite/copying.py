@@ -14,6 +14,7 @@ from voicemem.store.sqlite import files
 from voicemem.store.sqlite.connection import SqliteConnection
 from voicemem.store.sqlite.driver import open_connection
 from voicemem.store.sqlite.words import SqliteMemoryWords
+from voicemem.store.upkeep import on_failure
 
 BEGIN, BEGIN_ALONE = "begin", "pragma synchronous = full; begin immediate"
 SELECT_COLUMNS = "select name, false from pragma_table_info(:table)"
@@ -36,23 +37,19 @@ class SqliteCopy(CopyEnd):
             raise CannotStart(f"There is no database {path}.")
         opening = files.Opening(path)
         try:
-            files.refuse_unmarked(path)
-            opening.hold(alone=True)
-            try:
-                self.lock = files.lock_file(path)
-            except CannotStart as error:
-                raise CannotStart(f"{error.detail} {IN_USE}") from None
-            raw = open_target(path) if is_target and not only_look else open_source_alone(path, only_look)
-            self.connection = SqliteConnection(raw)
+            with on_failure(self.close):
+                files.refuse_unmarked(path)
+                opening.hold(alone=True)
+                try:
+                    self.lock = files.lock_file(path)
+                except CannotStart as error:
+                    raise CannotStart(f"{error.detail} {IN_USE}") from None
+                raw = open_target(path) if is_target and not only_look else open_source_alone(path, only_look)
+                self.connection = SqliteConnection(raw)
         except apsw.FullError:
-            self.close()
             raise full_disk(path, files.size_with_log(path), at_least=True) from None
         except apsw.Error as error:
-            self.close()
             raise CannotStart(f"The database {path} cannot be opened: {error}.") from None
-        except CannotStart:
-            self.close()
-            raise
         finally:
             opening.release()
 
@@ -108,16 +105,13 @@ def open_source_alone(path: str, only_look: bool) -> apsw.Connection:
     Unless it is only looked at, no one else writes it until it is closed: commands that add keys need no lock.
     """
     connection, newest = files.open_source(path), files.newest_version()
-    try:
+    with on_failure(connection.close):
         if (version := connection.pragma("user_version")) < newest:
             raise CannotStart(
                 f"{path} has schema version {version}, older than this program's version {newest}; start and stop this"
                 " version's server on it first."
             )
         connection.execute(BEGIN if only_look else BEGIN_ALONE).fetchall()
-    except BaseException:
-        connection.close()
-        raise
     return connection
 
 
@@ -127,9 +121,6 @@ def open_target(path: str) -> apsw.Connection:
     files.make_private(path)
     files.rewrite_log(path)
     connection = open_connection(path)
-    try:
+    with on_failure(connection.close):
         files.migrate(connection)
-    except BaseException:
-        connection.close()
-        raise
     return connection

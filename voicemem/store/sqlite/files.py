@@ -17,7 +17,7 @@ from functools import cache
 import apsw
 
 from voicemem.errors import CannotStart, StoreUnavailable
-from voicemem.store.upkeep import Migration, migrations_of, not_ours
+from voicemem.store.upkeep import Migration, migrations_of, not_ours, on_failure
 
 LOCK_SUFFIX = ".lock"
 
@@ -230,7 +230,7 @@ def open_source(path: str) -> apsw.Connection:
     SQLite opens a read-only file too.
     """
     connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
-    try:
+    with on_failure(connection.close):
         run_no_code(connection)
         connection.set_busy_timeout(BUSY_TIMEOUT_MS)
         version, newest = connection.pragma("user_version"), newest_version()
@@ -238,9 +238,6 @@ def open_source(path: str) -> apsw.Connection:
             raise CannotStart(f"{path} is not a voicemem database.")
         if version > newest:
             raise CannotStart(f"{path} has schema version {version}, newer than this program's version {newest}.")
-    except BaseException:
-        connection.close()
-        raise
     return connection
 
 

@@ -20,6 +20,7 @@ from voicemem.store.sqlite.connection import SqliteConnection, transaction
 from voicemem.store.sqlite.driver import IN_MEMORY, SqliteDatabase, open_connection
 from voicemem.store.sqlite.files import BUSY_TIMEOUT_MS, make_private, trouble_of
 from voicemem.store.sqlite.words import FREQUENCIES, INDEX_VERSION, SCHEMA, frequencies
+from voicemem.store.upkeep import on_failure
 
 LOG = logging.getLogger("voicemem")
 T = TypeVar("T")
@@ -147,15 +148,12 @@ class IndexFile:
             make_private(self.path)
         connection = apsw.Connection(self.path)
         connection.set_busy_timeout(BUSY_TIMEOUT_MS)
-        try:
+        with on_failure(connection.close):
             connection.execute(WRITER_PRAGMAS).fetchall()
             connection.register_fts5_function(FREQUENCIES, frequencies)  # after what shows damage
             if not connection.pragma("user_version"):
                 connection.execute(SCHEMA)
                 connection.execute(SAVE_STORE, (self.incarnation,))
-        except BaseException:
-            connection.close()
-            raise
         return connection
 
     def replace(self, why: str) -> None:
