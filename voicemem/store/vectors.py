@@ -186,12 +186,7 @@ class Vectors(Port):
         """Keep vectors of texts that still are as they were."""
         statement, number = self.fill(SAVE, vector=self.math.stored), embedder_number(embedder)
         rows = [
-            {
-                **dict(zip(self.key, place, strict=True)),
-                "text": text,
-                "embedder": number,
-                "vector": self.math.value(one),
-            }
+            dict(zip(self.key, place, strict=True)) | {"text": text, "embedder": number, "vector": self.math.value(one)}
             for (place, text), one in sorted(vectors, key=lambda one: one[0].place)
         ]
         await self.write(lambda connection: connection.many(statement, rows))

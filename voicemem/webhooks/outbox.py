@@ -38,10 +38,10 @@ from voicemem.store.memories import MemoryRow
 from voicemem.store.outbox import Attempt, ClaimedDelivery, FrozenPayload, PayloadPending
 from voicemem.store.port import Store
 from voicemem.transcript.history import tool_uses
-from voicemem.transcript.messages import Message, order_metadata
+from voicemem.transcript.messages import Message
 from voicemem.transcript.state import Latency, State
 from voicemem.transcript.turns import compact_number, is_end_to_end, reply_after, turn_report
-from voicemem.webhooks.complete_turns import MAX_TURNS, complete_turns_payload
+from voicemem.webhooks.complete_turns import MAX_TURNS, complete_turns_payload, message_fields
 
 END_MESSAGES = {"idle": "Idle for too long", "max_duration": "Task lifetime limit exceeded"}
 """Agora's sentence for the end of a session, by voicemem's reason."""
@@ -147,14 +147,6 @@ def history_payload(
     contents = (message_fields(message, fields) for message in messages)
     about = {"stop_ts": stopped_ms // 1000, "labels": session["labels"], "contents": contents}
     return {**start, **about, **(more or {})}
-
-
-def message_fields(message: Message, fields: Contents) -> dict[str, Any]:
-    shown: dict[str, Any] = {"role": message.role, "content": message.content}
-    if fields == "full":
-        shown |= {"turn_id": message.turn_id, "timestamp": message.timestamp}
-        shown["metadata"] = order_metadata(message.metadata)
-    return shown
 
 
 def tool_objects(state: State) -> list[dict[str, Any]]:

@@ -131,11 +131,9 @@ def open_backup_source(file: str) -> Iterator[apsw.Connection]:
         raise not_opened(file) from None
     except apsw.FullError:  # the other file's disk
         raise
-    except apsw.IOError as error:
+    except apsw.Error as error:
         if getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_SHMSIZE:
             raise full_disk(f"{file}-shm", SHM_BYTES) from None
-        raise CopyFailed(f"{file} cannot be copied: {error}.") from None
-    except apsw.Error as error:
         raise CopyFailed(f"{file} cannot be copied: {error}.") from None
 
 
