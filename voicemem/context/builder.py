@@ -14,15 +14,7 @@ from msgspec import Raw, Struct
 
 from voicemem.config.context import ContextConfig, overlay, settle_recall
 from voicemem.config.session import MaxHistory, MemoryFrom, SessionConfig, parse_config
-from voicemem.context.formats import (
-    CUSTOM,
-    RequestFormat,
-    json_text,
-    request_body,
-    shows_contents,
-    stands_before,
-    system_text,
-)
+from voicemem.context import formats
 from voicemem.context.policies import (
     Choice,
     Policies,
@@ -280,7 +272,7 @@ def remembered_of(
     nothing_forgotten = len(indexes) == len(messages)
 
     def tool_tokens(use: ToolUse) -> int:
-        return sum(map(counter.count, (use.name, json_text(use.arguments), json_text(use.result))))
+        return sum(map(counter.count, (use.name, formats.json_text(use.arguments), formats.json_text(use.result))))
 
     return Remembered(
         messages=messages if nothing_forgotten else [messages[index] for index in indexes],
@@ -318,7 +310,7 @@ def chosen_tools(
         older = [use for use in older if use.turn_id in turns]
     if older and is_cut:
         begin = next(iter(messages), None)
-        older = [use for use in older if begin is not None and not stands_before(use, begin)]
+        older = [use for use in older if begin is not None and not formats.stands_before(use, begin)]
     current = tools[first:]
     if choice.budget is not None:
         current = cut_results(current, choice.budget, counter.count)
@@ -366,7 +358,7 @@ def render_body(
     """
     session_config, llm = selection.session_config, selection.session_config.llm
     own = selection.system_messages
-    format = RequestFormat(
+    format = formats.RequestFormat(
         vendor=llm.vendor,
         model=llm.model,
         style=options.style or llm.style,
@@ -380,13 +372,14 @@ def render_body(
         fields=options.fields,
     )
     more = () if said is None else (said,)
-    if as_json and shows_contents(format, selection.tools):
-        body = request_body((), (), format)
+    if as_json and formats.shows_contents(format, selection.tools):
+        body = formats.request_body((), (), format)
         texts = selection.encoded()
         body["messages"] += [Raw(b",".join(texts))] if texts else []
-        body["messages"] += request_body(more, (), RequestFormat())["messages"]
+        body["messages"] += formats.request_body(more, (), formats.RequestFormat())["messages"]
     else:
-        body = request_body([*selection.messages, *more] if more else selection.messages, selection.tools, format)
+        messages = [*selection.messages, *more] if more else selection.messages
+        body = formats.request_body(messages, selection.tools, format)
     return body | {"carried": None} if selection.carries_later else body
 
 
@@ -549,7 +542,7 @@ def usage_of(selection: ContextSelection, summary: SummaryState | None) -> Usage
     if choice.summary is not None:
         tokens += remembered.text_tokens(render_summary(choice.summary))
     without_summary = selection._replace(choice=choice._replace(summary=None))
-    system_tokens = remembered.text_tokens(system_text(without_summary.system_messages))
+    system_tokens = remembered.text_tokens(formats.system_text(without_summary.system_messages))
     until = None
     if isinstance(policy, SummaryPolicy):
         until = percent(policy.used_tokens(selection.summary_source), policy.threshold * policy.budget(remembered))
@@ -584,7 +577,7 @@ def left_out(selection: ContextSelection) -> Iterator[LeftOut]:
         if index is None:
             reason: str | None = "forgotten"
         elif index in kept:
-            is_blank = not message.content.strip() and selection.session_config.llm.vendor != CUSTOM
+            is_blank = not message.content.strip() and selection.session_config.llm.vendor != formats.CUSTOM
             reason = "blank" if is_blank else None  # in the OpenAI style, without enrichers
         else:
             reason = "summarized" if index < covered else choice.reason

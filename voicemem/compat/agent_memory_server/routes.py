@@ -53,8 +53,8 @@ class AgentMemory:
 AGENT_MEMORY = web.AppKey("agent_memory", AgentMemory)
 
 
-def called(request: Request) -> tuple[AgentMemory, str]:
-    return request.shared[AGENT_MEMORY], request.grant.project
+def service_of(request: Request) -> AgentMemory:
+    return request.shared[AGENT_MEMORY]
 
 
 class OwnerQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -94,10 +94,9 @@ WORKING_PATH = "/v1/working-memory/{session_id}"
 @ROUTES.add(f"GET {WORKING_PATH}", "read", codes="invalid_field unknown_session session_set_aside")
 async def get_working_memory(request: Request, query: WorkingMemoryQuery) -> forms.WorkingMemoryView:
     """Read a session's messages, data and summary; with the size of a model's window, the newest that fit."""
-    service, project = called(request)
     owner = checked_owner(request.in_path["session_id"], query.namespace, query.user_id)
     window = window_of(query.model_name, query.context_window_max)
-    return await service.working.read(project, owner, window, query.recent_messages_limit)
+    return await service_of(request).working.read(request.grant.project, owner, window, query.recent_messages_limit)
 
 
 @ROUTES.add(
@@ -113,7 +112,7 @@ async def put_working_memory(request: Request, query: PutQuery, body: forms.Give
     Messages that stand already are not written again. What another client has added since this one's read stays, if
     the body has the `last_accessed` of that read.
     """
-    (service, project), grant = called(request), request.grant
+    service, grant, project = service_of(request), request.grant, request.grant.project
     owner = checked_owner(request.in_path["session_id"], body.namespace, query.user_id or body.user_id)
     admit = partial(request.services.limits.count_events, grant.caller)
     stream = await service.working.write(project, owner, body, grant.key_id, admit)
@@ -130,9 +129,8 @@ async def put_working_memory(request: Request, query: PutQuery, body: forms.Give
 @ROUTES.add(f"DELETE {WORKING_PATH}", "admin", codes="invalid_field")
 async def delete_working_memory(request: Request, query: OwnerQuery) -> Ack:
     """Erase a session with everything that came from it. The id can be used again, for a new session."""
-    service, project = called(request)
     owner = checked_owner(request.in_path["session_id"], query.namespace, query.user_id)
-    stream = await service.owned.delete(project, owner)
+    stream = await service_of(request).owned.delete(request.grant.project, owner)
     if stream is not None:
         audit("session_erased", request.grant, stream.project, stream.id)
     return OK
@@ -141,9 +139,8 @@ async def delete_working_memory(request: Request, query: OwnerQuery) -> Ack:
 @ROUTES.add("GET /v1/working-memory/", "read")
 async def list_working_memories(request: Request, query: SessionsQuery) -> forms.SessionList:
     """List the ids of sessions, the newest first."""
-    service, project = called(request)
     page = slice(query.offset, query.offset + query.limit)
-    return await service.owned.list_ids(project, query.namespace, query.user_id, page)
+    return await service_of(request).owned.list_ids(request.grant.project, query.namespace, query.user_id, page)
 
 
 @ROUTES.add("GET /v1/health", None)
@@ -180,35 +177,32 @@ WRITE_CODES = "invalid_field text_too_long memory_exists session_set_aside quota
 @ROUTES.add(f"POST {LONG_TERM_PATH}/search", "read", body=optional(RecordSearch), codes="invalid_field")
 async def search_long_term_memory(request: Request, query: OptimizeQuery) -> FoundRecords:
     """Search memories; what the filters do not let through is never found, however few there are."""
-    service, project = called(request)
     body = await read_object(request)
     check_filters(body)
-    return await service.finder.search(project, converted(body, RecordSearch))
+    return await service_of(request).finder.search(request.grant.project, converted(body, RecordSearch))
 
 
 @ROUTES.add(f"POST {LONG_TERM_PATH}/", "ingest", codes=WRITE_CODES)
 async def create_long_term_memory(request: Request, query: NamespaceQuery, body: long_term.GivenRecords) -> Ack:
     """Keep memories; the answer comes when they are on disk and can be found. Those that name no namespace get it."""
-    service, project = called(request)
     size = len(await read_body(request))
     request.services.limits.count_events(request.grant.caller, len(body.memories), size)
-    await service.records.create(project, body, query.namespace)
+    await service_of(request).records.create(request.grant.project, body, query.namespace)
     return OK
 
 
 @ROUTES.add(f"GET {MEMORY_PATH}", "read", codes="unknown_memory")
 async def get_long_term_memory(request: Request, query: NamespaceQuery) -> forms.RecordView:
     """Read a memory."""
-    service, project = called(request)
+    service, project = service_of(request), request.grant.project
     return forms.view_of(await service.records.get(project, request.in_path["memory_id"], query.namespace))
 
 
 @ROUTES.add(f"PATCH {MEMORY_PATH}", "ingest", body=forms.RecordPatch, codes=f"{WRITE_CODES} unknown_memory")
 async def edit_long_term_memory(request: Request, patch: forms.RecordPatch) -> forms.RecordView:
     """Change a memory; null changes nothing."""
-    service, project = called(request)
     id = request.in_path["memory_id"]
-    memory = await service.records.edit(project, id, patch)
+    memory = await service_of(request).records.edit(request.grant.project, id, patch)
     may_read = request.grant.allows("read")
     return forms.view_of(memory) if may_read else forms.echo_of(id, patch, memory.updated_at)
 
@@ -216,26 +210,24 @@ async def edit_long_term_memory(request: Request, patch: forms.RecordPatch) -> f
 @ROUTES.add(f"DELETE {LONG_TERM_PATH}", "ingest")
 async def delete_long_term_memories(request: Request, query: IdsQuery) -> Ack:
     """Delete memories by their ids; those that do not exist do not matter."""
-    service, project = called(request)
-    count = await service.records.delete(project, query.memory_ids, query.namespace)
+    count = await service_of(request).records.delete(request.grant.project, query.memory_ids, query.namespace)
     return Ack(f"ok, deleted {count} memories")
 
 
 @ROUTES.add(f"POST {LONG_TERM_PATH}/forget", "admin", body=long_term.RecordsToForget, codes="invalid_field")
 async def forget_long_term_memories(request: Request, query: long_term.ForgetQuery) -> long_term.Forgotten:
     """Delete what a policy forgets, or say what it would. What the query does not say, the body may."""
-    service, project = called(request)
     fields = await read_object(request)
     check_filters(fields)
     body = converted(fields, long_term.RecordsToForget)
     filters = {name: value for name, value in structs.asdict(query).items() if value is not None}
-    return await service.records.forget(project, structs.replace(body, **filters))
+    return await service_of(request).records.forget(request.grant.project, structs.replace(body, **filters))
 
 
 @ROUTES.add(f"POST {LONG_TERM_PATH}/compact", "admin")
 async def compact_long_term_memories(request: Request, query: long_term.CompactQuery) -> Ack:
     """Delete memories that say the same as another one of the same owner."""
-    service, project = called(request)
+    service, project = service_of(request), request.grant.project
     left = await service.records.compact(project, equal(namespace=query.namespace, user_id=query.user_id))
     return Ack(f"ok, {left} memories remaining after compaction")
 
@@ -243,7 +235,7 @@ async def compact_long_term_memories(request: Request, query: long_term.CompactQ
 @ROUTES.add("POST /v1/memory/prompt", "read", body=PromptRequest, codes="invalid_field session_set_aside")
 async def make_memory_prompt(request: Request, query: OptimizeQuery) -> Prompt:
     """Make a prompt: the summary and the messages of a session, memories that fit the query, and the query."""
-    service, project = called(request)
+    service, project = service_of(request), request.grant.project
     body = await read_object(request)
     check_filters(body.get("long_term_search"))
     return await make_prompt(service.working, service.finder, project, converted(body, PromptRequest))
@@ -263,59 +255,51 @@ VIEW_PATH = f"{VIEWS_PATH}/{{view_id}}"
 @ROUTES.add(f"POST {VIEWS_PATH}", "ingest", codes="invalid_field quota_exceeded")
 async def create_summary_view(request: Request, body: views.GivenView) -> views.SummaryView:
     """Keep a view: which memories, and by what they are grouped."""
-    service, project = called(request)
-    return await service.views.create(project, request.services.sessions.new_id(), body)
+    return await service_of(request).views.create(request.grant.project, request.services.sessions.new_id(), body)
 
 
 @ROUTES.add(f"GET {VIEWS_PATH}", "read")
 async def list_summary_views(request: Request) -> list[views.SummaryView]:
     """List the views of the project."""
-    service, project = called(request)
-    return await service.views.list_views(project)
+    return await service_of(request).views.list_views(request.grant.project)
 
 
 @ROUTES.add(f"GET {VIEW_PATH}", "read", codes="not_found")
 async def get_summary_view(request: Request) -> views.SummaryView:
     """Read a view."""
-    service, project = called(request)
-    return await service.views.get(project, request.in_path["view_id"])
+    return await service_of(request).views.get(request.grant.project, request.in_path["view_id"])
 
 
 @ROUTES.add(f"DELETE {VIEW_PATH}", "ingest", codes="quota_exceeded")
 async def delete_summary_view(request: Request) -> Ack:
     """Drop a view; the memories stay."""
-    service, project = called(request)
-    await service.views.delete(project, request.in_path["view_id"])
+    await service_of(request).views.delete(request.grant.project, request.in_path["view_id"])
     return OK
 
 
 @ROUTES.add(f"POST {VIEW_PATH}/partitions/run", "read", body=views.Group, codes="invalid_field not_found")
 async def run_summary_view_partition(request: Request, body: views.Group) -> views.Partition:
     """Read one group of a view."""
-    service, project = called(request)
-    return await service.views.partition(project, request.in_path["view_id"], body.group)
+    return await service_of(request).views.partition(request.grant.project, request.in_path["view_id"], body.group)
 
 
 @ROUTES.add(f"GET {VIEW_PATH}/partitions", "read", codes="not_found")
 async def list_summary_view_partitions(request: Request, query: PartitionsQuery) -> list[views.Partition]:
     """List the groups of a view, with what is in each."""
-    service, project = called(request)
     values = {name: value for name, value in structs.asdict(query).items() if value is not None}
-    return await service.views.partitions(project, request.in_path["view_id"], values)
+    return await service_of(request).views.partitions(request.grant.project, request.in_path["view_id"], values)
 
 
 @ROUTES.add(f"POST {VIEW_PATH}/run", "read", codes="invalid_field not_found")
 async def run_summary_view(request: Request, body: views.RunRequest) -> views.ViewTask:
     """Answer a task that is done: groups are made whenever they are asked for."""
-    service, project = called(request)
-    return await service.views.run(project, request.in_path["view_id"])
+    return await service_of(request).views.run(request.grant.project, request.in_path["view_id"])
 
 
 @ROUTES.add("GET /v1/tasks/{task_id}", "read", codes="not_found")
 async def get_task(request: Request) -> views.ViewTask:
     """Read a task."""
-    service, project = called(request)
-    return await service.views.find_task(project, request.in_path["task_id"])
+    return await service_of(request).views.find_task(request.grant.project, request.in_path["task_id"])
 
 
 def register_agent_memory_server(app: Application, gate: Gate) -> None:

@@ -8,6 +8,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Annotated, Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -39,29 +40,22 @@ MAX_CHAIN = 100
 TOO_FAST = "Memories change faster than this change can be stored; try again."
 
 
+@dataclass(eq=False)
 class LongTermMemory:
     """The memories of all projects of a store; `ttl_ms` says how long kinds of memories are kept."""
 
-    def __init__(
-        self,
-        store: Store,
-        read_models: ReadModelCache,
-        clock: Callable[[], int],
-        rules: Rules | None = None,
-        ttl_ms: Mapping[str, int] | None = None,
-    ) -> None:
-        self.store = store
-        self.read_models = read_models
-        self.clock = clock
-        self.rules = rules
-        self.ttl_ms = ttl_ms or {}
-        self.listeners: list[Callable[[Iterable[int]], None]] = []
-        """Called with the keys of the streams in which memories were written."""
-        self.locks: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
-        """By stream: writers of one journal in this process take turns, so they do not repeat each other's attempts."""
-        self.is_first_look = True
-        self.used: defaultdict[str, dict[str, None]] = defaultdict(dict)
-        """By project: memories that were found since this was last noted in the store."""
+    store: Store
+    read_models: ReadModelCache
+    clock: Callable[[], int]
+    rules: Rules | None = None
+    ttl_ms: Mapping[str, int] = field(default_factory=dict)
+    listeners: list[Callable[[Iterable[int]], None]] = field(default_factory=list)
+    """Called with the keys of the streams in which memories were written."""
+    locks: WeakValueDictionary[Hashable, asyncio.Lock] = field(default_factory=WeakValueDictionary)
+    """By stream: writers of one journal in this process take turns, so they do not repeat each other's attempts."""
+    is_first_look: bool = True
+    used: defaultdict[str, dict[str, None]] = field(default_factory=lambda: defaultdict(dict))
+    """By project: memories that were found since this was last noted in the store."""
 
     # Reading
 

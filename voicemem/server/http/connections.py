@@ -22,6 +22,7 @@ import select
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -70,14 +71,12 @@ class ConnectionLimits(NamedTuple):
         return cls(max(1, most - unauthenticated), unauthenticated, per_address)
 
 
+@dataclass(slots=True, eq=False)
 class Arrival:
     """The cost so far of a connection without a key."""
 
-    __slots__ = ("received", "since_s")
-
-    def __init__(self, since_s: float) -> None:
-        self.since_s = since_s
-        self.received = 0
+    since_s: float
+    received: int = 0
 
 
 class PortConnections:
@@ -267,20 +266,18 @@ class Source(Protocol):
     def is_closing(self) -> bool: ...
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Unread:
     """Bytes of a connection that no one has looked at. While there are any, its source is not read."""
 
-    __slots__ = ("connection", "data", "ended", "in_line", "piece", "source", "turns")
-
-    def __init__(self, connection: PacedConnection, source: Source, turns: ReadingQueue, piece: int = PIECE) -> None:
-        self.connection = connection
-        self.source = source
-        self.turns = turns
-        self.piece = piece
-        self.data = b""
-        self.in_line = False
-        self.ended: Callable[[], None] | None = None
-        """Called once everything is taken, after the connection was lost."""
+    connection: PacedConnection
+    source: Source
+    turns: ReadingQueue
+    piece: int = PIECE
+    data: bytes = b""
+    in_line: bool = False
+    ended: Callable[[], None] | None = None
+    """Called once everything is taken, after the connection was lost."""
 
     def __bool__(self) -> bool:
         return bool(self.data)

@@ -10,19 +10,8 @@ from bisect import bisect_left, bisect_right, insort
 from voicemem.protocol import events
 from voicemem.transcript.gateway_matching import GATEWAY_PRODUCER, note_request
 from voicemem.transcript.messages import common_metadata, merge_metadata
+from voicemem.transcript.replies import playing
 from voicemem.transcript.replies.evidence import Evidence, Generation, Playback
-from voicemem.transcript.replies.playing import (
-    begin_at,
-    interrupted_by,
-    judge,
-    key_at,
-    leave,
-    playing_since,
-    reply_of_item,
-    settle,
-    show,
-    standing_keys,
-)
 from voicemem.transcript.state import BOUND, Failure, Reply, State, Turn, TypedMessage, append_item, put
 from voicemem.transcript.timeline import AFTER_ALL
 
@@ -98,12 +87,12 @@ def grow(
     if event.ts is not None:
         reply.states_time = True
     if ts < reply.begin:
-        begin_at(state, reply, ts)
+        playing.begin_at(state, reply, ts)
     if text or reply.restored:
         reply.text_ts = min(reply.text_ts, ts)
         if not reply.shown:
             drop_heard_only(state, reply)
-            show(state, reply)
+            playing.show(state, reply)
         elif reply.generation.complete:
             state.touch(reply)
     metadata = event.metadata if event.agent is None else {**(event.metadata or {}), "agent": event.agent}
@@ -129,7 +118,7 @@ def flowing_reply(state: State) -> Reply | None:
     reply = None if state.flowing_reply is None else state.replies[state.flowing_reply]
     if reply is None or reply.generation.complete or reply.cancelled:
         return None
-    settle(state)
+    playing.settle(state)
     return None if reply.cut_ts is not None else reply
 
 
@@ -236,7 +225,7 @@ def drop_heard_only(state: State, reply: Reply) -> None:
     for id in (by_item, turn.heard_only_reply):
         if id is not None:
             known = state.replies[id]
-            leave(state, known)
+            playing.leave(state, known)
             known.shown = False
             state.turns[known.turn].standing -= 1
             state.remake(known)
@@ -273,7 +262,7 @@ def touch_named(
 ) -> Turn | None:
     """Note that something arrived about the reply that an event names; the turn that may have changed."""
     if event.item is not None:
-        reply = reply_of_item(state, event.item, ts)
+        reply = playing.reply_of_item(state, event.item, ts)
         if reply is None:
             return None
         number = reply.turn
@@ -284,17 +273,17 @@ def touch_named(
     else:
         assert event.turn_id is not None
         number = event.turn_id
-        key = key_at(standing_keys(state), number, ts)
+        key = playing.key_at(playing.standing_keys(state), number, ts)
         reply = None if key is None else state.replies[key[2]]
     if reply is not None:
         state.touch(reply)
     if state.has_cancels:
         # Decide again whether the reply is cancelled that the event means, judged as if no reply were.
         if event.item is None:
-            key = key_at(state.begun, number, ts)
+            key = playing.key_at(state.begun, number, ts)
             reply = None if key is None else state.replies[key[2]]
         if reply is not None:
-            judge(state, reply)
+            playing.judge(state, reply)
     return state.turns[number]
 
 
@@ -303,7 +292,7 @@ def fold_tts(state: State, event: events.Tts, ts: int) -> Turn | None:
     evidence = None if item is None else state.item_evidence.get(item)
     evidence = evidence or named_evidence(state, event)
     if evidence is None:
-        settle(state)
+        playing.settle(state)
         if not state.unheard:
             return None
         reply = state.replies[state.unheard[0][2]]
@@ -322,7 +311,7 @@ def fold_tts(state: State, event: events.Tts, ts: int) -> Turn | None:
 def touch_own(state: State, reply: Reply) -> Turn:
     state.touch(reply)
     if state.has_cancels:
-        judge(state, reply)
+        playing.judge(state, reply)
     return state.turns[reply.turn]
 
 
@@ -331,8 +320,8 @@ def oldest_playing(state: State) -> Reply | None:
 
     Playback of a later reply, or a final of a later turn, ends the playing of those before.
     """
-    settle(state)
-    place = bisect_left(state.playable, playing_since(state))
+    playing.settle(state)
+    place = bisect_left(state.playable, playing.playing_since(state))
     return state.replies[state.playable[place][2]] if place < len(state.playable) else None
 
 
@@ -380,23 +369,23 @@ def begin_heard_only(state: State, event: events.Interrupt, ts: int) -> Reply | 
         reply.generation.finish(ts, state.position, event.heard_text)
     reply.text_ts = min(reply.text_ts, ts)
     if ts < reply.begin:
-        begin_at(state, reply, ts)
+        playing.begin_at(state, reply, ts)
     if not reply.shown:
-        show(state, reply)
+        playing.show(state, reply)
     return reply
 
 
 def is_known(state: State, event: events.Interrupt, turn: Turn, ts: int) -> bool:
     """Return whether the named reply has begun."""
     if event.item is not None:
-        return reply_of_item(state, event.item, ts) is not None
-    return event.turn_id is not None and key_at(state.begun, turn.number, ts) is not None
+        return playing.reply_of_item(state, event.item, ts) is not None
+    return event.turn_id is not None and playing.key_at(state.begun, turn.number, ts) is not None
 
 
 def fold_resume(state: State, event: events.Resume, ts: int) -> Turn | None:
     evidence = named_evidence(state, event)
     if evidence is None:
-        settle(state)
+        playing.settle(state)
         if not state.interrupted:
             return None
         reply: Reply | None = state.replies[state.interrupted[-1][2]]
@@ -407,9 +396,9 @@ def fold_resume(state: State, event: events.Resume, ts: int) -> Turn | None:
         return None
     evidence.resume(ts)
     if event.item is not None:
-        reply = reply_of_item(state, event.item, ts)
+        reply = playing.reply_of_item(state, event.item, ts)
     elif event.turn_id is not None:
-        reply = interrupted_by(state, state.turns[event.turn_id], ts)
+        reply = playing.interrupted_by(state, state.turns[event.turn_id], ts)
     if reply is None:
         return None
     state.touch(reply)
@@ -429,7 +418,7 @@ def fold_cancel(state: State, event: events.LlmCancel, ts: int) -> Turn | None:
         id = state.generated[place][2] if place >= 0 and state.generated[place][0] == event.turn_id else None
     if id is None:
         return None
-    judge(state, state.replies[id])
+    playing.judge(state, state.replies[id])
     return state.turns[state.replies[id].turn]
 
 
