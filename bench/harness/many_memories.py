@@ -14,7 +14,7 @@ from voicemem.search.words import query_words
 from voicemem.store.memories import MAX_ROWS, MemoryRow, tombstone
 from voicemem.store.memory_filters import AnyOf, MemoryFilter
 from voicemem.store.port import Store
-from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.store import SqliteStore
 from voicemem.store.streams import Batch, Stream
 
 USERS = 170

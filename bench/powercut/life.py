@@ -17,8 +17,8 @@ from bench.powercut.disk import Disk
 from bench.powercut.ledger import Ledger
 from bench.powercut.work import keep_busy
 from voicemem.errors import CannotStart, StoreUnavailable
-from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.backup import SIDE_FILES
+from voicemem.store.sqlite.store import SqliteStore
 
 NAME = "calls.db"
 AIMS = {

@@ -55,34 +55,29 @@ class AdmittingRows(Protocol):
 def admit_session(rows: AdmittingRows, project: str, key_id: str | None, now_ms: int) -> None:
     """Raise `QuotaExceeded` if the project, or the key, may not begin another session now; a refusal is counted."""
     rows.admit_bytes(project)
-    try:
-        check_sessions(rows, rows.quotas, "project", project, now_ms)
-        own = own_quotas(rows, key_id)
-        if own is not None:
-            check_sessions(rows, own, "key", str(key_id), now_ms)
-    except QuotaExceeded as exceeded:
-        rows.count_quota_refusal(exceeded.quota)
-        raise
+    check_quotas(rows, project, key_id, now_ms)
 
 
 def may_run_again(rows: AdmittingRows, project: str, key: int) -> bool:
     """Return whether an ended session may run again beside those that are open; a refusal is counted."""
-    quotas = Quotas(open=rows.quotas.open)
+    (key_id,) = rows.connection.one(SELECT_KEY_ID, key=key)
     try:
-        check_sessions(rows, quotas, "project", project, 0)
-        (key_id,) = rows.connection.one(SELECT_KEY_ID, key=key)
-        own = own_quotas(rows, key_id)
-        if own is not None:
-            check_sessions(rows, Quotas(open=own.open), "key", key_id, 0)
-    except QuotaExceeded as exceeded:
-        rows.count_quota_refusal(exceeded.quota)
+        check_quotas(rows, project, key_id, None)
+    except QuotaExceeded:
         return False
     return True
 
 
-def own_quotas(rows: AdmittingRows, key_id: str | None) -> Quotas | None:
+def check_quotas(rows: AdmittingRows, project: str, key_id: str | None, now_ms: int | None) -> None:
+    """Check the quotas of a project and of the key, without a time only those of open sessions; count a refusal."""
     own = None if key_id is None else rows.connection.row(SELECT_QUOTAS_OF_KEY, id=key_id)
-    return None if own is None or not any(own) else Quotas(*own)
+    try:
+        for whose, name, quotas in (("project", project, rows.quotas), ("key", key_id or "", Quotas(*(own or ())))):
+            bounds = Quotas(open=quotas.open) if now_ms is None else quotas
+            check_sessions(rows, bounds, whose, name, now_ms or 0)
+    except QuotaExceeded as exceeded:
+        rows.count_quota_refusal(exceeded.quota)
+        raise
 
 
 def check_sessions(rows: AdmittingRows, quotas: Quotas, whose: str, name: str, now_ms: int) -> None:

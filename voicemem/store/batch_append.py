@@ -11,6 +11,7 @@ from voicemem.errors import Refused
 from voicemem.protocol.comparison import is_same_event
 from voicemem.store import streams
 from voicemem.store.admission import may_run_again
+from voicemem.store.runs import load_originals
 from voicemem.store.stream_changes import StreamRows, apply_session_patch, declare_gap, gap_event, reopen, take_times
 from voicemem.store.streams import AppendResult, Batch, JournalRun, Offer, Outcome, ProducerState, Stream
 
@@ -199,7 +200,9 @@ class BatchAppend:
         if not (seq in self.stored or any(seq in seqs for seqs in self.known_seqs)):
             # A whole gap is noted: a producer that resends thousands of events from it costs one search.
             self.open_run = None  # it is written now, and cannot grow any more
-            originals, known = self.rows.load_originals(self.stream.key, self.producer, seq)
+            self.rows.flush()
+            whose = self.rows.connection, self.stream.key, self.producer.name
+            originals, known = load_originals(*whose, seq, self.producer.next_seq)
             self.stored |= originals
             for original in originals.values():
                 if original.startswith(GAP):

@@ -186,6 +186,11 @@ class Database(ABC):
         """Read the first row of a query that an index leads to; None when it has none."""
         return await self.read_inline(lambda connection: connection.row(query, **values))
 
+    async def find(self, make: Callable[..., T], query: str, **values: Any) -> T | None:
+        """Make something of the columns of that row."""
+        row = await self.row(query, **values)
+        return None if row is None else make(*row)
+
     async def count(self, query: str, **values: Any) -> int:
         """Read the number that a query finds by looking through many rows."""
         return int((await self.scan(lambda connection: connection.one(query, **values)))[0])

@@ -202,4 +202,4 @@ def to_delivery(connection: Connection, row: Row) -> EndpointDelivery:
 
 def listed_delivery(connection: Connection, row: Row) -> ListedDelivery:
     width = LISTED_COLUMNS.count(",") + 1
-    return ListedDelivery(to_delivery(connection, row[:width]), to_endpoint(row[width:]))
+    return ListedDelivery(to_delivery(connection, row[:width]), to_endpoint(*row[width:]))

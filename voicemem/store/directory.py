@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from voicemem.store.database import Connection, Port, Row, assign, columns, insert, reads_inline, upsert, writes
+from voicemem.store.database import Connection, Port, assign, columns, insert, reads_inline, upsert, writes
 
 OPERATOR_OVERLAP_MS = 86_400_000
 """The time that the operator's last secret signs alongside a new one: nodes may be restarted with it one by one."""
@@ -124,12 +124,11 @@ class Directory(Port):
 
     async def list_keys(self) -> list[ApiKey]:
         """The keys of all projects, revoked ones included, the oldest first."""
-        return [to_key(row) for row in await self.database.rows(SELECT_KEYS)]
+        return [to_key(*row) for row in await self.database.rows(SELECT_KEYS)]
 
     async def find_key(self, key_id: str) -> ApiKey | None:
         """A key, also a revoked one; None when the id is unknown. Asked for every request."""
-        row = await self.database.row(SELECT_KEY, id=key_id)
-        return None if row is None else to_key(row)
+        return await self.database.find(to_key, SELECT_KEY, id=key_id)
 
     async def has_keys(self) -> bool:
         """Return whether any key or app of Agora's was ever made, revoked and removed ones included.
@@ -159,12 +158,11 @@ class Directory(Port):
 
     async def list_agora_apps(self) -> list[AgoraApp]:
         """The apps of all projects, the oldest first."""
-        return [to_app(row) for row in await self.database.rows(f"{SELECT_APPS} order by created_ms, app_id")]
+        return [to_app(*row) for row in await self.database.rows(f"{SELECT_APPS} order by created_ms, app_id")]
 
     async def find_agora_app(self, app_id: str) -> AgoraApp | None:
         """An app; None when the id is unknown. Asked for every request on Agora's paths."""
-        row = await self.database.row(SELECT_APP, app_id=app_id)
-        return None if row is None else to_app(row)
+        return await self.database.find(to_app, SELECT_APP, app_id=app_id)
 
     async def add_agora_app(self, app: AgoraApp) -> bool:
         """Store a new app; False when there is one with its id, in whatever project."""
@@ -181,7 +179,7 @@ class Directory(Port):
         row = connection.row(f"{SELECT_APP} for no key update", app_id=app_id)
         if row is None:
             return None
-        app = change(to_app(row))
+        app = change(to_app(*row))
         connection.execute(UPDATE_APP, app_id=app_id, certificate=app.certificate, old=app.old_certificate)
         return app
 
@@ -198,8 +196,7 @@ class Directory(Port):
 
     async def find_inbound_secret(self, project: str, dialect: str) -> InboundSecret | None:
         """The secret of a project's inbound webhooks of a dialect. Asked for every one of them."""
-        row = await self.database.row(SELECT_INBOUND, project=project, dialect=dialect)
-        return None if row is None else InboundSecret(*row)
+        return await self.database.find(InboundSecret, SELECT_INBOUND, project=project, dialect=dialect)
 
     @writes
     def change_inbound_secret(
@@ -271,12 +268,12 @@ class Directory(Port):
         await self.database.execute(TURN_OFF_OPERATOR_ENDPOINT)
 
 
-def to_key(row: Row) -> ApiKey:
+def to_key(*row: Any) -> ApiKey:
     key_id, project, name, digest, scopes, created_ms, revoked_ms, *limits = row
     return ApiKey(key_id, project, name, digest, to_scopes(scopes), created_ms, revoked_ms, KeyLimits(*limits))
 
 
-def to_app(row: Row) -> AgoraApp:
+def to_app(*row: Any) -> AgoraApp:
     app_id, project, certificate, scopes, *rest = row
     return AgoraApp(app_id, project, certificate, to_scopes(scopes), *rest)
 

@@ -1,6 +1,6 @@
 """Endpoints: the receivers of webhooks, of a session, a project or the operator."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -84,18 +84,15 @@ class Endpoints(Port):
 
     async def list_endpoints(self, project: str) -> list[Endpoint]:
         """A project's endpoints, in the order in which they were made."""
-        return [
-            to_endpoint(row) for row in await self.database.rows(f"{SELECT_ENDPOINTS} order by key", project=project)
-        ]
+        rows = await self.database.rows(f"{SELECT_ENDPOINTS} order by key", project=project)
+        return [to_endpoint(*row) for row in rows]
 
     async def find_endpoint(self, project: str, endpoint_id: str) -> Endpoint | None:
-        row = await self.database.row(SELECT_ENDPOINT, project=project, id=endpoint_id)
-        return None if row is None else to_endpoint(row)
+        return await self.database.find(to_endpoint, SELECT_ENDPOINT, project=project, id=endpoint_id)
 
     async def find_operator_endpoint(self) -> Endpoint | None:
         """The operator's endpoint; None when there never was one, or it was turned off."""
-        row = await self.database.row(SELECT_OPERATOR_ENDPOINT)
-        return None if row is None else to_endpoint(row)
+        return await self.database.find(to_endpoint, SELECT_OPERATOR_ENDPOINT)
 
     @writes
     def change_endpoint(
@@ -108,7 +105,7 @@ class Endpoints(Port):
         row = connection.row(f"{SELECT_ENDPOINT} for no key update", project=project, id=endpoint_id)
         if row is None:
             return None
-        changed = change(to_endpoint(row))
+        changed = change(to_endpoint(*row))
         connection.execute(UPDATE_ENDPOINT, **endpoint_values(changed))
         if changed.disabled_ms is not None:
             connection.execute(FAIL_PENDING_DELIVERIES, endpoint=changed.key)
@@ -168,7 +165,7 @@ def endpoint_values(endpoint: Endpoint) -> dict[str, Any]:
     return asdict(endpoint) | {name: msgspec.json.encode(value).decode() for name, value in lists.items()}
 
 
-def to_endpoint(values: Sequence[Any]) -> Endpoint:
+def to_endpoint(*values: Any) -> Endpoint:
     row = dict(zip(FIELDS, values, strict=True))
     row["public_only"] = bool(row["public_only"])
     row["event_types"] = EVENT_TYPES_DECODER.decode(row["event_types"])

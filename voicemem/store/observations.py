@@ -92,8 +92,7 @@ class Observations(Port):
 
     async def find_observation(self, key: int) -> Observation | None:
         """The observation of a session, also one that is over; None where there was none."""
-        row = await self.database.row(SELECT, key=key)
-        return None if row is None else Observation(*row)
+        return await self.database.find(Observation, SELECT, key=key)
 
     async def list_observations(self) -> list[ObservedSession]:
         """All observations that have not ended, on any node. Asked once a second."""

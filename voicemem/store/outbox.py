@@ -347,8 +347,7 @@ class Outbox(Port):
     async def payload_before(self, delivery: ClaimedDelivery) -> FrozenPayload | None:
         """Find the last payload of the same type, to the same endpoint, about the same stream."""
         values = {"stream": delivery.stream, "endpoint": delivery.endpoint.key, "event_type": delivery.event_type}
-        row = await self.database.row(SELECT_PAYLOAD_BEFORE, key=delivery.key, **values)
-        return None if row is None else FrozenPayload(*row)
+        return await self.database.find(FrozenPayload, SELECT_PAYLOAD_BEFORE, key=delivery.key, **values)
 
     async def next_delivery_ms(self) -> int | None:
         """The time at which the next delivery is due, leases included; None when none waits."""
@@ -379,7 +378,7 @@ def to_claimed_delivery(row: Row) -> ClaimedDelivery:
     width = len(DELIVERY_FIELDS)
     values = dict(zip(DELIVERY_FIELDS, row[:width], strict=True))
     values |= {"header": HEADER_DECODER.decode(values["header"]), "lease": values["lease"] + 1}
-    return ClaimedDelivery(endpoint=to_endpoint(row[width:]), **values)
+    return ClaimedDelivery(endpoint=to_endpoint(*row[width:]), **values)
 
 
 # What the journal's transactions add

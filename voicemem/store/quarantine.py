@@ -56,8 +56,7 @@ class Quarantine(Port):
 
     async def find_quarantined(self, key: int, version: str) -> QuarantineEntry | None:
         """The entry of a stream; None without one, and for an erased stream. Asked at each first read."""
-        row = await self.database.row(SELECT_ENTRY, key=key, version=version)
-        return None if row is None else QuarantineEntry(*row)
+        return await self.database.find(QuarantineEntry, SELECT_ENTRY, key=key, version=version)
 
     @writes
     def release(self, connection: Connection, key: int, now_ms: int) -> None:

@@ -21,7 +21,7 @@ from voicemem.store.database import Connection, Row, assign, columns, insert, up
 from voicemem.store.endpoints import save_session_endpoint
 from voicemem.store.outbox import enqueue_close, enqueue_start
 from voicemem.store.records import Quotas
-from voicemem.store.runs import find_last_seq, load_originals
+from voicemem.store.runs import find_last_seq
 from voicemem.store.streams import SESSION_KIND, USER_KIND, JournalRun, ProducerState, SessionEnding, Stream
 
 STORED_COLUMNS = ", ".join(f"s.{name}" for name in Stream.__struct_fields__)
@@ -193,11 +193,6 @@ class StreamRows(ABC):
         stream.position += 1
         payload = event if isinstance(event, bytes) else msgspec.json.encode(event)
         self.add_run(JournalRun(stream.key, stream.position, None, None, now_ms, [payload]))
-
-    def load_originals(self, key: int, producer: ProducerState, seq: int) -> tuple[dict[int, bytes], range]:
-        """See `runs.load_originals`; runs that were just added are written for it, and cannot grow any more."""
-        self.flush()
-        return load_originals(self.connection, key, producer.name, seq, producer.next_seq)
 
 
 def stream_values(stream: Stream) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from tests.support.processes.killed_copies import run_copy
 from tests.support.profiles import seeds
 from tests.support.stores.full_stores import FullStore, answers
 from voicemem.store.engines import open_store
-from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.store import SqliteStore
 
 pytestmark = pytest.mark.postgresql
 MOST_KILLS = 5

@@ -24,7 +24,7 @@ from tests.support.servers.faulty_receivers import web_receiver
 from tests.support.servers.webhook_receiver import WebhookReceiver, body_without_send_time, webhook_receiver
 from tests.support.stores.sqlite import WAIT_S, offer, opened_session, send, stored_seqs
 from tests.support.waiting import eventually
-from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.store import SqliteStore
 from voicemem.store.streams import Outcome
 
 
@@ -204,7 +204,7 @@ RECORDER = """
 import asyncio, sys
 from voicemem.config.session import validate_config
 from voicemem.store.streams import Batch, Offer
-from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.store import SqliteStore
 
 async def record(store, name):
     opened = await store.journal.open_producer("p", name, "main", validate_config({}), None, 1)

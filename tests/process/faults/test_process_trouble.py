@@ -26,8 +26,8 @@ from tests.support.servers.webhook_receiver import Reply, WebhookEvent, body_wit
 from tests.support.transcripts import messages_after
 from tests.support.waiting import eventually
 from voicemem.protocol.types import JsonObject
-from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.files import APPLICATION_ID
+from voicemem.store.sqlite.store import SqliteStore
 
 LEASE_S = 0.5
 SHORT_LEASES = (

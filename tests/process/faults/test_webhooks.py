@@ -15,7 +15,7 @@ from tests.support.samples.deliveries import HELLO, WHSEC, state_in, texts
 from tests.support.servers.webhook_receiver import Reply, WebhookReceiver, comparable_body, webhook_receiver
 from voicemem.runtime import Runtime, now_ms
 from voicemem.sessions.read_models.cache import ReadModelCache
-from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.store import SqliteStore
 from voicemem.webhooks.outbox import LEASE_MS, OutboxWorker
 from voicemem.webhooks.requests import WebhookSender
 

@@ -13,7 +13,7 @@ from tests.support.services import Serve
 from voicemem.config.service import Address
 from voicemem.errors import CannotStart
 from voicemem.security.access import Access
-from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.store import SqliteStore
 
 EVERYWHERE = Address("0.0.0.0", 0)
 ADMIN_KEY = "sixteen letters."

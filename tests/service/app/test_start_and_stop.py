@@ -23,7 +23,7 @@ from voicemem.config.session import SessionPatch
 from voicemem.errors import CannotStart
 from voicemem.runtime import now_ms
 from voicemem.store.records import Leaving
-from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.store import SqliteStore
 from voicemem.store.streams import Offer, SessionEnding
 
 HOUR_MS = 3_600_000

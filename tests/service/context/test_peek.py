@@ -14,7 +14,7 @@ from tests.support.servers.llm_server import LlmServer, Script, llm_server
 from tests.support.services import Serve, running_service
 from tests.support.waiting import eventually
 from voicemem.app import App
-from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.store import SqliteStore
 
 DUE = {"policy": "summary", "max_tokens": 40, "keep_recent": 2}
 

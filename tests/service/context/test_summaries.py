@@ -20,7 +20,7 @@ from voicemem.context.policies import PROMPT
 from voicemem.llm.background import MAX_CONCURRENT_PER_LLM
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions.read_models.cache import ReadModelCache
-from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.store import SqliteStore
 
 WORD = "word "
 SMALL = {"policy": "summary", "max_tokens": 200, "keep_recent": 2}

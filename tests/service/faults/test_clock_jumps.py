@@ -26,7 +26,7 @@ from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.store.deliveries import Delivery
 from voicemem.store.port import Store
-from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.store import SqliteStore
 from voicemem.store.streams import SessionEnding
 from voicemem.webhooks.outbox import LEASE_MS
 

@@ -33,7 +33,7 @@ from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.llm.client import Timeouts
 from voicemem.protocol.types import JsonObject
-from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.store import SqliteStore
 
 SORRY = "Sorry, say that again?"
 FAILURES: dict[str, tuple[Script, int | str]] = {

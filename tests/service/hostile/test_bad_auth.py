@@ -27,7 +27,7 @@ from tests.support.rows import every_row
 from tests.support.services import Serve
 from voicemem.app import App
 from voicemem.security.access import ASK_AGAIN_MS, Access
-from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.store import SqliteStore
 
 EVENTS = "/v1/sessions/s/events"
 

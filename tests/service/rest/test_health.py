@@ -17,7 +17,7 @@ from tests.support.callers.rest import RestClient, make_key
 from tests.support.events import final
 from tests.support.services import Serve
 from voicemem.app import App
-from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.store import SqliteStore
 
 KEY = "an operator's own key"
 

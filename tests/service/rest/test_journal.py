@@ -18,7 +18,7 @@ from tests.support.services import Serve
 from voicemem.app import App
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions import journal_pages
-from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.store import SqliteStore
 
 EVENTS = "/v1/sessions/s/events"
 

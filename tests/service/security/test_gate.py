@@ -20,7 +20,7 @@ from tests.support.services import Serve
 from voicemem.app import App
 from voicemem.protocol.types import JsonObject
 from voicemem.security.access import ASK_AGAIN_MS, SCOPES, Access
-from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.store import SqliteStore
 
 HOOK = "https://receiver.example/hook"
 NEEDED = {

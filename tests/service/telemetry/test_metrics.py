@@ -19,7 +19,7 @@ from tests.support.stores.failing import locked_database
 from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.sessions.read_models.maintenance import relieve
-from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.store import SqliteStore
 
 KEY = "an operator's own key"
 Figures = dict[str, float]

@@ -28,7 +28,7 @@ from tests.support.stores.failing import locked_database
 from tests.support.waiting import eventually
 from voicemem.app import App, running
 from voicemem.config.service import Settings
-from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.store import SqliteStore
 from voicemem.telemetry.otel import OtelTracer
 
 TRACE, OTHER = "0af7651916cd43dd8448eb211c80319c", "1bf7651916cd43dd8448eb211c80319c"

@@ -34,7 +34,7 @@ from voicemem.protocol.types import JsonObject
 from voicemem.runtime import Runtime
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.store.deliveries import Delivery
-from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.store import SqliteStore
 
 END: JsonObject = {"type": "session.end", "reason": "left"}
 

@@ -26,8 +26,7 @@ from voicemem.security.address_guard import allowed_networks
 from voicemem.store.deliveries import Delivery
 from voicemem.store.outbox import Attempt
 from voicemem.store.port import Store
-from voicemem.store.sqlite import SqliteStore
-from voicemem.store.sqlite.store import InMemoryStore
+from voicemem.store.sqlite.store import InMemoryStore, SqliteStore
 from voicemem.webhooks.outbox import LEASE_MS, MAX_IN_FLIGHT, REFILL_THRESHOLD, RETRY_DELAYS_S, OutboxWorker
 from voicemem.webhooks.requests import WebhookSender, verify
 

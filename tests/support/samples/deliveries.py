@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.support.events import delta, done, final
 from tests.support.servers.webhook_receiver import WebhookEvent
 from voicemem.protocol.types import JsonObject
-from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.store import SqliteStore
 
 WHSEC = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 HELLO: list[JsonObject] = [final(1, "Hi."), delta(1, "Good day."), done(1)]

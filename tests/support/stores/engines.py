@@ -12,8 +12,7 @@ import pytest
 
 from tests.support.needs import missing
 from voicemem.store.port import Store
-from voicemem.store.sqlite import SqliteStore
-from voicemem.store.sqlite.store import InMemoryStore
+from voicemem.store.sqlite.store import InMemoryStore, SqliteStore
 
 OpenHandle = Callable[[], Awaitable[Store]]
 """Opens one more handle on the same store, as another node or process would hold it."""

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager, contextmanager
 import apsw
 
 from voicemem.app import App
-from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.driver import SqliteDatabase
+from voicemem.store.sqlite.store import SqliteStore
 
 
 def database_of(app: App) -> SqliteDatabase:

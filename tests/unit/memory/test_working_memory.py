@@ -21,7 +21,7 @@ from voicemem.sessions import journal_pages
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.retention import erase_user
 from voicemem.store.records import JournalRow
-from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.store import SqliteStore
 from voicemem.store.streams import SessionEnding, Stream
 
 NOW = 1_778_390_400_000

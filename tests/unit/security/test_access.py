@@ -14,8 +14,7 @@ from tests.support.rows import every_row
 from voicemem.errors import Refused
 from voicemem.security.access import FULL_GRANT, SCOPES, Access, Grant, bearer_token
 from voicemem.store.port import Store
-from voicemem.store.sqlite import SqliteStore
-from voicemem.store.sqlite.store import InMemoryStore
+from voicemem.store.sqlite.store import InMemoryStore, SqliteStore
 
 ADMIN_KEY = "the operator's own key"
 

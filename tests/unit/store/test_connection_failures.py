@@ -10,7 +10,7 @@ import pytest
 from tests.support.stores.failing import locked_database
 from voicemem.errors import StoreUnavailable
 from voicemem.store.database import ConnectionFailures
-from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.store import SqliteStore
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.stores.sqlite import opened_session
-from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.store import SqliteStore
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from bench.powercut.disk import Disk
 from tests.support.stores.contract import append_batch
 from voicemem.config.session import validate_config
 from voicemem.errors import StoreUnavailable
-from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.store import SqliteStore
 from voicemem.store.streams import Offer
 
 STEP = int(os.environ.get("TORN_LOG_STEP", "7"))

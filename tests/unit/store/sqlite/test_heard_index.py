@@ -14,7 +14,7 @@ from tests.support.stores.contract import NOW, append_offers, offers
 from tests.support.stores.heard import found_texts, index_call, passages, reindex
 from voicemem.errors import StoreUnavailable
 from voicemem.store.database import Connection, Row
-from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.store import SqliteStore
 from voicemem.store.sqlite.words import INDEX_VERSION
 
 SECRETS = [f"quixotic{number} marzipan" for number in range(60)]

@@ -22,9 +22,9 @@ from tests.support.stores.memories import memory_of, remember, stream_of, write
 from voicemem.llm.embeddings import to_vector
 from voicemem.store.memories import tombstone
 from voicemem.store.scopes import QueryScope
-from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite import store as engine
 from voicemem.store.sqlite.connection import SqliteConnection
+from voicemem.store.sqlite.store import SqliteStore
 from voicemem.store.vectors import MAX_COMPARED, MemoryPlace, TextToEmbed, TranscriptVectors, VectorQuery
 
 EMBEDDER = "noise 256"

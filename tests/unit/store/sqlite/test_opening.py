@@ -12,12 +12,12 @@ import apsw
 import pytest
 
 from voicemem.errors import CannotStart
-from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite import files as opening
 from voicemem.store.sqlite.backup import restore_backup
 from voicemem.store.sqlite.copying import SqliteCopy
 from voicemem.store.sqlite.driver import SqliteDatabase
 from voicemem.store.sqlite.files import REDO_SCHEMA, REDO_SUFFIX, Opening
+from voicemem.store.sqlite.store import SqliteStore
 
 OTHER = "Another process is opening"
 

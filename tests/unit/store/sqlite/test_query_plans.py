@@ -17,8 +17,8 @@ from voicemem.store.overviews import COUNT_LOOKS, LIST_OVERVIEWS, LOOK, lookup_o
 from voicemem.store.port import COUNT_DUE, COUNT_PENDING, SELECT_OLDEST_PENDING
 from voicemem.store.records import CLIENT_ID_LABEL
 from voicemem.store.session_filters import SessionFilter, conditions_of, in_order
-from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.connection import SqliteConnection
+from voicemem.store.sqlite.store import SqliteStore
 from voicemem.store.sqlite.words import FIND_MEMORIES
 
 BY_STATE = "SEARCH streams USING INDEX streams_by_state (project=? AND kind=? AND state=?"

@@ -19,8 +19,7 @@ from voicemem.errors import StoreUnavailable
 from voicemem.store.outbox import Attempt
 from voicemem.store.port import Store
 from voicemem.store.records import Snapshot
-from voicemem.store.sqlite import SqliteStore
-from voicemem.store.sqlite.store import InMemoryStore
+from voicemem.store.sqlite.store import InMemoryStore, SqliteStore
 from voicemem.store.streams import Batch, Offer, SessionEnding
 from voicemem.store.upkeep import PORTION_BYTES, PORTION_ROWS, Portion
 

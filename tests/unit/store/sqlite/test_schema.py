@@ -11,9 +11,9 @@ import pytest
 
 from tests.support.stores.sqlite import begin, offer, opened_session, send, set_version, stored_seqs
 from voicemem.errors import CannotStart
-from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite import files as schema
 from voicemem.store.sqlite.files import APPLICATION_ID, migrations, newest_version
+from voicemem.store.sqlite.store import SqliteStore
 from voicemem.store.upkeep import Migration
 
 

@@ -27,8 +27,7 @@ from voicemem.errors import CannotStart, StoreUnavailable
 from voicemem.store.directory import ApiKey
 from voicemem.store.outbox import Attempt
 from voicemem.store.session_filters import SessionFilter
-from voicemem.store.sqlite import SqliteStore
-from voicemem.store.sqlite.store import InMemoryStore
+from voicemem.store.sqlite.store import InMemoryStore, SqliteStore
 from voicemem.store.streams import Offer, Outcome, SessionEnding
 
 

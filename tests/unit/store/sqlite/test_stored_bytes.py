@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from tests.support.stores.sqlite import NOW, begin, offer, opened_session, send
 from voicemem.store.records import Quotas
-from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.connection import SqliteConnection
+from voicemem.store.sqlite.store import SqliteStore
 
 TRUTH = """
     select ifnull((select sum(length(payload)) from journal), 0) + ifnull((select sum(length(runs)) from archives), 0)

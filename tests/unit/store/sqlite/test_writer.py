@@ -14,9 +14,9 @@ import pytest
 from tests.support.stores.sqlite import NOW, WAIT_S, begin, insert, inserted, offer, opened_session, send, stored_seqs
 from voicemem.config.session import validate_config
 from voicemem.errors import StoreUnavailable
-from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.connection import SqliteConnection
 from voicemem.store.sqlite.driver import Job, SqliteDatabase
+from voicemem.store.sqlite.store import SqliteStore
 from voicemem.store.streams import Batch, Outcome
 
 

@@ -14,10 +14,9 @@ from tests.support.stores.memories import delete_content, found, memory_of, one,
 from voicemem.errors import CannotStart
 from voicemem.store.memories import MAX_ROWS, MemoryRow, tombstone
 from voicemem.store.port import Store
-from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite import words as memory_words
 from voicemem.store.sqlite.backup import back_up, restore_backup
-from voicemem.store.sqlite.store import InMemoryStore
+from voicemem.store.sqlite.store import InMemoryStore, SqliteStore
 
 CHECK_WORDS = "insert into memory_words (memory_words) values ('integrity-check')"
 COUNT_ROWS = "select count(*) from memory_words_docsize"
