@@ -6,7 +6,9 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
+import apsw
 import msgspec
 import pytest
 from hypothesis import given
@@ -311,7 +313,12 @@ async def damage(app: App, key: int) -> None:
         "create trigger damaged after insert on journal begin"
         f" update journal set payload = x'00' where stream = {key} and position = new.position; end"
     )
-    await database_of(app).write(lambda connection: connection.execute(trigger))
+
+    def job(connection: Any) -> None:
+        connection.raw.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 1)  # which a store has turned off
+        connection.execute(trigger)
+
+    await database_of(app).write(job)
 
 
 async def test_a_memory_that_is_resumed_is_not_told_again(api: RestClient) -> None:
