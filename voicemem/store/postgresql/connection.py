@@ -377,3 +377,12 @@ def why(error: psycopg.Error) -> str:
     if error.sqlstate is None and isinstance(error, psycopg.OperationalError):
         return refusal_of(str(error)) or "PostgreSQL cannot be reached"
     return known.get(error.sqlstate or "", f"PostgreSQL, {type(error).__name__}")
+
+
+def reason(error: psycopg.Error) -> str:
+    """Return the reason for the operator: libpq's own sentence where no connection came about."""
+    if error.sqlstate is None and isinstance(error, psycopg.OperationalError):
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        known = refusal_of(str(error))
+        return f"{known}." if known is not None else lines[0] if lines else "no connection"
+    return f"{why(error)}."

@@ -13,8 +13,8 @@ from voicemem.errors import CannotStart
 from voicemem.store.copying import COPYING, TABLES, CopyEnd, CopyFailed, Volume
 from voicemem.store.database import EPOCH_MS, RANDOM_BITS, Row
 from voicemem.store.nodes import SELECT_LOST_NODES, retire
-from voicemem.store.postgresql.connection import PostgresqlConnection, connect, why
-from voicemem.store.postgresql.driver import SELECT_NOW, reason
+from voicemem.store.postgresql.connection import PostgresqlConnection, connect, reason, why
+from voicemem.store.postgresql.driver import SELECT_NOW
 from voicemem.store.postgresql.schema import LOCK_META, add_partitions, check_version, migrate
 from voicemem.store.postgresql.words import PostgresqlMemoryWords
 from voicemem.store.stream_changes import COUNT_ALL_STORED, label_digest

@@ -21,22 +21,10 @@ from voicemem.runtime import MemoryBudget
 from voicemem.store.batch_append import BatchAppend
 from voicemem.store.copying import why_not_served
 from voicemem.store.database import CLOSED, SAVE_META, ConnectionFailures, Database, KeySource
+from voicemem.store.postgresql import connection as postgresql
 from voicemem.store.postgresql import schema
 from voicemem.store.postgresql.append_connections import AppendConnection
-from voicemem.store.postgresql.connection import (
-    APPEND_CONNECTIONS,
-    READERS,
-    REGISTRARS,
-    WRITERS,
-    PostgresqlConnection,
-    Server,
-    connect,
-    find_server,
-    parse_options,
-    refusal_of,
-    unavailable,
-    why,
-)
+from voicemem.store.postgresql.connection import PostgresqlConnection, Server
 from voicemem.store.postgresql.rows import ADD_BYTES, CachedVersions, Rows, StoredBytes
 from voicemem.store.postgresql.writer import Pool, Reader, Writer
 from voicemem.store.records import Quotas
@@ -57,7 +45,7 @@ SELECT_NOW = "select (extract(epoch from clock_timestamp()) * 1000)::bigint"
 class PostgresqlDatabase(Database):
     engine = "postgresql"
     is_exclusive = False
-    commit_shards = APPEND_CONNECTIONS
+    commit_shards = postgresql.APPEND_CONNECTIONS
 
     def __init__(self, url: str, budget: MemoryBudget | None = None, upgrade: bool = False, make: bool = True) -> None:
         """Connect, and `make` the schema in an empty database; with `upgrade` also bring an older one to this version.
@@ -72,7 +60,7 @@ class PostgresqlDatabase(Database):
         self.quotas = Quotas()
         self.stored_bytes = StoredBytes()
         self.count_quota_refusal: Callable[[str], None] = lambda quota: None
-        _, self.is_pooled, self.trusted = parse_options(url)
+        _, self.is_pooled, self.trusted = postgresql.parse_options(url)
         self.generation = 1
         """Raised by `settle`: connections and cached_versions of before are given up."""
         self.displaced = False
@@ -80,7 +68,7 @@ class PostgresqlDatabase(Database):
         self.troubles = ConnectionFailures()
         self.closed = False
         try:
-            with closing(connect(url)) as connection:
+            with closing(postgresql.connect(url)) as connection:
                 if not make and not schema.check_version(connection, upgrade):
                     raise CannotStart(no_store(shown_store(url)))
                 self.version_before, self.identity = schema.migrate(connection, upgrade)
@@ -88,18 +76,17 @@ class PostgresqlDatabase(Database):
                 (now_ms,) = connection.one(SELECT_NOW)
                 schema.ensure_partitions(connection, now_ms)
         except psycopg.Error as error:
-            raise CannotStart(f"PostgreSQL cannot be used: {reason(error)}") from None
+            raise CannotStart(f"PostgreSQL cannot be used: {postgresql.reason(error)}") from None
         self.keys = KeySource(now_ms, time.monotonic)
         self.partitions_due = time.monotonic() + LOOK_AGAIN_S
         self.cached_versions = CachedVersions(budget or MemoryBudget())
-        self.append_connections = [
-            AppendConnection(Writer(self, number), self.cached_versions) for number in range(APPEND_CONNECTIONS)
-        ]
-        lanes = count(APPEND_CONNECTIONS)
-        self.writers = Pool("voicemem-writer", [Writer(self, next(lanes)) for _ in range(WRITERS)])
-        registrars = [Writer(self, next(lanes), needs_node=False) for _ in range(REGISTRARS)]
+        appending = [Writer(self, number) for number in range(self.commit_shards)]
+        self.append_connections = [AppendConnection(writer, self.cached_versions) for writer in appending]
+        lanes = count(self.commit_shards)
+        self.writers = Pool("voicemem-writer", [Writer(self, next(lanes)) for _ in range(postgresql.WRITERS)])
+        registrars = [Writer(self, next(lanes), needs_node=False) for _ in range(postgresql.REGISTRARS)]
         self.registrars = Pool("voicemem-registrar", registrars)
-        self.readers = Pool("voicemem-reader", [Reader(self) for _ in range(READERS)])
+        self.readers = Pool("voicemem-reader", [Reader(self) for _ in range(postgresql.READERS)])
 
     def refuse_unready(self) -> None:
         if self.closed or self.displaced:
@@ -124,7 +111,7 @@ class PostgresqlDatabase(Database):
         try:
             return self.connect()
         except (psycopg.Error, StoreUnavailable) as error:
-            refusal = error if isinstance(error, StoreUnavailable) else unavailable(error, verb)
+            refusal = error if isinstance(error, StoreUnavailable) else postgresql.unavailable(error, verb)
             self.troubles.begin(what, refusal.detail)
             raise
 
@@ -145,7 +132,7 @@ class PostgresqlDatabase(Database):
     def compare_again(self, connection: PostgresqlConnection) -> None:
         """Compare a connection to a pooler, behind which another server may answer by now."""
         if self.is_pooled:
-            connection.server = find_server(connection)
+            connection.server = postgresql.find_server(connection)
             self.compare(connection)
 
     def refuse_old_primary(self, connection: PostgresqlConnection) -> None:
@@ -165,7 +152,7 @@ class PostgresqlDatabase(Database):
                     identity = schema.identity_of(connection)
                 self.follow(connection.server, identity)
         except psycopg.Error as error:
-            raise unavailable(error, "written") from None
+            raise postgresql.unavailable(error, "written") from None
 
     def follow(self, server: Server | None, identity: dict[str, bytes]) -> None:
         self.server, self.identity = server, identity
@@ -195,8 +182,8 @@ class PostgresqlDatabase(Database):
 
     def adopt(self, connection: PostgresqlConnection) -> bool:
         connection.execute(schema.LOCK_META)
-        if reason := why_not_served(schema.identity_of(connection)):
-            raise StoreUnavailable(reason)  # it was moved while this node was away
+        if refusal := why_not_served(schema.identity_of(connection)):
+            raise StoreUnavailable(refusal)  # it was moved while this node was away
         return schema.adopt(connection, self.trusted, is_missing=False)
 
     def renew_incarnation(self, connection: PostgresqlConnection) -> None:
@@ -250,8 +237,8 @@ class PostgresqlDatabase(Database):
 
     async def append(self, batches: Sequence[Batch], now_ms: int) -> list[AppendResult]:
         results: dict[int, AppendResult] = {}
-        for shard in range(APPEND_CONNECTIONS):
-            share = [index for index, batch in enumerate(batches) if batch.key % APPEND_CONNECTIONS == shard]
+        for shard in range(self.commit_shards):
+            share = [index for index, batch in enumerate(batches) if batch.key % self.commit_shards == shard]
             if any(self.append_connections[shard].may_take(batches[index]) for index in share):
                 tried = await self.try_append([batches[index] for index in share], now_ms)
                 results |= {index: one for index, one in zip(share, tried, strict=True) if one is not None}
@@ -261,7 +248,7 @@ class PostgresqlDatabase(Database):
         return [results[index] for index in range(len(batches))]
 
     async def try_append(self, batches: Sequence[Batch], now_ms: int) -> Sequence[AppendResult | None]:
-        return await self.append_connections[batches[0].key % APPEND_CONNECTIONS].append(batches)
+        return await self.append_connections[batches[0].key % self.commit_shards].append(batches)
 
     async def append_slowly(self, batches: Sequence[Batch], now_ms: int) -> list[AppendResult]:
         """Append batches, by key, in a transaction that locks their streams, and looks at each event."""
@@ -290,18 +277,9 @@ class PostgresqlDatabase(Database):
 def open_connection(url: str) -> PostgresqlConnection:
     """A connection. Raises `StoreUnavailable`, also where a start would be refused, and `psycopg.Error`."""
     try:
-        return connect(url)
+        return postgresql.connect(url)
     except CannotStart as error:
         raise StoreUnavailable(error.detail) from None
-
-
-def reason(error: psycopg.Error) -> str:
-    """Return the reason for the operator: libpq's own sentence where no connection came about."""
-    if error.sqlstate is None and isinstance(error, psycopg.OperationalError):
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        known = refusal_of(str(error))
-        return f"{known}." if known is not None else lines[0] if lines else "no connection"
-    return f"{why(error)}."
 
 
 def append_one(rows: Rows, batch: Batch, now_ms: int) -> AppendResult:
