@@ -227,17 +227,17 @@ class AttemptRequest(Struct, frozen=True):
     """Signs as well, while a receiver may still use the previous secret."""
 
 
-class AttemptResult(Struct, frozen=True):
+class AttemptResult(Struct):
     """The result of one attempt. Either `status` or `error` is set; for a redirect both are."""
 
-    status: int | None
-    error: str | None
+    status: int | None = None
+    error: str | None = None
     """A stable short word: timeout, refused, reset, unreachable, dns, tls, address_not_allowed, redirect, invalid_url,
     bad_answer (not HTTP), error (anything else)."""
-    retry_after: str | None
+    retry_after: str | None = None
     """The Retry-After header as it came, even if it is invalid."""
-    duration_ms: int
-    excerpt: str
+    duration_ms: int = 0
+    excerpt: str = ""
     """The first 256 bytes of the answer's body as text."""
 
 

@@ -11,7 +11,6 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple, Self
 
@@ -149,16 +148,6 @@ SAME_HEADERS = {"Content-Type": "application/json", "Accept-Encoding": "identity
 LOG = logging.getLogger("voicemem.webhooks")
 
 
-@dataclass(slots=True)
-class _Attempt:
-    """The facts of an attempt so far; they outlive a timeout in the middle."""
-
-    status: int | None = None
-    error: str | None = None
-    retry_after: str | None = None
-    body: bytearray = field(default_factory=bytearray)
-
-
 class WebhookSender:
     """Sends webhook events until it is closed.
 
@@ -206,29 +195,33 @@ class WebhookSender:
         session = self._sessions.get(request.public_only)
         if session is None:
             raise RuntimeError("the sender is not open")
-        attempt = _Attempt()
-        began = time.monotonic()
+        answer, body, began = AttemptResult(), bytearray(), time.monotonic()
         try:
             # One bound for everything: DNS, a second connection, an answer that trickles in.
             async with asyncio.timeout(self.timeout_s):
-                await _post(session, request, attempt, self._extra_headers())
+                await _post(session, request, self._extra_headers(), answer, body)
         # The outermost edge: a peer can make the stack below fail in more ways than a list could name, and an attempt
         # that raised would be neither logged nor retried.
         except Exception as error:
-            if attempt.status is None:  # otherwise the receiver has answered: a later failure only shortens the excerpt
-                attempt.error = error_word(error)
-                if attempt.error == UNKNOWN_ERROR:
+            if answer.status is None:  # otherwise the receiver has answered: a later failure only shortens the excerpt
+                answer.error = error_word(error)
+                if answer.error == UNKNOWN_ERROR:
                     LOG.warning("A webhook attempt failed with %s", type(error).__qualname__)
-        seconds = time.monotonic() - began
+        answer.duration_ms = round((time.monotonic() - began) * 1000)
         # Undecodable header bytes arrive as surrogates; databases accept neither those nor a NUL.
-        retry_after = attempt.retry_after and attempt.retry_after[:64].encode("ascii", "replace").decode("ascii")
-        excerpt = attempt.body[:EXCERPT_BYTES].decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
-        return AttemptResult(attempt.status, attempt.error, retry_after, round(seconds * 1000), excerpt)
+        answer.retry_after = answer.retry_after and answer.retry_after[:64].encode("ascii", "replace").decode("ascii")
+        answer.excerpt = body[:EXCERPT_BYTES].decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
+        return answer
 
 
 async def _post(
-    session: aiohttp.ClientSession, request: AttemptRequest, attempt: _Attempt, extra_headers: Mapping[str, str]
+    session: aiohttp.ClientSession,
+    request: AttemptRequest,
+    extra_headers: Mapping[str, str],
+    answer: AttemptResult,
+    received: bytearray,
 ) -> None:
+    """Send a request, and note what is known of the answer so far, which outlives a timeout in the middle."""
     signing = Signing(request.secret, request.notice_id, str(request.timestamp_s), request.old_secret)
     body, headers = request.body, dict(extra_headers)
     if isinstance(body, bytes):
@@ -246,11 +239,11 @@ async def _post(
     # One that arrives twice, since its connection was closed as it was reused, has the same webhook-id both times.
     response = await send_request(session, "POST", request.url, make_body, headers=headers)
     try:
-        attempt.status = response.status
-        attempt.error = "redirect" if 300 <= response.status < 400 else None
-        attempt.retry_after = response.headers.get("Retry-After")
-        while piece := await response.content.read(READ_BYTES - len(attempt.body)):
-            attempt.body += piece
+        answer.status = response.status
+        answer.error = "redirect" if 300 <= response.status < 400 else None
+        answer.retry_after = response.headers.get("Retry-After")
+        while piece := await response.content.read(READ_BYTES - len(received)):
+            received += piece
     finally:
         response.close()  # after a complete read this does nothing: the connection is back in the pool
 
