@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -284,32 +285,24 @@ def retry_after_s(value: str | None, now_s: float | None) -> float:
     return min(DAY_S, max(0.0, date.timestamp() - now_s))
 
 
+@dataclass(eq=False)
 class OutboxWorker:
     """Delivers the webhook events of one store with `send`."""
 
-    def __init__(
-        self,
-        store: Store,
-        read_models: ReadModelCache,
-        send: Send,
-        runtime: Runtime,
-        node: NodeToken | None = None,
-    ) -> None:
-        self.store = store
-        self.node = node or NodeToken()
-        self.read_models = read_models
-        self.send = send
-        self.clock = runtime.clock
-        self.random = runtime.random
-        self.in_flight: Counter[str] = Counter()
-        """Attempts in flight by URL: many sessions may have the same receiver."""
-        self.find_analysis: Callable[[int], Awaitable[Analysis | None]] | None = None
-        """The analysis that goes out with the messages of a session, by its key. It raises `PayloadPending`."""
-        self.tasks: set[asyncio.Task[None]] = set()
-        self.wake = asyncio.Event()
-        self.in_flight_limit = REFILL_THRESHOLD
-        """The number of attempts at which the next look at the store leaves a URL out."""
-        self.refill_scheduled = False
+    store: Store
+    read_models: ReadModelCache
+    send: Send
+    runtime: Runtime
+    node: NodeToken = field(default_factory=NodeToken)
+    in_flight: Counter[str] = field(default_factory=Counter)
+    """Attempts in flight by URL: many sessions may have the same receiver."""
+    find_analysis: Callable[[int], Awaitable[Analysis | None]] | None = None
+    """The analysis that goes out with the messages of a session, by its key. It raises `PayloadPending`."""
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    in_flight_limit: int = REFILL_THRESHOLD
+    """The number of attempts at which the next look at the store leaves a URL out."""
+    refill_scheduled: bool = False
 
     async def run(self, wake: asyncio.Event) -> None:
         """Background task: deliver whatever is due. `wake` is set when there is something new."""
@@ -336,7 +329,7 @@ class OutboxWorker:
                 return
             with suppress(StoreUnavailable):
                 due = await self.store.outbox.next_delivery_ms()
-                if due is not None and due <= self.clock():
+                if due is not None and due <= self.runtime.clock():
                     self.refill()
 
     def refill(self) -> None:
@@ -356,7 +349,7 @@ class OutboxWorker:
         if limit <= 0:
             return 0
         claimed = await self.store.outbox.claim_deliveries(
-            self.clock(), LEASE_MS, taken, limit, self.node.token, places=MAX_IN_FLIGHT
+            self.runtime.clock(), LEASE_MS, taken, limit, self.node.token, places=MAX_IN_FLIGHT
         )
         for delivery in claimed:
             self.in_flight[delivery.endpoint.url] += 1
@@ -366,22 +359,22 @@ class OutboxWorker:
         return len(claimed)
 
     async def deliver(self, delivery: ClaimedDelivery) -> None:
-        claimed_ms = self.clock()
+        claimed_ms = self.runtime.clock()
         try:
             payload = await self.frozen_payload(delivery)
-            started = self.clock()
+            started = self.runtime.clock()
             if payload is None or started - claimed_ms >= LEASE_MS:
                 return  # the session has been erased, or another claim continues with the payload
             about = delivery.notice_id, delivery.event_type, delivery.header.session_id
             answer = await self.send(make_attempt_request(delivery.endpoint, *about, payload, started))
             await self.finish(delivery, answer, started)
         except SessionQuarantined:  # it waits for the session's memory; no attempt counts, and its lease is over
-            due_ms = self.clock() + int(1000 * spread(QUARANTINE_DELAY_S, self.random(), 1.0, 1.2))
+            due_ms = self.runtime.clock() + int(1000 * spread(QUARANTINE_DELAY_S, self.runtime.random(), 1.0, 1.2))
             with suppress(StoreUnavailable):
                 await self.store.outbox.postpone_delivery(delivery, "session_set_aside", due_ms)
         except PayloadPending as pending:
             with suppress(StoreUnavailable):
-                due_ms = self.clock() + int(1000 * PENDING_DELAY_S)
+                due_ms = self.runtime.clock() + int(1000 * PENDING_DELAY_S)
                 await self.store.outbox.postpone_delivery(delivery, str(pending), due_ms)
         except StoreUnavailable:
             return  # the lease runs out, and the webhook event is claimed again
@@ -492,15 +485,15 @@ class OutboxWorker:
                 which = describe_endpoint(delivery), delivery.notice_id
                 LOG.warning("%s is disabled: it answered 410 to event %s", *which)
                 await self.store.outbox.finish_delivery(delivery, attempt, "failed", None)
-                await self.store.endpoints.disable_endpoint(delivery.endpoint, self.clock())
+                await self.store.endpoints.disable_endpoint(delivery.endpoint, self.runtime.clock())
             case "retry":
                 await self.finish_failed(delivery, attempt, answer)
 
     async def finish_failed(self, delivery: ClaimedDelivery, attempt: Attempt, answer: AttemptResult) -> None:
         """Record a failed attempt and when the next one is due, if any is left."""
-        now = self.clock()
+        now = self.runtime.clock()
         attempts_made = delivery.attempts + 1 - delivery.restarted_at
-        delay = next_delay_s(attempts_made, answer, self.random(), now // 1000)
+        delay = next_delay_s(attempts_made, answer, self.runtime.random(), now // 1000)
         due = None if delay is None else now + int(delay * 1000)
         outcome = "given up" if delay is None else f"the next in {delay:.0f} s"
         which = describe_endpoint(delivery), delivery.attempts + 1, delivery.notice_id, delivery.header.session_id
