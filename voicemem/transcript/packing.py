@@ -14,8 +14,8 @@ import msgspec
 T = TypeVar("T")
 BLOCK = 128
 """Items of a block."""
-FEW = 2_048
-"""The newest ones, which are not packed."""
+MANY, FEW = 12_288, 2_048
+"""How many there must be before any are packed, and how many of the newest are not packed then."""
 KEPT_BLOCKS = 4
 """Blocks that stay unpacked while others are read."""
 
@@ -93,8 +93,8 @@ class Records(dict[int, T]):
                 del self[number]
 
     def pack(self, stays: Callable[[T], bool], few: int = FEW) -> list[T]:
-        """Pack all but the newest records and those that stay; the ones that were packed."""
-        oldest = islice(self, max(0, len(self) - few))
+        """Pack the oldest records, but for those that stay; the ones that were packed. The newest few are not."""
+        oldest = islice(self, min(FEW, max(0, len(self) - few)))  # some at a time: others wait
         gone: list[T] = []
         for block in {*(number // self.span for number in oldest), *self.unpacked}:
             self.unpack(block)

@@ -21,7 +21,7 @@ from voicemem.protocol.events import CarriedSession, Event, FrameEvent
 from voicemem.protocol.memories import Analysis
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.messages import Extracted, Forgotten, MergedMetadata, Summary
-from voicemem.transcript.packing import ENCODER, FEW, Records, decoder_of
+from voicemem.transcript.packing import ENCODER, FEW, MANY, Records, decoder_of
 from voicemem.transcript.replies.evidence import Evidence, Generation
 from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, Column
 
@@ -379,9 +379,14 @@ class State(Struct, array_like=True, dict=True):
             yield self.turns[number]
             self.release()
 
+    @property
+    def is_very_large(self) -> bool:
+        """True if turns and replies are packed, or should be."""
+        return max(len(self.turn_numbers), len(self.replies)) > MANY or isinstance(self.turns, Records)
+
     def pack(self, few: int = FEW) -> None:
         """Pack what was not used last, of a very large call. The state must be settled."""
-        if type(self.turns) is dict and max(len(self.turns), len(self.replies)) > few:
+        if self.is_very_large and not isinstance(self.turns, Records):
             self.find_packed()
         if isinstance(self.turns, Records) and isinstance(self.replies, Records):
             for turn in self.turns.pack(has_open_speech, few):

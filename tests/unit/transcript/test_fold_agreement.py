@@ -42,6 +42,8 @@ def decoded(row: PlainRow) -> DecodedRow:
 def messages_of(rows: list[PlainRow], unfinished: bool, packed: bool) -> list[JsonObject]:
     """The memory that the fold gives, as JSON; `packed` if nothing stays unpacked from one event to the next."""
     state = State()
+    if packed:
+        state.find_packed()
     for row in rows:
         fold(state, decoded(row))
         if packed:

@@ -28,7 +28,7 @@ from voicemem.transcript import history
 from voicemem.transcript.fold import DecodedRow, fold_all, fold_event
 from voicemem.transcript.history import SpeechTimes, open_messages, turn_times
 from voicemem.transcript.messages import Message, ToolUse
-from voicemem.transcript.packing import FEW, Items
+from voicemem.transcript.packing import Items
 from voicemem.transcript.replies.playing import settle
 from voicemem.transcript.state import State, decode_state, encode_state
 from voicemem.transcript.turns import turns
@@ -254,7 +254,7 @@ class ReadModel:
             for place, event in enumerate(committed.events, committed.position):
                 if place == state.position + 1:
                     fold_event(state, place, committed.received_ms, event, committed.producer)
-        if len(state.turn_numbers) > FEW:
+        if state.is_very_large:
             settle(state)
             state.pack()
         self.slow_fold = took_long(time.thread_time() - began, count)
@@ -402,8 +402,9 @@ class ReadModel:
             joined.cut(count)
             return
         del joined[count:]
-        if len(self.state.turn_numbers) > FEW:
-            self.all_messages = Items(Message, joined)
+        if self.state.is_very_large:
+            self.all_messages = Items(Message)
+            self.all_messages.rest = joined  # packed as more come
 
     def turns_changed_since(self, position: int) -> Iterator[int]:
         """The turns whose messages may have changed after a position; valid as `current_messages` are."""

@@ -80,6 +80,7 @@ def late_event(luck: random.Random, ts: int) -> JsonObject:
 def test_a_call_of_very_many_turns_is_one_like_others(seed: int) -> None:
     """What is packed of it is read as if it were not, also after late events for any turn, and in parts."""
     luck, plain, packed = random.Random(seed), ReadModel(State()), ReadModel(State())
+    packed.state.find_packed()  # as it is from some more turns on
     whole = [
         (final(turn, "Hi.", turn * 10), done(turn, text="Answer.", ts=turn * 10 + 5)) for turn in range(1, 2 * FEW)
     ]
