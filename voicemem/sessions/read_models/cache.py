@@ -233,6 +233,7 @@ class ReadModelCache:
                     if with_messages and read_model.state.dirty_turns:
                         await self.perform(key, read_model, read_model.refresh, read_model.has_large_refresh)
                 self.charge(key, read_model)
+            read_model.round_position = position  # what comes after a read is not a flood yet
             if stream.state == "ended":
                 self.ended[key] = None
                 self.ended.move_to_end(key)

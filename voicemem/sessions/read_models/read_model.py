@@ -135,7 +135,7 @@ class ReadModel:
     """The round of maintenance in which it was used last."""
     commit_round: int = 0
     round_position: int = 0
-    """The round in which the newest events were committed, and the position of the first of them in it."""
+    """The round in which the newest events were committed, and the position of the first in it, or of the last read."""
     figures: SavedFigures | None = None
     """The figures of a slim list, at a position."""
     known_position: int = 0

@@ -210,6 +210,19 @@ async def test_a_flood_of_events_is_folded_when_it_is_over_or_read(
     assert await from_scratch(store, stream) == (await read_models.get(stream)).messages()
 
 
+async def test_events_that_are_read_one_by_one_are_no_flood(store: InMemoryStore, read_models: ReadModelCache) -> None:
+    """However many there are in a round, a read finds the newest in memory, not in the journal."""
+    stream = await begin(store)
+    read_model = await read_models.get(stream)
+    for _ in range(FLOOD + 50):
+        before = stream.position
+        await append(store, stream, *talk(1))
+        add(read_models, stream, (await journal(store, stream))[before:])
+        assert 1 == len(read_model.waiting)
+        await read_models.get(stream)
+    assert await from_scratch(store, stream) == (await read_models.get(stream)).messages()
+
+
 @on_one_store
 @given(events=TALK, unfinished=st.booleans())
 async def test_a_snapshot_changes_nothing(store: InMemoryStore, events: list[JsonObject], unfinished: bool) -> None:
