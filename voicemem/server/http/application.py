@@ -16,10 +16,9 @@ from aiohttp import web
 
 from voicemem.errors import CODES, VoicememError
 from voicemem.protocol.types import MAX_FRAME_BYTES
-from voicemem.server.http.answers import Answer
 from voicemem.server.http.connections import answer_expect, connection_of
-from voicemem.server.http.handlers import APP, FOUND, Finish, Found, Handler, Request, Shared
-from voicemem.server.http.problems import SERVER, headers_of, problem_response
+from voicemem.server.http.handlers import APP, FOUND, SERVER, Answer, Finish, Found, Handler, Request, Shared
+from voicemem.server.http.problems import headers_of, problem_response
 from voicemem.telemetry import Telemetry
 from voicemem.telemetry.metrics import METHODS
 

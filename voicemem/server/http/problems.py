@@ -13,11 +13,10 @@ from websockets.typing import StatusLike
 
 from voicemem.errors import CODES, QuotaExceeded, RateLimited, Refused, StoreUnavailable, VoicememError
 from voicemem.protocol.types import Reason
-from voicemem.server.http.handlers import Request
+from voicemem.server.http.handlers import SERVER, Request
 
 RETRY_AFTER_S = 1
 """For a connection: others go within seconds."""
-SERVER = "voicemem"
 """The value of the `Server` header, which does not say what the server is made of."""
 MEDIA_TYPE = "application/problem+json"
 Handler = Callable[[Request], Awaitable[web.StreamResponse]]

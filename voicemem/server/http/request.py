@@ -21,10 +21,9 @@ from voicemem.protocol.explanations import describe_error
 from voicemem.protocol.types import MAX_FRAME_BYTES, SESSION_ID_PATTERN, SESSION_ID_RULE, JsonObject, Name
 from voicemem.runtime import FairQueue, Reader
 from voicemem.security.access import FULL_GRANT, Gate, Grant
-from voicemem.server.http.answers import Answer
 from voicemem.server.http.application import begin
 from voicemem.server.http.connections import authenticated, connection_of
-from voicemem.server.http.handlers import GRANT, Handler, Request
+from voicemem.server.http.handlers import GRANT, Answer, Handler, Request
 from voicemem.server.http.routes import NOTHING, NoQuery, Route
 from voicemem.sessions.gauges import STORE_S, Gauges
 from voicemem.sessions.off_loop import BudgetExhausted

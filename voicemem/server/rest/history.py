@@ -21,8 +21,7 @@ from voicemem.protocol.pieces import object_parts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId
 from voicemem.runtime import Reader
 from voicemem.security.audit import audit
-from voicemem.server.http.answers import Answer
-from voicemem.server.http.handlers import Request
+from voicemem.server.http.handlers import Answer, Request
 from voicemem.server.http.request import answer_in_parts, get_stream, reader_of, stream_body, take_turn
 from voicemem.server.http.routes import JSON, JSON_LINES, NOTHING, ResponseSpec, Routes, Tag
 from voicemem.sessions.lifecycle import StateName, session_filter
