@@ -87,7 +87,7 @@ class Records(dict[int, T]):
             self.note_unpacked(numbers)
 
     def release(self) -> None:
-        """Let go what was unpacked, but for the last few blocks. Nothing of it may have changed since `pack`."""
+        """Release what was unpacked, but for the last few blocks. Nothing of it may have changed since `pack`."""
         while len(self.unpacked) > KEPT_BLOCKS:
             for number in self.unpacked.pop(next(iter(self.unpacked))):
                 del self[number]

@@ -374,7 +374,7 @@ class State(Struct, array_like=True, dict=True):
         return turn
 
     def each_turn(self) -> Iterator[Turn]:
-        """The turns in order. What this unpacks is let go on the way."""
+        """The turns in order. What this unpacks is released on the way."""
         for number in self.turn_numbers:
             yield self.turns[number]
             self.release()
@@ -396,7 +396,7 @@ class State(Struct, array_like=True, dict=True):
             self.memo.packed_at = self.position
 
     def release(self) -> None:
-        """Let go what readers have unpacked and no longer need, unless events have come since it was packed."""
+        """Release what readers have unpacked and no longer need, unless events have come since it was packed."""
         if self.memo.packed_at == self.position:
             for records in self.turns, self.replies:
                 if isinstance(records, Records):

@@ -219,7 +219,7 @@ def migrate(connection: apsw.Connection, shared_path: str | None = None) -> None
 
 
 def run_no_code(connection: apsw.Connection) -> None:
-    """Run no triggers and read no views: a store has none, so those in a file come from whoever has changed it."""
+    """Run no triggers and read no views: a store has none, so those in a file come from someone who changed it."""
     for kind in (apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, apsw.SQLITE_DBCONFIG_ENABLE_VIEW):
         connection.config(kind, 0)
 
