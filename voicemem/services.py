@@ -135,8 +135,8 @@ class Services:
             0 if store.is_exclusive else KEY_CACHE_MS,
             key_command(settings.store),
         )
-        given = parse_hook_secrets(settings.hook_secrets, DEFAULT_PROJECT)
-        self.hook_secrets = HookSecrets(store.directory, given, clock)
+        secrets = parse_hook_secrets(settings.hook_secrets, DEFAULT_PROJECT)
+        self.hook_secrets = HookSecrets(store.directory, secrets, clock)
         self.callers = Callers(store, clock, settings.phone_region, parse_identify(settings.identify))
         self.limits = RateLimits(clock, settings.request_rate, settings.event_rate, settings.byte_rate)
 

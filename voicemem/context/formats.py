@@ -366,8 +366,8 @@ def join_instructions(messages: Sequence[dict[str, Any]]) -> Sequence[dict[str, 
 
 def fields_wanted_back(use: ToolUse, of: str) -> dict[str, Any]:
     """The further fields with which a tool call, or its message, came from the LLM."""
-    found = (use.wanted_back or {}).get(of)
-    return found if isinstance(found, dict) else {}
+    value = (use.wanted_back or {}).get(of)
+    return value if isinstance(value, dict) else {}
 
 
 # Anthropic's Messages: https://docs.anthropic.com/en/api/messages
@@ -498,8 +498,8 @@ def system_text(system_messages: Sequence[dict[str, Any]]) -> str:
     for message in system_messages:
         content = message.get("content", message.get("parts"))
         parts = [content] if isinstance(content, str) else content if isinstance(content, list | tuple) else ()
-        found = (part.get("text") if isinstance(part, dict) else part for part in parts)
-        texts += (text for text in found if isinstance(text, str) and text.strip())
+        strings = (part.get("text") if isinstance(part, dict) else part for part in parts)
+        texts += (text for text in strings if isinstance(text, str) and text.strip())
     return SYSTEM_SEPARATOR.join(texts)
 
 

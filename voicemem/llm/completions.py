@@ -469,8 +469,8 @@ class LlmAnswer:
 
     def well_formed_choice(self, place: int, choice: dict[str, Raw]) -> dict[str, Any]:
         name, other = ("delta", "message") if self.is_stream else ("message", "delta")
-        given = choice.pop(name, None) if not is_null(choice, name) else choice.pop(other, None)
-        message: dict[str, Any] = {} if given is None or bytes(given) == NULL else {**raw_object(given)}
+        part = choice.pop(name, None) if not is_null(choice, name) else choice.pop(other, None)
+        message: dict[str, Any] = {} if part is None or bytes(part) == NULL else {**raw_object(part)}
         index = place if is_null(choice, "index") else int(read_raw(choice["index"]))
         content = read_raw(message.get("content", NULL))
         if index == 0:

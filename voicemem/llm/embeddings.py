@@ -93,10 +93,10 @@ class Embedder:
             body["dimensions"] = self.dimensions
         size = MAX_DIMENSIONS if self.dimensions is None else max(self.dimensions, 1_024)
         answer = await self.complete(self.endpoint, body, ENVELOPE_BYTES + len(texts) * size * NUMBER_BYTES)
-        found, vectors = await asyncio.to_thread(parse_vectors, answer, len(texts))
+        dimensions, vectors = await asyncio.to_thread(parse_vectors, answer, len(texts))
         if self.dimensions is None:
-            self.dimensions = found
-        return vectors if found == self.dimensions else None
+            self.dimensions = dimensions
+        return vectors if dimensions == self.dimensions else None
 
 
 def parse_vectors(answer: bytes, count: int) -> tuple[int, list[bytes | None]]:

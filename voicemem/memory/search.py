@@ -225,17 +225,17 @@ class MemoryFinder:
         )
         alone, best = request.mode == "vectors" and vector is not None, place.best_message
         if vector is None or self.vectors is None:
-            found = [(one, BY_WORDS) for one in await self.store.transcript_index.find_messages(query)]
+            nearest = [(one, BY_WORDS) for one in await self.store.transcript_index.find_messages(query)]
         else:
-            found = await find_by_meaning(self.store, self.vectors, query, vector, alone)
+            nearest = await find_by_meaning(self.store, self.vectors, query, vector, alone)
         if best is None:
-            best = 1.0 if alone else max((message.score for message, _ in found), default=0.0)
-        keys = sorted({message.key for message, _ in found})
+            best = 1.0 if alone else max((message.score for message, _ in nearest), default=0.0)
+        keys = sorted({message.key for message, _ in nearest})
         streams = await self.store.journal.find_sessions(scope.project, keys) if keys else []
         sessions = {one.key: one for one in streams if one.state != "erased" and scope.includes(one)}
         messages = [
             found_message(one, sessions[one.key], best, by) if one.key in sessions else None
-            for one, by in fitting(found)
+            for one, by in fitting(nearest)
         ]
         return messages, best
 
@@ -249,15 +249,15 @@ class MemoryFinder:
         conditions, alone = filter_of(project, request), request.mode == "vectors" and vector is not None
         if vector is None or self.vectors is None:
             by_words = await self.long_term.find_by_words(project, conditions, request.query, limit)
-            found = [(memory, score, BY_WORDS) for memory, score in by_words]
+            ranked = [(memory, score, BY_WORDS) for memory, score in by_words]
         else:
             restricted = self.long_term.restricted(project, conditions)
             rows = await find_memories_by_meaning(self.store, self.vectors, restricted, request.query, vector, alone)
-            found = [(to_memory(row), score, by) for row, score, by in rows]
-        best = 1.0 if alone else place.best_statement or max((score for _, score, _ in found), default=0.0)
+            ranked = [(to_memory(row), score, by) for row, score, by in rows]
+        best = 1.0 if alone else place.best_statement or max((score for _, score, _ in ranked), default=0.0)
         statements = [
             FoundMemory(**fields_of(FoundMemory, memory), score=beside(score, best), by=by)
-            for memory, score, by in found[place.statements : limit]
+            for memory, score, by in ranked[place.statements : limit]
         ]
         return statements, best
 
@@ -374,7 +374,7 @@ def ranked(
     A cosine of 0 or less is not a likeness, and finds nothing.
     """
     best = max(by_words.values(), default=0.0)
-    found = []
+    ranked = []
     for item in {**by_words, **by_vectors}:
         cosine = by_vectors.get(item, 0.0)
         score, by = 0.0, list[FoundBy]()
@@ -385,8 +385,8 @@ def ranked(
             score += weight * cosine
             by.append("vectors")
         if by:
-            found.append(Ranked(item, score, tuple(by)))
-    return sorted(found, key=lambda one: (one.score, times[one.item]), reverse=True)
+            ranked.append(Ranked(item, score, tuple(by)))
+    return sorted(ranked, key=lambda one: (one.score, times[one.item]), reverse=True)
 
 
 class Vectors(NamedTuple):

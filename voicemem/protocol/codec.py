@@ -345,8 +345,8 @@ def on_one_line(payload: bytes) -> msgspec.Raw:
 
 def decode_event(text: bytes) -> DecodedEvent | RejectedEvent:
     """One event from its JSON object. Raises `InvalidFrame` when it is not JSON."""
-    found = decode_fast(text) if text.startswith(b"{") else None
-    return decode_thoroughly(text) if found is None else DecodedEvent(found[0][0], text)
+    decoded = decode_fast(text) if text.startswith(b"{") else None
+    return decode_thoroughly(text) if decoded is None else DecodedEvent(decoded[0][0], text)
 
 
 def decode_thoroughly(text: bytes) -> DecodedEvent | RejectedEvent:

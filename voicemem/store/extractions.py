@@ -43,10 +43,10 @@ class Extractions(Port):
 
         Unless `everywhere`, only those whose own configuration has `EXTRACT`. `limit` is how many are looked at.
         """
-        found = connection.rows(LOOK_AT_SESSIONS, everywhere=everywhere, after=after_key, limit=limit)
-        keys = [key for key, is_behind, config in found if is_behind and (everywhere or EXTRACT in config)]
+        looked_at = connection.rows(LOOK_AT_SESSIONS, everywhere=everywhere, after=after_key, limit=limit)
+        keys = [key for key, is_behind, config in looked_at if is_behind and (everywhere or EXTRACT in config)]
         rows = connection.rows(SELECT_READABLE_STREAMS, keys=keys) if keys else []
-        return checked(found, limit, list(map(to_stream, rows)))
+        return checked(looked_at, limit, list(map(to_stream, rows)))
 
     @writes
     def note_extracted(self, connection: Connection, key: int, position: int) -> None:

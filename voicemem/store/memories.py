@@ -492,8 +492,8 @@ def refuse_taken_ids(
     places = {(row.key, row.id) for row, _ in replaced}
     if any(is_there and (stream, memory_id) not in places for stream, memory_id, is_there in taken):
         raise Refused("memory_exists")
-    found = (load(connection, stream, memory_id) for stream, memory_id, is_there in taken if not is_there)
-    return [row for row in found if row is not None]
+    loaded = (load(connection, stream, memory_id) for stream, memory_id, is_there in taken if not is_there)
+    return [row for row in loaded if row is not None]
 
 
 def with_newer(

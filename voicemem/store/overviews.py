@@ -37,16 +37,16 @@ SOURCES = {
         "state": "streams s indexed by streams_by_state",
         "slow_ms": "streams s indexed by streams_slow",
     },
-    "postgresql": {"keys": "(select * from streams s where {found} offset 0) s"},
+    "postgresql": {"keys": "(select * from streams s where {conditions} offset 0) s"},
 }
 """Tables in place of `streams s`, by engine and field, where it might not choose the index; few keys come first."""
 LOOK = """
-    select s.key, s.started_ms, {checked} from {source} where {found}
+    select s.key, s.started_ms, {checked} from {source} where {conditions}
     order by s.started_ms desc, s.key desc limit :size
 """
 COUNT_LOOKS = """
     select count(*), count(*) filter (where matches)
-    from (select {checked} as matches from {source} where {found} limit :size) looked
+    from (select {checked} as matches from {source} where {conditions} limit :size) looked
 """
 LAST_CHARACTER = chr(0x10FFFF)
 FIND_NAMED = tuple(
@@ -94,15 +94,15 @@ class Lookup(NamedTuple):
     """The field by which an index finds them."""
 
     source: str
-    found: str
+    conditions: str
     """The conditions by which an index finds them."""
     checked: str
     """Those that are checked for each of these; empty where there are none."""
     values: dict[str, Any]
 
     def text(self, query: str) -> str:
-        source = self.source.format(found=self.found)
-        return query.format(checked=self.checked or "true", source=source, found=self.found)
+        source = self.source.format(conditions=self.conditions)
+        return query.format(checked=self.checked or "true", source=source, conditions=self.conditions)
 
 
 class Overviews(Port):
@@ -175,12 +175,12 @@ def lookup_of(query: SessionFilter, engine: str) -> Lookup:
     indexed = ("keys", "label", *INDEXED[1:]) if by_client_id else INDEXED
     by = next((field for field in indexed if field in fields and has_index(query, field)), "")
     finding = [field for field in fields if field == by or field in PLACE_FIELDS]
-    found, values = clauses_of(query, engine, finding)
+    conditions, values = clauses_of(query, engine, finding)
     checked, more_values = clauses_of(query, engine, [field for field in fields if field not in finding])
     return Lookup(
         by,
         SOURCES[engine].get(by, "streams s"),
-        " and ".join([IS_LISTED, *found]) + INDEX_CONDITIONS.get(by, ""),
+        " and ".join([IS_LISTED, *conditions]) + INDEX_CONDITIONS.get(by, ""),
         " and ".join(f"({check})" for check in checked),
         {"project": query.project, "kind": SESSION_KIND, **values, **more_values},
     )

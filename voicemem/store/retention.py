@@ -179,13 +179,13 @@ class Retention(Port):
             return any(self.memories.delete_portion(connection, key, MEMORIES) for key in keys)
         portion = Portion()
         for key in keys:
-            if has_attempts and (found := portion.select(connection.rows(ATTEMPTS, stream=key, rows=portion.rows))):
-                connection.execute(DELETE_ATTEMPTS, keys=found)
+            if has_attempts and (selected := portion.select(connection.rows(ATTEMPTS, stream=key, rows=portion.rows))):
+                connection.execute(DELETE_ATTEMPTS, keys=selected)
             for table in compress(self.tables, filled):
                 if portion.is_full:
                     return True
-                if found := portion.select(connection.rows(table.select, stream=key, rows=portion.rows)):
-                    connection.execute(table.delete, stream=key, keys=found)
+                if selected := portion.select(connection.rows(table.select, stream=key, rows=portion.rows)):
+                    connection.execute(table.delete, stream=key, keys=selected)
                     if table.is_counted:
                         connection.streams.count_stored(key, -portion.selected_bytes)
         return portion.has_begun

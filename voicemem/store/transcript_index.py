@@ -245,16 +245,16 @@ class TranscriptIndex(Port):
         What is indexed of erased ones in a database of its own is deleted on the way.
         """
         values = {"after": after_key, "limit": limit}
-        found = await self.database.scan(lambda connection: connection.rows(LOOK_AT_SESSIONS, **values))
-        keys = [key for key, *_ in found]
+        looked_at = await self.database.scan(lambda connection: connection.rows(LOOK_AT_SESSIONS, **values))
+        keys = [key for key, *_ in looked_at]
         positions = await self.index.read(lambda connection: connection.rows(SELECT_POSITIONS, keys=keys))
         indexed: dict[int, int] = dict(positions)
-        gone = [key for key, _, is_erased in found if is_erased and key in indexed]
+        gone = [key for key, _, is_erased in looked_at if is_erased and key in indexed]
         while self.index.is_apart and gone and await self.delete_portion(gone):
             pass
-        behind = [key for key, position, is_erased in found if not is_erased and indexed.get(key, 0) < position]
+        behind = [key for key, position, is_erased in looked_at if not is_erased and indexed.get(key, 0) < position]
         rows = await self.database.rows(SELECT_READABLE_STREAMS, keys=behind)
-        return checked(found, limit, list(map(to_stream, rows)))
+        return checked(looked_at, limit, list(map(to_stream, rows)))
 
     async def claim_index_check(self, node: str, now_ms: int, lease_ms: int) -> bool:
         """Claim the look at all sessions; False while another node has it. It is freed as other claims are."""

@@ -289,9 +289,9 @@ class MemoryVectors(Vectors):
         conditions = Conditions(with_linked(connection, query))
         compared = {"vector": self.math.value(vector), "embedder": embedder_number(embedder)}
         values = conditions.values | compared
-        found, cosines, is_capped = self.compare(connection, limit, also, values, conditions=conditions.sql)
-        rows = [row_of_values(row[1:]) for row in found]
+        nearest, cosines, is_capped = self.compare(connection, limit, also, values, conditions=conditions.sql)
+        rows = [row_of_values(row[1:]) for row in nearest]
         if query.with_superseded:
             rows = with_newer(connection, query.project, rows, query.as_of_ms)
-        near = [(row, float(cosine)) for row, (cosine, *_) in zip(rows, found, strict=True)]
+        near = [(row, float(cosine)) for row, (cosine, *_) in zip(rows, nearest, strict=True)]
         return NearestTexts(near, cosines, is_capped)

@@ -172,13 +172,13 @@ def upserts(
     It plays the reader's part: `keys` is the order that the reader has after each step. So a message that only moved
     back, because another was put before it, needs no upsert.
     """
-    found = []
+    upserts = []
     keys = [key for key in before if key in now]
     for index, (key, digest) in enumerate(now.items()):
         if keys[index : index + 1] != [key] or before[key] != digest:
-            found.append(Upsert(key, after, Raw(encoded[key])))
+            upserts.append(Upsert(key, after, Raw(encoded[key])))
             if key in keys:
                 keys.remove(key)
             keys.insert(index, key)
         after = key
-    return found
+    return upserts

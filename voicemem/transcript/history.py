@@ -123,11 +123,11 @@ def reply_entry(state: State, reply: Reply) -> MessageEntry | None:
     content = reply.generation.text()
     metadata = {"source": reply.source} | reply_metadata(state, reply, cut)
     if cut is not None:
-        found = cut.heard_text()
+        shown = cut.heard_text()
         metadata |= {"interrupted": True, "interrupt_timestamp": cut.ts, "original": content}
-        if found.method is not None:
-            metadata["heard"] = found.method
-        content = found.text
+        if shown.method is not None:
+            metadata["heard"] = shown.method
+        content = shown.text
     message = Message("assistant", content, reply.turn, reply.begin, order_metadata(metadata))
     return MessageEntry(message, reply.order, reply, None if cut is None else cut.first)
 
@@ -138,7 +138,7 @@ def reply_metadata(state: State, reply: Reply, cut: Cut | None) -> dict[str, Any
     for one in sorted(cut.metadata(), key=attrgetter("order")) if cut is not None else ():
         interrupting = merge_metadata(interrupting, one.order, one.metadata or {})
     sources = sources_of(state, reply) if cut is None else cut.sources
-    played = [found for source in sources if (found := played_metadata(source))]
+    played = [metadata for source in sources if (metadata := played_metadata(source))]
     return layered_metadata(reply.metadata or {}, latest_metadata(played), interrupting)
 
 
@@ -148,11 +148,11 @@ def played_metadata(source: Source) -> MergedMetadata:
         return {}
     if source.is_whole:
         return playback.merged_metadata or {}
-    found: MergedMetadata = {}
+    merged: MergedMetadata = {}
     for one in playback.metadata:
         if source.since <= one.ts < source.until:
-            found = merge_metadata(found, one.order, one.metadata)
-    return found
+            merged = merge_metadata(merged, one.order, one.metadata)
+    return merged
 
 
 def begun_positions(state: State, turn: Turn) -> set[int]:
@@ -167,13 +167,13 @@ def tool_uses(state: State, with_forgotten: bool = False) -> Sequence[ToolUse]:
     if not state.tool_calls:
         return []
     forgotten = (None if with_forgotten else state.forgotten) or Forgotten()
-    found = (
+    uses = (
         ToolUse(n, t.ts, t.call_id, t.name, t.arguments, t.result, t.answered, t.answered_ts or 0, t.wanted_back)
         for n, calls in ((turn.number, turn.tool_calls) for turn in state.each_turn())
         for t in calls or ()
         if t.name is not None and not forgotten.covers(n, t.order)
     )
-    return Items[ToolUse](ToolUse, found).as_list()
+    return Items[ToolUse](ToolUse, uses).as_list()
 
 
 def remembered(state: State, messages: Sequence[Message]) -> Sequence[int]:
@@ -225,14 +225,14 @@ def turn_times(state: State, turn: Turn) -> list[SpeechTimes]:
 def message_times(state: State, entry: MessageEntry) -> SpeechTimes:
     match entry.made_of:
         case Speech():
-            found = entry.made_of.times()
+            times = entry.made_of.times()
         case Reply():
-            found = reply_times(state, entry.made_of)
+            times = reply_times(state, entry.made_of)
         case _:
-            found = {}
+            times = {}
     metadata = entry.message.metadata
     stated = {name: metadata[name] for name in SPEECH_TIMES if type(metadata.get(name)) in (int, float)}
-    known = {name: value for name, value in found.items() if value is not None} | stated
+    known = {name: value for name, value in times.items() if value is not None} | stated
     return {name: known[name] for name in SPEECH_TIMES if name in known}
 
 
@@ -263,13 +263,13 @@ def marked(state: State, entry: MessageEntry) -> MessageEntry:
     """A message that may still change, with the metadata that say so; any other as it is."""
     match entry.made_of:
         case Speech(shown=shown):
-            found: dict[str, Any] = {} if all(one.final for one in shown) else {"partial": True, "open": True}
+            marks: dict[str, Any] = {} if all(one.final for one in shown) else {"partial": True, "open": True}
         case Reply() as reply if is_open(state, reply) and entry.interruption is None:
             heard = heard_so_far(state, reply)
-            found = {"open": True} if heard is None else {"open": True, "heard_so_far": heard}
+            marks = {"open": True} if heard is None else {"open": True, "heard_so_far": heard}
         case _:
             return entry
-    metadata = order_metadata(entry.message.metadata | found)
+    metadata = order_metadata(entry.message.metadata | marks)
     return entry._replace(message=msgspec.structs.replace(entry.message, metadata=metadata))
 
 
@@ -300,8 +300,8 @@ class InProgress(NamedTuple):
 
 def turns_to_look_at(state: State, before: InProgress) -> set[int]:
     """The turns whose messages may be others than before without having changed themselves."""
-    found = {number for number in (before.playing, playing_turn(state)) if number is not None}
-    return found | before.partials if before.partials and counted_alarms(state) != before.alarms else found
+    playing = {number for number in (before.playing, playing_turn(state)) if number is not None}
+    return playing | before.partials if before.partials and counted_alarms(state) != before.alarms else playing
 
 
 def counted_alarms(state: State) -> tuple[FalseAlarms, int]:

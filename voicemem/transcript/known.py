@@ -32,7 +32,7 @@ class FoldReply(KnownReply):
         self.item, self.turn, self.begun = known.state.other_items.get(reply.id, reply.item), reply.turn, reply.begin
         self.complete = reply.generation.complete
         self.generated: str | None = None
-        self.found: list[Source] | None = None
+        self.known_sources: list[Source] | None = None
 
     @property
     def text(self) -> str:
@@ -46,9 +46,9 @@ class FoldReply(KnownReply):
 
     @property
     def sources(self) -> list[Source]:
-        if self.found is None:
-            self.found = sources_of(self.state, self.reply)
-        return self.found
+        if self.known_sources is None:
+            self.known_sources = sources_of(self.state, self.reply)
+        return self.known_sources
 
     @property
     def total_audio_ms(self) -> int | None:
@@ -163,8 +163,12 @@ class FoldKnown(Known):
         turn = None if number is None else self.state.turns.get(number)
         if item is None or turn is None or not turn.segments:
             return None
-        found = speech_index(self.state, turn).find((item, 0), None)
-        return None if found is None else KnownSegment(found.text, found.final, found.begin, found.end_ms is not None)
+        segment = speech_index(self.state, turn).find((item, 0), None)
+        return (
+            None
+            if segment is None
+            else KnownSegment(segment.text, segment.final, segment.begin, segment.end_ms is not None)
+        )
 
     def reply(self, item: str | None) -> FoldReply | None:
         id = None if item is None else self.state.item_replies.get(item, self.state.counterparts.get(item))
@@ -191,7 +195,7 @@ def said_in(turn: Turn) -> dict[str, list[int]]:
     """The texts of the user in a turn, and all of the speech as one, with the journal positions where each began."""
     spoken = [(one.order, one.text) for one in turn.segments or () if one.text]
     whole = [(spoken[-1][0], " ".join(text for _, text in spoken))] if len(spoken) > 1 else []
-    found: dict[str, list[int]] = {}
+    positions: dict[str, list[int]] = {}
     for order, text in sorted(spoken + whole + [(one.order, one.text) for one in turn.typed or ()]):
-        found.setdefault(" ".join(text.split()), []).append(order)
-    return found
+        positions.setdefault(" ".join(text.split()), []).append(order)
+    return positions

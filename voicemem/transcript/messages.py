@@ -134,30 +134,30 @@ def merge_metadata(known: MergedMetadata | None, order: int, metadata: dict[str,
 
 def latest_metadata(several: Iterable[MergedMetadata]) -> MergedMetadata:
     """All of these by arrival: of each key the value that came last."""
-    given = [one for one in several if one]
-    if len(given) <= 1:
-        return given[0] if given else {}
-    found: MergedMetadata = {}
-    for one in given:
+    filled = [one for one in several if one]
+    if len(filled) <= 1:
+        return filled[0] if filled else {}
+    latest: MergedMetadata = {}
+    for one in filled:
         for name, (first, last, value) in one.items():
-            known = found.get(name)
+            known = latest.get(name)
             if known is None or last > known[1]:
-                found[name] = first if known is None else min(first, known[0]), last, value
+                latest[name] = first if known is None else min(first, known[0]), last, value
             elif first < known[0]:
-                found[name] = first, *known[1:]
-    return found
+                latest[name] = first, *known[1:]
+    return latest
 
 
 def layered_metadata(*layers: MergedMetadata) -> dict[str, Any]:
     """The values of the last layer that has each key; the keys are in the order of their arrival."""
-    given = [one for one in layers if one]
-    if len(given) <= 1:
+    filled = [one for one in layers if one]
+    if len(filled) <= 1:
         return {
-            name: value for one in given for name, (_, _, value) in sorted(one.items(), key=lambda item: item[1][0])
+            name: value for one in filled for name, (_, _, value) in sorted(one.items(), key=lambda item: item[1][0])
         }
     values: dict[str, Any] = {}
     first: dict[str, int] = {}
-    for one in given:
+    for one in filled:
         for name, (place, _, value) in one.items():
             values[name] = value
             first[name] = min(place, first.get(name, place))

@@ -81,9 +81,9 @@ class Records(dict[int, T]):
     def unpack(self, block: int) -> None:
         packed = None if block in self.unpacked else self.blocks.get(block)
         if packed is not None:
-            found = self.decoder.decode(zlib.decompress(packed))
-            numbers = self.unpacked[block] = [number for number in found if not self.is_unpacked(number)]
-            self.update((number, found[number]) for number in numbers)
+            turns = self.decoder.decode(zlib.decompress(packed))
+            numbers = self.unpacked[block] = [number for number in turns if not self.is_unpacked(number)]
+            self.update((number, turns[number]) for number in numbers)
             self.note_unpacked(numbers)
 
     def release(self) -> None:

@@ -76,8 +76,8 @@ class SpeechIndex:
         """The final that a late partial of this user, without a key, may belong to."""
         if user is None:
             return self.closed[next(reversed(self.closed))] if self.closed else None
-        found = [segment for name in (user, None) if (segment := self.closed.get(name)) is not None]
-        return max(found, key=attrgetter("order"), default=None)
+        closed = [segment for name in (user, None) if (segment := self.closed.get(name)) is not None]
+        return max(closed, key=attrgetter("order"), default=None)
 
     def has(self, segment: Segment) -> bool:
         return segment.order in self.by_user.get(segment.user, ())

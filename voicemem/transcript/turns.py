@@ -251,12 +251,12 @@ def spoken_ms(text: str) -> int:
 
 def first_audio(turn: Turn, begins: list[int]) -> dict[int, int]:
     """The first audio of each reply, as the pipeline reported it, by place: what it reports is of the newest."""
-    found: dict[int, int] = {}
+    first: dict[int, int] = {}
     for one in turn.latencies or ():
         if one.name == FIRST_AUDIO:
             place = max(0, bisect_right(begins, one.ts) - 1)
-            found[place] = min(one.ts, found.get(place, one.ts))
-    return found
+            first[place] = min(one.ts, first.get(place, one.ts))
+    return first
 
 
 def reply_marks(state: State, reply: Reply, audio_ts: int | None) -> ReplyMarks:
@@ -387,8 +387,8 @@ def was_heard(state: State, reply: Reply, marks: ReplyMarks) -> bool:
 
 def reply_afters(state: State) -> list[float]:
     """The caller's waits in all turns where they are known, in ms, the shortest first."""
-    found = (reply_after(state, turn).ms for turn in state.each_turn())
-    return sorted(ms for ms in found if ms is not None)
+    latencies = (reply_after(state, turn).ms for turn in state.each_turn())
+    return sorted(ms for ms in latencies if ms is not None)
 
 
 def tool_marks(turn: Turn) -> Iterator[ToolMarks]:

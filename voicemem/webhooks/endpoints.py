@@ -144,10 +144,10 @@ class Webhooks:
 
     async def project_delivery(self, project: str, delivery: int) -> tuple[stored.ListedDelivery, FrozenPayload | None]:
         """One of them, and what is sent, once it is made. Raises `Refused` (`unknown_delivery`)."""
-        found = await self.sent.find_project_delivery(project, delivery, project == DEFAULT_PROJECT)
-        if found is None:
+        row = await self.sent.find_project_delivery(project, delivery, project == DEFAULT_PROJECT)
+        if row is None:
             raise Refused("unknown_delivery")
-        return found
+        return row
 
     async def counts_of_day(self, endpoints: Sequence[Endpoint]) -> dict[int, stored.EndpointCounts]:
         keys = [endpoint.key for endpoint in endpoints]

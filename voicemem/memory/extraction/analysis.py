@@ -109,11 +109,11 @@ def check_analysis(
         if schema is None:
             refused["wrong_kind"] += 1
             continue
-        found = draft if isinstance(draft, str) else check_value(prompt, Field(name, schema), draft, rules)
-        if isinstance(found, str):
-            refused[found] += 1
+        checked = draft if isinstance(draft, str) else check_value(prompt, Field(name, schema), draft, rules)
+        if isinstance(checked, str):
+            refused[checked] += 1
         else:
-            kept[name] = found
+            kept[name] = checked
     return CheckedAnalysis(kept, refused)
 
 
@@ -131,17 +131,17 @@ class Field(NamedTuple):
     @property
     def choices(self) -> list[Any]:
         """The values that the schema lists, anywhere in it."""
-        found: list[Any] = []
+        choices: list[Any] = []
         waiting = [self.schema]
         while waiting:
             part = waiting.pop()
             if isinstance(part, dict):
-                found += part["enum"] if isinstance(part.get("enum"), list) else []
-                found += [part["const"]] if "const" in part else []
+                choices += part["enum"] if isinstance(part.get("enum"), list) else []
+                choices += [part["const"]] if "const" in part else []
                 waiting += [value for keyword, value in part.items() if keyword not in CHOICES]
             elif isinstance(part, list):
                 waiting += part
-        return found
+        return choices
 
 
 def check_value(prompt: Prompt, field: Field, draft: DraftedValue, rules: Rules | None) -> AnalysedValue | Refusal:

@@ -99,21 +99,21 @@ def decode_answer(text: str, kind: type[A]) -> A | None:
     """The last whole answer in a text, which may follow drafts of it; None without any, or if it is too large."""
     if len(text) > MAX_ANSWER or has_too_many_values(text.encode(errors="replace")):
         return None
-    decoder, found = json.JSONDecoder(), None
+    decoder, answer = json.JSONDecoder(), None
     for begin in [match.start() for match in BEGINS.finditer(text)][-MAX_TRIES:]:
         with suppress(ValueError, RecursionError):
             rest = without_trailing_commas(text[begin:])
-            found = msgspec.json.decode(rest[: decoder.raw_decode(rest)[1]], type=kind)
-    if found is not None:
-        return found
+            answer = msgspec.json.decode(rest[: decoder.raw_decode(rest)[1]], type=kind)
+    if answer is not None:
+        return answer
     for block in (text, text[text.find("[") : text.rfind("]") + 1], *FENCED.findall(text)[-MAX_TRIES:]):
         with suppress(ValueError, RecursionError):
             value = msgspec.json.decode(without_trailing_commas(block), type=kind | list[dict[str, Any]])
             if isinstance(value, kind):
-                found = value
+                answer = value
             elif isinstance(value, list) and value and kind is Answer:  # memories without the object around them
-                found = kind([*value])
-    return found
+                answer = kind([*value])
+    return answer
 
 
 def without_trailing_commas(text: str) -> str:
@@ -152,16 +152,16 @@ def check_answer(prompt: Prompt, drafts: Iterable[DraftedMemory | None], rules: 
     refused: Counter[Refusal] = Counter()
     known: set[str] = set()
     for draft in drafts:
-        found = check_memory(prompt, draft if rules is None or draft is None else redacted(draft, rules))
-        if isinstance(found, str):
-            refused[found] += 1
-        elif found.text.casefold() in known:
+        memory = check_memory(prompt, draft if rules is None or draft is None else redacted(draft, rules))
+        if isinstance(memory, str):
+            refused[memory] += 1
+        elif memory.text.casefold() in known:
             refused["repeated"] += 1
         elif len(kept) == (1 if prompt.kinds == ("summary",) else MAX_MEMORIES):
             refused["too_many"] += 1
         else:
-            known.add(found.text.casefold())
-            kept.append(found)
+            known.add(memory.text.casefold())
+            kept.append(memory)
     return Checked(tuple(kept), refused)
 
 
@@ -234,15 +234,15 @@ def refuse_lines(text: str, kind: str, cited: Sequence[Line], orders: Mapping[in
     return None if stems_of(text) & stems_of(heard) else "unsupported"
 
 
-def confidence_of(given: float | None, lines: Sequence[Line]) -> float:
-    confidence = min(DEFAULT_CONFIDENCE if given is None else given, HIGHEST)
+def confidence_of(stated: float | None, lines: Sequence[Line]) -> float:
+    confidence = min(DEFAULT_CONFIDENCE if stated is None else stated, HIGHEST)
     return round(confidence if any(line.is_certain for line in lines) else confidence * UNCERTAIN, 3)
 
 
 def labels(texts: Iterable[str]) -> tuple[str, ...]:
     """Topics or entities, each once, without those that cannot be one: with commas, empty or too long."""
-    found = dict.fromkeys(one_line(text) for text in texts)
-    return tuple(text for text in found if re.match(TOPIC_PATTERN, text))[:MAX_TOPICS]
+    topics = dict.fromkeys(one_line(text) for text in texts)
+    return tuple(text for text in topics if re.match(TOPIC_PATTERN, text))[:MAX_TOPICS]
 
 
 def day_or_none(text: str | None) -> str | None:

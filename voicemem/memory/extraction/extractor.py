@@ -196,10 +196,10 @@ class Extractor:
         said = " ".join(line.text for line in reversed(section.lines) if line.is_callers)
         near = [one for one, _ in await self.long_term.find_by_words(stream.project, filter, said, prompts.MAX_KNOWN)]
         newest = await self.long_term.list_memories(stream.project, filter) if len(near) < prompts.MAX_KNOWN else []
-        found = list({one.id: one for one in (*near, *newest)}.values())[: prompts.MAX_KNOWN]
-        days = [one.created_at if one.said_at is None else one.said_at for one in found]
+        known = list({one.id: one for one in (*near, *newest)}.values())[: prompts.MAX_KNOWN]
+        days = [one.created_at if one.said_at is None else one.said_at for one in known]
         return [
-            prompts.KnownMemory(one.id, one.kind, one.text, day) for one, day in zip(found, days, strict=True)
+            prompts.KnownMemory(one.id, one.kind, one.text, day) for one, day in zip(known, days, strict=True)
         ], None
 
     async def keep(
@@ -287,12 +287,12 @@ def evidence_of(session_id: str, lines: Sequence[prompts.Line]) -> tuple[Evidenc
     runs = [[line for _, line in run] for _, run in groupby(enumerate(lines), lambda pair: pair[1].number - pair[0])]
     if len(runs) > MAX_EVIDENCE:
         runs = [list(lines)]
-    found = []
+    evidence = []
     for run in runs:
         positions = [line.position for line in run]
         turn_ids = tuple(sorted({line.turn_id for line in run}))
-        found.append(Evidence(session_id, min(positions), max(positions), turn_ids))
-    return tuple(found)
+        evidence.append(Evidence(session_id, min(positions), max(positions), turn_ids))
+    return tuple(evidence)
 
 
 def model_of(config: ExtractConfig, answer: LlmText) -> str | None:

@@ -270,15 +270,15 @@ def only_refuses(text: str) -> bool:
 
 def negates(text: str, stems: set[str]) -> bool:
     """Return whether a text has words of these stems, and denies each of them."""
-    found = False
+    denied = False
     for clause in CLAUSES.split(text):
         words = re.findall(r"[^\W_]+(?:['’][^\W\d_]+)?", clause.casefold())
         for place, word in enumerate(words):
             if stems & stems_of(word):
-                found = True
+                denied = True
                 if not is_denied(clause, words, place):
                     return False
-    return found
+    return denied
 
 
 def is_denied(clause: str, words: list[str], place: int) -> bool:
@@ -346,8 +346,8 @@ def spoken_numbers(text: str) -> Iterator[str]:
 def says_other_number(text: str, digits: str) -> bool:
     """Return whether a text has as many digits in words that are not reckoned here: of hundreds, of other languages."""
     others = (word for word in words_of(text) if word not in SPOKEN_NUMBERS and word not in NUMBERS)
-    found = [one.digits for word in others if (one := find_number(word))]
-    return any(one < 0 for one in found) or sum(found) >= len(digits)
+    numbers = [one.digits for word in others if (one := find_number(word))]
+    return any(one < 0 for one in numbers) or sum(numbers) >= len(digits)
 
 
 def says_day(text: str, said_day: int, day: int) -> bool:

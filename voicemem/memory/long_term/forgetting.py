@@ -147,12 +147,12 @@ async def find_all_words(long_term: LongTermMemory, among: MemoryFilter, query: 
     if not 0 < len(words) <= MAX_ASKED_WORDS:
         detail = f"What to forget must be named in 1 to {MAX_ASKED_WORDS} words: `query`"
         raise Refused("invalid_field", detail)
-    found: dict[str, Candidate] | None = None
+    candidates: dict[str, Candidate] | None = None
     for word in words:
         rows = await long_term.store.memories.find_memories_by_words(among, [word], 10_000)
         have = {row.id: candidate_of(row) for row, _ in rows}
-        found = have if found is None else {id: one for id, one in found.items() if id in have}
-    return list((found or {}).values())
+        candidates = have if candidates is None else {id: one for id, one in candidates.items() if id in have}
+    return list((candidates or {}).values())
 
 
 def candidate_of(row: MemoryRow) -> Candidate:

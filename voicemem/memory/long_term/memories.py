@@ -179,16 +179,16 @@ class LongTermMemory:
         else was journaled since. At most `MAX_ROWS` drafts. Raises as `add`.
         """
         now = self.clock()
-        plan, found = plans.Plan(self.store.memories, stream, now), list[MemoryRow]()
+        plan, rows = plans.Plan(self.store.memories, stream, now), list[MemoryRow]()
         owner = Scope(stream.project, None, None, stream.id)
         owner, session = await plans.settle_owner(self.store.journal, owner)
         if session is None or session.key != stream.key:
             raise Refused("unknown_session")
         for draft in [self.prepare(draft, now) for draft in drafts]:
-            found.append(await self.plan_draft(plan, plans.Settled(0, plans.owned(draft, owner), owner, stream)))
-        plan.append(structs.replace(mark, added=tuple(dict.fromkeys(row.id for row in found))))
+            rows.append(await self.plan_draft(plan, plans.Settled(0, plans.owned(draft, owner), owner, stream)))
+        plan.append(structs.replace(mark, added=tuple(dict.fromkeys(row.id for row in rows))))
         written = await self.write(plan)
-        return None if written is None else [records.to_memory(row) for row in found]
+        return None if written is None else [records.to_memory(row) for row in rows]
 
     def prepare(self, draft: records.MemoryDraft, now: int) -> records.MemoryDraft:
         checked: records.MemoryDraft = msgspec.convert(structs.asdict(draft), records.MemoryDraft)
@@ -298,8 +298,8 @@ class LongTermMemory:
             if row.removed_ms is None and normalised(row.text) == text and row.scope.owner == owner.owner:
                 return row
         filter = structs.replace(plans.filter_of(owner), unexpired_at_ms=plan.now_ms, limit=MAX_ROWS + 1)
-        found = await self.store.memories.list_same(filter, owner, draft.text)
-        return next((row for row in found if row.id not in plan.rows), None)
+        same = await self.store.memories.list_same(filter, owner, draft.text)
+        return next((row for row in same if row.id not in plan.rows), None)
 
     # Changing
 
@@ -383,16 +383,16 @@ class LongTermMemory:
 
     async def remove(self, project: str, ids: Sequence[str], reason: RemovalReason = "deleted") -> list[str]:
         """Remove memories with their texts, and those that say the same of the same owner; the ids of all of them."""
-        found: dict[str, MemoryRow] = {}
+        to_remove: dict[str, MemoryRow] = {}
         waiting = list(dict.fromkeys(ids))
         for _ in range(MAX_CHAIN):
             rows = await self.store.memories.find_memories(project, waiting) if waiting else []
-            there = {row.id: row for row in rows if row.removed_ms is None and row.id not in found}
-            found |= there
+            there = {row.id: row for row in rows if row.removed_ms is None and row.id not in to_remove}
+            to_remove |= there
             waiting = [same for row in there.values() if (same := records.details_of(row).same_as) is not None]
             if not waiting:
                 break
-        return await self.remove_rows(found.values(), reason)
+        return await self.remove_rows(to_remove.values(), reason)
 
     async def remove_rows(self, rows: Iterable[MemoryRow], reason: RemovalReason) -> list[str]:
         """Remove these memories from the journals that they are in; the ids of those that existed."""
@@ -463,9 +463,9 @@ async def memory_page(long_term: LongTermMemory, filter: MemoryFilter, cursor: s
     digest = blake2b(repr(structs.replace(filter, after=None, limit=0)).encode(), digest_size=8).digest()
     after = None if cursor is None else parse_place(cursor, digest, LastShown)
     with_one_more = structs.replace(filter, after=after, limit=filter.limit + 1)
-    found = await long_term.list_memories(filter.project, with_one_more)
-    page = found[: filter.limit]
-    if len(found) == len(page):
+    memories = await long_term.list_memories(filter.project, with_one_more)
+    page = memories[: filter.limit]
+    if len(memories) == len(page):
         return MemoryPage(page, None)
     return MemoryPage(page, format_place(digest, LastShown(page[-1].created_at, page[-1].id)))
 

@@ -147,9 +147,9 @@ class Connection:
 
     def take_message(self, message: bytes) -> None:
         """Take a message whose turn it is. Raises `InvalidFrame`."""
-        found = decode_fast(message) if self.leases.by_session else None
-        if found is not None:
-            events, text = found
+        decoded = decode_fast(message) if self.leases.by_session else None
+        if decoded is not None:
+            events, text = decoded
             open_lease, first = self.leases.only, events[0]
             if open_lease is None or first.session_id is not None or first.producer is not None:
                 open_lease = self.leases.find(first)

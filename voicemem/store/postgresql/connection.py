@@ -110,7 +110,7 @@ class Options(NamedTuple):
     """Options of a URL: those of libpq, whether a pooler is in between (then nothing is prepared), and whether only
     synchronous standbys are promoted."""
 
-    given: dict[str, Any]
+    parameters: dict[str, Any]
     pooled: bool
     trusted: bool
 
@@ -246,10 +246,10 @@ class PostgresqlConnection(Connection):
 
 def connect(url: str) -> PostgresqlConnection:
     """Open a connection. Raises `psycopg.Error`, and `CannotStart` where an ack would prove nothing."""
-    given, pooled, _ = parse_options(url)
+    libpq, pooled, _ = parse_options(url)
     settings = " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in SESSION_SETTINGS.items())
-    options = f"{given.pop('options', '') or ''} {settings}".strip()
-    parameters: dict[str, Any] = {**CONNECTION_DEFAULTS, **given, "options": options}
+    options = f"{libpq.pop('options', '') or ''} {settings}".strip()
+    parameters: dict[str, Any] = {**CONNECTION_DEFAULTS, **libpq, "options": options}
     raw = psycopg.connect(
         make_conninfo(**parameters),
         autocommit=True,

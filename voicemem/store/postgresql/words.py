@@ -105,11 +105,11 @@ class PostgresqlMemoryWords(MemoryFullText):
     def find(
         self, connection: Connection, search: MemorySearch, conditions: str, values: dict[str, Any], limit: int
     ) -> list[Row]:
-        clauses, given = search.scope.conditions(prefix="scope_")
+        clauses, scope_values = search.scope.conditions(prefix="scope_")
         totals = " and ".join((TOTALS, *clauses))
         query = FIND_MEMORIES.format(ranked=ranked("memories", "stream, id", ABOUT_WEIGHT, totals, conditions))
         found_by = ranked_values(query_terms(search.scope, self.secret), search.words)
-        return connection.rows(query, **values, **given, **found_by, limit=limit)
+        return connection.rows(query, **values, **scope_values, **found_by, limit=limit)
 
     def make_words(self, connection: Connection) -> None:
         """Make the words of all memories, which a copy inserted without any."""
@@ -162,12 +162,12 @@ class PostgresqlMessageWords(MessageFullText):
         return words_of([*said, *day], before, session.scope, self.secret)
 
     def find(self, connection: Connection, query: TranscriptQuery) -> list[Row]:
-        clauses, given = query.scope.conditions()
+        clauses, scope_values = query.scope.conditions()
         totals = "select sum(messages), sum(words) from transcript_sessions where "
         totals += " and ".join(clauses)
         said = "said_ms >= :since_ms and said_ms < :until_ms"
         start = ranked("transcript_messages", "stream, turn, number", BEFORE_WEIGHT, totals, said)
-        values = given | query.values | ranked_values(query_terms(query.scope, self.secret), query.words)
+        values = scope_values | query.values | ranked_values(query_terms(query.scope, self.secret), query.words)
         return connection.rows(FIND_MESSAGES.format(ranked=start), **values)
 
     def find_sessions(

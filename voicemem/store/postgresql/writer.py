@@ -227,12 +227,12 @@ class Writer(Reader):
             return connection.row(SELECT_OUTCOME, **self.place, job=job) is not None
 
         try:
-            found = self.ask(has_marker)
+            is_there = self.ask(has_marker)
         except Fenced:
             raise StoreUnavailable(RETIRED) from None
         if min(tokens) <= fencing_token:  # a lane that was deleted begins again, without commit_markers
             raise StoreUnavailable(RETIRED)
-        return found
+        return is_there
 
     def ask(self, look: Callable[[PostgresqlConnection], T]) -> T:
         """Look, on a new connection, what became of what was sent. Raises `Fenced`, `StoreUnavailable`.

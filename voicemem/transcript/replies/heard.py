@@ -60,8 +60,8 @@ class Cut:
         if self.first.closing:
             return None, None
         since, heard_ts = self.resumed_ts + 1, self.reply.heard_ts
-        found = ((source.newest(kind, since, heard_ts), source) for source in self.sources)
-        known = ((cut, source) for cut, source in found if cut is not None)
+        newest = ((source.newest(kind, since, heard_ts), source) for source in self.sources)
+        known = ((cut, source) for cut, source in newest if cut is not None)
         return max(known, key=lambda pair: BY_TIME(pair[0]), default=(None, None))
 
     def metadata(self) -> list[Interruption]:
@@ -228,8 +228,8 @@ def find_cut(state: State, reply: Reply) -> Cut | None:
 def heard_so_far(state: State, reply: Reply) -> str | None:
     """Return the heard text of a reply neither cut nor over, as if it were cut now; None where nothing says so."""
     now = Interruption(BEFORE_ALL, state.position, closing=True)
-    found = next(Cut(state, reply, playing.sources_of(state, reply), BEFORE_ALL, now).reported(), None)
-    return None if found is None else found.text
+    reported = next(Cut(state, reply, playing.sources_of(state, reply), BEFORE_ALL, now).reported(), None)
+    return None if reported is None else reported.text
 
 
 # The rate of speech of a voice: units of text a millisecond
@@ -239,8 +239,8 @@ def rate_before(state: State, reply: Reply) -> Fraction:
     """The median rate of the replies before one that are complete, not interrupted, and have a total."""
     keys = playing.standing_keys(state)
     place = bisect_left(keys, reply.key)
-    found = (rate_of(state, state.replies[key[2]]) for key in keys[max(0, place - playing.REACH) : place])
-    rates = sorted(rate for rate in found if rate is not None)
+    before = (rate_of(state, state.replies[key[2]]) for key in keys[max(0, place - playing.REACH) : place])
+    rates = sorted(rate for rate in before if rate is not None)
     if not rates:
         return USUAL
     middle = len(rates) // 2
@@ -252,9 +252,9 @@ def rate_of(state: State, reply: Reply) -> Fraction | None:
     if is_cut or not reply.generation.complete:
         return None
     sources = playing.sources_of(state, reply)
-    found = interruptions.largest_total(sources)
-    if found is not None:
-        return Fraction(units_of(interruptions.measured_text(reply, found)), found[0].value)
+    largest = interruptions.largest_total(sources)
+    if largest is not None:
+        return Fraction(units_of(interruptions.measured_text(reply, largest)), largest[0].value)
     highest = (one.highest for source in sources for one in interruptions.timelines(source, "audio"))
     played_ms = max(highest if has_done(sources) else (), default=0)
     return Fraction(units_of(reply.generation.text()), played_ms) if played_ms else None

@@ -80,15 +80,15 @@ def states_time(source: Source) -> bool:
 
 def largest_total(sources: list[Source]) -> tuple[Entry, Source] | None:
     """The largest total of the audio, and where it was reported; of equal ones the newest."""
-    found: tuple[Entry, Source] | None = None
+    largest: tuple[Entry, Source] | None = None
     for source in sources:
         totals = None if source.evidence.playback is None else source.evidence.playback.totals
         total = None if totals is None else totals.highest_entry(source.until, source.since)
         if total is None or not total.value:
             continue
-        if found is None or (total.value, *total[:2]) > (found[0].value, *found[0][:2]):
-            found = total, source
-    return found
+        if largest is None or (total.value, *total[:2]) > (largest[0].value, *largest[0][:2]):
+            largest = total, source
+    return largest
 
 
 def measured_text(reply: Reply, total: tuple[Entry, Source]) -> str:
@@ -142,9 +142,9 @@ def heard_to_end(state: State, reply: Reply, sources: list[Source], resumed_ts: 
     if not any(may_show_end(source.evidence) for source in sources):
         return None
     total = largest_total(sources)
-    found = [standing_done(state, reply, sources, total, resumed_ts)]
+    times = [standing_done(state, reply, sources, total, resumed_ts)]
     if reply.generation.complete and not reply.heard_only:
-        found += heard_texts(state, reply, sources)
+        times += heard_texts(state, reply, sources)
         end_ms = None if total is None else total[0].value
         if end_ms is None and any(True for source in sources for _ in timelines(source, *POSITIONS)):
             match = match_words(state, reply, sources)
@@ -155,8 +155,8 @@ def heard_to_end(state: State, reply: Reply, sources: list[Source], resumed_ts: 
                 for source in sources
                 for series in timelines(source, *POSITIONS)
             )
-            found += [entry.ts for entry in reached if entry is not None]
-    return min((ts for ts in found if ts is not None), default=None)
+            times += [entry.ts for entry in reached if entry is not None]
+    return min((ts for ts in times if ts is not None), default=None)
 
 
 def may_show_end(evidence: Evidence) -> bool:
@@ -203,11 +203,11 @@ def standing_done(
     if dones and total is not None:
         leaves_unheard = unheard_after(state, reply, sources, total)
         after = max(last_position_stated(sources, leaves_unheard, resumed_ts), last_peak(sources, leaves_unheard))
-    found = (
+    times = (
         next((done.ts for done in series.entries(source.until, max(source.since, after[0])) if done[:2] > after), None)
         for series, source in dones
     )
-    return min((ts for ts in found if ts is not None), default=None)
+    return min((ts for ts in times if ts is not None), default=None)
 
 
 def last_position_stated(

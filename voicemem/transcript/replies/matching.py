@@ -56,13 +56,13 @@ class Stretches:
         """Take one more word; those whose times are certain now, from the start of the reply's audio."""
         known = self.known.get((word.start_ms, word.text))
         place = self.held_place if self.held else self.place
-        found = find_word(self.text, word.text, place)
-        continues = bool(place) and found is not None and not A_LETTER.search(self.text, place, found[0])
+        span = find_word(self.text, word.text, place)
+        continues = bool(place) and span is not None and not A_LETTER.search(self.text, place, span[0])
         if continues and (self.held or self.goes_back(word)):
-            assert found is not None
+            assert span is not None
             if known is not None:
                 self.held.append(word)
-                self.held_place = found[1]
+                self.held_place = span[1]
                 return []
             held, self.held = self.held, []
             self.offset, self.first, self.last = min(self.end_ms, MAX_INTEGER), None, None
@@ -79,8 +79,8 @@ class Stretches:
 
     def forward(self, word: TimedWord) -> TimedWord:
         """The next word of this stretch."""
-        found = find_word(self.text, word.text, self.place)
-        self.place = self.place if found is None else found[1]
+        span = find_word(self.text, word.text, self.place)
+        self.place = self.place if span is None else span[1]
         if self.last is None or word.start_ms > self.last.start_ms:
             self.last = word
             self.first = self.first or word
@@ -155,10 +155,10 @@ class WordMatch:
         """Find one more word, which starts after the others."""
         self.newest = word
         self.has_estimates |= word.estimated
-        found = find_word(self.text, word.text, self.reached)
-        if found is None:
+        span = find_word(self.text, word.text, self.reached)
+        if span is None:
             return
-        begin, self.reached = found
+        begin, self.reached = span
         if has_several_words(self.text[begin : self.reached]):
             self.clauses.append(Clause(word.start_ms, word.end_ms, begin, self.reached))
         if self.ends_ms and word.end_ms < self.ends_ms[-1]:
@@ -337,18 +337,18 @@ class WholeText:
     def first_equal(self, series: TextTimeline, until: int, since: int) -> int | None:
         """Return when a heard text was first equal to this one, from `since` to before `until`."""
         times = series.other_times.get(self.joined(), []) if series.other_times else []
-        found = first_between(times, until, since)
+        first = first_between(times, until, since)
         if len(series.texts.longest) < self.letters:
-            return found
+            return first
         prefixes = self.known.setdefault(id(series), Prefixes())
         if not prefixes.find(series.texts.longest, self.words):
-            return found
+            return first
         for block, _, _ in series.lengths.slices(until, since):
             if block.highest >= prefixes.at:
                 ts = first_between(prefixes.times_in(block), until, since)
                 if ts is not None:
-                    return ts if found is None else min(found, ts)
-        return found
+                    return ts if first is None else min(first, ts)
+        return first
 
 
 def first_between(times: list[int], until: int, since: int) -> int | None:

@@ -51,15 +51,15 @@ def key_at(keys: list[ReplyKey], turn: int, ts: int) -> ReplyKey | None:
 
 def sources_of(state: State, reply: Reply, keys: list[ReplyKey] | None = None) -> list[Source]:
     """All evidence about a reply, judged by the standing replies unless others are given."""
-    found = [] if reply.own is None else [Source(reply.own)]
+    sources = [] if reply.own is None else [Source(reply.own)]
     if reply.item is not None and (evidence := state.item_evidence.get(reply.item)) is not None:
-        found.append(Source(evidence, *item_window(state, reply)))
+        sources.append(Source(evidence, *item_window(state, reply)))
     evidence = state.turns[reply.turn].evidence
     if evidence is not None:
         before, after = neighbours(standing_keys(state) if keys is None else keys, reply.key)
         since, until = BEFORE_ALL if before is None else reply.begin, AFTER_ALL if after is None else after[1]
-        found.append(Source(evidence, since, until))
-    return found
+        sources.append(Source(evidence, since, until))
+    return sources
 
 
 def item_window(state: State, reply: Reply) -> tuple[int, int]:
