@@ -35,7 +35,7 @@ from voicemem.errors import Refused
 from voicemem.store.nodes import SUMMARY
 from voicemem.store.port import Store
 from voicemem.store.records import Snapshot
-from voicemem.store.streams import AWAITED_MS, END_GRACE_MS, EXPECT_AGAIN_MS, Batch
+from voicemem.store.streams import END_GRACE_MS, EXPECT_AGAIN_MS, EXPECTED_BACK_MS, Batch
 
 Claim = Callable[[Store], Callable[[str, int, int, int], Awaitable[list[int]]]]
 """The method of a store that claims sessions for some work."""
@@ -146,7 +146,7 @@ class TestTwoHandles:
         assert END.reason == (await close(other, ended, None, now_ms=later)).reason
         assert await other.journal.close_ended(waits, "n", later + 1) is None
         assert [waits] == await other.journal.find_due(later + END_GRACE_MS, 10)
-        assert await other.journal.close_ended(waits, "n", later + AWAITED_MS) is not None
+        assert await other.journal.close_ended(waits, "n", later + EXPECTED_BACK_MS) is not None
 
     async def test_the_end_of_a_node_frees_its_leases(self, nodes: tuple[Store, Store]) -> None:
         """Deliveries, claims and replies of it are for others at once; an old lease counts for nothing."""
@@ -308,7 +308,7 @@ class TestWithoutConnection:
     async def test_a_producer_that_sends_is_expected_back(self, store: Store) -> None:
         """An end waits for it as long as it says; what has no seq says nothing."""
         key = await open_key(store)
-        until = NOW + AWAITED_MS
+        until = NOW + EXPECTED_BACK_MS
         await store.journal.append([Batch(key, "http", None, NOW, [offer(1).payload], 1, expected_until_ms=until)], NOW)
         loose = Batch(key, "loose", None, NOW, offers=[offer(None)], expected_until_ms=until + 10**6)
         await store.journal.append([loose], NOW)
@@ -319,7 +319,7 @@ class TestWithoutConnection:
     async def test_that_it_is_expected_is_put_off(self, store: Store) -> None:
         """Each later event does so, once it is a second later; a duplicate too."""
         key = await open_key(store)
-        until = NOW + AWAITED_MS
+        until = NOW + EXPECTED_BACK_MS
         for later in (0, EXPECT_AGAIN_MS - 1, 2 * EXPECT_AGAIN_MS):
             batch = Batch(key, "http", None, NOW, [offer(1).payload], 1, expected_until_ms=until + later)
             await store.journal.append([batch], NOW)

@@ -26,7 +26,7 @@ from voicemem.client.transport.failures import check_of
 from voicemem.client.transport.rest import RestClient
 from voicemem.config.service import MEMORY_STORE, POSTGRESQL_PREFIXES, SQLITE_PREFIX, Settings
 from voicemem.errors import VoicememError
-from voicemem.exports.call import HIDDEN, without_hidden
+from voicemem.exports.call import HIDDEN, strip_invisible
 from voicemem.protocol.explanations import did_you_mean
 from voicemem.security.audit import LOG as AUDIT
 from voicemem.store.copying import NO_ROOM, CopyFailed, full_disk
@@ -263,7 +263,7 @@ def sqlite_path(store: str, in_memory: str) -> str:
 
 def lines_shown(text: str) -> str:
     """A text without hidden characters, and with no other white space than spaces and line feeds."""
-    return "\n".join(without_hidden(text).splitlines()).expandtabs(4)
+    return "\n".join(strip_invisible(text).splitlines()).expandtabs(4)
 
 
 def line_shown(text: str) -> str:

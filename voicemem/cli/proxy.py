@@ -10,7 +10,7 @@ import click
 
 from voicemem.cli import logs
 from voicemem.cli.common import Command, check_rest_url, number_of, options, run, variable_option
-from voicemem.cli.service import notify, on_signals, start_logging, wait_for_first
+from voicemem.cli.service import notify, on_signals, prepare_process, wait_for_first
 from voicemem.cli.service_settings import LOG_OPTIONS
 from voicemem.config.service import parse_address
 from voicemem.proxy.requests import PREFIX
@@ -82,7 +82,7 @@ def proxy(context: click.Context, /, **values: Any) -> None:
       voicemem proxy --upstream openai-realtime=wss://api.openai.com/v1 \\
           --upstream-key-env openai-realtime=OPENAI_API_KEY
     """
-    start_logging(context, LOG, values)
+    prepare_process(context, LOG, values)
     run(serve_until_drained(values))
 
 

@@ -51,12 +51,12 @@ def serve(context: click.Context, /, **values: Any) -> None:
       voicemem serve --webhook-url https://example.com/calls --webhook-secret my-secret
       VOICEMEM_STORE=sqlite:calls.db VOICEMEM_LOG_LEVEL=info voicemem serve
     """
-    handler = start_logging(context, LOG, values)
+    handler = prepare_process(context, LOG, values)
     run(serve_until_stopped(values, handler))
     gc.freeze()  # at its end Python would look through all that is left, which takes seconds
 
 
-def start_logging(context: click.Context, log: logging.Logger, options: dict[str, Any]) -> logging.Handler:
+def prepare_process(context: click.Context, log: logging.Logger, options: dict[str, Any]) -> logging.Handler:
     """Begin a command that serves: log, check its variables, and tune Python."""
     unknown = unknown_variables(context, os.environ)
     handler = logs.configure_logging(options["log_format"], options["log_level"])
@@ -79,8 +79,8 @@ def start_logging(context: click.Context, log: logging.Logger, options: dict[str
 async def collect_young() -> None:
     """Background task: collect young objects while they are few, since nothing is acknowledged meanwhile.
 
-    Python sets off those that are freed against new ones: while memories are packed it lets so many become young ones
-    that collecting them takes 10 to 20 ms.
+    Python triggers a collection by allocations less deallocations. While sessions are packed, so many young objects
+    gather that collecting them takes 10 to 20 ms.
     """
     while True:
         await asyncio.sleep(YOUNG_S)
@@ -248,7 +248,7 @@ def ui(url: str, no_open: bool) -> None:
 
 
 async def check_page(url: str, address: str) -> None:
-    """Raise `CommandFailed` with what is to be done if the page is not there, `Unreachable`."""
+    """Check that the page is served. Raises `CommandFailed` with what to do otherwise, `Unreachable`."""
     async with Server(url, None).client() as rest:
         try:
             await rest.request("GET", PATH, is_json=False)

@@ -39,22 +39,20 @@ Row = dict[str, Any]
 @click.option("--interrupted", is_flag=True, help="Calls in which a reply was cut.")
 @click.option("--slow", type=click.IntRange(min=0), help="Calls with an answer that took at least this many ms.")
 @click.option("--outcome", help="Calls with this outcome of their analysis.")
-@click.option("--webhook", type=click.Choice(["failed", "failing", "pending"]), help="Calls with such a webhook.")
+@click.option("--webhook", type=click.Choice(["failed", "pending"]), help="Calls with a webhook in this state.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most this many.")
 @click.option("--follow", is_flag=True, help="Keep running, and show what changes, until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="JSON lines on a terminal too.")
 def sessions(server: Server, limit: int, follow: bool, as_json: bool, **conditions: Any) -> None:
     """List calls, the newest first: a table on a terminal, JSON lines in a pipe.
 
-    With --follow the table is drawn again when something changes; in a pipe, each call that changed is a line again.
+    With --follow the table is drawn again when something changes; in a pipe, each call that changed is printed again.
 
     \b
     Examples:
       voicemem sessions --state running --follow
       voicemem sessions --interrupted | jq -r .session_id
     """
-    if conditions["webhook"] == "failing":  # as the page has it
-        conditions["webhook"] = "failed"
     query = query_params({name: value for name, value in conditions.items() if value not in (None, False)})
     console = Console(highlight=False)
     table = None if as_json or not console.is_terminal else console
@@ -203,7 +201,7 @@ class LiveScreen:
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        """Leave everything in full in the terminal's own memory."""
+        """Leave everything in full in the terminal's scrollback."""
         self.live.stop()
         for key in self.order:
             self.console.print(self.texts[key], soft_wrap=True)
@@ -265,7 +263,7 @@ class LiveScreen:
 TEXTS = ("text", "heard_text", "name", "reason", "code", "result")
 """Fields of an event; the first that it has is shown."""
 WAITING_AFTER_S = 1.0
-"""A person who sees nothing for this long reads that there is no call yet."""
+"""Seconds without an event before the command says that there is no call yet."""
 
 
 @click.command(short_help="Follow a call while it happens.")

@@ -35,7 +35,7 @@ class Client:
 
     `ingest_url` is ws:// or wss://; the path /v1/ingest is added if there is none. `rest_url` is the root of the REST
     API; without it there is no fallback to HTTP and no reading. Use the client as an async context manager, or call
-    `close`. Raises `ValueError` for a URL or a key that cannot be one.
+    `close`. Raises `ValueError` for an invalid URL or key.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Client:
         Without `session_id` the client makes a random one. `config` is used only if the session does not exist yet. The
         default of `timeout` is the option `open_timeout_s`. With `allow_ended`, one that has ended can be opened to be
         read. Raises `Unreachable` with the addresses, the reasons and what to check; `RequestRefused`, `SessionEnded`,
-        `SessionErased`; `TypeError` and `ValueError` for arguments that cannot be.
+        `SessionErased`; `TypeError` and `ValueError` for invalid arguments.
         """
         self._start()
         if self.error is not None:
@@ -166,7 +166,7 @@ class Client:
         return (session_id, producer) in self._producers
 
     def find(self, session_id: str, producer: str = "main") -> ProducerSession | None:
-        """Return a session that this client has open, for another part of the program that is the same producer."""
+        """Return an open session so that another part of the program can share it, as the same producer."""
         opened = self._producers.get((session_id, producer))
         if opened is None or not opened.opened:
             return None

@@ -229,7 +229,7 @@ class ProducerSession(SessionFacts):
     async def turns(self, *, marks: bool = False, timeout: float | None = None) -> list[JsonObject]:
         """Read each turn's start, end, cause and latencies, in at most `timeout` seconds, by default `read_timeout_s`.
 
-        With `marks`, also when its parts and its tool calls were.
+        `marks` adds the times of its parts and tool calls.
         Raises `RequestRefused`, `Unreachable`, `Closed`.
         """
         return list((await self._read("/turns", {"marks": marks or None}, timeout))["turns"])
@@ -237,8 +237,8 @@ class ProducerSession(SessionFacts):
     async def add(self, *messages: Mapping[str, Any]) -> JsonObject:
         """Add messages or tool traces that did not come as events, all or none: `role`, `content`, and what REST takes.
 
-        Returns `position` and `turn_id`. It is made once, in at most `read_timeout_s`; after `Unreachable` it is not
-        known whether they were stored. Raises `RequestRefused`, `Unreachable`, `Closed`.
+        Returns `position` and `turn_id`. The request is sent once, in at most `read_timeout_s`; after `Unreachable` it
+        is not known whether they were stored. Raises `RequestRefused`, `Unreachable`, `Closed`.
         """
         return await self._write("POST", "/messages", messages)
 

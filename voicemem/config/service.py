@@ -26,7 +26,7 @@ SQLITE_PREFIX = "sqlite:"
 MEMORY_STORE = "memory:"
 POSTGRESQL_PREFIXES = ("postgresql://", "postgres://")
 NO_WEBHOOK = "none"
-"""A session's value in place of the operator's webhook URL: it turns the webhook off."""
+"""The value of `webhook_url` that turns the operator's webhook off."""
 REDACTIONS = ("cards", "otp", "email", "phone")
 OWN_REDACTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """The operator's own redaction, MODULE:FUNCTION."""
@@ -66,7 +66,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     webhook_contents: Contents = "full"
     """The fields of messages in these webhooks; `standard`: only role and content, for strict receivers."""
     webhook_include: tuple[str, ...] = ()
-    """The further parts of these webhooks: `user_id`, `tools`."""
+    """The further parts of these webhooks: `user_id`, `tools`, `analysis`."""
     insecure: bool = False
     ui: bool = True
     """True if the page is served, at `/ui/` of the REST port."""
@@ -140,7 +140,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     observe_limit: int = 100
     """Calls that are observed at a time."""
     memory_budget: int = 512
-    """MiB that everything takes together that is kept in memory to be at hand."""
+    """MiB for all caches together."""
     log_format: str = "text"
     log_level: str = "warning"
 
@@ -197,17 +197,17 @@ def check_service_settings(settings: Settings) -> None:
     if settings.admin_key is not None and len(settings.admin_key) < 16:
         raise CannotStart("VOICEMEM_ADMIN_KEY must have at least 16 characters.")
     if not all(0 <= rate < inf for rate in (settings.request_rate, settings.event_rate, settings.byte_rate)):
-        raise CannotStart("A rate must be a number per second, or 0 for no limit.")
+        raise CannotStart("request-rate, event-rate and byte-rate must be 0 or more per second; 0 means no limit.")
     if not MIN_MEMORY_BUDGET <= settings.memory_budget <= MAX_MEMORY_BUDGET:
         raise CannotStart(
-            f"The memory budget must be {MIN_MEMORY_BUDGET} to {MAX_MEMORY_BUDGET} MiB, without a unit, such as 512."
+            f"--ram-limit-mib must be {MIN_MEMORY_BUDGET} to {MAX_MEMORY_BUDGET}, without a unit, such as 512."
         )
     if min(settings.open_sessions, settings.sessions_per_day, settings.stored_bytes) < 0:
-        raise CannotStart("A quota must be a number, or 0 for no limit.")
+        raise CannotStart("open-sessions, sessions-per-day and stored-bytes must be 0 or more; 0 means no limit.")
     if not 0 <= settings.ttl_seconds <= 10**10:
         raise CannotStart("ttl_seconds must be a number of seconds up to 10000000000, or 0 to keep all sessions.")
     if settings.connections_per_address < 0:
-        raise CannotStart("The connections of one address must be a number, or 0 for no limit.")
+        raise CannotStart("connections-per-address must be 0 or more; 0 means no limit.")
 
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -242,7 +242,7 @@ def parse_memories_ttl(settings: Sequence[str]) -> dict[str, int]:
         if match is None or kind not in get_args(GivenKind) or kind in ttl_ms:
             kinds = ", ".join(get_args(GivenKind))
             raise CannotStart(
-                f"{one!r} is not how long memories are kept; write KIND=90d (or s, m, h), each of {kinds} once."
+                f"{one!r} is not a valid memory retention; write KIND=90d (or s, m, h), each of {kinds} once."
             )
         ttl_ms[kind] = int(match[1]) * UNIT_MS[match[2]]
     return ttl_ms
@@ -275,7 +275,7 @@ def parse_assistants(settings: Sequence[str]) -> dict[str | None, str]:
     for one in settings:
         match = re.fullmatch(r"(?:([A-Za-z0-9._:-]{1,128})=)?([A-Za-z0-9_-]{1,128})", one)
         if match is None or match[1] in assistants:
-            raise CannotStart("An assistant of Vapi's is its ID, or PROJECT=ID, once for each project.")
+            raise CannotStart("vapi-assistant must be ID, or PROJECT=ID, once per project.")
         assistants[match[1]] = match[2]
     return assistants
 
@@ -288,11 +288,9 @@ def check_observing(settings: Settings) -> None:
         raise CannotStart("The key of observed calls must be printable ASCII without spaces; it is sent in a header.")
     for one in settings.observe_urls:
         if not re.fullmatch(r"[a-z0-9-]{1,64}=wss?://[^/@?#\s]+(?:/[^@#\s]*)?", one):
-            raise CannotStart(
-                "Where calls are observed is DIALECT=URL, such as openai-realtime=wss://HOST/v1/realtime."
-            )
+            raise CannotStart("observe-url must be DIALECT=URL, such as openai-realtime=wss://HOST/v1/realtime.")
     if settings.observe_limit < 0:
-        raise CannotStart("How many calls are observed must be a number, or 0 for none.")
+        raise CannotStart("observe-limit must be 0 or more; 0 means none.")
 
 
 def check_llm(settings: Settings) -> None:
@@ -302,7 +300,7 @@ def check_llm(settings: Settings) -> None:
     if settings.llm_api_key is not None and not re.fullmatch(r"[ -~]*", settings.llm_api_key):
         raise CannotStart("The LLM's key must be printable ASCII; it is sent in a header.")
     if settings.memories_budget < 0:
-        raise CannotStart("The budget of memories must be a number of tokens a day, or 0 for no limit.")
+        raise CannotStart("extraction-tokens-per-day must be 0 or more; 0 means no limit.")
     if settings.llm_url is None and (settings.llm_api_key is not None or settings.llm_model is not None):
         raise CannotStart("An LLM's key or model was given, but not its URL.")
     if not (0 < settings.llm_timeout < inf and 0 < settings.llm_total_timeout < inf):

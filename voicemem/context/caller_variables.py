@@ -23,7 +23,7 @@ from voicemem.store.session_filters import SessionFilter
 from voicemem.store.streams import Stream
 from voicemem.store.transcript_search import FoundMessage
 
-LONGEST_S = 0.2
+ANSWER_TIMEOUT_S = 0.2
 """How long an answer may take; the rest of 300 ms is for the way of the answer itself."""
 INDEXING_S, HEARD_S = 0.1, 0.08
 """How much of that may go into indexing what was said just now, and into reading what was heard."""
@@ -44,8 +44,8 @@ NOTHING: Variables = {"memory": "", "last_call": "", "caller_known": "no"}
 class CallerVariables:
     """Finds what is known of a caller.
 
-    `index_first` brings sessions into the transcript index that have just changed, by their keys. `defaults` are the
-    operator's further variables, `assistants` Vapi's by project.
+    `index_first` indexes sessions that have just changed at once, by their keys. `defaults` are the operator's further
+    variables, `assistants` Vapi's by project.
     """
 
     store: Store
@@ -81,7 +81,7 @@ class CallerVariables:
         return [one for one in calls if one.id != own and scope_of(one).namespace is None][:CALLS]
 
     async def newest_messages(self, keys: Sequence[int]) -> list[FoundMessage]:
-        """The messages heard last on these calls; none where the index is slow or away, which may be so by itself."""
+        """The messages heard last on these calls; none while the index is slow or unavailable."""
         with suppress(TimeoutError, StoreUnavailable):
             async with asyncio.timeout(INDEXING_S):
                 await self.index_first(keys)

@@ -243,7 +243,7 @@ def runs(
     uses: list[ToolUse] = []
 
     def end_uses() -> None:
-        for _, made in groupby(uses, key=llm_message):
+        for _, made in groupby(uses, key=tool_call_group):
             together = tuple(made)
             single.extend((RoleRun("assistant", calls=together), RoleRun("user", results=together)))
         uses.clear()
@@ -262,7 +262,7 @@ def runs(
     return single
 
 
-def llm_message(use: ToolUse) -> Any:
+def tool_call_group(use: ToolUse) -> Any:
     """Find a value that is the same for calls that an LLM made at once."""
     group = (use.wanted_back or {}).get("group")
     return id(use) if group is None else group

@@ -43,7 +43,7 @@ MISSES = 8
 MESSAGE, PREFERENCE = "message", "preference"
 NEWEST_CALLS, INDEX_FIRST_S, HEARD_S = 4, 0.15, 0.35
 """Calls of the user that are indexed first, if they have just changed; how long that may take, and the whole search."""
-LONGEST_S = 0.5
+RECALL_TIMEOUT_S = 0.5
 """How long a context waits for what is known of earlier calls; after that it goes without: the caller is waiting."""
 TOUCH_AFTER_MS = 3_600_000
 """A memory that was noted as accessed within this time is not noted again: each of these is a write."""
@@ -93,7 +93,7 @@ class Recall:
         text that was `carried` over is not shown again. Raises `StoreUnavailable`.
         """
         try:
-            async with asyncio.timeout(LONGEST_S):
+            async with asyncio.timeout(RECALL_TIMEOUT_S):
                 lines = await self.lines_for(stream, settings, said, carried)
         except TimeoutError:
             LOG.warning("A context goes without what is known of earlier calls: the store takes longer than it may")

@@ -20,7 +20,7 @@ from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, MalformedFrame, RawFrame, Side, Text
 from voicemem.dialects.kinds import ANYTHING, Kind, Typed, keep, many, named_by, optional, record, silent, typed
 from voicemem.dialects.known import Known, KnownReply, Made, Playing, spoken_ms
-from voicemem.dialects.reading import bytes_of, values
+from voicemem.dialects.reading import byte_count, values
 from voicemem.dialects.translating import latencies, space_between, tool_call, tool_result
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, Tts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
@@ -46,7 +46,7 @@ INTERRUPTING = "interrupt"
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
-    count = bytes_of(frame)
+    count = byte_count(frame)
     if count is not None:
         # What the user says goes to Deepgram in binary frames too.
         is_agents = side != "app" and count

@@ -85,7 +85,7 @@ def audio_bytes(frame: JsonObject, field: str) -> int:
     return len(audio.rstrip("=")) * 3 // 4
 
 
-def bytes_of(frame: RawFrame) -> int | None:
+def byte_count(frame: RawFrame) -> int | None:
     """Return how many bytes a binary frame had, also if it comes reduced; None for any other frame."""
     if isinstance(frame, bytes):
         return len(frame)

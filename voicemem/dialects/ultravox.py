@@ -23,7 +23,7 @@ from voicemem.dialects.callers import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, Hook, MalformedFrame, RawFrame, Side, Text
 from voicemem.dialects.kinds import ANYTHING, Kind, keep, kept, named_by, optional, record, silent, translation, typed
 from voicemem.dialects.known import Known, KnownReply, Made, spoken_ms
-from voicemem.dialects.reading import bytes_of, is_signed, speaker, unix_ms, values
+from voicemem.dialects.reading import byte_count, is_signed, speaker, unix_ms, values
 from voicemem.dialects.translating import begin_voice, end_with, tool_call, tool_result
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, Resume, Tts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
@@ -53,7 +53,7 @@ Ended = typed("callId endReason?", ts=optional(int))
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
-    if bytes_of(frame) is not None:
+    if byte_count(frame) is not None:
         return None
     _, kind, content = keep(frame, KINDS, side)
     if content is None or not says_something(content):
@@ -118,7 +118,7 @@ def item_of(ordinal: int, known: Known, letter: str = "o") -> str:
     return f"~{letter}{ordinal}" if number == 1 else f"~{letter}{number}.{ordinal}"
 
 
-def item_of_side(ordinal: int, letter: str, known: Known) -> str:
+def unique_item(ordinal: int, letter: str, known: Known) -> str:
     """The item of an utterance or a reply; of the second that has an ordinal, should both sides count apart."""
     item = item_of(ordinal, known)
     is_taken = (known.reply(item) if letter == "u" else known.segment(item)) is not None
@@ -149,7 +149,7 @@ def transcribe(frame: JsonObject, ts: int, known: Known) -> Made:
 
 def hear(frame: JsonObject, known: Known) -> Made:
     """The user's words, of which all so far or what is new is said."""
-    item, ordinal = item_of_side(frame["ordinal"], "u", known), frame["ordinal"]
+    item, ordinal = unique_item(frame["ordinal"], "u", known), frame["ordinal"]
     segment = known.segment(item)
     text = frame.get("text") or (segment.text if segment is not None else "") + frame.get("delta", "")
     final = frame.get("final", False)
@@ -187,7 +187,7 @@ def repeat_text(frame: JsonObject, known: Known) -> Made:
 
 def speak(frame: JsonObject, known: Known) -> Made:
     """The agent's words, of which all so far or what is new is said."""
-    item, text, delta = item_of_side(frame["ordinal"], "a", known), frame.get("text"), frame.get("delta")
+    item, text, delta = unique_item(frame["ordinal"], "a", known), frame.get("text"), frame.get("delta")
     reply, turn = known.reply(item), None
     if reply is None:
         if not text and not delta:

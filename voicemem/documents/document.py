@@ -157,9 +157,9 @@ def merge_json(before: Any, added: Any) -> Any:
     return added
 
 
-def without_padding(value: JsonObject) -> JsonObject:
+def without_empty_values(value: JsonObject) -> JsonObject:
     """An update without null, empty lists and empty objects, with which LLMs fill in what they do not change."""
-    kept = {key: without_padding(one) if isinstance(one, dict) else one for key, one in value.items()}
+    kept = {key: without_empty_values(one) if isinstance(one, dict) else one for key, one in value.items()}
     return {key: one for key, one in kept.items() if one is not None and one not in ([], {})}
 
 

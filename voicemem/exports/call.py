@@ -210,10 +210,10 @@ def one_line(text: str) -> str:
     """The text on one line, without control characters, and without those that reorder text."""
     if text.isprintable() and "  " not in text:  # it has none of these, and no white space but spaces
         return text.strip()
-    return " ".join(without_hidden(text).split())
+    return " ".join(strip_invisible(text).split())
 
 
-def without_hidden(text: str) -> str:
+def strip_invisible(text: str) -> str:
     """The text without these characters; its lines stay."""
     return HIDDEN.sub("", text)
 

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import asdict
 
-from voicemem.exports.call import Call, Utterance, date_time, without_hidden
+from voicemem.exports.call import Call, Utterance, date_time, strip_invisible
 from voicemem.protocol.memories import outcome_of
 from voicemem.transcript.messages import ToolUse
 
@@ -48,7 +48,7 @@ def row(call: Call, one: Utterance, zero: int) -> str:
 
 def field(text: str) -> str:
     """A text that no spreadsheet takes for a formula, in quotes where it needs them."""
-    text = without_hidden(text)
+    text = strip_invisible(text)
     if FORMULA.match(text):
         text = f"'{text}"
     if any(mark in text for mark in ',"\r\n'):

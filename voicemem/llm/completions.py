@@ -368,7 +368,7 @@ class LlmAnswer:
         extra = further_call_fields(fields)
         if extra:
             tool_call.extra |= extra
-            self.count_extra(extra)
+            self.add_extra_size(extra)
         if text:
             tool_call.fragments.append(text)
             self.add_size(text)
@@ -430,7 +430,7 @@ class LlmAnswer:
                 self.add_blocks(name, before if isinstance(before, list) else [], value)
             else:
                 self.extra[name] = before + value if both_text(self.extra, {name: value}, name) else value
-            self.count_extra(value)
+            self.add_extra_size(value)
         return bool(further)
 
     def add_blocks(self, name: str, before: Sequence[Any], added: Sequence[Any]) -> None:
@@ -444,7 +444,7 @@ class LlmAnswer:
             self.numbered[name] = numbered
             self.is_malformed = self.is_malformed or self.is_stream
 
-    def count_extra(self, value: Any) -> None:
+    def add_extra_size(self, value: Any) -> None:
         self.extra_size += len(msgspec.json.encode(value))
 
     def wanted_back(self, tool_call: PartialToolCall) -> JsonObject:

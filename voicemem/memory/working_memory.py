@@ -293,7 +293,7 @@ def prepare_change(before: DocumentView, change: DocumentChange) -> tuple[docume
     if isinstance(content, str) and (change.form or before.form).format == "json":
         content = parse_object(content)
     if change.is_padded and appends and isinstance(content, dict):
-        content = documents.without_padding(content)
+        content = documents.without_empty_values(content)
     if change.form is not None:
         form = change.form
     elif existing is not None:

@@ -243,7 +243,7 @@ def split_query(query: str, session_id: str | None, user_id: str | None) -> tupl
 # nor anything else that may be a caller's credential.
 
 
-class Shown(NamedTuple):
+class PresentedCredentials(NamedTuple):
     """The credentials that a caller shows."""
 
     key: str | None
@@ -289,7 +289,7 @@ MIN_CREDENTIAL = 6
 """Characters; what is shorter may be anywhere by chance."""
 
 
-def shown_credentials(request: Request, query: str) -> Shown:
+def shown_credentials(request: Request, query: str) -> PresentedCredentials:
     keys: list[str] = []
     for name in SHOWN_IN:
         value = request.value(name)
@@ -304,7 +304,7 @@ def shown_credentials(request: Request, query: str) -> Shown:
         elif PUBLIC_PROTOCOL.fullmatch(name):
             public.append(name)
     hidden = credentials_in(request, query)
-    shown = Shown(keys[0] if keys else None, hidden, (), scheme)
+    shown = PresentedCredentials(keys[0] if keys else None, hidden, (), scheme)
     return shown._replace(protocols=tuple(name for name in public if not shown.has_credential(name)))
 
 

@@ -30,7 +30,7 @@ from voicemem.store.port import Store
 from voicemem.store.quarantine import QuarantineEntry
 from voicemem.store.records import Leaving, RestoredSession, SessionOverview
 from voicemem.store.session_filters import SessionFilter
-from voicemem.store.streams import AWAITED_MS, ClosedSession, SessionEnding, Stream
+from voicemem.store.streams import EXPECTED_BACK_MS, ClosedSession, SessionEnding, Stream
 from voicemem.transcript.fold import CLOSED
 
 LOG = logging.getLogger("voicemem")
@@ -361,7 +361,7 @@ class Presence:
     async def record_together(self, departures: builtins.list[Departure]) -> None:
         now = max(departure.since_ms for departure in departures)
         leaving = [
-            Leaving(lease.key, lease.producer, lease.epoch or 0, now + AWAITED_MS if lost else None)
+            Leaving(lease.key, lease.producer, lease.epoch or 0, now + EXPECTED_BACK_MS if lost else None)
             for lease, _, lost in departures
         ]
         try:

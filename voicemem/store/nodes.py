@@ -11,7 +11,7 @@ from voicemem.errors import StoreUnavailable
 from voicemem.store.database import Connection, NodeRetired, Port, Row, columns, reads_inline, upsert, writes
 from voicemem.store.records import Node
 from voicemem.store.stream_changes import POSITION, STORED_COLUMNS, to_stream
-from voicemem.store.streams import AWAITED_MS, SESSION_KIND, break_off
+from voicemem.store.streams import EXPECTED_BACK_MS, SESSION_KIND, break_off
 
 INSERT_NODE = upsert("nodes", ["token"], Node.__struct_fields__[1:])
 RENEW_NODE = "update nodes set expires_ms = :expires_ms where token = :token"
@@ -124,8 +124,8 @@ class Nodes(Port):
     async def retire_node(self, token: str, now_ms: int) -> bool:
         """Forget a node and free what it holds, in one transaction; False when it is unknown.
 
-        - Its producers are not connected any more, and expected back for `streams.AWAITED_MS`. A session falls silent
-          if none of its producers is connected to another node.
+        - Its producers are not connected any more, and expected back for `streams.EXPECTED_BACK_MS`. A session falls
+          silent if none of its producers is connected to another node.
         - Of those sessions that have a committed `session.end`, one whose expected producers have all ended is due now;
           for the others the grace (`streams.END_GRACE_MS`) starts again.
         - Deliveries that it leased are due now. Its claims and its replies under way are gone, and what
@@ -189,7 +189,7 @@ def free(connection: Connection, token: str | None, now_ms: int) -> None:
         connection.execute(DELETE_ALL_NODES)
     connection.fence(token)
     left = connection.rows(select_left, node=token)
-    connection.execute(DISCONNECT.format(held=held), until_ms=now_ms + AWAITED_MS, node=token)
+    connection.execute(DISCONNECT.format(held=held), until_ms=now_ms + EXPECTED_BACK_MS, node=token)
     fall_silent(connection, left, now_ms)
     connection.execute(release_deliveries, now_ms=now_ms, node=token)
     for release in RELEASES:

@@ -66,7 +66,7 @@ class FrozenPayload(NamedTuple):
 
 
 class PayloadPending(Exception):
-    """A webhook event waits for something before it can be made: the name of that, as deliveries show it."""
+    """A webhook event cannot be made yet; the argument says what it waits for, as `waiting_for` shows it."""
 
 
 class ClaimedDelivery(Struct, frozen=True):
@@ -443,7 +443,7 @@ def enqueue(
 def extend_waiting(
     connection: Connection, common: dict[str, Any], header: SessionHeader, event_type: int, endpoint: int
 ) -> bool:
-    """Have the delivery that waits to be made say this too, so that few wait however long a receiver is away."""
+    """Extend a pending delivery that has no payload yet in place of adding another, however long a receiver is away."""
     about = {"stream": common["stream"], "now_ms": common["now_ms"], "endpoint": endpoint, "event_type": event_type}
     for key, waiting in connection.rows(SELECT_UNMADE, **about):
         before = HEADER_DECODER.decode(waiting).memories

@@ -20,7 +20,7 @@ MAX_LOOKS = 5_000
 """Sessions that are looked at for a page."""
 MAX_COUNT_LOOKS = 20_000
 MAX_CANDIDATES = 10_000
-"""Sessions with deliveries in a state that are looked at all together; where more have some, they are soon met."""
+"""If more sessions than this have deliveries in a state, the filter is checked session by session instead."""
 FIRST_LOOKS = 4
 """Sessions that are looked at first, for each one that the page has room for."""
 LOOKS_GROW = 4
@@ -88,7 +88,7 @@ class OverviewPage(NamedTuple):
 
 
 class Lookup(NamedTuple):
-    """A way to find the sessions of a filter: parts of a query, and its values less the number of sessions."""
+    """How to query the sessions of a filter: parts of the SQL, and its values but for `size`."""
 
     by: str
     """The field by which an index finds them."""

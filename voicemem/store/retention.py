@@ -20,7 +20,7 @@ from voicemem.store.stream_changes import StreamRows, config_bytes
 from voicemem.store.streams import ERASED_USER_KIND, USER_KIND, Stream, mark_erased
 from voicemem.store.transcript_index import TranscriptIndex
 from voicemem.store.upkeep import Portion
-from voicemem.store.users import lock_person, unlink_other
+from voicemem.store.users import lock_with_linked_user, unlink_other
 
 
 class ContentTable(NamedTuple):
@@ -113,7 +113,7 @@ class Retention(Port):
         self.memories = memories
         self.transcript_index = index
         self.traces = traces
-        self.tables = CONTENT_TABLES if index.index.is_apart else (*INDEX_TABLES, *CONTENT_TABLES)
+        self.tables = CONTENT_TABLES if index.index.has_own_database else (*INDEX_TABLES, *CONTENT_TABLES)
         names = "memories", "deliveries", *(table.name for table in self.tables)
         self.select_filled = (
             f"select {', '.join(f'exists (select 1 from {one} where stream in :keys)' for one in names)}"
@@ -128,7 +128,7 @@ class Retention(Port):
         again. The content itself is deleted through `delete_erased`. The row of a user's stream loses the id too, since
         it identifies a person, and its link goes from both rows; a later user of that id gets a new stream.
         """
-        stream = lock_person(connection.streams, key)
+        stream = lock_with_linked_user(connection.streams, key)
         if stream is not None:
             erase(connection.streams, stream, now_ms)
 

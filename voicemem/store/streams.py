@@ -22,7 +22,7 @@ ERASED_USER_KIND = "erased user"
 """The kind of the row that is left of an erased user's stream."""
 END_GRACE_MS = 2_000
 """How long after the first `session.end` a session waits for the last words of its other producers."""
-AWAITED_MS = 10_000
+EXPECTED_BACK_MS = 10_000
 """How long a producer without a connection is expected back: after its connection was lost, after it sent over HTTP,
 and after the end of the node that it was connected to. An end waits for these producers, but never longer than the
 grace."""

@@ -117,7 +117,7 @@ def portions(updates: Sequence[TranscriptUpdate]) -> Iterator[list[Part]]:
 class IndexDatabase(Protocol):
     """The database of the index: the store's own, or one apart from it."""
 
-    is_apart: bool
+    has_own_database: bool
     """True for a database of its own, of this process alone."""
     resets: int
     """How often the index was found lost or damaged, and made again, since the store was opened."""
@@ -250,7 +250,7 @@ class TranscriptIndex(Port):
         positions = await self.index.read(lambda connection: connection.rows(SELECT_POSITIONS, keys=keys))
         indexed: dict[int, int] = dict(positions)
         gone = [key for key, _, is_erased in looked_at if is_erased and key in indexed]
-        while self.index.is_apart and gone and await self.delete_portion(gone):
+        while self.index.has_own_database and gone and await self.delete_portion(gone):
             pass
         behind = [key for key, position, is_erased in looked_at if not is_erased and indexed.get(key, 0) < position]
         rows = await self.database.rows(SELECT_READABLE_STREAMS, keys=behind)
@@ -258,7 +258,7 @@ class TranscriptIndex(Port):
 
     async def claim_index_check(self, node: str, now_ms: int, lease_ms: int) -> bool:
         """Claim the look at all sessions; False while another node has it. It is freed as other claims are."""
-        return self.index.is_apart or await self.claims.claim(INDEX_CHECK, 0, node, now_ms, lease_ms)
+        return self.index.has_own_database or await self.claims.claim(INDEX_CHECK, 0, node, now_ms, lease_ms)
 
     async def count_sessions_to_index(self) -> int:
         """The number of sessions in all projects, without erased ones."""
@@ -283,7 +283,7 @@ class TranscriptIndex(Port):
             sessions = (load_session(connection, key) for key in keys)
             return any(self.remove_portion(connection, session) for session in sessions if session is not None)
 
-        return await self.index.write_if_there(job) if self.index.is_apart else False
+        return await self.index.write_if_there(job) if self.index.has_own_database else False
 
     # In a transaction of the index
 

@@ -79,7 +79,7 @@ class Users(Port):
         """Remove the link of an id, from either side; False where it has none."""
         rows: StreamRows = connection.streams
         row = connection.row(SELECT_STREAM_KEY, project=project, kind=USER_KIND, id=user_id)
-        user = None if row is None else lock_person(rows, row[0])
+        user = None if row is None else lock_with_linked_user(rows, row[0])
         if user is None or not user.config:
             return False
         event = UserUnlinked(link_id=user.config["link_id"], reason="removed")
@@ -132,7 +132,7 @@ def refuse_erased_user(rows: StreamRows, stream: Stream, user_id: str, identity:
         raise Refused("user_erased")
 
 
-def lock_person(rows: StreamRows, key: int) -> Stream | None:
+def lock_with_linked_user(rows: StreamRows, key: int) -> Stream | None:
     """A stream, locked with that of the other id of the same person, in the order in which all lock them."""
     linked = rows.connection.row(SELECT_LINKED_KEY, key=key)
     for one in sorted({key, *(linked or ())}):

@@ -108,7 +108,7 @@ class WebhookEvent(NamedTuple):
 
 
 class WebhookReceiver:
-    """Listens for webhooks and hands each to `on_event`. Answers 401 to a wrong signature, 400 to a broken body."""
+    """Listens for webhooks and hands each to `on_event`, unverified ones too; answers these 401, a broken body 400."""
 
     def __init__(self, secret: str | None, on_event: Callable[[WebhookEvent], Any]) -> None:
         self.secret = secret
@@ -144,7 +144,7 @@ READ_BYTES = 4096
 """How much of an answer is read: all of most answers, so that their connections can be reused."""
 KEEPALIVE_S = 2.0
 """Long enough for sessions that end together to share a connection; shorter than receivers keep idle ones."""
-SAME_HEADERS = {"Content-Type": "application/json", "Accept-Encoding": "identity", "User-Agent": "voicemem"}
+DEFAULT_HEADERS = {"Content-Type": "application/json", "Accept-Encoding": "identity", "User-Agent": "voicemem"}
 LOG = logging.getLogger("voicemem.webhooks")
 
 
@@ -176,7 +176,7 @@ class WebhookSender:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=None)
         for public_only, connector in connectors(self._allowed, self._resolver, KEEPALIVE_S).items():
             self._sessions[public_only] = direct_session(
-                connector, timeout, read_bufsize=READ_BYTES, headers=SAME_HEADERS
+                connector, timeout, read_bufsize=READ_BYTES, headers=DEFAULT_HEADERS
             )
 
     async def close(self) -> None:

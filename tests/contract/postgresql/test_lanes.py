@@ -78,7 +78,7 @@ class Service:
     def begin(self, lease: ProducerLease, *events: JsonObject) -> asyncio.Task[EventBatch]:
         return asyncio.create_task(self.record(lease, *events))
 
-    def is_apart(self, lease: ProducerLease) -> bool:
+    def has_own_database(self, lease: ProducerLease) -> bool:
         return lease.key in self.recorder.commits.shards[self.store.journal.shard_of(lease.key)].apart
 
 
@@ -125,7 +125,7 @@ async def test_a_session_that_is_locked_holds_up_none_of_its_lane(service: Servi
     neighbours = [one for one in [await service.open(f"t{n}") for n in range(20)] if one.key % 2 == lease.key % 2]
     async with held(other, LOCK_HEAD, key=lease.key):
         waiting = [service.begin(lease, final_transcript(2))]
-        await eventually(True, lambda: asyncio.sleep(0, service.is_apart(lease)))
+        await eventually(True, lambda: asyncio.sleep(0, service.has_own_database(lease)))
         waiting += [service.begin(lease, final_transcript(3)), service.begin(lease, session_end(4))]
         for neighbour in neighbours:
             for seq in (1, 2):
@@ -133,7 +133,7 @@ async def test_a_session_that_is_locked_holds_up_none_of_its_lane(service: Servi
         assert not any(one.done() for one in waiting)
     assert [2, 3, 4] == [(await one).acked for one in waiting]
     assert {"main": [1, 2, 3, 4]} == await seqs_by_producer(service.store, lease.key)
-    assert not service.is_apart(lease)
+    assert not service.has_own_database(lease)
 
 
 async def test_a_lane_that_waits_holds_up_no_other(service: Service, other: PostgresqlStore) -> None:
@@ -169,7 +169,7 @@ async def test_an_error_apart_concerns_its_sessions_only(service: Service, other
     with broken(service.store, service.store.journal.shard_of(lease.key)), pytest.raises(StoreUnavailable):
         await service.record(lease, session_end(2))
     assert (False, True) == (lease.key in service.read_models.cached, neighbour.key in service.read_models.cached)
-    assert not service.is_apart(lease)
+    assert not service.has_own_database(lease)
     assert 2 == (await service.record(lease, session_end(2))).acked
 
 

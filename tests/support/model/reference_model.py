@@ -13,7 +13,7 @@ from typing import Any
 from voicemem.protocol.types import JsonObject
 
 GRACE_MS = 2_000
-AWAITED_MS = 10_000
+EXPECTED_BACK_MS = 10_000
 DEFAULTS = {"idle_timeout": 60, "reopen_window": 3_600, "max_duration": 72 * 3_600}
 """Seconds."""
 DURATIONS = frozenset({*DEFAULTS, "ttl_seconds"})
@@ -197,7 +197,7 @@ class Model:
         """A connection is gone; one that is lost may come back."""
         for line in self.connections.pop(connection).values():
             if lost and not line.dead:
-                self.awaited[line.session_id, line.producer] = self.now_ms + AWAITED_MS
+                self.awaited[line.session_id, line.producer] = self.now_ms + EXPECTED_BACK_MS
             if not line.dead and not self.connected(line.session_id):
                 self.sessions[line.session_id].silent_since_ms = self.now_ms
 
@@ -209,13 +209,13 @@ class Model:
     def sent_over_http(self, line: ProducerLease, answers: Sequence[Answer | None]) -> None:
         """Whoever counts their events has a buffer, which may hold more."""
         if any(answer is not None and answer.code is None and answer.seq is not None for answer in answers):
-            self.awaited[line.session_id, line.producer] = self.now_ms + AWAITED_MS
+            self.awaited[line.session_id, line.producer] = self.now_ms + EXPECTED_BACK_MS
 
     def expected(self, session: Session) -> set[str]:
         """The producers that may still have something to say."""
         awaited = {name for (one, name), until in self.awaited.items() if one == session.id and until > self.now_ms}
         gone: set[str] = set()
-        if self.now_ms < self.began_ms + AWAITED_MS:
+        if self.now_ms < self.began_ms + EXPECTED_BACK_MS:
             opened = {name for name, producer in session.producers.items() if producer.epoch}
             gone = {name for name in opened if (session.id, name) not in self.seen}
         return self.connected(session.id) | awaited | gone

@@ -11,7 +11,7 @@ from hypothesis import given
 from tests.support.events import delta, done, event, final, tts
 from tests.support.samples.exported_calls import EVENTS, JOKE, START, TEXTS, call_after, said
 from tests.support.transcripts import messages_after
-from voicemem.exports.call import without_hidden
+from voicemem.exports.call import strip_invisible
 from voicemem.exports.rows import COLUMNS, FORMULA, csv, jsonl
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
@@ -43,7 +43,7 @@ def test_no_text_is_a_formula_or_another_field(text: str, heard: str, unheard: s
     read = rows("".join(csv(call)))
     assert [set(COLUMNS)] * len(call.utterances) == [set(row) for row in read]
     for row, one in zip(read, call.utterances, strict=True):
-        assert without_hidden(one.heard) == row["text"].removeprefix("'") or one.heard.startswith("'")
+        assert strip_invisible(one.heard) == row["text"].removeprefix("'") or one.heard.startswith("'")
         assert not any(FORMULA.match(value) for value in row.values())
 
 

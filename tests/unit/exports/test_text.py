@@ -17,7 +17,7 @@ from voicemem.exports.call import (
     date_time,
     length,
     one_line,
-    without_hidden,
+    strip_invisible,
 )
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
@@ -37,7 +37,7 @@ def test_what_reorders_text_goes_and_what_is_written_from_right_to_left_stays() 
 
 def test_control_characters_go_and_white_space_stays() -> None:
     """A terminal that shows the file is not controlled by it."""
-    assert "[31mred\tx\ny" == without_hidden("\x1b[31m\x00red\tx\ny\ufeff")
+    assert "[31mred\tx\ny" == strip_invisible("\x1b[31m\x00red\tx\ny\ufeff")
 
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)

@@ -44,7 +44,7 @@ States = Annotated[str, matching(r"^[0-6](,[0-6])*\Z", "States must be numbers f
 
 
 class AgentsQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """Times are Unix seconds, by default the last two hours. `state`: numbers separated by commas (2 runs, 4 ended)."""
+    """`from_time` and `to_time` are Unix seconds, by default the last two hours. `state`: 2 is running, 4 ended."""
 
     channel: str = ""
     from_time: UnixSeconds | None = None
@@ -54,7 +54,7 @@ class AgentsQuery(Struct, frozen=True, forbid_unknown_fields=True):
     cursor: str = ""
 
 
-class Started(Struct, frozen=True):
+class JoinedAgent(Struct, frozen=True):
     """An agent after `join` or `update`; times are Unix seconds."""
 
     agent_id: str
@@ -73,7 +73,7 @@ class Agent(Struct, frozen=True):
     agent_id: str
 
 
-class Listed(Struct, frozen=True):
+class AgentSummary(Struct, frozen=True):
     """An agent in a list."""
 
     start_ts: int
@@ -81,14 +81,14 @@ class Listed(Struct, frozen=True):
     agent_id: str
 
 
-class Data(Struct, frozen=True):
+class AgentPage(Struct, frozen=True):
     """One page of agents, the newest first."""
 
     count: int
-    list: tuple[Listed, ...]
+    list: tuple[AgentSummary, ...]
 
 
-class Page(Struct, frozen=True):
+class PageInfo(Struct, frozen=True):
     """The cursor of the next page (empty on the last one), and the number of agents on all pages, 10,000 at most."""
 
     cursor: str
@@ -98,8 +98,8 @@ class Page(Struct, frozen=True):
 class Agents(Struct, frozen=True):
     """A page of agents, and where the next one begins."""
 
-    data: Data
-    meta: Page
+    data: AgentPage
+    meta: PageInfo
     status: str = "ok"
 
 
@@ -113,7 +113,7 @@ def agent_status(stream: Stream) -> str:
     body=requests.Join,
     codes="missing_field invalid_field session_exists quota_exceeded",
 )
-async def join(request: Request) -> Started:
+async def join(request: Request) -> JoinedAgent:
     """Start a session; its id is the agent's id, under which an engine sends events."""
     project = await requests.project_of(request)
     config = requests.session_config(await requests.body_as(request, requests.Join))
@@ -121,7 +121,7 @@ async def join(request: Request) -> Started:
     check_outbound_change(request, config)
     stream = (await request.services.sessions.create(project, None, config, request.grant.key_id, takes_name=True))[0]
     note_outbound_change(request, config, stream)
-    return Started(stream.id, stream.started_ms // 1000, agent_status(stream))
+    return JoinedAgent(stream.id, stream.started_ms // 1000, agent_status(stream))
 
 
 @ROUTES.add(f"GET {PROJECT}/agents", "read", codes="invalid_cursor")
@@ -143,11 +143,11 @@ async def list_agents(request: Request, query: AgentsQuery) -> Agents:
         limit=query.limit,
     )
     if states.isdisjoint({RUNNING, STOPPED}):
-        return Agents(Data(0, ()), Page("", 0))
+        return Agents(AgentPage(0, ()), PageInfo("", 0))
     page, cursor = await sessions.list(conditions, query.cursor or None)
-    listed = tuple(Listed(stream.started_ms // 1000, agent_status(stream), stream.id) for stream in page)
+    listed = tuple(AgentSummary(stream.started_ms // 1000, agent_status(stream), stream.id) for stream in page)
     count = await sessions.store.journal.count_sessions(conditions)
-    return Agents(Data(len(listed), listed), Page(cursor or "", count))
+    return Agents(AgentPage(len(listed), listed), PageInfo(cursor or "", count))
 
 
 @ROUTES.add(f"GET {AGENT}", "read", codes="unknown_session")
@@ -171,7 +171,7 @@ async def read_agent(request: Request) -> Agent:
     body=requests.Update,
     codes="unknown_session missing_field invalid_field quota_exceeded",
 )
-async def update_agent(request: Request) -> Started:
+async def update_agent(request: Request) -> JoinedAgent:
     """Replace system messages and LLM parameters while the agent runs."""
     stream = await requests.running_agent_of(request)
     changes: JsonObject = requests.agora_update_patch(
@@ -179,7 +179,7 @@ async def update_agent(request: Request) -> Started:
     )
     if changes:
         stream = await request.services.sessions.change(stream, changes)
-    return Started(stream.id, stream.started_ms // 1000, agent_status(stream))
+    return JoinedAgent(stream.id, stream.started_ms // 1000, agent_status(stream))
 
 
 @ROUTES.add(f"POST {AGENT}/leave", "ingest", {200: ResponseSpec()}, codes="unknown_session")

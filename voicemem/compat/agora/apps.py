@@ -124,7 +124,7 @@ def verify_agora_token(token: SignedToken, certificates: Iterable[str], now_ms: 
     if not any(is_signed_with(token, certificate) for certificate in certificates):
         raise Refused("unauthorized", WRONG_SIGNATURE)
     if token.issued_s * 1000 > now_ms + CLOCK_SKEW_S * 1000:
-        raise Refused("unauthorized", "The token was issued in the future; check the clock of its maker.")
+        raise Refused("unauthorized", "The token was issued in the future; check the issuer's clock.")
     channel, privilege_s = channel_of(token)
     lifetimes = [MAX_LIFETIME_S, token.lifetime_s, *([privilege_s] if privilege_s else [])]
     expires_ms = (token.issued_s + min(lifetimes)) * 1000
@@ -162,7 +162,7 @@ Certificate = Annotated[str, matching(HEX_32, CERTIFICATE_RULE)]
 
 
 class AppRegistry:
-    """Registers apps, and admits holders of their tokens; with `project` None, for the operator, of every project."""
+    """Registers Agora apps and verifies their tokens."""
 
     def __init__(self, access: Access) -> None:
         self.access = access

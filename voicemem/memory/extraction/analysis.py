@@ -36,7 +36,7 @@ CHOICES = ("enum", "const")
 """Keywords that list values: which of them fits is the LLM's to judge."""
 
 
-class Shown(Struct, frozen=True):
+class Citation(Struct, frozen=True):
     line: int
     words: str | None = None
 
@@ -45,7 +45,7 @@ class DraftedValue(Struct, frozen=True):
     """A value, as an LLM wrote it."""
 
     value: Any = None
-    shown_by: list[Shown] = []
+    shown_by: list[Citation] = []
 
 
 class AnalysisAnswer(Struct, frozen=True):
@@ -65,7 +65,7 @@ def read_analysis(text: str) -> dict[str, DraftedValue | Refusal]:
     """The values of an answer, or why one cannot be looked at; without those that are null. Raises `LlmFailed`."""
     answer = decode_answer(text, AnalysisAnswer)
     try:
-        fields = None if answer is None else json.loads(bytes(answer.analysis), object_pairs_hook=each_once)
+        fields = None if answer is None else json.loads(bytes(answer.analysis), object_pairs_hook=mark_contradictions)
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
@@ -78,7 +78,7 @@ def read_analysis(text: str) -> dict[str, DraftedValue | Refusal]:
     return drafts
 
 
-def each_once(pairs: Sequence[tuple[str, Any]]) -> JsonObject:
+def mark_contradictions(pairs: Sequence[tuple[str, Any]]) -> JsonObject:
     """An object in which a name that comes again with another value has neither."""
     values: JsonObject = {}
     for name, value in pairs:

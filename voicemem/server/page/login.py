@@ -83,7 +83,7 @@ def host_name(host: str | None) -> str:
 
 
 LIFE_S = 12 * 3600
-MOST = 8
+MAX_PROJECTS = 8
 NAME, SECURE_NAME = "voicemem_ui_", "__Secure-voicemem_ui_"
 VALUE = re.compile(r"([0-9a-z]{11,12})\.([0-9]{10,11})\.([0-9a-f]{64})\Z", re.ASCII)
 NOT_SIGNED_IN = "No one is signed in to this project here; sign in with a key."
@@ -119,7 +119,7 @@ class PageCookies:
     async def read(self, cookies: Mapping[str, str]) -> list[SignedIn]:
         """Return the valid cookies of a request, in the order of their numbers; of a project the one that lasts."""
         valid: dict[str, SignedIn] = {}
-        for number in range(MOST):
+        for number in range(MAX_PROJECTS):
             for name in (f"{SECURE_NAME}{number}", f"{NAME}{number}"):
                 one = await self.verify(name, number, cookies[name]) if name in cookies else None
                 if one is not None and one.expires_s > valid.setdefault(one.grant.project, one).expires_s:
@@ -152,11 +152,11 @@ def free_number(cookies: Mapping[str, str], signed_in: list[SignedIn], project: 
     Others are left alone, since a service on another port of the host has its cookies in the same place.
     """
     own = [one.number for one in signed_in if one.grant.project == project]
-    taken = {number for number in range(MOST) for name in (NAME, SECURE_NAME) if f"{name}{number}" in cookies}
+    taken = {number for number in range(MAX_PROJECTS) for name in (NAME, SECURE_NAME) if f"{name}{number}" in cookies}
     standing = {one.number for one in signed_in}
-    unused = [number for number in range(MOST) if number not in taken]
-    fallen = [number for number in range(MOST) if number not in standing]
-    return (own + unused + fallen + [MOST - 1])[0]
+    unused = [number for number in range(MAX_PROJECTS) if number not in taken]
+    fallen = [number for number in range(MAX_PROJECTS) if number not in standing]
+    return (own + unused + fallen + [MAX_PROJECTS - 1])[0]
 
 
 SESSION_PATH = "/ui/session"

@@ -107,7 +107,7 @@ async def restore_from_body(request: Request) -> web.StreamResponse:
     encoding = request.headers.get("Content-Encoding", "")
     # In a thread of the event loop's own: there are two slots, so others have threads left.
     body = await receive_body(request, checkpoints.MAX_RESTORE_BYTES, BODY_TIMEOUT_S)
-    checkpoint, session_id = await asyncio.to_thread(read_restore, body, encoding)
+    checkpoint, session_id = await asyncio.to_thread(parse_restore, body, encoding)
     check_outbound_change(request, checkpoint.config)
     grant, sessions = request.grant, request.services.sessions
     stream = await checkpoints.restore_checkpoint(sessions, grant.project, session_id, checkpoint, grant.key_id)
@@ -115,7 +115,7 @@ async def restore_from_body(request: Request) -> web.StreamResponse:
     return json_response(info_of(stream), 201)
 
 
-def read_restore(body: bytes, encoding: str) -> tuple[checkpoints.ParsedCheckpoint, str | None]:
+def parse_restore(body: bytes, encoding: str) -> tuple[checkpoints.ParsedCheckpoint, str | None]:
     pieces = Pieces(decompress(body, encoding, checkpoints.MAX_RESTORE_BYTES))
     checkpoint, session_id = None, None
     if pieces.follows(b"["):

@@ -30,7 +30,7 @@ from voicemem.sessions.recording.recorder import DEFAULT_PRODUCER, FLOOD_LIMIT, 
 from voicemem.store.admission import check_producer
 from voicemem.store.journal import Journal
 from voicemem.store.records import JournalRow
-from voicemem.store.streams import AWAITED_MS, Stream
+from voicemem.store.streams import EXPECTED_BACK_MS, Stream
 
 ROUTES = Routes()
 
@@ -135,7 +135,7 @@ async def append_events(request: Request, query: AppendQuery, stream: Stream) ->
         decode = decode_events if query.dialect is None else partial(decode_frames, query.dialect)
         arrivals = await decoding.decode(sum(map(len, part)), partial(decode, part), grant.project)
         # A producer that numbers its events has a buffer, which may hold more.
-        until = services.runtime.clock() + AWAITED_MS
+        until = services.runtime.clock() + EXPECTED_BACK_MS
         for place in range(0, max(1, len(arrivals)), YIELD_EVERY):  # messages of other stacks may have many frames
             some, from_seq = arrivals[place : place + YIELD_EVERY], None if first or place else query.from_seq
             if query.dialect is not None:

@@ -9,7 +9,7 @@ from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import asdict
 
-from voicemem.context.caller_variables import LONGEST_S
+from voicemem.context.caller_variables import ANSWER_TIMEOUT_S
 from voicemem.dialects.call_starts import CALL_STARTS, CallStart, StartAnswer
 from voicemem.dialects.dialect import Dialect, MalformedFrame, Verify
 from voicemem.dialects.reading import json_object
@@ -148,7 +148,7 @@ async def answer_start(
     starts, project, user_id = services.caller_variables, query.project or DEFAULT_PROJECT, None
     variables, result = starts.nothing, "late"
     try:
-        async with asyncio.timeout(LONGEST_S):
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
             address = await address_of(request, query, dialect, body, CALL_STARTS[dialect].verify, "read")
             project = address.project
             user_id = address.user_id or await services.callers.user_of(project, dialect, start.caller)

@@ -211,7 +211,7 @@ class PostgresqlDatabase(Database):
         if time.monotonic() >= self.partitions_due:
             self.partitions_due = time.monotonic() + LOOK_AGAIN_S
             with suppress(psycopg.Error, StoreUnavailable):  # it is away; there are partitions for a year
-                await asyncio.to_thread(self.keep_partitions)
+                await asyncio.to_thread(self.create_due_partitions)
 
     async def save_stored_bytes(self) -> None:
         """Add to the projects' bytes what this process has counted. Raises `StoreUnavailable`."""
@@ -225,7 +225,7 @@ class PostgresqlDatabase(Database):
                 self.stored_bytes.give_back(counted)
                 raise
 
-    def keep_partitions(self) -> None:
+    def create_due_partitions(self) -> None:
         """Make the journal's partitions of the months that have come into sight; log what cannot be made."""
         with closing(self.connect()) as connection:
             try:

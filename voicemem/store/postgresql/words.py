@@ -139,7 +139,7 @@ FIND_SESSIONS = """
 class PostgresqlIndex:
     """A `voicemem.store.transcript_index.IndexDatabase`: the store's own database."""
 
-    is_apart = False
+    has_own_database = False
     resets = 0
 
     def __init__(self, database: Database) -> None:

@@ -48,7 +48,7 @@ UNUSABLE = (
 class IndexFile:
     """The index of a store on SQLite, a `voicemem.store.transcript_index.IndexDatabase`; nothing is opened yet."""
 
-    is_apart = True
+    has_own_database = True
 
     def __init__(self, store: SqliteDatabase, incarnation: bytes) -> None:
         self.store = store

@@ -157,11 +157,11 @@ NOTE_REMOVED = "insert or replace into meta values ('removed', randomblob(8))"
 class SqliteMemoryWords(MemoryFullText):
     def save(self, connection: Connection, row: MemoryRow, before: MemoryRow | None) -> None:
         found_by = None if row.removed_ms is not None else (row.scope, row.words)
-        found_by_before = None if before is None or before.removed_ms is not None else (before.scope, before.words)
-        if found_by == found_by_before:
+        old_index_entry = None if before is None or before.removed_ms is not None else (before.scope, before.words)
+        if found_by == old_index_entry:
             return
         (number,) = connection.one(SELECT_NUMBER, stream=row.key, id=row.id)
-        if before is not None and found_by_before is not None:
+        if before is not None and old_index_entry is not None:
             connection.execute(DELETE_WORDS, number=number, **self.words_of(before))
             connection.execute(NOTE_REMOVED)
         if found_by is not None:

@@ -12,7 +12,7 @@ from voicemem.errors import Refused
 from voicemem.runtime import Runtime
 from voicemem.security.access import Access, Grant
 from voicemem.security.session_tokens import sign_token
-from voicemem.server.page.login import LIFE_S, MOST, NAME, SECURE_NAME, PageCookies, SignedIn, free_number
+from voicemem.server.page.login import LIFE_S, MAX_PROJECTS, NAME, SECURE_NAME, PageCookies, SignedIn, free_number
 from voicemem.store.sqlite.store import InMemoryStore
 
 ADMIN_KEY = "the operator's own key"
@@ -126,7 +126,7 @@ async def test_who_may_not_read_gets_none(access: Access) -> None:
 async def test_cookies_under_other_names_are_not_looked_at(access: Access) -> None:
     """Only the numbers there are, with either prefix."""
     _, value = await made(access, "read")
-    for name in (f"{NAME}{MOST}", f"{NAME}00", NAME, f"__Host-{NAME}0", f"{NAME}0 "):
+    for name in (f"{NAME}{MAX_PROJECTS}", f"{NAME}00", NAME, f"__Host-{NAME}0", f"{NAME}0 "):
         assert await projects(access, **{name: value}) == [], name
 
 
@@ -142,8 +142,8 @@ def signed_in(number: int, project: str) -> SignedIn:
         ([0], [signed_in(0, "default")], 1),
         ([0], [], 1),  # of a service on another port
         ([0, 2], [signed_in(2, "shop")], 2),
-        (range(MOST), [signed_in(0, "default")], 1),  # no room: one that opens nothing here
-        (range(MOST), [signed_in(number, f"p{number}") for number in range(MOST)], MOST - 1),
+        (range(MAX_PROJECTS), [signed_in(0, "default")], 1),  # no room: one that opens nothing here
+        (range(MAX_PROJECTS), [signed_in(number, f"p{number}") for number in range(MAX_PROJECTS)], MAX_PROJECTS - 1),
     ],
 )
 def test_a_project_has_one_number(there: list[int], standing: list[SignedIn], expected: int) -> None:

@@ -10,7 +10,7 @@ from tests.support.stores.contract import start_alone
 from voicemem.runtime import Runtime
 from voicemem.sessions.lifecycle import DEPARTURES_AT_ONCE, SWEEP_BATCH, Presence, Sessions
 from voicemem.store.session_filters import SessionFilter
-from voicemem.store.streams import AWAITED_MS, END_GRACE_MS
+from voicemem.store.streams import END_GRACE_MS, EXPECTED_BACK_MS
 
 
 async def state(presence: Presence, session_id: str = "s") -> tuple[str, str | None]:
@@ -93,7 +93,7 @@ async def test_an_end_does_not_wait_for_producers_that_broke_off_long_ago(presen
     """Who did not come back in time is not expected any more."""
     asr, llm = [await opened(presence, producer=name) for name in ("asr", "llm")]
     await presence.disconnect(llm, lost=True)
-    clock.now += AWAITED_MS
+    clock.now += EXPECTED_BACK_MS
     await ended(presence, asr)
     await presence.close_when_ended(asr)
     assert ("ended", "left") == await state(presence)
