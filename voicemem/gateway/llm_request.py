@@ -122,8 +122,8 @@ def ends_of_unfinished(state: State, producer: str, running: Container[str]) -> 
     for number, _, id in state.unfinished[-LOOK_BACK:]:
         reply = state.replies[id]
         if reply.item is not None and reply.producer == producer and reply.item not in running:
-            times = reply.generation.deltas.times
-            ends.append(LlmDone(turn_id=number, item=reply.item, ts=times[-1] if times else reply.begin))
+            deltas = reply.generation.deltas
+            ends.append(LlmDone(turn_id=number, item=reply.item, ts=deltas.ts(-1) if deltas.marks else reply.begin))
     return ends
 
 

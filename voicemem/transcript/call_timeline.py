@@ -125,8 +125,8 @@ def heard_until(state: State, reply: Reply, otherwise: int) -> int:
     ends = [last.ts for last in last_entries(sources_of(state, reply), "dones", *POSITIONS, *TEXTS)]
     if ends:
         return max(ends)
-    ended, deltas = ended_ts(state, reply), reply.generation.deltas.times
-    return ended if ended is not None else deltas[-1] if deltas else otherwise
+    ended, deltas = ended_ts(state, reply), reply.generation.deltas
+    return ended if ended is not None else deltas.ts(-1) if deltas.marks else otherwise
 
 
 def end_before_next(spans: Sequence[Span]) -> list[Span]:

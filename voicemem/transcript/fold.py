@@ -24,7 +24,7 @@ from voicemem.protocol.codec import check_event, merge_patch
 from voicemem.protocol.types import MAX_TEXT_BYTES
 from voicemem.transcript.gateway_matching import of_gateway
 from voicemem.transcript.known import FoldKnown
-from voicemem.transcript.messages import WANTED_BACK, Extracted, Forgotten, Summary
+from voicemem.transcript.messages import WANTED_BACK, Extracted, Forgotten, Summary, shared_name
 from voicemem.transcript.replies import events as replies
 from voicemem.transcript.replies.playing import forget_playing, standing_keys
 from voicemem.transcript.speech import fold_asr
@@ -248,7 +248,7 @@ def fold_forked(state: State, event: events.SessionForked, _ts: int) -> None:
     forget_playing(state)
     state.carried = state.carried or ()
     state.extracted, state.analysis = Extracted(state.position), {}
-    state.forgotten_items |= set(event.forgotten_items)
+    state.forgotten_items |= frozenset(event.forgotten_items)
 
 
 def fold_extracted(state: State, event: events.MemoriesExtracted, _ts: int) -> None:
@@ -317,7 +317,7 @@ def fold_metric(state: State, event: events.Metric, ts: int) -> Turn | None:
     if len(turn.latencies or ()) >= BOUND:
         state.ignore("traces")
         return None
-    turn.latencies = append_item(turn.latencies, Latency(event.name, event.latency_ms, ts))
+    turn.latencies = append_item(turn.latencies, Latency(shared_name(event.name), event.latency_ms, ts))
     return turn
 
 

@@ -4,13 +4,13 @@ The fold derives them from the journal; nothing edits them afterwards.
 """
 
 from collections.abc import Iterable
-from typing import Any, Literal, get_args, get_type_hints
+from functools import lru_cache
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
 
 from voicemem.protocol.codec import METADATA_ORDER, RESERVED_METADATA
-from voicemem.protocol.events import MessageEvent
 from voicemem.protocol.types import JsonObject
 
 WANTED_BACK = "llm"
@@ -97,12 +97,27 @@ class Forgotten(Struct, frozen=True, gc=False):
         return turn_id == self.turn and order <= self.position and order not in self.kept
 
 
-SOURCES = {source: {"source": source} for source in get_args(get_type_hints(MessageEvent)["source"])}
+KEPT_NAMES = 1_024
+"""Names, and metadata of messages, that are one object wherever they are equal, in all calls: the newest ones."""
+
+
+@lru_cache(KEPT_NAMES)
+def shared_name(name: Any) -> Any:
+    """The same name as one object, since most calls have the same ones, again and again."""
+    return name
+
+
+@lru_cache(KEPT_NAMES)
+def shared_metadata(source: str, user: str | None) -> dict[str, Any]:
+    return {"source": source} if user is None else {"source": source, "user": user}
 
 
 def common_metadata(values: dict[str, Any]) -> dict[str, Any] | None:
-    """The same metadata as one object for all messages, where they are nothing but a source, as those of most are."""
-    return SOURCES.get(str(values.get("source"))) if len(values) == 1 else None
+    """The same metadata as one object, where they are nothing but a source and a user, as those of most are."""
+    source, user = values.get("source"), values.get("user")
+    if not isinstance(source, str) or len(values) != 1 + isinstance(user, str):
+        return None
+    return shared_metadata(source, user)
 
 
 def order_metadata(values: dict[str, Any]) -> dict[str, Any]:

@@ -22,12 +22,12 @@ KEPT_BLOCKS = 4
 
 def column_to_bytes(column: Any) -> bytes:
     if isinstance(column, array):
-        return column.tobytes()
+        return column.typecode.encode() + column.tobytes()
     raise NotImplementedError  # so msgspec refuses the value
 
 
 def decoder_of(kind: Any) -> msgspec.msgpack.Decoder[Any]:
-    return msgspec.msgpack.Decoder(kind, dec_hook=lambda kind, value: array("q", value))
+    return msgspec.msgpack.Decoder(kind, dec_hook=lambda kind, value: array(chr(value[0]), value[1:]))
 
 
 ENCODER = msgspec.msgpack.Encoder(enc_hook=column_to_bytes)

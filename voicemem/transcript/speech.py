@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from voicemem.protocol.events import Asr
 from voicemem.protocol.types import SPACELESS
 from voicemem.transcript.gateway_matching import find_requested, give_back, replace_requested
-from voicemem.transcript.messages import latest_metadata, layered_metadata, merge_metadata
+from voicemem.transcript.messages import latest_metadata, layered_metadata, merge_metadata, shared_name
 from voicemem.transcript.replies.playing import settle
 from voicemem.transcript.state import BOUND, Reply, Segment, State, Turn, append_item, is_open, put
 from voicemem.transcript.timeline import AFTER_ALL
@@ -30,6 +30,8 @@ SegmentKey = tuple[str | None, int | None]
 
 class SpeechIndex:
     """The segments of one turn, by key and by user."""
+
+    __slots__ = ("by_key", "by_user", "closed", "open")
 
     def __init__(self, segments: Iterable[Segment]) -> None:
         self.by_key: dict[SegmentKey, dict[str | None, Segment]] = {}
@@ -139,13 +141,13 @@ def fold_asr(state: State, event: Asr, ts: int) -> Turn | None:
             return None
         if not turn.segments:
             state.utterance_turn = turn.number
-        segment = Segment(*key, state.position, event.user, turn=turn.number)
+        segment = Segment(*key, state.position, shared_name(event.user), turn=turn.number)
         turn.segments = append_item(turn.segments, segment)
         index.add(segment)
     elif event.user is not None and segment.user is None:
         state.memo.entries.pop((turn.number, None), None)
         leave_open(state, segment)
-        index.give(segment, event.user)
+        index.give(segment, shared_name(event.user))
     if event.item is not None:
         state.items.setdefault(event.item, turn.number)
     if requested is not None:

@@ -27,7 +27,7 @@ from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, Column
 
 T = TypeVar("T")
 Key = TypeVar("Key", "ReplyKey", int)
-SNAPSHOT_VERSION = 27_000 + DIALECTS_VERSION
+SNAPSHOT_VERSION = 28_000 + DIALECTS_VERSION
 """The version of these records, of the fold's rules, and of the dialects; snapshots of other versions are ignored."""
 BOUND = 100_000
 """The most segments, replies, interruptions, resumes and traces of a turn, and words of a reply (rule 11)."""
@@ -272,6 +272,10 @@ class Notes(Struct, array_like=True):
     """The sum of these."""
 
 
+NO_BLOCKS: dict[int, bytes] = {}
+"""Stands for packed records where there are none, as in most calls; nothing changes it."""
+
+
 class State(Struct, array_like=True, dict=True):
     """The fold of a journal up to `position`."""
 
@@ -342,7 +346,7 @@ class State(Struct, array_like=True, dict=True):
     data: JsonObject = {}
     """The session's data, shown to an LLM only on request."""
     forgotten: Forgotten | None = None
-    forgotten_items: set[str] = set()
+    forgotten_items: frozenset[str] = frozenset()
     """The items that were forgotten in the original of a fork, and were not copied."""
     carried: tuple[CarriedSession, ...] | None = None
     """Knowledge from earlier sessions; None until it was looked up, () when there is nothing."""
@@ -361,9 +365,9 @@ class State(Struct, array_like=True, dict=True):
     """The positions of summaries, of what was forgotten, and of what was carried over."""
     dirty_turns: set[int] = set()
     """Turns that have changed since their messages were last made."""
-    packed_turns: dict[int, bytes] = {}
+    packed_turns: dict[int, bytes] = field(default_factory=lambda: NO_BLOCKS)
     """The blocks of `turns`, which are `Records` where there are very many; likewise of the replies."""
-    packed_replies: dict[int, bytes] = {}
+    packed_replies: dict[int, bytes] = field(default_factory=lambda: NO_BLOCKS)
 
     def turn(self, number: int) -> Turn:
         turn = self.turns.get(number)
@@ -404,7 +408,7 @@ class State(Struct, array_like=True, dict=True):
 
     def find_packed(self) -> None:
         """Look for turns and replies in blocks, too."""
-        memo = self.memo
+        memo, self.packed_turns, self.packed_replies = self.memo, {**self.packed_turns}, {**self.packed_replies}
         self.turns = Records(Turn, TURNS_SPAN, self.turns, self.packed_turns, memo.forget_speech)
         self.replies = Records(Reply, REPLIES_SPAN, self.replies, self.packed_replies, lambda ids: None)
 

@@ -6,6 +6,7 @@ are kept in blocks of bounded length, so that a time that lies far back costs no
 
 from __future__ import annotations
 
+import struct
 from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ AFTER_ALL = 2**63
 """After every time of an event."""
 WIDTH = 3
 """Numbers of an entry."""
+pack_entry = struct.Struct(f"={WIDTH}i").pack
 NEWEST_TS = -WIDTH
 """The index of the time of a block's newest entry."""
 FULL = 1_024 * WIDTH
@@ -30,47 +32,83 @@ else:
     Column = array
 
 
-NO_NUMBERS: Column = array("q")
+NO_NUMBERS: Column = array("i")
 """Stands for a column without entries, which nothing changes: the first entry makes one."""
 
 
+def column_of(*numbers: int) -> Column:
+    """A column of numbers, of 4 bytes each, or of 8 where one of them needs that."""
+    try:
+        return array("i", numbers)
+    except OverflowError:
+        return array("q", numbers)
+
+
 class Block(Struct, array_like=True, gc=False):
-    """Some entries of a timeline that follow each other: times, journal positions and values, 8 bytes each, in turns.
+    """Some entries of a timeline that follow each other: times, journal positions and values, in turns.
 
     One column takes less memory than three, and many timelines have one entry only.
     """
 
+    base: int = 0
+    """The time of the entry that came first; those of all are kept as ms after it."""
     numbers: Column = field(default_factory=lambda: NO_NUMBERS)
-    highest: int = BEFORE_ALL
+    peak: int = 2
+    """The index of the highest value: small numbers take no memory of their own."""
 
     @property
     def first_ts(self) -> int:
-        return self.numbers[0]
+        return self.base + self.numbers[0]
+
+    @property
+    def highest(self) -> int:
+        return self.numbers[self.peak]
 
     def __len__(self) -> int:
         return len(self.numbers) // WIDTH
 
     def ts(self, index: int) -> int:
-        return self.numbers[index * WIDTH]
+        return self.base + self.numbers[index * WIDTH]
 
     def values(self, begin: int, end: int) -> Column:
         return self.numbers[begin * WIDTH + 2 : end * WIDTH : WIDTH]
 
     def entry(self, index: int) -> Entry:
-        return Entry(*self.numbers[index * WIDTH : (index + 1) * WIDTH])
+        numbers, at = self.numbers, index * WIDTH
+        return Entry(self.base + numbers[at], numbers[at + 1], numbers[at + 2])
 
     def count_before(self, ts: int) -> int:
         """Return how many entries come before a time."""
-        if not self.numbers or ts > self.numbers[NEWEST_TS]:
+        if not self.numbers or ts > self.base + self.numbers[NEWEST_TS]:
             return len(self)
         return bisect_left(range(len(self)), ts, key=self.ts)
 
+    def begin(self, ts: int, order: int, value: int) -> None:
+        self.base, self.numbers = ts, column_of(0, order, value)
+
+    def put(self, at: int, ts: int, order: int, value: int) -> None:
+        """Put an entry at an index of the numbers."""
+        entry = ts - self.base, order, value
+        try:
+            self.numbers[at:at] = array(self.numbers.typecode, entry)
+        except OverflowError:
+            self.numbers = array("q", self.numbers)
+            self.numbers[at:at] = array("q", entry)
+        self.peak += WIDTH * (at <= self.peak)
+        if value >= self.highest:
+            self.peak = at + 2
+
+    def find_peak(self) -> None:
+        values = self.numbers[2::WIDTH]
+        self.peak = 2 + WIDTH * values.index(max(values))
+
     def split(self) -> Block:
         """Move the later half of the entries into a block of its own."""
-        numbers = self.numbers
-        self.numbers = numbers[:FULL]
-        self.highest = max(self.numbers[2::WIDTH])
-        return Block(numbers[FULL:], max(numbers[FULL + 2 :: WIDTH]))
+        later = Block(self.base, self.numbers[FULL:])
+        self.numbers = self.numbers[:FULL]
+        self.find_peak()
+        later.find_peak()
+        return later
 
 
 FIRST_TS = attrgetter("first_ts")
@@ -93,25 +131,28 @@ class Timeline(Block):
         block = self if self.later is None else self.later[-1]
         numbers = block.numbers
         if not numbers:
-            block.numbers, block.highest = array("q", (ts, order, value)), value
-        elif ts < numbers[NEWEST_TS]:
+            block.begin(ts, order, value)
+        elif (after := ts - block.base) < numbers[NEWEST_TS]:
             self.insert(ts, order, value)
         elif len(numbers) < FULL:
-            numbers.extend((ts, order, value))
-            if value > block.highest:
-                block.highest = value
+            try:
+                numbers.frombytes(pack_entry(after, order, value))
+            except (struct.error, ValueError):  # one needs 8 bytes, or one before did
+                block.put(len(numbers), ts, order, value)
+            else:
+                if value >= numbers[block.peak]:
+                    block.peak = len(numbers) - 1
         else:
             self.later = self.later or []
-            self.later.append(Block(array("q", (ts, order, value)), value))
+            self.later.append(Block())
+            self.later[-1].begin(ts, order, value)
 
     def insert(self, ts: int, order: int, value: int) -> None:
         """Put an entry that arrives late behind those of its time."""
         later = self.later or []
         place = bisect_right(later, ts, key=FIRST_TS)
         block = later[place - 1] if place else self
-        index = bisect_right(range(len(block)), ts, key=block.ts) * WIDTH
-        block.numbers[index:index] = array("q", (ts, order, value))
-        block.highest = max(block.highest, value)
+        block.put(bisect_right(range(len(block)), ts, key=block.ts) * WIDTH, ts, order, value)
         if len(block.numbers) >= 2 * FULL:
             later.insert(place, block.split())
             self.later = later
@@ -131,7 +172,8 @@ class Timeline(Block):
     def last(self, until: int = AFTER_ALL, since: int = BEFORE_ALL) -> Entry | None:
         """The newest entry from `since` to before `until`."""
         if until == AFTER_ALL and since == BEFORE_ALL and self.later is None:  # nearly every question
-            return Entry(*self.numbers[NEWEST_TS:]) if self.numbers else None
+            numbers = self.numbers
+            return Entry(self.base + numbers[-3], numbers[-2], numbers[-1]) if numbers else None
         place = self.place_before(until)
         block = self.later[place - 1] if place and self.later is not None else self
         index = block.count_before(until)
@@ -140,7 +182,7 @@ class Timeline(Block):
     def first(self, until: int = AFTER_ALL, since: int = BEFORE_ALL) -> Entry | None:
         """The oldest entry from `since` to before `until`."""
         if until == AFTER_ALL and since == BEFORE_ALL:
-            return Entry(*self.numbers[:WIDTH]) if self.numbers else None
+            return self.entry(0) if self.numbers else None
         return next(self.entries(until, since), None)
 
     def entries(self, until: int = AFTER_ALL, since: int = BEFORE_ALL) -> Iterator[Entry]:
@@ -171,7 +213,7 @@ class Timeline(Block):
     def highest_entry(self, until: int = AFTER_ALL, since: int = BEFORE_ALL) -> Entry | None:
         """The newest of the entries with the highest value."""
         newest = self.last(until, since)
-        if newest is None or (self.later is None and newest.value >= self.highest):  # most series grow
+        if newest is None or (self.later is None and newest.value >= self.numbers[self.peak]):  # most series grow
             return newest
         best: tuple[int, Block, int, int] | None = None
         for block, begin, end in self.slices(until, since):

@@ -327,7 +327,8 @@ def heard_last(state: State, reply: Reply, sources: list[Source]) -> tuple[int |
         ends = [last.ts for last in last_entries(sources, *names)]
         if ends:
             return max(ends), False
-    known = [*reply.generation.deltas.times[-1:], ended_ts(state, reply)]
+    deltas = reply.generation.deltas
+    known = [deltas.ts(-1) if deltas.marks else None, ended_ts(state, reply)]
     return max((ts for ts in known if ts is not None), default=None), True
 
 

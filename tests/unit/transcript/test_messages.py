@@ -48,3 +48,9 @@ def test_tool_use_begins_unanswered() -> None:
     """A call without result is told apart from one whose result is null."""
     use = ToolUse(1, 10, "c", "weather", b"{}")
     assert (use.answered, use.result) == (False, None)
+
+
+def test_metadata_of_most_messages_is_one_object() -> None:
+    """A source and a user take memory once; a user that is no text stays as it came."""
+    assert order_metadata({"user": "Ann", "source": "asr"}) is order_metadata({"source": "asr", "user": "Ann"})
+    assert order_metadata({"source": "asr", "user": None}) == {"source": "asr", "user": None}

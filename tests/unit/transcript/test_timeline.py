@@ -7,10 +7,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from voicemem.transcript import timeline
+from voicemem.transcript.packing import ENCODER, decoder_of
 from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, Entry, TextTimeline, TimedText, Timeline
 
-TIMES = st.integers(0, 20)
-NUMBERS = st.lists(st.tuples(TIMES, st.integers(0, 9)), max_size=30)
+FAR = 2**53
+"""Further than 4 bytes reach."""
+TIMES = st.integers(0, 20) | st.sampled_from([-FAR, 2**31, FAR])
+NUMBERS = st.lists(st.tuples(TIMES, st.integers(0, 9) | st.just(FAR)), max_size=30)
 WORDS = st.sampled_from(["", "One", "One two", " One  two.", "One two.", "Two", "O"])
 TEXTS = st.lists(st.tuples(TIMES, WORDS), max_size=12)
 pytestmark = pytest.mark.usefixtures("small_blocks")
@@ -63,6 +66,7 @@ def test_numbers_are_found_as_by_a_search(said: list[tuple[int, int]], until: in
     assert series.first_at_least(value, until, since) == (high[0] if high else None)
     highest = max(expected, key=lambda entry: (entry.value, expected.index(entry)), default=None)
     assert series.highest_entry(until, since) == highest
+    assert decoder_of(Timeline).decode(ENCODER.encode(series)) == series
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

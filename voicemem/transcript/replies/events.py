@@ -242,7 +242,9 @@ def named_evidence(
     if event.item is not None:
         evidence = state.item_evidence.get(event.item)
         if evidence is None:
-            evidence = state.item_evidence[event.item] = Evidence()
+            id = state.item_replies.get(event.item)
+            item = event.item if id is None else state.replies[id].item or event.item  # one object for the same name
+            evidence = state.item_evidence[item] = Evidence()
         return evidence
     if event.turn_id is None:
         return None

@@ -24,6 +24,7 @@ from voicemem.transcript.timeline import (
     TextTimeline,
     TimedText,
     Timeline,
+    column_of,
 )
 
 # The text as the LLM generated it
@@ -32,55 +33,75 @@ from voicemem.transcript.timeline import (
 class Deltas(Struct, array_like=True, gc=False):
     """Plain deltas, in the order of their arrival."""
 
-    pieces: list[str]
+    pieces: list[str] | str
     """Their texts; joined when they are read."""
-    times: Column
-    ends: Column
-    """The length of the text through each delta."""
+    base: int = 0
+    """The time of the first; those of all are kept as ms after it."""
+    marks: Column = field(default_factory=lambda: NO_NUMBERS)
+    """The time of each, and the length of the text through it, in turns."""
     peaks: Column | None = None
     """The latest `ts` up to each delta; None while the deltas arrive in the order of their times."""
 
+    def __len__(self) -> int:
+        return len(self.marks) // 2
+
+    def ts(self, index: int) -> int:
+        return self.base + self.marks[2 * index]
+
     def add(self, ts: int, text: str) -> None:
         """Add one, which is not the first."""
-        times, ends = self.times, self.ends
+        marks, after, pieces = self.marks, ts - self.base, self.pieces
         if self.peaks is not None:
             self.peaks.append(max(ts, self.peaks[-1]))
-        elif ts < times[-1]:
-            self.peaks = array("q", times)
-            self.peaks.append(times[-1])
-        times.append(ts)
-        ends.append(len(text) + ends[-1])
-        self.pieces.append(text)
+        elif after < marks[-2]:
+            self.peaks = array("q", (*map(self.ts, range(len(self))), self.ts(-1)))
+        try:
+            marks.append(after)
+        except OverflowError:
+            marks = self.marks = array("q", marks)
+            marks.append(after)
+        marks.append(len(text) + marks[-2])
+        if isinstance(pieces, str):
+            self.pieces = [pieces, text]
+        else:
+            pieces.append(text)
 
     def text(self) -> str:
-        if len(self.pieces) > 1:
-            self.pieces = ["".join(self.pieces)]
-        return self.pieces[0] if self.pieces else ""
+        if not isinstance(self.pieces, str):
+            self.pieces = "".join(self.pieces)
+        return self.pieces
 
     def count_until(self, ts: int) -> int:
         """Return how many deltas come before the first that has a later time than `ts`."""
-        return bisect_right(self.times if self.peaks is None else self.peaks, ts)
+        if self.peaks is not None:
+            return bisect_right(self.peaks, ts)
+        return bisect_right(range(len(self)), ts, key=self.ts)
 
     def first_after(self, whole_ts: int, arrived: int) -> int:
         """The first delta after a whole text, where all arrived in order; `arrived` were there when the text came."""
-        if not arrived and (not self.times or self.times[0] >= whole_ts):
+        if not arrived and (not self.marks or self.base >= whole_ts):
             return 0
-        return max(bisect_left(self.times, whole_ts), min(arrived, bisect_right(self.times, whole_ts)))
+        before = bisect_left(range(len(self)), whole_ts, key=self.ts)
+        return max(before, min(arrived, self.count_until(whole_ts)))
 
     def after(self, whole_ts: int, arrived: int) -> list[int]:
         """The indexes of the deltas that belong after a whole text."""
-        times = self.times
-        return [i for i, ts in enumerate(times) if ts > whole_ts or (ts == whole_ts and i >= arrived)]
+        times = enumerate(map(self.ts, range(len(self))))
+        return [i for i, ts in times if ts > whole_ts or (ts == whole_ts and i >= arrived)]
 
     def between(self, first: int, stop: int) -> str:
-        end = self.ends[stop - 1] if stop > first else 0
+        end = self.end(stop) if stop > first else 0
         return self.text()[end - self.length(first, stop) : end]
 
+    def end(self, count: int) -> int:
+        """The length of the text of the first ones."""
+        return self.marks[2 * count - 1] if count else 0
+
     def length(self, first: int, stop: int) -> int:
-        return self.ends[stop - 1] - (self.ends[first - 1] if first else 0) if stop > first else 0
+        return self.end(stop) - self.end(first) if stop > first else 0
 
 
-NO_DELTAS = Deltas([], NO_NUMBERS, NO_NUMBERS)
+NO_DELTAS = Deltas("")
 """Those of a reply without any, as whole messages are."""
 
 
@@ -102,23 +123,26 @@ class Generation(Struct, array_like=True, gc=False):
     @property
     def events(self) -> int:
         """The number of events; a text made from fewer is out of date."""
-        return len(self.deltas.times) + self.others
+        return len(self.deltas.marks) // 2 + self.others
 
     def add(self, ts: int, text: str) -> None:
-        if self.deltas.times:
+        if self.deltas.marks:
             self.deltas.add(ts, text)
         else:
-            self.deltas = Deltas([text], array("q", (ts,)), array("q", (len(text),)))
+            self.deltas = Deltas(text, ts, column_of(0, len(text)))
 
     def add_whole(self, ts: int, text: str) -> None:
         self.others += 1
         self.whole_texts = self.whole_texts or TextTimeline(Timeline())
-        self.whole_texts.add(ts, len(self.deltas.times), text)
+        self.whole_texts.add(ts, len(self.deltas), text)
 
     def finish(self, ts: int, order: int, text: str | None) -> None:
         self.others += 1
         if self.ended_ts is None:
-            self.deltas.text()  # one text takes less memory than its pieces
+            joined = self.deltas.text()  # one text takes less memory than its pieces, and one object less than two
+            text = joined if text == joined else text
+            if self.deltas.marks:
+                self.deltas.marks = self.deltas.marks[:]  # without the room for more
         self.ended_ts = ts if self.ended_ts is None else max(ts, self.ended_ts)
         if text is not None and self.final is None and self.final_texts is None:
             self.final = TimedText(ts, order, text)
@@ -144,7 +168,7 @@ class Generation(Struct, array_like=True, gc=False):
         if self.final is not None or self.final_texts is not None or (whole is not None and deltas.peaks is not None):
             return len(self.text())
         first = 0 if whole is None else deltas.first_after(whole.ts, whole.order)
-        return (0 if whole is None else len(whole.text)) + deltas.length(first, len(deltas.times))
+        return (0 if whole is None else len(whole.text)) + deltas.length(first, len(deltas))
 
     def joined(self) -> str:
         """The newest whole text, and the deltas after it in the order of their arrival."""
@@ -152,10 +176,10 @@ class Generation(Struct, array_like=True, gc=False):
         deltas = self.deltas
         if whole is None:
             return deltas.text()
-        if not deltas.times:
+        if not deltas.marks:
             return whole.text
         if deltas.peaks is None:
-            return whole.text + deltas.between(deltas.first_after(whole.ts, whole.order), len(deltas.times))
+            return whole.text + deltas.between(deltas.first_after(whole.ts, whole.order), len(deltas))
         return whole.text + "".join(deltas.between(i, i + 1) for i in deltas.after(whole.ts, whole.order))
 
     def length_until(self, until: int) -> int | None:
@@ -170,9 +194,9 @@ class Generation(Struct, array_like=True, gc=False):
         if whole is None or deltas.peaks is None:
             first = 0 if whole is None else deltas.first_after(whole.ts, whole.order)
             count = max(first, deltas.count_until(until))
-            return None if count == len(deltas.times) else length + deltas.length(first, count)
+            return None if count == len(deltas) else length + deltas.length(first, count)
         for index in deltas.after(whole.ts, whole.order):
-            if deltas.times[index] > until:
+            if deltas.ts(index) > until:
                 return length
             length += deltas.length(index, index + 1)
         return None
@@ -288,7 +312,7 @@ class Playback(Struct, array_like=True, gc=False):
         before = None if self.totals is None else self.totals.last()
         before_ms = 0 if before is None else before.value
         if total_ms > before_ms or self.audio_start is None:
-            start = ts - before_ms
+            start = ts if not before_ms else ts - before_ms  # mostly one object with the time of the report
             self.audio_start = start if self.audio_start is None else max(self.audio_start, start)
 
     def add_rest(self, event: Tts, ts: int, order: int) -> None:

@@ -181,6 +181,7 @@ def settle(state: State) -> None:
         reply = state.replies[state.stale.pop()]
         if reply.shown and not reply.cancelled:
             settle_reply(state, reply)
+    state.stale.clear()  # which frees the room that it had
 
 
 def settle_reply(state: State, reply: Reply) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from voicemem.transcript.replies.evidence import Generation
 
-EVENTS = st.lists(st.tuples(st.sampled_from(["delta", "delta", "whole", "final"]), st.integers(0, 4), st.text("ab ")))
+TIMES = st.integers(0, 4) | st.sampled_from([-(2**53), 2**31, 2**53])
+EVENTS = st.lists(st.tuples(st.sampled_from(["delta", "delta", "whole", "final"]), TIMES, st.text("ab ")))
 
 
 @given(events=EVENTS)
@@ -22,6 +25,16 @@ def test_the_length_is_that_of_the_text(events: list[tuple[str, int, str]]) -> N
         else:
             generation.finish(ts, order, text)
         assert generation.length() == len(generation.text())
+
+
+@given(deltas=st.lists(st.tuples(TIMES, st.text("ab "))), until=TIMES)
+def test_the_text_until_a_time_ends_before_the_first_later_delta(deltas: list[tuple[int, str]], until: int) -> None:
+    """Deltas may come out of order, and years apart."""
+    generation = Generation()
+    for ts, text in deltas:
+        generation.add(ts, text)
+    expected = "".join(text for _, text in takewhile(lambda one: one[0] <= until, deltas))
+    assert generation.text_until(until) == expected
 
 
 def test_the_length_of_a_text_that_grows_joins_nothing() -> None:
