@@ -83,9 +83,6 @@ class Block(Struct, array_like=True, gc=False):
             return len(self)
         return bisect_left(range(len(self)), ts, key=self.ts)
 
-    def begin(self, ts: int, order: int, value: int) -> None:
-        self.base, self.numbers = ts, column_of(0, order, value)
-
     def put(self, at: int, ts: int, order: int, value: int) -> None:
         """Put an entry at an index of the numbers."""
         entry = ts - self.base, order, value
@@ -98,16 +95,13 @@ class Block(Struct, array_like=True, gc=False):
         if value >= self.highest:
             self.peak = at + 2
 
-    def find_peak(self) -> None:
-        values = self.numbers[2::WIDTH]
-        self.peak = 2 + WIDTH * values.index(max(values))
-
     def split(self) -> Block:
         """Move the later half of the entries into a block of its own."""
         later = Block(self.base, self.numbers[FULL:])
         self.numbers = self.numbers[:FULL]
-        self.find_peak()
-        later.find_peak()
+        for block in self, later:
+            values = block.numbers[2::WIDTH]
+            block.peak = 2 + WIDTH * values.index(max(values))
         return later
 
 
@@ -131,7 +125,7 @@ class Timeline(Block):
         block = self if self.later is None else self.later[-1]
         numbers = block.numbers
         if not numbers:
-            block.begin(ts, order, value)
+            block.base, block.numbers = ts, column_of(0, order, value)
         elif (after := ts - block.base) < numbers[NEWEST_TS]:
             self.insert(ts, order, value)
         elif len(numbers) < FULL:
@@ -144,8 +138,7 @@ class Timeline(Block):
                     block.peak = len(numbers) - 1
         else:
             self.later = self.later or []
-            self.later.append(Block())
-            self.later[-1].begin(ts, order, value)
+            self.later.append(Block(ts, column_of(0, order, value)))
 
     def insert(self, ts: int, order: int, value: int) -> None:
         """Put an entry that arrives late behind those of its time."""
