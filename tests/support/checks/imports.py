@@ -59,7 +59,7 @@ PROXY = (*INTEGRATIONS, "config", "security", "redaction", "proxy")
 PURE_MODULES = frozenset(
     """
     __future__ array base64 binascii bisect collections difflib fractions functools hashlib hmac ipaddress itertools
-    json math operator re shlex types typing unicodedata urllib.parse zlib
+    json math operator re shlex struct types typing unicodedata urllib.parse zlib
     cryptography jsonschema_rs msgspec
     voicemem
 """.split()  # noqa: SIM905 (a list would be a page long)
