@@ -452,8 +452,8 @@ class ReadModelCache:
 
     def discard(self, key: int) -> None:
         read_model = self.cached.pop(key, None)
-        self.ended.pop(key, None)
-        self.to_fold.pop(key, None)
+        for by_key in self.ended, self.to_fold, self.lagging:
+            by_key.pop(key, None)
         if read_model is not None:
             self.waiting_bytes -= read_model.waiting_bytes
             self.recharge(read_model, 0)

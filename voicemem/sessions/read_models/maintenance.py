@@ -61,7 +61,7 @@ async def catch_up_lagging(read_models: ReadModelCache) -> None:
         with suppress(StoreUnavailable, SessionQuarantined):
             await read_models.compute_as_of(key, position, ReadModel.refresh, background=True)
     for key, seen in list(islice(read_models.lagging.items(), CATCH_UP_SLICE)):
-        del read_models.lagging[key]
+        read_models.lagging.pop(key, None)  # it may have been dropped meanwhile
         read_model = read_models.cached.get(key)
         if read_model is not None and read_model.known_position - seen > FLOOD:
             read_models.lagging[key] = read_model.known_position  # as the last, so that it holds up no other

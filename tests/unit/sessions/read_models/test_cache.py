@@ -539,6 +539,17 @@ async def test_a_memory_that_missed_something_catches_up(store: InMemoryStore, r
     assert MAX_LAG + 2 == read_model.position
 
 
+async def test_what_is_dropped_does_not_wait_to_catch_up(store: InMemoryStore, read_models: ReadModelCache) -> None:
+    """More calls may be evicted in a second than catch up, and each would stay on the list."""
+    stream = await begin(store)
+    await read_models.get(stream)
+    await append(store, stream, *talk(MAX_LAG + 2))
+    note(read_models, stream, (await journal(store, stream))[1:])
+    assert [stream.key] == [*read_models.lagging]
+    read_models.discard(stream.key)
+    assert not read_models.lagging
+
+
 @on_one_store
 @given(events=TALK, later=TALK)
 async def test_contents_are_the_messages_as_json(
