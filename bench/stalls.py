@@ -1,18 +1,21 @@
 """The causes of a late event loop: the functions that ran whenever it was late, with many calls and background work.
 
-    python -m bench.stalls [--sessions 10000] [--connections 1000] [--lost 1000] [--rate 3000] [--seconds 15] [--late 4]
+    python -m bench.stalls [--sessions 10000] [--connections 1000] [--lost 1000] [--rate 3000] [--seconds 15]
+                           [--late 4] [--losses 3]
 
 Sessions are open on some connections, and single events come at a steady rate while messages are indexed, calls that
 have ended are erased (`ttl_seconds`), and metrics and a search are read every second. Then further connections, each
-with a session of its own, are lost at once while the others continue. The service runs with `bench.harness.stalling`,
-which costs it some percent. Run it on a quiet machine: a loop is also late where it gets no processor. How long its own
-work took says more on a busy one.
+with a session of its own, are lost at once while the others continue. The acks of one more call are watched by a
+process of its own, the victim; the baseline of its figures is the bare loop under the same load with the same losses.
+The service runs with `bench.harness.stalling`, which costs it some percent. Run it on a quiet machine: a loop is also
+late where it gets no processor. How long its own work took says more on a busy one.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import re
 import signal
 import sys
@@ -21,17 +24,19 @@ import threading
 import time
 import urllib.error
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
 from bench.harness.load.crowd import Paced, Plan
-from bench.harness.load.crowds import Crowd, crowd
-from bench.harness.report import Measured, at_most, disk_folder, machine, number, show, table
-from bench.harness.servers import Server, command, get, listening, post, raise_file_limit, started, stop
+from bench.harness.load.crowds import Crowd, crowd, victim
+from bench.harness.report import Measured, at_most, disk_folder, machine, number, percentile, show, table
+from bench.harness.servers import Server, command, get, listening, post, raise_file_limit, serving, started, stop
 from bench.harness.stalling import Stall
 
 SPARE_FILES = 1_000
@@ -51,6 +56,7 @@ class Options(Struct, kw_only=True):
     rate: float
     seconds: float
     late: float
+    losses: int
 
 
 def options_of(arguments: Sequence[str]) -> Options:
@@ -61,6 +67,7 @@ def options_of(arguments: Sequence[str]) -> Options:
     parser.add_argument("--rate", type=float, default=3_000.0, help="events a second, all sessions together (3000)")
     parser.add_argument("--seconds", type=float, default=15.0, help="seconds of each phase (15)")
     parser.add_argument("--late", type=float, default=4.0, help="ms after which a stack is taken (4)")
+    parser.add_argument("--losses", type=int, default=3, help="how often so many are lost (3)")
     return Options(**vars(parser.parse_args(arguments)))
 
 
@@ -113,30 +120,70 @@ class Readers:
         self.thread.join()
 
 
-def measure(folder: Path, options: Options) -> tuple[list[Paced], float]:
-    """The acks of the two phases, and the lag of the loop in the first one, as the service itself measures it."""
+class Seen(NamedTuple):
+    """Acks while nothing is lost and while connections are: those of the crowd that stays, and the victim's."""
+
+    steady: Paced
+    lost: list[Paced]
+    """For each loss, as below."""
+    victim_steady: list[float]
+    """In ms, as below."""
+    victim_lost: list[list[float]]
+
+
+def measure(folder: Path, options: Options) -> tuple[Seen, float]:
+    """What was seen, and the lag of the loop in the steady phase, as the service itself measures it."""
+    found: list[dict[float, float]] = []
     with watched(folder, options) as server, contextlib.ExitStack() as stack:
         assert server.rest is not None
+        rest = server.rest
         gone = plan(server, "gone", ERASED, 10, settings=[{"ttl_seconds": int(options.seconds)}])
         with crowd(gone) as ending:
             ending.end(ERASED)
-        stack.enter_context(Readers(server.rest))
-        staying = stack.enter_context(crowd(plan(server, "bench", options.sessions, options.connections)))
-        losing = stack.enter_context(crowd(plan(server, "lost", options.lost, options.lost)))
+        stack.enter_context(Readers(rest))
+
+        def begin_phase() -> None:
+            server.process.send_signal(signal.SIGUSR1)
+            found.append(lags(rest))
+
+        seen = phases(server, options, options.sessions, begin_phase)
+        return seen, percentile_of(found[0], found[1], 0.999)
+
+
+def bare(folder: Path, options: Options) -> Seen:
+    """The same with the bare loop, which has no sessions: each connection counts as one."""
+    with serving("bare", f"sqlite:{folder}/bare.db") as server:
+        return phases(server, options, options.connections)
+
+
+def phases(server: Server, options: Options, sessions: int, begin_phase: Callable[[], None] = lambda: None) -> Seen:
+    """Sessions that stay, and others that are lost."""
+    with contextlib.ExitStack() as stack:
+        staying = stack.enter_context(crowd(plan(server, "bench", sessions, options.connections)))
+        losing = [
+            stack.enter_context(crowd(plan(server, f"lost{number}", options.lost, options.lost)))
+            for number in range(options.losses)
+        ]
+        watching = stack.enter_context(victim(server.host, server.port, server.path))
         time.sleep(SETTLED_S)
-        server.process.send_signal(signal.SIGUSR1)
-        before = lags(server.rest)
-        steady = staying.pace(options.seconds, options.rate)
-        lag = percentile_of(before, lags(server.rest), 0.999)
-        server.process.send_signal(signal.SIGUSR1)
-        lossy = paced_while_lost(staying, losing, options)
-        server.process.send_signal(signal.SIGUSR1)
-        return [steady, lossy], lag
+        begin_phase()
+        times = [time.monotonic()]
+        steady, lost = staying.pace(options.seconds, options.rate), []
+        begin_phase()
+        for crowd_lost in losing:
+            times.append(time.monotonic())
+            lost.append(paced_while_lost(staying, crowd_lost, options))
+        times.append(time.monotonic())
+        begin_phase()
+        acks = watching.acks()
+    windows = [[ack.ms for ack in acks if since <= ack.sent_s < until] for since, until in itertools.pairwise(times)]
+    return Seen(steady, lost, windows[0], windows[1:])
 
 
 def paced_while_lost(staying: Crowd, losing: Crowd, options: Options) -> Paced:
-    staying.say(f"rate {options.seconds} {options.rate}")
-    time.sleep(options.seconds / 3)
+    seconds = options.seconds / 3
+    staying.say(f"rate {seconds} {options.rate}")
+    time.sleep(seconds / 3)
     losing.process.kill()
     return staying.hear(Paced)
 
@@ -183,14 +230,14 @@ def stalls_table(found: Sequence[Stall]) -> str:
     )
 
 
-def measured(found: Sequence[Stall], paced: Sequence[Paced], lag_ms: float) -> list[Measured]:
+def measured(found: Sequence[Stall], seen: Seen, beside: Seen, lag_ms: float) -> list[Measured]:
     loop = [stall for stall in found if not stall.ran.startswith("commit")]
     steady, lost = (sorted(stall.ms for stall in loop if stall.phase == phase) for phase in (1, 2))
     own = [max((stall.own_ms for stall in loop if stall.phase == phase), default=0.0) for phase in (1, 2)]
     wake_ups = max((stall.wake_ups for stall in found if stall.phase == 1), default=0)
     longest = steady[-(wake_ups // 1000 + 1) :]
     beyond = longest[0] if len(longest) > wake_ups // 1000 else 0.0
-    held = paced[1].worst_ms
+    held, bare_held = (median(max(one, default=0.0) for one in run.victim_lost) for run in (seen, beside))
     return [
         Measured("lag_p999_ms", "lag of the loop, p99.9, as in /metrics", lag_ms, "ms", None, at_most(lag_ms, LAG_MS)),
         Measured(
@@ -198,26 +245,40 @@ def measured(found: Sequence[Stall], paced: Sequence[Paced], lag_ms: float) -> l
         ),
         Measured("late_worst_ms", "  the longest", max(steady, default=0.0), "ms"),
         Measured("late_own_ms", "  the longest work of its own", own[0], "ms"),
-        Measured("steady_p99_ms", "acks, p99", paced[0].p99_ms, "ms"),
-        Measured("generator_late_ms", "  how late the generator itself was, p99", paced[0].late_p99_ms, "ms"),
-        Measured("steady_worst_ms", "  the longest", paced[0].worst_ms, "ms"),
+        Measured("steady_p99_ms", "acks, p99", seen.steady.p99_ms, "ms", beside.steady.p99_ms),
+        Measured("generator_late_ms", "  how late the generator itself was, p99", seen.steady.late_p99_ms, "ms"),
+        Measured("steady_worst_ms", "  the longest", seen.steady.worst_ms, "ms", beside.steady.worst_ms),
+        *(
+            Measured(f"victim_{key}_ms", f"the victim's acks, {name}", at(seen), "ms", at(beside))
+            for key, name, at in (
+                ("p99", "p99", partial(victim_at, 0.99)),
+                ("p999", "p99.9", partial(victim_at, 0.999)),
+                ("worst", "the longest", partial(victim_at, 1.0)),
+            )
+        ),
         Measured("lost_late_ms", "while connections are lost: the longest stall", max(lost, default=0.0), "ms"),
         Measured("lost_own_ms", "  the longest work of its own", own[1], "ms"),
-        Measured("lost_p99_ms", "  acks, p99", paced[1].p99_ms, "ms"),
-        Measured("lost_worst_ms", "  the longest", held, "ms", None, at_most(held, HELD_MS)),
+        Measured("lost_p99_ms", "  acks, p99", median(one.p99_ms for one in seen.lost), "ms"),
+        Measured("lost_worst_ms", "  the longest", median(one.worst_ms for one in seen.lost), "ms"),
+        Measured("held_ms", "  the victim's longest", held, "ms", bare_held, at_most(held, HELD_MS)),
     ]
+
+
+def victim_at(share: float, seen: Seen) -> float:
+    return percentile([(ms, 1) for ms in seen.victim_steady], share)
 
 
 def main(arguments: Sequence[str]) -> int:
     options = options_of(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are stopped as well
-    raise_file_limit(2 * (options.connections + options.lost) + SPARE_FILES)
+    raise_file_limit(2 * (options.connections + options.losses * options.lost) + SPARE_FILES)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=disk_folder()) as name:
         folder = Path(name)
-        paced, lag_ms = measure(folder, options)
+        beside = bare(folder, options)
+        seen, lag_ms = measure(folder, options)
         found = stalls(folder)
         print(stalls_table(found), end="\n\n")
-        show("stalls", machine(folder), measured(found, paced, lag_ms), options=msgspec.to_builtins(options))
+        show("stalls", machine(folder), measured(found, seen, beside, lag_ms), options=msgspec.to_builtins(options))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The measuring program's handle on `bench.harness.load.crowd`: start it, give it commands, stop it."""
+"""The measuring program's handles on `bench.harness.load.crowd` and `victim`: start, give commands, stop."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from bench.harness.load.crowd import Ended, Filled, Paced, Plan
+from bench.harness.load.victim import Ack
 from bench.harness.servers import started
 
 T = TypeVar("T", bound=Struct)
@@ -56,3 +57,26 @@ def crowd(plan: Plan) -> Iterator[Crowd]:
     with started("bench.harness.load.crowd", msgspec.json.encode(plan).decode()) as process:
         yield Crowd(process)
         process.kill()
+
+
+class Watching:
+    """The victim, whose session is open."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        assert process.stdout is not None
+        if not process.stdout.readline():
+            raise RuntimeError(f"The victim did not start; its program ended with {process.wait()}.")
+
+    def acks(self) -> list[Ack]:
+        """End it; its acks so far."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.stdin = None
+        return msgspec.json.decode(self.process.communicate()[0], type=list[Ack])
+
+
+@contextlib.contextmanager
+def victim(host: str, port: int, path: str) -> Iterator[Watching]:
+    with started("bench.harness.load.victim", host, str(port), path) as process:
+        yield Watching(process)
