@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,9 @@ from tests.support.stores.failing import locked_database
 from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.server.ingest import server
+from voicemem.server.ingest.websocket import MOST_PING_S, PING_SPREAD_MS
+
+MANY = 20
 
 
 @pytest.fixture
@@ -87,6 +92,30 @@ async def test_drain_sends_everybody_home(locked: App) -> None:
         await other.socket.ping()
         await asyncio.gather(locked.ingest.drain(), one.closed(), other.closed())
         assert [1012, 1012] == [producer.socket.close_code for producer in (one, other)]
+
+
+async def test_of_many_a_few_are_sent_home_at_a_time(app: App) -> None:
+    """A drain of a thousand connections leaves the event loop to others in between."""
+    async with AsyncExitStack() as stack:
+        producers = [await stack.enter_async_context(open_producer(app, f"s{number}")) for number in range(MANY)]
+        connections, found = [*app.ingest.connections], [0]
+        draining = asyncio.create_task(app.ingest.drain())
+        while found[-1] < MANY:
+            await asyncio.sleep(0)
+            found.append(sum(connection.draining for connection in connections))
+        assert server.ENDINGS_A_ROUND >= max(later - earlier for earlier, later in pairwise(found))
+        await asyncio.gather(draining, *(producer.closed() for producer in producers))
+
+
+async def test_connections_are_not_pinged_together(app: App) -> None:
+    """Each has an interval of its own, so that a thousand that were opened together do not share a turn of the loop."""
+    async with AsyncExitStack() as stack:
+        for number in range(MANY):
+            await stack.enter_async_context(open_producer(app, f"s{number}"))
+        intervals = {connection.websocket.ping_interval or 0.0 for connection in app.ingest.connections}
+        assert MANY / 2 < len(intervals)
+        assert min(intervals) > MOST_PING_S - PING_SPREAD_MS / 1000
+        assert MOST_PING_S >= max(intervals)
 
 
 async def test_nobody_comes_in_while_draining(serve: Serve, tmp_path: Path) -> None:

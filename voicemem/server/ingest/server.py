@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from inspect import signature
@@ -48,7 +49,7 @@ LOG.addFilter(is_worth_logging)
 GRANT_CHECK_S = 0.4
 """How soon the service notices that another process revoked a key, or that a token has expired."""
 ENDINGS_A_ROUND = 8
-"""Connections that are wound down in one round of the event loop."""
+"""Connections that are drained or wound down in one round of the event loop."""
 DRAIN_TIMEOUT_S = 6.0
 CLOSE_TIMEOUT_S = 2.0
 """For a client that does not answer a close; a drain must end within 10 s."""
@@ -77,7 +78,7 @@ class IngestServer(IngestHost):
         self.targets: WeakKeyDictionary[ServerConnection, NativeTarget] = WeakKeyDictionary()
         """The same for those on a path of bare frames."""
         self.endings = FairQueue(ENDINGS_A_ROUND)
-        """Connections that are wound down: a thousand may be lost at once, and the others are served in between."""
+        """Connections that end: a thousand may be lost or drained at once, and the others are served in between."""
         self.draining = False
         self.drain_timeout_s = DRAIN_TIMEOUT_S
         self.shares_poll = shares_poll
@@ -160,8 +161,11 @@ class IngestServer(IngestHost):
             await connection.run()
         finally:
             self.connections.discard(connection)
-            await self.endings.enter_for_round(connection.project)
-            await connection.wind_down()
+            await self.end_in_turn(connection, connection.wind_down)
+
+    async def end_in_turn(self, connection: Connection, end: Callable[[], Awaitable[None]]) -> None:
+        await self.endings.enter_for_round(connection.project)
+        await end()
 
     async def enforce_grants(self) -> None:
         """Background task: close connections whose key was revoked (also by another process) or whose token is over."""
@@ -179,18 +183,19 @@ class IngestServer(IngestHost):
         over = await self.gate.access.ended_grants([one.grant for one in held if one.grant is not None])
         for connection in held if over else ():
             if connection.grant in over:
-                connection.run_in_background(connection.expel(over[connection.grant]))
+                expel = partial(connection.expel, over[connection.grant])
+                connection.run_in_background(self.end_in_turn(connection, expel))
 
     def reconnect_all(self) -> None:
         """Let every producer open again, as the store does not know these connections any more."""
         for connection in self.connections:
-            connection.run_in_background(connection.drain())
+            connection.run_in_background(self.end_in_turn(connection, connection.drain))
 
     async def drain(self) -> None:
         """Accept no new connections, store and acknowledge everything received, then close with 1012."""
         self.draining = True
         if self.connections:
-            tasks = {asyncio.create_task(connection.drain()): connection for connection in self.connections}
+            tasks = {asyncio.create_task(self.end_in_turn(one, one.drain)): one for one in self.connections}
             _, stuck = await asyncio.wait(tasks, timeout=self.drain_timeout_s)
             for task in stuck:  # its peer reads nothing
                 tasks[task].websocket.transport.abort()

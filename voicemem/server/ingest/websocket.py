@@ -46,6 +46,8 @@ MAX_FRAGMENTS = 1_024
 """The limit for one message; the library has the same limit for its own queue."""
 MAX_UNSENT_BYTES = 4 * 1024 * 1024
 """A peer with more than this unsent does not read."""
+MOST_PING_S, PING_SPREAD_MS = 20.0, 5_000
+"""Seconds between two pings, at most, and ms less for some: those opened together would be pinged in one turn."""
 READ_TIMEOUT_S = 30.0
 """For a peer to read something of what is unsent."""
 TOO_MANY = "too many fragments"
@@ -133,6 +135,7 @@ class EventSocket(ServerConnection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         turns = ReadingQueue() if self.port is None else self.port.turns
         self.unread = Unread(self, self, turns)
+        self.ping_interval = MOST_PING_S - self.id.int % PING_SPREAD_MS / 1000
         super().connection_made(transport)
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if peer else None
