@@ -131,14 +131,18 @@ async def by_events(most: int) -> list[Curve]:
             cold = ReadModelCache(store)
             begun = time.process_time()
             await cold.compute_as_of(
-                stream.key, stream.position, partial(heard_messages, stream, None), background=True
+                stream.key, stream.position, partial(heard_messages, stream, None, None), background=True
             )
             whole.append((size, (time.process_time() - begun) * 1000))
             assert await cold.quarantined.find(stream.key) is None
-            update, _ = await cold.compute_as_of(stream.key, stream.position, partial(heard_messages, stream, None))
-            begun = time.process_time()
-            await store.transcript_index.index_messages([update])
-            indexed.append((size, (time.process_time() - begun) * 1000))
+            heard, taken = None, 0.0
+            while heard is None or heard.update.rest:
+                make = partial(heard_messages, stream, None, heard)
+                heard = await cold.compute_as_of(stream.key, stream.position, make, background=True)
+                begun = time.process_time()
+                await store.transcript_index.index_messages([heard.update])
+                taken += (time.process_time() - begun) * 1000
+            indexed.append((size, taken))
     return [
         Curve("events_recorded", "a session's events recorded and folded", "ms", recorded, IN_PROPORTION),
         Curve("events_read", "an event, then the newest 20 messages", "ms", read, STEADY),

@@ -8,11 +8,13 @@ the index knows up to where each journal is in it.
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 from weakref import WeakValueDictionary
+
+from msgspec import structs
 
 from voicemem.errors import SessionQuarantined, StoreUnavailable
 from voicemem.runtime import Clock, NodeToken, entries_of
@@ -26,7 +28,6 @@ from voicemem.store.scopes import scope_of
 from voicemem.store.streams import SESSION_KIND, Stream
 from voicemem.store.transcript_index import TranscriptUpdate
 from voicemem.transcript.messages import Forgotten
-from voicemem.transcript.packing import ItemsByNumber
 
 LOG = logging.getLogger("voicemem")
 ROUND_S = 0.5
@@ -46,6 +47,8 @@ MAX_WAITING, TAKEN_TOGETHER = 5_000, 500
 """Sessions that may be due in memory, and those that are indexed between two looks at which are."""
 MAX_KNOWN = 10_000
 """Sessions of which it is remembered what is indexed; of others everything is made again when they change."""
+MADE_AT_ONCE = 1024 * 1024
+"""Characters of messages that are made before they are handed over: a call may have a hundred times as many."""
 
 
 class Indexed(NamedTuple):
@@ -56,14 +59,23 @@ class Indexed(NamedTuple):
     forgotten: Forgotten | None
 
 
+class Heard(NamedTuple):
+    """What was heard in a session, or a part of it, and what is indexed when all of it is in the index."""
+
+    update: TranscriptUpdate
+    indexed: Indexed
+    read_model: ReadModel
+    """It is kept until the next part is made of it."""
+
+
 class TranscriptIndexer:
     def __init__(
         self, store: Store, read_models: ReadModelCache, feed: CommitFeed, clock: Clock, node: NodeToken
     ) -> None:
         self.node = node
         self.feed = feed
-        self.attempts: Collection[object] = ()
-        """The attempts of webhooks that are under way."""
+        self.count_attempts: Callable[[], int] = lambda: 0
+        """How many attempts of webhooks have begun or ended: one whose receiver hangs is no work, and nobody's call."""
         self.store = store
         self.read_models = read_models
         self.clock = clock
@@ -121,12 +133,12 @@ class TranscriptIndexer:
         return keys[: self.max_waiting]
 
     def begin_step(self) -> tuple[float, int]:
-        """When a step of indexing begins, and how many commits there were before it."""
-        return asyncio.get_running_loop().time(), self.feed.commits
+        """When a step of indexing begins, and how much was done for calls before it."""
+        return asyncio.get_running_loop().time(), self.feed.commits + self.count_attempts()
 
     async def pause_after(self, step: tuple[float, int]) -> None:
-        begun, commits = step
-        is_quiet = self.feed.commits == commits and not self.attempts
+        begun, done = step
+        is_quiet = self.feed.commits + self.count_attempts() == done
         factor = 1 if is_quiet else max(1, PAUSE_FACTOR - self.due // WAITING_FEW)
         await asyncio.sleep(min(MAX_PAUSE_S, factor * (asyncio.get_running_loop().time() - begun)))
 
@@ -171,18 +183,19 @@ class TranscriptIndexer:
 
     async def index_streams(self, streams: Sequence[Stream]) -> set[int]:
         """Hand over what was heard in these sessions; the keys of those of which everything is needed."""
-        updates, after = [], dict[int, Indexed]()
+        updates, after, incomplete = [], dict[int, Indexed](), set[int]()
         for stream in streams:
             with suppress(SessionQuarantined):
-                make = partial(heard_messages, stream, self.known.get(stream.key))
-                update, after[stream.key] = await self.read_models.compute_as_of(
-                    stream.key, stream.position, make, background=True, or_later=True, owner=stream.project
-                )
-                updates.append(update)
+                heard = await self.hear(stream)
+                while heard.update.rest and stream.key not in incomplete:
+                    incomplete.update(await self.store.transcript_index.index_messages([heard.update]))
+                    heard = await self.hear(stream, heard)
+                updates.append(heard.update)
+                after[stream.key] = heard.indexed
             await asyncio.sleep(0)  # small calls are read on the event loop, and others come in between
         if not updates:
             return set()
-        incomplete = set(await self.store.transcript_index.index_messages(updates))
+        incomplete.update(await self.store.transcript_index.index_messages(updates))
         for listener in self.listeners:
             listener(update.key for update in updates)
         for stream in streams:
@@ -193,6 +206,14 @@ class TranscriptIndexer:
                     if len(self.known) > MAX_KNOWN:
                         self.known.popitem(last=False)
         return incomplete
+
+    async def hear(self, stream: Stream, before: Heard | None = None) -> Heard:
+        """The next part of what was heard in a session. Raises `SessionQuarantined`, `StoreUnavailable`."""
+        make = partial(heard_messages, stream, self.known.get(stream.key), before)
+        position = stream.position if before is None else before.update.position
+        return await self.read_models.compute_as_of(
+            stream.key, position, make, background=True, or_later=True, owner=stream.project
+        )
 
     # What was left undone
 
@@ -230,8 +251,31 @@ class TranscriptIndexer:
             after = check.through_key
 
 
-def heard_messages(stream: Stream, known: Indexed | None, read_model: ReadModel) -> tuple[TranscriptUpdate, Indexed]:
-    """Return the messages heard in a session: all, or the turns that may have changed since they were indexed."""
+def heard_messages(stream: Stream, known: Indexed | None, before: Heard | None, read_model: ReadModel) -> Heard:
+    """Return the messages heard in a session: all, or the turns that may have changed since they were indexed.
+
+    Very many come in parts. What happens between two of them is part of the next update.
+    """
+    if before is None:
+        before = Heard(*all_to_hear(stream, known, read_model), read_model)
+    state, update, size = read_model.state, before.update, 0
+    passages, unheard = dict[int, list[Passage]](), set(before.indexed.unheard_turns)
+    for number in update.rest:
+        if size >= MADE_AT_ONCE:
+            break
+        check_budget()
+        state.release()
+        passages[number] = passages_in(state, number)
+        size += sum(len(one.text) for one in passages[number])
+        if has_unheard(state, number):
+            unheard.add(number)
+    rest = update.rest[len(passages) :]
+    update = structs.replace(update, turns=passages, rest=rest, continues=bool(update.turns))
+    return Heard(update, before.indexed._replace(unheard_turns=frozenset(unheard)), read_model)
+
+
+def all_to_hear(stream: Stream, known: Indexed | None, read_model: ReadModel) -> tuple[TranscriptUpdate, Indexed]:
+    """Return an update of which all turns are still to come, and what is indexed after it."""
     state, position = read_model.state, read_model.position
     changed = set(read_model.turns_changed_since(position if known is None else known.position))
     if known is None or known.forgotten != state.forgotten:
@@ -239,15 +283,8 @@ def heard_messages(stream: Stream, known: Indexed | None, read_model: ReadModel)
     else:
         turns, since = changed | known.unheard_turns, known.position
         turns |= {later for number in turns for later in turns_after(state, number)}
-    passages, unheard = ItemsByNumber[list[Passage]](list[Passage]), set[int]()
-    for number in sorted(turns):
-        check_budget()
-        state.release()
-        passages.add(number, passages_in(state, number))
-        if has_unheard(state, number):
-            unheard.add(number)
-    update = TranscriptUpdate(stream.key, position, scope_of(stream), stream.started_ms, passages, since)
-    return update, Indexed(position, frozenset(unheard), state.forgotten)
+    update = TranscriptUpdate(stream.key, position, scope_of(stream), stream.started_ms, {}, since, rest=sorted(turns))
+    return update, Indexed(position, frozenset(), state.forgotten)
 
 
 async def index_forever(indexer: TranscriptIndexer) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from voicemem.protocol.types import MAX_INTEGER
 from voicemem.search.passages import Passage
 from voicemem.search.words import QueryWord
 from voicemem.store.database import Check, Connection, Database, Port, checked, columns, upsert
@@ -39,6 +40,10 @@ class TranscriptUpdate(Struct, frozen=True):
     """All passages of each turn, also of turns that have none any more."""
     since: int | None = None
     """The turns are those that have changed since this position; None when they are all."""
+    continues: bool = False
+    """True if there was an update with other turns of them before, of the same position."""
+    rest: Sequence[int] = ()
+    """Those that the next ones will bring."""
 
 
 class IndexedSession(NamedTuple):
@@ -64,10 +69,9 @@ SELECT_SESSION = """
 SAVE_SESSION = upsert(
     "transcript_sessions", ["stream"], ["position", *Scope._fields, "started_ms", "messages", "words"]
 )
-TURNS_AT_ONCE = 200
-"""Turns of which the rows are made at a time: the words of a message, with marks, take many times its text."""
-CHARACTERS_AT_ONCE = 64 * 1024
-"""About how many characters a transaction indexes: one of 2 MiB would hold up the searches of others for a second."""
+TURNS_AT_ONCE, CHARACTERS_AT_ONCE = 200, 64 * 1024
+"""About how many turns and characters a transaction indexes of a session: one of 2 MiB would hold up the searches of
+others for a second, and the words of a message, with marks, take many times its text."""
 PORTION = 20
 """Messages that are deleted in one transaction: each takes milliseconds, since its words are overwritten."""
 SELECT_PORTION = "select turn, number from transcript_messages where stream = :key limit :limit"
@@ -80,7 +84,10 @@ SELECT_NEWEST = """
 """
 PASSAGE_FIELDS = ("turn", *Passage.__struct_fields__[1:])
 PASSAGE_COLUMNS = columns(PASSAGE_FIELDS)
-SELECT_TURNS = f"select {PASSAGE_COLUMNS} from transcript_messages where stream = :key and turn in :turns"
+SELECT_TURNS = f"""
+    select {PASSAGE_COLUMNS} from transcript_messages
+    where stream = :key and turn in :turns and number >= :first and number < :last
+"""
 MESSAGE_FIELDS = ("stream", *PASSAGE_FIELDS, "length")
 ALL, OTHERS, ONE = "true", "turn not in :turns", "turn = :turn and number = :number"
 """The messages of a session that are removed."""
@@ -88,30 +95,57 @@ TABLES = ("transcript_vectors", "transcript_messages", "transcript_sessions")
 
 
 class Part(NamedTuple):
-    """Some turns of an update, which one transaction indexes."""
+    """Some turns of an update, or some messages of a long turn, which one transaction indexes."""
 
     update: TranscriptUpdate
     turns: list[int]
-    is_first: bool
-    is_last: bool
+    passages: list[Passage]
+    first: int = 0
+    last: int = MAX_INTEGER
+    """From the number `first` to before `last`, the turns have these passages, and no others."""
+    is_first: bool = False
+    is_last: bool = False
 
 
 def portions(updates: Sequence[TranscriptUpdate]) -> Iterator[list[Part]]:
     """The parts of updates, in their order, those of each transaction together."""
     portion, size = list[Part](), 0
     for update in updates:
-        numbers, first = [*update.turns], 0
-        for place, number in enumerate(numbers, 1):
-            size += sum(len(one.text) for one in update.turns[number])
-            if size >= CHARACTERS_AT_ONCE and place < len(numbers):
-                yield [*portion, Part(update, numbers[first:place], not first, False)]
-                portion, size, first = [], 0, place
-        portion.append(Part(update, numbers[first:], not first, True))
-        if size >= CHARACTERS_AT_ONCE:
-            yield portion
-            portion, size = [], 0
+        parts = parts_of(update)
+        for place, part in enumerate(parts, 1):
+            is_first, is_last = place == 1 and not update.continues, place == len(parts) and not update.rest
+            portion.append(part._replace(is_first=is_first, is_last=is_last))
+            size += sum(len(one.text) for one in part.passages)
+            if size >= CHARACTERS_AT_ONCE:
+                yield portion
+                portion, size = [], 0
     if portion:
         yield portion
+
+
+def parts_of(update: TranscriptUpdate) -> list[Part]:
+    parts, size = list[Part](), 0
+    for number, passages in update.turns.items():
+        for first, last in slices(passages):
+            is_divided = (first, last) != (0, MAX_INTEGER) or (parts[-1:] and parts[-1].first > 0)
+            if not parts or is_divided or size >= CHARACTERS_AT_ONCE or len(parts[-1].turns) >= TURNS_AT_ONCE:
+                parts.append(Part(update, [], [], first, last))
+                size = 0
+            parts[-1].turns.append(number)
+            parts[-1].passages.extend(passages[first:last])
+            size += sum(len(one.text) for one in passages[first:last])
+    return parts or [Part(update, [], [])]
+
+
+def slices(passages: Sequence[Passage]) -> Iterator[tuple[int, int]]:
+    """Where the messages of a turn are divided: nearly none is."""
+    first = size = 0
+    for place, one in enumerate(passages):
+        if size >= CHARACTERS_AT_ONCE or place - first >= 2 * TURNS_AT_ONCE:
+            yield first, place
+            first, size = place, 0
+        size += len(one.text)
+    yield first, MAX_INTEGER
 
 
 class IndexDatabase(Protocol):
@@ -319,10 +353,8 @@ class TranscriptIndex(Port):
         if known is not None and not is_same:
             self.remove(connection, known, ALL)
         elif known is not None and update.since is None and part.is_first:
-            self.remove(connection, known, OTHERS, turns=list(update.turns))
-        for first in range(0, len(part.turns), TURNS_AT_ONCE):
-            some = {number: update.turns[number] for number in part.turns[first : first + TURNS_AT_ONCE]}
-            self.replace_turns(connection, session, some)
+            self.remove(connection, known, OTHERS, turns=[*update.turns, *update.rest])
+        self.replace(connection, session, part)
         if is_same and not part.is_last:
             return True
         messages, words = connection.one(MEASURE_SESSION, key=update.key)
@@ -331,12 +363,11 @@ class TranscriptIndex(Port):
         connection.execute(SAVE_SESSION, messages=messages, words=words, **values, **session.scope._asdict())
         return True
 
-    def replace_turns(
-        self, connection: Connection, session: IndexedSession, turns: Mapping[int, Sequence[Passage]]
-    ) -> None:
-        """Make the rows of the turns these passages; those that did not change are left alone."""
-        new = {(one.turn_id, one.number): one for passages in turns.values() for one in passages}
-        for row in connection.rows(SELECT_TURNS, key=session.key, turns=list(turns)):
+    def replace(self, connection: Connection, session: IndexedSession, part: Part) -> None:
+        """Make the rows of a part its passages; those that did not change are left alone."""
+        new = {(one.turn_id, one.number): one for one in part.passages}
+        where = {"turns": part.turns, "first": part.first, "last": part.last}
+        for row in connection.rows(SELECT_TURNS, key=session.key, **where):
             stored = Passage(*row)
             place = stored.turn_id, stored.number
             if new.get(place) == stored:

@@ -5,7 +5,7 @@ A call of a hundred thousand messages takes a fifth of its memory so. Few record
 
 import zlib
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeVar, overload
 
@@ -181,25 +181,3 @@ class Items(Sequence[T]):
     def as_list(self) -> Sequence[T]:
         """The items as a list, unless they are very many."""
         return self if self.blocks else self.rest
-
-
-class ItemsByNumber(Mapping[int, T]):
-    """Items by number, in the order in which they came; very many of them are packed."""
-
-    def __init__(self, kind: Any) -> None:
-        self.places: dict[int, int] = {}
-        self.items_in_order = Items[T](kind)
-
-    def add(self, number: int, item: T) -> None:
-        """Add one of a new number."""
-        self.places[number] = len(self.places)
-        self.items_in_order.append(item)
-
-    def __getitem__(self, number: int) -> T:
-        return self.items_in_order[self.places[number]]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.places)
-
-    def __len__(self) -> int:
-        return len(self.places)

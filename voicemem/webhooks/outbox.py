@@ -299,6 +299,8 @@ class OutboxWorker:
     find_analysis: Callable[[int], Awaitable[Analysis | None]] | None = None
     """The analysis that goes out with the messages of a session, by its key. It raises `PayloadPending`."""
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    steps: int = 0
+    """How many attempts have begun, and how many have ended, together."""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     in_flight_limit: int = REFILL_THRESHOLD
     """The number of attempts at which the next look at the store leaves a URL out."""
@@ -353,6 +355,7 @@ class OutboxWorker:
         )
         for delivery in claimed:
             self.in_flight[delivery.endpoint.url] += 1
+            self.steps += 1
             task = asyncio.create_task(self.deliver(delivery))
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
@@ -388,6 +391,7 @@ class OutboxWorker:
         attempts may have ended.
         """
         self.in_flight[url] -= 1
+        self.steps += 1
         left = self.in_flight[url]
         if not left:
             del self.in_flight[url]

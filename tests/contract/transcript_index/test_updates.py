@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
+from msgspec.structs import replace
+
 from tests.support.callers.rest import fresh_id
 from tests.support.rows import every_row
 from tests.support.stores.contract import NOW, append_offers, begin_node, offers, open_key
@@ -11,7 +13,7 @@ from tests.support.stores.heard import found_texts, index_call, passages, reinde
 from voicemem.config.session import validate_config
 from voicemem.store.port import Store
 from voicemem.store.scopes import scope_of
-from voicemem.store.transcript_index import CHARACTERS_AT_ONCE, TranscriptUpdate, portions
+from voicemem.store.transcript_index import CHARACTERS_AT_ONCE, TURNS_AT_ONCE, TranscriptUpdate, portions
 
 
 async def test_what_has_changed_is_replaced(store: Store) -> None:
@@ -59,6 +61,35 @@ async def test_a_long_update_goes_in_by_parts(store: Store, user: str) -> None:
     assert len(await found_texts(store, "walnut pecans", session_id=session_id)) == 3
     await index.clear_index()
     assert [key] == await index.index.write_readable([key], partial(index.index_parts, others[0]))
+
+
+async def test_a_turn_of_very_many_messages_goes_in_by_parts(store: Store) -> None:
+    """Its messages are replaced like those of many turns, in transactions of bounded size."""
+    texts = [f"walnut {number}" for number in range(5 * TURNS_AT_ONCE)]
+    key = await index_call(store, "s", *texts, "pecan")
+    (stream,) = await store.journal.find_sessions("p", [key])
+    turns = {1: passages(1, *texts[:-1]), 2: passages(2, "almond"), 3: []}
+    update = TranscriptUpdate(key, 2, scope_of(stream), stream.started_ms, turns)
+    numbers = [(part.turns, part.first, len(part.passages)) for parts in portions([update]) for part in parts]
+    assert numbers == [([1], 0, 400), ([1], 400, 400), ([1], 800, 199), ([2, 3], 0, 1)]
+    assert await store.transcript_index.index_messages([update]) == []
+    assert len(await found_texts(store, "walnut", limit=2_000)) == len(texts) - 1
+    assert await found_texts(store, "pecan almond") == ["almond"]
+
+
+async def test_an_update_may_come_in_several(store: Store) -> None:
+    """Each brings some turns; turns that none of them names are gone, and the session is indexed with the last."""
+    key = await index_call(store, "s", "pecans")
+    await reindex(store, key, {1: passages(1, "pecans"), 2: passages(2, "walnuts")}, position=2)
+    (stream,) = await store.journal.find_sessions("p", [key])
+    first = TranscriptUpdate(key, 3, scope_of(stream), stream.started_ms, {2: passages(2, "walnuts")}, rest=[3])
+    assert await store.transcript_index.index_messages([first]) == []
+    assert await found_texts(store, "pecans walnuts") == ["walnuts"]
+    assert [key] == await reindex(store, key, {4: passages(4, "almonds")}, position=4, since=3)
+    last = replace(first, turns={3: passages(3, "almonds")}, rest=(), continues=True)
+    assert await store.transcript_index.index_messages([last]) == []
+    assert await found_texts(store, "walnuts almonds") == ["almonds", "walnuts"]
+    assert await reindex(store, key, {4: passages(4, "almonds")}, position=4, since=3) == []
 
 
 async def test_old_news_change_nothing(store: Store) -> None:

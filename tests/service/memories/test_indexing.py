@@ -19,6 +19,7 @@ from tests.support.stores.contract import example_numbers
 from tests.support.stores.heard import found_texts
 from tests.support.waiting import eventually
 from voicemem.app import App
+from voicemem.memory.transcript_index import MADE_AT_ONCE
 from voicemem.protocol.types import JsonObject
 from voicemem.store.port import Store
 from voicemem.store.sqlite.store import InMemoryStore
@@ -67,6 +68,25 @@ async def test_the_index_holds_exactly_what_was_heard(app: App, events: list[Jso
     await app.services.indexer.index([*app.services.indexer.changed])
     history = [message["content"] for message in await api.contents(session_id)]
     assert [text for text in history if text.strip()] == await indexed_texts(app, session_id)
+
+
+async def test_a_long_call_is_indexed_in_parts(app: App) -> None:
+    """Each message is in the index once, however many there are, and what comes meanwhile is in the next update."""
+    api, indexer = RestClient(app), app.services.indexer
+    await api.create("s")
+    text = "walnuts " * 8_000
+    parts = 2 * MADE_AT_ONCE // len(text)
+    for turn in range(1, parts):
+        await api.send(final(turn, f"{turn} {text}", 1_000 * turn))
+    stream = await app.services.store.journal.get_session("default", "s")
+    heard = await indexer.hear(stream)
+    assert heard.update.rest
+    await app.services.store.transcript_index.index_messages([heard.update])
+    await api.send(final(1, "pecans", 500), final(parts, "almonds", 1_000 * parts))
+    await indexer.index([*indexer.changed])
+    history = [message["content"] for message in await api.contents("s")]
+    assert parts == len(history)
+    assert history == await indexed_texts(app, "s")
 
 
 async def indexed_texts(app: App, session_id: str) -> list[str]:

@@ -8,6 +8,7 @@ import asyncio
 import pytest
 
 from tests.support.events import final
+from tests.support.servers.webhook_receiver import Reply, webhook_receiver
 from voicemem.library.sessions import Library, open_library
 from voicemem.memory import transcript_index
 
@@ -21,16 +22,25 @@ async def test_closed_sessions_are_not_collected() -> None:
 
 
 async def test_indexing_pauses_only_for_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the steps of a first index, and of later ones, a pause is long only if events have come in meanwhile."""
+    """Between the steps of a first index, and of later ones, a pause is long only if events have come in meanwhile.
+
+    A receiver of webhooks that does not answer changes nothing.
+    """
     monkeypatch.setattr(transcript_index, "PAUSE_FACTOR", 1_000_000)
     monkeypatch.setattr(transcript_index, "MAX_PAUSE_S", 600)
-    async with open_library() as library:
+    async with open_library() as library, webhook_receiver() as hook, library.services.sender:
+        hook.otherwise = Reply(gate=asyncio.Event())
+        await library.services.store.directory.set_operator_endpoint(hook.url(), None)
+        await (await library.create()).end()
+        await library.services.outbox.start_due()
+        await hook.one()
         await record_calls(library, "first")
         async with asyncio.timeout(60):
             assert [] != (await library.search("walnuts")).memories
             await record_calls(library, "later")
             await library.services.indexer.index_due()
         assert {} == library.services.indexer.changed
+        assert library.services.outbox.tasks
 
 
 async def record_calls(library: Library, name: str) -> None:

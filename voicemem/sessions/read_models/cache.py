@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 from operator import attrgetter
@@ -106,8 +106,9 @@ class ReadModelCache:
         """Read models to be folded further in the background: by key, the end of the journal at the last look."""
         self.failed: dict[int, int] = {}
         """By key, the position up to which a fold has just failed; the background looks whether it fails again."""
-        self.loading: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
-        """By key, held while the background has a read model of its own: several look at a call that has just ended."""
+        self.beside: WeakValueDictionary[int, ReadModel] = WeakValueDictionary()
+        """By key, those that the background works with and that are not cached (any more): several look at a call that
+        has just ended, and its index is made in parts."""
         self.to_fold: dict[int, ReadModel] = {}
         """Those that have committed events to fold, by key."""
         self.waiting_bytes = 0
@@ -186,21 +187,24 @@ class ReadModelCache:
         owner: str | None = None,
     ) -> T:
         """The same for a session's read model as it was at a position, `or_later` where the cached one is."""
-        read_model = self.cached.get(key)
-        if read_model is not None and read_model.waiting and (or_later or read_model.waiting[-1].last <= position):
-            self.fold_waiting(key, read_model)
-        if read_model is not None and read_model.loaded:
-            async with read_model.lock:
-                if self.cached.get(key) is read_model and (or_later or read_model.position <= position):
-                    read_model.last_round = max(read_model.last_round, self.rounds - OTHERS_FOLLOW)
-                    await self.prepare(key, read_model, position, background)
-                    if or_later or read_model.position == position:
-                        return await self.perform(
-                            key, read_model, partial(make, read_model), read_model.is_large, background
-                        )
-        async with self.loading.setdefault(key, asyncio.Lock()) if background else nullcontext():
-            read_model = await self.load_as_of(key, position, background, owner)
-            return await self.perform(key, read_model, partial(make, read_model), read_model.is_large, background)
+        cached = self.cached.get(key)
+        if cached is not None and cached.waiting and (or_later or cached.waiting[-1].last <= position):
+            self.fold_waiting(key, cached)
+        for known in cached, self.beside.get(key) if background else None:
+            if known is None or not (known.loaded or known.lock.locked()):
+                continue
+            async with known.lock:
+                if known in (self.cached.get(key), self.beside.get(key)) and (or_later or known.position <= position):
+                    known.last_round = max(known.last_round, self.rounds - OTHERS_FOLLOW)
+                    await self.prepare(key, known, position, background)
+                    if or_later or known.position == position:
+                        return await self.perform(key, known, partial(make, known), known.is_large, background)
+        own = ReadModel(State(), loaded=False, owner=owner)
+        if background:
+            self.beside[key] = own
+        async with own.lock:
+            await self.prepare(key, own, position, background)
+            return await self.perform(key, own, partial(make, own), own.is_large, background)
 
     async def load_as_of(
         self, key: int, position: int, background: bool = False, owner: str | None = None
@@ -449,9 +453,19 @@ class ReadModelCache:
         """Forget a read model, if it is the one that is kept."""
         if read_model is not None and self.cached.get(key) is read_model:
             self.discard(key)
+        elif read_model is not None and self.beside.get(key) is read_model:
+            del self.beside[key]
+
+    def set_aside(self, key: int) -> ReadModel:
+        """Keep a read model no longer, but as long as the background works with it."""
+        read_model = self.cached[key]
+        self.discard(key)
+        self.beside[key] = read_model
+        return read_model
 
     def discard(self, key: int) -> None:
         read_model = self.cached.pop(key, None)
+        self.beside.pop(key, None)
         for by_key in self.ended, self.to_fold, self.lagging:
             by_key.pop(key, None)
         if read_model is not None:
@@ -460,7 +474,7 @@ class ReadModelCache:
 
     def discard_all(self, may_differ: Callable[[int], bool] = lambda key: True) -> None:
         """Drop all whose key `may_differ`: after a commit of unknown outcome nothing kept of them can be trusted."""
-        for key in [key for key in self.cached if may_differ(key)]:
+        for key in [key for key in (*self.cached, *self.beside) if may_differ(key)]:
             self.discard(key)
 
     async def evict(self, but: int | None = None) -> None:
@@ -479,7 +493,7 @@ class ReadModelCache:
                 self.weigh(key, read_model)
                 await asyncio.sleep(0)
                 continue
-            self.discard(key)
+            self.set_aside(key)
             self.budget.evicted_memories += 1
             await self.save_snapshot_if_due(key, read_model, every=100)
 

@@ -75,7 +75,7 @@ class Committed(Struct, gc=False):
     """Bytes of their payloads."""
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class ReadModel:
     """One session's fold state, and its messages as they were last made.
 

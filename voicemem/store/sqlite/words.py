@@ -230,7 +230,10 @@ insert into words (words, rank) values ('secure-delete', 1);
 pragma user_version = {INDEX_VERSION};
 commit;
 """
-SELECT_IDS = "select turn, number, id from transcript_messages where stream = :key and turn in :turns"
+SELECT_IDS = """
+    select turn, number, id from transcript_messages
+    where stream = :key and turn in :turns and number >= :first and number <= :last
+"""
 ADD = f"insert into words (rowid, {columns(MESSAGE_WORDS)}) values (:id, {columns(MESSAGE_WORDS, ':')})"
 """Without a select: FTS5 would write a segment of its index for each such statement."""
 SELECT_REMOVED = f"select id, {PASSAGE_COLUMNS} from transcript_messages where stream = :key and {{where}}"
@@ -270,8 +273,9 @@ class SqliteMessageWords(MessageFullText):
         return marked(session.scope, self.secret, said=said, before=before, day=day)
 
     def add(self, connection: Connection, session: IndexedSession, passages: Sequence[Passage]) -> None:
-        turns = list({one.turn_id for one in passages})
-        ids = {(turn, number): id for turn, number, id in connection.rows(SELECT_IDS, key=session.key, turns=turns)}
+        turns, numbers = {one.turn_id for one in passages}, [one.number for one in passages]
+        where = {"turns": turns, "first": min(numbers), "last": max(numbers)}
+        ids = {(turn, number): id for turn, number, id in connection.rows(SELECT_IDS, key=session.key, **where)}
         values = ({"id": ids[one.turn_id, one.number], **self.words_of(session, one)} for one in passages)
         connection.many(ADD, values)
 

@@ -7,6 +7,7 @@ import asyncio
 import itertools
 import random
 from collections.abc import Awaitable, Sequence
+from functools import partial
 from itertools import zip_longest
 from typing import cast
 
@@ -430,6 +431,27 @@ async def test_as_of_races_with_a_call_that_goes_on(store: InMemoryStore, read_m
 
 async def check_equal(expected: list[Message], found: Awaitable[Sequence[Message]]) -> None:
     assert expected == await found
+
+
+async def test_the_background_shares_what_it_works_with(store: InMemoryStore) -> None:
+    """Several looks at a call that is not cached fold it once; one that is evicted meanwhile is found again."""
+    read_models = ReadModelCache(store, MemoryBudget(10_000))
+    stream = await begin(store)
+    await append(store, stream, *talk(FOLD_PAGE + 3))
+    look = partial(read_models.compute_as_of, stream.key, FOLD_PAGE + 3, lambda one: one, background=True)
+    first, *others = await asyncio.gather(look(), look(), look())
+    assert [first, first] == others
+    held = await read_models.get(stream)
+    await maintain(read_models)
+    assert {} == read_models.cached
+    assert held is await look()
+    assert await from_scratch(store, stream) == held.messages()
+    await append(store, stream, final(1, "Hello?", 1))
+    later = await read_models.compute_as_of(stream.key, stream.position, lambda one: one, background=True)
+    assert held is later
+    assert held is not await look()
+    read_models.discard(stream.key)
+    assert later is not await read_models.compute_as_of(stream.key, 1, lambda one: one, True, or_later=True)
 
 
 async def test_after_an_unknown_commit_nothing_cached_is_trusted(
