@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import sys
@@ -18,6 +19,7 @@ def main() -> None:
     warning = namesake_warning()
     if warning is not None:
         sys.stderr.write(f"voicemem: {warning}\n")
+    gc.disable()  # nearly all that is imported stays
     try:
         from voicemem import cli
     except ModuleNotFoundError as error:
@@ -25,6 +27,7 @@ def main() -> None:
         if explained is error:
             raise
         sys.exit(f"voicemem: {explained}")
+    gc.enable()
     try:
         cli.main()
     except OSError as error:

@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-import phonenumbers
-
 from voicemem.config.service import Settings
 from voicemem.dialects.call_starts import CALL_STARTS
 from voicemem.dialects.callers import Caller
@@ -52,6 +50,8 @@ def e164(number: str, region: str | None = None) -> str | None:
     is_international = "+" in written or digits.startswith("00")
     if is_international:  # in which a zero of national numbers may be in brackets
         digits = re.sub(r"\D", "", written.replace("(0)", "")).removeprefix("00")
+    import phonenumbers  # here, since it takes long, and few starts need it
+
     try:
         parsed = phonenumbers.parse(f"+{digits}" if is_international else digits, region)
     except phonenumbers.NumberParseException:
@@ -61,6 +61,12 @@ def e164(number: str, region: str | None = None) -> str | None:
     if is_short or is_placeholder or not phonenumbers.is_possible_number(parsed):
         return None
     return phonenumbers.format_number(parsed, phonenumbers.PhoneNumberFormat.E164)
+
+
+def is_region(region: str) -> bool:
+    import phonenumbers
+
+    return region in phonenumbers.SUPPORTED_REGIONS
 
 
 def caller_id(number: str, secret: bytes) -> str:
@@ -100,8 +106,7 @@ def parse_identify(settings: Iterable[str]) -> dict[tuple[str | None, str], Iden
 
 def check_callers(settings: Settings) -> None:
     """Check what the settings say about callers. Raises `CannotStart`."""
-    region = settings.phone_region
-    if region is not None and region not in phonenumbers.SUPPORTED_REGIONS:
+    if settings.phone_region is not None and not is_region(settings.phone_region):
         raise CannotStart("The region of telephone numbers must be a country's two letters, such as US or DE.")
     try:
         parse_identify(settings.identify)
