@@ -263,7 +263,7 @@ class Services:
             repeat(partial(maintenance.fold_committed, self.read_models), maintenance.FOLD_S),
             maintenance.relieve_forever(self.read_models),
             # apart, since it may take long
-            repeat(partial(maintenance.catch_up_lagging, self.read_models), maintenance.ROUND_S),
+            repeat(partial(maintenance.catch_up_lagging, self.read_models), maintenance.CATCH_UP_S),
             repeat(self.summaries.check_changed, LOOK_INTERVAL_S),
             repeat(self.overviews.make_pending, PAUSE_S),
             repeat(self.turn_feed.look, TURNS_PAUSE_S),

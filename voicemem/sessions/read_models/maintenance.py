@@ -5,15 +5,16 @@ import time
 from contextlib import suppress
 from functools import partial
 from heapq import heappop, heappush
-from itertools import islice
 
 from voicemem.errors import SessionQuarantined, StoreUnavailable
 from voicemem.runtime import Slices, entries_of
-from voicemem.sessions.read_models.cache import FLOOD, ReadModelCache
+from voicemem.sessions.read_models.cache import FLOOD, SNAPSHOT_EVERY, ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel, compress_state
 
 SNAPSHOTS_PER_COMMIT = 50
 """Snapshots made and saved at a time, in one commit: more would hold the event loop up."""
+WORTH_SAVING = 100
+"""Entries after which a snapshot is worth its cost when the process stops."""
 ROUND_S = 1.0
 """Pause between two rounds of maintenance."""
 REPORT_ROUNDS = 10
@@ -29,8 +30,10 @@ MOST_WEIGHED = 200
 """Read models that may be weighed in a round: those that have grown most."""
 FOLD_S = 1.0
 """Pause between two rounds in which committed events are folded: about ten of a call come in it."""
+CATCH_UP_S = 0.25
+"""Pause between two looks at what waits in the journal: a flood that is over by then is folded at once."""
 CATCH_UP_SLICE = 50
-"""Read models that catch up in one round, at most: what the others hold is weighed in between."""
+"""Read models that catch up before what all of them hold is weighed."""
 
 
 async def maintain(read_models: ReadModelCache) -> None:
@@ -60,17 +63,29 @@ async def catch_up_lagging(read_models: ReadModelCache) -> None:
     for key, position in failed.items():
         with suppress(StoreUnavailable, SessionQuarantined):
             await read_models.compute_as_of(key, position, ReadModel.refresh, background=True)
-    for key, seen in list(islice(read_models.lagging.items(), CATCH_UP_SLICE)):
-        read_models.lagging.pop(key, None)  # it may have been dropped meanwhile
+    for count, (key, seen) in enumerate(list(read_models.lagging.items()), 1):
         read_model = read_models.cached.get(key)
-        if read_model is not None and read_model.known_position - seen > FLOOD:
-            read_models.lagging[key] = read_model.known_position  # as the last, so that it holds up no other
-        elif read_model is not None:
-            read_model.last_round = read_models.rounds
-            with suppress(StoreUnavailable, SessionQuarantined):  # the next read reports it
-                async with read_model.lock:
-                    if read_models.cached.get(key) is read_model:
-                        await read_models.prepare(key, read_model, read_model.known_position, background=True)
+        if read_model is not None and read_model.known_position - seen > FLOOD * CATCH_UP_S:
+            read_models.lagging[key] = read_model.known_position
+            continue
+        with suppress(StoreUnavailable, SessionQuarantined):  # the next read reports it
+            await catch_up(read_models, key)
+        if count % CATCH_UP_SLICE == 0:
+            await relieve(read_models)
+
+
+async def catch_up(read_models: ReadModelCache, key: int, every: int = SNAPSHOT_EVERY) -> None:
+    """Fold what waits in the journal for a session, and save a snapshot of it if one is due. Raises as `get`."""
+    read_models.lagging.pop(key, None)
+    read_model = read_models.cached.get(key)
+    if read_model is None:
+        return
+    read_model.last_round = read_models.rounds
+    async with read_model.lock:
+        if read_models.cached.get(key) is not read_model:
+            return
+        await read_models.prepare(key, read_model, read_model.known_position, background=True)
+    await read_models.save_snapshot_if_due(key, read_model, every)
 
 
 async def pack_idle(read_models: ReadModelCache) -> None:
@@ -115,14 +130,18 @@ async def weigh_grown(read_models: ReadModelCache) -> None:
 
 async def save_all(read_models: ReadModelCache, timeout_s: float) -> None:
     """Save as many snapshots as there is time for, at drain, so that the next process has little to fold."""
-    waiting = list(read_models.cached.items())
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
+            await fold_committed(read_models)
+            waiting = list(read_models.cached.items())
             for first in range(0, len(waiting), SNAPSHOTS_PER_COMMIT):
                 together = waiting[first : first + SNAPSHOTS_PER_COMMIT]
                 await asyncio.gather(
-                    *(read_models.save_snapshot_if_due(key, read_model, every=100) for key, read_model in together)
+                    *(read_models.save_snapshot_if_due(key, read_model, WORTH_SAVING) for key, read_model in together)
                 )
+            for key in list(read_models.lagging):
+                with suppress(StoreUnavailable, SessionQuarantined):
+                    await catch_up(read_models, key, every=WORTH_SAVING)
 
 
 async def relieve_forever(read_models: ReadModelCache) -> None:

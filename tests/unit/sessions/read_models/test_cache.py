@@ -357,6 +357,31 @@ async def test_a_drain_saves_everything_that_is_worth_it(store: InMemoryStore, r
     assert [120] * 3 == [one and one.position for one in saved]
 
 
+async def test_a_drain_folds_what_a_flood_has_left(store: InMemoryStore, read_models: ReadModelCache) -> None:
+    """What waits in the journal when the process stops is in the snapshot, so the next one does not fold it again."""
+    stream = await begin(store)
+    await read_models.get(stream)
+    await append(store, stream, *talk(MAX_LAG + 2), *talk(FLOOD))
+    add(read_models, stream, (await journal(store, stream))[1:])
+    await save_all(read_models, 5)
+    saved = await store.journal.load_snapshot(stream.key, SNAPSHOT_VERSION, 2**53)
+    assert saved is not None
+    assert stream.position == saved.position
+
+
+async def test_a_flood_that_is_over_is_saved(store: InMemoryStore, read_models: ReadModelCache) -> None:
+    """A process that is killed after it loses none of its fold."""
+    stream = await begin(store)
+    await read_models.get(stream)
+    await append(store, stream, *talk(SNAPSHOT_EVERY + 1))
+    add(read_models, stream, (await journal(store, stream))[1:])
+    await catch_up_lagging(read_models)
+    await catch_up_lagging(read_models)
+    saved = await store.journal.load_snapshot(stream.key, SNAPSHOT_VERSION, 2**53)
+    assert saved is not None
+    assert SNAPSHOT_EVERY + 1 == saved.position
+
+
 async def test_snapshots_of_another_fold_are_not_used(store: InMemoryStore, read_models: ReadModelCache) -> None:
     """What another version has saved is passed over, not misread."""
     stream = await begin(store)
