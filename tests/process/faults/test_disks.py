@@ -203,19 +203,21 @@ async def test_a_start_on_a_read_only_file(tmp_path: Path) -> None:
         assert "Read-only" in log.read_text()
 
 
+@pytest.mark.parametrize("end", ["", "-wal"])
 @pytest.mark.parametrize("how", ["replaced", "deleted", "truncated"])
-async def test_a_file_that_is_not_at_its_place_any_more_takes_nothing(path: Path, how: str) -> None:
-    """What is written to it would be lost with the process: it acknowledges nothing, says why, and ends."""
+async def test_a_file_that_is_not_at_its_place_any_more_takes_nothing(path: Path, how: str, end: str) -> None:
+    """What is written to it or its log would be lost with the process: it acknowledges nothing, says why, and ends."""
     async with running_process(path) as server:
         await server.api.create()
         await server.api.send(final_transcript(1))
+        gone = path.with_name(path.name + end)
         if how == "truncated":
-            os.truncate(path, 0)
+            os.truncate(gone, gone.stat().st_size // 2 if end else 0)
         else:
-            path.rename(path.with_suffix(".moved"))
+            gone.rename(path.with_suffix(".moved"))
         if how == "replaced":
-            path.write_bytes(path.with_suffix(".moved").read_bytes())
-        refused = await server.api.post("/v1/sessions/s/events", [final_transcript(2)])
+            gone.write_bytes(path.with_suffix(".moved").read_bytes())
+        refused = await server.api.post("/v1/sessions", {"session_id": "other"})
         assert (503, "store_unavailable") == refused.problem
         assert "moved, deleted, replaced or truncated" in refused.json["detail"]
         assert 1 == await server.ended()

@@ -41,7 +41,7 @@ FILE_ERRORS = (
 """Errors of the file or the disk; any other error is the fault of a single job."""
 
 RUINED = "The disk failed to sync the store, so a later sync that succeeds cannot be trusted."
-LOST = "The store's file was moved, deleted, replaced or truncated, so what is written to it is not found again."
+LOST = "The store's file or its log was moved, deleted, replaced or truncated: what is written is not found again."
 MAX_JOBS = 4096
 """Jobs in one transaction, at most: it bounds how long a commit takes to build."""
 
@@ -61,7 +61,7 @@ class Checkpoints:
 
     def __init__(self, path: str, writer: apsw.Connection) -> None:
         self.writer = writer
-        self.file = files.Whereabouts(path)
+        self.file = files.Whereabouts(path, writer)
         self.connection = apsw.Connection(path)
         self.connection.set_busy_timeout(0)  # others move the log too (`files.truncate_log`)
         self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -148,6 +148,9 @@ class Writer:
             self.checkpoints.make_last_step()
             if self.checkpoints.sync_failed and not self.ruined:
                 self.mark_ruined()
+            if not self.ruined and self.checkpoints.file.has_short_log():
+                self.mark_ruined(LOST)
+                self.rows.invalidate()
         if self.ruined:
             return [StoreUnavailable(self.ruined)] * len(jobs)
         try:
@@ -309,6 +312,7 @@ class SqliteDatabase(Database):
                 return job(connection)
             return await asyncio.get_running_loop().run_in_executor(thread, job, connection)
         except apsw.Error as error:
+            await self.write(lambda _: None)  # says so if the file is lost
             raise StoreUnavailable(f"The store cannot be read: {type(error).__name__}.") from None
 
     async def append(self, batches: Sequence[Batch], now_ms: int) -> list[AppendResult]:
