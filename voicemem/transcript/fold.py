@@ -107,8 +107,9 @@ def is_repeated(state: State, digest: int) -> bool:
     known = state.event_ids
     if digest in known:
         return True
-    if len(known) >= MAX_EVENT_IDS:
-        del known[next(iter(known))]
+    if len(known) >= MAX_EVENT_IDS:  # many at once: finding the oldest of a dict passes all that have gone
+        for oldest in [*islice(known, MAX_EVENT_IDS // 10)]:
+            del known[oldest]
     known[digest] = None
     return False
 
