@@ -37,6 +37,7 @@ class Refusal(NamedTuple):
 
 NO_KEY = Refusal(401, "invalid_token", "Send a key or a session token of voicemem as Authorization: Bearer KEY.")
 OTHER_SCHEME = Refusal(401, "invalid_request", "The header Authorization must be Bearer KEY.")
+TWO_KEYS = Refusal(400, "invalid_request", "The header Authorization may be sent once.")
 OPEN_SERVICE = Refusal(
     403,
     "access_denied",
@@ -134,8 +135,8 @@ class GuardedApp:
     async def answer(self, scope: Any) -> JSONResponse | None:
         if scope["path"] in (METADATA_PATH, METADATA_PATH + PATH, self.metadata_path):
             return JSONResponse(self.metadata, headers={"Access-Control-Allow-Origin": "*"})
-        authorization = dict(scope["headers"]).get(b"authorization")
-        refusal = await self.keys.refuse(None if authorization is None else authorization.decode("latin-1"))
+        shown = [value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"]
+        refusal = TWO_KEYS if len(shown) > 1 else await self.keys.refuse(shown[0] if shown else None)
         if refusal is not None:  # with where to read how to get in (RFC 6750, RFC 9728)
             challenge = f'Bearer error="{refusal.error}", resource_metadata="{self.metadata_url}"'
             headers = {"WWW-Authenticate": challenge} if refusal.status == 401 else {}

@@ -290,3 +290,43 @@ async def test_102_a_token_that_expires_while_connected(serve: Serve, caplog: py
         await RestClient(app, token).post(EVENTS, [final_transcript(len(acked) + 2)])
     ).problem
     assert "" == caplog.text
+
+
+TWICE = [
+    "Authorization: Bearer {key}",
+    "authorization: Bearer other",
+    "Origin: http://localhost",
+    "X-Voicemem-Session: other",
+    "Content-Length: 2",
+    "X-Vapi-Signature: other",
+]
+
+
+async def test_a_header_that_decides_comes_once(app: App) -> None:
+    """Of two, a proxy before the service may have gone by the other one: both ports refuse them with a sentence."""
+    key = await make_key(app, "admin")
+    own = [f"Authorization: Bearer {key}", "Origin: http://localhost", "X-Voicemem-Session: s"]
+    own += ["Content-Length: 2", "X-Vapi-Signature: one", "Host: localhost", "Connection: close"]
+    for line in (one.format(key=key) for one in TWICE):
+        said = "not valid HTTP" if "Length" in line else f"The header {line.partition(':')[0]} may be sent once."
+        for path in (EVENTS, "/v1/hooks/vapi", "/v1/chat/completions", "/livez"):
+            head = "\r\n".join([f"POST {path} HTTP/1.1", *own, line, "", "[]"])
+            answer = await raw_answers(app.rest_address, head.encode())
+            assert [400] == status_codes(answer), (line, path, answer)
+            assert said.lower() in answer.decode().lower()
+    for line in TWICE[:3]:
+        answer = await raw_answers(app.ingest_address, handshake(app.ingest_address, *own[:2], line.format(key=key)))
+        assert [400] == status_codes(answer), (line, answer)
+        assert b"may be sent once" in answer
+
+
+async def test_a_key_and_a_token_of_the_url_are_two(app: App) -> None:
+    """A handshake that shows both is refused: which of them counted would depend on who reads it."""
+    key = await make_key(app, "ingest")
+    token = jwt({"alg": "HS256"}, {"sub": "s"})
+    shake = handshake(
+        app.ingest_address, f"Authorization: Bearer {key}", path=f"/v1/ingest/vapi?session_id=s&token={token}"
+    )
+    answer = await raw_answers(app.ingest_address, shake)
+    assert [400] == status_codes(answer)
+    assert b"Send one key" in answer

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from voicemem.errors import CODES, VoicememError
 from voicemem.protocol.types import MAX_FRAME_BYTES
-from voicemem.server.http.connections import answer_expect, connection_of
+from voicemem.server.http.connections import answer_expect, check_repeated, connection_of
 from voicemem.server.http.handlers import APP, FOUND, SERVER, Answer, Finish, Found, Handler, Request, Shared
 from voicemem.server.http.problems import headers_of, problem_response
 from voicemem.telemetry import Telemetry
@@ -125,6 +125,7 @@ class Application(Shared):
         with self.tracer.request_span(method, route.path, request.headers) as span:
             try:
                 try:
+                    check_repeated(request.headers)
                     refusal = await answer_expect(request) if "Expect" in request.headers else None
                     if refusal is not None:
                         response = refusal

@@ -17,6 +17,7 @@ where they are read: aiohttp would unpack every one, for seconds in which it ser
 from __future__ import annotations
 
 import asyncio
+import re
 import resource
 import select
 import time
@@ -29,6 +30,7 @@ from typing import Any, NamedTuple, Protocol, cast
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler, RequestPayloadError
 from aiohttp.web_request import BaseRequest
+from multidict import MultiMapping
 
 from voicemem.config.service import Address
 from voicemem.errors import CODES, Refused
@@ -497,6 +499,21 @@ class InPieces(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self.connection.resume_writing()
+
+
+ONCE = re.compile(
+    r"host|origin|authorization|expect|content-(?:type|length|encoding)|last-event-id|x-voicemem-.*"
+    r"|.*(?:signature|secret|token|timestamp).*"
+)
+"""Headers that say who sends what, in lower case: of two, a proxy before the service may have gone by the other."""
+
+
+def check_repeated(headers: MultiMapping[str]) -> None:
+    """Raise `Refused` for a header that comes twice and may come once."""
+    if len(names := [*headers]) < len(headers):
+        for name in names:
+            if len(headers.getall(name)) > 1 and ONCE.fullmatch(name.lower()):
+                raise Refused("invalid_http", f"The header {name} may be sent once.")
 
 
 async def answer_expect(request: web.Request) -> web.StreamResponse | None:

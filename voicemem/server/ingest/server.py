@@ -115,7 +115,9 @@ class IngestServer(IngestHost):
                 raise Refused("draining")
             needed = await self.gate.check_origin(request.headers.get("Host"), request.headers.get("Origin"))
             authorization = request.headers.get("Authorization")
-            if target is not None and target.token is not None and authorization is None:
+            if target is not None and target.token is not None:
+                if authorization is not None:
+                    raise Refused("invalid_query", "Send one key: in Authorization, or as the token of the URL.")
                 authorization = f"Bearer {target.token}"
             if authorization is not None or not needed:
                 grant = await self.gate.grant(authorization, needed, connection.address)
@@ -130,7 +132,9 @@ class IngestServer(IngestHost):
                 self.targets[connection] = target
         except (Refused, StoreUnavailable) as refused:
             return self.reject_handshake(refused)
-        except (ValueError, MultipleValuesError):
+        except MultipleValuesError as repeated:
+            return self.reject_handshake(Refused("invalid_http", f"The header {repeated.args[0]} may be sent once."))
+        except ValueError:
             return self.reject_handshake(Refused("invalid_http"))
         finally:
             connection.set_reading(True)
