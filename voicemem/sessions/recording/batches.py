@@ -250,8 +250,10 @@ class EventBatch(Batch, kw_only=True, eq=False, gc=True):
         elif not appended.position_taken:
             self.offered = len(appended.outcomes)
             self.problems, self.entries, self.updates = [], [], []
+            if self.is_plain:
+                self.take_apart()
+                self.seal(self.received_ms)
             offered = iter(zip(self.as_offers(), appended.outcomes, strict=True))
-            self.take_apart()
             for arrival in self.arrivals:
                 offer, outcome = next(offered) if is_offered(arrival) else (None, None)
                 problem = problem_of(self.lease, arrival, outcome)
