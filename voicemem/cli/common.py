@@ -24,6 +24,7 @@ from voicemem.client.errors import is_transient
 from voicemem.client.replay import ReplayFailed
 from voicemem.client.transport.failures import check_of
 from voicemem.client.transport.rest import RestClient
+from voicemem.client.transport.rest import check_rest_url as root_of
 from voicemem.config.service import MEMORY_STORE, POSTGRESQL_PREFIXES, SQLITE_PREFIX, Settings
 from voicemem.errors import VoicememError
 from voicemem.exports.call import HIDDEN, strip_invisible
@@ -110,9 +111,10 @@ def check_rest_url(_: click.Context, __: click.Parameter, url: str) -> str:
     """A flag's address of the REST API. Raises `BadParameter` for any other."""
     if url.startswith(("ws://", "wss://")):
         raise click.BadParameter(f"{url} is the address of an ingest; the REST API has its own, http://HOST:PORT.")
-    if not re.match(r"https?://[^/\s]", url):
-        raise click.BadParameter(f"{url} is not an address of the REST API; write http://HOST:PORT.")
-    return url
+    try:
+        return root_of(url)
+    except ValueError:
+        raise click.BadParameter(f"{url} is not an address of the REST API; write http://HOST:PORT.") from None
 
 
 def variable_option(flag: str, variable: str, text: str, *names: str, **kind: Any) -> Callable[[Command], Command]:

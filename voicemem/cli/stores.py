@@ -13,6 +13,7 @@ from voicemem.cli.common import (
     Command,
     CommandFailed,
     audit_to_terminal,
+    check_rest_url,
     filled,
     options,
     read_secret,
@@ -309,7 +310,13 @@ def remove_secret(store: str, project: str, dialect: str) -> None:
 @hooks.command("url", short_help="Print the URL for the webhooks of a dialect.")
 @store_option
 @of_project
-@click.option("--base", default="https://HOST", show_default=True, help="Where the platform reaches the REST port.")
+@click.option(
+    "--base",
+    default="https://HOST",
+    show_default=True,
+    callback=check_rest_url,
+    help="Where the platform reaches the REST port.",
+)
 @click.option("--session-id", help="The session of these webhooks, for a URL that is used for one call.")
 @click.option("--user-id", help="The user of the sessions that these webhooks begin.")
 @click.argument("dialect")

@@ -1,6 +1,7 @@
 """The REST API for a client: answers as JSON, exports in lines, errors as exceptions."""
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import aclosing
 from functools import partial
@@ -165,8 +166,8 @@ def required(rest: RestClient | None) -> RestClient:
 def check_rest_url(url: str) -> str:
     """The root of a REST API. Raises `ValueError` unless it is one."""
     parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
-        raise ValueError("the REST URL must begin with http:// or https:// and a host")
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0 or re.search(r"[\s?#]", url):
+        raise ValueError("the REST URL must begin with http:// or https:// and a host, and have no query")
     return url
 
 
