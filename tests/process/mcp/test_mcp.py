@@ -15,7 +15,6 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 from mcp import Client, StdioServerParameters
-from multidict import CIMultiDict
 
 from tests.support.callers.mcp_client import answer_of, app_with_call, failure_of, mcp_client
 from tests.support.callers.rest import RestClient, client_with_key, make_key
@@ -114,7 +113,7 @@ async def test_it_listens_for_many_clients(app: App) -> None:
                 history = await answer_of(client, "get_history", session_id="call-1")
                 assert 1 == len(history["messages"])
         two = [("Authorization", f"Bearer {key}"), ("Authorization", "Bearer other")]
-        async with aiohttp.request("POST", url, headers=CIMultiDict(two), json={}) as answer:
+        async with aiohttp.request("POST", url, headers=two, json={}) as answer:
             assert (400, "invalid_request") == (answer.status, (await answer.json())["error"])
         process.send_signal(signal.SIGTERM)
         assert 0 == await asyncio.wait_for(process.wait(), END_S)

@@ -125,7 +125,7 @@ class Application(Shared):
         with self.tracer.request_span(method, route.path, request.headers) as span:
             try:
                 try:
-                    check_repeated(request.headers)
+                    check_repeated(request)
                     refusal = await answer_expect(request) if "Expect" in request.headers else None
                     if refusal is not None:
                         response = refusal

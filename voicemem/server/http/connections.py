@@ -30,7 +30,6 @@ from typing import Any, NamedTuple, Protocol, cast
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler, RequestPayloadError
 from aiohttp.web_request import BaseRequest
-from multidict import MultiMapping
 
 from voicemem.config.service import Address
 from voicemem.errors import CODES, Refused
@@ -508,8 +507,9 @@ ONCE = re.compile(
 """Headers that say who sends what, in lower case: of two, a proxy before the service may have gone by the other."""
 
 
-def check_repeated(headers: MultiMapping[str]) -> None:
+def check_repeated(request: web.Request) -> None:
     """Raise `Refused` for a header that comes twice and may come once."""
+    headers = request.headers
     if len(names := [*headers]) < len(headers):
         for name in names:
             if len(headers.getall(name)) > 1 and ONCE.fullmatch(name.lower()):
