@@ -254,10 +254,7 @@ class FairQueue:
 
     async def enter_for_round(self, owner: str | None) -> None:
         """Return once there is a slot, and keep it until the next round of the event loop."""
-        if self.free and not self.waiting:
-            self.free -= 1
-        else:
-            await self.enter(owner)
+        await self.enter(owner)
         asyncio.get_running_loop().call_soon(self.leave)
 
     def leave(self) -> None:

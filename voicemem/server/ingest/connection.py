@@ -457,7 +457,6 @@ class Connection:
         open_lease = self.leases.current(lease)
         if open_lease is None or open_lease.dead:
             return
-        open_lease.dead = True
         log_session("superseded", lease.project, lease.session_id, producer=lease.producer)
         self.send_error(Refused("superseded"), lease.session_id, lease.producer)
         await self.release(open_lease)
@@ -524,7 +523,6 @@ class Connection:
         for open_lease in self.leases:
             await self.release(open_lease, lost=self.websocket.close_code not in CLEAN_CLOSES)
         self.throttle.let_go()
-        self.websocket.listener = None
 
     def send_error(
         self, error: VoicememError, session_id: str | None = None, producer: str | None = None, seq: int | None = None

@@ -71,7 +71,7 @@ class IngestServer(IngestHost):
         shares_poll: bool = True,
     ) -> None:
         super().__init__(recorder, presence, gate, decoding)
-        self.port = PortConnections(limits, self.count_refused)
+        self.port = PortConnections(limits, self.metrics.connections_refused.labels("websocket").inc)
         self.connections: set[Connection] = set()
         self.grants: WeakKeyDictionary[ServerConnection, Grant] = WeakKeyDictionary()
         """By connections between their handshake and `handle`."""
@@ -139,9 +139,6 @@ class IngestServer(IngestHost):
         finally:
             connection.set_reading(True)
         return None
-
-    def count_refused(self) -> None:
-        self.metrics.connections_refused.labels("websocket").inc()
 
     def reject_handshake(self, refused: Refused | StoreUnavailable) -> Response:
         self.metrics.connections_rejected.labels(refused.code).inc()
