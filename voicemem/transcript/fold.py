@@ -97,7 +97,7 @@ def fold_event(
         if turn is not None:
             state.dirty_turns.add(turn.number)
             if state.closed_ts is not None:
-                replies.remake_all(state)
+                remake_all(state)
     if stated is not None and stated > state.clock:
         state.clock = stated
 
@@ -133,22 +133,7 @@ def fold_made(state: State, made: MadeEvent, ts: int) -> None:
     if turn is not None:
         state.dirty_turns.add(turn.number)
         if state.closed_ts is not None:
-            replies.remake_all(state)
-
-
-def fold_close_with_frames(state: State, event: events.SessionClosed, ts: int) -> None:
-    """Ask the dialects what was heard by the close, then close."""
-    if state.closed_ts is None and state.notes:
-        # The close itself may come much later than the caller left.
-        clocks = state.clocks | {state.producer: state.clock}
-        newest = max((clock for producer, clock in clocks.items() if producer is not None), default=BEFORE_ALL)
-        at = ts if event.reason == CLOSED or newest == BEFORE_ALL else newest
-        at = at if state.ended_ts is None else state.ended_ts
-        dialects = [dialect for name in state.notes if (dialect := DIALECTS.get(name)) is not None]
-        said = [made for dialect in dialects for made in made_by(state, dialect, at, partial(dialect.closed, at))]
-        for made in said:
-            fold_made(state, made, ts)
-    replies.fold_close(state, event, ts)
+            remake_all(state)
 
 
 def fold_frame(state: State, event: events.FrameEvent, ts: int) -> None:
@@ -206,6 +191,46 @@ def checked(state: State, made: MadeEvent, stated_ts: int | None) -> MadeEvent |
         state.ignore("frames")
         return None
     return event
+
+
+# The end of a call
+
+
+def fold_end(state: State, event: events.SessionEnd, ts: int) -> None:
+    if state.ended_ts is None:
+        state.ended_ts = ts
+
+
+def fold_close(state: State, event: events.SessionClosed, ts: int) -> None:
+    """Ask the dialects what was heard by the close, and note it.
+
+    Reading cuts the replies that are still being generated or are known to play (rule 8).
+    """
+    if state.closed_ts is not None:
+        return
+    if state.notes:
+        # The close itself may come much later than the caller left.
+        clocks = state.clocks | {state.producer: state.clock}
+        newest = max((clock for producer, clock in clocks.items() if producer is not None), default=BEFORE_ALL)
+        at = ts if event.reason == CLOSED or newest == BEFORE_ALL else newest
+        at = at if state.ended_ts is None else state.ended_ts
+        dialects = [dialect for name in state.notes if (dialect := DIALECTS.get(name)) is not None]
+        said = [made for dialect in dialects for made in made_by(state, dialect, at, partial(dialect.closed, at))]
+        for made in said:
+            fold_made(state, made, ts)
+    state.closed_ts, state.close_reason = ts, event.reason
+    remake_all(state)
+
+
+def fold_reopen(state: State, event: events.SessionReopened, ts: int) -> None:
+    """Undo the close."""
+    state.closed_ts = state.close_reason = None
+    remake_all(state)
+
+
+def remake_all(state: State) -> None:
+    state.memo.entries.clear()
+    state.dirty_turns.update(state.turn_numbers)
 
 
 # Events of the server
@@ -363,9 +388,9 @@ FOLD_RULES: dict[type, Callable[[State, Any, int], Turn | None]] = {
     events.ToolResult: fold_tool_result,
     events.Metric: fold_metric,
     events.FrameEvent: fold_frame,
-    events.SessionEnd: replies.fold_end,
-    events.SessionClosed: fold_close_with_frames,
-    events.SessionReopened: replies.fold_reopen,
+    events.SessionEnd: fold_end,
+    events.SessionClosed: fold_close,
+    events.SessionReopened: fold_reopen,
     events.MemorySummary: fold_summary,
     events.MemoryDocument: fold_document,
     events.MemoryData: fold_data,

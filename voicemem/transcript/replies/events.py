@@ -422,26 +422,3 @@ def fold_cancel(state: State, event: events.LlmCancel, ts: int) -> Turn | None:
         return None
     playing.judge(state, state.replies[id])
     return state.turns[state.replies[id].turn]
-
-
-def fold_end(state: State, event: events.SessionEnd, ts: int) -> None:
-    if state.ended_ts is None:
-        state.ended_ts = ts
-
-
-def fold_close(state: State, event: events.SessionClosed, ts: int) -> None:
-    """Note the close; reading cuts the replies that are still being generated or are known to play (rule 8)."""
-    if state.closed_ts is None:
-        state.closed_ts, state.close_reason = ts, event.reason
-        remake_all(state)
-
-
-def fold_reopen(state: State, event: events.SessionReopened, ts: int) -> None:
-    """Undo the close."""
-    state.closed_ts = state.close_reason = None
-    remake_all(state)
-
-
-def remake_all(state: State) -> None:
-    state.memo.entries.clear()
-    state.dirty_turns.update(state.turn_numbers)
