@@ -23,9 +23,9 @@ from voicemem.transcript.messages import (
 )
 from voicemem.transcript.packing import Items
 from voicemem.transcript.replies.evidence import Interruption, Source
-from voicemem.transcript.replies.heard import Cut, find_cut, heard_so_far
+from voicemem.transcript.replies.heard import Cut, cut_of, heard_so_far
 from voicemem.transcript.replies.interruptions import last_entries, timelines
-from voicemem.transcript.replies.playing import plays_at_close, settle, sources_of, standing_replies
+from voicemem.transcript.replies.playing import is_cut, plays_at_close, settle, sources_of, standing_replies
 from voicemem.transcript.speech import FalseAlarms, Speech, false_alarms, speech_index
 from voicemem.transcript.state import Reply, Segment, State, Turn, TypedMessage
 
@@ -117,7 +117,7 @@ def known_reply_entry(state: State, reply: Reply, unfinished: bool) -> MessageEn
 
 def reply_entry(state: State, reply: Reply) -> MessageEntry | None:
     """The message of a reply: all that was generated, or what was heard of it."""
-    cut = find_cut(state, reply)
+    cut = cut_of(state, reply) if is_cut(state, reply) else None
     if cut is None and reply.heard_only:
         return None
     content = reply.generation.text()

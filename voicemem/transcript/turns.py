@@ -105,7 +105,7 @@ def cuts_of(state: State, reply: Reply) -> list[tuple[int, str | None]]:
     if reply.cut_ts is not None:
         first = playing.marking_cut(state, reply, sources)
         return [] if first is None else [(first.ts, first.cause)]
-    if playing.is_cut_by_close(state, reply) and state.closed_ts is not None:
+    if playing.is_cut(state, reply) and state.closed_ts is not None:
         return [(state.closed_ts, state.close_reason)]
     return []
 
@@ -289,7 +289,7 @@ def cut_ts(state: State, reply: Reply, sources: list[Source]) -> int | None:
     if reply.cut_ts is not None:
         first = playing.marking_cut(state, reply, sources)
         return None if first is None else first.ts
-    if state.closed_ts is None or not playing.is_cut_by_close(state, reply):
+    if state.closed_ts is None or not playing.is_cut(state, reply):
         return None
     return state.clock_of(reply.producer, state.closed_ts) if state.ended_ts is None else state.ended_ts
 

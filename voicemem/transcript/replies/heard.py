@@ -210,17 +210,14 @@ def paused_ms(state: State, reply: Reply, sources: list[Source], start: int, end
     return sum(max(0, min(resume, end) - max(cut, start)) for cut, resume in alarms)
 
 
-def find_cut(state: State, reply: Reply) -> Cut | None:
-    """Return how a reply was cut, by the user or by the close; None if it was not."""
-    if reply.cut_ts is None and state.closed_ts is None:
-        return None
+def cut_of(state: State, reply: Reply) -> Cut:
+    """Return how a reply was cut, by the user or by the close (`playing.is_cut`)."""
     sources = playing.sources_of(state, reply)
     if reply.cut_ts is not None:
         first = playing.marking_cut(state, reply, sources)
         assert first is not None
         return Cut(state, reply, sources, playing.resumed_until(state, reply, sources), first)
-    if not playing.is_cut_by_close(state, reply) or state.closed_ts is None:
-        return None
+    assert state.closed_ts is not None
     close = Interruption(state.closed_ts, state.position, closing=True, cause=state.close_reason)
     return Cut(state, reply, sources, BEFORE_ALL, close)
 
@@ -248,8 +245,7 @@ def rate_before(state: State, reply: Reply) -> Fraction:
 
 
 def rate_of(state: State, reply: Reply) -> Fraction | None:
-    is_cut = reply.cut_ts is not None or reply.restored or playing.is_cut_by_close(state, reply)
-    if is_cut or not reply.generation.complete:
+    if reply.restored or playing.is_cut(state, reply) or not reply.generation.complete:
         return None
     sources = playing.sources_of(state, reply)
     largest = interruptions.largest_total(sources)

@@ -368,9 +368,14 @@ def playing_since(state: State) -> ReplyKey:
     return max(begin, state.played[-1]) if state.played else begin
 
 
-def is_cut_by_close(state: State, reply: Reply) -> bool:
-    """Return whether the close cuts a reply: it is still being generated, or known to be still playing (rule 8)."""
-    if state.closed_ts is None or reply.cut_ts is not None or reply.restored or reply.heard_only:
+def is_cut(state: State, reply: Reply) -> bool:
+    """Return whether a reply was cut by the user, or by the close.
+
+    The close cuts one that is still being generated, or known to be still playing (rule 8).
+    """
+    if reply.cut_ts is not None:
+        return True
+    if state.closed_ts is None or reply.restored or reply.heard_only:
         return False
     if not reply.generation.complete:
         return reply.heard_ts is None
