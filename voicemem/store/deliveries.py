@@ -7,8 +7,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from voicemem.store.database import Connection, Port, Row, reads, writes
-from voicemem.store.endpoints import ENDPOINT_COLUMNS, Endpoint, to_endpoint
-from voicemem.store.outbox import NOT_ERASED, Attempt, FrozenPayload
+from voicemem.store.outbox import ENDPOINT_COLUMNS, NOT_ERASED, Attempt, Endpoint, FrozenPayload, to_endpoint
 
 DeliveryState = Literal["pending", "delivered", "failed"]
 

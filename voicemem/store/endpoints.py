@@ -4,46 +4,15 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from voicemem.config.session import HISTORY_EVENT, Contents, Included
-from voicemem.store.database import Connection, Port, assign, columns, insert, writes
+from voicemem.config.session import HISTORY_EVENT
+from voicemem.store.database import Connection, Port, assign, insert, writes
+from voicemem.store.outbox import ENDPOINT_COLUMNS, ENDPOINT_FIELDS, Endpoint, to_endpoint
 from voicemem.store.streams import Stream
 
-
-class Endpoint(Struct, frozen=True):
-    """A receiver of webhooks. A session's own has a `stream`, a project's a `project`, the operator's neither."""
-
-    key: int
-    stream: int | None
-    url: str
-    secret: str | None
-    contents: Contents
-    public_only: bool
-    """True for a URL that came through the API: its address must be a public one."""
-    disabled_ms: int | None
-    id: str | None = None
-    """Only a project's has one."""
-    project: str | None = None
-    description: str = ""
-    event_types: tuple[int, ...] = (HISTORY_EVENT,)
-    include: tuple[Included, ...] = ()
-    created_ms: int = 0
-    old_secret: str | None = None
-    """After a rotation: signs alongside the new one until `old_secret_until_ms`."""
-    old_secret_until_ms: int | None = None
-    failing_since_ms: int | None = None
-    disabled_reason: str | None = None
-    """`request` (its owner disabled it), `gone` (it answered 410) or `failing`."""
-
-
-FIELDS = Endpoint.__struct_fields__
-ENDPOINT_COLUMNS = columns(FIELDS, "e.")
-EVENT_TYPES_DECODER = msgspec.json.Decoder(tuple[int, ...])
-INCLUDE_DECODER = msgspec.json.Decoder(tuple[Included, ...])
 COUNT_ENDPOINTS = "select count(*) from endpoints where project = :project"
-UPDATE_ENDPOINT = f"update endpoints set {assign(FIELDS[1:])} where key = :key"
+UPDATE_ENDPOINT = f"update endpoints set {assign(ENDPOINT_FIELDS[1:])} where key = :key"
 DELETE_ENDPOINT = "delete from endpoints where key = :key"
 SELECT_ENDPOINTS = f"select {ENDPOINT_COLUMNS} from endpoints e where project = :project"
 SELECT_ENDPOINT = f"{SELECT_ENDPOINTS} and id = :id"
@@ -79,7 +48,7 @@ class Endpoints(Port):
         if connection.one(COUNT_ENDPOINTS, project=endpoint.project) >= (limit,):
             return None
         added = replace(endpoint, key=connection.draw_key())
-        connection.execute(insert("endpoints", FIELDS), **endpoint_values(added))
+        connection.execute(insert("endpoints", ENDPOINT_FIELDS), **endpoint_values(added))
         return added
 
     async def list_endpoints(self, project: str) -> list[Endpoint]:
@@ -163,11 +132,3 @@ def save_session_endpoint(connection: Connection, stream: Stream, now_ms: int) -
 def endpoint_values(endpoint: Endpoint) -> dict[str, Any]:
     lists = {"event_types": endpoint.event_types, "include": endpoint.include}
     return asdict(endpoint) | {name: msgspec.json.encode(value).decode() for name, value in lists.items()}
-
-
-def to_endpoint(*values: Any) -> Endpoint:
-    row = dict(zip(FIELDS, values, strict=True))
-    row["public_only"] = bool(row["public_only"])
-    row["event_types"] = EVENT_TYPES_DECODER.decode(row["event_types"])
-    row["include"] = INCLUDE_DECODER.decode(row["include"])
-    return Endpoint(**row)

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from voicemem.config import session as config
 from voicemem.errors import StoreUnavailable
 from voicemem.store.database import Connection, Port, Row, columns, insert, writes
-from voicemem.store.endpoints import ENDPOINT_COLUMNS, EVENT_TYPES_DECODER, Endpoint, to_endpoint
 from voicemem.store.streams import USER_KIND, Stream
 
 ANY_NUMBER = 2**31
@@ -33,6 +32,32 @@ class Attempt(NamedTuple):
     status: int | None
     error: str | None
     excerpt: str
+
+
+class Endpoint(Struct, frozen=True):
+    """A receiver of webhooks. A session's own has a `stream`, a project's a `project`, the operator's neither."""
+
+    key: int
+    stream: int | None
+    url: str
+    secret: str | None
+    contents: config.Contents
+    public_only: bool
+    """True for a URL that came through the API: its address must be a public one."""
+    disabled_ms: int | None
+    id: str | None = None
+    """Only a project's has one."""
+    project: str | None = None
+    description: str = ""
+    event_types: tuple[int, ...] = (config.HISTORY_EVENT,)
+    include: tuple[config.Included, ...] = ()
+    created_ms: int = 0
+    old_secret: str | None = None
+    """After a rotation: signs alongside the new one until `old_secret_until_ms`."""
+    old_secret_until_ms: int | None = None
+    failing_since_ms: int | None = None
+    disabled_reason: str | None = None
+    """`request` (its owner disabled it), `gone` (it answered 410) or `failing`."""
 
 
 class SessionHeader(Struct, frozen=True):
@@ -93,6 +118,10 @@ class ClaimedDelivery(Struct, frozen=True):
         return None if self.payload_bytes is None else FrozenPayload(self.stream, self.key, self.payload_bytes)
 
 
+ENDPOINT_FIELDS = Endpoint.__struct_fields__
+ENDPOINT_COLUMNS = columns(ENDPOINT_FIELDS, "e.")
+EVENT_TYPES_DECODER = msgspec.json.Decoder(tuple[int, ...])
+INCLUDE_DECODER = msgspec.json.Decoder(tuple[config.Included, ...])
 HEADER_DECODER = msgspec.json.Decoder(SessionHeader)
 DELIVERY_FIELDS = tuple(name for name in ClaimedDelivery.__struct_fields__ if name != "endpoint")
 DELIVERY_COLUMNS = columns(DELIVERY_FIELDS, "x.")
@@ -379,6 +408,14 @@ def to_claimed_delivery(row: Row) -> ClaimedDelivery:
     values = dict(zip(DELIVERY_FIELDS, row[:width], strict=True))
     values |= {"header": HEADER_DECODER.decode(values["header"]), "lease": values["lease"] + 1}
     return ClaimedDelivery(endpoint=to_endpoint(*row[width:]), **values)
+
+
+def to_endpoint(*values: Any) -> Endpoint:
+    row = dict(zip(ENDPOINT_FIELDS, values, strict=True))
+    row["public_only"] = bool(row["public_only"])
+    row["event_types"] = EVENT_TYPES_DECODER.decode(row["event_types"])
+    row["include"] = INCLUDE_DECODER.decode(row["include"])
+    return Endpoint(**row)
 
 
 # What the journal's transactions add

@@ -5,6 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 import orjson
+from msgspec.structs import asdict
 
 from voicemem.config import session as config
 from voicemem.errors import SessionQuarantined
@@ -14,7 +15,6 @@ from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.port import Store
 from voicemem.store.streams import Stream
 from voicemem.transcript.history import turn_messages
-from voicemem.transcript.messages import Message, order_metadata
 from voicemem.transcript.state import State
 from voicemem.transcript.turns import turn_report
 
@@ -28,18 +28,10 @@ def complete_turns_payload(session: dict[str, Any], after: int, read_model: Read
     complete = [number for number in complete_turns(state) if number > after]
     shown = [turn_report(state, state.turns[number]) for number in complete[:MAX_TURNS]]
     for turn in shown:
-        turn["contents"] = [message_fields(one) for one in turn_messages(state, state.turns[turn["turn_id"]])]
+        turn["contents"] = [asdict(one) for one in turn_messages(state, state.turns[turn["turn_id"]])]
     through = shown[-1]["turn_id"] if shown else after
     rest = {"is_truncated": len(complete) > MAX_TURNS, "through_turn": through, "position": read_model.position}
     return orjson.dumps({**session, **rest, "turns": shown})
-
-
-def message_fields(message: Message, fields: config.Contents = "full") -> dict[str, Any]:
-    shown: dict[str, Any] = {"role": message.role, "content": message.content}
-    if fields == "full":
-        shown |= {"turn_id": message.turn_id, "timestamp": message.timestamp}
-        shown["metadata"] = order_metadata(message.metadata)
-    return shown
 
 
 def complete_turns(state: State) -> list[int]:

@@ -12,8 +12,8 @@ from voicemem.errors import Refused
 from voicemem.runtime import Runtime
 from voicemem.security.access import DEFAULT_PROJECT
 from voicemem.store import deliveries as stored
-from voicemem.store.endpoints import Endpoint, Endpoints
-from voicemem.store.outbox import FrozenPayload
+from voicemem.store.endpoints import Endpoints
+from voicemem.store.outbox import Endpoint, FrozenPayload
 from voicemem.webhooks.outbox import HEALTH_CHECK, HEALTH_CHECK_SID, AttemptResult, Send, make_attempt_request
 
 MAX_ENDPOINTS = 50

@@ -33,16 +33,15 @@ from voicemem.protocol.pieces import object_parts
 from voicemem.runtime import NodeToken, Runtime
 from voicemem.sessions.off_loop import next_piece
 from voicemem.sessions.read_models.cache import ReadModelCache
-from voicemem.sessions.read_models.read_model import ReadModel
-from voicemem.store.endpoints import Endpoint
+from voicemem.sessions.read_models.read_model import ReadModel, spoken
 from voicemem.store.memories import MemoryRow
-from voicemem.store.outbox import Attempt, ClaimedDelivery, FrozenPayload, PayloadPending
+from voicemem.store.outbox import Attempt, ClaimedDelivery, Endpoint, FrozenPayload, PayloadPending
 from voicemem.store.port import Store
 from voicemem.transcript.history import tool_uses
 from voicemem.transcript.messages import Message
 from voicemem.transcript.state import Latency, State
 from voicemem.transcript.turns import compact_number, is_end_to_end, reply_after, turn_report
-from voicemem.webhooks.complete_turns import MAX_TURNS, complete_turns_payload, message_fields
+from voicemem.webhooks.complete_turns import MAX_TURNS, complete_turns_payload
 
 END_MESSAGES = {"idle": "Idle for too long", "max_duration": "Task lifetime limit exceeded"}
 """Agora's sentence for the end of a session, by voicemem's reason."""
@@ -145,7 +144,7 @@ def history_payload(
     """The memory at the close, and `more`; with `standard` each message has only role and content."""
     # The order of the keys is frozen: `stop_ts` comes before `labels`.
     start = {key: value for key, value in session.items() if key != "labels"}
-    contents = (message_fields(message, fields) for message in messages)
+    contents = iter(messages) if fields == "full" else map(spoken, messages)
     about = {"stop_ts": stopped_ms // 1000, "labels": session["labels"], "contents": contents}
     return {**start, **about, **(more or {})}
 

@@ -20,7 +20,7 @@ from tests.support.stores.contract import (
     freeze_payload,
 )
 from voicemem.store.deliveries import Delivery, EndpointDelivery
-from voicemem.store.endpoints import Endpoint
+from voicemem.store.outbox import Endpoint
 from voicemem.store.port import Store
 
 

@@ -19,8 +19,7 @@ from tests.support.stores.contract import (
     open_key,
     update_offer,
 )
-from voicemem.store.endpoints import Endpoint
-from voicemem.store.outbox import SessionHeader
+from voicemem.store.outbox import Endpoint, SessionHeader
 from voicemem.store.port import Store
 
 

@@ -9,7 +9,7 @@ from tests.support.callers.rest import RestClient, make_key
 from tests.support.events import final
 from tests.support.services import Serve
 from voicemem.server.rest.operations import is_failing
-from voicemem.store.endpoints import Endpoint
+from voicemem.store.outbox import Endpoint
 
 OWN = "an operator's own key"
 

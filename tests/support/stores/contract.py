@@ -12,9 +12,8 @@ from msgspec.structs import replace
 from tests.support.profiles import examples
 from voicemem.config.session import validate_config
 from voicemem.store.deliveries import DeliveryFilter, EndpointDelivery
-from voicemem.store.endpoints import Endpoint
 from voicemem.store.journal import Journal
-from voicemem.store.outbox import ANY_NUMBER, Attempt, ClaimedDelivery, FrozenPayload
+from voicemem.store.outbox import ANY_NUMBER, Attempt, ClaimedDelivery, Endpoint, FrozenPayload
 from voicemem.store.port import Store
 from voicemem.store.records import Leaving, Node, OpenResult
 from voicemem.store.session_filters import SessionFilter

@@ -12,7 +12,7 @@ from tests.support.events import event, final
 from tests.support.transcripts import folded
 from voicemem.config.session import HISTORY_EVENT
 from voicemem.protocol.pieces import object_parts
-from voicemem.store.endpoints import Endpoint
+from voicemem.store.outbox import Endpoint
 from voicemem.transcript.messages import Message
 from voicemem.transcript.state import Latency
 from voicemem.webhooks.outbox import (

@@ -16,7 +16,7 @@ from voicemem.server.http.request import GAUGES, OPENAPI_DOCUMENT
 from voicemem.server.http.routes import JSON, Routes
 from voicemem.server.rest.asyncapi import asyncapi_json
 from voicemem.services import Services
-from voicemem.store.endpoints import Endpoint
+from voicemem.store.outbox import Endpoint
 from voicemem.store.session_filters import SessionFilter
 from voicemem.telemetry.metrics import TEXT_FORMAT
 from voicemem.version import __version__

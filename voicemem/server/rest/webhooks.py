@@ -14,7 +14,7 @@ from voicemem.server.http.handlers import Request
 from voicemem.server.http.request import SESSION_ID
 from voicemem.server.http.routes import Routes
 from voicemem.store.deliveries import EndpointCounts
-from voicemem.store.endpoints import Endpoint
+from voicemem.store.outbox import Endpoint
 
 ROUTES = Routes()
 UNKNOWN_ENDPOINT = "unknown_webhook"
