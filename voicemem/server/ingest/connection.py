@@ -29,11 +29,11 @@ from voicemem.protocol.codec import (
     decode_fast,
     split_frame,
 )
-from voicemem.protocol.events import Auth, FrameEvent, SessionOpen, SessionUpdate
+from voicemem.protocol.events import Auth, FrameEvent, IncomingEvent, SessionOpen, SessionUpdate
 from voicemem.protocol.frames import GOAWAY, Error, Ready
 from voicemem.security.access import Grant
 from voicemem.server.http.request import LARGE_BYTES
-from voicemem.server.ingest.leases import IngestHost, Leases, OpenLease
+from voicemem.server.ingest.leases import ENDED_KEPT, IngestHost, Leases, OpenLease
 from voicemem.server.ingest.websocket import MAX_BYTES_BEFORE_KEY, EventSocket, Throttle
 from voicemem.sessions.recording.batches import EventBatch, ProducerLease
 from voicemem.sessions.recording.commits import log_session
@@ -150,9 +150,7 @@ class Connection:
         decoded = decode_fast(message) if self.leases.by_session else None
         if decoded is not None:
             events, text = decoded
-            open_lease, first = self.leases.only, events[0]
-            if open_lease is None or first.session_id is not None or first.producer is not None:
-                open_lease = self.leases.find(first)
+            open_lease = self.lease_of(events[0])
             if open_lease is not None:
                 throttle = self.throttle
                 throttle.allowance -= len(events)
@@ -231,7 +229,7 @@ class Connection:
             if isinstance(arrival, DecodedEvent) and isinstance(arrival.event, SessionOpen):
                 await self.open(arrival.event)
             else:
-                if is_update(arrival) and (open_lease := self.leases.find(arrival.event)) is not None:
+                if is_update(arrival) and (open_lease := self.lease_of(arrival.event)) is not None:
                     arrival = await self.host.recorder.check_update(open_lease.lease, arrival)
                 self.enqueue(arrival, size)
             if count % YIELD_EVERY == 0:
@@ -260,10 +258,16 @@ class Connection:
 
     # Events to leases
 
+    def lease_of(self, event: IncomingEvent | RejectedEvent) -> OpenLease | None:
+        """The lease that an event belongs to, if that is clear."""
+        if self.leases.only is not None and event.session_id is None and event.producer is None:
+            return self.leases.only
+        return self.leases.find(event)
+
     def enqueue(self, arrival: DecodedEvent | RejectedEvent, size: int) -> None:
         """Add one event to the batch of its lease. Raises `InvalidFrame` for a flood."""
         event = arrival.event if isinstance(arrival, DecodedEvent) else arrival
-        open_lease = self.leases.find(event)
+        open_lease = self.lease_of(event)
         if open_lease is None:
             if isinstance(arrival, RejectedEvent):
                 refused = Refused(arrival.code, arrival.detail)
@@ -368,9 +372,9 @@ class Connection:
         if batch.ended:
             self.run_in_background(self.close_when_ended(batch.lease))
         if batch.ended or any(problem.code == "session_ended" for problem in batch.problems):
-            oldest = self.leases.end(open_lease)
-            if oldest is not None:
-                self.run_in_background(self.release(oldest))
+            self.leases.ended[open_lease] = None
+            if len(self.leases.ended) > ENDED_KEPT:
+                self.run_in_background(self.release(self.leases.forget_oldest()))
 
     def resume_if_room(self) -> None:
         if self.unanswered <= WINDOW_BYTES and not (self.throttle.held and not self.reading_stopped):

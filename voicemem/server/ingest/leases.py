@@ -80,14 +80,8 @@ class Leases:
         open_lease = self.by_session.get(lease.session_id, {}).get(lease.producer)
         return open_lease if open_lease is not None and open_lease.lease is lease else None
 
-    def end(self, open_lease: OpenLease) -> OpenLease | None:
-        """Note that a lease takes nothing more; returns the oldest of these if they are too many, and forgets it.
-
-        A client may send all its calls over one connection, for weeks.
-        """
-        self.ended[open_lease] = None
-        if len(self.ended) <= ENDED_KEPT:
-            return None
+    def forget_oldest(self) -> OpenLease:
+        """Forget the oldest of those that take nothing more: a client may send all its calls over one connection."""
         oldest = next(iter(self.ended))
         del self.ended[oldest]
         if self.current(oldest.lease) is oldest:
@@ -98,9 +92,7 @@ class Leases:
         return oldest
 
     def find(self, event: IncomingEvent | RejectedEvent) -> OpenLease | None:
-        """Return the lease that an event belongs to, if that is clear."""
-        if self.only is not None and event.session_id is None and event.producer is None:
-            return self.only
+        """Return the lease of an event that names its session or producer, or of one of several."""
         if event.session_id is not None:
             of_session = self.by_session.get(event.session_id, {})
         else:
