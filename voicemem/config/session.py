@@ -68,10 +68,8 @@ def check_webhook_secret(secret: str | None) -> None:
 
 
 def decode_standard_secret(secret: str) -> bytes | None:
-    """The key in a `whsec_` secret (verifiers allow missing padding), or None for a secret in another form."""
+    """The key in a `whsec_` secret (verifiers allow missing padding); None where it is not base64."""
     encoded = secret.removeprefix(STANDARD_PREFIX)
-    if encoded == secret:
-        return None
     try:
         return base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
     except (binascii.Error, ValueError):  # ValueError: not ASCII
@@ -192,8 +190,23 @@ class MemoryFrom(Struct, frozen=True, forbid_unknown_fields=True):
     """The newest messages of each session; with `what` "summary", the newest that its summary does not cover."""
 
 
-class SessionConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """All settings of a session, with their defaults. Durations are in seconds; `idle_timeout` 0 means never."""
+class Durations(Struct, frozen=True, kw_only=True):
+    """How long a session is open, and what is made of it is kept; the last fields of its configuration."""
+
+    idle_timeout: Seconds = 60
+    """Seconds without a connection after which the session is closed; 0 for never."""
+    reopen_window: Seconds = 3600
+    """Seconds in which a session that was closed as idle can come back."""
+    max_duration: Seconds = 72 * 3600
+    """Seconds after which the session is closed."""
+    ttl_seconds: Seconds | None = None
+    """So many seconds after its end the session is erased; never when missing."""
+    memories_ttl_seconds: Seconds | None = None
+    """How many seconds memories are kept from the end on, where that is longer than `ttl_seconds`."""
+
+
+class SessionConfig(Durations, frozen=True, forbid_unknown_fields=True):
+    """All settings of a session, with their defaults."""
 
     name: str | None = None
     """A text for the webhook."""
@@ -217,16 +230,6 @@ class SessionConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """A document that is kept during the call."""
     memory_from: MemoryFrom | None = None
     """Taken over from earlier calls of the user."""
-    idle_timeout: Seconds = 60
-    """Seconds without a connection after which the session is closed; 0 for never."""
-    reopen_window: Seconds = 3600
-    """Seconds in which a session that was closed as idle can come back."""
-    max_duration: Seconds = 72 * 3600
-    """Seconds after which the session is closed."""
-    ttl_seconds: Seconds | None = None
-    """So many seconds after its end the session is erased; never when missing."""
-    memories_ttl_seconds: Seconds | None = None
-    """How many seconds memories are kept from the end on, where that is longer than `ttl_seconds`."""
 
 
 SECTIONS: dict[str, type[Struct]] = {
@@ -252,7 +255,8 @@ def parse_config(public: JsonObject) -> SessionConfig:
     return msgspec.convert(public, SessionConfig)
 
 
-parse_config({})  # msgspec examines a type when it is first used, which crashes where several threads do that at once
+for kind in (SessionConfig, Durations):  # several threads that use a type for the first time at once would crash
+    msgspec.convert({}, kind)
 
 
 def validate_config(patch: JsonObject) -> SessionPatch:

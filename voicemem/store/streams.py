@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from voicemem.config.session import SessionPatch, parse_config
+from voicemem.config.session import Durations, SessionPatch
 from voicemem.errors import CODES
 from voicemem.protocol.codec import split_payloads
 from voicemem.protocol.types import JsonObject
@@ -110,12 +110,12 @@ def close_due_ms(stream: Stream) -> int | None:
     """The time to close a session if nothing more happens; None when it is not running, and for a user's stream."""
     if stream.state != "running" or stream.kind != SESSION_KIND:
         return None
-    settings = parse_config(stream.config)
-    times = [stream.started_ms + int(settings.max_duration * 1000)]
+    durations = msgspec.convert(stream.config, Durations)
+    times = [stream.started_ms + int(durations.max_duration * 1000)]
     if stream.ending_ms is not None:
         times.append(stream.ending_ms + END_GRACE_MS)
-    if stream.silent_since_ms is not None and settings.idle_timeout:
-        times.append(stream.silent_since_ms + int(settings.idle_timeout * 1000))
+    if stream.silent_since_ms is not None and durations.idle_timeout:
+        times.append(stream.silent_since_ms + int(durations.idle_timeout * 1000))
     return min(times)
 
 
@@ -126,8 +126,8 @@ def ending_if_due(stream: Stream, now_ms: int) -> SessionEnding | None:
         return None
     if stream.ending is not None:
         return stream.ending
-    settings = parse_config(stream.config)
-    if stream.started_ms + int(settings.max_duration * 1000) <= now_ms:
+    durations = msgspec.convert(stream.config, Durations)
+    if stream.started_ms + int(durations.max_duration * 1000) <= now_ms:
         return SessionEnding(now_ms, "max_duration")
     return SessionEnding(now_ms, "idle", provisional=True)
 
@@ -151,11 +151,11 @@ def retention_times(stream: Stream, default_ttl_s: int) -> tuple[int, int | None
 
     `default_ttl_s` is for one that does not say; 0: never.
     """
-    settings = parse_config(stream.config)
+    durations = msgspec.convert(stream.config, Durations)
     ended = stream.ended_ms or 0
-    ttl_s = settings.ttl_seconds if settings.ttl_seconds is not None else default_ttl_s or None
+    ttl_s = durations.ttl_seconds if durations.ttl_seconds is not None else default_ttl_s or None
     expires = None if ttl_s is None else ended + int(ttl_s * 1000)
-    return ended + int(settings.reopen_window * 1000), expires
+    return ended + int(durations.reopen_window * 1000), expires
 
 
 def mark_erased(stream: Stream, now_ms: int) -> None:
@@ -169,7 +169,7 @@ def may_reopen(stream: Stream, now_ms: int) -> bool:
     """Return whether an event or an open reopens a session: after an idle close, within its `reopen_window`."""
     if stream.state != "ended" or not stream.provisional or stream.ended_ms is None:
         return False
-    return now_ms < stream.ended_ms + int(parse_config(stream.config).reopen_window * 1000)
+    return now_ms < stream.ended_ms + int(msgspec.convert(stream.config, Durations).reopen_window * 1000)
 
 
 EXPECT_AGAIN_MS = 1_000

@@ -20,7 +20,7 @@ from aiohttp import web
 from aiohttp.abc import AbstractResolver
 
 from voicemem.config.service import Address
-from voicemem.config.session import decode_standard_secret
+from voicemem.config.session import STANDARD_PREFIX, decode_standard_secret
 from voicemem.security.address_guard import UNKNOWN_ERROR, Network, connectors, direct_session, error_word, send_request
 from voicemem.telemetry import Telemetry
 from voicemem.webhooks.outbox import AttemptRequest, AttemptResult, Send, url_host, verdict
@@ -64,7 +64,8 @@ class Signing:
 
 def _hashes(secret: str, about: bytes) -> tuple[hmac.HMAC, hmac.HMAC, hmac.HMAC]:
     text_key = secret.encode("utf-8", "surrogateescape")  # as written, even if an environment variable is not UTF-8
-    standard = hmac.new(decode_standard_secret(secret) or text_key, about, "sha256")
+    standard_key = decode_standard_secret(secret) if secret.startswith(STANDARD_PREFIX) else None
+    standard = hmac.new(standard_key or text_key, about, "sha256")
     return hmac.new(text_key, digestmod="sha1"), hmac.new(text_key, digestmod="sha256"), standard
 
 
