@@ -49,8 +49,8 @@ PACKED_BYTES, EMPTY_BYTES, FIGURES_BYTES = 1_400, 3_500, 200
 """Bytes of a read model beyond its packed state, with an empty state, and beyond its figures."""
 WEIGHED_FROM = 2_048
 """Bytes of a journal that are too few to weigh what was made of them."""
-FOLDED_PER_CHECK = 16
-"""Entries folded between two checks of the CPU budget."""
+PIECES_PER_CHECK = 16
+"""Entries that are folded, or messages and turns that are made, between two checks of the CPU budget."""
 SLOW_S, SLOW_PIECE_S = 0.02, 0.001
 """Work that took longer than this, in all and for each entry or turn, is done off the event loop the next time."""
 
@@ -236,9 +236,9 @@ class ReadModel:
         """Decode the next rows of the journal, and fold them. Raises `DamagedEntry`."""
         began = time.thread_time()
         entries = decode_rows(rows)
-        for first in range(0, len(entries), FOLDED_PER_CHECK):
+        for first in range(0, len(entries), PIECES_PER_CHECK):
             check_budget()
-            fold_all(self.state, entries[first : first + FOLDED_PER_CHECK])
+            fold_all(self.state, entries[first : first + PIECES_PER_CHECK])
         settle(self.state)  # what is left for later would take memory until then
         self.state.pack()
         self.folded_bytes += sum(len(row.payload) for row in rows)
@@ -362,7 +362,7 @@ class ReadModel:
         unchanged = self.turn_start(first)
         before, at, count = self.all_messages[unchanged:], 0, len(self.all_messages) - unchanged
         self.cut_messages(unchanged)
-        joined = self.all_messages
+        joined, unchecked = self.all_messages, 0
         for number in state.turn_numbers[bisect_left(state.turn_numbers, first) :]:
             begin = at
             while at < count and before[at].turn_id == number:
@@ -371,8 +371,12 @@ class ReadModel:
             if number not in dirty:
                 joined.extend(before[begin:at])
                 continue
-            check_budget()
-            joined.extend(history.turn_messages(state, state.turns[number]))
+            if unchecked >= PIECES_PER_CHECK:
+                check_budget()
+                unchecked = 0
+            made = history.turn_messages(state, state.turns[number])
+            joined.extend(made)
+            unchecked += 1 + len(made)
             state.release()
             self.times.pop(number, None)
             if self.turn_changes is not None:
