@@ -81,7 +81,7 @@ MESSAGES = [
         "Why did the ",
         1,
         1678901236,
-        {"extra": [1], "source": "llm", "original": "Why did the scarecrow", "interrupted": True},
+        {"interrupted": True, "original": "Why did the scarecrow", "source": "llm", "extra": [1]},
     ),
 ]
 
