@@ -238,6 +238,7 @@ class Services:
         """Connect listeners to what they listen to; each list is called in its order."""
         self.outbox.find_analysis = self.extractions.find_analysis
         self.recorder.identify_caller = self.sessions.identify
+        self.presence.answered = self.recorder.commits.answered
         self.recorder.commits.webhooks_due = self.sessions.webhooks_due
         self.node.count_listeners.append(self.limits.divide)
         self.node.displaced_listeners.append(self.read_models.discard_all)

@@ -44,6 +44,9 @@ SWEEP_BATCH = 200
 LEFT_MS = 5_000
 """How long the connection of another stack may be gone before its session is closed: nothing else says that it ends."""
 DEPARTURES_AT_ONCE = 50
+CLOSES_AT_ONCE = 8
+"""Closes of ended sessions that the store is asked for at a time: each takes longer than the append of an event, and
+the acks of other calls would wait for all of them where hundreds end together."""
 SWEEP_S = 0.2
 
 
@@ -324,6 +327,10 @@ class Presence:
         """Connections whose end is not in the store yet, by key and producer."""
         self.recording = asyncio.Lock()
         """Held while departures are written."""
+        self.closing = asyncio.Semaphore(CLOSES_AT_ONCE)
+        self.answered = asyncio.Event()
+        """Set while no commit is being answered, for which closes wait; the services put that of the commits here."""
+        self.answered.set()
         self.left: dict[int, int] = {}
         """Sessions that another stack's connection has left, and when (Unix ms), by key."""
 
@@ -375,9 +382,12 @@ class Presence:
 
     async def close_when_ended(self, lease: ProducerLease) -> None:
         """Close a session if its end was committed, and no one's last words are awaited. Raises `StoreUnavailable`."""
-        closed = await self.sessions.store.journal.close_ended(lease.key, self.sessions.new_id(), self.sessions.clock())
+        sessions = self.sessions
+        async with self.closing:
+            await self.answered.wait()
+            closed = await sessions.store.journal.close_ended(lease.key, sessions.new_id(), sessions.clock())
         if closed is not None:
-            self.sessions.on_closed(closed)
+            sessions.on_closed(closed)
 
     def close_if_left(self, lease: ProducerLease) -> None:
         """Close a session soon, unless someone is connected to it by then."""

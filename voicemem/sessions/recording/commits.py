@@ -65,6 +65,9 @@ class Commits:
         self.feed = CommitFeed()
         self.webhooks_due = asyncio.Event()
         """Set when a session runs again; the services put in their place the event that wakes the outbox."""
+        self.answered = asyncio.Event()
+        """Set while no commit is being answered: closes, of which there may be hundreds, begin after the acks."""
+        self.answered.set()
         self.refusals = RefusalLog()
         self.named: dict[int, tuple[str, str]] = {}
         """By key, the projects and ids of sessions to which a producer gave a user; its owner takes them out."""
@@ -120,11 +123,15 @@ class Commits:
     ) -> None:
         """Settle batches that are on disk, some at a time: after a hitch of the disk they may be a thousand."""
         self.feed.commits += 1
-        for first in range(0, len(batches), SETTLED_TOGETHER):
-            if first:
-                await asyncio.sleep(0)
-            some = slice(first, first + SETTLED_TOGETHER)
-            self.settle_some(batches[some], appended[some], now, since)
+        self.answered.clear()
+        try:
+            for first in range(0, len(batches), SETTLED_TOGETHER):
+                if first:
+                    await asyncio.sleep(0)
+                some = slice(first, first + SETTLED_TOGETHER)
+                self.settle_some(batches[some], appended[some], now, since)
+        finally:
+            self.answered.set()
 
     def settle_some(
         self, batches: Sequence[EventBatch], appended: Sequence[AppendResult], now: int, since: float

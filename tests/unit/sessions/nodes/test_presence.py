@@ -8,7 +8,7 @@ import asyncio
 from tests.support.lifecycle import Clock, ended, opened
 from tests.support.stores.contract import start_alone
 from voicemem.runtime import Runtime
-from voicemem.sessions.lifecycle import DEPARTURES_AT_ONCE, SWEEP_BATCH, Presence, Sessions
+from voicemem.sessions.lifecycle import CLOSES_AT_ONCE, DEPARTURES_AT_ONCE, SWEEP_BATCH, Presence, Sessions
 from voicemem.store.session_filters import SessionFilter
 from voicemem.store.streams import END_GRACE_MS, EXPECTED_BACK_MS
 
@@ -135,6 +135,28 @@ async def test_an_end_waits_for_nobody_when_all_have_ended(presence: Presence) -
         await ended(presence, lease)
         await presence.close_when_ended(lease)
     assert ("ended", "left") == await state(presence)
+
+
+async def test_closes_wait_for_the_acks(presence: Presence) -> None:
+    """While a commit is being answered no session closes, since hundreds may end together."""
+    lease = await opened(presence)
+    await ended(presence, lease)
+    presence.answered.clear()
+    closing = asyncio.create_task(presence.close_when_ended(lease))
+    await opened(presence, "other")  # the store takes this after everything that it was asked for before
+    assert ("running", None) == await state(presence)
+    presence.answered.set()
+    await closing
+    assert ("ended", "left") == await state(presence)
+
+
+async def test_many_sessions_may_end_at_once(presence: Presence) -> None:
+    """More than are closed at a time: each of them closes."""
+    lines = [await opened(presence, f"s{number}") for number in range(2 * CLOSES_AT_ONCE + 1)]
+    for lease in lines:
+        await ended(presence, lease)
+    await asyncio.gather(*map(presence.close_when_ended, lines))
+    assert {("ended", "left")} == {await state(presence, lease.session_id) for lease in lines}
 
 
 async def test_a_sweep_closes_what_is_due_and_nothing_else(presence: Presence, clock: Clock) -> None:
