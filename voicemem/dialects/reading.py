@@ -14,7 +14,14 @@ import msgspec
 from voicemem.dialects.dialect import AUDIO_BYTES, MalformedFrame, RawFrame, Speaker, Text
 from voicemem.dialects.kinds import require_object
 from voicemem.errors import InvalidFrame, Refused
-from voicemem.protocol.codec import JSON_DECODER, MALFORMED, check_frame, may_have_large_number, replace_nul
+from voicemem.protocol.codec import (
+    JSON_DECODER,
+    MALFORMED,
+    check_frame,
+    may_have_large_number,
+    replace_nul,
+    whole_characters,
+)
 from voicemem.protocol.memories import time_ms
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 
@@ -35,26 +42,28 @@ def has_words(text: str) -> bool:
 def decode_json(text: bytes) -> Any:
     """The JSON that a stack sends. Raises `Refused`, one of `MALFORMED`.
 
-    One bad number does not lose the rest: `NaN`, or one that no double holds, is null, and a longer integer than we
-    keep, such as an id in the arguments of a tool, is a text.
+    One bad value does not lose the rest: `NaN`, or a number that no double holds, is null, a longer integer than we
+    keep, such as an id in the arguments of a tool, is a text, and half a character is U+FFFD.
     """
     text = replace_nul(text)
     try:
         value = JSON_DECODER.decode(text)
     except MALFORMED as error:
         try:
-            value = json.loads(text, parse_constant=lambda _: None)
+            return with_kept_values(json.loads(text, parse_constant=lambda _: None))
         except ValueError:
             raise error from None
-    return with_kept_numbers(value) if may_have_large_number(text) else value
+    return with_kept_values(value) if may_have_large_number(text) else value
 
 
-def with_kept_numbers(value: Any) -> Any:
+def with_kept_values(value: Any) -> Any:
     match value:
         case dict():
-            return {name: with_kept_numbers(one) for name, one in value.items()}
+            return {whole_characters(name): with_kept_values(one) for name, one in value.items()}
         case list():
-            return [with_kept_numbers(one) for one in value]
+            return [with_kept_values(one) for one in value]
+        case str():
+            return whole_characters(value)
         case int():
             return value if abs(value) <= MAX_INTEGER else str(value)
         case float():

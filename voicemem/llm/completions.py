@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from voicemem.errors import LlmFailed
-from voicemem.protocol.codec import has_too_many_values
+from voicemem.protocol.codec import has_too_many_values, whole_characters
 from voicemem.protocol.types import MAX_TEXT_BYTES, MAX_VALUES, JsonObject
 
 MAX_TOOL_CALLS = 128
@@ -111,10 +111,10 @@ def decode_completion(data: bytes) -> Completion:
 def mended(value: Any, name: str = "", depth: int = 0) -> Any:
     """A value without halves of characters, but for those in the text of a choice, which the next chunk may go on."""
     if isinstance(value, dict):
-        return {whole_text(key): mended(one, key, depth + 1) for key, one in value.items()}
+        return {whole_characters(key): mended(one, key, depth + 1) for key, one in value.items()}
     if isinstance(value, list):
         return [mended(one, name, depth + 1) for one in value]
-    return whole_text(value) if isinstance(value, str) and (name, depth) != ("content", TEXT_DEPTH) else value
+    return whole_characters(value) if isinstance(value, str) and (name, depth) != ("content", TEXT_DEPTH) else value
 
 
 def no_constant(name: str) -> None:
@@ -160,11 +160,7 @@ def read_message(fields: JsonObject) -> ChoiceMessage:
 def join_halves(text: str) -> tuple[str, str]:
     """A text with its surrogates joined to characters, and the half that it ends with; lone halves become U+FFFD."""
     half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
-    return whole_text(text[: len(text) - len(half)]), half
-
-
-def whole_text(text: str) -> str:
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return whole_characters(text[: len(text) - len(half)]), half
 
 
 def further_fields(fields: JsonObject, known: Container[str]) -> JsonObject:

@@ -146,6 +146,11 @@ def replace_nul(text: bytes) -> bytes:
     return ESCAPED_NUL.sub(rb"\1\\ufffd", text)
 
 
+def whole_characters(text: str) -> str:
+    """A text with U+FFFD in place of each lone half of a character, which UTF-8 does not have."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
 def refuse_nul_in_names(value: Any) -> None:
     """Raise `Refused` for U+0000 in a key, an id or a name."""
     match value:

@@ -75,11 +75,13 @@ def signature(secret: str, body: bytes = BODY) -> str:
     return hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
 
 
-@pytest.mark.parametrize("number", [b"NaN", b"-Infinity", b"1e999", b"123456789012345678901", b"9" * 400])
-async def test_a_number_that_cannot_be_kept_loses_no_call(serve: Serve, number: bytes) -> None:
-    """What a webhook says is taken, whatever numbers are in fields that no one keeps."""
+@pytest.mark.parametrize(
+    "value", [b"NaN", b"-Infinity", b"1e999", b"123456789012345678901", b"9" * 400, rb'"\ud83d a"', rb'{"\udc00":1}']
+)
+async def test_a_value_that_cannot_be_kept_loses_no_call(serve: Serve, value: bytes) -> None:
+    """What a webhook says is taken, whatever numbers and halves of characters are in fields that no one keeps."""
     app = await serve(hook_secrets=("platform=secret",))
-    body = BODY.replace(b'{"call"', b'{"cost":' + number + b',"usage":[{"tokens":' + number + b'}],"call"')
+    body = BODY.replace(b'{"call"', b'{"cost":' + value + b',"usage":[{"tokens":' + value + b'}],"call"')
     answered = await post(RestClient(app), body, X_Signature=signature("secret", body))
     assert (200, 2) == (answered.status, answered.json["stored"])
 
