@@ -51,14 +51,18 @@ class TextFilter(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     not_in: tuple[str, ...] | None = None
 
 
+FewTags = Annotated[tuple[str, ...], Meta(max_length=100)]
+"""Each is a condition of its own, of which a store takes some hundreds."""
+
+
 class TagFilter(Struct, frozen=True, forbid_unknown_fields=True):
     """Conditions for topics or entities: any of these, all of these, none of these."""
 
     eq: str | None = None
     ne: str | None = None
-    any: tuple[str, ...] | None = None
-    all: tuple[str, ...] | None = None
-    none: tuple[str, ...] | None = None
+    any: FewTags | None = None
+    all: FewTags | None = None
+    none: FewTags | None = None
 
 
 class TimeFilter(Struct, frozen=True, forbid_unknown_fields=True):

@@ -391,7 +391,7 @@ async def test_memories_of_working_memory_last(client: MemoryAPIClient) -> None:
 
 
 async def test_a_filter_without_a_value_is_refused(known: MemoryAPIClient, app: App) -> None:
-    """Whoever has a variable that is empty does not want everybody's memories."""
+    """Whoever has a variable that is empty does not want everybody's memories; one of 5,000 values is refused too."""
     with pytest.raises(MemoryServerError, match="user_id"):
         await known.search_long_term_memory("tea", user_id=UserId(eq=None))
     with pytest.raises(MemoryServerError, match="user_id"):
@@ -399,7 +399,7 @@ async def test_a_filter_without_a_value_is_refused(known: MemoryAPIClient, app: 
     api = RestClient(app)
     searches: tuple[dict[str, Any], ...] = (
         {"user_id": {}}, {"user_id": {"eq": None}}, {"user_id": None}, {"namespace": {}}, {"session_id": None},
-        {"topics": {"any": None}}, {"created_at": {}}, {"memory_type": {}},
+        {"topics": {"any": None}}, {"created_at": {}}, {"memory_type": {}}, {"topics": {"all": ["tea"] * 5_000}},
     )  # fmt: skip
     for search in searches:
         answer = await api.call("POST", "/v1/long-term-memory/search", json={"text": "tea", **search})
