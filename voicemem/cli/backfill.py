@@ -7,19 +7,8 @@ from typing import Any
 
 import click
 
+from voicemem.cli import past_calls
 from voicemem.cli.common import CommandFailed, Server, ask_again, counting, number_of, progress, rest_options, run
-from voicemem.cli.past_calls import (
-    FIRST_PAUSE_S,
-    VENDORS,
-    PastCall,
-    Unreadable,
-    Vendor,
-    calls_in,
-    check_base_url,
-    find_files,
-    read_key,
-    vendor_api,
-)
 from voicemem.client.errors import RequestRefused, is_transient
 from voicemem.client.transport.rest import RestClient, session_path
 from voicemem.dialects.dialect import MalformedFrame, session_id_of
@@ -33,7 +22,7 @@ MAY_REOPEN = (CLOSED, "idle")
 class Backfill:
     """Imports calls into a service, and counts what becomes of them. What is sent twice is there once."""
 
-    def __init__(self, vendor: Vendor, service: RestClient, on_step: Callable[[int], None]) -> None:
+    def __init__(self, vendor: past_calls.Vendor, service: RestClient, on_step: Callable[[int], None]) -> None:
         self.dialect = vendor.dialect
         self.service = service
         self.on_step = on_step
@@ -45,14 +34,14 @@ class Backfill:
         """Calls that are not over, or have no words, and webhooks that say nothing of one."""
         self.refused: list[tuple[str, str]] = []
 
-    async def take(self, call: PastCall) -> None:
+    async def take(self, call: past_calls.PastCall) -> None:
         """Import one call, unless the memory has it. Raises what would be so for every call."""
         try:
             if call.id is not None and await self.is_known(session_id_of(call.id)):
                 self.known.add(session_id_of(call.id))
             else:
                 await self.send(await call.read())
-        except Unreadable as unreadable:
+        except past_calls.Unreadable as unreadable:
             self.refused.append((call.name, str(unreadable)))
         except RequestRefused as refused:
             if refused.status in (401, 403) or is_transient(refused.code, refused.status):
@@ -77,12 +66,12 @@ class Backfill:
 
     async def send(self, saved: Any) -> None:
         if not isinstance(saved, dict):
-            raise Unreadable("A call or a webhook is a JSON object.")
+            raise past_calls.Unreadable("A call or a webhook is a JSON object.")
         assert self.dialect.hook is not None
         try:
             webhook = self.dialect.hook.webhook_of(saved)
         except MalformedFrame as malformed:
-            raise Unreadable(str(malformed)) from None
+            raise past_calls.Unreadable(str(malformed)) from None
         if webhook is None:
             self.without += 1
             return
@@ -115,7 +104,7 @@ def check_since(_: click.Context, __: click.Parameter, since: str | None) -> int
 
 
 @click.command("import", short_help="Import calls of the past from a vendor.")
-@click.argument("vendor", type=click.Choice(sorted(VENDORS)))
+@click.argument("vendor", type=click.Choice(sorted(past_calls.VENDORS)))
 @click.argument("folder", required=False, type=click.Path(exists=True, path_type=Path))
 @rest_options
 @click.option("--since", callback=check_since, help="Ask the vendor's API for the calls from this day (UTC) on.")
@@ -148,13 +137,13 @@ def import_calls(
         raise click.UsageError("Name a FOLDER of saved calls, or a day with --since.")
     if folder is not None and (base_url is not None or key_file is not None):
         raise click.UsageError("--base-url and --key-file are for --since: a folder is read as it is.")
-    chosen = VENDORS[vendor]
+    chosen = past_calls.VENDORS[vendor]
     if folder is not None:
         run(import_files(chosen, server, folder))
     elif since is not None:
         address = base_url or chosen.url
-        check_base_url(address)
-        run(import_since(chosen, server, address, read_key(chosen, key_file), since))
+        past_calls.check_base_url(address)
+        run(import_since(chosen, server, address, past_calls.read_key(chosen, key_file), since))
 
 
 @contextmanager
@@ -170,23 +159,28 @@ def reported(backfill: Backfill) -> Iterator[None]:
         raise CommandFailed(f"{len(backfill.refused):,} could not be imported.")
 
 
-async def import_files(vendor: Vendor, server: Server, folder: Path) -> None:
+async def import_files(vendor: past_calls.Vendor, server: Server, folder: Path) -> None:
     """Import the calls of files. Raises `CommandFailed` if any is refused."""
-    files = find_files(folder)
+    files = past_calls.find_files(folder)
     async with server.client() as service:
         backfill = Backfill(vendor, service, lambda steps: None)
         with reported(backfill), progress(len(files), f"importing {number_of(len(files), 'file')}") as bar:
             for file, name in files:
-                for call in calls_in(file, name):
+                for call in past_calls.calls_in(file, name):
                     await backfill.take(call)
                 bar.update(1)
 
 
 async def import_since(
-    vendor: Vendor, server: Server, url: str, key: str, since_ms: int, pause_s: float = FIRST_PAUSE_S
+    vendor: past_calls.Vendor,
+    server: Server,
+    url: str,
+    key: str,
+    since_ms: int,
+    pause_s: float = past_calls.FIRST_PAUSE_S,
 ) -> None:
     """Import the calls that the vendor's API has. Raises `CommandFailed` if any is refused."""
-    async with server.client() as service, vendor_api(vendor, url, key, pause_s) as api:
+    async with server.client() as service, past_calls.vendor_api(vendor, url, key, pause_s) as api:
         backfill = Backfill(vendor, service, lambda steps: None)
         with reported(backfill), counting("importing calls") as backfill.on_step:
             async with aclosing(api.calls(since_ms)) as pages:

@@ -11,23 +11,13 @@ from pathlib import Path
 import click
 
 from voicemem.cli.common import CommandFailed, written_file
-from voicemem.config.service import (
-    ANY_HOST,
-    MEMORY_STORE,
-    NO_WEBHOOK,
-    SQLITE_PREFIX,
-    Address,
-    Settings,
-    check_service_settings,
-    key_command,
-    shown_store,
-)
+from voicemem.config import service
 from voicemem.errors import CannotStart
 from voicemem.webhooks.endpoints import new_webhook_secret
 
 FILE = "voicemem.toml"
 REACHES = ("local", "network")
-USUAL = (REACHES[0], NO_WEBHOOK)
+USUAL = (REACHES[0], service.NO_WEBHOOK)
 HEAD = """\
 # Settings of voicemem: voicemem serve --config {file}
 # Flags of `serve` and VOICEMEM_... variables win over this file.
@@ -96,18 +86,23 @@ def quickstart(
         raise CommandFailed(f"{file} is there already; --force replaces it, --file names another.")
     asks = not yes and sys.stdin.isatty()
     if store is None:
-        store = ask("1/3 Where are calls kept?", Settings().store, asks, lambda answer: chosen(answer, *USUAL))
+        store = ask("1/3 Where are calls kept?", service.Settings().store, asks, lambda answer: chosen(answer, *USUAL))
     if reach is None:
         reach = ask("2/3 Who reaches it: this machine alone, or the network?", REACHES[0], asks, check_reach)
     if webhook_url is None:
         question = "3/3 A URL that gets the memory of every call at its end?"
-        webhook_url = ask(question, NO_WEBHOOK, asks, lambda answer: chosen(MEMORY_STORE, REACHES[0], answer))
+        webhook_url = ask(
+            question, service.NO_WEBHOOK, asks, lambda answer: chosen(service.MEMORY_STORE, REACHES[0], answer)
+        )
     settings = chosen(store, reach, webhook_url)
-    for path in (str(file), *([settings.store.removeprefix(SQLITE_PREFIX)] * settings.store.startswith(SQLITE_PREFIX))):
+    for path in (
+        str(file),
+        *([settings.store.removeprefix(service.SQLITE_PREFIX)] * settings.store.startswith(service.SQLITE_PREFIX)),
+    ):
         Path(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with written_file(file, force) as opened:
         opened.write(settings_text(file, settings).encode())
-    click.echo(f"Wrote {file}: calls in {shown_store(settings.store)}, REST on {settings.rest}.")
+    click.echo(f"Wrote {file}: calls in {service.shown_store(settings.store)}, REST on {settings.rest}.")
     click.echo(f"Next:  voicemem serve --config {shlex.quote(str(file))}")
     click.echo("then:  voicemem ui")
     if settings.admin_key is not None:
@@ -132,28 +127,28 @@ def check_reach(answer: str) -> None:
         raise CannotStart(f"Write {' or '.join(REACHES)}.")
 
 
-def chosen(store: str, reach: str, webhook_url: str) -> Settings:
+def chosen(store: str, reach: str, webhook_url: str) -> service.Settings:
     """The settings that the answers mean. Raises `CannotStart` where `serve` would not take them."""
-    usual, hooked = Settings(), webhook_url != NO_WEBHOOK
-    store = re.sub(f"^{SQLITE_PREFIX}~/", f"{SQLITE_PREFIX}{Path.home()}/", store)
-    host = ANY_HOST if reach == "network" else usual.rest.host
-    settings = Settings(
+    usual, hooked = service.Settings(), webhook_url != service.NO_WEBHOOK
+    store = re.sub(f"^{service.SQLITE_PREFIX}~/", f"{service.SQLITE_PREFIX}{Path.home()}/", store)
+    host = service.ANY_HOST if reach == "network" else usual.rest.host
+    settings = service.Settings(
         store=store,
-        rest=Address(host, usual.rest.port),
-        ingest=Address(host, usual.ingest.port),
+        rest=service.Address(host, usual.rest.port),
+        ingest=service.Address(host, usual.ingest.port),
         admin_key=secrets.token_urlsafe(32) if reach == "network" else None,
         webhook_url=webhook_url if hooked else None,
         webhook_secret=new_webhook_secret() if hooked else None,
     )
-    check_service_settings(settings)
+    service.check_service_settings(settings)
     return settings
 
 
-def settings_text(file: Path, settings: Settings) -> str:
+def settings_text(file: Path, settings: service.Settings) -> str:
     head = HEAD.format(
         file=file, store=text(settings.store), rest=text(str(settings.rest)), ingest=text(str(settings.ingest))
     )
-    key, command = NO_KEY, key_command(settings.store) or "POST /v1/keys"
+    key, command = NO_KEY, service.key_command(settings.store) or "POST /v1/keys"
     if settings.admin_key is not None:
         key = KEY.format(key=text(settings.admin_key), command=command)
     hook = NO_WEBHOOK_YET

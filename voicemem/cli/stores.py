@@ -9,35 +9,16 @@ from urllib.parse import urlencode
 
 import click
 
-from voicemem.cli.common import (
-    Command,
-    CommandFailed,
-    audit_to_terminal,
-    check_rest_url,
-    filled,
-    options,
-    read_secret,
-    run,
-    sqlite_path,
-)
+from voicemem.cli import common
 from voicemem.cli.service_settings import store_option
 from voicemem.config.service import POSTGRESQL_PREFIXES
 from voicemem.protocol.arguments import converted
 from voicemem.protocol.types import MAX_INTEGER
 from voicemem.runtime import now_ms
+from voicemem.security import hook_secrets
 from voicemem.security.access import ASK_AGAIN_MS, DEFAULT_PROJECT, SCOPES, Access, check_project
 from voicemem.security.audit import COMMAND_LINE, Act, audit
 from voicemem.security.callers import parse_identification
-from voicemem.security.hook_secrets import (
-    MAX_OVERLAP_S,
-    OVERLAP_S,
-    HookSecrets,
-    HookTarget,
-    check_hook_secret,
-    check_hooked,
-    new_hook_secret,
-    sign_target,
-)
 from voicemem.store.directory import ApiKey, KeyLimits
 from voicemem.store.engines import migrate_store, open_store
 from voicemem.store.port import Store
@@ -55,17 +36,17 @@ LIMITS = {
 }
 
 
-def limit_options(default: int | None) -> Callable[[Command], Command]:
+def limit_options(default: int | None) -> Callable[[common.Command], common.Command]:
     """The limits of a key; without one of its own it has those of the service."""
     kind = click.IntRange(0, MAX_INTEGER)
-    return options(*(click.option(flag, type=kind, default=default, help=text) for flag, text in LIMITS.items()))
+    return common.options(*(click.option(flag, type=kind, default=default, help=text) for flag, text in LIMITS.items()))
 
 
-def project_option(text: str) -> Callable[[Command], Command]:
+def project_option(text: str) -> Callable[[common.Command], common.Command]:
     return click.option("--project", default=DEFAULT_PROJECT, show_default=True, help=text)
 
 
-def scope_option(default: tuple[str, ...], text: str) -> Callable[[Command], Command]:
+def scope_option(default: tuple[str, ...], text: str) -> Callable[[common.Command], common.Command]:
     kind = click.Choice(SCOPES)
     return click.option("--scope", "scopes", multiple=True, type=kind, default=default, show_default=True, help=text)
 
@@ -73,10 +54,12 @@ def scope_option(default: tuple[str, ...], text: str) -> Callable[[Command], Com
 def checked_store(store: str, make: bool = False) -> str:
     """The store of a --store. A file must exist, lest a mistyped one is made, unless it is to be made."""
     if not store.startswith(POSTGRESQL_PREFIXES):
-        path = sqlite_path(store, "A store in memory belongs to its server; set VOICEMEM_ADMIN_KEY there instead.")
+        path = common.sqlite_path(
+            store, "A store in memory belongs to its server; set VOICEMEM_ADMIN_KEY there instead."
+        )
         if not os.path.exists(path):
             if not make:
-                raise CommandFailed(no_store(path))
+                raise common.CommandFailed(no_store(path))
             click.echo(f"{path} does not exist yet; it is created, as a new store.", err=True)
     return store
 
@@ -86,14 +69,14 @@ def in_store(store: str, work: Callable[[Store], Awaitable[T]], make: bool = Fal
     url = checked_store(store, make)
 
     async def work_there() -> T:
-        audit_to_terminal()
+        common.audit_to_terminal()
         opened = open_store(url, exclusive=False, make=make)
         try:
             return await work(opened)
         finally:
             await opened.close_store()
 
-    return run(work_there())
+    return common.run(work_there())
 
 
 def wait_for_services() -> None:
@@ -171,7 +154,7 @@ def change_limits(store: str, key_id: str, **limits: int | None) -> None:
     Example:
       voicemem keys limits --store sqlite:calls.db 3f9a0c1d2e4b --events-per-second 50
     """
-    changes = filled(limits)
+    changes = common.filled(limits)
 
     async def change(opened: Store) -> bool:
         key = await opened.directory.find_key(key_id)
@@ -206,7 +189,7 @@ def audit_change(store: str, key_id: str, change: Callable[[Store], Awaitable[bo
 
     key = in_store(store, work)
     if key is None:
-        raise CommandFailed(f"There is no active key with the id {key_id}.")
+        raise common.CommandFailed(f"There is no active key with the id {key_id}.")
     audit(act, COMMAND_LINE, key.project, key=key_id, **fields)
 
 
@@ -227,8 +210,8 @@ def hooks() -> None:
     """
 
 
-def secrets_in(store: Store) -> HookSecrets:
-    return HookSecrets(store.directory, {}, now_ms)
+def secrets_in(store: Store) -> hook_secrets.HookSecrets:
+    return hook_secrets.HookSecrets(store.directory, {}, now_ms)
 
 
 @hooks.command("set", short_help="Set a secret, or rotate it.")
@@ -237,8 +220,8 @@ def secrets_in(store: Store) -> HookSecrets:
 @click.option("--generate", is_flag=True, help="Make a secret and print it, for platforms that let you choose it.")
 @click.option(
     "--overlap",
-    type=click.IntRange(0, MAX_OVERLAP_S),
-    default=OVERLAP_S,
+    type=click.IntRange(0, hook_secrets.MAX_OVERLAP_S),
+    default=hook_secrets.OVERLAP_S,
     show_default=True,
     help="For how many seconds the secret before it verifies too.",
 )
@@ -259,9 +242,9 @@ def set_secret(store: str, project: str, generate: bool, overlap: int, identify:
       voicemem hooks set --store sqlite:calls.db --generate --overlap 0 elevenlabs-agents
     """
     check_project(project)
-    check_hooked(dialect)  # before its secret is asked for
-    secret = new_hook_secret() if generate else read_secret("Secret")
-    check_hook_secret(secret, dialect)
+    hook_secrets.check_hooked(dialect)  # before its secret is asked for
+    secret = hook_secrets.new_hook_secret() if generate else common.read_secret("Secret")
+    hook_secrets.check_hook_secret(secret, dialect)
     facts = None if identify is None else parse_identification(identify)
     in_store(store, lambda opened: secrets_in(opened).set(project, dialect, secret, overlap, facts), make=True)
     audit("hook_secret_set", COMMAND_LINE, project, dialect=dialect)
@@ -314,7 +297,7 @@ def remove_secret(store: str, project: str, dialect: str) -> None:
     "--base",
     default="https://HOST",
     show_default=True,
-    callback=check_rest_url,
+    callback=common.check_rest_url,
     help="Where the platform reaches the REST port.",
 )
 @click.option("--session-id", help="The session of these webhooks, for a URL that is used for one call.")
@@ -330,13 +313,13 @@ def print_url(store: str, project: str, base: str, session_id: str | None, user_
       voicemem hooks url --store sqlite:calls.db --base https://calls.example.com vapi
       voicemem hooks url --store sqlite:calls.db --session-id call-1 --user-id ann vapi
     """
-    check_hooked(dialect)
+    hook_secrets.check_hooked(dialect)
     check_project(project)
     ids = {name: one for name, one in (("session_id", session_id), ("user_id", user_id)) if one is not None}
-    target = converted({"project": project, "dialect": dialect} | ids, HookTarget)
+    target = converted({"project": project, "dialect": dialect} | ids, hook_secrets.HookTarget)
 
     async def sign(opened: Store) -> str:
-        return sign_target(target, opened.directory.cursor_secret)
+        return hook_secrets.sign_target(target, opened.directory.cursor_secret)
 
     query = ({} if project == DEFAULT_PROJECT else {"project": project}) | ({"t": in_store(store, sign)} if ids else {})
     click.echo(f"{base.rstrip('/')}/v1/hooks/{dialect}{'?' if query else ''}{urlencode(query)}")
@@ -418,7 +401,7 @@ def migrate(store: str) -> None:
 
 def check_postgresql(store: str, otherwise: str) -> None:
     if not store.startswith(POSTGRESQL_PREFIXES):
-        raise CommandFailed(otherwise)
+        raise common.CommandFailed(otherwise)
 
 
 async def clock_of(opened: Store) -> int:

@@ -22,18 +22,7 @@ from voicemem.dialects.kinds import ANYTHING, Kind, event, event_id, keep, many,
 from voicemem.dialects.known import Known, Made
 from voicemem.dialects.reading import LONGEST_MS, values, whole
 from voicemem.dialects.translating import end_with, pressed, space_between, tool_call
-from voicemem.protocol.events import (
-    Asr,
-    Interrupt,
-    LlmCancel,
-    LlmDelta,
-    LlmDone,
-    MessageEvent,
-    Resume,
-    ToolResult,
-    Tts,
-    Word,
-)
+from voicemem.protocol import events
 from voicemem.protocol.types import JsonObject
 
 CALL, OUTPUT, MESSAGE = "function_call", "function_call_output", "message"
@@ -214,11 +203,11 @@ def hear(frame: JsonObject, ts: int, known: Known) -> Made:
         said = known.text_of(mine["item"])
         text = said + (space_between(said, text) if start - mine["end"] > BREATH_MS else "") + text
         mine = mine | {"end": max(mine["end"], end)}
-        yield Asr(item=mine["item"], text=text, final=True)
+        yield events.Asr(item=mine["item"], text=text, final=True)
     else:
         mine = {"item": new_item("in", start, known), "start": start, "end": end}
         turn = known.utterance_turn()
-        yield Asr(item=mine["item"], text=text.lstrip(), final=True, turn_id=turn)
+        yield events.Asr(item=mine["item"], text=text.lstrip(), final=True, turn_id=turn)
         if out is not None and start < out["start"]:
             out = yield from move_reply(out, turn, known)
     known.note("in", mine)
@@ -236,10 +225,10 @@ def move_reply(out: Said, turn: int, known: Known) -> Any:
     if reply is None or reply.turn >= turn:
         return out
     item = new_item("out", out["start"], known)
-    yield LlmDelta(item=item, text=reply.text, turn_id=turn, ts=reply.begun if known.has_clock else None)
+    yield events.LlmDelta(item=item, text=reply.text, turn_id=turn, ts=reply.begun if known.has_clock else None)
     if reply.complete:
-        yield LlmDone(item=item)
-    yield LlmCancel(item=out["item"])
+        yield events.LlmDone(item=item)
+    yield events.LlmCancel(item=out["item"])
     moved = out | {"item": item}
     known.note("out", moved)
     return moved
@@ -262,7 +251,7 @@ def speak(frame: JsonObject, ts: int, known: Known) -> Made:
     (start, end), text = span_of(frame, known.notes.get("in"), out), frame["delta"]
     if out is not None and goes_on(out, known.notes.get("in"), start):
         if out.get("cut"):
-            yield Resume(item=out["item"])
+            yield events.Resume(item=out["item"])
         out = {"item": out["item"], "start": out["start"], "end": max(out["end"], end)}
         turn = None
     else:
@@ -270,10 +259,10 @@ def speak(frame: JsonObject, ts: int, known: Known) -> Made:
         out, turn = {"item": new_item("out", start, known), "start": start, "end": end}, known.here
         text = text.lstrip()
     known.note("out", out)
-    yield LlmDelta(item=out["item"], text=text, turn_id=turn)
+    yield events.LlmDelta(item=out["item"], text=text, turn_id=turn)
     if text.strip():
         begin = max(0, start - out["start"])
-        yield Tts(item=out["item"], words=(Word(text.strip(), begin, max(begin, end - out["start"])),))
+        yield events.Tts(item=out["item"], words=(events.Word(text.strip(), begin, max(begin, end - out["start"])),))
 
 
 def settle(known: Known) -> Made:
@@ -296,9 +285,9 @@ def is_cut_by_user(out: Said, known: Known) -> bool:
     return by_user and reply is not None and not SENTENCE_END.search(reply.text)
 
 
-def interruption(out: Said, position_ms: int, ts: int | None) -> Interrupt:
+def interruption(out: Said, position_ms: int, ts: int | None) -> events.Interrupt:
     """The interruption marks the reply even if all that came of it was heard: more was to come."""
-    return Interrupt(item=out["item"], audio_end_ms=position_ms, estimated=True, more=True, ts=ts)
+    return events.Interrupt(item=out["item"], audio_end_ms=position_ms, estimated=True, more=True, ts=ts)
 
 
 def finish(out: Said, known: Known) -> Made:
@@ -309,7 +298,7 @@ def finish(out: Said, known: Known) -> Made:
 def delegate(frame: JsonObject, ts: int, known: Known) -> Made:
     """Work for the app, or its result; what the Responses API does calls functions of its own."""
     if "delegation" not in frame:
-        yield ToolResult(call_id=frame["delegation_id"], result=frame["content"], turn_id=known.here)
+        yield events.ToolResult(call_id=frame["delegation_id"], result=frame["content"], turn_id=known.here)
     elif frame["delegation"].get("target") == "client":
         yield tool_call(frame["delegation"]["id"], "delegation", {}, known.here)
 
@@ -322,10 +311,10 @@ def call_function(frame: JsonObject, ts: int, known: Known) -> Made:
 def create_item(frame: JsonObject, ts: int, known: Known) -> Made:
     item = frame["item"]
     if item.get("type", MESSAGE) == OUTPUT:
-        yield ToolResult(call_id=item["call_id"], result=item.get("output"), turn_id=known.here)
+        yield events.ToolResult(call_id=item["call_id"], result=item.get("output"), turn_id=known.here)
     else:
         note_asked(known)
-        yield MessageEvent(role="user", text=written(item), source="message")
+        yield events.MessageEvent(role="user", text=written(item), source="message")
 
 
 KINDS: dict[str, Kind] = {

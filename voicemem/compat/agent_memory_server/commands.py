@@ -10,18 +10,7 @@ from urllib.parse import quote
 import click
 import msgspec
 
-from voicemem.cli.common import (
-    CommandFailed,
-    Server,
-    ask_again,
-    check_rest_url,
-    counting,
-    filled,
-    number_of,
-    progress,
-    rest_options,
-    run,
-)
+from voicemem.cli import common
 from voicemem.client.errors import RequestRefused
 from voicemem.client.transport.rest import RestClient
 from voicemem.protocol.types import JsonObject
@@ -67,7 +56,7 @@ class Mover:
     async def move_sessions(self, scope: dict[str, str]) -> None:
         offset, seen = 0, set[str]()
         while page := (
-            await ask_again(self.source, "GET", SESSIONS, scope | {"limit": str(PAGE), "offset": str(offset)})
+            await common.ask_again(self.source, "GET", SESSIONS, scope | {"limit": str(PAGE), "offset": str(offset)})
         )["sessions"]:
             for session_id in [one for one in page if one not in seen]:
                 line = line_of("session", scope, session_id)
@@ -81,9 +70,9 @@ class Mover:
         """Move one working memory; whether it is there now."""
         path = SESSIONS + quote(session_id, safe="")
         try:
-            memory = await ask_again(self.source, "GET", path, scope)
+            memory = await common.ask_again(self.source, "GET", path, scope)
             body = {name: memory[name] for name in KEPT_FIELDS if memory.get(name) is not None}
-            await ask_again(self.target, "PUT", path, {}, body)
+            await common.ask_again(self.target, "PUT", path, {}, body)
         except RequestRefused as refused:
             self.note_refused(f"session {session_id}", refused)
             return False
@@ -97,9 +86,9 @@ class Mover:
         offset = 0
         while True:
             body: JsonObject = {"text": "", "limit": PAGE, "offset": offset, "recency_boost": False, **filters}
-            page = (await ask_again(self.source, "POST", MEMORIES + "search", {}, body))["memories"]
+            page = (await common.ask_again(self.source, "POST", MEMORIES + "search", {}, body))["memories"]
             new = [one for one in page if line_of("memory", one["id"]) not in self.done]
-            records = [{name: one[name] for name in filled(one) if name not in READ_ONLY} for one in new]
+            records = [{name: one[name] for name in common.filled(one) if name not in READ_ONLY} for one in new]
             kept = await self.keep(records) if records else []
             for id in kept:
                 self.note_done(line_of("memory", id))
@@ -112,7 +101,7 @@ class Mover:
     async def keep(self, records: list[JsonObject]) -> list[str]:
         """Keep memories; the ids of those that were taken. Of a list that is refused, each is tried alone."""
         try:
-            await ask_again(self.target, "POST", MEMORIES, {}, {"memories": records, "deduplicate": False})
+            await common.ask_again(self.target, "POST", MEMORIES, {}, {"memories": records, "deduplicate": False})
         except RequestRefused as refused:
             if len(records) == 1:
                 self.note_refused(f"memory {records[0]['id']}", refused)
@@ -134,8 +123,8 @@ def line_of(*key: Any) -> str:
 
 
 @click.command("import-ams", short_help="Take over everything from an agent-memory-server.")
-@click.argument("source", callback=check_rest_url)
-@rest_options
+@click.argument("source", callback=common.check_rest_url)
+@common.rest_options
 @click.option("--source-key", help="A token of the source, if it needs one.")
 @click.option("--namespace", help="Only what is in this namespace.")
 @click.option("--user-id", help="Only what is this user's.")
@@ -145,7 +134,12 @@ def line_of(*key: Any) -> str:
     help="A file that notes what was taken over, so that the next run continues from there.",
 )
 def import_ams(
-    source: str, server: Server, source_key: str | None, namespace: str | None, user_id: str | None, state: Path | None
+    source: str,
+    server: common.Server,
+    source_key: str | None,
+    namespace: str | None,
+    user_id: str | None,
+    state: Path | None,
 ) -> None:
     """Take over working memory and long-term memory from the agent-memory-server at SOURCE, while both run.
 
@@ -157,22 +151,24 @@ def import_ams(
       voicemem import-ams http://127.0.0.1:8000
       voicemem import-ams http://127.0.0.1:8000 --url https://memory.example.com --state moved.txt
     """
-    scope = filled({"namespace": namespace, "user_id": user_id})
-    moved = run(move(Server(source, source_key), server, scope, state))
-    click.echo(f"{number_of(moved.sessions, 'session')} and {number_of(moved.memories, 'memory')} taken over")
+    scope = common.filled({"namespace": namespace, "user_id": user_id})
+    moved = common.run(move(common.Server(source, source_key), server, scope, state))
+    click.echo(
+        f"{common.number_of(moved.sessions, 'session')} and {common.number_of(moved.memories, 'memory')} taken over"
+    )
     for what, detail in moved.refused[:SHOWN]:
         click.secho(f"{what}: {detail}", fg="yellow", err=True)
     if moved.refused:
-        raise CommandFailed(f"{len(moved.refused):,} could not be taken over.")
+        raise common.CommandFailed(f"{len(moved.refused):,} could not be taken over.")
 
 
-async def move(source: Server, target: Server, scope: dict[str, str], state: Path | None = None) -> Mover:
+async def move(source: common.Server, target: common.Server, scope: dict[str, str], state: Path | None = None) -> Mover:
     async with source.client() as from_rest, target.client() as to_rest:
         mover = Mover(from_rest, to_rest, state)
-        total = int((await ask_again(from_rest, "GET", SESSIONS, scope | {"limit": "1"}))["total"])
-        with progress(total, f"moving {number_of(total, 'session')}") as bar:
+        total = int((await common.ask_again(from_rest, "GET", SESSIONS, scope | {"limit": "1"}))["total"])
+        with common.progress(total, f"moving {common.number_of(total, 'session')}") as bar:
             mover.on_step = bar.update
             await mover.move_sessions(scope)
-        with counting("moving memories") as mover.on_step:
+        with common.counting("moving memories") as mover.on_step:
             await mover.move_memories(scope)
         return mover

@@ -15,26 +15,9 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, structs
 
 from voicemem.compat.agent_memory_server import records as forms
-from voicemem.compat.agent_memory_server import sessions
+from voicemem.compat.agent_memory_server import sessions, working_messages
 from voicemem.compat.agent_memory_server.finding import RecordFinder, RecordSearch, TextFilter
 from voicemem.compat.agent_memory_server.long_term import LongTermRecords
-from voicemem.compat.agent_memory_server.working_messages import (
-    KEPT_DATA,
-    Change,
-    SessionView,
-    candidates,
-    change_of,
-    check_messages,
-    data_event,
-    events_of,
-    fits,
-    forgotten_event,
-    remembered_orders,
-    session_view_of,
-    stamp,
-    starts_with,
-    summary_event,
-)
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.llm.tokens import UNKNOWN_WINDOW, TokenCounter, context_window_of, counter, encoding_of, estimate_tokens
 from voicemem.memory.add import API_PRODUCER
@@ -116,7 +99,7 @@ class WorkingMemories:
     async def view(
         self, stream: Stream, window: Window | None, newest: int | None = None, fits: bool = False
     ) -> forms.WorkingMemoryView:
-        view = await self.read_models.read(stream, session_view_of)
+        view = await self.read_models.read(stream, working_messages.session_view_of)
         rows = await self.store.journal.read_rows(stream.key, view.position - 1, 1) if view.position else []
         last_ms = rows[0].received_ms if rows else stream.started_ms
         owner = sessions.owner_of(stream)
@@ -129,7 +112,7 @@ class WorkingMemories:
             length = sum(len(one.content) for one in messages)
             count = window.counter.count if length <= 200_000 else estimate_tokens
             costs = [count(f"{one.role}: {one.content}") for one in messages]
-        if window is not None and fits:
+        if window is not None and working_messages.fits:
             messages = messages[first_fitting(costs, window.tokens) :]
             costs = costs[len(costs) - len(messages) :]
         used = sum(costs)
@@ -144,7 +127,7 @@ class WorkingMemories:
             namespace=owner.namespace,
             long_term_memory_strategy=view.kept.strategy,
             ttl_seconds=sessions.ttl_of(stream),
-            last_accessed=forms.format_time(stamp(self.clock(), last_ms, view.position)),
+            last_accessed=forms.format_time(working_messages.stamp(self.clock(), last_ms, view.position)),
             created_at=forms.format_ms(stream.started_ms),
             updated_at=forms.format_ms(last_ms),
             context_percentage_total_used=percent(used, window, 1.0),
@@ -161,7 +144,7 @@ class WorkingMemories:
         Raises `Refused`: `invalid_field`, `too_big`, `session_in_use` while a producer is connected, `session_ended`
         for a call that is over, and what is refused of any session or event.
         """
-        check_messages(body.named_messages, self.clock())
+        working_messages.check_messages(body.named_messages, self.clock())
         check_text(body.context)
         body = self.redacted(body)
         check_data(body)
@@ -193,16 +176,18 @@ class WorkingMemories:
         if stream.state == "running" and stream.silent_since_ms is None:
             raise Refused("session_in_use")
         now_ms = self.clock()
-        view = await self.read_models.read(stream, session_view_of)
+        view = await self.read_models.read(stream, working_messages.session_view_of)
         is_filled = view.messages or view.context or view.data or view.kept.memories
         if now_ms < stream.started_ms + FRESH_MS and begins_one(body) and is_filled:
             return stream
-        change, blurred = Change(0, ()), self.sessions.rules is not None
+        change, blurred = working_messages.Change(0, ()), self.sessions.rules is not None
         if body.messages is not UNSET:
             seen = None
-            if body.last_accessed is not None and not starts_with(body.messages, view.messages, blurred):
+            if body.last_accessed is not None and not working_messages.starts_with(
+                body.messages, view.messages, blurred
+            ):
                 seen = await self.find_seen(stream, view, forms.parse_time(body.last_accessed, "last_accessed"))
-            change = change_of(view.messages, body.messages, seen, blurred)
+            change = working_messages.change_of(view.messages, body.messages, seen, blurred)
         update = config_update(stream, body, renew=not change.add)
         if not all(one.was_put for one in view.messages[: change.forget]):
             code = "session_ended" if stream.state == "ended" else "session_in_use"
@@ -213,7 +198,7 @@ class WorkingMemories:
         if state.position != view.position:
             return None
         events: list[Event] = [SessionUpdate(**update)] if update else []
-        events += events_of(state, change.add, now_ms, self.sessions.new_id, fresh=change.forget > 0)
+        events += working_messages.events_of(state, change.add, now_ms, self.sessions.new_id, fresh=change.forget > 0)
         after = stream
         if events:
             recorded = await self.record(stream, events, view.position, key_id, admit)
@@ -236,14 +221,18 @@ class WorkingMemories:
         return None if recorded.position_taken else recorded.stream
 
     async def derive(
-        self, stream: Stream, view: SessionView, change: Change, body: forms.GivenWorkingMemory
+        self,
+        stream: Stream,
+        view: working_messages.SessionView,
+        change: working_messages.Change,
+        body: forms.GivenWorkingMemory,
     ) -> Stream | None:
         """Journal what the service itself says of the change: what is forgotten, the summary, the data."""
         after: Stream | None = stream
         makers: tuple[Callable[[ReadModel], ServerEvent | None], ...] = (
-            lambda read_model: forgotten_event(read_model, view, change),
-            lambda read_model: summary_event(read_model, body),
-            lambda read_model: data_event(read_model, body, self.sessions.rules),
+            lambda read_model: working_messages.forgotten_event(read_model, view, change),
+            lambda read_model: working_messages.summary_event(read_model, body),
+            lambda read_model: working_messages.data_event(read_model, body, self.sessions.rules),
         )
         for make in makers:
             assert after is not None
@@ -261,14 +250,14 @@ class WorkingMemories:
                 self.sessions.on_changed(after)
         return after
 
-    async def find_seen(self, stream: Stream, view: SessionView, stamped: datetime) -> int | None:
+    async def find_seen(self, stream: Stream, view: working_messages.SessionView, stamped: datetime) -> int | None:
         """Count the stored messages that the sender has read; None where the time of that read says nothing."""
-        for position in islice(candidates(stamped, view.position), MOST_VERSIONS):
+        for position in islice(working_messages.candidates(stamped, view.position), MOST_VERSIONS):
             rows = await self.store.journal.read_rows(stream.key, max(position - 1, 0), 2 if position else 1)
             received_ms = rows.pop(0).received_ms if position and rows else stream.started_ms
             next_ms = rows[0].received_ms if rows and position < view.position else None
-            if fits(stamped, received_ms, next_ms):
-                orders = await self.read_models.read(stream, remembered_orders)
+            if working_messages.fits(stamped, received_ms, next_ms):
+                orders = await self.read_models.read(stream, working_messages.remembered_orders)
                 return sum(order <= position for order in orders[view.hidden : view.hidden + len(view.messages)])
             if received_ms <= forms.to_ms(stamped):
                 return None
@@ -286,8 +275,10 @@ def begins_one(body: forms.GivenWorkingMemory) -> bool:
 
 def check_data(body: forms.GivenWorkingMemory) -> None:
     """Refuse a key of our own in the data, and memories without id or text. Raises `Refused`."""
-    if KEPT_DATA in (body.data or {}):
-        raise Refused("invalid_field", f"The key `{KEPT_DATA}` of `data` is voicemem's own; use another one.")
+    if working_messages.KEPT_DATA in (body.data or {}):
+        raise Refused(
+            "invalid_field", f"The key `{working_messages.KEPT_DATA}` of `data` is voicemem's own; use another one."
+        )
     for record in body.memories:
         forms.check_record(record)
         forms.draft_of(record, None, "message")

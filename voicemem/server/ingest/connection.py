@@ -15,12 +15,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from voicemem.dialects.registry import (
-    DIALECTS,
-    OF_THE_LEASE,
-    decode_enveloped,
-    no_such_dialect,
-)
+from voicemem.dialects import registry
 from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable, VoicememError
 from voicemem.protocol.codec import (
     DecodedEvent,
@@ -35,15 +30,9 @@ from voicemem.security.access import Grant
 from voicemem.server.http.request import LARGE_BYTES
 from voicemem.server.ingest.leases import ENDED_KEPT, IngestHost, Leases, OpenLease
 from voicemem.server.ingest.websocket import MAX_BYTES_BEFORE_KEY, EventSocket, Throttle
+from voicemem.sessions.recording import recorder
 from voicemem.sessions.recording.batches import EventBatch, ProducerLease
 from voicemem.sessions.recording.commits import log_session
-from voicemem.sessions.recording.recorder import (
-    DEFAULT_PRODUCER,
-    FLOOD_LIMIT,
-    YIELD_EVERY,
-    give_way,
-    is_update,
-)
 
 NEEDS_TASK = SessionOpen, Auth, SessionUpdate
 """Frames that take time before anything that follows is taken: the store must be asked, or a schema checked."""
@@ -179,9 +168,9 @@ class Connection:
             self.count_unstored()
         size = len(message) // max(1, len(pieces))
         self.throttle.count(len(pieces))
-        decode = decode_enveloped if self.leases.takes_envelopes else decode_event
+        decode = registry.decode_enveloped if self.leases.takes_envelopes else decode_event
         arrivals = map(decode, map(bytes, pieces))
-        if self.grant is None or len(pieces) > YIELD_EVERY:
+        if self.grant is None or len(pieces) > recorder.YIELD_EVERY:
             self.frame_task = asyncio.create_task(self.process_rest(partial(self.process_events, arrivals, size)))
             return
         for arrival in arrivals:
@@ -212,9 +201,9 @@ class Connection:
             self.count_unstored()
         size = len(message) // max(1, len(pieces))
         self.throttle.count(len(pieces))
-        for first in range(0, len(pieces), YIELD_EVERY):
-            part = pieces[first : first + YIELD_EVERY]
-            decode_one = decode_enveloped if self.leases.takes_envelopes else decode_event
+        for first in range(0, len(pieces), recorder.YIELD_EVERY):
+            part = pieces[first : first + recorder.YIELD_EVERY]
+            decode_one = registry.decode_enveloped if self.leases.takes_envelopes else decode_event
             decoded = partial(list[DecodedEvent | RejectedEvent], map(decode_one, map(bytes, part)))
             arrivals = await decode(len(part) * size, decoded, owner)
             await self.process_events(iter(arrivals), size)
@@ -229,11 +218,11 @@ class Connection:
             if isinstance(arrival, DecodedEvent) and isinstance(arrival.event, SessionOpen):
                 await self.open(arrival.event)
             else:
-                if is_update(arrival) and (open_lease := self.lease_of(arrival.event)) is not None:
+                if recorder.is_update(arrival) and (open_lease := self.lease_of(arrival.event)) is not None:
                     arrival = await self.host.recorder.check_update(open_lease.lease, arrival)
                 self.enqueue(arrival, size)
-            if count % YIELD_EVERY == 0:
-                await give_way()
+            if count % recorder.YIELD_EVERY == 0:
+                await recorder.give_way()
 
     # The rate of the key
 
@@ -278,8 +267,8 @@ class Connection:
         if open_lease.dead:
             return
         if isinstance(event, NEEDS_VALIDATION) and isinstance(arrival, DecodedEvent):
-            if isinstance(event, FrameEvent) and event.dialect == OF_THE_LEASE:
-                event = replace(event, dialect=open_lease.dialect or OF_THE_LEASE)
+            if isinstance(event, FrameEvent) and event.dialect == registry.OF_THE_LEASE:
+                event = replace(event, dialect=open_lease.dialect or registry.OF_THE_LEASE)
             if isinstance(event, FrameEvent) and event.ts is None and event.seq is None:
                 event = replace(event, ts=self.host.recorder.clock())
             if event is not arrival.event:
@@ -329,7 +318,7 @@ class Connection:
 
     def count_unstored(self) -> None:
         self.unstored_in_a_row += 1
-        if self.unstored_in_a_row > FLOOD_LIMIT:
+        if self.unstored_in_a_row > recorder.FLOOD_LIMIT:
             raise InvalidFrame("flood")
 
     # Answers out
@@ -417,12 +406,12 @@ class Connection:
         await self.flush()
         grant, presence, sessions = self.grant, self.host.presence, self.host.presence.sessions
         project, may_call_out, may_set = grant.project, grant.allows("admin"), grant.session_id is None
-        if frame.dialect is not None and frame.dialect not in DIALECTS:
-            refused = Refused("unknown_dialect", no_such_dialect(frame.dialect))
+        if frame.dialect is not None and frame.dialect not in registry.DIALECTS:
+            refused = Refused("unknown_dialect", registry.no_such_dialect(frame.dialect))
             self.refuse(refused, frame.session_id, frame.producer)
             return
         session_id = frame.session_id or grant.session_id or sessions.new_id()
-        producer = frame.producer or DEFAULT_PRODUCER
+        producer = frame.producer or recorder.DEFAULT_PRODUCER
         try:
             grant.require("ingest", session_id)
             if grant.session_id is not None:

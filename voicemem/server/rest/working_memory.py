@@ -11,13 +11,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from voicemem.documents.document import GET_TOOL, ChatToolCall, DocumentFormat, Scope, check_form, form_of
 from voicemem.errors import Refused
-from voicemem.memory.working_memory import (
-    DocumentChange,
-    DocumentOwner,
-    DocumentVersion,
-    DocumentView,
-    owner_of_session,
-)
+from voicemem.memory import working_memory
 from voicemem.protocol.events import MemoryData
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 from voicemem.server.http.handlers import Request
@@ -91,7 +85,7 @@ Written = WorkingMemoryDocument | UpdatedDocument
 class DocumentVersions(Struct, frozen=True):
     """The versions, the newest first."""
 
-    versions: list[DocumentVersion]
+    versions: list[working_memory.DocumentVersion]
 
 
 class Tools(Struct, frozen=True):
@@ -108,7 +102,9 @@ class ToolMessage(Struct, frozen=True):
     content: str
 
 
-async def apply_to_document(request: Request, owner: DocumentOwner, change: DocumentChange) -> web.StreamResponse:
+async def apply_to_document(
+    request: Request, owner: working_memory.DocumentOwner, change: working_memory.DocumentChange
+) -> web.StreamResponse:
     """Change a document; the answer shows it if the key may read it."""
     view = await request.services.working_memory.change(owner, change, expected_versions(request))
     if request.grant.allows("read", request.in_path.get("id")):
@@ -117,7 +113,7 @@ async def apply_to_document(request: Request, owner: DocumentOwner, change: Docu
     return json_response(document, headers={"ETag": f'"{view.version}"'})
 
 
-def document_response(view: DocumentView) -> web.StreamResponse:
+def document_response(view: working_memory.DocumentView) -> web.StreamResponse:
     form = view.form.format, view.form.template, view.form.schema
     document = WorkingMemoryDocument(view.owner.scope, *form, view.content, view.version, view.updated_ms)
     return json_response(document, headers={"ETag": f'"{view.version}"'})
@@ -135,10 +131,10 @@ def expected_versions(request: Request) -> Collection[int] | None:
     return versions
 
 
-async def owner_of(request: Request) -> DocumentOwner:
+async def owner_of(request: Request) -> working_memory.DocumentOwner:
     if "user_id" in request.in_path:
-        return DocumentOwner("user", request.grant.project, name_in_path(request, "user_id"))
-    return owner_of_session(await get_stream(request))
+        return working_memory.DocumentOwner("user", request.grant.project, name_in_path(request, "user_id"))
+    return working_memory.owner_of_session(await get_stream(request))
 
 
 @ROUTES.add(f"GET {PATH}", "read", WorkingMemoryDocument, codes=f"{READ_CODES} unknown_version", headers=("ETag",))
@@ -171,7 +167,7 @@ async def replace_working_memory(request: Request) -> web.StreamResponse:
     if content is None and form is None:
         raise Refused("missing_field", "The body must have `content`, or a form: `format`, `template` or `schema`.")
     return await apply_to_document(
-        request, owner, DocumentChange("form" if content is None else "replace", content, form)
+        request, owner, working_memory.DocumentChange("form" if content is None else "replace", content, form)
     )
 
 
@@ -180,13 +176,13 @@ async def append_working_memory(request: Request) -> web.StreamResponse:
     """Add to the document: objects are merged deeply, new items are added to arrays, a text is appended."""
     owner = await owner_of(request)
     body = await read_struct(request, AppendedDocument)
-    return await apply_to_document(request, owner, DocumentChange("append", body.content))
+    return await apply_to_document(request, owner, working_memory.DocumentChange("append", body.content))
 
 
 @ROUTES.add(f"DELETE {PATH}", "ingest", Written, codes=WRITE_CODES, headers=("ETag",))
 async def clear_working_memory(request: Request) -> web.StreamResponse:
     """Empty the document. Its versions and its form stay."""
-    return await apply_to_document(request, await owner_of(request), DocumentChange("clear"))
+    return await apply_to_document(request, await owner_of(request), working_memory.DocumentChange("clear"))
 
 
 @ROUTES.add(f"GET {PATH}/tools", "read", codes=READ_CODES)

@@ -11,13 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeGuard, cast
 
-from voicemem.config.session import (
-    SessionPatch,
-    changes_outbound,
-    patch_changes_outbound,
-    validate_config,
-    warnings_about,
-)
+from voicemem.config import session
 from voicemem.dialects.dialect import Dialect, Frame, MalformedFrame, RawFrame, UnknownFrame
 from voicemem.dialects.registry import DIALECTS, no_such_dialect
 from voicemem.errors import CODES, Refused, SessionQuarantined, StoreUnavailable, VoicememError
@@ -253,7 +247,7 @@ class Recorder:
         journal: Journal,
         read_models: ReadModelCache,
         runtime: Runtime,
-        check_settings: Callable[[SessionPatch], None],
+        check_settings: Callable[[session.SessionPatch], None],
         telemetry: Telemetry,
         node: NodeToken | None = None,
         redaction: Redaction | None = None,
@@ -305,13 +299,13 @@ class Recorder:
         existing = await self.journal.find_session(project, session_id)
         config = {} if existing is not None else frame.session or {}
         check_may_call_out(config, may_call_out)
-        session_patch = validate_config(config)
+        session_patch = session.validate_config(config)
         await SCHEMA_WORKER.check_config(session_patch.public)
         self.check_settings(session_patch)
         opened = await self.journal.open_producer(
             project, session_id, producer, session_patch, frame.from_seq, self.clock(), key_id, self.node.token
         )
-        if opened.created and patch_changes_outbound(session_patch):
+        if opened.created and session.patch_changes_outbound(session_patch):
             audit("calling_out_changed", key_id, project, session_id)
         times = [frame.ts]
         try:
@@ -321,7 +315,7 @@ class Recorder:
         except VoicememError:  # the producer is connected all the same; there are hardly more turns than entries
             next_turn = opened.stream.position + 1
         about_times = (NO_UNIX_MS,) if any(map(is_no_unix_ms, times)) else ()
-        return OpenedProducer(opened, next_turn, warnings_about(opened.stream.config) + about_times)
+        return OpenedProducer(opened, next_turn, session.warnings_about(opened.stream.config) + about_times)
 
     async def record(
         self,
@@ -448,5 +442,5 @@ async def give_way() -> None:
 
 def check_may_call_out(config: JsonObject, may_call_out: bool) -> None:
     """Refuse settings that need the scope `admin`, before any work is done for the others. Raises `Refused`."""
-    if changes_outbound(config) and not may_call_out:
+    if session.changes_outbound(config) and not may_call_out:
         raise Refused("forbidden", NEEDS_ADMIN)
