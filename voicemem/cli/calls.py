@@ -7,16 +7,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from voicemem.cli.common import (
-    Server,
-    json_shown,
-    number_of,
-    progress,
-    rest_options,
-    run,
-    run_until_interrupted,
-    variable_option,
-)
+from voicemem.cli import common
 from voicemem.cli.demo.one_call import demo as run_demo
 from voicemem.cli.demo.one_call import recorded_call, render_message
 from voicemem.cli.truth import KINDS, LONGEST_PAUSE_S, TrueReply, read_true_call, stage
@@ -42,14 +33,16 @@ def demo(fast: bool) -> None:
       voicemem demo --fast
     """
     console = Console(width=None if sys.stdout.isatty() else 120)
-    run(run_demo(console, fast))
+    common.run(run_demo(console, fast))
 
 
 @click.command(short_help="Send a recorded call to a running server.")
 @click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--session", help="Session id; without it, a new one is made.")
-@variable_option("--url", "VOICEMEM_INGEST_URL", "Address of the ingest.", default=f"ws://{Settings().ingest}{PATH}")
-@variable_option("--key", "VOICEMEM_KEY", "A key with the scope ingest, if keys are used.")
+@common.variable_option(
+    "--url", "VOICEMEM_INGEST_URL", "Address of the ingest.", default=f"ws://{Settings().ingest}{PATH}"
+)
+@common.variable_option("--key", "VOICEMEM_KEY", "A key with the scope ingest, if keys are used.")
 @click.option(
     "--pace",
     type=click.FloatRange(min=0.01),
@@ -61,7 +54,7 @@ def demo(fast: bool) -> None:
     type=click.Choice(list(KINDS)),
     help="What the engine of a true call knows of the playback: docs/evidence.md explains the kinds (words).",
 )
-@variable_option(
+@common.variable_option(
     "--rest-url",
     "VOICEMEM_URL",
     "With --truth: address of the REST API, where what was played is kept beside the call. Default: this one's,"
@@ -103,18 +96,19 @@ def replay(
     if truth and file is not None:
         at_home = context.get_parameter_source("url") is click.core.ParameterSource.DEFAULT
         rest_url = rest_url or (f"http://{Settings().rest}" if at_home else None)
-        rest, pace = Server(rest_url, key) if rest_url else None, pace or 1.0
-        call, session, events = run(stage(read_true_call(file), KINDS[evidence or "words"], session, rest, pace))
+        rest, pace = common.Server(rest_url, key) if rest_url else None, pace or 1.0
+        call, session, events = common.run(stage(read_true_call(file), KINDS[evidence or "words"], session, rest, pace))
         cut_replies, longest_pause_s = call.cut_replies, LONGEST_PAUSE_S
     else:
         events = recorded_call() if file is None else load_recording(file)
-    with progress(len(events), f"sending {number_of(len(events), 'event')} to {url}") as bar:
-        result = run(Replay(events, lambda event: bar.update(1), longest_pause_s).run(url, session, key, pace))
+    with common.progress(len(events), f"sending {common.number_of(len(events), 'event')} to {url}") as bar:
+        result = common.run(Replay(events, lambda event: bar.update(1), longest_pause_s).run(url, session, key, pace))
     for error in result.errors:
         click.secho(f"seq {error.get('seq')}: {error['code']}: {error['detail']}", fg="yellow", err=True)
     skipped = f", {result.skipped} were there already" if result.skipped else ""
     click.echo(
-        f"session {result.session_id}: {number_of(result.sent, 'event')} sent{skipped}, {len(result.errors)} refused"
+        f"session {result.session_id}: {common.number_of(result.sent, 'event')} sent{skipped},"
+        f" {len(result.errors)} refused"
     )
     for reply in cut_replies:
         click.echo(f"{reply.item}: {reply.heard()!r} was heard of {reply.text!r}")
@@ -122,10 +116,10 @@ def replay(
 
 @click.command(short_help="Show the memory of a session.")
 @click.argument("session")
-@rest_options
+@common.rest_options
 @click.option("--open", "unfinished", is_flag=True, help="Also show replies and transcripts in progress.")
 @click.option("--json", "as_json", is_flag=True, help="Print the document of the REST API.")
-def history(session: str, server: Server, unfinished: bool, as_json: bool) -> None:
+def history(session: str, server: common.Server, unfinished: bool, as_json: bool) -> None:
     """Show the memory of a session, during the call or after it.
 
     What an interruption kept from being heard is struck out.
@@ -137,12 +131,12 @@ def history(session: str, server: Server, unfinished: bool, as_json: bool) -> No
     """
     body = server.ask("GET", session_path(session, "/history"), query={"open": unfinished or None})
     if as_json:
-        click.echo(json_shown(body, 2))
+        click.echo(common.json_shown(body, 2))
         return
     console = Console(highlight=False)
     in_pipe = not console.is_terminal  # there a line stays one, for grep
     console.print(
-        f"[bold]{body['session_id']}[/] {body['state']}, {number_of(len(body['contents']), 'message')}",
+        f"[bold]{body['session_id']}[/] {body['state']}, {common.number_of(len(body['contents']), 'message')}",
         soft_wrap=in_pipe,
     )
     for message in body["contents"]:
@@ -151,7 +145,7 @@ def history(session: str, server: Server, unfinished: bool, as_json: bool) -> No
 
 @click.command(short_help="Receive webhooks, verify and print them.")
 @click.option("--listen", default="127.0.0.1:9000", show_default=True, help="Where to listen, HOST:PORT.")
-@variable_option(
+@common.variable_option(
     "--secret",
     "VOICEMEM_WEBHOOK_SECRET",
     "The secret that the webhooks are signed with; without it, signatures are not verified.",
@@ -167,14 +161,14 @@ def receive(listen: str, secret: str | None) -> None:
       voicemem serve --webhook-url http://127.0.0.1:9000/ --webhook-secret my-secret
     """
     check_webhook_secret(secret)
-    run_until_interrupted(receive_forever(listen, secret))
+    common.run_until_interrupted(receive_forever(listen, secret))
 
 
 async def receive_forever(listen: str, secret: str | None) -> None:
     def show(event: WebhookEvent) -> None:
         for name, valid in event.verified.items():
             click.secho(f"{'verified' if valid else 'NOT VERIFIED':13}{name}", fg="green" if valid else "red")
-        click.echo(json_shown(event.body, 2))
+        click.echo(common.json_shown(event.body, 2))
 
     receiver = WebhookReceiver(secret, show)
     try:

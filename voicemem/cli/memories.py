@@ -5,17 +5,7 @@ from typing import Any, get_args
 
 import click
 
-from voicemem.cli.common import (
-    CommandFailed,
-    Server,
-    filled,
-    json_shown,
-    number_of,
-    options,
-    progress,
-    rest_options,
-    run,
-)
+from voicemem.cli import common
 from voicemem.cli.service_settings import EMBEDDINGS_OPTIONS, store_option
 from voicemem.cli.stores import checked_store
 from voicemem.client.memories import memory_path
@@ -37,7 +27,7 @@ KINDS: tuple[str, ...] = get_args(GivenKind)
 
 @click.command(short_help="Find what was said in any call, and memories.")
 @click.argument("query")
-@rest_options
+@common.rest_options
 @click.option("--user-id", help="Search the calls of this user only.")
 @click.option("--session", "session_id", help="Search this session only.")
 @click.option("--namespace", help="Search the sessions with this label `namespace` only.")
@@ -49,7 +39,7 @@ KINDS: tuple[str, ...] = get_args(GivenKind)
 )
 @click.option("--limit", type=click.IntRange(1, MAX_PAGE), default=10, show_default=True, help="How much to show.")
 @click.option("--json", "as_json", is_flag=True, help="Print the document of the REST API.")
-def search(server: Server, as_json: bool, **body: Any) -> None:
+def search(server: common.Server, as_json: bool, **body: Any) -> None:
     """Find what was said in any call, as it was heard, and memories that were kept; the best first.
 
     \b
@@ -57,9 +47,9 @@ def search(server: Server, as_json: bool, **body: Any) -> None:
       voicemem search "which nuts is she allergic to?" --user-id ann
       voicemem search 核桃 --json
     """
-    page = server.ask("POST", "/v1/memories/search", filled(body))
+    page = server.ask("POST", "/v1/memories/search", common.filled(body))
     if as_json:
-        click.echo(json_shown(page, 2))
+        click.echo(common.json_shown(page, 2))
         return
     if not page["complete"]:
         click.secho("the index is being made; something may be missing", fg="yellow", err=True)
@@ -95,11 +85,11 @@ def memories() -> None:
 
 @memories.command("list", short_help="List the memories of a user.")
 @click.argument("user_id")
-@rest_options
+@common.rest_options
 @click.option("--kind", type=click.Choice(KINDS), help="Those of this kind only.")
 @click.option("--superseded", is_flag=True, help="Also those that are out of date.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each.")
-def list_memories(user_id: str, server: Server, kind: str | None, superseded: bool, as_json: bool) -> None:
+def list_memories(user_id: str, server: common.Server, kind: str | None, superseded: bool, as_json: bool) -> None:
     """List the memories of a user, the newest first.
 
     \b
@@ -108,7 +98,7 @@ def list_memories(user_id: str, server: Server, kind: str | None, superseded: bo
     """
     conditions = {"superseded": superseded or None, "kind": kind}
     for memory in server.entries(user_path(user_id, "/memories"), "memories", **conditions):
-        click.echo(json_shown(memory) if as_json else line_of(memory))
+        click.echo(common.json_shown(memory) if as_json else line_of(memory))
 
 
 def line_of(memory: Any) -> str:
@@ -119,20 +109,20 @@ def line_of(memory: Any) -> str:
 
 @memories.command(short_help="Show a memory, and what it was heard from.")
 @click.argument("memory_id")
-@rest_options
-def show(memory_id: str, server: Server) -> None:
+@common.rest_options
+def show(memory_id: str, server: common.Server) -> None:
     """Show a memory, and the messages that it comes from, as they were heard.
 
     \b
     Examples:
       voicemem memories show mem_4ph3bnmpv7fg3dkmwbivekkxaq
     """
-    click.echo(json_shown(server.ask("GET", memory_path(memory_id), query={"evidence": True}), 2))
+    click.echo(common.json_shown(server.ask("GET", memory_path(memory_id), query={"evidence": True}), 2))
 
 
 @memories.command(short_help="Keep a memory.")
 @click.argument("text")
-@rest_options
+@common.rest_options
 @click.option("--user-id", help="Whose it is.")
 @click.option("--session", "session_id", help="The session that it belongs to, and is erased with.")
 @click.option("--namespace", help="Its namespace.")
@@ -140,7 +130,7 @@ def show(memory_id: str, server: Server) -> None:
 @click.option("--topic", "topics", multiple=True, help="What it is about. May be repeated.")
 @click.option("--event-at", help="When it happened: 2026-05-03, or 2026-05-03T14:30:00Z.")
 @click.option("--pinned", is_flag=True, help="Policies leave it.")
-def add(text: str, server: Server, **fields: Any) -> None:
+def add(text: str, server: common.Server, **fields: Any) -> None:
     """Keep a memory: one statement, with names written out and dates in full. The key needs the scope ingest.
 
     \b
@@ -152,8 +142,8 @@ def add(text: str, server: Server, **fields: Any) -> None:
 
 @memories.command(short_help="Remove memories.")
 @click.argument("memory_ids", nargs=-1, required=True)
-@rest_options
-def remove(memory_ids: tuple[str, ...], server: Server) -> None:
+@common.rest_options
+def remove(memory_ids: tuple[str, ...], server: common.Server) -> None:
     """Remove memories, and their texts with them. The key needs the scope ingest.
 
     \b
@@ -167,14 +157,14 @@ def remove(memory_ids: tuple[str, ...], server: Server) -> None:
 
 @memories.command(short_help="Forget memories of a user.")
 @click.argument("user_id")
-@rest_options
+@common.rest_options
 @click.option("--query", help="Those that have all of these words.")
 @click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), help="Those of this kind. May be repeated.")
 @click.option("--max-age-days", type=float, help="Those that are older, unless they are pinned.")
 @click.option("--everything", is_flag=True, help="All of them.")
 @click.option("--dry-run", is_flag=True, help="Only say how many.")
 def forget(
-    user_id: str, server: Server, kinds: tuple[str, ...], everything: bool, dry_run: bool, **conditions: Any
+    user_id: str, server: common.Server, kinds: tuple[str, ...], everything: bool, dry_run: bool, **conditions: Any
 ) -> None:
     """Forget memories of a user for good. All conditions that are given must hold. The key needs the scope admin.
 
@@ -185,16 +175,16 @@ def forget(
     """
     if not (everything or kinds or any(value is not None for value in conditions.values())):
         raise click.UsageError("Say which: --query, --kind or --max-age-days, or --everything.")
-    body = filled({**conditions, "kinds": kinds or None, "everything": everything or None, "dry_run": dry_run})
+    body = common.filled({**conditions, "kinds": kinds or None, "everything": everything or None, "dry_run": dry_run})
     answer = server.ask("POST", user_path(user_id, "/memories/forget"), body)
     count = len(answer["ids"])
     would_be = "would be" if dry_run else "is" if count == 1 else "are"
-    click.echo(f"{number_of(count, 'memory')} {would_be} forgotten")
+    click.echo(f"{common.number_of(count, 'memory')} {would_be} forgotten")
 
 
 @click.command(short_help="Rebuild the transcript index.")
 @store_option
-@options(*EMBEDDINGS_OPTIONS)
+@common.options(*EMBEDDINGS_OPTIONS)
 def reindex(store: str, **embedder: Any) -> None:
     """Rebuild the transcript index from the journals.
 
@@ -207,10 +197,10 @@ def reindex(store: str, **embedder: Any) -> None:
       voicemem reindex --store sqlite:calls.db
     """
     if store == MEMORY_STORE:
-        raise CommandFailed("A store in memory ends with its server; there is nothing to index.")
+        raise common.CommandFailed("A store in memory ends with its server; there is nothing to index.")
     settings = Settings(store=checked_store(store), **embedder)
     check_embeddings(settings)
-    run(make_index(settings))
+    common.run(make_index(settings))
 
 
 async def make_index(settings: Settings) -> None:
@@ -219,13 +209,13 @@ async def make_index(settings: Settings) -> None:
         services = Services(opened, settings, Policies(), Runtime(), Telemetry.untraced())
         await opened.transcript_index.clear_index()
         total, count = await opened.transcript_index.count_sessions_to_index(), 0
-        with progress(total, f"indexing {number_of(total, 'session')}") as bar:
+        with common.progress(total, f"indexing {common.number_of(total, 'session')}") as bar:
             async for looked_at, done in services.indexer.check_all():
                 count += done
                 bar.update(looked_at)
-        click.echo(f"{number_of(count, 'session')} indexed")
+        click.echo(f"{common.number_of(count, 'session')} indexed")
         if services.vectors is not None:
-            click.echo(f"{number_of(await embed_all(services.vectors.maker), 'vector')} made")
+            click.echo(f"{common.number_of(await embed_all(services.vectors.maker), 'vector')} made")
         await services.embeddings.close()
     finally:
         await opened.close_store()
@@ -238,11 +228,11 @@ async def embed_all(maker: VectorMaker) -> int:
     count = 0
     try:
         total = await maker.count_missing()
-        with progress(total, f"embedding {number_of(total, 'text')}") as bar:
+        with common.progress(total, f"embedding {common.number_of(total, 'text')}") as bar:
             async for done in maker.check_all():
                 count += done
                 bar.update(done)
     except LlmFailed as failed:
-        why = f"The embedder failed ({failed.why}) after {number_of(count, 'text')}; a server will continue."
-        raise CommandFailed(why) from None
+        why = f"The embedder failed ({failed.why}) after {common.number_of(count, 'text')}; a server will continue."
+        raise common.CommandFailed(why) from None
     return count

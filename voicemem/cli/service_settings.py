@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from voicemem.cli import logs
 from voicemem.cli.common import Command, CommandFailed, flag_name, variable_option
-from voicemem.config.service import REDACTIONS, SQLITE_PREFIX, Address, Settings, check_service_settings, parse_address
+from voicemem.config import service
 from voicemem.context.policies import load_policies
 from voicemem.observer.vendors import parse_observe_urls
 from voicemem.protocol.explanations import did_you_mean, known_names
@@ -163,7 +163,7 @@ HELP = {
     " Default: the newest llm.max_history messages.",
     "policies": "A context policy of your own, NAME=MODULE:CLASS. May be repeated (in the variable, separate with"
     " spaces).",
-    "redact": f"What is not kept of what is said, separated by commas: {', '.join(REDACTIONS)}, and your own as"
+    "redact": f"What is not kept of what is said, separated by commas: {', '.join(service.REDACTIONS)}, and your own as"
     " MODULE:FUNCTION. Default: everything is kept.",
     "memories_ttl": "How long memories of a kind are kept that do not say so themselves, KIND=DURATION separated by"
     " commas, such as episode=90d,summary=365d. Default: until they are removed.",
@@ -180,12 +180,12 @@ RENAMED = {
 }
 """Flags of settings that are called otherwise; a flag that is called as the setting says so."""
 CHOICES = {"ui": ON_OFF, "ingest_looks": ON_OFF, "log_format": logs.FORMATS, "log_level": logs.LEVELS}
-HINTS = get_type_hints(Settings)
+HINTS = get_type_hints(service.Settings)
 
 
 def setting(field: str, text: str | None = None) -> Any:
     """The option of a setting, with its default: a flag, if it has help, and a variable, VOICEMEM_WEBHOOK_URL."""
-    name, hint, default = REPEATED.get(field, field), HINTS[field], getattr(Settings(), field)
+    name, hint, default = REPEATED.get(field, field), HINTS[field], getattr(service.Settings(), field)
     dashed, kind = name.replace("_", "-"), dict[str, Any]()
     if field in CHOICES:
         kind["type"] = click.Choice(CHOICES[field])
@@ -196,7 +196,7 @@ def setting(field: str, text: str | None = None) -> Any:
         kind["multiple"] = field not in LISTS
     elif hint in (int, float, int | None):
         kind["type"] = float if hint is float else int
-    if isinstance(default, str | int | float | Address) and not isinstance(default, bool):
+    if isinstance(default, str | int | float | service.Address) and not isinstance(default, bool):
         kind["default"] = str(default)
     text = text or HELP.get(field)
     if text is None:
@@ -209,7 +209,7 @@ EMBEDDINGS_OPTIONS = tuple(map(setting, (f"embeddings_{name}" for name in ("url"
 LOG_OPTIONS = setting("log_format"), setting("log_level")
 SERVE_OPTIONS = (
     config_option,
-    *map(setting, (*HELP, *(field for field in Settings.__struct_fields__ if field not in HELP))),
+    *map(setting, (*HELP, *(field for field in service.Settings.__struct_fields__ if field not in HELP))),
     *(renamed(f"--{field.replace('_', '-')}", flag) for field, flag in RENAMED.items()),
 )
 
@@ -218,16 +218,16 @@ def store_option(command: Command) -> Command:
     return config_option(setting("store", "The server's store, sqlite:PATH or postgresql://…")(command))  # type: ignore[no-any-return]
 
 
-def to_settings(options: dict[str, Any]) -> Settings:
+def to_settings(options: dict[str, Any]) -> service.Settings:
     """Return the settings of a command's options, checked. Raises `CannotStart`."""
-    values = {field: options[REPEATED.get(field, field)] for field in Settings.__struct_fields__}
+    values = {field: options[REPEATED.get(field, field)] for field in service.Settings.__struct_fields__}
     values |= {name: tuple(values[name]) for name in REPEATED}
     values |= {name: tuple(one.strip() for one in (values[name] or "").split(",") if one.strip()) for name in LISTS}
-    values |= {name: parse_address(values[name]) for name in ("rest", "ingest")}
-    settings = Settings(**values | {name: values[name] == "on" for name in ("ui", "ingest_looks")})
-    check_service_settings(settings)
-    if settings.store.startswith(SQLITE_PREFIX):
-        check_store_path(settings.store.removeprefix(SQLITE_PREFIX))
+    values |= {name: service.parse_address(values[name]) for name in ("rest", "ingest")}
+    settings = service.Settings(**values | {name: values[name] == "on" for name in ("ui", "ingest_looks")})
+    service.check_service_settings(settings)
+    if settings.store.startswith(service.SQLITE_PREFIX):
+        check_store_path(settings.store.removeprefix(service.SQLITE_PREFIX))
     allowed_networks(settings.allow_addresses)
     parse_hook_secrets(settings.hook_secrets, DEFAULT_PROJECT)
     parse_observe_urls(settings.observe_urls)

@@ -11,14 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from voicemem.config.context import (
-    ContextConfig,
-    ExtractConfig,
-    RecallConfig,
-    check_context,
-    check_whole_context,
-    drop_stale_parameters,
-)
+from voicemem.config import context
 from voicemem.documents.document import WorkingMemoryConfig, check_working_memory
 from voicemem.errors import Refused
 from voicemem.protocol.arguments import fit
@@ -224,7 +217,7 @@ class SessionConfig(Durations, frozen=True, forbid_unknown_fields=True):
     """Shown to custom LLMs."""
     webhook: WebhookConfig = WebhookConfig()
     """The session's own receiver."""
-    memory: ContextConfig = ContextConfig()
+    memory: context.ContextConfig = context.ContextConfig()
     """How much of the memory an LLM gets, and what is kept of the call."""
     working_memory: WorkingMemoryConfig | None = None
     """A document that is kept during the call."""
@@ -235,7 +228,7 @@ class SessionConfig(Durations, frozen=True, forbid_unknown_fields=True):
 SECTIONS: dict[str, type[Struct]] = {
     "llm": LlmConfig,
     "webhook": WebhookConfig,
-    "memory": ContextConfig,
+    "memory": context.ContextConfig,
     "working_memory": WorkingMemoryConfig,
     "memory_from": MemoryFrom,
 }
@@ -244,8 +237,8 @@ PLACES = {
     "at the top, field by field": WRAPPERS,
     "beside `session` in `session.open`": ("session_id", "producer", "dialect"),
     **{f"under `{section}`": kind.__struct_encode_fields__ for section, kind in SECTIONS.items()},
-    "under `memory.extract`": ExtractConfig.__struct_encode_fields__,
-    "under `memory.memories`": RecallConfig.__struct_encode_fields__,
+    "under `memory.extract`": context.ExtractConfig.__struct_encode_fields__,
+    "under `memory.memories`": context.RecallConfig.__struct_encode_fields__,
 }
 """Which fields there are where."""
 
@@ -279,7 +272,7 @@ def validate_config(patch: JsonObject) -> SessionPatch:
         why = describe_error(error, SessionConfig, places=PLACES)
         raise Refused("invalid_field", f"In the configuration: {why}") from None
     check_webhook_secret(config.webhook.secret)
-    check_context(expanded.get("memory"))
+    context.check_context(expanded.get("memory"))
     check_working_memory(config.working_memory)
     return split_secrets(expanded)
 
@@ -380,8 +373,8 @@ def apply_patch(config: JsonObject, patch: JsonObject) -> JsonObject:
     """The configuration after a merge patch (RFC 7396). Raises `Refused` if that is too large."""
     result = merge_patch(config, patch)
     if isinstance(patch.get("memory"), dict):
-        result["memory"] = drop_stale_parameters(result["memory"], patch["memory"])
-        check_whole_context(result["memory"])
+        result["memory"] = context.drop_stale_parameters(result["memory"], patch["memory"])
+        context.check_whole_context(result["memory"])
     check_size(result)
     labels = result.get("labels")
     if isinstance(labels, dict) and len(labels) > MAX_LABELS:

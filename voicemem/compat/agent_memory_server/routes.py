@@ -10,17 +10,10 @@ from typing import Annotated, Any, ClassVar
 from aiohttp import web
 from msgspec import Meta, Struct, structs
 
-from voicemem.compat.agent_memory_server import long_term, views
+from voicemem.compat.agent_memory_server import long_term, views, working_memory
 from voicemem.compat.agent_memory_server import records as forms
 from voicemem.compat.agent_memory_server.finding import FoundRecords, RecordFinder, RecordSearch, check_filters, equal
 from voicemem.compat.agent_memory_server.sessions import Given, OwnedSessions, checked_owner
-from voicemem.compat.agent_memory_server.working_memory import (
-    Prompt,
-    PromptRequest,
-    WorkingMemories,
-    make_prompt,
-    window_of,
-)
 from voicemem.protocol.arguments import converted
 from voicemem.protocol.types import MAX_INTEGER
 from voicemem.security.access import Gate
@@ -46,7 +39,7 @@ class AgentMemory:
         self.finder = RecordFinder(services.long_term, services.vectors, services.finder.queue)
         self.owned = OwnedSessions(services)
         self.records = long_term.LongTermRecords(services.long_term, self.owned, self.finder)
-        self.working = WorkingMemories(services, self.records)
+        self.working = working_memory.WorkingMemories(services, self.records)
         self.views = views.SummaryViews(services.working_memory, self.finder, services.read_models.off_loop)
 
 
@@ -95,7 +88,7 @@ WORKING_PATH = "/v1/working-memory/{session_id}"
 async def get_working_memory(request: Request, query: WorkingMemoryQuery) -> forms.WorkingMemoryView:
     """Read a session's messages, data and summary; with the size of a model's window, the newest that fit."""
     owner = checked_owner(request.in_path["session_id"], query.namespace, query.user_id)
-    window = window_of(query.model_name, query.context_window_max)
+    window = working_memory.window_of(query.model_name, query.context_window_max)
     return await service_of(request).working.read(request.grant.project, owner, window, query.recent_messages_limit)
 
 
@@ -116,7 +109,7 @@ async def put_working_memory(request: Request, query: PutQuery, body: forms.Give
     owner = checked_owner(request.in_path["session_id"], body.namespace, query.user_id or body.user_id)
     admit = partial(request.services.limits.count_events, grant.caller)
     stream = await service.working.write(project, owner, body, grant.key_id, admit)
-    view = await service.working.view(stream, window_of(query.model_name, query.context_window_max))
+    view = await service.working.view(stream, working_memory.window_of(query.model_name, query.context_window_max))
     if not grant.allows("read"):  # nothing of what is in it
         nothing = ("context", "ttl_seconds", "context_percentage_total_used", "context_percentage_until_summarization")
         empty: dict[str, Any] = {"messages": [], "memories": [], "data": {}, "tokens": 0, **dict.fromkeys(nothing)}
@@ -232,13 +225,17 @@ async def compact_long_term_memories(request: Request, query: long_term.CompactQ
     return Ack(f"ok, {left} memories remaining after compaction")
 
 
-@ROUTES.add("POST /v1/memory/prompt", "read", body=PromptRequest, codes="invalid_field session_set_aside")
-async def make_memory_prompt(request: Request, query: OptimizeQuery) -> Prompt:
+@ROUTES.add(
+    "POST /v1/memory/prompt", "read", body=working_memory.PromptRequest, codes="invalid_field session_set_aside"
+)
+async def make_memory_prompt(request: Request, query: OptimizeQuery) -> working_memory.Prompt:
     """Make a prompt: the summary and the messages of a session, memories that fit the query, and the query."""
     service, project = service_of(request), request.grant.project
     body = await read_object(request)
     check_filters(body.get("long_term_search"))
-    return await make_prompt(service.working, service.finder, project, converted(body, PromptRequest))
+    return await working_memory.make_prompt(
+        service.working, service.finder, project, converted(body, working_memory.PromptRequest)
+    )
 
 
 class PartitionsQuery(long_term.CompactQuery, frozen=True):
