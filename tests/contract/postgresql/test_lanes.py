@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from array import array
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
@@ -31,6 +32,7 @@ from voicemem.runtime import Runtime  # noqa: E402
 from voicemem.sessions.read_models.cache import ReadModelCache  # noqa: E402
 from voicemem.sessions.recording.batches import EventBatch, ProducerLease  # noqa: E402
 from voicemem.sessions.recording.recorder import Recorder  # noqa: E402
+from voicemem.store.postgresql.connection import connect  # noqa: E402
 from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
 from voicemem.telemetry import Telemetry  # noqa: E402
 
@@ -191,3 +193,12 @@ async def test_events_of_one_session_stay_in_order(service: Service, open_handle
     await asyncio.gather(*map(run, leases))
     for lease in leases:
         assert [*range(1, 41)] == (await seqs_by_producer(service.store, lease.key))[lease.producer]
+
+
+@pytest.mark.parametrize("numbers", [[], [0], [-1, 1, 2**62, -(2**63), 2**63 - 1]])
+def test_columns_of_numbers_arrive_as_they_are(database: str, numbers: list[int]) -> None:
+    """A column that is sent in one piece has the same numbers on the other side, in their order."""
+    session = connect(postgresql.server().url(database))
+    arrived = session.rows("select unnest(:numbers::bigint[])", numbers=array("q", numbers))
+    assert [(number,) for number in numbers] == arrived
+    session.close()

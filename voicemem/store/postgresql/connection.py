@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import struct
+from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -10,7 +12,9 @@ from typing import Any, NamedTuple
 
 import psycopg
 from psycopg.abc import Buffer
+from psycopg.adapt import Dumper
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import Format
 from psycopg.types.array import ListBinaryDumper
 from psycopg.types.numeric import Int8BinaryDumper
 from psycopg.types.string import BytesBinaryDumper, StrBinaryDumper, StrDumperUnknown
@@ -92,6 +96,10 @@ RETRIED_STATES = frozenset({"40001", "40P01", "55P03"})
 LOST_STATES = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"})
 
 
+BIGINT, BIGINTS, LENGTH = 20, 1016, (8).to_bytes(4)
+"""The types of a number and of a column of them, and the length of one, as it is sent."""
+
+
 class TextDumper(StrDumperUnknown):
     """Sends texts, with U+FFFD for each U+0000: PostgreSQL refuses it, and a text of an LLM may have one."""
 
@@ -104,6 +112,19 @@ class TextInArrayDumper(StrBinaryDumper):
 
     def dump(self, obj: str) -> Buffer | None:
         return super().dump(obj.replace("\0", "\ufffd") if "\0" in obj else obj)
+
+
+class NumbersDumper(Dumper):
+    """Sends a column of numbers in one step: psycopg packs each by itself, and a commit may have ten thousand."""
+
+    format, oid = Format.BINARY, BIGINTS
+
+    def dump(self, obj: Any) -> Buffer:
+        count = len(obj)
+        halves = array("i", struct.pack(f"!{count}q", *obj))
+        words = array("i", LENGTH * 3 * count)  # of each number its length, then its two halves
+        words[1::3], words[2::3] = halves[::2], halves[1::2]
+        return struct.pack("!5i", 1, 0, BIGINT, count, 1) + words.tobytes()
 
 
 class Options(NamedTuple):
@@ -261,6 +282,7 @@ def connect(url: str) -> PostgresqlConnection:
     raw.adapters.register_dumper(str, TextDumper)
     raw.adapters.register_dumper(bytes, BytesBinaryDumper)
     raw.adapters.register_dumper(list, ListBinaryDumper)
+    raw.adapters.register_dumper(array, NumbersDumper)
     connection = PostgresqlConnection(raw)
     with on_failure(connection.close):
         if raw.info.server_version >= TRANSACTION_TIMEOUT_VERSION and not pooled:
