@@ -137,6 +137,8 @@ class EventSocket(ServerConnection):
         self.unread = Unread(self, self, turns)
         self.ping_interval = MOST_PING_S - self.id.int % PING_SPREAD_MS / 1000
         super().connection_made(transport)
+        # What these hold is nothing or next to it, and a deque takes 0.7 KiB.
+        self.drain_waiters, self.recv_messages.frames.queue = [], []  # type: ignore[assignment]
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if peer else None
         if self.port is not None:
