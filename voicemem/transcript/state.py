@@ -272,10 +272,6 @@ class Notes(Struct, array_like=True):
     """The sum of these."""
 
 
-NO_BLOCKS: dict[int, bytes] = {}
-"""Stands for packed records where there are none, as in most calls; nothing changes it."""
-
-
 class State(Struct, array_like=True, dict=True):
     """The fold of a journal up to `position`."""
 
@@ -365,9 +361,9 @@ class State(Struct, array_like=True, dict=True):
     """The positions of summaries, of what was forgotten, and of what was carried over."""
     dirty_turns: set[int] = set()
     """Turns that have changed since their messages were last made."""
-    packed_turns: dict[int, bytes] = field(default_factory=lambda: NO_BLOCKS)
+    packed_turns: dict[int, bytes] = {}
     """The blocks of `turns`, which are `Records` where there are very many; likewise of the replies."""
-    packed_replies: dict[int, bytes] = field(default_factory=lambda: NO_BLOCKS)
+    packed_replies: dict[int, bytes] = {}
 
     def turn(self, number: int) -> Turn:
         turn = self.turns.get(number)
@@ -408,7 +404,7 @@ class State(Struct, array_like=True, dict=True):
 
     def find_packed(self) -> None:
         """Look for turns and replies in blocks, too."""
-        memo, self.packed_turns, self.packed_replies = self.memo, {**self.packed_turns}, {**self.packed_replies}
+        memo = self.memo
         self.turns = Records(Turn, TURNS_SPAN, self.turns, self.packed_turns, memo.forget_speech)
         self.replies = Records(Reply, REPLIES_SPAN, self.replies, self.packed_replies, lambda ids: None)
 

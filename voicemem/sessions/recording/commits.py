@@ -8,6 +8,7 @@ import re
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import InitVar, dataclass, field
 from itertools import islice
 
 from voicemem.config.session import patch_changes_outbound
@@ -46,32 +47,27 @@ INDEX = re.compile(r"\[\d+\]")
 NO_UNIX_MS = "A `ts` is in Unix ms; what came looks like seconds, or like a time since the call began."
 
 
+@dataclass(eq=False, repr=False)
 class Commits:
     """Settles the batches of a commit, and has the shards in which they wait for it."""
 
-    def __init__(
-        self,
-        journal: Journal,
-        read_models: ReadModelCache,
-        clock: Clock,
-        telemetry: Telemetry,
-        redaction: Redaction | None = None,
-    ) -> None:
-        self.redaction = redaction
-        self.journal = journal
-        self.read_models = read_models
-        self.clock = clock
+    journal: Journal
+    read_models: ReadModelCache
+    clock: Clock
+    telemetry: InitVar[Telemetry]
+    redaction: Redaction | None = None
+    webhooks_due: asyncio.Event = field(init=False, default_factory=asyncio.Event)
+    """Set when a session runs again; the services put in their place the event that wakes the outbox."""
+    answered: asyncio.Event = field(init=False, default_factory=asyncio.Event)
+    """Set while no commit is being answered: closes, of which there may be hundreds, begin after the acks."""
+    named: dict[int, tuple[str, str]] = field(init=False, default_factory=dict)
+    """By key, the projects and ids of sessions to which a producer gave a user; its owner takes them out."""
+
+    def __post_init__(self, telemetry: Telemetry) -> None:
         self.metrics, self.tracer = telemetry
-        self.feed = CommitFeed()
-        self.webhooks_due = asyncio.Event()
-        """Set when a session runs again; the services put in their place the event that wakes the outbox."""
-        self.answered = asyncio.Event()
-        """Set while no commit is being answered: closes, of which there may be hundreds, begin after the acks."""
+        self.feed, self.refusals = CommitFeed(), RefusalLog()
         self.answered.set()
-        self.refusals = RefusalLog()
-        self.named: dict[int, tuple[str, str]] = {}
-        """By key, the projects and ids of sessions to which a producer gave a user; its owner takes them out."""
-        self.shards = [CommitShard(self, number) for number in range(journal.commit_shards)]
+        self.shards = [CommitShard(self, number) for number in range(self.journal.commit_shards)]
 
     def shard_of(self, key: int) -> CommitShard:
         """The shard in which the batches of a session wait: in the next commit of it, until which a batch may grow."""

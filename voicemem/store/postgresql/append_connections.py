@@ -95,20 +95,13 @@ class AppendConnection:
 
     def commit(self, jobs: list[Job]) -> list[Any]:
         try:
-            appended: Any = iter(self.append_all([batch for job in jobs if not callable(job) for batch in job]))
+            for job in jobs:
+                if callable(job):
+                    self.writer.run(job)  # where it fails, so would the appends
+            appended = iter(self.append_all([batch for job in jobs if not callable(job) for batch in job]))
         except Exception as error:  # each caller gets it, whatever it is
-            appended = error
-        results: list[Any] = []
-        for job in jobs:
-            if callable(job):
-                try:
-                    results.append(self.writer.run(job))
-                except Exception as error:  # the caller gets it, whatever it is
-                    results.append(error)
-            else:
-                is_error = isinstance(appended, Exception)
-                results.append(appended if is_error else list(islice(appended, len(job))))
-        return results
+            return [error] * len(jobs)
+        return [None if callable(job) else list(islice(appended, len(job))) for job in jobs]
 
     def append_all(self, batches: Sequence[Batch]) -> list[AppendResult | None]:
         """Append batches in as few statements as their order allows. Raises `StoreUnavailable`."""

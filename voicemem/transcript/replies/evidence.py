@@ -90,15 +90,14 @@ class Deltas(Struct, array_like=True, gc=False):
         return [i for i, ts in times if ts > whole_ts or (ts == whole_ts and i >= arrived)]
 
     def between(self, first: int, stop: int) -> str:
-        end = self.end(stop) if stop > first else 0
-        return self.text()[end - self.length(first, stop) : end]
+        return self.text()[self.end(first) : self.end(stop)]
 
     def end(self, count: int) -> int:
         """The length of the text of the first ones."""
         return self.marks[2 * count - 1] if count else 0
 
     def length(self, first: int, stop: int) -> int:
-        return self.end(stop) - self.end(first) if stop > first else 0
+        return max(0, self.end(stop) - self.end(first))
 
 
 NO_DELTAS = Deltas("")
