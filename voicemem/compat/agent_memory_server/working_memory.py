@@ -112,7 +112,7 @@ class WorkingMemories:
             length = sum(len(one.content) for one in messages)
             count = window.counter.count if length <= 200_000 else estimate_tokens
             costs = [count(f"{one.role}: {one.content}") for one in messages]
-        if window is not None and working_messages.fits:
+        if window is not None and fits:
             messages = messages[first_fitting(costs, window.tokens) :]
             costs = costs[len(costs) - len(messages) :]
         used = sum(costs)
