@@ -181,7 +181,7 @@ def renew_incarnation(file: str) -> None:
     with closing(apsw.Connection(file)) as connection:
         files.run_no_code(connection)
         connection.execute(SYNC_OFF)
-        connection.execute(files.UPDATE_INCARNATION, (secrets.token_bytes(files.IDENTITY_BYTES),))
+        connection.execute(files.UPDATE_INCARNATION, {"value": secrets.token_bytes(files.IDENTITY_BYTES)})
         connection.execute("delete from meta where name = ?", (MOVED,))
 
 

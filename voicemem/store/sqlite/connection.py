@@ -63,6 +63,8 @@ class SqliteConnection(Connection):
         self.streams.invalidate()
 
     def send(self, query: str, values: dict[str, Any]) -> apsw.Cursor:
+        if self.streams is not None:
+            self.streams.begin()
         statement = to_sqlite(query)
         return self.raw.execute(statement.text, statement.values(values))
 
@@ -72,6 +74,8 @@ class SqliteConnection(Connection):
         return self.raw.total_changes() - before
 
     def many(self, statement: str, values: Iterable[dict[str, Any]]) -> None:
+        if self.streams is not None:
+            self.streams.begin()
         prepared = to_sqlite(statement)
         self.raw.executemany(prepared.text, map(prepared.values, values))
 
@@ -222,8 +226,8 @@ def weigh_config(config: JsonObject) -> int:
 
 
 SELECT_NEW_KEY = "select ifnull(max(key), 0) + 1 from streams"
-MAX_ROWS, TOGETHER = 1_024, 64
-"""Rows in one statement: SQLite takes at most 32,766 values; up to so many there is a statement for each number."""
+TOGETHER = 64
+"""Rows in one statement, at most: there is one for each number, and all of them stay prepared."""
 INSERT_RUNS = f"insert or rollback into journal ({JOURNAL_COLUMNS}) values "
 """`or rollback` spares SQLite a copy of every page that the statement touches; a row that cannot be inserted ends the
 transaction anyway."""
@@ -252,7 +256,8 @@ class RowCache(StreamRows):
         self.committed = CommittedRows(budget)
         self.changed_streams: dict[int, Stream] = {}
         self.changed_producers: dict[tuple[int, str], ProducerState] = {}
-        self.waypoints = Waypoints()
+        self.waypoints: dict[tuple[int, str | None], int] = {}
+        """The position of the newest waypoint of each producer, as far as this writer knows them."""
         self.runs: list[JournalRun] = []
         self.job_start = 0
         """How many of `runs` belong to the jobs before the current one."""
@@ -260,6 +265,11 @@ class RowCache(StreamRows):
         self.job_producers: dict[tuple[int, str], ProducerState] = {}
 
     # The transaction
+
+    def begin(self) -> None:
+        """Begin the transaction, if it is not begun: it needs none as long as it is one statement."""
+        if not self.raw.in_transaction:
+            self.raw.execute(BEGIN)
 
     def accept_job(self) -> None:
         self.changed_streams.update(self.job_streams)
@@ -278,7 +288,7 @@ class RowCache(StreamRows):
         if self.keeps_committed:
             self.committed.update(self.changed_streams, self.changed_producers)
             for producer in self.committed.evict():
-                self.waypoints.newest.pop(producer, None)
+                self.waypoints.pop(producer, None)
         else:
             self.invalidate()
         self.changed_streams, self.changed_producers = {}, {}
@@ -292,7 +302,7 @@ class RowCache(StreamRows):
 
     def invalidate(self) -> None:
         self.committed.clear()
-        self.waypoints = Waypoints()
+        self.waypoints = {}
 
     # Streams
 
@@ -312,7 +322,7 @@ class RowCache(StreamRows):
         return super().find_by_name(project, kind, name) if known is None else self.stream(known.key)
 
     def new_stream_key(self) -> int:
-        return int(self.raw.execute(SELECT_NEW_KEY).get)
+        return int(self.connection.one(SELECT_NEW_KEY)[0])
 
     def add_stream(self, stream: Stream, key_id: str | None = None) -> None:
         super().add_stream(stream, key_id)
@@ -366,8 +376,11 @@ class RowCache(StreamRows):
     def add_run(self, run: JournalRun) -> None:
         self.runs.append(run)
 
-    def flush(self) -> None:
-        rows = [run.columns(self.waypoints.mark(run)) for run in self.runs]
+    def flush(self, is_last: bool = False) -> None:
+        """See `StreamRows.flush`. The runs of nearly every commit are all that it writes: they are one statement."""
+        rows = [run.columns(self.marks_way(run)) for run in self.runs]
+        if len(rows) > TOGETHER or self.counts_stored or not is_last:
+            self.begin()
         insert_runs(self.raw, rows)
         if self.counts_stored:
             for row in rows:
@@ -375,42 +388,22 @@ class RowCache(StreamRows):
         self.runs.clear()
         self.job_start = 0
 
-
-class Waypoints:
-    """The newest waypoint of each producer, as far as this writer knows them."""
-
-    def __init__(self) -> None:
-        self.newest: dict[tuple[int, str], int] = {}
-
-    def mark(self, run: JournalRun) -> bool:
+    def marks_way(self, run: JournalRun) -> bool:
         """Return whether a run that is about to be inserted is a waypoint.
 
         After a start nothing is known, so a producer's first run is one: a waypoint too many costs a page, and one too
         few would hide a seq.
         """
-        if run.producer is None or run.seq is None:
-            return False
-        newest = self.newest.get((run.stream, run.producer))
-        if newest is not None and run.position - newest < WAYPOINT_STRIDE:
-            return False
-        self.newest[run.stream, run.producer] = run.position
-        return True
+        named = run.stream, run.producer
+        is_far = run.position - self.waypoints.get(named, -WAYPOINT_STRIDE) >= WAYPOINT_STRIDE
+        if run.seq is not None and is_far:
+            self.waypoints[named] = run.position
+        return run.seq is not None and is_far
 
 
 def insert_runs(connection: apsw.Connection, runs: Sequence[Row]) -> None:
-    """Insert the columns of runs; those of many at once, since Python may switch threads in between.
-
-    Very many are inserted by powers of two, so that there are few statements, which stay prepared.
-    """
-    first = 0
-    while first < len(runs):
-        left = len(runs) - first
-        number = left if left <= TOGETHER else min(MAX_ROWS, 1 << left.bit_length() - 1)
-        values = [value for run in runs[first : first + number] for value in run]
-        connection.execute(insertion(number), values)
-        first += number
-
-
-@lru_cache
-def insertion(number: int) -> str:
-    return INSERT_RUNS + ",".join([RUN_VALUES] * number)
+    """Insert the columns of runs; those of many at once, since Python may switch threads in between."""
+    for first in range(0, len(runs), TOGETHER):
+        some = runs[first : first + TOGETHER]
+        statement = INSERT_RUNS + ",".join([RUN_VALUES] * len(some))
+        connection.execute(statement, [value for run in some for value in run])

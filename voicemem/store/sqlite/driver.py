@@ -20,7 +20,7 @@ from voicemem.errors import CannotStart, StoreRuined, StoreUnavailable, Voicemem
 from voicemem.runtime import MemoryBudget
 from voicemem.store.database import CLOSED, ConnectionFailures, Database, GroupCommit, KeySource
 from voicemem.store.sqlite import files
-from voicemem.store.sqlite.connection import BEGIN, COMMIT, ROLLBACK, RowCache, SqliteConnection
+from voicemem.store.sqlite.connection import COMMIT, ROLLBACK, RowCache, SqliteConnection
 from voicemem.store.sqlite.words import FREQUENCIES, frequencies
 from voicemem.store.streams import AppendResult, Batch
 from voicemem.store.upkeep import no_store
@@ -60,7 +60,8 @@ class Checkpoints:
     """The length of the log from which the writer makes the last step."""
 
     def __init__(self, path: str, writer: apsw.Connection) -> None:
-        self.writer = writer
+        self.writer, self.written = writer, 0
+        """The writer's connection, and the pages in the log after its last commit."""
         self.file = files.Whereabouts(path, writer)
         self.connection = apsw.Connection(path)
         self.connection.set_busy_timeout(0)  # others move the log too (`files.truncate_log`)
@@ -72,6 +73,7 @@ class Checkpoints:
         writer.set_wal_hook(self.note_commit)
 
     def note_commit(self, _: apsw.Connection, __: str, pages: int) -> int:
+        self.written = pages
         if pages >= self.pages:
             self.is_due.set()
         return apsw.SQLITE_OK
@@ -148,17 +150,17 @@ class Writer:
             self.checkpoints.make_last_step()
             if self.checkpoints.sync_failed and not self.ruined:
                 self.mark_ruined()
-            if not self.ruined and self.checkpoints.file.has_short_log():
+            if not self.ruined and self.checkpoints.file.has_short_log(self.checkpoints.written):
                 self.mark_ruined(LOST)
                 self.rows.invalidate()
         if self.ruined:
             return [StoreUnavailable(self.ruined)] * len(jobs)
         try:
             before = self.connection.total_changes()
-            self.connection.execute(BEGIN)
             results = [self.run_job(job) for job in jobs]
-            self.rows.flush()
-            self.connection.execute(COMMIT)
+            self.rows.flush(is_last=True)
+            if self.connection.in_transaction:
+                self.connection.execute(COMMIT)
             if self.has_lost_file:
                 self.mark_ruined(LOST)
                 self.rows.invalidate()
@@ -205,7 +207,6 @@ WRITER_PRAGMAS = """
     pragma secure_delete = on;
 """
 READER_PRAGMAS = "pragma query_only = on; pragma wal_autocheckpoint = 0;"
-"""Readers make no checkpoints."""
 SELECT_LAST_KEY = """
     select max(
         ifnull((select max(key) from endpoints), 0), ifnull((select max(key) from deliveries), 0),
@@ -321,7 +322,7 @@ class SqliteDatabase(Database):
     # Nodes: only one process at a time serves a file
 
     def renew_incarnation(self, connection: SqliteConnection) -> None:
-        connection.raw.execute(files.UPDATE_INCARNATION, (secrets.token_bytes(files.IDENTITY_BYTES),))
+        connection.execute(files.UPDATE_INCARNATION, value=secrets.token_bytes(files.IDENTITY_BYTES))
 
     async def register_node(self, token: str, job: Callable[[SqliteConnection], None]) -> None:
         await self.write(job)

@@ -136,7 +136,7 @@ OWN_TABLES = {"meta", "streams", "journal"}
 SELECT_TABLES = "select name from sqlite_schema where type = 'table'"
 INSERT_IDENTITY = "insert or ignore into meta values (?, ?)"
 SELECT_IDENTITY = "select name, value from meta"
-UPDATE_INCARNATION = "update meta set value = ? where name = 'incarnation'"
+UPDATE_INCARNATION = "update meta set value = :value where name = 'incarnation'"
 IDENTITY, IDENTITY_BYTES = {"incarnation", "cursor_secret"}, 16
 
 
@@ -323,18 +323,15 @@ class Whereabouts:
             return True
         return [one.st_ino for one in now] != [one.st_ino for one in known] or now[0].st_size < known[0].st_size
 
-    def has_short_log(self) -> bool:
-        """Return whether the log has less than was written there, unless a command has just truncated it.
+    def has_short_log(self, pages: int) -> bool:
+        """Return whether the log has less than these pages, unless a command has just truncated it.
 
         It is for the writer's thread, before a commit: what that adds would hide it.
         """
-        pages = self.pages_in_log()
         with suppress(OSError):
-            return pages * self.page_bytes > os.stat(self.paths[1]).st_size and pages == self.pages_in_log()
+            is_short = pages * self.page_bytes > os.stat(self.paths[1]).st_size
+            return is_short and pages == self.writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)[0]
         return True
-
-    def pages_in_log(self) -> int:
-        return self.writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)[0]
 
 
 def trouble_of(error: Exception) -> str:

@@ -27,7 +27,7 @@ from voicemem.store.vectors import MAX_COMPARED, VectorSupport, floats_of
 CLEAR_AGAIN_S = 20.0
 """The time between two truncations of the log for the sake of single memories alone."""
 SELECT_REMOVED = "select value from meta where name = 'removed'"
-FORGET_REMOVED = "delete from meta where name = 'removed' and value = ?"
+FORGET_REMOVED = "delete from meta where name = 'removed' and value = :value"
 
 
 class SqliteTraces(Traces):
@@ -60,7 +60,7 @@ class SqliteTraces(Traces):
         except apsw.IOError as error:  # that does not ruin the store: the index can be made again
             raise StoreUnavailable(f"The index cannot be cleared: {type(error).__name__}.") from None
         self.cleared_s = time.monotonic()
-        await self.database.write(lambda connection: connection.raw.execute(FORGET_REMOVED, (removed,)))
+        await self.database.write(lambda connection: connection.execute(FORGET_REMOVED, value=removed))
         return True
 
 

@@ -124,6 +124,34 @@ async def test_a_job_that_is_refused_changes_nothing(store: SqliteStore) -> None
     assert 1 == appended.position
 
 
+@pytest.mark.parametrize("looks", [False, True])
+async def test_events_of_a_job_that_fails_are_not_stored(store: SqliteStore, looks: bool) -> None:
+    """Neither where nothing was read, nor where a query has had the runs written that came before it."""
+    key = await begin(store)
+
+    def fail(connection: SqliteConnection) -> None:
+        connection.streams.append(plain(key, 1, 2), NOW)
+        if looks:
+            assert connection.streams.load_stream(key + 1) is None
+            assert [(2,)] == connection.rows("select count from journal")
+        raise RuntimeError("a fault")
+
+    with pytest.raises(RuntimeError):
+        await store.database.write(fail)
+    assert [] == await runs(store)
+    (answer,) = await store.journal.append([plain(key, 1, 1)], NOW)
+    assert (1, [(1, 1, "main", 1)]) == (answer.position, await runs(store))
+
+
+@pytest.mark.parametrize("sessions", [1, 64, 65, 150])
+async def test_a_commit_of_any_number_of_runs_is_stored_whole(store: SqliteStore, sessions: int) -> None:
+    """One statement or several: each session has its events, in the order of the batches."""
+    keys = [await begin(store, f"s{number}") for number in range(sessions)]
+    answers = await store.journal.append([plain(key, 1, 2) for key in keys], NOW)
+    assert [1] * sessions == [one.position for one in answers]
+    assert [(1, 2, "main", 1)] * sessions == await runs(store)
+
+
 async def test_after_a_failed_commit_rows_are_read_anew(store: SqliteStore) -> None:
     """What was kept at hand of a transaction that failed is forgotten."""
     key = await begin(store)

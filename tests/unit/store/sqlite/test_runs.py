@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voicemem.store.runs import WAYPOINT_STRIDE, find_last_seq, find_run, next_stored_seq
-from voicemem.store.sqlite.connection import SqliteConnection, Waypoints, insert_runs
+from voicemem.store.sqlite.connection import SqliteConnection, insert_runs
 from voicemem.store.sqlite.driver import IN_MEMORY, SqliteDatabase
 from voicemem.store.streams import JournalRun
 
@@ -28,14 +28,16 @@ RUNS = st.lists(
 
 def journal(given: list[tuple[str | None, int, int, bool]]) -> tuple[SqliteConnection, list[JournalRun]]:
     """A database with these runs, inserted one by one."""
-    connection, waypoints, runs = rows.connection, Waypoints(), []
+    connection, runs = rows.connection, []
     connection.execute("delete from journal")
+    rows.invalidate()
     position, seqs = 1, {"main": 1, "asr": 1}
     for producer, events, hole, anew in given:
-        waypoints = Waypoints() if anew else waypoints
+        if anew:
+            rows.invalidate()
         seq = None if producer is None else seqs[producer] + hole
         run = JournalRun(STREAM, position, producer, seq, 0, [b"%d" % (position + index) for index in range(events)])
-        insert_runs(connection.raw, [run.columns(waypoints.mark(run))])
+        insert_runs(connection.raw, [run.columns(rows.marks_way(run))])
         runs.append(run)
         position += events
         if producer is not None and seq is not None:
