@@ -24,7 +24,7 @@ IDLE_ROUNDS, PRESSURE_ROUNDS = 10, 2
 PACKED_UP_TO = 16 * 1024 * 1024
 """Bytes of a journal whose read model is packed: of a larger one the snapshot alone would take as much again, and it is
 read from the journal when it is needed."""
-WEIGHING_S = 0.01
+WEIGHING_S = 0.004
 """CPU time of a round in which read models are weighed. Those that were not are taken to be like the others."""
 MOST_WEIGHED = 200
 """Read models that may be weighed in a round: those that have grown most."""

@@ -247,7 +247,7 @@ class ReadModel:
     def fold_waiting(self) -> None:
         """Fold what was committed, as far as nothing is missing before it: that is in the journal."""
         waiting, self.waiting, self.waiting_bytes = self.waiting, [], 0
-        began, state, count = time.thread_time(), self.state, 0
+        began, state, count = time.monotonic(), self.state, 0  # asking for the CPU time takes as long as an event
         for committed in waiting:
             count += len(committed.events)
             self.folded_bytes += committed.size
@@ -257,7 +257,7 @@ class ReadModel:
         if state.is_very_large:
             settle(state)
             state.pack()
-        self.slow_fold = took_long(time.thread_time() - began, count)
+        self.slow_fold = took_long(time.monotonic() - began, count)
 
     def messages(self, unfinished: bool = False) -> Sequence[Message]:
         """The messages in order; with `unfinished`, those in progress too. The list is the caller's."""
