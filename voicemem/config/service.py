@@ -200,7 +200,7 @@ def check_service_settings(settings: Settings) -> None:
         raise CannotStart("request-rate, event-rate and byte-rate must be 0 or more per second; 0 means no limit.")
     if not MIN_MEMORY_BUDGET <= settings.memory_budget <= MAX_MEMORY_BUDGET:
         raise CannotStart(
-            f"--ram-limit-mib must be {MIN_MEMORY_BUDGET} to {MAX_MEMORY_BUDGET}, without a unit, such as 512."
+            f"--ram-limit-mib must be {MIN_MEMORY_BUDGET} to {MAX_MEMORY_BUDGET} MiB, without the unit, such as 512."
         )
     if min(settings.open_sessions, settings.sessions_per_day, settings.stored_bytes) < 0:
         raise CannotStart("open-sessions, sessions-per-day and stored-bytes must be 0 or more; 0 means no limit.")

@@ -73,7 +73,7 @@ def sign(key: str, session_id: str = "s", lasts_s: float = 600, **more: Any) -> 
 @pytest.fixture
 async def app(serve: Serve) -> App:
     """A service with keys, and two sessions of the project `default`."""
-    app = await serve(admin_key=ADMIN_KEY)
+    app = await serve(admin_key=ADMIN_KEY, request_rate=0)
     for session_id in ("s", "other"):
         await RestClient(app, ADMIN_KEY).create(session_id)
     return app

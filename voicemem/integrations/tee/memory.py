@@ -66,6 +66,9 @@ class FrameQueue:
     `put` costs a microsecond or two, and nothing here raises.
     """
 
+    slice_ns = 1_000_000
+    """The time for which messages are reduced before the call gets its turn again."""
+
     def __init__(self, dialect: Dialect, keep_typed: bool, forward: Callable[[ReducedCrossing], object]) -> None:
         self.dialect = dialect
         self.keep_typed = keep_typed
@@ -107,7 +110,7 @@ class FrameQueue:
 
     def work(self) -> None:
         self.is_scheduled = False
-        until = time.perf_counter_ns() + 1_000_000  # the call waits no longer
+        until = time.perf_counter_ns() + self.slice_ns
         while self.aside:
             self.take(self.aside.popleft())
             if self.aside and time.perf_counter_ns() > until:
