@@ -44,6 +44,36 @@ RUINED = "The disk failed to sync the store, so a later sync that succeeds canno
 LOST = "The store's file or its log was moved, deleted, replaced or truncated: what is written is not found again."
 MAX_JOBS = 4096
 """Jobs in one transaction, at most: it bounds how long a commit takes to build."""
+LOG_PAGE_HEAD = 24
+"""Bytes in the log before each page."""
+
+
+class Whereabouts:
+    """Where a store's open file and its log are, and how long the file was when that was looked at last."""
+
+    def __init__(self, path: str, writer: apsw.Connection) -> None:
+        self.paths = path, f"{path}-wal"
+        self.writer, self.page_bytes = writer, LOG_PAGE_HEAD + int(writer.pragma("page_size"))
+        self.known = [os.stat(one) for one in self.paths]
+
+    def is_lost(self) -> bool:
+        """Return whether a path has another file by now, or the file is shorter: nothing of ours makes it so."""
+        known = self.known
+        try:
+            now = self.known = [os.stat(one) for one in self.paths]
+        except OSError:
+            return True
+        return [one.st_ino for one in now] != [one.st_ino for one in known] or now[0].st_size < known[0].st_size
+
+    def has_short_log(self, pages: int) -> bool:
+        """Return whether the log has less than these pages, unless a command has just truncated it.
+
+        It is for the writer's thread, before a commit: what that adds would hide it.
+        """
+        with suppress(OSError):
+            is_short = pages * self.page_bytes > os.stat(self.paths[1]).st_size
+            return is_short and pages == self.writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)[0]
+        return True
 
 
 class Checkpoints:
@@ -62,7 +92,7 @@ class Checkpoints:
     def __init__(self, path: str, writer: apsw.Connection) -> None:
         self.writer, self.written = writer, 0
         """The writer's connection, and the pages in the log after its last commit."""
-        self.file = files.Whereabouts(path, writer)
+        self.file = Whereabouts(path, writer)
         self.connection = apsw.Connection(path)
         self.connection.set_busy_timeout(0)  # others move the log too (`files.truncate_log`)
         self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)

@@ -20,8 +20,6 @@ from voicemem.errors import CannotStart, StoreUnavailable
 from voicemem.store.upkeep import Migration, migrations_of, not_ours, on_failure
 
 LOCK_SUFFIX = ".lock"
-LOG_PAGE_HEAD = 24
-"""Bytes in the log before each page."""
 
 
 def size_with_log(path: str) -> int:
@@ -304,34 +302,6 @@ def is_complete(path: str) -> bool:
         same = connection.pragma("user_version") == newest_version() and tables >= OWN_TABLES
         return same and set(dict(connection.execute(SELECT_IDENTITY))) >= IDENTITY
     return False
-
-
-class Whereabouts:
-    """Where a store's open file and its log are, and how long the file was when that was looked at last."""
-
-    def __init__(self, path: str, writer: apsw.Connection) -> None:
-        self.paths = path, f"{path}-wal"
-        self.writer, self.page_bytes = writer, LOG_PAGE_HEAD + int(writer.pragma("page_size"))
-        self.known = [os.stat(one) for one in self.paths]
-
-    def is_lost(self) -> bool:
-        """Return whether a path has another file by now, or the file is shorter: nothing of ours makes it so."""
-        known = self.known
-        try:
-            now = self.known = [os.stat(one) for one in self.paths]
-        except OSError:
-            return True
-        return [one.st_ino for one in now] != [one.st_ino for one in known] or now[0].st_size < known[0].st_size
-
-    def has_short_log(self, pages: int) -> bool:
-        """Return whether the log has less than these pages, unless a command has just truncated it.
-
-        It is for the writer's thread, before a commit: what that adds would hide it.
-        """
-        with suppress(OSError):
-            is_short = pages * self.page_bytes > os.stat(self.paths[1]).st_size
-            return is_short and pages == self.writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)[0]
-        return True
 
 
 def trouble_of(error: Exception) -> str:
