@@ -63,11 +63,11 @@ class Memo(Struct, eq=False):
     false_alarms: Any = None
     """A `speech.FalseAlarms`."""
     whole_texts: dict[int, Any] = {}
-    """By reply: a `matching.WholeText`, of those that are long or were reported often."""
+    """By reply: a `playback.WholeText`, of those that are long or were reported often."""
     word_matches: dict[int, tuple[Any, Any]] = {}
     """By reply: a `matching.WordMatch`, where its timed words are in its text, and the windows they are from."""
     cut_stairs: dict[int, Any] = {}
-    """By turn: see `sources.cut_stairs`."""
+    """By turn: see `playing.cut_stairs`."""
     packed_at: int = -1
     """The position at which the state was packed last: until the next event it does not change."""
 

@@ -13,8 +13,8 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from operator import itemgetter
 
-from voicemem.transcript.replies import interruptions
-from voicemem.transcript.replies.evidence import ESTIMATED, Interruption, Source
+from voicemem.transcript.replies import playback
+from voicemem.transcript.replies.evidence import BY_TIME, ESTIMATED, Interruption, Source
 from voicemem.transcript.state import Reply, ReplyKey, State, Turn, put
 from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL
 
@@ -187,15 +187,15 @@ def settle(state: State) -> None:
 def settle_reply(state: State, reply: Reply) -> None:
     """Work out what is known about a reply now, and put it into the lists that this means."""
     sources = sources_of(state, reply)
-    reply.progress, heard_ts = interruptions.has_progress(sources), interruptions.heard_to_end(state, reply, sources)
-    first_ts = interruptions.first_mark(reply, sources, BEFORE_ALL, heard_ts)
+    reply.progress, heard_ts = playback.has_progress(sources), playback.heard_to_end(state, reply, sources)
+    first_ts = first_mark(reply, sources, BEFORE_ALL, heard_ts)
     if first_ts != reply.first_cut_ts:
         move_cut(state, reply, first_ts)
     resumed_ts = resumed_until(state, reply, sources)
     cut_ts = first_ts
     if resumed_ts > BEFORE_ALL:  # these were found as if no interruption were withdrawn
-        heard_ts = interruptions.heard_to_end(state, reply, sources, resumed_ts)
-        cut_ts = None if first_ts is None else interruptions.first_mark(reply, sources, resumed_ts, heard_ts)
+        heard_ts = playback.heard_to_end(state, reply, sources, resumed_ts)
+        cut_ts = None if first_ts is None else first_mark(reply, sources, resumed_ts, heard_ts)
     reply.heard_ts, reply.cut_ts = heard_ts, cut_ts
     note_resume(state, reply, resumed_ts if first_ts is not None and resumed_ts >= first_ts else None)
     key = remake_later(state, reply)
@@ -208,7 +208,24 @@ def settle_reply(state: State, reply: Reply) -> None:
 
 def marking_cut(state: State, reply: Reply, sources: list[Source]) -> Interruption | None:
     """The first interruption that marks a reply, which must be settled."""
-    return interruptions.first_marking_cut(sources, resumed_until(state, reply, sources), reply.heard_ts)
+    return first_marking_cut(sources, resumed_until(state, reply, sources), reply.heard_ts)
+
+
+def first_marking_cut(sources: list[Source], resumed_ts: int, heard_ts: int | None) -> Interruption | None:
+    """The first interruption that marks a reply: not withdrawn, and before it was heard to its end."""
+    firsts = [one for source in sources if (one := source.first_interruption(resumed_ts + 1)) is not None]
+    first = min(firsts, key=BY_TIME) if firsts else None
+    if first is None or first.marks(heard_ts):
+        return first
+    with_more = (source for source in sources if source.evidence.has_more)
+    later = (cut for source in with_more for cut in source.interruptions(resumed_ts + 1) if cut.marks(heard_ts))
+    return min(later, key=BY_TIME, default=None)
+
+
+def first_mark(reply: Reply, sources: list[Source], resumed_ts: int, heard_ts: int | None) -> int | None:
+    """Return when a reply was first interrupted after a time."""
+    cut = None if reply.restored else first_marking_cut(sources, resumed_ts, heard_ts)
+    return None if cut is None else cut.ts
 
 
 def remake_later(state: State, reply: Reply) -> ReplyKey:
@@ -344,9 +361,9 @@ def is_called_off(state: State, reply: Reply) -> bool:
 def was_played(sources: list[Source]) -> bool:
     """Return whether playback above 0, a `tts.done`, or an interrupt with heard text is known."""
     for source in sources:
-        if any(interruptions.last_entries([source], "audio", "estimated_audio", "dones")):
+        if any(playback.last_entries([source], "audio", "estimated_audio", "dones")):
             return True
-        for series in interruptions.timelines(source, *interruptions.TEXTS):
+        for series in playback.timelines(source, *playback.TEXTS):
             if any(entry.value for entry in series.entries(source.until, source.since)):
                 return True
         for kind in ("heard_text", ESTIMATED + "heard_text"):

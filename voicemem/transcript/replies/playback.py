@@ -1,4 +1,8 @@
-"""The end of a reply's playback: heard to its end, or interrupted, and when (docs/memory.md, rule 4)."""
+"""What playback shows of a reply: how far it was heard, and when all of it was (docs/memory.md, rules 4, 5).
+
+A long text is looked at once, and what grows only where it has grown, so that an event costs no more when a reply has
+become long or many heard texts were reported.
+"""
 
 import re
 from bisect import bisect_left
@@ -6,13 +10,15 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
 from voicemem.transcript.cutting import after_closing_marks, whole_word_end
-from voicemem.transcript.replies.evidence import BY_TIME, Evidence, Interruption, Source, TimedWord
-from voicemem.transcript.replies.matching import WordMatch, whole_text
+from voicemem.transcript.replies.evidence import Evidence, Source, TimedWord
+from voicemem.transcript.replies.matching import WordMatch
 from voicemem.transcript.state import Reply, State
-from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, Entry, TextTimeline, Timeline
+from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, WIDTH, Block, Entry, TextTimeline, Timeline
 
 TAKEN_BACK_MS = 250
 """A position takes a `tts.done` back when it is more than this below the total."""
+SHORT = 1_000
+"""Characters of a text, and numbers of a timeline, up to which looking again costs less than keeping what was found."""
 A_WORD, IN_A_WORD = re.compile(r"\w"), re.compile(r"[^\W_]")
 
 
@@ -115,23 +121,6 @@ def match_words(state: State, reply: Reply, sources: list[Source]) -> WordMatch 
         stored = WordMatch([word for words in known for word in words], text, counts)
         state.memo.word_matches[reply.id] = windows, stored
     return stored if stored.reached else None
-
-
-def first_marking_cut(sources: list[Source], resumed_ts: int, heard_ts: int | None) -> Interruption | None:
-    """The first interruption that marks a reply: not withdrawn, and before it was heard to its end."""
-    firsts = [one for source in sources if (one := source.first_interruption(resumed_ts + 1)) is not None]
-    first = min(firsts, key=BY_TIME) if firsts else None
-    if first is None or first.marks(heard_ts):
-        return first
-    with_more = (source for source in sources if source.evidence.has_more)
-    later = (cut for source in with_more for cut in source.interruptions(resumed_ts + 1) if cut.marks(heard_ts))
-    return min(later, key=BY_TIME, default=None)
-
-
-def first_mark(reply: Reply, sources: list[Source], resumed_ts: int, heard_ts: int | None) -> int | None:
-    """Return when a reply was first interrupted after a time."""
-    cut = None if reply.restored else first_marking_cut(sources, resumed_ts, heard_ts)
-    return None if cut is None else cut.ts
 
 
 def heard_to_end(state: State, reply: Reply, sources: list[Source], resumed_ts: int = BEFORE_ALL) -> int | None:
@@ -267,3 +256,142 @@ def unheard_after(
         return A_WORD.search(text, end) is not None
 
     return leaves_unheard
+
+
+# Heard texts, with white space as runs
+
+
+class Prefixes:
+    """The beginnings of a growing text that have just the words of another growing text: a range of their lengths."""
+
+    __slots__ = ("at", "before", "longest", "spaced", "times", "words")
+
+    def __init__(self) -> None:
+        self.words = 0
+        """How many of the words have been found."""
+        self.at = 0
+        """Their end; or, before a word that is still to be found, its beginning."""
+        self.spaced = True
+        """True if white space is between them and the next word."""
+        self.before = (0, 0, True)
+        """These three before the last word was found, which may still grow."""
+        self.longest = 0
+        """The length with the white space after the last word."""
+        self.times: dict[int, tuple[tuple[int, int], list[int]]] = {}
+        """By block of the timeline: what it was when it was looked through, and the times of lengths in the range."""
+
+    def step_back(self, word: int) -> None:
+        """Forget about a word that has become another."""
+        if self.words > word:
+            self.words, self.at, self.spaced = self.before
+        self.longest, self.times = 0, {}
+
+    def find(self, text: str, words: list[str]) -> bool:
+        """Go on looking for the words where `text` has grown; whether all of them are there."""
+        while self.words < len(words):
+            begin = skip_white_space(text, self.at)
+            self.spaced |= begin > self.at
+            self.at, word = begin, words[self.words]
+            if begin + len(word) > len(text) or not self.spaced or not text.startswith(word, begin):
+                return False
+            self.before = self.words, begin, True
+            self.words, self.at, self.spaced = self.words + 1, begin + len(word), False
+        reach = skip_white_space(text, max(self.at, self.longest))
+        if reach != self.longest:
+            self.longest, self.times = reach, {}
+        return True
+
+    def times_in(self, block: Block) -> list[int]:
+        """The times of the entries of a block whose lengths are in the range, sorted."""
+        # Entries are only added, and the later half split off: with its length and its last entry a block is the same.
+        version = len(block), block.numbers[-2]
+        known, times = self.times.get(id(block), (None, []))
+        if known != version:
+            values = block.numbers[2::WIDTH]
+            times = [block.ts(i) for i, value in enumerate(values) if self.at <= value <= self.longest]
+            self.times[id(block)] = version, times
+        return times
+
+
+class WholeText:
+    """All of the text of a reply, made ready to be looked for among heard texts."""
+
+    __slots__ = ("events", "known", "letters", "text", "together", "words")
+
+    def __init__(self) -> None:
+        self.events = -1
+        """The number of events that the text was made of."""
+        self.text = ""
+        self.words: list[str] = []
+        self.letters = 0
+        """Characters of the words."""
+        self.together: str | None = None
+        self.known: dict[int, Prefixes] = {}
+        """By timeline of heard texts."""
+
+    def update(self, events: int, text: str) -> None:
+        """Take the text as it is now; mostly it has only become longer."""
+        if text.startswith(self.text) and self.words:
+            self.extend(text)
+        elif text != self.text or events < 0:
+            self.known.clear()
+            self.words = text.split()
+            self.letters = sum(map(len, self.words))
+        self.events, self.text, self.together = events, text, None
+
+    def extend(self, text: str) -> None:
+        if len(text) == len(self.text):
+            return
+        last = self.words.pop() if not self.text[-1].isspace() else ""
+        for prefixes in self.known.values():
+            prefixes.step_back(len(self.words))
+        more = (last + text[len(self.text) :]).split()
+        self.words += more
+        self.letters += sum(map(len, more)) - len(last)
+
+    def joined(self) -> str:
+        if self.together is None:
+            self.together = " ".join(self.words)
+        return self.together
+
+    def first_equal(self, series: TextTimeline, until: int, since: int) -> int | None:
+        """Return when a heard text was first equal to this one, from `since` to before `until`."""
+        times = series.other_times.get(self.joined(), []) if series.other_times else []
+        first = first_between(times, until, since)
+        if len(series.texts.longest) < self.letters:
+            return first
+        prefixes = self.known.setdefault(id(series), Prefixes())
+        if not prefixes.find(series.texts.longest, self.words):
+            return first
+        for block, _, _ in series.lengths.slices(until, since):
+            if block.highest >= prefixes.at:
+                ts = first_between(prefixes.times_in(block), until, since)
+                if ts is not None:
+                    return ts if first is None else min(first, ts)
+        return first
+
+
+def first_between(times: list[int], until: int, since: int) -> int | None:
+    place = bisect_left(times, since)
+    return times[place] if place < len(times) and times[place] < until else None
+
+
+def whole_text(state: State, reply: Reply, sources: list[Source]) -> WholeText:
+    """The text of a reply; it is kept where looking at it again would cost more than the memory is worth."""
+    text, events = reply.generation.text(), reply.generation.events
+    whole: WholeText | None = state.memo.whole_texts.get(reply.id)
+    if whole is None:
+        whole = WholeText()
+        playbacks = [source.evidence.playback for source in sources]
+        series = (getattr(playback, name, None) for playback in playbacks for name in ("texts", "estimated_texts"))
+        if len(text) > SHORT or any(one is not None and len(one.lengths.numbers) > SHORT for one in series):
+            state.memo.whole_texts[reply.id] = whole
+    if whole.events != events:
+        whole.update(events, text)
+    return whole
+
+
+def skip_white_space(text: str, index: int) -> int:
+    while index < len(text) and text[index].isspace():
+        index += 1
+    return index
