@@ -24,7 +24,7 @@ from voicemem.protocol.codec import check_event, merge_patch
 from voicemem.protocol.types import MAX_TEXT_BYTES
 from voicemem.transcript.gateway_matching import of_gateway
 from voicemem.transcript.known import FoldKnown
-from voicemem.transcript.messages import WANTED_BACK, Extracted, Forgotten, Summary, shared_name
+from voicemem.transcript.messages import WANTED_BACK, Extracted, Forgotten, Summary
 from voicemem.transcript.replies import events as replies
 from voicemem.transcript.replies.playing import forget_playing, standing_keys
 from voicemem.transcript.speech import fold_asr
@@ -39,7 +39,7 @@ from voicemem.transcript.state import (
     append_item,
     digest_of,
 )
-from voicemem.transcript.timeline import BEFORE_ALL
+from voicemem.transcript.timeline import BEFORE_ALL, shared_name
 
 MAX_MADE = 64
 """Events of one frame, or of one close for each dialect."""

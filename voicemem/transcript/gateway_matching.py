@@ -14,8 +14,8 @@ from msgspec import structs
 
 from voicemem.dialects.known import MadeEvent
 from voicemem.protocol.events import Interrupt, LlmCancel, LlmDelta, LlmDone, MessageEvent, Resume, Tts
-from voicemem.transcript.messages import merge_metadata
 from voicemem.transcript.state import Reply, State, Turn, TypedMessage, append_item, id_digest
+from voicemem.transcript.timeline import merge_metadata
 
 GATEWAY_PRODUCER = "gateway"
 """The producer of the gateway's events. They have no seq, so no other producer may use the name

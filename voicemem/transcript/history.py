@@ -11,16 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from voicemem.transcript.messages import (
-    Forgotten,
-    MergedMetadata,
-    Message,
-    ToolUse,
-    latest_metadata,
-    layered_metadata,
-    merge_metadata,
-    order_metadata,
-)
+from voicemem.transcript.messages import Forgotten, Message, ToolUse
 from voicemem.transcript.packing import Items
 from voicemem.transcript.replies.evidence import Interruption, Source
 from voicemem.transcript.replies.heard import Cut, cut_of, heard_so_far
@@ -28,6 +19,13 @@ from voicemem.transcript.replies.playback import last_entries, timelines
 from voicemem.transcript.replies.playing import is_cut, plays_at_close, settle, sources_of, standing_replies
 from voicemem.transcript.speech import FalseAlarms, Speech, false_alarms, speech_index
 from voicemem.transcript.state import Reply, Segment, State, Turn, TypedMessage
+from voicemem.transcript.timeline import (
+    MergedMetadata,
+    latest_metadata,
+    layered_metadata,
+    merge_metadata,
+    order_metadata,
+)
 
 
 def messages(state: State, unfinished: bool = False) -> list[Message]:

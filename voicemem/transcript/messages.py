@@ -3,14 +3,11 @@
 The fold derives them from the journal; nothing edits them afterwards.
 """
 
-from collections.abc import Iterable
-from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
 
-from voicemem.protocol.codec import METADATA_ORDER, RESERVED_METADATA
 from voicemem.protocol.types import JsonObject
 
 WANTED_BACK = "llm"
@@ -95,85 +92,3 @@ class Forgotten(Struct, frozen=True, gc=False):
         if turn_id <= self.through_turn:
             return True
         return turn_id == self.turn and order <= self.position and order not in self.kept
-
-
-KEPT_NAMES = 1_024
-"""Names, and metadata of messages, that are one object wherever they are equal, in all calls: the newest ones."""
-
-
-@lru_cache(KEPT_NAMES)
-def shared_name(name: Any) -> Any:
-    """The same name as one object, since most calls have the same ones, again and again."""
-    return name
-
-
-@lru_cache(KEPT_NAMES)
-def shared_metadata(source: str, user: str | None) -> dict[str, Any]:
-    return {"source": source} if user is None else {"source": source, "user": user}
-
-
-def common_metadata(values: dict[str, Any]) -> dict[str, Any] | None:
-    """The same metadata as one object, where they are nothing but a source and a user, as those of most are."""
-    source, user = values.get("source"), values.get("user")
-    if not isinstance(source, str) or len(values) != 1 + isinstance(user, str):
-        return None
-    return shared_metadata(source, user)
-
-
-def order_metadata(values: dict[str, Any]) -> dict[str, Any]:
-    """The same metadata, with the keys that voicemem writes first, in their documented order."""
-    if (common := common_metadata(values)) is not None:
-        return common
-    own = {key: values[key] for key in METADATA_ORDER if key in values}
-    return own | {key: value for key, value in values.items() if key not in RESERVED_METADATA}
-
-
-# The metadata of several events that go into one message
-
-
-MergedMetadata = dict[str, tuple[int, int, Any]]
-"""By key: its place among all keys, the position of the last event that brought it, and the value in that.
-
-The place is where the key first arrived: the position of the event, times `PLACES`, plus its place there.
-"""
-PLACES = 2**20
-
-
-def merge_metadata(known: MergedMetadata | None, order: int, metadata: dict[str, Any]) -> MergedMetadata:
-    """Return what is known, which is changed, with the metadata of one more event."""
-    merged = known if known is not None else {}
-    for place, (name, value) in enumerate(metadata.items(), order * PLACES):
-        merged[name] = (merged[name][0] if name in merged else place), order, value
-    return merged
-
-
-def latest_metadata(several: Iterable[MergedMetadata]) -> MergedMetadata:
-    """All of these by arrival: of each key the value that came last."""
-    filled = [one for one in several if one]
-    if len(filled) <= 1:
-        return filled[0] if filled else {}
-    latest: MergedMetadata = {}
-    for one in filled:
-        for name, (first, last, value) in one.items():
-            known = latest.get(name)
-            if known is None or last > known[1]:
-                latest[name] = first if known is None else min(first, known[0]), last, value
-            elif first < known[0]:
-                latest[name] = first, *known[1:]
-    return latest
-
-
-def layered_metadata(*layers: MergedMetadata) -> dict[str, Any]:
-    """The values of the last layer that has each key; the keys are in the order of their arrival."""
-    filled = [one for one in layers if one]
-    if len(filled) <= 1:
-        return {
-            name: value for one in filled for name, (_, _, value) in sorted(one.items(), key=lambda item: item[1][0])
-        }
-    values: dict[str, Any] = {}
-    first: dict[str, int] = {}
-    for one in filled:
-        for name, (place, _, value) in one.items():
-            values[name] = value
-            first[name] = min(place, first.get(name, place))
-    return {name: values[name] for name in sorted(values, key=first.__getitem__)}

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 from voicemem.protocol.events import Asr
 from voicemem.protocol.types import SPACELESS
 from voicemem.transcript.gateway_matching import find_requested, give_back, replace_requested
-from voicemem.transcript.messages import latest_metadata, layered_metadata, merge_metadata, shared_name
 from voicemem.transcript.replies.playing import settle
 from voicemem.transcript.state import BOUND, Reply, Segment, State, Turn, append_item, is_open, put
-from voicemem.transcript.timeline import AFTER_ALL
+from voicemem.transcript.timeline import AFTER_ALL, latest_metadata, layered_metadata, merge_metadata, shared_name
 
 LATE_PARTIAL_MS = 500
 """A partial that begins a final may arrive this much later than the final."""

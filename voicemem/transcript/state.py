@@ -20,10 +20,10 @@ from voicemem.documents.document import Document
 from voicemem.protocol.events import CarriedSession, Event, FrameEvent
 from voicemem.protocol.memories import Analysis
 from voicemem.protocol.types import JsonObject
-from voicemem.transcript.messages import Extracted, Forgotten, MergedMetadata, Summary
+from voicemem.transcript.messages import Extracted, Forgotten, Summary
 from voicemem.transcript.packing import ENCODER, FEW, MANY, Records, decoder_of
 from voicemem.transcript.replies.evidence import Evidence, Generation
-from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, Column
+from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, Column, MergedMetadata
 
 T = TypeVar("T")
 Key = TypeVar("Key", "ReplyKey", int)

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voicemem.protocol.codec import METADATA_ORDER, RESERVED_METADATA
-from voicemem.transcript.messages import Message, ToolUse, order_metadata
+from voicemem.transcript.messages import Message, ToolUse
+from voicemem.transcript.timeline import order_metadata
 
 KEYS = st.sampled_from(METADATA_ORDER) | st.text(max_size=3)
 

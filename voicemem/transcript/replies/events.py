@@ -9,11 +9,10 @@ from bisect import bisect_left, bisect_right, insort
 
 from voicemem.protocol import events
 from voicemem.transcript.gateway_matching import GATEWAY_PRODUCER, note_request
-from voicemem.transcript.messages import common_metadata, merge_metadata
 from voicemem.transcript.replies import playing
 from voicemem.transcript.replies.evidence import Evidence, Generation, Playback
 from voicemem.transcript.state import BOUND, Failure, Reply, State, Turn, TypedMessage, append_item, put
-from voicemem.transcript.timeline import AFTER_ALL
+from voicemem.transcript.timeline import AFTER_ALL, common_metadata, merge_metadata
 
 GenerationEvent = events.LlmDelta | events.LlmDone | events.LlmError
 

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from msgspec import Struct, field
 
 from voicemem.protocol.events import Interrupt, Tts
-from voicemem.transcript.messages import MergedMetadata, merge_metadata
 from voicemem.transcript.timeline import (
     AFTER_ALL,
     BEFORE_ALL,
@@ -21,10 +20,12 @@ from voicemem.transcript.timeline import (
     Beginnings,
     Column,
     Entry,
+    MergedMetadata,
     TextTimeline,
     TimedText,
     Timeline,
     column_of,
+    merge_metadata,
 )
 
 # The text as the LLM generated it
