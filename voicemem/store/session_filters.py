@@ -1,12 +1,12 @@
 """Filters of sessions, and the SQL of their conditions over the rows of `streams s`."""
 
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
 
-from voicemem.store import stream_changes as changes
 from voicemem.store.database import Connection
 from voicemem.store.records import CLIENT_ID_LABEL
 from voicemem.store.scopes import find_linked, list_of_two
@@ -68,6 +68,11 @@ HAS_CLIENT_ID = f"""case when json_valid(cast(s.config as text))
 """Condition for the one label that has an index on SQLite."""
 
 
+def label_digest(name: str, value: str) -> bytes:
+    """Return a digest that finds the sessions with a label, in place of both, which are too long for an index."""
+    return sha256(msgspec.json.encode([name, value])).digest()
+
+
 def is_scan(query: SessionFilter) -> bool:
     """Return whether a list is found by looking through rows, which may be all of a project's, not by an index."""
     checked = (query.channel, query.interrupted, query.slow_ms, query.outcome, query.webhook, query.keys)
@@ -106,7 +111,7 @@ def clauses_of(query: SessionFilter, engine: str, fields: Sequence[str]) -> tupl
         if field == "label":
             by_index = engine == "sqlite" and value[0] == CLIENT_ID_LABEL
             clauses.append(HAS_CLIENT_ID if by_index else HAS_LABEL[engine])
-            values |= {"label": value[0], "value": value[1], "digest": changes.label_digest(*value)}
+            values |= {"label": value[0], "value": value[1], "digest": label_digest(*value)}
             continue
         if field == "user_id" and query.linked_id is not None:
             clauses.append(OF_EITHER)

@@ -17,7 +17,8 @@ from voicemem.store.postgresql.connection import PostgresqlConnection, connect, 
 from voicemem.store.postgresql.driver import SELECT_NOW
 from voicemem.store.postgresql.schema import LOCK_META, add_partitions, check_version, migrate
 from voicemem.store.postgresql.words import PostgresqlMemoryWords
-from voicemem.store.stream_changes import COUNT_ALL_STORED, label_digest
+from voicemem.store.session_filters import label_digest
+from voicemem.store.stream_changes import COUNT_ALL_STORED
 from voicemem.store.streams import SESSION_KIND
 from voicemem.store.upkeep import on_failure
 

@@ -18,7 +18,6 @@ import psycopg
 from voicemem.config.service import shown_store
 from voicemem.errors import CannotStart, Refused, StoreUnavailable
 from voicemem.runtime import MemoryBudget
-from voicemem.store.batch_append import BatchAppend
 from voicemem.store.copying import why_not_served
 from voicemem.store.database import CLOSED, SAVE_META, ConnectionFailures, Database, KeySource
 from voicemem.store.postgresql import connection as postgresql
@@ -28,6 +27,7 @@ from voicemem.store.postgresql.connection import PostgresqlConnection, Server
 from voicemem.store.postgresql.rows import ADD_BYTES, CachedVersions, Rows, StoredBytes
 from voicemem.store.postgresql.writer import Pool, Reader, Writer
 from voicemem.store.records import Quotas
+from voicemem.store.stream_changes import BatchAppend
 from voicemem.store.streams import AppendResult, Batch
 from voicemem.store.upkeep import no_store, on_failure
 

@@ -25,7 +25,8 @@ from voicemem.store.database import KeySource, NodeRetired
 from voicemem.store.postgresql.connection import PostgresqlConnection
 from voicemem.store.records import Quotas
 from voicemem.store.runs import JOURNAL_COLUMNS
-from voicemem.store.stream_changes import StreamRows, label_digest
+from voicemem.store.session_filters import label_digest
+from voicemem.store.stream_changes import StreamRows
 from voicemem.store.streams import JournalRun, ProducerState, Stream
 
 VERSION_BYTES, PRODUCER_BYTES = 1_500, 700

@@ -22,11 +22,10 @@ from msgspec.structs import replace
 from voicemem.errors import CannotStart, Refused
 from voicemem.protocol.types import JsonObject
 from voicemem.runtime import MemoryBudget
-from voicemem.store.batch_append import BatchAppend
 from voicemem.store.database import Connection, KeySource, Row
 from voicemem.store.records import Quotas
 from voicemem.store.runs import JOURNAL_COLUMNS, WAYPOINT_STRIDE
-from voicemem.store.stream_changes import COUNT_ALL_STORED, StreamRows
+from voicemem.store.stream_changes import COUNT_ALL_STORED, BatchAppend, StreamRows
 from voicemem.store.streams import ERASED_USER_KIND, AppendResult, Batch, JournalRun, ProducerState, Stream, admits_all
 
 LIST_PARAMETER = re.compile(r"\bin :(\w+)")
