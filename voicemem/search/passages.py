@@ -53,9 +53,9 @@ def passages_in(state: State, number: int) -> list[Passage]:
     turn = state.turns.get(number)
     if turn is None:
         return []
-    entries, passages = heard_entries(state, turn), list[Passage]()
-    before = text_before(state, number) if entries else ""
-    for place, entry in enumerate(entries):
+    passages = list[Passage]()
+    before = text_before(state, number)  # first: of one turn at a time it is kept what was made
+    for place, entry in enumerate(heard_entries(state, turn)):
         message = entry.message
         user = message.metadata.get("user")
         speaker = user[:MAX_SPEAKER] if isinstance(user, str) else ""

@@ -272,12 +272,12 @@ class ReadModel:
         return self.all_messages
 
     def remembered_indexes(self) -> Sequence[int]:
-        """The indexes of those `made_messages` that are not forgotten."""
+        """The indexes of those `current_messages` that are not forgotten."""
         self.refresh()
         return history.remembered(self.state, self.all_messages)
 
     def remembered_messages(self) -> Sequence[Message]:
-        """The messages that contexts and summaries are made from; valid as `made_messages` are."""
+        """The messages that contexts and summaries are made from; valid as `current_messages` are."""
         messages = self.current_messages()
         return messages if self.state.forgotten is None else [messages[index] for index in self.remembered_indexes()]
 
