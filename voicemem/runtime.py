@@ -117,7 +117,7 @@ class ReadersShare:
         self.waiting: list[asyncio.Future[None]] = []
 
     def wake(self) -> None:
-        """Let all who wait look again."""
+        """Have all that wait check again."""
         waiting, self.waiting = self.waiting, []
         for turn in waiting:
             if not turn.done():
@@ -271,5 +271,5 @@ class FairQueue:
                 self.free -= 1
 
     def has_others(self, owner: str | None) -> bool:
-        """Tell whether any other owner waits."""
+        """Return whether any other owner waits."""
         return len(self.waiting) > (owner in self.waiting)

@@ -190,7 +190,7 @@ class Services:
         self.retention = RetentionWorker(store, self.read_models, clock, node, MemoryKeeper(store).keep)
 
     def make_vectors(self) -> Vectors | None:
-        """Make what makes vectors of what is indexed, and of queries; None without an embedder."""
+        """Create the makers of vectors, of what is indexed and of queries; None without an embedder."""
         settings = self.settings
         url, key, metrics = settings.embeddings_url, settings.embeddings_key, self.telemetry.metrics
         if url is None:

@@ -13,8 +13,9 @@ from voicemem.cli.proxy import proxy
 from voicemem.cli.quickstart import quickstart
 from voicemem.cli.scoring import truth
 from voicemem.cli.service import check_config, serve, ui
-from voicemem.cli.sessions import end, erase, sessions, tail
+from voicemem.cli.sessions import end, erase, sessions
 from voicemem.cli.stores import hooks, keys, migrate, nodes, restored
+from voicemem.cli.tail import tail
 from voicemem.cli.users import users
 from voicemem.compat.agent_memory_server.commands import import_ams
 from voicemem.compat.agora.commands import agora

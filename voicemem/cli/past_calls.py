@@ -1,4 +1,4 @@
-"""Calls that are over, as vendors tell of them: in saved files, and in their APIs, page by page."""
+"""Calls that are over, as vendors have them: in saved files, and in their APIs, page by page."""
 
 import asyncio
 import os
@@ -148,7 +148,7 @@ def list_vapi(since_ms: int, cursor: str | None) -> ApiRequest:
 
 
 def vapi_page(answer: Any) -> ApiPage:
-    """The newest calls stand first; the next page begins with those of the time of the last, which come again."""
+    """Return a page of calls, the newest first; the next page begins with those of the last one's time again."""
     return ApiPage(answer, min(one["createdAt"] for one in answer) if len(answer) >= PAGE else None)
 
 

@@ -178,7 +178,7 @@ class Kind(NamedTuple):
     at_cut: Callable[[TrueReply, int], JsonObject] = lambda reply, at_ms: {}
     """Makes the fields that an interrupt at a time states."""
     start: bool = True
-    """True if playback events tell its start and its end."""
+    """True if playback events state its start and its end."""
     words: Literal["", "words", "sentences", "clauses"] = ""
     """The times that are known: of each word, counted in each sentence from 0, or of each clause."""
     totals: Literal["", "after", "before", "running"] = ""
@@ -200,7 +200,7 @@ def generated_text(reply: TrueReply, at_ms: int) -> JsonObject:
 
 
 def heard_chars(reply: TrueReply, at_ms: int) -> JsonObject:
-    """A character counts once it was spoken, also in the middle of a word."""
+    """Return how many characters were spoken: one counts also in the middle of a word."""
     position = reply.position_at(at_ms)
     count = 0
     for word in reply.words:

@@ -41,7 +41,7 @@ class Ack:
         return self.outcome()
 
     async def result(self, timeout: float | None = None) -> int:
-        """As awaiting the ack, for at most `timeout` seconds. Raises `TimedOut` and `ClientError`."""
+        """Wait for the outcome, as `await` does, for at most `timeout` seconds. Raises `TimedOut` and `ClientError`."""
         try:
             async with asyncio.timeout(timeout):
                 return await self

@@ -46,7 +46,7 @@ class ServerFrame(msgspec.Struct, frozen=True):
 
 @dataclass(eq=False)
 class Producer:
-    """`on_finished` is called once, when the producer has nothing more to send and never will have.
+    """One producer of a session; it calls `on_finished` once, when it has nothing more to send and never will have.
 
     `drops` is the client's account of the events that could not be taken.
     """

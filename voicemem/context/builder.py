@@ -109,12 +109,12 @@ class ContextSelection(NamedTuple):
 
     @property
     def summary_source(self) -> Remembered:
-        """Tool uses belong to a summary even if this context does not show them."""
+        """The memory to summarise, with tool uses even if this context does not show them."""
         return msgspec.structs.replace(self.remembered, tools=self.tool_uses())
 
     @property
     def system_messages(self) -> tuple[JsonObject, ...]:
-        """The session's own, then what the memory adds to them: what changes least comes first, for prompt caches."""
+        """The session's own system messages, then the memory's: what changes least comes first, for prompt caches."""
         summary = None if self.choice.summary is None else system_message(render_summary(self.choice.summary))
         added = (*map(system_message, self.carried), *self.document_messages, summary, self.recalled_message)
         return (*self.session_config.llm.system_messages, *(message for message in added if message is not None))
@@ -521,7 +521,7 @@ class SummaryState(Struct, frozen=True):
 
 
 class Usage(Struct, frozen=True):
-    """`tokens` counts the chosen messages, the summary and the tools; percentages run from 0 to 100."""
+    """The usage of a context: `tokens` of the chosen messages, the summary and the tools; percentages up to 100."""
 
     policy: str
     counter: str

@@ -53,7 +53,7 @@ class Frame(NamedTuple):
     opens: bool = False
     """True if frames may be `within` it."""
     within: str | None = None
-    """The id of the frame that must have opened what this is a part of: alone it cannot tell whether it may be kept."""
+    """The id of the frame that must have opened what this is a part of: alone it cannot be judged."""
     counts_audio: bool = False
     """True if it only says how much audio there was: such frames are added up where all else in them is equal."""
 

@@ -62,7 +62,7 @@ def end_with(field: str, usual: str) -> Translate:
 def tool_call(
     id: str | None, name: str, arguments: Any, turn_id: int | None, ts: int | None = None, item: str | None = None
 ) -> ToolCall:
-    """A call of a tool, which counts once however often it is reported; without an id its name stands for it."""
+    """A call of a tool, which counts once however often it is reported; without an id its name is its id."""
     own, call_id = f"call:{id}" if id else None, id or f"~{name}"
     return ToolCall(id=own, call_id=call_id, name=name, arguments=arguments, turn_id=turn_id, ts=ts, item=item)
 

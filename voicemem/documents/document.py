@@ -256,7 +256,7 @@ UPDATE_HINTS = {
 
 
 class ChatFunction(Struct, frozen=True):
-    """`arguments` is a string of JSON, as OpenAI sends it; an object is accepted too."""
+    """The function of a tool call: `arguments` is a string of JSON, as OpenAI sends it; an object is accepted too."""
 
     name: str
     arguments: str | JsonObject = ""

@@ -41,7 +41,7 @@ class Utterance(Struct, frozen=True, gc=False):
     speaker: str
     start_ms: int
     end_ms: int | None
-    """None where nothing tells."""
+    """None where it is unknown."""
     reply_after: ReplyAfter = NO_WAIT
     """How long the caller waited for it, of the first reply of a turn."""
 

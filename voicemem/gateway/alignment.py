@@ -100,8 +100,8 @@ def find_meeting(known: Sequence[Message], spoken: Sequence[Spoken], hints: Hint
     return Comparison(known, spoken, hints).meeting() if known and spoken else Meeting()
 
 
-class Place(NamedTuple):
-    """Where two conversations end that are compared: how many messages of the request, and of the memory."""
+class Ends(NamedTuple):
+    """The ends of the two beginnings that are compared: how many messages of the request, and of the memory."""
 
     request: int
     known: int
@@ -131,13 +131,13 @@ class Comparison:
         ends = self.equal_ends()
         if ends is not None:
             return self.meeting_at(ends, [])
-        window = Window(self, Place(len(self.spoken), len(self.known)))
+        window = Window(self, Ends(len(self.spoken), len(self.known)))
         if not window.has_same:  # its newest messages are all new: look for the last one that is not
             request = next((at for at in reversed(range(len(self.keys))) if self.keys[at] in self.all_known), -1)
             if request < 0:
                 return Meeting()
             other = next(at for at in reversed(range(len(self.known))) if self.keys[request] in self.known_keys[at])
-            window = Window(self, Place(request + 1, other + 1))
+            window = Window(self, Ends(request + 1, other + 1))
         end = window.best_end()
         return self.last_resort() if end is None else self.meeting_at(end, window.steps_back(end))
 
@@ -149,7 +149,7 @@ class Comparison:
         other = next(at for at in reversed(range(len(self.known))) if self.keys[places[-1]] in self.known_keys[at])
         return Meeting(places[-1], self.first + other)
 
-    def equal_ends(self) -> Place | None:
+    def equal_ends(self) -> Ends | None:
         """The ends, if all before the request's last words is the memory's end, as far as it must be compared."""
         end = len(self.spoken) - (self.newest_words >= 0)
         count = min(CERTAIN, len(self.known))
@@ -157,15 +157,15 @@ class Comparison:
         if count > end or self.known[-1].role == "user" or is_sent_again:
             return None
         pairs = zip(self.keys[end - count : end], self.known_keys[-count:], strict=True)
-        return Place(end, len(self.known)) if all(key in keys for key, keys in pairs) else None
+        return Ends(end, len(self.known)) if all(key in keys for key, keys in pairs) else None
 
-    def meeting_at(self, end: Place, steps: list[tuple[Place, Place]]) -> Meeting:
+    def meeting_at(self, end: Ends, steps: list[tuple[Ends, Ends]]) -> Meeting:
         """The meeting, with what of the request before it is not in the memory; `steps` are those of the comparison."""
         unknown = [before.request for place, before in steps if before == (place.request - 1, place.known)]
         begin = steps[-1][1] if steps else end
         unknown += self.unknown_before(begin)
         indexes = sorted(self.spoken[place].index for place in unknown)
-        both = [Place(at.request - 1, at.known - 1) for at, before in steps if before == (at.request - 1, at.known - 1)]
+        both = [Ends(at.request - 1, at.known - 1) for at, before in steps if before == (at.request - 1, at.known - 1)]
         # Of a reply the request may have the beginning alone.
         begun = tuple(
             (request, self.first + known)
@@ -174,7 +174,7 @@ class Comparison:
         )
         return Meeting(end.request - 1, self.first + end.known - 1, tuple(indexes), begun)
 
-    def unknown_before(self, end: Place) -> Iterator[int]:
+    def unknown_before(self, end: Ends) -> Iterator[int]:
         """The places of messages before those compared that have no counterpart in the memory."""
         request, known = end
         everywhere = set(self.keys[:request])
@@ -245,18 +245,18 @@ class Comparison:
 class Window:
     """The best alignments of all beginnings of a request's messages before an end with those of the memory's."""
 
-    def __init__(self, compared: Comparison, end: Place) -> None:
+    def __init__(self, compared: Comparison, end: Ends) -> None:
         self.compared = compared
         self.end = end
-        self.begin = Place(max(0, end.request - REQUEST_BACK), max(0, end.known - KNOWN_BACK))
+        self.begin = Ends(max(0, end.request - REQUEST_BACK), max(0, end.known - KNOWN_BACK))
         self.is_whole = self.begin.known == compared.first == 0
         """True if it begins where the memory does."""
         self.has_same = False
         known = compared.known[self.begin.known : end.known]
         self.lacked = [cost_of(one, LACKED_WORDS, LACKED_SPEECH, LACKED_REPLY if one.content else 0.0) for one in known]
-        self.origins: dict[Place, Place] = {}
+        self.origins: dict[Ends, Ends] = {}
         """The place before each place on its best way."""
-        self.ends: dict[Place, tuple[float, Place]] = {}
+        self.ends: dict[Ends, tuple[float, Ends]] = {}
         """The weight of the ways that end with a message that both have, and the place before it."""
         self.fill()
 
@@ -269,13 +269,13 @@ class Window:
             earlier = EARLIER_WORDS if is_words else EARLIER_REPLY
             before, above = above, row
             row = [max(-EARLIER, above[0] - earlier) if self.is_whole else 0.0]
-            self.origins[Place(request + 1, begin.known)] = Place(request, begin.known)
+            self.origins[Ends(request + 1, begin.known)] = Ends(request, begin.known)
             for at, lacked in enumerate(self.lacked):
                 known = begin.known + at
-                place = Place(request + 1, known + 1)
-                best, origin = row[at] - lacked, Place(request + 1, known)
+                place = Ends(request + 1, known + 1)
+                best, origin = row[at] - lacked, Ends(request + 1, known)
                 if above[at + 1] - unknown >= best:
-                    best, origin = above[at + 1] - unknown, Place(request, known + 1)
+                    best, origin = above[at + 1] - unknown, Ends(request, known + 1)
                 for count, from_ in self.joins(request, known, before, above):
                     if place not in self.ends or count > self.ends[place][0]:
                         self.ends[place] = count, from_
@@ -284,29 +284,29 @@ class Window:
                 row.append(best)
                 self.origins[place] = origin
 
-    def joins(self, request: int, known: int, before: list[float], above: list[float]) -> Iterator[tuple[float, Place]]:
+    def joins(self, request: int, known: int, before: list[float], above: list[float]) -> Iterator[tuple[float, Ends]]:
         """The ways that end with a message that both have: one of each, or one that is two of the other's."""
         compared, at = self.compared, known - self.begin.known
         same = compared.sameness(request, known)
         if same is not None:
             self.has_same = self.has_same or same > 0
-            yield above[at] + same, Place(request, known)
+            yield above[at] + same, Ends(request, known)
         key, keys = compared.keys[request], compared.known_keys[known]
         if not key[0] == keys[0][0] == "user" or key in keys or not compared.is_possible(request, known):
             return
         if at and is_joined(key, compared.known_keys[known - 1][0], keys[0]):
-            yield above[at - 1] + 1, Place(request, known - 1)
+            yield above[at - 1] + 1, Ends(request, known - 1)
         if before and is_joined(keys[0], compared.keys[request - 1], key):
-            yield before[at] + 1, Place(request - 1, known)
+            yield before[at] + 1, Ends(request - 1, known)
 
-    def best_end(self) -> Place | None:
+    def best_end(self) -> Ends | None:
         """The last message that both have, in the alignment that explains most; None if it explains too little."""
         compared, newer = self.compared, 0.0
-        best: tuple[float, Place] | None = None
+        best: tuple[float, Ends] | None = None
         for known in range(len(compared.known), self.begin.known, -1):
             if known <= self.end.known:
                 for request in range(self.end.request, self.begin.request, -1):
-                    place = Place(request, known)
+                    place = Ends(request, known)
                     count = self.ends[place][0] - newer if place in self.ends else 0.0
                     if count > 0 and (best is None or count > best[0]):
                         count -= self.cost_of_repeating(place)
@@ -314,7 +314,7 @@ class Window:
             newer = min(NEWER, newer + cost_of(compared.known[known - 1], NEWER_WORDS, NEWER_SPEECH, NEWER_REPLY))
         return None if best is None else best[1]
 
-    def cost_of_repeating(self, end: Place) -> float:
+    def cost_of_repeating(self, end: Ends) -> float:
         """The cost of an alignment by which the request's words were answered before, though it lacks the answer."""
         compared = self.compared
         if end.known == len(compared.known) or compared.is_unanswered or compared.keys[end.request - 1][0] != "user":
@@ -324,7 +324,7 @@ class Window:
             return ASKED_AGAIN if end.request - 1 == compared.newest_words else 0.0
         return ASKED_AGAIN_IN_PART
 
-    def steps_back(self, end: Place) -> list[tuple[Place, Place]]:
+    def steps_back(self, end: Ends) -> list[tuple[Ends, Ends]]:
         """The steps of an alignment from its end: each place, and the one before it."""
         steps = [(end, self.ends[end][1])]
         while (place := steps[-1][1]) in self.origins and place.known > self.begin.known:

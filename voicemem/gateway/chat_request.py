@@ -65,7 +65,7 @@ class ChatTurn(Struct, frozen=True):
     fields: JsonObject
     """All but `messages`, `model` and `stream`."""
     dialect: str = ""
-    """That of the vendor whose fields say who calls."""
+    """The dialect of the vendor whose fields say who calls."""
     caller: Caller = Caller()
 
 

@@ -164,7 +164,7 @@ class PreparedTurn(Struct, frozen=True, kw_only=True):
     tools: list[JsonObject]
     """Definitions of the tools that the service runs itself."""
     reserved_tool_names: frozenset[str]
-    """Names that stand for the service's tools, also in a request that does not offer them."""
+    """Names of the service's tools, also in a request that does not offer them."""
 
 
 class LlmRequest:
@@ -316,7 +316,7 @@ class LlmRequest:
             return b"".join([data async for data in chunks])
 
     def check_not_empty(self) -> None:
-        """An empty answer is a failure: the person on the phone would hear nothing."""
+        """Raise `LlmFailed` for an empty answer: the person on the phone would hear nothing."""
         if not self.answer.has_choice or (self.answer.is_empty and not self.earlier_text):
             raise LlmFailed("invalid_answer")
 

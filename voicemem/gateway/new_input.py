@@ -17,12 +17,12 @@ from voicemem.llm.completions import MAX_ID_CHARACTERS, content_text, further_ca
 from voicemem.protocol.events import Interrupt, LlmCancel, MessageEvent, ProducedEvent, ToolCall, ToolResult
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions.read_models.read_model import ReadModel
-from voicemem.transcript.cutting import units_of
 from voicemem.transcript.gateway_matching import GATEWAY_PRODUCER, UNSPOKEN, text_key
 from voicemem.transcript.messages import WANTED_BACK, Forgotten
 from voicemem.transcript.replies.heard import rate_before
 from voicemem.transcript.replies.playing import settle, standing_replies
 from voicemem.transcript.state import Reply, Turn
+from voicemem.transcript.whole_words import units_of
 
 MARKS = " \n\t.,;:!?…。、，！？"
 """Signs that may be between two utterances that were sent as one."""

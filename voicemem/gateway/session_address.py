@@ -46,7 +46,7 @@ NO_SESSION = (
 
 
 class SessionAddress(NamedTuple):
-    """The session of a request, as far as it names one itself; one of the two is there."""
+    """The session that a request names: one of the two fields is set."""
 
     session_id: str | None
     user_id: str | None

@@ -207,7 +207,7 @@ class RealtimeListener:
     # The caller
 
     def on_item(self, event: Any, at: float) -> None:
-        """The caller's turn has its place as soon as it begins; its transcript may come after the reply."""
+        """Give the caller's turn its place as soon as it begins; its transcript may come after the reply."""
         item = event.item
         if getattr(item, "role", None) != "user" or item.item_id in self.users:
             return
@@ -221,7 +221,7 @@ class RealtimeListener:
             self.ledger.transcribed(item.item_id, "", at, False)
 
     def on_raw(self, event: Any, at: float) -> None:
-        """The SDK has no event of its own for the end of what the caller says."""
+        """Take the end of what the caller says, for which the SDK has no event of its own."""
         if event.data.get("type") == "input_audio_buffer.speech_stopped":
             self.users.add(event.data["item_id"])
             self.ledger.transcribed(event.data["item_id"], "", at, False, ended=True)
@@ -233,7 +233,7 @@ class RealtimeListener:
     # The agent
 
     def on_delta(self, event: Any, at: float) -> None:
-        """Text of the agent that speaks: the SDK's events do not name it."""
+        """Take text of the agent that speaks, which the SDK's events do not name."""
         agent = getattr(getattr(self.session, "_current_agent", None), "name", None)
         self.ledger.agent = agent or self.ledger.agent
         self.ledger.said(event.item_id, event.delta, at)
@@ -242,7 +242,7 @@ class RealtimeListener:
         self.ledger.audio_made(event.item_id, len(event.data) / self.bytes_per_ms)
 
     def on_turn_ended(self, event: Any, at: float) -> None:
-        """The response is generated whole; it may be played for long."""
+        """Note that the response is generated whole; it may be played for long."""
         for reply in self.ledger.open_replies:
             if not reply.complete:
                 self.ledger.said_all(reply.name, at)

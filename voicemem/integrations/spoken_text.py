@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from voicemem.protocol.types import SPACELESS
-from voicemem.transcript.cutting import after_closing_marks, prefix_of_units, units_of
+from voicemem.transcript.whole_words import after_closing_marks, prefix_of_units, units_of
 
 MAX_CHARS = 60_000
 """The length of one reply, an hour of speech. What is beyond has no place in the audio."""

@@ -57,7 +57,7 @@ def check_project(project: Any) -> None:
 
 @contextmanager
 def with_policy_reason() -> Iterator[None]:
-    """Add what a policy says about its parameters: here, its author is the caller."""
+    """Add a policy's own message about its parameters to a refusal: here, its author is the caller."""
     try:
         yield
     except Refused as refused:

@@ -30,7 +30,7 @@ from voicemem.library.arguments import (
     policies_from_options,
     with_policy_reason,
 )
-from voicemem.memory.add import API_PRODUCER, Added, AddedAt, ForgetRequest, Forgot, forget, record_messages
+from voicemem.memory.add_and_forget import API_PRODUCER, Added, AddedAt, ForgetRequest, Forgot, forget, record_messages
 from voicemem.memory.checkpoints import parse_checkpoint, restore_checkpoint, write_checkpoint
 from voicemem.memory.exports import CallExportQuery, CallsExportQuery, export_calls, export_user, write_call
 from voicemem.memory.fork import fork

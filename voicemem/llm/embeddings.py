@@ -58,7 +58,7 @@ class Embedder:
 
     @property
     def name(self) -> str | None:
-        """The name that tells its vectors from others, which cannot be compared with them; None until it is known."""
+        """The name of its vectors, which can be compared with those of the same name only; None until it is known."""
         return None if self.dimensions is None else f"{self.endpoint.model} {self.dimensions}"
 
     async def embed(self, texts: Sequence[str], use: str) -> list[bytes | None]:

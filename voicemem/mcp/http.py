@@ -148,7 +148,7 @@ class GuardedApp:
 
 
 def hosts_of(settings: HttpSettings) -> TransportSecuritySettings:
-    """On loopback, only loopback's names and the public one: a web page must not come in through a browser here."""
+    """The `Host` names to accept: on loopback only its own and the public one, so that no web page comes in here."""
     if not settings.address.is_loopback:
         return TransportSecuritySettings(enable_dns_rebinding_protection=False)
     public = [] if settings.public_url is None else [urlsplit(settings.public_url).netloc]

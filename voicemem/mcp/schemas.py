@@ -108,7 +108,7 @@ class HeardIn(Struct, frozen=True):
 
 
 class FoundMemory(Struct, frozen=True, omit_defaults=True):
-    """`role` is who spoke, in messages; `when` is the day or moment (UTC) at which it was said or happened."""
+    """A memory or a message that was found: `role` is who spoke in a message, `when` the day or moment (UTC) of it."""
 
     id: str
     kind: str
@@ -119,7 +119,7 @@ class FoundMemory(Struct, frozen=True, omit_defaults=True):
 
 
 class FoundMemories(Struct, frozen=True):
-    """The best first. `complete` is false while the index is being made, and something may be missing."""
+    """The results, the best first. `complete` is false while the index is being made, and something may be missing."""
 
     memories: list[FoundMemory]
     complete: bool
@@ -134,7 +134,7 @@ class NextContext(Struct, frozen=True):
 
 
 class HeardMessage(Struct, frozen=True, omit_defaults=True):
-    """`interrupted`: the caller cut it off, and `text` is what was heard of it by then."""
+    """A message: `interrupted` says that the caller cut it off, and `text` is what was heard of it by then."""
 
     turn: int
     role: str
@@ -155,7 +155,7 @@ class HeardHistory(Struct, frozen=True):
 
 
 class Remembered(Struct, frozen=True):
-    """The id by which it can be forgotten."""
+    """A memory that was stored: the id by which it can be forgotten."""
 
     id: str
 
@@ -177,7 +177,7 @@ class Call(Struct, frozen=True):
 
 
 class RecentCalls(Struct, frozen=True):
-    """The newest first."""
+    """Calls, the newest first."""
 
     calls: list[Call]
     more: bool

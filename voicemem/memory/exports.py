@@ -56,7 +56,7 @@ class CallExportQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CallsExportQuery(CallExportQuery, frozen=True, forbid_unknown_fields=True):
-    """The conditions are those of the list of sessions."""
+    """The query of an export of many calls; its conditions are those of the list of sessions."""
 
     state: Literal["running", "ended"] | None = None
     user_id: str | None = None

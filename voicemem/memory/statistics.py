@@ -91,7 +91,7 @@ class Statistics(Struct, frozen=True):
     counter: str
     latencies: dict[str, Latencies]
     reply_after: Latencies | None
-    """How long the caller waited for replies; null where no turn tells."""
+    """How long the caller waited for replies; null where no turn shows it."""
     tools: ToolCounts
     summary: SummaryState | None
     extraction: ExtractionState | None

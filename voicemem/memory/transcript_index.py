@@ -60,7 +60,7 @@ class Indexed(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """What was heard in a session, or a part of it, and what is indexed when all of it is in the index."""
+    """The messages heard in a session, or a part of them, and what is indexed when all of it is in the index."""
 
     update: TranscriptUpdate
     indexed: Indexed
@@ -75,7 +75,7 @@ class TranscriptIndexer:
         self.node = node
         self.feed = feed
         self.count_attempts: Callable[[], int] = lambda: 0
-        """How many attempts of webhooks have begun or ended: one whose receiver hangs is no work, and nobody's call."""
+        """How many attempts of webhooks have begun or ended: one whose receiver hangs is no one's work."""
         self.store = store
         self.read_models = read_models
         self.clock = clock

@@ -134,7 +134,7 @@ class VectorMaker:
         return self.support is not None and self.support.max_compared > 0
 
     async def prepare(self) -> None:
-        """Ask the store what it can do with vectors, and tell the operator. Raises `StoreUnavailable`."""
+        """Ask the store what it can do with vectors, and log it for the operator. Raises `StoreUnavailable`."""
         before, self.support = self.support, await self.store.transcript_vectors.prepare_vectors()
         if self.support.note is not None and self.support != before:
             LOG.warning("%s", self.support.note)

@@ -519,7 +519,7 @@ def check_tts(event: Tts) -> None:
 
 
 def check_number(field: str) -> Callable[[Event], None]:
-    """A check that raises `Refused` for a number which may be an integer beyond 2^53: only its JSON tells."""
+    """A check that raises `Refused` for a number which may be an integer beyond 2^53: only its JSON shows that."""
     value_of = attrgetter(field)
 
     def check(event: Event) -> None:

@@ -344,7 +344,7 @@ class MemoryAdded(Event, tag="memory.added", frozen=True, rename={"evidence": "f
     topics: memories.Topics = ()
     entities: memories.Topics = ()
     event_at: memories.EventTime | None = None
-    """When that happened of which it tells; `said_at` is when that was said, in Unix ms."""
+    """When what it is about happened; `said_at` is when it was said, in Unix ms."""
     said_at: Integer | None = None
     expires_at: Natural | None = None
     confidence: memories.Confidence = 1.0

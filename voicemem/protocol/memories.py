@@ -1,4 +1,4 @@
-"""The common part of memories that last: their kinds, where they come from, and the times that they tell."""
+"""The common part of memories that last: their kinds, where they come from, and the times that they name."""
 
 import re
 from collections.abc import Mapping

@@ -97,7 +97,7 @@ class Connection(asyncio.Protocol):
     # From the transport
 
     def pause_writing(self) -> None:
-        """This peer reads slowly, so the other is not read from."""
+        """Stop reading from the other peer, as this one reads slowly."""
         if self.peer is not None and not self.peer.is_lost:
             self.peer.transport.pause_reading()
 
@@ -247,7 +247,7 @@ class Call:
         return facts
 
     def lost(self) -> None:
-        """A connection has gone; the call is over when both have, and everything was read."""
+        """Note that a connection has gone; the call is over when both have, and everything was read."""
         if self.caller.is_lost and self.upstream is not None and not self.upstream.is_lost:
             self.upstream.hang_up()
         if self.status is None and self.upstream is not None and self.upstream.is_lost and not self.caller.is_lost:

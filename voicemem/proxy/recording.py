@@ -194,7 +194,7 @@ class Recording:
         return codes[0] if codes else 1006
 
     def over(self) -> None:
-        """The connection has gone; call it when everything has been read."""
+        """Note that the connection has gone; to be called when everything has been read."""
         code = self.close_code
         by_caller = self.from_caller.close_code is not None and self.from_upstream.close_code is None
         self.memory.closed(code in CLEAN_CODES, by_app=by_caller)

@@ -13,7 +13,8 @@ from voicemem.client.metrics import family
 from voicemem.config.service import is_loopback
 from voicemem.errors import CODES, CannotStart, Refused, VoicememError
 from voicemem.proxy.call import SWITCHING, Call, Connection, tls_options
-from voicemem.proxy.memories import KeyCheck, Memories
+from voicemem.proxy.key_check import KeyCheck
+from voicemem.proxy.memories import Memories
 from voicemem.proxy.recording import ReadQueue
 from voicemem.proxy.requests import END, PREFIX, Request, answer, parse_request, read_request, refusal
 from voicemem.proxy.settings import Settings

@@ -24,7 +24,7 @@ WRITTEN_HOST = re.compile(r"\w[\w-]*(?:\.[\w-]+)*\.[^\W\d_]{2,}")
 
 
 def redact_addresses(text: str) -> str:
-    """A text without the addresses in it. One word stands for each word."""
+    """A text without the addresses in it, in each of which one word replaces each word."""
     return redact_spoken(redact_written(text))
 
 

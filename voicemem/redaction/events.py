@@ -19,8 +19,8 @@ from voicemem.dialects.reading import join_part
 from voicemem.dialects.registry import DIALECTS
 from voicemem.protocol import events
 from voicemem.protocol.codec import ENCODER, JSON_DECODER
-from voicemem.redaction.runs import START, Run, close
-from voicemem.redaction.texts import FRESH, Place, Rules, redact_piece, redact_text, redact_value
+from voicemem.redaction.runs import START, RunState, close
+from voicemem.redaction.texts import FRESH, PieceState, Rules, redact_piece, redact_text, redact_value
 
 MAX_FRAGMENTED = 16
 """Messages of which parts may be missing; of more, the oldest is given up."""
@@ -53,20 +53,20 @@ class UserSpeech:
         """The end of the newest segment so far."""
         self.restated = START
         """The end of the newest text that says the segments before it again."""
-        self.segments: OrderedDict[Hashable, tuple[Run, Run]] = OrderedDict()
+        self.segments: OrderedDict[Hashable, tuple[RunState, RunState]] = OrderedDict()
         """The beginning of each segment, and how far it is, the newest last."""
         self.finals = 0
         """How many segments without a key have become final."""
 
-    def find(self, key: Hashable) -> tuple[Run, Run]:
+    def find(self, key: Hashable) -> tuple[RunState, RunState]:
         """Return where a segment began, and how far it is: a new one continues the one before it."""
         start = self.closed(self.base)
         return self.segments.get(key) or (start, start)
 
-    def closed(self, run: Run) -> Run:
+    def closed(self, run: RunState) -> RunState:
         return run if self.rules.limit is None else close(run, self.rules.limit)
 
-    def keep(self, key: Hashable, start: Run, end: Run) -> None:
+    def keep(self, key: Hashable, start: RunState, end: RunState) -> None:
         if key not in self.segments or key == next(reversed(self.segments)):
             self.base = end
         self.segments[key] = start, end
@@ -120,7 +120,7 @@ class UserSpeech:
 class Pieces(NamedTuple):
     """A text in pieces, as far as it has come."""
 
-    place: Place
+    place: PieceState
     beginning: str = ""
     """Its first characters, as they were kept."""
 
@@ -130,7 +130,7 @@ class Words:
 
     def __init__(self) -> None:
         self.place = FRESH
-        self.before: OrderedDict[int, Place] = OrderedDict()
+        self.before: OrderedDict[int, PieceState] = OrderedDict()
         """The state of the text before the word of a time."""
 
 
@@ -181,7 +181,7 @@ class AgentSpeech:
             self.words.popitem(last=False)
         before = words.place if at_ms is None else words.before.get(at_ms, words.place)
         shown, after = redact_piece(text, before, self.rules, complete=True)
-        words.place = Place(after.run)
+        words.place = PieceState(after.run)
         if at_ms is not None:
             words.before[at_ms] = before
             words.before.move_to_end(at_ms)

@@ -34,7 +34,7 @@ DATE = re.compile(
 MAX_DATE = 10
 
 
-class Run(NamedTuple):
+class RunState(NamedTuple):
     """The state of a text: how much of a run of digits has been read."""
 
     digits: int = 0
@@ -52,7 +52,7 @@ class Run(NamedTuple):
     """The number of further words within which a code may begin."""
 
 
-START = Run()
+START = RunState()
 
 
 class Limit(NamedTuple):
@@ -64,7 +64,7 @@ class Limit(NamedTuple):
     """True if none are kept after a word such as "code"."""
 
 
-def redact_run(text: str, run: Run, limit: Limit, complete: bool = False) -> tuple[str, Run]:
+def redact_run(text: str, run: RunState, limit: Limit, complete: bool = False) -> tuple[str, RunState]:
     """A text after `run` without the digits that are too many, and where it ends.
 
     If it is not `complete`, letters at its end may be the beginning of a number.
@@ -74,12 +74,12 @@ def redact_run(text: str, run: Run, limit: Limit, complete: bool = False) -> tup
         letters = run.tail + text
         last = None if complete else LAST_LETTERS.search(letters, max(0, len(letters) - words.LONGEST - 1))
         # More letters may follow the last ones.
-        return text, START if last is None else Run(tail=last[0] if len(last[0]) <= words.LONGEST else TOO_LONG)
+        return text, START if last is None else RunState(tail=last[0] if len(last[0]) <= words.LONGEST else TOO_LONG)
     reader = Reader(run, limit)
     return reader.read(text, plain, complete), reader.run()
 
 
-def close(run: Run, limit: Limit) -> Run:
+def close(run: RunState, limit: Limit) -> RunState:
     """The same where the text is over: the letters at its end are a word."""
     return redact_run("", run, limit, complete=True)[1] if run.tail else run
 
@@ -100,18 +100,18 @@ def may_count(text: str, limit: Limit) -> bool:
 class Reader:
     """Reads one piece of text, token by token."""
 
-    __slots__ = (*Run._fields, "codes", "keep")
+    __slots__ = (*RunState._fields, "codes", "keep")
 
-    def __init__(self, run: Run, limit: Limit) -> None:
+    def __init__(self, run: RunState, limit: Limit) -> None:
         self.digits, self.room, self.room_before, self.tail, self.is_tail_hidden = run[:5]
         self.date, self.keeps_none, self.words_to_code = run[5:]
         self.keep, self.codes = limit
 
-    def run(self) -> Run:
+    def run(self) -> RunState:
         if not (self.digits or self.tail or self.words_to_code):
             return START
         run = self.digits, self.room, self.room_before, self.tail, self.is_tail_hidden
-        return Run(*run, self.date, self.keeps_none, self.words_to_code)
+        return RunState(*run, self.date, self.keeps_none, self.words_to_code)
 
     def read(self, text: str, plain: str, complete: bool) -> str:
         """Return what may be kept of a text; in `plain`, each character that is a number is `NUMERIC`."""

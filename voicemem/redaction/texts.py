@@ -9,7 +9,7 @@ import msgspec
 from voicemem.protocol.codec import JSON_DECODER, MALFORMED
 from voicemem.protocol.comparison import HIDDEN, HIDDEN_WORD
 from voicemem.redaction.addresses import redact_addresses, redact_hosts
-from voicemem.redaction.runs import START, Limit, Run, redact_run
+from voicemem.redaction.runs import START, Limit, RunState, redact_run
 
 Finder = Callable[[str], Iterable[tuple[int, int]]]
 """An operator's own: where, in one text, something stands that must not be kept."""
@@ -41,18 +41,18 @@ def rules_of(names: Iterable[str], finders: Iterable[Finder] = ()) -> Rules:
     return Rules(limit, "email" in chosen, tuple(finders))
 
 
-class Place(NamedTuple):
+class PieceState(NamedTuple):
     """The state of a text of the agent's that comes in pieces."""
 
-    run: Run = START
+    run: RunState = START
     in_host: bool = False
     after_name: bool = False
 
 
-FRESH = Place()
+FRESH = PieceState()
 
 
-def redact_text(text: str, run: Run, rules: Rules, complete: bool = True) -> tuple[str, Run]:
+def redact_text(text: str, run: RunState, rules: Rules, complete: bool = True) -> tuple[str, RunState]:
     """A text that came whole, and where it ends."""
     text = hide_found(text, rules)
     if rules.limit is not None:
@@ -60,15 +60,15 @@ def redact_text(text: str, run: Run, rules: Rules, complete: bool = True) -> tup
     return redact_addresses(text) if rules.email else text, run
 
 
-def redact_piece(text: str, place: Place, rules: Rules, complete: bool = False) -> tuple[str, Place]:
+def redact_piece(text: str, place: PieceState, rules: Rules, complete: bool = False) -> tuple[str, PieceState]:
     """A piece of a text that others are compared with, and where it ends: all pieces give what the whole gives."""
     text, run = hide_found(text, rules), place.run
     if rules.limit is not None:
         text, run = redact_run(text, run, rules.limit, complete)
     if not rules.email:
-        return text, Place(run)
+        return text, PieceState(run)
     text, in_host, after_name = redact_hosts(text, place.in_host, place.after_name)
-    return text, Place(run, in_host, after_name)
+    return text, PieceState(run, in_host, after_name)
 
 
 def hide_found(text: str, rules: Rules) -> str:
@@ -93,7 +93,7 @@ def redact_value(value: Any, rules: Rules) -> Any:
     return walk(value, START, rules)[0]
 
 
-def walk(value: Any, run: Run, rules: Rules) -> tuple[Any, Run]:
+def walk(value: Any, run: RunState, rules: Rules) -> tuple[Any, RunState]:
     match value:
         case str():
             return redact_string(value, run, rules)
@@ -123,7 +123,7 @@ def is_unchanged(items: Sequence[Any], before: Sequence[Any]) -> bool:
     return all(one is other for one, other in zip(items, before, strict=True))
 
 
-def redact_string(text: str, run: Run, rules: Rules) -> tuple[str, Run]:
+def redact_string(text: str, run: RunState, rules: Rules) -> tuple[str, RunState]:
     """A text, which may hold JSON: arguments of tools often come so."""
     if text[:1] in ("{", "["):
         try:
@@ -137,7 +137,7 @@ def redact_string(text: str, run: Run, rules: Rules) -> tuple[str, Run]:
     return (text if changed_text == text else changed_text), run
 
 
-def redact_number(value: Any, whole: int, run: Run, rules: Rules) -> tuple[Any, Run]:
+def redact_number(value: Any, whole: int, run: RunState, rules: Rules) -> tuple[Any, RunState]:
     """A number of JSON, which becomes a text if it has too many digits. Unix times stay."""
     if rules.limit is None or whole in UNIX_MS or (whole in UNIX_S and rules.limit.keep >= FEWEST_OF_CARDS):
         return value, START

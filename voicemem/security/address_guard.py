@@ -110,7 +110,7 @@ def allowed_networks(texts: Iterable[str]) -> tuple[Network, ...]:
 
 
 def is_blocked(address: str, allowed: Iterable[Network] = ()) -> bool:
-    """Tell that requests of tenants may not go to this IP address; anything but a plain IP address is blocked too."""
+    """Return whether requests of tenants may not go to this IP address; anything but a plain one is blocked too."""
     try:
         literal = final = ip_address(address)
     except ValueError:
@@ -125,7 +125,7 @@ def is_blocked(address: str, allowed: Iterable[Network] = ()) -> bool:
 
 
 def is_own(address: IPv4Address | IPv6Address) -> bool:
-    """Tell whether an address is one of this machine's interfaces, as they are now."""
+    """Return whether an address is one of this machine's interfaces, as they are now."""
     # The kernel lets a socket bind to the machine's own addresses only. A setting can allow all others too; then every
     # address would look like one of its own, but so does an address that belongs to no machine.
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6

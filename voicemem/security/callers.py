@@ -1,4 +1,4 @@
-"""Callers by telephone: numbers in one form (E.164), and the ids that stand for them (docs/privacy.md).
+"""Callers by telephone: numbers in one form (E.164), and the ids made of them (docs/privacy.md).
 
 An id is made of a number with a secret of the project, so that no one who reads ids can try all numbers.
 """

@@ -31,7 +31,7 @@ OVERLAP_S, MAX_OVERLAP_S = 86_400, 7 * 86_400
 
 
 class HookSecret(Struct, frozen=True):
-    """That a dialect's webhooks are signed; the secrets themselves are not shown. Times are Unix ms.
+    """A dialect whose webhooks are signed; the secrets themselves are not shown. Times are Unix ms.
 
     `set_at` is null where only the operator has set one, when the service was started (`in_settings`); both verify.
     `old_secret_until` is when the secret before the last change stops verifying.

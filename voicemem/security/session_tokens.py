@@ -82,7 +82,7 @@ def verify_token(text: str, secret: bytes, now_ms: int) -> Claims:
 
 
 def shown_claims(text: str) -> Claims | None:
-    """Return what a token says of itself, unverified; None for what has not the form of one."""
+    """Return a token's own claims, unverified; None for what does not have the form of one."""
     if not looks_like_token(text) or len(text) > MAX_TOKEN_LENGTH:
         return None
     try:

@@ -168,7 +168,7 @@ EVERYTHING = JournalFilter()
 async def native_rows(
     read_models: ReadModelCache, stream: Stream, after: int, reader: Reader
 ) -> AsyncGenerator[list[JournalRow], None]:
-    """The rows above a position, some at a time, in which events stand for frames, at the positions of these.
+    """The rows above a position, some at a time, in which events replace frames, at the positions of these.
 
     What a frame means depends on all before it, so the whole journal is folded again, and held. Raises
     `SessionQuarantined`, `StoreUnavailable`.

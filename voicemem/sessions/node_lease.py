@@ -87,7 +87,7 @@ class NodeLease(NodeToken):
         """Called with the number of nodes that have callers, this one included, once a second."""
 
     def shown_token(self) -> str:
-        """That token where a store may have several nodes; empty where it has only this one, so that no one asks."""
+        """The token where a store may have several nodes; empty where it has only this one, so that no one asks."""
         return "" if self.store.is_exclusive else self.token
 
     async def start(self, address: str = "") -> None:
@@ -112,7 +112,7 @@ class NodeLease(NodeToken):
         self.token = token
 
     async def count_nodes(self) -> None:
-        """Tell how many nodes have callers. Raises `StoreUnavailable`."""
+        """Return how many nodes have callers. Raises `StoreUnavailable`."""
         if self.count_listeners and not self.store.is_exclusive:
             since = self.clock() - HEARD_MS
             nodes = await self.store.nodes.list_nodes()

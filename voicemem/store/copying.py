@@ -112,7 +112,7 @@ def shown_bytes(count: int) -> str:
 
 
 class Differs(CopyFailed):
-    """The copy differs from the source."""
+    """Raised where the copy differs from the source."""
 
 
 class Volume(NamedTuple):

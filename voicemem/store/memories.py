@@ -32,7 +32,7 @@ class MemoryRow(Struct, frozen=True, kw_only=True):
     key: int
     """The stream in whose journal it stands."""
     position: int
-    """That of the last event about it."""
+    """The position of the last event about it."""
     id: str
     project: str
     namespace: str | None = None

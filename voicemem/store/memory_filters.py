@@ -15,13 +15,13 @@ MAX_IDS = 2
 
 
 class AnyOf(Struct, frozen=True):
-    """The field has one of these values; None stands for a field that is not set."""
+    """A condition: the field has one of these values; None is a field that is not set."""
 
     values: tuple[str | None, ...]
 
 
 class NoneOf(Struct, frozen=True):
-    """The field has none of these values; one that is not set has none but None."""
+    """A condition: the field has none of these values; one that is not set has none but None."""
 
     values: tuple[str | None, ...]
 

@@ -91,7 +91,7 @@ class Nodes(Port):
         return self.database.is_displaced
 
     async def settle(self, now_ms: int) -> None:
-        """Go on with the server that answers now, as a node; nothing that was known of the store before is known then.
+        """Continue with the server that answers now, as a node; forget all that was known of the store before.
 
         Where events may be missing that were acknowledged, it becomes another incarnation, as by `renew_incarnation`.
         Raises `StoreUnavailable`.

@@ -38,7 +38,7 @@ from voicemem.store.outbox import Outbox
 from voicemem.store.overviews import Overviews
 from voicemem.store.quarantine import Quarantine
 from voicemem.store.records import Figures, Quotas
-from voicemem.store.retention import Compaction, Retention, Traces
+from voicemem.store.retention import Compaction, Residue, Retention
 from voicemem.store.transcript_index import IndexDatabase, MessageFullText, TranscriptIndex
 from voicemem.store.users import Users
 from voicemem.store.vectors import MemoryVectors, TranscriptVectors, VectorMath
@@ -67,7 +67,7 @@ class Store(Port, ABC):
         index: IndexDatabase,
         words: MessageFullText,
         math: VectorMath,
-        traces: Traces,
+        residue: Residue,
     ) -> None:
         super().__init__(database)
         self.journal = Journal(database)
@@ -87,7 +87,7 @@ class Store(Port, ABC):
         self.extractions = Extractions(database)
         self.transcript_index = TranscriptIndex(database, index, words, self.claims)
         self.transcript_vectors = TranscriptVectors(database, math, index.read, index.write)
-        self.retention = Retention(database, self.memories, self.transcript_index, traces)
+        self.retention = Retention(database, self.memories, self.transcript_index, residue)
 
     @property
     def is_exclusive(self) -> bool:

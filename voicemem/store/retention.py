@@ -89,14 +89,14 @@ MARK_ERASED = """
 DELETE_PLANS = "delete from retention where stream in :keys and erased_ms is not null"
 
 
-class Traces:
-    """Traces of deleted content outside of tables, such as in a log: here, none that could be cleared."""
+class Residue:
+    """The residue of deleted content outside of tables, such as in a log: here, none that could be cleared."""
 
     def note(self, connection: Connection) -> None:
         """Record that content was deleted."""
 
     async def clear(self) -> bool:
-        """Remove the traces of what was noted; False when that cannot be done now, and must be tried again."""
+        """Remove what is left of what was noted; False when that cannot be done now, and must be tried again."""
         return True
 
 
@@ -108,11 +108,11 @@ class Retention(Port):
     writes nothing.
     """
 
-    def __init__(self, database: Database, memories: Memories, index: TranscriptIndex, traces: Traces) -> None:
+    def __init__(self, database: Database, memories: Memories, index: TranscriptIndex, residue: Residue) -> None:
         super().__init__(database)
         self.memories = memories
         self.transcript_index = index
-        self.traces = traces
+        self.residue = residue
         self.tables = CONTENT_TABLES if index.index.has_own_database else (*INDEX_TABLES, *CONTENT_TABLES)
         names = "memories", "deliveries", *(table.name for table in self.tables)
         self.select_filled = (
@@ -160,14 +160,14 @@ class Retention(Port):
             if self.delete_portion(connection, keys):
                 return True
             if connection.execute(DELETE_PLANS, keys=list(keys)):
-                self.traces.note(connection)
+                self.residue.note(connection)
             return False
 
         return await self.transcript_index.delete_portion(keys) or await self.database.write(job)
 
     async def finish_erased(self) -> bool:
         """Remove what deletion leaves behind outside of tables; False when that must be tried again."""
-        return await self.traces.clear()
+        return await self.residue.clear()
 
     def delete_portion(self, connection: Connection, keys: Sequence[int]) -> bool:
         """Delete a portion of the content of erased sessions; False when none is left.

@@ -64,7 +64,7 @@ class QueryScope(NamedTuple):
     session_id: str | None = None
 
     def includes(self, stream: Stream) -> bool:
-        """Tell whether the messages of a session are in this scope."""
+        """Return whether the messages of a session are in this scope."""
         return (
             self.project == stream.project
             and (not self.user_ids or stream.config.get("user_id") in self.user_ids)

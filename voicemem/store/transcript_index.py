@@ -138,7 +138,7 @@ def parts_of(update: TranscriptUpdate) -> list[Part]:
 
 
 def slices(passages: Sequence[Passage]) -> Iterator[tuple[int, int]]:
-    """Where the messages of a turn are divided: nearly none is."""
+    """Yield the ranges into which the messages of a turn are divided: nearly always one."""
     first = size = 0
     for place, one in enumerate(passages):
         if size >= CHARACTERS_AT_ONCE or place - first >= 2 * TURNS_AT_ONCE:

@@ -26,7 +26,7 @@ NAMED_BY = 50
 OF_SPEAKER, OF_TIME = 3.0, 2.0
 """How much more a message counts that is of the speaker, or of the time, which the question means."""
 OF_QUESTIONS = 0.5
-"""Weight of a message that only asks: what someone tells answers more."""
+"""Weight of a message that only asks: a statement answers more."""
 FEW_WORDS = 2
 """Who searches for so few words looks for where they were said, and asks nothing."""
 SHORTEST, LONGEST, OF_LENGTH = 20, 200, 0.4
@@ -124,7 +124,7 @@ def ranked(query: TranscriptQuery, messages: Sequence[FoundMessage]) -> list[Fou
 
 
 def telling(text: str) -> float:
-    """Measure how much a message tells, as far as its length says, and how many of its sentences are questions."""
+    """Measure how much a message says, by its length and by how many of its sentences are questions."""
     questions, ends = text.count("?") + text.count("？"), sum(map(text.count, SENTENCE_ENDS))
     length = min(max(len(text.encode()), SHORTEST), LONGEST) / LONGEST
     return float(length**OF_LENGTH) * (1 - (1 - OF_QUESTIONS) * questions / max(1, ends))

@@ -1,4 +1,4 @@
-"""What engines share: how a store is opened, migrations of its schema, and portions of what is deleted."""
+"""Help that engines share: how a store is opened, migrations of its schema, and portions of what is deleted."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

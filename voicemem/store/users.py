@@ -157,7 +157,7 @@ def unlink_other(rows: StreamRows, user: Stream, event: UserUnlinked, now_ms: in
 
 
 def set_link(rows: StreamRows, user: Stream, link: JsonObject, event: UserLinked | UserUnlinked, now_ms: int) -> None:
-    """Replace what the row of a user says of the person, and journal that."""
+    """Replace the other id of the person in a user's row, and journal that."""
     if rows.counts_stored:
         rows.count_stored(user.key, config_bytes(link) - config_bytes(user.config))
     user.config = link

@@ -31,7 +31,7 @@ WORD = re.compile(r"\w+")
 
 
 def text_key(text: str) -> str:
-    """The letters and digits of a text, which tell whether two texts say the same."""
+    """The letters and digits of a text, by which two texts are compared."""
     return UNSPOKEN.sub("", text.casefold()) or text.strip()
 
 
@@ -88,7 +88,7 @@ def requested(turn: Turn, key: str) -> Sequence[TypedMessage]:
 
 
 def replace_requested(state: State, turn: Turn, text: str, order: int) -> None:
-    """Let the segment at a position of the journal stand for what a request brought."""
+    """Show the segment at a position of the journal in place of what a request brought."""
     replaced = requested(turn, text_key(text))
     if not replaced:
         return
@@ -108,7 +108,7 @@ def note_reported(state: State, turn: Turn, text: str) -> None:
 
 
 def give_back(state: State, turn: Turn, order: int) -> None:
-    """Show again what a request brought, since the segment that stood for it is withdrawn."""
+    """Show again what a request brought, since the segment shown in its place is withdrawn."""
     reported = turn.reported or []
     turn.reported = [message for message in reported if message.reported != order] or None
     for message in reported:

@@ -58,10 +58,10 @@ class ToolUse(Struct, frozen=True, gc=False):
 
 
 class Summary(Struct, frozen=True, gc=False):
-    """A summary, written by an LLM, that stands for the first turns of a call."""
+    """A summary, written by an LLM, that replaces the first turns of a call."""
 
     through_turn: int
-    """It stands for all messages up to and including this turn."""
+    """It covers all messages up to and including this turn."""
     text: str
     messages: int
     """The number of these messages."""

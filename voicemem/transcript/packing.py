@@ -58,7 +58,7 @@ class Records(dict[int, T]):
         self.unpacked: dict[int, list[int]] = {}
         """By block: the numbers that were unpacked of it."""
         self.note_unpacked = note_unpacked
-        """Told which numbers stand for new objects, equal to those before."""
+        """Called with the numbers of objects that are new, and equal to those before."""
 
     def __missing__(self, number: int) -> T:
         self.unpack(number // self.span)

@@ -143,7 +143,7 @@ class TypedMessage(Struct, array_like=True, gc=False):
     text: str
     metadata: dict[str, Any]
     reported: int = 0
-    """The position of the segment that stands for it, where a recogniser has reported the same words."""
+    """The position of the segment shown in its place, where a recogniser has reported the same words."""
 
 
 class Reply(Struct, array_like=True, gc=False):
@@ -258,7 +258,7 @@ class Turn(Struct, array_like=True, gc=False):
     latencies: list[Latency] | None = None
     failures: list[Failure] | None = None
     reported: list[TypedMessage] | None = None
-    """Messages of requests that speech stands for."""
+    """Messages of requests in whose place speech is shown."""
 
 
 class Notes(Struct, array_like=True):
@@ -336,7 +336,7 @@ class State(Struct, array_like=True, dict=True):
     ignored: dict[str, int] = {}
     """By bound: how many events lay beyond it, and changed nothing."""
     summary: Summary | None = None
-    """The newest summary; the history keeps the messages that it stands for."""
+    """The newest summary; the history keeps the messages that it covers."""
     document: Document | None = None
     """The working memory of the session, or of the user whose stream this is."""
     data: JsonObject = {}
@@ -350,7 +350,7 @@ class State(Struct, array_like=True, dict=True):
     analysis: Analysis = {}
     """The values that were found out of the call."""
     requested: dict[int, list[int]] = {}
-    """By the hash of what a request brought: the turns of it, as long as no speech stands for it."""
+    """By the hash of what a request brought: the turns of it, as long as no speech is shown in its place."""
     answers: dict[int, None] = {}
     """The gateway's replies that no other stack has reported."""
     counterparts: dict[str, int] = {}
@@ -469,7 +469,7 @@ def digest_of(event: Event) -> int:
 
 
 def append_item(items: list[T] | None, item: T) -> list[T]:
-    """The list with one more item; most records have no list, which is None."""
+    """Return the list with one more item; most records have no list, which is None."""
     if items is None:
         return [item]
     items.append(item)

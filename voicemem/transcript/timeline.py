@@ -241,14 +241,14 @@ class TimedText(NamedTuple):
 
 
 class Beginnings(Struct, array_like=True, gc=False):
-    """Texts of which most are beginnings of one: their lengths stand for them, so that a long one is there once."""
+    """Texts of which most are beginnings of one: these are kept as their lengths, so that a long one is there once."""
 
     longest: str = ""
     others: list[str] | None = None
     """Texts that are not a prefix of the longest; what stands for the one at index i is -1 - i."""
 
     def add(self, text: str) -> int:
-        """Return what stands for a text from now on."""
+        """Return the number by which a text is known from now on."""
         if text.startswith(self.longest):
             self.longest = text
         elif not self.longest.startswith(text):

@@ -295,7 +295,7 @@ def cut_ts(state: State, reply: Reply, sources: list[Source]) -> int | None:
 
 
 def ended_ts(state: State, reply: Reply) -> int | None:
-    """The end of a reply's generation. Where only the service's close ends it, the clock of who sent it tells."""
+    """The end of a reply's generation. Where only the service's close ends it, the clock of its sender counts."""
     ts = reply.generation.ended_ts
     if ts is None or ts != state.closed_ts or state.ended_ts is not None:
         return ts
@@ -361,7 +361,7 @@ def reply_after(state: State, turn: Turn, replies: Sequence[ReplyMarks] | None =
 
 
 def waited(state: State, turn: Turn, replies: Sequence[ReplyMarks]) -> tuple[ReplyMarks | None, int]:
-    """Return the first reply to the caller, and how long they waited for it; None where the marks do not tell."""
+    """Return the first reply to the caller, and how long they waited for it; None where the marks do not show it."""
     spoken = [*spoken_spans(state, turn), *((one.begin, one.begin) for one in turn.typed or ())]
     began = min(spoken, default=(AFTER_ALL,))[0]
     pairs = zip(playing.standing_replies(state, turn), replies, strict=True)

@@ -1,4 +1,4 @@
-"""Turns that are complete while their call runs: when they are due as a webhook event, and its payload."""
+"""The webhook event with the complete turns of a running call: when it is due, and its payload."""
 
 import asyncio
 from contextlib import suppress
@@ -47,7 +47,7 @@ MAX_NOTED = 100_000
 
 
 class TurnFeed:
-    """Looks which turns of running calls are complete, where a receiver gets them, and makes their deliveries due."""
+    """Finds the complete turns of running calls that a receiver gets, and makes their deliveries due."""
 
     def __init__(self, store: Store, read_models: ReadModelCache, due: asyncio.Event, runtime: Runtime) -> None:
         self.store = store
@@ -61,7 +61,7 @@ class TurnFeed:
         self.known_until_ms = 0
 
     async def look(self) -> None:
-        """Look once at all sessions with new events. Raises `StoreUnavailable`."""
+        """Check once all sessions with new events. Raises `StoreUnavailable`."""
         if not self.changed:
             return
         changed = {**self.changed}

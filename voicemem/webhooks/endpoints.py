@@ -143,7 +143,7 @@ class Webhooks:
         return await self.sent.list_project_deliveries(project, filter, project == DEFAULT_PROJECT, stream)
 
     async def project_delivery(self, project: str, delivery: int) -> tuple[stored.ListedDelivery, FrozenPayload | None]:
-        """One of them, and what is sent, once it is made. Raises `Refused` (`unknown_delivery`)."""
+        """Return a delivery, and what is sent, once it is made. Raises `Refused` (`unknown_delivery`)."""
         row = await self.sent.find_project_delivery(project, delivery, project == DEFAULT_PROJECT)
         if row is None:
             raise Refused("unknown_delivery")

@@ -18,7 +18,7 @@ from voicemem.compat.agora.agents import AGORA_PRODUCER
 from voicemem.dialects.registry import WITH_WEBHOOKS
 from voicemem.errors import Refused
 from voicemem.library.sessions import open_library
-from voicemem.memory.add import API_PRODUCER
+from voicemem.memory.add_and_forget import API_PRODUCER
 from voicemem.memory.checkpoints import CheckpointReader
 from voicemem.observer.vendors import VENDORS
 from voicemem.protocol.types import JsonObject

@@ -25,7 +25,7 @@ from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.config.service import Address
 from voicemem.errors import CannotStart, RateLimited
-from voicemem.proxy.memories import FRESH_S
+from voicemem.proxy.key_check import FRESH_S
 from voicemem.proxy.settings import UpstreamKey, parse_upstream_keys, parse_upstreams
 
 ADMIN_KEY = "the operator's own key"

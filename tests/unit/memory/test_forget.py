@@ -17,7 +17,7 @@ from voicemem.config.session import parse_config, validate_config
 from voicemem.context.builder import ContextOptions, left_out, render_body, select_from
 from voicemem.context.policies import ContextConfig, Policies
 from voicemem.errors import Refused
-from voicemem.memory.add import ForgetRequest, forgotten_event
+from voicemem.memory.add_and_forget import ForgetRequest, forgotten_event
 from voicemem.protocol.events import JournaledEvent, MemoryForgotten, MemorySummary
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions.read_models.read_model import ReadModel

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from tests.support.rows import every_row
 from voicemem.protocol.comparison import HIDDEN, HIDDEN_WORD
-from voicemem.redaction.runs import START, Limit, Run, redact_run
+from voicemem.redaction.runs import START, Limit, RunState, redact_run
 
 CARDS, PHONE, OTP = Limit(6), Limit(4), Limit(2, codes=True)
 DIGIT_WORDS = "zero one two three four five six seven eight nine".split()  # noqa: SIM905
 SIGNS = st.sampled_from(["", " ", "-", " - ", ", ", ". ", " uh ", " okay, ", "\n", "/", " and then "])
 
 
-def shown(text: str, limit: Limit = CARDS, run: Run = START) -> str:
+def shown(text: str, limit: Limit = CARDS, run: RunState = START) -> str:
     return redact_run(text, run, limit, complete=True)[0]
 
 

@@ -161,7 +161,7 @@ def is_impossible(one: MemoryFilter) -> bool:
 
 
 def conditions_of_types(types: Sequence[str], topics: Tags | None) -> list[JsonObject]:
-    """The kinds and topics that stand for types of memories; the type `message` has a topic of its own."""
+    """The kinds and topics by which types of memories are stored; the type `message` has a topic of its own."""
     topics_or_any = topics or Tags()
     marked = structs.replace(topics_or_any, all=(*topics_or_any.all, forms.MESSAGE_TOPIC))
     plain = structs.replace(topics_or_any, none=(*topics_or_any.none, forms.MESSAGE_TOPIC))
@@ -393,7 +393,7 @@ class RecordFinder:
         return memories[:most]
 
     async def conditions(self, project: str, filters: Filters, alone: bool = False) -> list[Branch]:
-        """The filters as conditions of the store; a client's id of a session stands for all sessions that have it.
+        """The filters as conditions of the store; a client's id of a session means all sessions that have it.
 
         With `alone`, users are only those of these ids, and not other ids of the same persons.
         """

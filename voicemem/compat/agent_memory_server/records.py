@@ -52,7 +52,7 @@ def to_ms(moment: datetime) -> int:
 
 
 def from_ms(ms: int) -> datetime:
-    """The moment of Unix ms; the nearest one that a date can tell."""
+    """The moment of Unix ms; the nearest one that a date can represent."""
     try:
         return EPOCH + ms * MILLISECOND
     except OverflowError:
@@ -210,7 +210,7 @@ class SessionList(Struct, frozen=True):
 
 
 class AgentMemoryAck(Struct, frozen=True):
-    """The answer where there is nothing else to say."""
+    """The answer of routes that return nothing else."""
 
     status: str
 

@@ -51,21 +51,21 @@ def service_of(request: Request) -> AgentMemory:
 
 
 class OwnerQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """Whose session it is, where that is needed to tell it from others."""
+    """The query of a session: its owner, where several have one of this id."""
 
     user_id: Given | None = None
     namespace: Given | None = None
 
 
 class SessionsQuery(OwnerQuery, frozen=True):
-    """The query of a list of sessions: of a namespace, of a user, and which page."""
+    """The query of a list of sessions: whose they are, and which page."""
 
     limit: Annotated[int, Meta(ge=1, le=100)] = 20
     offset: Annotated[int, Meta(ge=0, le=MAX_INTEGER)] = 0
 
 
 class WorkingMemoryQuery(OwnerQuery, frozen=True):
-    """Whose session it is, where that is needed to tell it from others, and how much the client's model takes."""
+    """The query of a working memory: its owner, where several have one of this id, and the client's model."""
 
     model_name: str | None = None
     context_window_max: Positive | None = None
@@ -73,7 +73,7 @@ class WorkingMemoryQuery(OwnerQuery, frozen=True):
 
 
 class PutQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """`user_id` goes before the one of the body; a model says how much it takes. `background` changes nothing."""
+    """The query of a PUT; its `user_id` goes before the body's; a model sets the size. `background` does nothing."""
 
     user_id: Given | None = None
     model_name: str | None = None
@@ -138,12 +138,12 @@ async def list_working_memories(request: Request, query: SessionsQuery) -> forms
 
 @ROUTES.add("GET /v1/health", None)
 async def health(request: Request) -> forms.ServerTime:
-    """Say that the service answers."""
+    """Report that the service answers."""
     return forms.ServerTime(int(time.time()))
 
 
 class OptimizeQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """`optimize_query` would let an LLM rewrite the query; it changes nothing here."""
+    """The query of a search: `optimize_query` would let an LLM rewrite it, and changes nothing here."""
 
     optimize_query: bool = False
 
@@ -239,7 +239,7 @@ async def make_memory_prompt(request: Request, query: OptimizeQuery) -> working_
 
 
 class PartitionsQuery(long_term.CompactQuery, frozen=True):
-    """Only the groups with these values."""
+    """The query of groups: those with these values."""
 
     session_id: str | None = None
     memory_type: str | None = None

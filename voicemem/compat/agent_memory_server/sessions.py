@@ -1,4 +1,4 @@
-"""The sessions that stand for working memories: found by their owners, listed, begun and erased."""
+"""Working memories as sessions: found by their owners, listed, created and erased."""
 
 import base64
 import hashlib

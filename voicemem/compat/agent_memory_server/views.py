@@ -70,7 +70,7 @@ class Group(Struct, frozen=True):
 
 
 class RunRequest(Struct, frozen=True):
-    """Accepted as it comes; nothing needs to be forced."""
+    """The body of a run, which is accepted as it comes; nothing needs to be forced."""
 
     force: bool = False
 

@@ -20,7 +20,7 @@ from voicemem.compat.agent_memory_server.finding import RecordFinder, RecordSear
 from voicemem.compat.agent_memory_server.long_term import LongTermRecords
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.llm.tokens import UNKNOWN_WINDOW, TokenCounter, context_window_of, counter, encoding_of, estimate_tokens
-from voicemem.memory.add import API_PRODUCER
+from voicemem.memory.add_and_forget import API_PRODUCER
 from voicemem.protocol.codec import check_text, decode_event
 from voicemem.protocol.events import Event, MemoryForgotten, ServerEvent, SessionUpdate
 from voicemem.protocol.memories import normalised

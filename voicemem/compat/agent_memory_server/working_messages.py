@@ -19,7 +19,7 @@ from msgspec import Struct, convert, to_builtins
 
 from voicemem.compat.agent_memory_server import records as forms
 from voicemem.errors import Refused
-from voicemem.memory.add import begins_of, forget_all_but_newest
+from voicemem.memory.add_and_forget import begins_of, forget_all_but_newest
 from voicemem.memory.working_memory import check_data_size
 from voicemem.protocol.comparison import HIDDEN, is_same_value
 from voicemem.protocol.events import MemoryData, MemorySummary, MessageEvent, ServerEvent
@@ -220,9 +220,9 @@ class SessionView(NamedTuple):
     position: int
     messages: list[ListedMessage]
     hidden: int
-    """Messages that are remembered, but that the summary stands for."""
+    """Messages that are remembered, but that the summary replaces."""
     through: int
-    """The last turn that it stands for; -1 without one."""
+    """The last turn that it covers; -1 without one."""
     context: str | None
     data: JsonObject
     kept: KeptData
@@ -272,7 +272,7 @@ def summary_event(read_model: ReadModel, body: forms.GivenWorkingMemory) -> Serv
 
 
 def summary_turn(read_model: ReadModel) -> int | None:
-    """The last turn that a summary may stand for without hiding a message; None if there is none before the first."""
+    """The last turn that a summary may cover without hiding a message; None if there is none before the first."""
     remembered, summary = read_model.remembered_messages(), read_model.state.summary
     through = -1 if summary is None else summary.through_turn
     first = bisect_right(remembered, through, key=attrgetter("turn_id"))

@@ -44,7 +44,7 @@ States = Annotated[str, matching(r"^[0-6](,[0-6])*\Z", "States must be numbers f
 
 
 class AgentsQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """`from_time` and `to_time` are Unix seconds, by default the last two hours. `state`: 2 is running, 4 ended."""
+    """A list of agents, by default of the last two hours; times are Unix seconds. `state`: 2 is running, 4 ended."""
 
     channel: str = ""
     from_time: UnixSeconds | None = None
@@ -195,7 +195,7 @@ AGORA_PRODUCER = "agora.rest"
 
 
 class TurnsQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """Pages are counted from 1."""
+    """The query of a page of turns; pages are counted from 1."""
 
     page_index: Annotated[int, Meta(ge=1, le=2**31)] = 1
     page_size: Annotated[int, Meta(ge=1, le=200)] = 50

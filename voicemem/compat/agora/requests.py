@@ -100,7 +100,7 @@ async def agent_of(request: Request, *channels: str) -> Stream:
 
 
 async def running_agent_of(request: Request, *channels: str) -> Stream:
-    """Return the session in the path if it runs; for Agora's clients, a session that has ended is unknown."""
+    """Return the session in the path if it runs; for Agora's clients, a session that has ended does not exist."""
     stream = await agent_of(request, *channels)
     if stream.state != "running":
         raise Refused("unknown_session")

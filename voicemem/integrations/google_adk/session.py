@@ -41,7 +41,7 @@ class LiveReply:
 
 
 class LiveListener:
-    """Tells a ledger what the events of a live run say. Times are Unix ms."""
+    """Reports the events of a live run to a ledger. Times are Unix ms."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -74,7 +74,7 @@ class LiveListener:
     # The caller
 
     def on_user_words(self, transcription: Any, at: float) -> None:
-        """Parts of the transcript add up; the finished one is whole."""
+        """Take words of the user: parts of the transcript add up; the finished one is whole."""
         text = transcription.text or ""
         self.has_asked = self.has_asked or bool(text)
         if transcription.finished:
@@ -142,7 +142,7 @@ class LiveListener:
             self.ledger.played(reply.name, 0.0, at)
 
     def on_turn_complete(self, at: float) -> None:
-        """The reply is generated whole; it may be played for long. Words that come from now on do not ask for it."""
+        """Note that the reply is generated whole; it may play for long. Words from now on do not ask for it."""
         reply = self.playing
         if reply is not None and not reply.complete:
             reply.complete = True
@@ -151,7 +151,7 @@ class LiveListener:
             self.follow_clock(at)
 
     def on_interrupted(self, at: float) -> None:
-        """The caller broke in; the model generates no more of the reply."""
+        """Note that the caller broke in; the model generates no more of the reply."""
         reply = self.playing
         if reply is not None and not reply.is_cut and not reply.is_played_out(at):
             position = None if reply.begun_at is None and reply.stated_ms is None else reply.position(at)
@@ -180,7 +180,7 @@ class LiveListener:
             self.ledger.played(reply.name, reply.position(at), at)
 
     def played(self, audio_ms: float, at: float) -> None:
-        """The player says how far it is in the newest reply, or where it stopped; the clock does not count any more."""
+        """Take from the player how far the newest reply is played; the clock does not count any more."""
         if self.playing is not None and self.playing.is_cut:
             self.cut_reply(self.playing, audio_ms, None, at)
         elif self.playing is not None:
@@ -188,7 +188,7 @@ class LiveListener:
             self.follow_clock(at)
 
     def cut(self, audio_ms: float | None, heard_text: str | None, at: float) -> None:
-        """The player says where the newest reply was cut, before the model knows of it or after."""
+        """Take from the player where the newest reply was cut, before the model knows of it or after."""
         if self.playing is not None:
             self.cut_reply(self.playing, audio_ms, heard_text, at)
 

@@ -31,8 +31,8 @@ METADATA = "langgraph"
 Path = tuple[str, ...]
 
 
-class Place(msgspec.Struct, frozen=True):
-    """The place of a memory among items, as its metadata say it."""
+class ItemKey(msgspec.Struct, frozen=True):
+    """The item that a memory is, as its metadata say: namespace, key, and the rest of its value."""
 
     namespace: Path
     key: str
@@ -127,7 +127,7 @@ class UserStore:
     def kept(self, memory: JsonObject) -> Kept:
         text = memory["text"]
         try:
-            place = msgspec.convert((memory.get("metadata") or {}).get(METADATA), Place)
+            place = msgspec.convert((memory.get("metadata") or {}).get(METADATA), ItemKey)
         except msgspec.ValidationError:
             value = {self.field: text, "kind": memory["kind"], "topics": memory["topics"]}
             return Kept(self.base(memory["user_id"]), memory["id"], value, memory)
@@ -148,7 +148,7 @@ class UserStore:
         value = plain(op.value)
         field = self.field if op.index is None and isinstance(value.get(self.field), str) else None
         text = value.pop(field) if field is not None else self.text_of(value, op.index)
-        place = msgspec.to_builtins(Place(op.namespace, op.key, value, field))
+        place = msgspec.to_builtins(ItemKey(op.namespace, op.key, value, field))
         id = self.memory_id(op.namespace, op.key)
         return {"id": id, "text": text, "user_id": user, "metadata": {METADATA: place}}
 

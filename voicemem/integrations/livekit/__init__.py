@@ -108,7 +108,7 @@ class LiveKitCall:
 
     @handler
     def on_user_state(self, event: Any) -> None:
-        """The event's time is that of the caller's last speech."""
+        """Note when the caller spoke last: that is the event's time."""
         if "speaking" in (event.old_state, event.new_state):
             self.ledger.user_spoke(None if event.new_state == "speaking" else event.created_at * 1000)
 
@@ -121,7 +121,7 @@ class LiveKitCall:
 
     @handler
     def on_item(self, event: Any) -> None:
-        """A message of the user ends the turn; one of the agent says how text without audio ended."""
+        """Take a message: the user's ends their turn, the agent's says how text without audio ended."""
         item = event.item
         if getattr(item, "type", None) != "message":
             return
@@ -152,7 +152,7 @@ class LiveKitCall:
 
     @handler
     def on_speech(self, event: Any) -> None:
-        """Only to look for a new agent or output before anything is said."""
+        """Look for a new agent or output before anything is said."""
 
     @handler
     def on_close(self, event: Any) -> None:

@@ -155,7 +155,7 @@ class Nodes:
         return self.followed(result, "llm_node", follower) if isinstance(result, AsyncIterable) else result
 
     async def on_user_turn_completed(self, original: Any, turn_ctx: Any, new_message: Any) -> None:
-        """The program sees a message of the caller's before the LLM is asked, and may edit it."""
+        """Show the program a message of the caller's before the LLM is asked; it may edit it."""
         if self.remembering is not None:
             self.remembering.newest = getattr(new_message, "id", None)
         await original(turn_ctx, new_message=new_message)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
-from voicemem.transcript.cutting import units_of
+from voicemem.transcript.whole_words import units_of
 
 CLAUSE = re.compile(r".+?(?:[.,;:!?…]+[\"'”’)]*\s+|[。，、；：！？]+|$)", re.DOTALL)
 SOUND_PEAK = 400

@@ -13,7 +13,7 @@ from voicemem.integrations.background_session import NewestEntries
 from voicemem.integrations.ledger import Ledger
 from voicemem.integrations.pipecat.audio import TRANSPORT_MS, AudioTimeline, Sound, TimedWord, WordClock, spans_of
 from voicemem.integrations.spoken_text import MAX_CHARS
-from voicemem.transcript.cutting import units_of
+from voicemem.transcript.whole_words import units_of
 
 WORD_MS_PER_UNIT = 30.0
 """How long a word has sounded before it counts as heard: half of what a usual voice needs for it."""

@@ -24,7 +24,7 @@ from voicemem.redaction.texts import Rules, redact_value
 
 UNUSABLE = "unusable_answer"
 BEGINS = re.compile(r'\{\s*"(?:memories|analysis)"')
-"""Where the answer begins within prose or a fence."""
+"""The beginning of the answer within prose or a fence."""
 FENCED = re.compile(r"```(?:json\w*)?[ \t]*\n(.*?)(?:```|\Z)", re.IGNORECASE | re.DOTALL)
 TRAILING_COMMA = re.compile(r'("(?:[^"\\]|\\.)*+")|,(?=\s*[}\]])', re.DOTALL)
 MAX_TRIES = 8

@@ -116,7 +116,7 @@ TAKEN_BACK = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-"""What takes back the words before it."""
+"""Words that take back those before them."""
 BELIEVE = frozenset("think believe guess suppose want glaube denke meine möchte will creo pienso quiero crois".split())  # noqa: SIM905
 """Verbs that deny all that comes after them in their clause, where they are denied."""
 NEGATES = re.compile(r"(?:n['’]t|^(?:don|doesn|didn|won|wouldn|can|couldn|isn|wasn|aren|haven|hasn))$")

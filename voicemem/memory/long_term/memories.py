@@ -429,7 +429,7 @@ def check_expiry(expires_at: int, now: int) -> None:
 
 
 class MemoriesQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """`superseded=true` also shows memories whose place a newer one has taken.
+    """The query of a list of memories; `superseded=true` also shows those that a newer one has replaced.
 
     `as_of` (Unix ms) shows what was known then, without what was removed since.
     """

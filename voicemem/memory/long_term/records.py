@@ -271,7 +271,7 @@ def prepare_fields(fields: dict[str, Any], rules: Rules | None) -> dict[str, Any
 
 @contextmanager
 def naming(place: int | None) -> Iterator[None]:
-    """Errors say which of several memories they are about: `memories[1].text`."""
+    """Name in errors which of several memories they are about: `memories[1].text`."""
     try:
         yield
     except Refused as refused:

@@ -50,7 +50,7 @@ class Client(Protocol):
     transport: Any
 
     def is_idle(self) -> bool:
-        """Tell whether nothing is being done for the connection, so that closing it loses nothing."""
+        """Return whether nothing is being done for the connection, so that closing it loses nothing."""
 
     def turn_away(self) -> None:
         """Tell the peer that there are too many connections, where the protocol allows it, and close."""
@@ -190,7 +190,7 @@ class PortConnections:
 
 
 def has_unread(client: Client) -> bool:
-    """Tell whether bytes wait to be read: many may connect before a request that has just come is read."""
+    """Return whether bytes wait to be read: many may connect before a request that has just come is read."""
     poll = select.poll()
     poll.register(client.transport.get_extra_info("socket").fileno(), select.POLLIN)
     return bool(poll.poll(0))
@@ -227,7 +227,7 @@ class PacedConnection(Protocol):
 
     @property
     def takes_more(self) -> bool:
-        """Tell whether the connection wants more bytes now."""
+        """Return whether the connection wants more bytes now."""
 
 
 class ReadingQueue:
@@ -238,7 +238,7 @@ class ReadingQueue:
         self.scheduled = False
 
     def add(self, unread: Unread) -> None:
-        """Let a connection have turns until it has nothing unread, or takes no more."""
+        """Queue a connection until it has nothing unread, or takes no more."""
         self.waiting.append(unread)
         if not self.scheduled:
             self.scheduled = True
@@ -293,14 +293,14 @@ class Unread:
             self.put_back(b"")
 
     def put_back(self, data: bytes) -> None:
-        """Have bytes that were taken wait for the connection's turns, before all others."""
+        """Put bytes that were taken back at the front of what waits to be read."""
         self.data = data + self.data
         if not self.source.is_closing():
             self.source.pause_reading()
         self.wait_in_line()
 
     def wait_in_line(self) -> None:
-        """Go on with what is unread, when its turn comes."""
+        """Continue with what is unread, when its turn comes."""
         if self.data and not self.in_line:
             self.in_line = True
             self.turns.add(self)

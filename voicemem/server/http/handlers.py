@@ -1,4 +1,4 @@
-"""What a handler is given, a request that knows who asks and what its path names; and an answer that is whole."""
+"""The request that a handler gets, which knows who asks and what its path names; and an answer that is whole."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SERVER = "voicemem"
 
 
 class Shared:
-    """What the handlers of a port share."""
+    """The objects that the handlers of a port share."""
 
     def __init__(self) -> None:
         self.shared: dict[web.AppKey[Any], Any] = {}
@@ -66,7 +66,7 @@ class Request(web.Request):
 
     @property
     def grant(self) -> Grant:
-        """What the caller may do, once a key was shown or none is needed."""
+        """The rights of the caller, once a key was shown or none is needed."""
         return self[GRANT]
 
     @property

@@ -168,7 +168,7 @@ def portable(schema: Any) -> Any:
 
 
 def in_words(field: JsonObject) -> JsonObject:
-    """Say a field's default in words: for generators of TypeScript a field with a `default` is a required one.
+    """Put a field's default in words: for generators of TypeScript a field with a `default` is a required one.
 
     A default of null says nothing more than that the field may be left out.
     """

@@ -302,7 +302,7 @@ async def answer_as(grant: Grant, request: Request, route: Route[Any]) -> web.St
 
 
 def take_turn(request: Request) -> Awaitable[None]:
-    """Wait until it is the turn of the caller's project to begin some work."""
+    """Wait in the fair queue of projects for a slot to begin some work."""
     return request.shared[FAIR_QUEUE].enter_for_round(request.grant.project)
 
 

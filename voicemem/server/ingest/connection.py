@@ -55,7 +55,7 @@ class Connection:
     websocket: EventSocket
     host: IngestHost
     shown: InitVar[Grant | None]
-    """What the handshake has shown that the caller may do."""
+    """The rights of the caller, as the handshake has shown."""
     origin: object = None
     """The trace that the client's handshake is part of."""
     grant: Grant | None = None
@@ -492,7 +492,7 @@ class Connection:
         await self.flush()
         await self.websocket.close(1012, "draining")
 
-    async def expel(self, error: VoicememError) -> None:
+    async def close_with_error(self, error: VoicememError) -> None:
         """Take nothing more, answer what came, then report the error and close with the close code of its code."""
         if self.reading_stopped or self.websocket.failed_with is not None:  # it is being closed already
             return

@@ -332,4 +332,4 @@ class NativeConnection(Connection):
             self.fail(refused)
 
     def count_unstored(self) -> None:
-        """Nothing of a stack that does not know us counts as a flood: its call continues."""
+        """Count nothing: frames of a stack that does not know us are never a flood, and its call continues."""

@@ -173,19 +173,19 @@ class IngestServer(IngestHost):
         revoked = self.gate.access.key_revoked
         while True:
             revoked.clear()
-            await self.expel_ended()
+            await self.close_ended()
             with suppress(TimeoutError):
                 async with asyncio.timeout(GRANT_CHECK_S):
                     await revoked.wait()
 
-    async def expel_ended(self) -> None:
+    async def close_ended(self) -> None:
         """Close the connections whose grants have ended."""
         held = [*self.connections]
         over = await self.gate.access.ended_grants([one.grant for one in held if one.grant is not None])
         for connection in held if over else ():
             if connection.grant in over:
-                expel = partial(connection.expel, over[connection.grant])
-                connection.run_in_background(self.end_in_turn(connection, expel))
+                close = partial(connection.close_with_error, over[connection.grant])
+                connection.run_in_background(self.end_in_turn(connection, close))
 
     def reconnect_all(self) -> None:
         """Let every producer open again, as the store does not know these connections any more."""

@@ -149,7 +149,7 @@ class EventSocket(ServerConnection):
         self.unread.end(partial(self.lose, exc))
 
     def lose(self, exc: Exception | None) -> None:
-        """The connection is lost, and everything that had come was taken."""
+        """Note that the connection is lost, and that everything that had come was taken."""
         if self.port is not None:
             self.port.remove(self)
         super().connection_lost(exc)

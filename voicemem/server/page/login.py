@@ -68,7 +68,7 @@ class PageOrigin(NamedTuple):
             raise Refused("foreign_origin", "The page sends what it changes as application/json.")
 
     def is_https(self, host: str | None, origin: str | None) -> bool:
-        """Tell whether the browser sees the page over https: only a proxy knows, so it is what the operator says."""
+        """Return whether the browser sees the page over https: only a proxy knows, so it is what the operator says."""
         if self.named is None or not self.named.startswith("https:"):
             return False
         return origin == self.named or (

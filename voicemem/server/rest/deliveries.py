@@ -34,7 +34,7 @@ class Since(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SessionDeliveryQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """`before` is the `next_before` of the previous page."""
+    """The query of a session's deliveries; `before` is the `next_before` of the previous page."""
 
     state: DeliveryState | None = None
     before: DeliveryId | None = None
@@ -42,14 +42,14 @@ class SessionDeliveryQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DeliveryQuery(SessionDeliveryQuery, frozen=True, forbid_unknown_fields=True):
-    """`before` is the `next_before` of the previous page."""
+    """The query of deliveries; `before` is the `next_before` of the previous page."""
 
     session_id: SessionId | None = None
     event_type: Literal[101, 102, 103, 111, 112, 1001, 1002] | None = None
 
 
 class DeliveryAttempt(Struct, frozen=True):
-    """`error` is a short word if there was no answer, or a redirect; `excerpt` is the beginning of the answer."""
+    """An attempt: `error` is a short word if there was no answer, or a redirect; `excerpt` begins the answer."""
 
     started_at: int
     duration_ms: int
@@ -76,7 +76,7 @@ class WebhookDelivery(Struct, frozen=True):
 
 
 class DeliveryPage(Struct, frozen=True):
-    """The newest deliveries first; `next_before` is null on the last page."""
+    """A page of deliveries, the newest first; `next_before` is null on the last page."""
 
     deliveries: list[WebhookDelivery]
     next_before: DeliveryId | None
@@ -137,14 +137,14 @@ async def resend_delivery(request: Request) -> WebhookDelivery:
 
 @ROUTES.add(f"POST {ENDPOINT_PATH}/recover", "admin", codes=f"{UNKNOWN_ENDPOINT} webhook_disabled", status=202)
 async def recover_deliveries(request: Request, body: Since) -> Recovered:
-    """Send again all notices since a time that could not be delivered."""
+    """Send again all webhook events since a time that could not be delivered."""
     count = await request.services.webhooks.recover(*endpoint_of(request), body.since)
     audit_endpoint(request, "deliveries_recovered", request.in_path["id"], since=body.since, count=count)
     return Recovered(count)
 
 
 class OneDeliveryQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """`payload` asks for what was sent."""
+    """The query of a delivery; `payload` asks for what was sent."""
 
     payload: bool = False
 
@@ -171,7 +171,7 @@ class DeliveryWithPayload(ProjectDelivery, frozen=True):
 
 
 class ProjectDeliveryPage(Struct, frozen=True):
-    """The newest deliveries first. A page may be short, or empty; `next_before` is null on the last page."""
+    """A page of deliveries, the newest first. It may be short, or empty; `next_before` is null on the last page."""
 
     deliveries: list[ProjectDelivery]
     next_before: DeliveryId | None

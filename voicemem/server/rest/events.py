@@ -61,7 +61,7 @@ Types = Annotated[
 
 
 class JournalQuery(tails.SessionTailQuery, frozen=True, forbid_unknown_fields=True):
-    """Only entries at positions above `after`; with `before`, those below it, the newest first.
+    """The query of the journal: entries at positions above `after`; with `before`, those below it, the newest first.
 
     `types` are types of events, separated by commas; `memory.*` means all with this prefix. `turn_id` leaves what is
     known to be of a turn. With `native` there are events in place of other stacks' frames, at the positions of
@@ -91,14 +91,14 @@ class EventError(Struct, frozen=True):
 
 
 class Appended(Struct, frozen=True):
-    """Every event below `next_seq` is on disk. `errors` is empty, as everything was stored or had been."""
+    """The answer: every event below `next_seq` is on disk. `errors` is empty, as everything was stored or had been."""
 
     next_seq: int
     errors: list[EventError]
 
 
 class AppendProblem(Problem, frozen=True):
-    """Some events were not stored: those in `errors`. Every other below `next_seq` is on disk."""
+    """The problem that some events were not stored: those in `errors`. Every other below `next_seq` is on disk."""
 
     next_seq: int
     errors: list[EventError]

@@ -38,7 +38,7 @@ FEW = 4
 
 
 class HistoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """`limit` takes the newest messages; `open` adds replies and partials in progress."""
+    """The query of a history: `limit` takes the newest messages; `open` adds replies and partials in progress."""
 
     fields: Literal["full", "standard"] = "full"
     open: bool = False
@@ -76,7 +76,7 @@ class StandardHistory(SessionMemory, frozen=True):
 
 
 class TurnsQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """`marks` adds when the parts of each turn, and its tool calls, were."""
+    """The query of turns; `marks` adds when the parts of each turn, and its tool calls, were."""
 
     marks: bool = False
 
@@ -123,12 +123,12 @@ class AgoraTurn(Struct, frozen=True):
 
 
 class TurnReport(AgoraTurn, frozen=True):
-    """One turn, with what Agora does not tell."""
+    """One turn, with what Agora's shape lacks."""
 
     reply_after_ms: float | None
     """From the end of the caller's speech to the first audio of the reply; null where that is not known."""
     reply_after_by: Literal["marks", "reported", "estimate"] | None
-    """What says so: `marks`, the stack's own latency from end to end, or marks of which one is an estimate."""
+    """The source: `marks`, the stack's own latency from end to end, or marks of which one is an estimate."""
     false_alarms: int
     marks: TurnMarks | UnsetType = UNSET
     """With `marks=true`."""

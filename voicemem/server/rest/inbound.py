@@ -45,7 +45,7 @@ NAMED_BY_KEY = (
 
 
 class HookQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """`project` is whose secret signs, and is the key's otherwise; `t` is a token of `voicemem hooks url`.
+    """The query of a webhook: `project` is whose secret signs, else the key's; `t` is a token of `voicemem hooks url`.
 
     `session_id` is for webhooks that do not say it, and `user_id` for the session that one begins. Both count with a
     key, or in the token.

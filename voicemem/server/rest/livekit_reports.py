@@ -115,7 +115,7 @@ async def read_part(parts: MultipartReader, name: str) -> bytes:
 
 
 async def skip(pieces: AsyncIterator[bytes], most: int) -> None:
-    """Read on, and keep nothing. Raises `InvalidFrame`."""
+    """Read the rest, and keep nothing. Raises `InvalidFrame`."""
     size = 0
     async for piece in pieces:
         size += len(piece)

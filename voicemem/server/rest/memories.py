@@ -46,7 +46,7 @@ class KeptMemories(Struct, frozen=True):
 
 
 class MemoryId(Struct, frozen=True):
-    """The part of a memory that a key may see that may not read."""
+    """The part of a memory that a key without the right to read may see."""
 
     id: str
 

@@ -2,7 +2,7 @@
 
 from voicemem.context.builder import ContextOptions, select_context
 from voicemem.errors import InvalidFrame, Refused
-from voicemem.memory.add import API_PRODUCER, Added, AddedAt, ForgetRequest, Forgot, forget, record_messages
+from voicemem.memory.add_and_forget import API_PRODUCER, Added, AddedAt, ForgetRequest, Forgot, forget, record_messages
 from voicemem.memory.statistics import Statistics, statistics_of
 from voicemem.protocol.arguments import converted
 from voicemem.server.http.handlers import Request

@@ -25,7 +25,7 @@ ROUTES = Routes()
 
 
 class Health(Struct, frozen=True):
-    """The service is well."""
+    """The answer of a service that is alive."""
 
     status: Literal["ok"] = "ok"
 
@@ -38,7 +38,7 @@ class QuarantineCount(Struct, frozen=True):
 
 
 class Readiness(Health, frozen=True):
-    """The process should get traffic.
+    """The answer of a process that should get traffic.
 
     `node` is its token where several may serve the store. `set_aside` is there only when there are such sessions; they
     do not stop it.

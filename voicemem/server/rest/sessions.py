@@ -293,7 +293,7 @@ def encode_changed(services: Services, page: list[SessionOverview], sent: dict[i
 
 
 class SessionsQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """`label` is `key:value` or `key=value`; the first of the two signs ends the key.
+    """The query of a list of sessions: `label` is `key:value` or `key=value`; the first of the two signs ends the key.
 
     With `fields=overview` the rows have no configuration, but figures of the memory. Only these have `total`, for
     `count=true`. `interrupted`, `slow` in ms and `outcome`, that of the analysis, go by the figures that were saved
@@ -337,7 +337,7 @@ class Ending(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SessionPage(Struct, frozen=True):
-    """The newest sessions first; `next_cursor` is null on the last page."""
+    """A page of sessions, the newest first; `next_cursor` is null on the last page."""
 
     sessions: list[SessionInfo]
     next_cursor: str | None

@@ -104,7 +104,7 @@ class JournalEntry(Struct, frozen=True):
 TailData = TailEntry | MessageChanges | SessionOver | TailCut
 """The `data` of the events `entry`, `messages`, `end`, and of `goaway` and `error`."""
 CallData = TurnUpdate | MemoryAccount | CallState
-"""That of `turn`, `memory` and `state`."""
+"""The data of the events `turn`, `memory` and `state`."""
 EVENT_NAMES: dict[type, str] = {
     TailEntry: "entry", MemoryChange: "messages", SessionOver: "end",
     TurnUpdate: "turn", MemoryAccount: "memory", CallState: "state",

@@ -19,7 +19,7 @@ ROUTES = Routes()
 
 
 class UserSessionsQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """Pages are those of the list of all sessions."""
+    """The query of a user's sessions; pages are those of the list of all sessions."""
 
     state: Literal["running", "ended"] | None = None
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100

@@ -33,13 +33,13 @@ Positive = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
 
 
 class VersionQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """`version` names an earlier version, from 1 on."""
+    """The query of a document; `version` names an earlier version, from 1 on."""
 
     version: Positive | None = None
 
 
 class VersionsQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """`before` is the lowest version of the previous page."""
+    """The query of versions; `before` is the lowest version of the previous page."""
 
     before: Positive | None = None
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100

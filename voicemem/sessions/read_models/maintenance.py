@@ -37,7 +37,7 @@ CATCH_UP_SLICE = 50
 
 
 async def maintain(read_models: ReadModelCache) -> None:
-    """One round of maintenance: pack what is not used, evict what is too much."""
+    """Do one round of maintenance: pack what is not used, evict what is too much."""
     read_models.rounds += 1
     await pack_idle(read_models)
     await relieve(read_models)

@@ -59,7 +59,7 @@ class QuarantinedSessions:
                 await self.refresh()
 
     async def put_back(self, key: int) -> None:
-        """A stream's memory could be made: let its deliveries go. Raises `StoreUnavailable`."""
+        """Release a stream whose memory could be made, and let its deliveries go. Raises `StoreUnavailable`."""
         await self.quarantine.release(key, self.clock())
         await self.refresh()
 

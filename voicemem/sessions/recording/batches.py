@@ -64,7 +64,7 @@ class SenderState:
     """True if who calls was said, and the session's user was not looked for since."""
 
     def admits(self, frame: Frame, is_known: Callable[[str], bool] | None = None) -> bool:
-        """True if a frame may be kept; `is_known` tells of openings that came before, over another connection."""
+        """True if a frame may be kept; `is_known` knows openings that came before, over another connection."""
         within = frame.within
         if within is not None and within not in self.openings and not (is_known is not None and is_known(within)):
             return False

@@ -104,7 +104,7 @@ class Commits:
         return left
 
     def fail(self, batches: Sequence[EventBatch], error: Exception, may_differ: Callable[[int], bool]) -> None:
-        """Tell the senders of batches that nothing of them is known to be stored."""
+        """Report to the senders of batches that nothing of them is known to be stored."""
         self.read_models.discard_all(may_differ)
         if self.redaction is not None:
             self.redaction.forget(batches)

@@ -69,7 +69,7 @@ class MemoryChange(Struct, frozen=True):
 
 
 class SessionOver(Struct, frozen=True):
-    """Nothing more comes of this session."""
+    """The last item of a session: nothing more comes of it."""
 
     session_id: SessionId
     state: Annotated[str, Meta(extra_json_schema={"enum": ["ended", "erased"]})]

@@ -14,7 +14,7 @@ from voicemem.store.postgresql.connection import PostgresqlConnection
 from voicemem.store.postgresql.driver import SELECT_NOW, PostgresqlDatabase
 from voicemem.store.postgresql.words import PostgresqlIndex, PostgresqlMemoryWords, PostgresqlMessageWords
 from voicemem.store.records import Quotas
-from voicemem.store.retention import Traces
+from voicemem.store.retention import Residue
 from voicemem.store.vectors import MAX_COMPARED, VectorSupport, floats_of
 
 NO_EXTENSION = "PostgreSQL has no pgvector, or the role may not create the extension; searches go by words alone."
@@ -84,7 +84,7 @@ class PostgresqlStore(Store):
         self.database = database = PostgresqlDatabase(url, budget, upgrade, make)
         memory_words = PostgresqlMemoryWords(database.identity["cursor_secret"])
         index, words, vectors = PostgresqlIndex(database), PostgresqlMessageWords(database), PostgresqlVectors(database)
-        super().__init__(database, memory_words, index, words, vectors, Traces())
+        super().__init__(database, memory_words, index, words, vectors, Residue())
 
     @property
     def healthy(self) -> bool:

@@ -16,7 +16,7 @@ from voicemem.runtime import MemoryBudget
 from voicemem.store.database import Connection
 from voicemem.store.port import Store
 from voicemem.store.records import Quotas
-from voicemem.store.retention import Traces
+from voicemem.store.retention import Residue
 from voicemem.store.sqlite.connection import SqliteConnection, count_bytes, transaction
 from voicemem.store.sqlite.driver import IN_MEMORY, RUINED, SqliteDatabase
 from voicemem.store.sqlite.files import truncate_log
@@ -30,8 +30,8 @@ SELECT_REMOVED = "select value from meta where name = 'removed'"
 FORGET_REMOVED = "delete from meta where name = 'removed' and value = :value"
 
 
-class SqliteTraces(Traces):
-    """Traces of deleted content in the logs of the file and of the index. A mark in `meta` says that there are some."""
+class SqliteResidue(Residue):
+    """The residue of deleted content in the logs of file and index. A mark in `meta` says that there is some."""
 
     def __init__(self, database: SqliteDatabase, index: IndexFile) -> None:
         self.database = database
@@ -132,8 +132,8 @@ class SqliteStore(Store):
         self.index_file = IndexFile(self.database, secrets["incarnation"])
         self.memory_words = SqliteMemoryWords(secrets["cursor_secret"])
         words = SqliteMessageWords(self.database)
-        traces = SqliteTraces(self.database, self.index_file)
-        super().__init__(self.database, self.memory_words, self.index_file, words, SqliteVectors(), traces)
+        residue = SqliteResidue(self.database, self.index_file)
+        super().__init__(self.database, self.memory_words, self.index_file, words, SqliteVectors(), residue)
         self.counts_bytes: bool | None = None
         """True if the bytes of projects are counted; None until that was set."""
         if exclusive:

@@ -151,7 +151,7 @@ BATCH = 1_000
 SELECT_WORDS = "select value from meta where name = 'memory_words'"
 SAVE_WORDS = "insert or replace into meta values ('memory_words', :version)"
 NOTE_REMOVED = "insert or replace into meta values ('removed', randomblob(8))"
-"""That a text was removed, of which traces are still in the log."""
+"""The mark that a text was removed, of which parts are still in the log."""
 
 
 class SqliteMemoryWords(MemoryFullText):
@@ -265,7 +265,7 @@ class SqliteMessageWords(MessageFullText):
 
     @property
     def secret(self) -> bytes:
-        """That of the index file, which another incarnation does not change before the next start."""
+        """The secret of the index file, which another incarnation does not change before the next start."""
         return self.opened_with
 
     def words_of(self, session: IndexedSession, passage: Passage) -> dict[str, str]:

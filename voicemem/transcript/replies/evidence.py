@@ -214,7 +214,7 @@ class Interruption(Struct, array_like=True, frozen=True, gc=False):
     order: int
     """Position in the journal; of two with the same `ts`, the later one is the newer."""
     heard_text: int | None = None
-    """What stands for it in the `Evidence.heard_texts`."""
+    """Its number in the `Evidence.heard_texts`."""
     heard_chars: int | None = None
     audio_end_ms: int | None = None
     estimated: bool = False

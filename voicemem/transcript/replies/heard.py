@@ -10,12 +10,12 @@ from itertools import chain
 from typing import NamedTuple
 
 from voicemem.dialects.known import UNITS_A_SECOND
-from voicemem.transcript.cutting import after_closing_marks, prefix_of_units, units_of, whole_word_prefix
 from voicemem.transcript.replies import playback, playing
 from voicemem.transcript.replies.evidence import BY_TIME, ESTIMATED, Interruption, Source
 from voicemem.transcript.replies.matching import WordMatch
 from voicemem.transcript.state import Reply, State
 from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, TimedText
+from voicemem.transcript.whole_words import after_closing_marks, prefix_of_units, units_of, whole_word_prefix
 
 USUAL = Fraction(UNITS_A_SECOND, 1000)
 """Units a millisecond, where no reply before shows it."""

@@ -12,8 +12,8 @@ from operator import attrgetter, lt
 from typing import NamedTuple
 
 from voicemem.protocol.types import MAX_INTEGER
-from voicemem.transcript.cutting import after_closing_marks, is_inside_word, whole_word_end, without_outer_marks
 from voicemem.transcript.replies.evidence import BY_TIME, TimedWord
+from voicemem.transcript.whole_words import after_closing_marks, is_inside_word, whole_word_end, without_outer_marks
 
 SEARCH_AHEAD = 48
 """How far ahead a word is looked for: room for a few words that the engine left out. A word that is missing must not be

@@ -9,11 +9,11 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
-from voicemem.transcript.cutting import after_closing_marks, whole_word_end
 from voicemem.transcript.replies.evidence import Evidence, Source, TimedWord
 from voicemem.transcript.replies.matching import WordMatch
 from voicemem.transcript.state import Reply, State
 from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, WIDTH, Block, Entry, TextTimeline, Timeline
+from voicemem.transcript.whole_words import after_closing_marks, whole_word_end
 
 TAKEN_BACK_MS = 250
 """A position takes a `tts.done` back when it is more than this below the total."""
@@ -239,7 +239,7 @@ def last_peak(sources: list[Source], leaves_unheard: Callable[[int], bool]) -> t
 def unheard_after(
     state: State, reply: Reply, sources: list[Source], total: tuple[Entry, Source]
 ) -> Callable[[int], bool]:
-    """A function that tells whether a position is clearly below the total and leaves a word unheard."""
+    """Return a function that says whether a position is clearly below the total and leaves a word unheard."""
     match, text = match_words(state, reply, sources), reply.generation.text()
     total_ms, measured = total[0].value, len(measured_text(reply, total))
 

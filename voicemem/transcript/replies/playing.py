@@ -42,7 +42,7 @@ def neighbours(keys: list[ReplyKey], key: ReplyKey) -> tuple[ReplyKey | None, Re
 
 
 def key_at(keys: list[ReplyKey], turn: int, ts: int) -> ReplyKey | None:
-    """The reply that an event of this time means which names only the turn."""
+    """The reply that is meant by an event of this time that names only the turn."""
     place = bisect_right(keys, (turn, ts, LAST_ID)) - 1
     if place >= 0 and keys[place][0] == turn:
         return keys[place]
@@ -75,7 +75,7 @@ def item_window(state: State, reply: Reply) -> tuple[int, int]:
 
 
 def reply_of_item(state: State, item: str, ts: int) -> Reply | None:
-    """The reply that an event of this time means which names the item; None while it has not begun."""
+    """The reply that is meant by an event of this time that names the item; None while it has not begun."""
     failures = state.item_failures.get(item) if state.item_failures else None
     place = bisect_right(failures, (ts, LAST_ID)) - 1 if failures else -1
     if failures and place >= 0:

@@ -10,9 +10,9 @@ from tests.support.events import JOKE, delta, done, interrupt, message, resume, 
 from tests.support.rows import every_row
 from tests.support.transcripts import entries, folded, heard_text_of, message_dicts, messages_after, only_message, texts
 from voicemem.protocol.types import JsonObject
-from voicemem.transcript.cutting import whole_word_prefix
 from voicemem.transcript.fold import fold_all
 from voicemem.transcript.replies.matching import find_word
+from voicemem.transcript.whole_words import whole_word_prefix
 
 REPLY = [delta(1, JOKE[:21], 10), delta(1, JOKE[21:35], 100), done(1, 200, text=JOKE)]
 """Generated until 10: "Why did the scarecrow"; until 100: " win an award?" as well; until 200: all of it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from voicemem.cli.sessions import entry_line
+from voicemem.cli.tail import entry_line
 
 
 def test_a_frame_says_whose_it_is_and_of_which_kind() -> None:

@@ -35,7 +35,7 @@ NO_SYSTEM_MESSAGES = "System messages are configuration, not memory: set the ses
 
 
 class FunctionCall(Struct, frozen=True):
-    """As OpenAI has it: the arguments are JSON in a string."""
+    """The function of a tool call, as OpenAI has it: the arguments are JSON in a string."""
 
     name: Name
     arguments: Any
@@ -83,7 +83,7 @@ class Added(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, renam
 
 
 class AddedAt(Struct, frozen=True):
-    """Everything up to `position` is on disk; `turn_id` is the turn of the last entry that was added."""
+    """The answer: everything up to `position` is on disk; `turn_id` is the turn of the last entry that was added."""
 
     position: int
     turn_id: int
@@ -230,7 +230,7 @@ def require_field(entry: Added, name: str) -> Any:
 
 
 class ForgetRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """One of these, or an empty object for everything. Null is refused, since forgetting cannot be undone."""
+    """The messages to forget: one field, or an empty object for all. Null is refused: forgetting cannot be undone."""
 
     NEVER_NULL: ClassVar = ("through_turn", "keep_last", "everything")
 
@@ -240,7 +240,7 @@ class ForgetRequest(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Forgot(Struct, frozen=True):
-    """The numbers of messages of the history that are forgotten, and that are remembered."""
+    """The numbers of messages of the history that are forgotten and that are remembered."""
 
     position: int
     forgotten: int
