@@ -170,7 +170,7 @@ class MemoryFinder:
         self.long_term = long_term
         self.vectors = vectors
         self.queue = FairQueue(SEARCHES)
-        """Projects take turns at the index: a search of many words takes a while."""
+        """The fair queue of projects at the index: a search of many words takes a while."""
 
     async def search(self, project: str, request: MemorySearch) -> FoundMemories:
         """A page of what was found. Raises `Refused` (`invalid_cursor`, `invalid_field`), `StoreUnavailable`.

@@ -114,7 +114,7 @@ class WorkingMemory:
         self.read_models = read_models
         self.clock = clock
         self.locks: WeakValueDictionary[tuple[str, str, str], asyncio.Lock] = WeakValueDictionary()
-        """By owner: writers of one document in this process take turns, so they do not repeat each other's attempts."""
+        """By owner: a lock for a document's writers in this process, so they do not repeat each other's attempts."""
 
     # Documents
 

@@ -183,7 +183,7 @@ LOG = logging.getLogger("voicemem.webhooks")
 MAX_IN_FLIGHT = 8
 """Attempts to one URL at a time, over all nodes."""
 CLAIM_LIMIT = 8
-"""Deliveries claimed at a time. Nodes take turns with it, and it looks at few rows if all of them are for one URL."""
+"""Deliveries claimed at a time, so few that nodes share the work, and that a claim for one URL looks at few rows."""
 REFILL_THRESHOLD = 5
 """While this many attempts to a URL are in flight, more are claimed only after a moment: each claim is a commit, so
 several are claimed at once."""

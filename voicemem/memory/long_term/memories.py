@@ -52,7 +52,7 @@ class LongTermMemory:
     listeners: list[Callable[[Iterable[int]], None]] = field(default_factory=list)
     """Called with the keys of the streams in which memories were written."""
     locks: WeakValueDictionary[Hashable, asyncio.Lock] = field(default_factory=WeakValueDictionary)
-    """By stream: writers of one journal in this process take turns, so they do not repeat each other's attempts."""
+    """By stream: a lock for the writers of one journal in this process, so they do not repeat each other's attempts."""
     is_first_look: bool = True
     used: defaultdict[str, dict[str, None]] = field(default_factory=lambda: defaultdict(dict))
     """By project: memories that were found since this was last noted in the store."""

@@ -212,7 +212,7 @@ def rest_limits(per_address: int = 0) -> ConnectionLimits:
 
 
 AT_ONCE = 4 * 1024
-"""Bytes that are taken as they come; more are taken in turns."""
+"""Bytes that are taken as they come; more wait in the fair queue."""
 PIECE = 8 * 1024
 """Bytes that a connection is given at a time, unless it asks for another size."""
 ROUND_S = 0.005
@@ -285,7 +285,7 @@ class Unread:
         return bool(self.data)
 
     def receive(self, data: bytes) -> None:
-        """Take bytes at once if they are few, else in turns."""
+        """Take bytes at once if they are few, else through the fair queue."""
         if not self.data and len(data) <= min(AT_ONCE, self.piece):
             self.connection.take(data)
         else:
@@ -300,7 +300,7 @@ class Unread:
         self.wait_in_line()
 
     def wait_in_line(self) -> None:
-        """Continue with what is unread, when its turn comes."""
+        """Wait in the fair queue to continue with what is unread."""
         if self.data and not self.in_line:
             self.in_line = True
             self.turns.add(self)
@@ -328,7 +328,7 @@ class Unread:
         return self.connection.takes_more and not self.source.is_closing()
 
     def end(self, ended: Callable[[], None]) -> None:
-        """Take what is left in turns too (a thousand may be lost at once), and then call `ended`."""
+        """Take what is left through the fair queue too (a thousand may be lost at once), and then call `ended`."""
         self.ended = ended
         if not self.in_line:
             self.in_line = True

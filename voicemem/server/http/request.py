@@ -62,7 +62,7 @@ class Decoding:
         return await self.run(decode, owner)
 
     async def run(self, work: Callable[[], T], owner: str | None) -> T:
-        """Return what `work` returns or raises, in a thread; projects take turns.
+        """Return what `work` returns or raises, in a thread; the queue is fair to projects.
 
         Callers continue one at a time, each in a round of the event loop of its own: what they do with so much next may
         take some milliseconds, and dozens of them in one round would hold up everybody for their sum.
@@ -293,15 +293,15 @@ def guard_route(route: Route[Any], gate: Gate) -> Handler:
 
 
 async def answer_as(grant: Grant, request: Request, route: Route[Any]) -> web.StreamResponse:
-    """Answer a caller who may do this, when the project's turn comes."""
+    """Answer a caller who may do this, once the fair queue has a slot for the project."""
     authenticated(request)
     request[GRANT] = grant
     if route.takes_turn:
-        await take_turn(request)
+        await wait_for_slot(request)
     return await call_handler(request, route)
 
 
-def take_turn(request: Request) -> Awaitable[None]:
+def wait_for_slot(request: Request) -> Awaitable[None]:
     """Wait in the fair queue of projects for a slot to begin some work."""
     return request.shared[FAIR_QUEUE].enter_for_round(request.grant.project)
 

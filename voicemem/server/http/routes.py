@@ -127,7 +127,7 @@ class Route(NamedTuple, Generic[Q]):
     outlives_store: bool = False
     """True if it answers while the store is away: then the last known answer says whether callers need a key."""
     takes_turn: bool = True
-    """False if the handler itself waits for its project's turn, with `take_turn`, where the answer is not at hand."""
+    """False if the handler itself waits in the fair queue, with `wait_for_slot`, where the answer is not at hand."""
     about: str = ""
     """The operation's summary and description; by default the handler's docstring."""
     wrap: Callable[[problems.Handler], problems.Handler] | None = None

@@ -515,7 +515,7 @@ class Connection:
         self.stop_reading()
         for open_lease in self.leases:
             await self.release(open_lease, lost=self.websocket.close_code not in CLEAN_CLOSES)
-        self.throttle.let_go()
+        self.throttle.drop_references()
 
     def send_error(
         self, error: VoicememError, session_id: str | None = None, producer: str | None = None, seq: int | None = None

@@ -162,9 +162,9 @@ class IngestServer(IngestHost):
             await connection.run()
         finally:
             self.connections.discard(connection)
-            await self.end_in_turn(connection, connection.wind_down)
+            await self.end_in_queue(connection, connection.wind_down)
 
-    async def end_in_turn(self, connection: Connection, end: Callable[[], Awaitable[None]]) -> None:
+    async def end_in_queue(self, connection: Connection, end: Callable[[], Awaitable[None]]) -> None:
         await self.endings.enter_for_round(connection.project)
         await end()
 
@@ -185,18 +185,18 @@ class IngestServer(IngestHost):
         for connection in held if over else ():
             if connection.grant in over:
                 close = partial(connection.close_with_error, over[connection.grant])
-                connection.run_in_background(self.end_in_turn(connection, close))
+                connection.run_in_background(self.end_in_queue(connection, close))
 
     def reconnect_all(self) -> None:
         """Let every producer open again, as the store does not know these connections any more."""
         for connection in self.connections:
-            connection.run_in_background(self.end_in_turn(connection, connection.drain))
+            connection.run_in_background(self.end_in_queue(connection, connection.drain))
 
     async def drain(self) -> None:
         """Accept no new connections, store and acknowledge everything received, then close with 1012."""
         self.draining = True
         if self.connections:
-            tasks = {asyncio.create_task(self.end_in_turn(one, one.drain)): one for one in self.connections}
+            tasks = {asyncio.create_task(self.end_in_queue(one, one.drain)): one for one in self.connections}
             _, stuck = await asyncio.wait(tasks, timeout=self.drain_timeout_s)
             for task in stuck:  # its peer reads nothing
                 tasks[task].websocket.transport.abort()

@@ -160,7 +160,7 @@ class SharedPoll:
         return len(data) == size
 
     def end(self, fd: int, connection: PolledConnection) -> None:
-        """Read a socket no more whose stream has ended, and give it back in its turn."""
+        """Read a socket no more whose stream has ended, and give it back, a few at a time."""
         self.remove(fd)
         if not self.ended:
             self.loop.call_soon(self.give_back)

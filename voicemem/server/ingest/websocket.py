@@ -153,9 +153,9 @@ class EventSocket(ServerConnection):
         if self.port is not None:
             self.port.remove(self)
         super().connection_lost(exc)
-        self.let_go()
+        self.drop_references()
 
-    def let_go(self) -> None:
+    def drop_references(self) -> None:
         """Refer to nothing any more that refers back: all of it would stay until a full collection, which is rare."""
         protocol = self.protocol
         self.logger = protocol.logger = getattr(self.logger, "logger", self.logger)  # an adapter has the connection
@@ -500,7 +500,7 @@ MIN_HOLD_S = 0.02
 class Throttle:
     """Counts the events taken from a connection, and charges them and their bytes to the buckets of its key.
 
-    Above the rates of the key nothing is dropped: events wait for their turn. While `held`, nothing may be taken.
+    Above the rates of the key nothing is dropped: events wait. While `held`, nothing may be taken.
     `on_hold` is called when that begins, with whether to notify the client, and `on_resume` when it ends. `clock`
     gives Unix ms.
     """
@@ -568,7 +568,7 @@ class Throttle:
         """Hold nothing from now on; events are only charged."""
         self.held, self.released = False, True
 
-    def let_go(self) -> None:
+    def drop_references(self) -> None:
         """Refer to nothing any more that refers back."""
         self.on_hold, self.on_resume = (lambda notify: None), (lambda: None)
 

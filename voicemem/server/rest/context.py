@@ -15,7 +15,7 @@ from voicemem.errors import Refused
 from voicemem.protocol.pieces import object_parts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, fields_of, matching
 from voicemem.server.http.handlers import Answer, Request
-from voicemem.server.http.request import KEPT_QUERIES, answer_in_parts, reader_of, take_turn
+from voicemem.server.http.request import KEPT_QUERIES, answer_in_parts, reader_of, wait_for_slot
 from voicemem.server.http.routes import JSON, Routes
 from voicemem.store.streams import Stream
 
@@ -24,7 +24,7 @@ ROUTES = Routes()
 LARGE_CHARACTERS = 256 * 1024
 """Characters of messages from which on a context is made and sent in pieces."""
 LARGE_MESSAGES = 1_000
-"""Messages of a memory from which on a context waits for its project's turn; of fewer it costs no more than to wait."""
+"""Messages of a memory from which on a context waits in the fair queue; of fewer it costs no more than to wait."""
 ENRICHER_NAMES = rf"^(?:{'|'.join(ENRICHERS)})?(?:,(?:{'|'.join(ENRICHERS)})?)*\Z"
 ENRICHER_RULE = f"Enrichers must be names separated by commas, of {', '.join(ENRICHERS)}"
 Enrich = Annotated[str, matching(ENRICHER_NAMES, ENRICHER_RULE)]
@@ -118,7 +118,7 @@ async def read_context(request: Request, query: ContextQuery, stream: Stream) ->
     if read_model is not None and (body := read_model.kept_answer(question, stream)) is not None:
         return Answer(body)
     if read_model is None or len(read_model.all_messages) > LARGE_MESSAGES:
-        await take_turn(request)
+        await wait_for_slot(request)
 
     async def make() -> tuple[bytes | JsonObject, int]:
         selection = await select_context(read_models, services.policies, stream, options, services.recall)

@@ -22,7 +22,7 @@ from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId
 from voicemem.runtime import Reader
 from voicemem.security.audit import audit
 from voicemem.server.http.handlers import Answer, Request
-from voicemem.server.http.request import answer_in_parts, get_stream, reader_of, stream_body, take_turn
+from voicemem.server.http.request import answer_in_parts, get_stream, reader_of, stream_body, wait_for_slot
 from voicemem.server.http.routes import JSON, JSON_LINES, NOTHING, ResponseSpec, Routes, Tag
 from voicemem.sessions.lifecycle import StateName, session_filter
 from voicemem.sessions.read_models.read_model import ENCODED_AT_ONCE, LARGE_ROWS, ReadModel
@@ -168,7 +168,7 @@ async def read_history(request: Request, query: HistoryQuery, stream: Stream) ->
             services.read_models.keep_answer(question, stream, body)
         if body is not None:
             return Answer(body, headers={"ETag": etag})
-    await take_turn(request)
+    await wait_for_slot(request)
     make, is_large = partial(make_contents, query), partial(has_large_contents, query)
     return await answer_with(request, stream, make, is_large, "contents", memory_of, {"ETag": etag})
 

@@ -60,7 +60,7 @@ class NewSecret(Struct, frozen=True, forbid_unknown_fields=True):
 class Webhook(Struct, frozen=True):
     """An endpoint. `failing_since` is the time of the first failed attempt since the last success.
 
-    `delivered_24h` and `failed_24h` count the notices made in the last 24 hours, `pending` those that wait.
+    `delivered_24h` and `failed_24h` count the webhook events made in the last 24 hours, `pending` those that wait.
     """
 
     id: str

@@ -87,7 +87,7 @@ class ReadModel:
     loaded: bool = True
     """False until the stored snapshot was looked for."""
     owner: str | None = None
-    """The project of the session, which waits in turn for work off the event loop."""
+    """The project of the session, in whose name it waits for work off the event loop."""
     packed: bytes = b""
     packed_position: int = field(init=False)
     """The position of a packed read model; see `stands_at`."""

@@ -24,7 +24,7 @@ from voicemem.transcript.diff import Upsert
 TAIL_PAGE = 500
 """Entries read at a time."""
 SMALL_PAGE = 8
-"""Entries that a tail reads without waiting for its turn."""
+"""Entries that a tail reads without waiting in the fair queue."""
 YIELD_EVERY = 32
 """Sessions that a tail looks at before others get their turn."""
 PAGE_PAUSE_S = 0.05
