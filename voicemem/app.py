@@ -102,14 +102,14 @@ class App:
         for work in (*services.background(), self.ingest.enforce_grants()):
             self.run_in_background(work)
         if not services.store.is_exclusive:
-            self.run_in_background(repeat(self.look_at_leases, LEASES_INTERVAL_S))
+            self.run_in_background(repeat(self.poll_leases, LEASES_INTERVAL_S))
         with naming_flag("--rest"):
             await self.rest_server.start_serving()
         with naming_flag("--ingest"):
             self.ingest_address = await self.ingest.start(self.settings.ingest)
 
-    async def look_at_leases(self) -> None:
-        await self.services.watcher.look_at_leases(self.ingest.held_leases(), self.ingest.supersede)
+    async def poll_leases(self) -> None:
+        await self.services.watcher.poll_leases(self.ingest.held_leases(), self.ingest.supersede)
 
     async def set_operator_endpoint(self, now_ms: int) -> None:
         """Set the operator's webhook, or turn it off; without a setting, all nodes keep what another start has set."""

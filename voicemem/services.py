@@ -267,7 +267,7 @@ class Services:
             repeat(partial(maintenance.catch_up_lagging, self.read_models), maintenance.CATCH_UP_S),
             repeat(self.summaries.check_changed, LOOK_INTERVAL_S),
             repeat(self.overviews.make_pending, PAUSE_S),
-            repeat(self.turn_feed.look, TURNS_PAUSE_S),
+            repeat(self.turn_feed.poll, TURNS_PAUSE_S),
             repeat(partial(self.long_term.give_named, self.recorder.commits.named), PAUSE_S),
             index_forever(self.indexer),
             *([] if self.vectors is None else [make_vectors_forever(self.vectors.maker)]),

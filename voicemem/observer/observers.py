@@ -239,7 +239,7 @@ class Observers:
 
     # What this node does
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Claim what no node has, and end what was stopped. Raises `StoreUnavailable`."""
         token, key = self.node.token, self.settings.key
         if self.is_stopping or key is None or not token:
@@ -297,7 +297,7 @@ async def observe_forever(observers: Observers) -> None:
     """Background task: look for observations, once a second and when woken."""
     while True:
         with suppress(StoreUnavailable):
-            await observers.look()
+            await observers.poll()
         with suppress(TimeoutError):
             async with asyncio.timeout(LOOK_S):
                 await observers.wake.wait()

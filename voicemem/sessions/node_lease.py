@@ -190,7 +190,7 @@ class Watcher:
         self.positions: dict[int, int] = {}
         """Ends of the journals that are followed, at the last look."""
 
-    async def look_at_journals(self) -> int:
+    async def poll_journals(self) -> int:
         """Wake the tails of journals that have grown, or are gone; returns how many are followed.
 
         Tails rely on it (`Tail.poll`): after a look that failed all of them are woken. Raises `StoreUnavailable`.
@@ -204,7 +204,7 @@ class Watcher:
             self.tails.notify_keys(changed)
         return len(keys)
 
-    async def look_at_leases(self, held: Iterable[HeldLease], supersede: Callable[[HeldLease], None]) -> None:
+    async def poll_leases(self, held: Iterable[HeldLease], supersede: Callable[[HeldLease], None]) -> None:
         """Report which of these leases were superseded on other nodes. Raises `StoreUnavailable`."""
         leases = list(held)
         for first in range(0, len(leases), KEYS_PER_LOOK):
@@ -222,6 +222,6 @@ async def watch_journals_forever(watcher: Watcher) -> None:
     while True:
         began, followed = time.monotonic(), 0
         with suppress(StoreUnavailable):
-            followed = await watcher.look_at_journals()
+            followed = await watcher.poll_journals()
         interval = interval_s(followed)
         await asyncio.sleep(max(began + interval - time.monotonic(), interval / 2))  # a slow store gets its rest

@@ -114,7 +114,7 @@ def ranked(query: TranscriptQuery, messages: Sequence[FoundMessage]) -> list[Fou
     span = None if query.now_ms is None else span_in(query.question, query.now_ms)
     best = []
     for message in messages:
-        score = message.score * (telling(message.text) if len(query.words) > FEW_WORDS else 1)
+        score = message.score * (substance_of(message.text) if len(query.words) > FEW_WORDS else 1)
         if message.role == speaker:
             score *= OF_SPEAKER
         if span is not None and span[0] <= message.said_ms <= span[1] + min(MAX_SLACK_MS, span[1] - span[0]):
@@ -123,7 +123,7 @@ def ranked(query: TranscriptQuery, messages: Sequence[FoundMessage]) -> list[Fou
     return sorted(with_answers(best), key=lambda one: (one.score, one.said_ms, *one.place), reverse=True)
 
 
-def telling(text: str) -> float:
+def substance_of(text: str) -> float:
     """Measure how much a message says, by its length and by how many of its sentences are questions."""
     questions, ends = text.count("?") + text.count("？"), sum(map(text.count, SENTENCE_ENDS))
     length = min(max(len(text.encode()), SHORTEST), LONGEST) / LONGEST

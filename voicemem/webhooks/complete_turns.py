@@ -60,7 +60,7 @@ class TurnFeed:
         self.subscribers: set[str] = set()
         self.known_until_ms = 0
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Check once all sessions with new events. Raises `StoreUnavailable`."""
         if not self.changed:
             return
@@ -73,9 +73,9 @@ class TurnFeed:
             own = stream.config.get("webhook") or {}
             if stream.project in self.subscribers or config.COMPLETE_TURNS_EVENT in own.get("event_types", ()):
                 with suppress(SessionQuarantined):
-                    await self.look_at(stream)
+                    await self.poll_session(stream)
 
-    async def look_at(self, stream: Stream) -> None:
+    async def poll_session(self, stream: Stream) -> None:
         count = len(complete_turns(await self.read_models.get_state(stream)))
         if count <= self.noted.get(stream.key, 0):
             return

@@ -378,8 +378,8 @@ async def test_one_of_several_nodes_observes(sideband: Sideband, settings: JsonO
             await send(connection, said("u1", "One.", "e1"))
             await remembers(api, "One.")
             await stands(elsewhere, "observing", None, None)
-            await one.services.observers.look()
-            await other.services.observers.look()
+            await one.services.observers.poll()
+            await other.services.observers.poll()
             assert 1 == len(one.services.observers.running) + len(other.services.observers.running)
             assert 1 == len(sideband.requests)
             busy = one if one.services.observers.running else other

@@ -79,7 +79,7 @@ def closed(ts: int, known: Known) -> Made:
     if reply is not None and reply.cut == "no" and last["spoken"] < len(reply.text):
         yield Interrupt(item=last["item"], heard_text=reply.text[: last["spoken"]], estimated=True, ts=ts)
     if not known.notes.get("final"):
-        yield from tell(known.notes.get("rest", []), False, False, known)
+        yield from report_elements(known.notes.get("rest", []), False, False, known)
     responses = known.notes.get("responses") or [{"item": ""}]
     if "item" not in responses[-1] and responses[-1]["text"].strip() and not known.notes.get("final"):
         newest = responses[-1]
@@ -95,13 +95,13 @@ def read_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
     elif known.notes.get("final") and not by_hook:  # the transcript after the call has it already
         return ()
     elements = [frame["element"]] if "element" in frame else frame.get("elements", [])
-    return tell(elements, frame.get("interaction_type") == "update_only", reported, known, by_hook)
+    return report_elements(elements, frame.get("interaction_type") == "update_only", reported, known, by_hook)
 
 
 def end_call(frame: JsonObject, ts: int, known: Known) -> Made:
     """The transcript after the call is all of it; what only live messages had is not part of the call."""
     call, elements = frame["call"], frame.get("elements", [])
-    yield from tell(elements, False, True, known, by_hook=True)
+    yield from report_elements(elements, False, True, known, by_hook=True)
     if call.get("spoken"):
         known.note("final", True)
         for index in range(call["spoken"], call["spoken"] + MAX_LIVE):
@@ -160,7 +160,7 @@ def item_of(index: int, parted: Sequence[int] = ()) -> str:
     return f"~t{base}/{number + 1}" if number and index in parted else f"~t{base}"
 
 
-def tell(
+def report_elements(
     elements: list[JsonObject], partial: bool, reported: bool, known: Known, by_hook: bool = False
 ) -> Iterator[MadeEvent]:
     """Yield the news in elements, up to one that this frame may not begin; the last utterance may be `partial`.

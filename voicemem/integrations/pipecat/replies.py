@@ -203,7 +203,7 @@ class ReplyTracker:
         reply.contexts.add(self.context or "")
         self.timeline.made(reply.name, f"{self.context}/{known.stopped}", audio.length_ms, interruptible)
         self.ledger.audio_made(reply.name, audio.length_ms)
-        self.tell_words(known, known.clock.audio(audio.length_ms, at_ns, self.last_pts), at)
+        self.report_words(known, known.clock.audio(audio.length_ms, at_ns, self.last_pts), at)
         known.sound.add(*audio)
 
     def text_made(self, context: str | None, text: str, pts: int | None, at: float, at_ns: int) -> None:
@@ -216,9 +216,9 @@ class ReplyTracker:
         elif pts != self.last_pts or " " not in text.strip():  # else words that the TTS has left out, all in one
             before, self.last_pts = self.last_pts, pts
             known.timed = True
-            self.tell_words(known, known.clock.word(text, pts, at_ns, before), at)
+            self.report_words(known, known.clock.word(text, pts, at_ns, before), at)
 
-    def tell_words(self, context: Context, words: list[TimedWord], at: float) -> None:
+    def report_words(self, context: Context, words: list[TimedWord], at: float) -> None:
         if words:
             starts = [(text, context.start_ms + start) for text, start in words]
             timed = [(text, start, start + WORD_MS_PER_UNIT * units_of(text.strip())) for text, start in starts]
@@ -232,11 +232,11 @@ class ReplyTracker:
         usual_ms = units_of(text.strip()) * USUAL_MS_PER_UNIT
         fits = LEAST_SHARE * usual_ms <= context.sound.sounding_ms <= MOST_SHARE * usual_ms
         if fits and (context.alone or context.reply.unannounced):
-            self.tell_spans(context, text.strip(), at)
+            self.report_spans(context, text.strip(), at)
             context.text = context.text.removeprefix(text.strip()).lstrip()
             context.reply.text = context.reply.text.lstrip().removeprefix(text.strip())
 
-    def tell_spans(self, context: Context, text: str, at: float) -> None:
+    def report_spans(self, context: Context, text: str, at: float) -> None:
         for span in spans_of(text, context.sound):
             self.ledger.span_made(context.reply.name, at, span.text, span.audio_ms)
         context.sound = Sound()
@@ -247,9 +247,9 @@ class ReplyTracker:
             return
         self.context, known.is_open = None, False
         known.stopped += 1
-        self.tell_words(known, known.clock.flush(), at)
+        self.report_words(known, known.clock.flush(), at)
         if known.sound.end_ms:
-            self.tell_spans(known, known.text or known.reply.text, at)
+            self.report_spans(known, known.text or known.reply.text, at)
             known.text = known.reply.text = ""
 
     # The output

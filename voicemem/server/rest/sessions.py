@@ -218,7 +218,7 @@ async def live_rows(services: Services, session_filter: SessionFilter) -> AsyncG
         while not draining.is_set():
             looked_at = time()
             changed.clear()
-            async for piece in look(services, session_filter, sent):
+            async for piece in changed_rows(services, session_filter, sent):
                 yield [piece]
             yield []
             due = looked_at + (FIGURES_S if services.overviews.pending else quiet_s)
@@ -256,7 +256,7 @@ def noted_changes(services: Services, project: str) -> Iterator[asyncio.Event]:
         listeners.remove(on_change)
 
 
-async def look(
+async def changed_rows(
     services: Services, session_filter: SessionFilter, sent: dict[int, SentRow]
 ) -> AsyncGenerator[bytes, None]:
     """Yield what has changed on the page since it was sent; `sent` is brought up to date."""

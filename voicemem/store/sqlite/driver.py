@@ -49,7 +49,7 @@ LOG_PAGE_HEAD = 24
 
 
 class Whereabouts:
-    """Where a store's open file and its log are, and how long the file was when that was looked at last."""
+    """The places of a store's open file and its log, and the length of the file when that was looked at last."""
 
     def __init__(self, path: str, writer: apsw.Connection) -> None:
         self.paths = path, f"{path}-wal"
