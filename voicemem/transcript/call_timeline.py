@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from msgspec import Struct
 
 from voicemem.transcript.messages import Message
-from voicemem.transcript.replies.playback import POSITIONS, TEXTS, first_entries, last_entries
+from voicemem.transcript.replies.evidence import POSITIONS, TEXTS, first_entries, last_entries
 from voicemem.transcript.replies.playing import sources_of, standing_replies
 from voicemem.transcript.speech import spoken_segments
 from voicemem.transcript.state import Reply, State, Turn

@@ -13,9 +13,8 @@ import msgspec
 
 from voicemem.transcript.messages import Forgotten, Message, ToolUse
 from voicemem.transcript.packing import Items
-from voicemem.transcript.replies.evidence import Interruption, Source
+from voicemem.transcript.replies.evidence import Interruption, Source, last_entries, timelines
 from voicemem.transcript.replies.heard import Cut, cut_of, heard_so_far
-from voicemem.transcript.replies.playback import last_entries, timelines
 from voicemem.transcript.replies.playing import is_cut, plays_at_close, settle, sources_of, standing_replies
 from voicemem.transcript.speech import FalseAlarms, Speech, false_alarms, speech_index
 from voicemem.transcript.state import Reply, Segment, State, Turn, TypedMessage

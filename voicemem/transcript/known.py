@@ -9,8 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from voicemem.dialects.known import Known, KnownReply, KnownSegment
-from voicemem.transcript.replies.evidence import KINDS, Source
-from voicemem.transcript.replies.playback import first_entries, largest_total, last_entries
+from voicemem.transcript.replies.evidence import KINDS, Source, first_entries, largest_total, last_entries
 from voicemem.transcript.replies.playing import settle, sources_of, standing_keys
 from voicemem.transcript.speech import speech_index
 from voicemem.transcript.state import Notes, Reply, State, Turn

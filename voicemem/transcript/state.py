@@ -63,7 +63,7 @@ class Memo(Struct, eq=False):
     false_alarms: Any = None
     """A `speech.FalseAlarms`."""
     whole_texts: dict[int, Any] = {}
-    """By reply: a `playback.WholeText`, of those that are long or were reported often."""
+    """By reply: a `timeline.WholeText`, of those that are long or were reported often."""
     word_matches: dict[int, tuple[Any, Any]] = {}
     """By reply: a `matching.WordMatch`, where its timed words are in its text, and the windows they are from."""
     cut_stairs: dict[int, Any] = {}

@@ -367,3 +367,130 @@ def order_metadata(values: dict[str, Any]) -> dict[str, Any]:
         return common
     own = {key: values[key] for key in METADATA_ORDER if key in values}
     return own | {key: value for key, value in values.items() if key not in RESERVED_METADATA}
+
+
+# Heard texts, with white space as runs
+
+
+class Prefixes:
+    """The beginnings of a growing text that have just the words of another growing text: a range of their lengths."""
+
+    __slots__ = ("at", "before", "longest", "spaced", "times", "words")
+
+    def __init__(self) -> None:
+        self.words = 0
+        """How many of the words have been found."""
+        self.at = 0
+        """Their end; or, before a word that is still to be found, its beginning."""
+        self.spaced = True
+        """True if white space is between them and the next word."""
+        self.before = (0, 0, True)
+        """These three before the last word was found, which may still grow."""
+        self.longest = 0
+        """The length with the white space after the last word."""
+        self.times: dict[int, tuple[tuple[int, int], list[int]]] = {}
+        """By block of the timeline: what it was when it was looked through, and the times of lengths in the range."""
+
+    def step_back(self, word: int) -> None:
+        """Forget about a word that has become another."""
+        if self.words > word:
+            self.words, self.at, self.spaced = self.before
+        self.longest, self.times = 0, {}
+
+    def find(self, text: str, words: list[str]) -> bool:
+        """Go on looking for the words where `text` has grown; whether all of them are there."""
+        while self.words < len(words):
+            begin = skip_white_space(text, self.at)
+            self.spaced |= begin > self.at
+            self.at, word = begin, words[self.words]
+            if begin + len(word) > len(text) or not self.spaced or not text.startswith(word, begin):
+                return False
+            self.before = self.words, begin, True
+            self.words, self.at, self.spaced = self.words + 1, begin + len(word), False
+        reach = skip_white_space(text, max(self.at, self.longest))
+        if reach != self.longest:
+            self.longest, self.times = reach, {}
+        return True
+
+    def times_in(self, block: Block) -> list[int]:
+        """The times of the entries of a block whose lengths are in the range, sorted."""
+        # Entries are only added, and the later half split off: with its length and its last entry a block is the same.
+        version = len(block), block.numbers[-2]
+        known, times = self.times.get(id(block), (None, []))
+        if known != version:
+            values = block.numbers[2::WIDTH]
+            times = [block.ts(i) for i, value in enumerate(values) if self.at <= value <= self.longest]
+            self.times[id(block)] = version, times
+        return times
+
+
+class WholeText:
+    """All of the text of a reply, made ready to be looked for among heard texts.
+
+    It is looked at only where it has grown, so an event costs no more when a reply is long, or was often reported.
+    """
+
+    __slots__ = ("events", "known", "letters", "text", "together", "words")
+
+    def __init__(self) -> None:
+        self.events = -1
+        """The number of events that the text was made of."""
+        self.text = ""
+        self.words: list[str] = []
+        self.letters = 0
+        """Characters of the words."""
+        self.together: str | None = None
+        self.known: dict[int, Prefixes] = {}
+        """By timeline of heard texts."""
+
+    def update(self, events: int, text: str) -> None:
+        """Take the text as it is now; mostly it has only become longer."""
+        if text.startswith(self.text) and self.words:
+            self.extend(text)
+        elif text != self.text or events < 0:
+            self.known.clear()
+            self.words = text.split()
+            self.letters = sum(map(len, self.words))
+        self.events, self.text, self.together = events, text, None
+
+    def extend(self, text: str) -> None:
+        if len(text) == len(self.text):
+            return
+        last = self.words.pop() if not self.text[-1].isspace() else ""
+        for prefixes in self.known.values():
+            prefixes.step_back(len(self.words))
+        more = (last + text[len(self.text) :]).split()
+        self.words += more
+        self.letters += sum(map(len, more)) - len(last)
+
+    def joined(self) -> str:
+        if self.together is None:
+            self.together = " ".join(self.words)
+        return self.together
+
+    def first_equal(self, series: TextTimeline, until: int, since: int) -> int | None:
+        """Return when a heard text was first equal to this one, from `since` to before `until`."""
+        times = series.other_times.get(self.joined(), []) if series.other_times else []
+        first = first_between(times, until, since)
+        if len(series.texts.longest) < self.letters:
+            return first
+        prefixes = self.known.setdefault(id(series), Prefixes())
+        if not prefixes.find(series.texts.longest, self.words):
+            return first
+        for block, _, _ in series.lengths.slices(until, since):
+            if block.highest >= prefixes.at:
+                ts = first_between(prefixes.times_in(block), until, since)
+                if ts is not None:
+                    return ts if first is None else min(first, ts)
+        return first
+
+
+def first_between(times: list[int], until: int, since: int) -> int | None:
+    place = bisect_left(times, since)
+    return times[place] if place < len(times) and times[place] < until else None
+
+
+def skip_white_space(text: str, index: int) -> int:
+    while index < len(text) and text[index].isspace():
+        index += 1
+    return index

@@ -11,8 +11,7 @@ from msgspec import Struct
 from voicemem.protocol.types import MAX_INTEGER
 from voicemem.transcript.history import known_reply_entry
 from voicemem.transcript.replies import playing
-from voicemem.transcript.replies.evidence import Source
-from voicemem.transcript.replies.playback import first_entries, last_entries
+from voicemem.transcript.replies.evidence import Source, first_entries, last_entries
 from voicemem.transcript.speech import spoken_segments
 from voicemem.transcript.state import Reply, Segment, State, Turn
 from voicemem.transcript.timeline import AFTER_ALL

@@ -10,7 +10,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from voicemem.dialects.known import UNITS_A_SECOND
-from voicemem.transcript.replies import playback, playing
+from voicemem.transcript.replies import evidence, playing
 from voicemem.transcript.replies.evidence import BY_TIME, ESTIMATED, Interruption, Source
 from voicemem.transcript.replies.matching import WordMatch
 from voicemem.transcript.state import Reply, State
@@ -112,7 +112,7 @@ class Cut:
 
     def by_words(self, estimated: bool) -> Iterator[HeardText]:
         """A position against the words; an estimate if either is one."""
-        match = playback.match_words(self.state, self.reply, self.sources)
+        match = playing.match_words(self.state, self.reply, self.sources)
         if match is None:
             return
         for is_estimate in (False, True) if estimated else (False,):
@@ -135,7 +135,7 @@ class Cut:
             return stated[-1]
         name = "estimated_audio" if estimated else "audio"
         for source in self.sources:
-            for series in playback.timelines(source, name):
+            for series in evidence.timelines(source, name):
                 last = series.last(min(self.until, source.until), source.since)
                 if last is not None:
                     stated.append(Position(*last))
@@ -161,10 +161,10 @@ class Cut:
 
     def by_share(self, estimated: bool) -> Iterator[HeardText]:
         """The kind e: the position's share of the audio is the share of the text."""
-        position, total = self.position(estimated), playback.largest_total(self.sources)
+        position, total = self.position(estimated), evidence.largest_total(self.sources)
         if position is not None and total is not None:
             entry = total[0]
-            measured = playback.measured_text(self.reply, total)
+            measured = evidence.measured_text(self.reply.generation, total)
             length = len(measured) * min(position.ms, entry.value) // entry.value
             yield HeardText(whole_word_prefix(self.generated, length), "estimated")
 
@@ -180,13 +180,13 @@ class Cut:
 
     def elapsed_ms(self) -> int | None:
         """The time for which the reply had been playing, by the clock; None where nothing states a time."""
-        if not (self.reply.states_time or any(map(playback.states_time, self.sources))):
+        if not (self.reply.states_time or any(map(evidence.states_time, self.sources))):
             return None
         end = self.ts
         if self.first.closing:
             known = self.state.ended_ts
             end = self.state.clock_of(self.reply.producer, self.ts) if known is None else known
-        start = playback.first_progress(self.sources)
+        start = evidence.first_progress(self.sources)
         if start is None:
             start = max(self.reply.text_ts, end_before(self.state, self.reply))
         return max(0, end - start - paused_ms(self.state, self.reply, self.sources, start, end))
@@ -248,13 +248,13 @@ def rate_of(state: State, reply: Reply) -> Fraction | None:
     if reply.restored or playing.is_cut(state, reply) or not reply.generation.complete:
         return None
     sources = playing.sources_of(state, reply)
-    largest = playback.largest_total(sources)
+    largest = evidence.largest_total(sources)
     if largest is not None:
-        return Fraction(units_of(playback.measured_text(reply, largest)), largest[0].value)
-    highest = (one.highest for source in sources for one in playback.timelines(source, "audio"))
+        return Fraction(units_of(evidence.measured_text(reply.generation, largest)), largest[0].value)
+    highest = (one.highest for source in sources for one in evidence.timelines(source, "audio"))
     played_ms = max(highest if has_done(sources) else (), default=0)
     return Fraction(units_of(reply.generation.text()), played_ms) if played_ms else None
 
 
 def has_done(sources: list[Source]) -> bool:
-    return any(True for _ in playback.first_entries(sources, "dones"))
+    return any(True for _ in evidence.first_entries(sources, "dones"))

@@ -1,4 +1,4 @@
-"""Replies in their order: which evidence is about which, and which play, were heard or cut (docs/memory.md, rule 5).
+"""Replies in their order: which evidence is about which, and which play, were heard or cut (docs/memory.md, rules 4, 5).
 
 Evidence that names only a turn is about its newest reply begun by then, else its first to come. So each reply has a
 window of time, from its start to that of the next one in its turn; the first has no beginning, as playback or an
@@ -9,14 +9,28 @@ The lists in the state answer "the oldest reply that …" by bisection. An event
 brings the lists up to date before they are asked.
 """
 
+import re
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from operator import itemgetter
 
-from voicemem.transcript.replies import playback
-from voicemem.transcript.replies.evidence import BY_TIME, ESTIMATED, Interruption, Source
+from voicemem.transcript.replies.evidence import (
+    BY_TIME,
+    POSITIONS,
+    Interruption,
+    Source,
+    TimedWord,
+    has_progress,
+    largest_total,
+    may_show_end,
+    measured_text,
+    timelines,
+    was_played,
+)
+from voicemem.transcript.replies.matching import WordMatch
 from voicemem.transcript.state import Reply, ReplyKey, State, Turn, put
-from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL
+from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, Entry, TextTimeline, WholeText
+from voicemem.transcript.whole_words import after_closing_marks, whole_word_end
 
 LAST_ID = AFTER_ALL
 
@@ -187,14 +201,14 @@ def settle(state: State) -> None:
 def settle_reply(state: State, reply: Reply) -> None:
     """Work out what is known about a reply now, and put it into the lists that this means."""
     sources = sources_of(state, reply)
-    reply.progress, heard_ts = playback.has_progress(sources), playback.heard_to_end(state, reply, sources)
+    reply.progress, heard_ts = has_progress(sources), heard_to_end(state, reply, sources)
     first_ts = first_mark(reply, sources, BEFORE_ALL, heard_ts)
     if first_ts != reply.first_cut_ts:
         move_cut(state, reply, first_ts)
     resumed_ts = resumed_until(state, reply, sources)
     cut_ts = first_ts
     if resumed_ts > BEFORE_ALL:  # these were found as if no interruption were withdrawn
-        heard_ts = playback.heard_to_end(state, reply, sources, resumed_ts)
+        heard_ts = heard_to_end(state, reply, sources, resumed_ts)
         cut_ts = None if first_ts is None else first_mark(reply, sources, resumed_ts, heard_ts)
     reply.heard_ts, reply.cut_ts = heard_ts, cut_ts
     note_resume(state, reply, resumed_ts if first_ts is not None and resumed_ts >= first_ts else None)
@@ -321,6 +335,169 @@ def interrupted_by(state: State, turn: Turn, ts: int) -> Reply | None:
     return None if place < 0 else state.replies[stairs[place][0][2]]
 
 
+# When all of a reply was heard
+
+TAKEN_BACK_MS = 250
+"""A position takes a `tts.done` back when it is more than this below the total."""
+SHORT = 1_000
+"""Characters of a text, and numbers of a timeline, up to which looking again costs less than keeping what was found."""
+A_WORD, IN_A_WORD = re.compile(r"\w"), re.compile(r"[^\W_]")
+
+
+def match_words(state: State, reply: Reply, sources: list[Source]) -> WordMatch | None:
+    """Return where the timed words of a reply are in its text; None when none of them is found there."""
+    known: list[list[TimedWord]] = []
+    for source in sources:
+        words = (None if source.evidence.playback is None else source.evidence.playback.words) or []
+        words = words if source.is_whole else [word for word in words if source.since <= word.ts < source.until]
+        known += [words] if words else []
+    if not known:
+        return None
+    text, windows = reply.generation.text(), [(source.since, source.until) for source in sources]
+    kept_windows, stored = state.memo.word_matches.get(reply.id, (None, None))
+    counts = [len(words) for words in known]
+    if stored is None or kept_windows != windows or not stored.extend(known, counts, text):
+        stored = WordMatch([word for words in known for word in words], text, counts)
+        state.memo.word_matches[reply.id] = windows, stored
+    return stored if stored.reached else None
+
+
+def heard_to_end(state: State, reply: Reply, sources: list[Source], resumed_ts: int = BEFORE_ALL) -> int | None:
+    """When playback first showed that all of a reply was heard, if it did; interruptions up to `resumed_ts` are void.
+
+    Until the LLM has finished, no text and no position can be the end of the reply, only a `tts.done`.
+    """
+    if not any(may_show_end(source.evidence) for source in sources):
+        return None
+    total = largest_total(sources)
+    times = [standing_done(state, reply, sources, total, resumed_ts)]
+    if reply.generation.complete and not reply.heard_only:
+        times += heard_texts(state, reply, sources)
+        end_ms = None if total is None else total[0].value
+        if end_ms is None and any(True for source in sources for _ in timelines(source, *POSITIONS)):
+            match = match_words(state, reply, sources)
+            end_ms = None if match is None else match.whole_ms
+        if end_ms is not None:
+            reached = (
+                series.first_at_least(end_ms, source.until, source.since)
+                for source in sources
+                for series in timelines(source, *POSITIONS)
+            )
+            times += [entry.ts for entry in reached if entry is not None]
+    return min((ts for ts in times if ts is not None), default=None)
+
+
+def heard_texts(state: State, reply: Reply, sources: list[Source]) -> Iterator[int]:
+    """Return when a heard text was all of the reply, with white space as runs; an interrupt's own counts."""
+    series: list[tuple[TextTimeline, Source]] = []
+    for source in sources:
+        playback = source.evidence.playback
+        for one in () if playback is None else (playback.texts, playback.estimated_texts):
+            if one is not None:
+                series.append((one, source))
+    if not series and not any(source.evidence.heard for source in sources):
+        return
+    whole = whole_text(state, reply, sources)
+    for one, source in series:
+        ts = whole.first_equal(one, source.until, source.since)
+        if ts is not None:
+            yield ts
+    for source in sources:
+        ts = source.first_heard(whole.joined()) if source.evidence.heard else None
+        if ts is not None:
+            yield ts
+
+
+def standing_done(
+    state: State, reply: Reply, sources: list[Source], total: tuple[Entry, Source] | None, resumed_ts: int
+) -> int | None:
+    """Return when the first `tts.done` came that nothing takes back."""
+    dones = [(series, source) for source in sources for series in timelines(source, "dones")]
+    after = (BEFORE_ALL, 0)
+    if dones and total is not None:
+        leaves_unheard = unheard_after(state, reply, sources, total)
+        after = max(last_position_stated(sources, leaves_unheard, resumed_ts), last_peak(sources, leaves_unheard))
+    times = (
+        next((done.ts for done in series.entries(source.until, max(source.since, after[0])) if done[:2] > after), None)
+        for series, source in dones
+    )
+    return min((ts for ts in times if ts is not None), default=None)
+
+
+def last_position_stated(
+    sources: list[Source], leaves_unheard: Callable[[int], bool], resumed_ts: int
+) -> tuple[int, int]:
+    """The last stated position of an interruption that takes dones back, as (ts, order); those of its `ts` too."""
+    times = [BEFORE_ALL]
+    for source in sources:
+        for cut in reversed(source.stating("audio_end_ms")):
+            if cut.ts <= resumed_ts:
+                break
+            if leaves_unheard(cut.audio_end_ms or 0):
+                times.append(cut.ts)
+                break
+    return max(times), AFTER_ALL
+
+
+def last_peak(sources: list[Source], leaves_unheard: Callable[[int], bool]) -> tuple[int, int]:
+    """The last position above every one before itself that takes dones back, as (ts, order).
+
+    Such positions grow, so the last one that leaves a word unheard is the highest before the first that leaves none.
+    """
+    series = [(one, source) for source in sources for one in timelines(source, *POSITIONS)]
+    tops = (one.highest_entry(source.until, source.since) for one, source in series)
+    highest = max((top.value for top in tops if top is not None), default=0)
+    limit = bisect_left(range(highest + 1), True, key=lambda position_ms: not leaves_unheard(position_ms))
+    reached = (one.first_at_least(limit, source.until, source.since) for one, source in series)
+    end = min((entry[:2] for entry in reached if entry is not None), default=(AFTER_ALL, 0))
+    tops = (one.highest_entry(min(source.until, end[0]), source.since) for one, source in series)
+    peak = max((top.value for top in tops if top is not None), default=0)
+    firsts = (one.first_at_least(max(peak, 1), min(source.until, end[0]), source.since) for one, source in series)
+    last = min((entry for entry in firsts if entry is not None), default=None)
+    for one, source in series:  # at one time, positions that arrived before the end may rise further
+        for entry in one.entries(min(source.until, end[0] + 1), max(source.since, end[0])):
+            if entry[:2] < end and entry.value > (peak if last is None else last.value):
+                last = entry
+    return (BEFORE_ALL, 0) if last is None else last[:2]
+
+
+def unheard_after(
+    state: State, reply: Reply, sources: list[Source], total: tuple[Entry, Source]
+) -> Callable[[int], bool]:
+    """Return a function that says whether a position is clearly below the total and leaves a word unheard."""
+    match, text = match_words(state, reply, sources), reply.generation.text()
+    total_ms, measured = total[0].value, len(measured_text(reply.generation, total))
+
+    def leaves_unheard(position_ms: int) -> bool:
+        if position_ms >= total_ms - TAKEN_BACK_MS:
+            return False
+        if match is not None:
+            end = after_closing_marks(text, match.end_at(position_ms))
+        else:
+            length = measured * position_ms // total_ms
+            if IN_A_WORD.search(text, length):
+                return True  # a prefix is cut back to whole words, or continued by marks and white space alone
+            end = whole_word_end(text, length)
+        return A_WORD.search(text, end) is not None
+
+    return leaves_unheard
+
+
+def whole_text(state: State, reply: Reply, sources: list[Source]) -> WholeText:
+    """The text of a reply; it is kept where looking at it again would cost more than the memory is worth."""
+    text, events = reply.generation.text(), reply.generation.events
+    whole: WholeText | None = state.memo.whole_texts.get(reply.id)
+    if whole is None:
+        whole = WholeText()
+        playbacks = [source.evidence.playback for source in sources]
+        series = (getattr(playback, name, None) for playback in playbacks for name in ("texts", "estimated_texts"))
+        if len(text) > SHORT or any(one is not None and len(one.lengths.numbers) > SHORT for one in series):
+            state.memo.whole_texts[reply.id] = whole
+    if whole.events != events:
+        whole.update(events, text)
+    return whole
+
+
 # Replies that never existed
 
 
@@ -356,20 +533,6 @@ def is_called_off(state: State, reply: Reply) -> bool:
     _, after = neighbours(state.generated, reply.key)
     place = bisect_left(evidence.cancels, reply.begin)
     return place < len(evidence.cancels) and (after is None or evidence.cancels[place] < after[1])
-
-
-def was_played(sources: list[Source]) -> bool:
-    """Return whether playback above 0, a `tts.done`, or an interrupt with heard text is known."""
-    for source in sources:
-        if any(playback.last_entries([source], "audio", "estimated_audio", "dones")):
-            return True
-        for series in playback.timelines(source, *playback.TEXTS):
-            if any(entry.value for entry in series.entries(source.until, source.since)):
-                return True
-        for kind in ("heard_text", ESTIMATED + "heard_text"):
-            if any(cut.heard_text for cut in source.stating(kind)):
-                return True
-    return False
 
 
 def plays_at_close(state: State, reply: Reply) -> bool:

@@ -7,8 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from voicemem.transcript import timeline
-from voicemem.transcript.replies.playback import WholeText
-from voicemem.transcript.timeline import TextTimeline, Timeline
+from voicemem.transcript.timeline import TextTimeline, Timeline, WholeText
 
 PIECES = st.text(alphabet="ab \n", max_size=4)
 TIMES = st.integers(0, 9)
