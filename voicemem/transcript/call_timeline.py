@@ -3,6 +3,7 @@
 All times are the events' `ts`, whatever clock they are of; only their order and distances matter.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Literal, NamedTuple
@@ -74,12 +75,13 @@ def unheard_characters(messages: Iterable[Message]) -> dict[tuple[int, int], tup
 def turn_spans(state: State, turn: Turn, unheard: dict[tuple[int, int], tuple[int, int]]) -> Iterator[Span]:
     yield from user_spans(state, turn)
     replies = standing_replies(state, turn)
+    audio = sorted(one.ts for one in turn.latencies or () if one.name == FIRST_AUDIO)
     for reply in replies:
-        yield from reply_spans(state, turn, reply, unheard.get((turn.number, reply.begin)))
+        yield from reply_spans(state, audio, reply, unheard.get((turn.number, reply.begin)))
+    answers = sorted(reply.text_ts for reply in replies if reply.text_ts < AFTER_ALL)
     for call in turn.tool_calls or ():
         if call.name is not None:
-            answers = (reply.text_ts for reply in replies if call.ts <= reply.text_ts < AFTER_ALL)
-            yield Span("tool", call.ts, min(answers, default=call.ts))
+            yield Span("tool", call.ts, first_from(answers, call.ts, call.ts))
 
 
 def user_spans(state: State, turn: Turn) -> Iterator[Span]:
@@ -92,8 +94,8 @@ def user_spans(state: State, turn: Turn) -> Iterator[Span]:
         yield Span("user", typed.begin, typed.begin)
 
 
-def reply_spans(state: State, turn: Turn, reply: Reply, cut: tuple[int, int] | None) -> Iterator[Span]:
-    begin = heard_from(state, turn, reply)
+def reply_spans(state: State, audio: Sequence[int], reply: Reply, cut: tuple[int, int] | None) -> Iterator[Span]:
+    begin = heard_from(state, audio, reply)
     if begin is None:
         return
     if cut is None:
@@ -108,16 +110,22 @@ def reply_spans(state: State, turn: Turn, reply: Reply, cut: tuple[int, int] | N
         yield Span("unheard", ts, ts + UNHEARD_MS * characters)
 
 
-def heard_from(state: State, turn: Turn, reply: Reply) -> int | None:
-    """Return when a reply began to play: as it was reported, else by its first text. None without any."""
+def first_from(times: Sequence[int], ts: int, otherwise: int) -> int:
+    """The first of sorted times that is not before a time."""
+    place = bisect_left(times, ts)
+    return times[place] if place < len(times) else otherwise
+
+
+def heard_from(state: State, audio: Sequence[int], reply: Reply) -> int | None:
+    """Return when a reply began to play: as it was reported, else by its first text. None without any.
+
+    `audio` has the times at which the first audio of replies was reported, sorted.
+    """
     starts = [first.ts for first in first_entries(sources_of(state, reply), "starts")]
     if starts:
         return min(starts)
     text_ts = reply.text_ts if reply.text_ts < AFTER_ALL else reply.begin
-    if text_ts == AFTER_ALL:
-        return None
-    reported = (one.ts for one in turn.latencies or () if one.name == FIRST_AUDIO and one.ts >= text_ts)
-    return min(reported, default=text_ts + VOICE_MS)
+    return None if text_ts == AFTER_ALL else first_from(audio, text_ts, text_ts + VOICE_MS)
 
 
 def heard_until(state: State, reply: Reply, otherwise: int) -> int:
