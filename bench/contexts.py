@@ -93,7 +93,8 @@ async def contexts(turns: int, count: int) -> list[Measured]:
                 read_model.fold([entry])
                 begin = time.perf_counter()
                 options = ContextOptions(memory=wanted)
-                render_body(await select_context(read_models, Policies(), opened.stream, options), options)
+                render = partial(render_body, options=options)
+                await select_context(read_models, Policies(), opened.stream, options, render)
                 taken.append(time.perf_counter() - begin)
             value = statistics.median(taken) * 1e6
             goal = at_most(value, GOAL_US) if name in WITH_GOAL and turns == 100 else None
@@ -125,7 +126,8 @@ async def with_memories(store: Store, turns: int) -> Measured:
         options = ContextOptions(memory=ContextConfig(memories=wanted), peek=True)
         begin = time.perf_counter()
         said = "Do you have the table for me?"
-        render_body(await select_context(read_models, Policies(), opened.stream, options, recall, said), options)
+        render = partial(render_body, options=options)
+        await select_context(read_models, Policies(), opened.stream, options, render, recall, said)
         taken[bool(number % 2)].append(time.perf_counter() - begin)
     shown, without = (statistics.median(taken[key]) * 1e6 for key in (True, False))
     goal = at_most(shown - without, KNOWN_GOAL_US)

@@ -14,6 +14,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from bench.footprint import idle_memory, snapshots
 from bench.harness.folding import check, decode, entries, fold_into
@@ -194,7 +195,7 @@ async def contexts() -> list[Measured]:
 
 async def context_time(read_models: ReadModelCache, stream: Stream, options: ContextOptions) -> float:
     begin = time.perf_counter()
-    render_body(await select_context(read_models, Policies(), stream, options), options)
+    await select_context(read_models, Policies(), stream, options, partial(render_body, options=options))
     return time.perf_counter() - begin
 
 

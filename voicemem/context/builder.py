@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from operator import attrgetter
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -16,6 +16,8 @@ from voicemem.config.context import ContextConfig, overlay, settle_recall
 from voicemem.config.session import MaxHistory, MemoryFrom, SessionConfig, parse_config
 from voicemem.context import formats
 from voicemem.context.policies import (
+    MAX_MESSAGES,
+    MAX_TOKENS,
     Choice,
     Policies,
     Policy,
@@ -36,19 +38,25 @@ from voicemem.protocol.events import CarriedSession, MemoryCarried
 from voicemem.protocol.quoting import quoted
 from voicemem.protocol.types import JsonObject, Natural
 from voicemem.sessions.derived import append_derived, find_documents
+from voicemem.sessions.off_loop import check_budget
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel, choose_from
 from voicemem.store.session_filters import SessionFilter
 from voicemem.store.streams import Stream
-from voicemem.transcript.history import begun_positions
+from voicemem.transcript.history import begun_positions, newest_tool_uses
 from voicemem.transcript.messages import Message, Role, Summary, ToolUse
 from voicemem.transcript.state import State
 
+T = TypeVar("T")
 LOG = logging.getLogger("voicemem.policies")
 MAX_CARRIED_CHARACTERS = 16 * 1024
 """Limit for what is carried over from one session."""
 PAGE, MAX_PAGES = 16, 16
 """How many earlier sessions are read at a time, and how often: sessions in which nothing was said are skipped."""
+MAX_TOOLS = 1_000
+"""Tool calls that a context shows, the newest."""
+LONG, LONG_TOOL = 25_000, 10
+"""Messages of which a context is made on the event loop, in 30 ms at most; and as how many a tool call counts."""
 
 
 class ContextOptions(Struct, frozen=True, kw_only=True):
@@ -125,10 +133,15 @@ async def select_context(
     policies: Policies,
     stream: Stream,
     options: ContextOptions,
+    make: Callable[[ContextSelection], T],
     recall: Recall | None = None,
     said: str | None = None,
-) -> ContextSelection:
-    """Return the choice of the options' policy, else the session's, from the memory of now or of `options.at`.
+    reads_all: bool = False,
+) -> T:
+    """Return `make` of the choice of the options' policy, else the session's, from the memory of now or `options.at`.
+
+    Both run off the event loop where the policy, the tools or what `reads_all` look at very much, so `make` must not
+    wait. What it returns of the choice must not depend on what changes with the memory.
 
     The first context of a session with `memory_from` journals what is carried over, unless it peeks or is of an earlier
     moment. `recall` finds what is shown of earlier calls, for what the caller has `said` last, by default their last
@@ -153,7 +166,7 @@ async def select_context(
     has_source = session_config.memory_from is not None and session_config.user_id is not None
     carries = read_model.state.carried is None and has_source and stream.state == "running"
     if carries and not peek:
-        read_model = await carry_over(read_models, stream, session_config)
+        stream, read_model = await carry_over(read_models, stream, session_config)
     requested = None if options.memory is None else options.memory.memories
     recall_settings = settle_recall(requested, session_config.memory.memories, policies.default.memories)
     recalled = None
@@ -164,14 +177,44 @@ async def select_context(
         count = policies.counter(model_of(session_config, policies)).count
         carried = "\n".join(session.text for session in read_model.state.carried or ())
         recalled = await recall.message(stream, recall_settings, said, count, note=not peek, carried=carried)
-        if position is None:
-            read_model = await read_models.get(stream)  # it may have changed while the store was asked
-    selection = select_from(read_model, policies, session_config, options, user_documents, stream.id, recalled)
     section, from_others = session_config.working_memory, recall_settings or session_config.memory_from
-    if position is None and from_others is None and (section is None or section.scope == "session"):
+    is_own = position is None and from_others is None and (section is None or section.scope == "session")
+
+    def choose_and_make(read_model: ReadModel) -> T:  # which may have changed while the store was asked
+        selection = select_from(read_model, policies, session_config, options, user_documents, stream.id, recalled)
         is_built_in = selection.memory_config.policy not in policies.custom_policies
-        selection = selection._replace(is_of_memory_alone=is_built_in)
-    return selection._replace(carries_later=True) if carries and peek else selection
+        return make(selection._replace(is_of_memory_alone=is_own and is_built_in, carries_later=carries and peek))
+
+    memory_config = resolve_settings(policies, session_config, options)
+    is_long = partial(takes_long, memory_config, options.tools, reads_all)
+    if (position is not None or recall is None or recall_settings is None) and not is_long(read_model):
+        made = choose_and_make(read_model)
+        read_models.charge(stream.key, read_model)
+        return made
+    if position is None:
+        return await read_models.read(stream, choose_and_make, is_long)
+    return await read_models.perform(stream.key, read_model, partial(choose_and_make, read_model), off_loop=True)
+
+
+def resolve_settings(policies: Policies, session_config: SessionConfig, options: ContextOptions) -> ContextConfig:
+    memory_config = policies.resolve(session_config.memory)
+    return memory_config if options.memory is None else overlay(memory_config, options.memory)
+
+
+def takes_long(memory_config: ContextConfig, tools: bool, reads_all: bool, read_model: ReadModel) -> bool:
+    """Return whether a context of a memory looks at so much that it must not be made on the event loop."""
+    state, policy, count = read_model.state, memory_config.policy, len(read_model.current_messages())
+    bounds = {
+        None: 0,
+        "recent": memory_config.max_messages or MAX_MESSAGES,
+        "window": memory_config.max_tokens or MAX_TOKENS,
+    }
+    looked_at = count if reads_all else min(count, bounds.get(policy, count))
+    if state.tool_calls and state.is_very_large:
+        return tools or reads_all
+    if state.tool_calls and reads_all:
+        looked_at += LONG_TOOL * sum(len(turn.tool_calls or ()) for turn in state.turns.values())
+    return looked_at > LONG
 
 
 def first_request(state: State, number: int) -> int:
@@ -216,15 +259,13 @@ def select_from(
     recalled: RecalledMessage | None = None,
 ) -> ContextSelection:
     """Return the policy's choice from a memory. `session_id` is for the log. Raises `Refused`."""
-    memory_config = policies.resolve(session_config.memory)
-    memory_config = memory_config if options.memory is None else overlay(memory_config, options.memory)
-    model = model_of(session_config, policies)
+    memory_config, model = resolve_settings(policies, session_config, options), model_of(session_config, policies)
     counter = policies.counter(model)
 
     def answered_uses() -> list[ToolUse]:
         return [use for use in read_model.tool_uses() if use.answered]
 
-    tools = answered_uses() if options.tools else []
+    tools = newest_tool_uses(read_model.state, MAX_TOOLS) if options.tools else []
     indexes = read_model.remembered_indexes()
     remembered = remembered_of(read_model, indexes, tools, counter, policies.window(memory_config, model))
     recent = RecentPolicy(options.max_history or session_config.llm.max_history)
@@ -272,6 +313,7 @@ def remembered_of(
     nothing_forgotten = len(indexes) == len(messages)
 
     def tool_tokens(use: ToolUse) -> int:
+        check_budget()
         return sum(map(counter.count, (use.name, formats.json_text(use.arguments), formats.json_text(use.result))))
 
     return Remembered(
@@ -350,11 +392,13 @@ def render_body(
     instructions: Sequence[JsonObject] = (),
     said: Message | None = None,
     as_json: bool = False,
+    lazily: bool = False,
 ) -> JsonObject:
     """The body; of a peek also `carried`, null, while what is carried over is not put together.
 
     `instructions` are behind the session's own system messages; what has just been `said`, behind the memory. With
-    `as_json`, for a body that is only encoded, messages that are shown as they are may be one piece of JSON.
+    `as_json`, for a body that is only encoded, messages that are shown as they are may be one piece of JSON. `lazily`
+    is for one that is sent in pieces.
     """
     session_config, llm = selection.session_config, selection.session_config.llm
     own = selection.system_messages
@@ -379,7 +423,7 @@ def render_body(
         body["messages"] += formats.request_body(more, (), formats.RequestFormat())["messages"]
     else:
         messages = [*selection.messages, *more] if more else selection.messages
-        body = formats.request_body(messages, selection.tools, format)
+        body = formats.request_body(messages, selection.tools, format, lazily)
     return body | {"carried": None} if selection.carries_later else body
 
 
@@ -433,19 +477,20 @@ def document_message(document: documents.Document | None, section: documents.Wor
 # Carry-over: what a session knows from earlier sessions of its user, journaled once so that it never changes
 
 
-async def carry_over(read_models: ReadModelCache, stream: Stream, session_config: SessionConfig) -> ReadModel:
-    """Journal what a running session with a user and `memory_from` carries over; its memory after that."""
+async def carry_over(
+    read_models: ReadModelCache, stream: Stream, session_config: SessionConfig
+) -> tuple[Stream, ReadModel]:
+    """Journal what a running session with a user and `memory_from` carries over; its row and memory after that."""
     memory_from, user_id = session_config.memory_from, session_config.user_id
     assert memory_from is not None
     assert user_id is not None
     carried = await collect_carried_sessions(read_models, stream, user_id, memory_from)
-    _, read_model = await append_derived(
+    return await append_derived(
         read_models,
         stream,
         lambda read_model: MemoryCarried(sessions=carried) if read_model.state.carried is None else None,
         lambda: stream.started_ms,  # before everything else in the session
     )
-    return read_model
 
 
 async def collect_carried_sessions(

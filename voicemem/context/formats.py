@@ -7,10 +7,10 @@ OpenAI's, Anthropic's or Gemini's. The vendor decides which fields go with role 
 import json
 import re
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from itertools import groupby
+from itertools import chain, groupby
 from math import inf
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
@@ -67,10 +67,13 @@ class RequestFormat(Struct, frozen=True, kw_only=True):
     """Gives each message all its fields, whatever the vendor."""
 
 
-def request_body(messages: Sequence[Message], tools: Sequence[ToolUse], format: RequestFormat) -> dict[str, Any]:
+def request_body(
+    messages: Sequence[Message], tools: Sequence[ToolUse], format: RequestFormat, lazily: bool = False
+) -> dict[str, Any]:
     """The whole body of the next LLM request, ready for JSON; `messages` in the order of the memory.
 
-    The body shares dicts with the messages and the format, so it must not be changed.
+    The body shares dicts with the messages and the format, so it must not be changed. With `lazily`, the conversation
+    is an iterator, which makes its parts as they are asked for.
     """
     style, is_custom = STYLES[format.style], format.vendor == CUSTOM
     if shows_contents(format, tools):
@@ -85,6 +88,8 @@ def request_body(messages: Sequence[Message], tools: Sequence[ToolUse], format: 
     if format.alternate and not style.alternates:
         shown = with_readable_arguments(words_before_calls(shown))
     body = style.conversation(shown, shown_instructions(format))
+    if not lazily:
+        body = {name: [*value] if isinstance(value, Iterator) else value for name, value in body.items()}
     if is_custom:
         newest = {"turn_id": memory[-1].turn_id, "timestamp": memory[-1].timestamp} if memory else {}
         body |= newest | {"interruptable": format.interruptable}
@@ -326,20 +331,18 @@ def with_readable_arguments(runs: Sequence[RoleRun]) -> list[RoleRun]:
 
 def openai_conversation(runs: Sequence[RoleRun], system_messages: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """`messages`: the system messages unchanged, then the conversation."""
-    messages = list(system_messages)
-    for run in runs:
-        if run.results:
-            messages += (
-                {"role": "tool", "tool_call_id": use.call_id, "content": json_text(use.result)} for use in run.results
-            )
-        if run.calls:
-            returned = fields_wanted_back(run.calls[0], "message")
-            calls = [openai_call(use) for use in run.calls]
-            messages.append({**returned, "role": run.role, "content": run.text, **run.fields, "tool_calls": calls})
-        elif run.text is not None:
-            said = {"role": run.role, "content": run.text}
-            messages.append(said | run.fields if run.fields else said)
-    return {"messages": messages}
+    return {"messages": chain(system_messages, (message for run in runs for message in openai_messages(run)))}
+
+
+def openai_messages(run: RoleRun) -> Iterator[dict[str, Any]]:
+    for use in run.results:
+        yield {"role": "tool", "tool_call_id": use.call_id, "content": json_text(use.result)}
+    if run.calls:
+        returned = fields_wanted_back(run.calls[0], "message")
+        calls = [openai_call(use) for use in run.calls]
+        yield {**returned, "role": run.role, "content": run.text, **run.fields, "tool_calls": calls}
+    elif run.text is not None:
+        yield {"role": run.role, "content": run.text, **run.fields}
 
 
 def openai_call(use: ToolUse) -> dict[str, Any]:
@@ -375,7 +378,7 @@ def fields_wanted_back(use: ToolUse, of: str) -> dict[str, Any]:
 
 def anthropic_conversation(runs: Sequence[RoleRun], system_messages: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """`messages`, and `system` if there is any such text."""
-    messages = [{"role": run.role, "content": anthropic_content(run), **run.fields} for run in runs]
+    messages = ({"role": run.role, "content": anthropic_content(run), **run.fields} for run in runs)
     system = system_text(system_messages)
     return {"messages": messages, "system": system} if system else {"messages": messages}
 
@@ -413,7 +416,7 @@ def anthropic_id(use: ToolUse) -> str:
 
 def gemini_conversation(runs: Sequence[RoleRun], system_messages: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """`contents`, and `systemInstruction` if there is any such text."""
-    contents = [{"role": GEMINI_ROLES[run.role], "parts": gemini_parts(run), **run.fields} for run in runs]
+    contents = ({"role": GEMINI_ROLES[run.role], "parts": gemini_parts(run), **run.fields} for run in runs)
     system = system_text(system_messages)
     return {"contents": contents} | ({"systemInstruction": {"parts": [{"text": system}]}} if system else {})
 

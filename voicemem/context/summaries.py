@@ -91,19 +91,20 @@ class Summaries:
     quiet_until: dict[int, float] = field(default_factory=dict)
     """By session key, until when (by the loop's clock) it need not be checked: each check counts its tokens."""
 
-    def summary_state(self, stream: Stream, selection: ContextSelection, peek: bool = False) -> SummaryState | None:
-        """The state of a session's summaries; None if its policy writes none.
+    def check_again(self, stream: Stream) -> None:
+        """Have a session checked again, in which a summary may start because of it."""
+        job = self.jobs.get(stream.key)
+        if job is None or job.failures < MAX_FAILURES:
+            self.changed.setdefault(stream.key, stream)
 
-        Unless this is a `peek`, the session is checked again, so a summary may start because of it.
-        """
+    def summary_state(self, stream: Stream, selection: ContextSelection) -> SummaryState | None:
+        """The state of a session's summaries; None if its policy writes none. It may take long."""
         policy, settled = selection.policy, settled_state(selection)
         if not isinstance(policy, SummaryPolicy) or settled is None:
             return None
         if self.policies.resolve(parse_config(stream.config).memory).policy != SUMMARY:  # in this context alone
             return settled
         job, due = self.jobs.get(stream.key), policy.find_due(selection.summary_source)
-        if not peek and (job is None or job.failures < MAX_FAILURES):
-            self.changed.setdefault(stream.key, stream)
         state = settled.state
         if job is not None and job.task is not None:
             state = "running"
@@ -147,10 +148,9 @@ class Summaries:
         if now is None:  # or it was erased
             self.jobs.pop(stream.key, None)
             return
-        selection = await select_context(self.read_models, self.policies, now, ContextOptions())
-        policy, remembered = selection.policy, selection.summary_source
-        assert isinstance(policy, SummaryPolicy)
-        due = policy.find_due(remembered, self.max_prompt_tokens(selection))
+        selection, due, is_quiet = await select_context(
+            self.read_models, self.policies, now, ContextOptions(), self.find_due, reads_all=True
+        )
         if due is not None:
             job = self.jobs.setdefault(stream.key, SummaryJob(stream))
             job.task = asyncio.create_task(self.run_job(job, selection, due))
@@ -158,8 +158,16 @@ class Summaries:
             job.task.add_done_callback(lambda _: self.limiter.release(slot))
             return
         self.jobs.pop(stream.key, None)
-        if policy.used_tokens(remembered) < policy.threshold * policy.budget(remembered) / 2:
+        if is_quiet:
             self.quiet_until[stream.key] = now_s() + QUIET_INTERVAL_S
+
+    def find_due(self, selection: ContextSelection) -> tuple[ContextSelection, DueSummary | None, bool]:
+        """Return the summary that is due, and whether none will be soon. It may take long."""
+        policy, remembered = selection.policy, selection.summary_source
+        assert isinstance(policy, SummaryPolicy)
+        due = policy.find_due(remembered, self.max_prompt_tokens(selection))
+        half = policy.threshold * policy.budget(remembered) / 2
+        return selection, due, due is None and policy.used_tokens(remembered) < half
 
     async def run_job(self, job: SummaryJob, selection: ContextSelection, due: DueSummary) -> None:
         """Write one summary, unless another node does; note success or failure."""

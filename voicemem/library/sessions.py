@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import Any
+from functools import partial
+from operator import attrgetter
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, structs
@@ -72,6 +74,7 @@ from voicemem.store.streams import Stream
 from voicemem.telemetry import Telemetry
 from voicemem.transcript.messages import Message
 
+T = TypeVar("T")
 SETTINGS = Settings(allow_addresses=("0.0.0.0/0", "::/0"))
 """The library sends no requests, so a configuration may contain any address."""
 
@@ -288,21 +291,22 @@ class LibrarySession:
         are as in `GET …/context`; `memory` replaces the section `memory` of the configuration for this request.
         """
         checked = context_options(options)
-        return render_body(await self._select(checked), checked)
+        return await self._select(checked, partial(render_body, options=checked))
 
     async def usage(self, **options: Any) -> Usage:
         """The usage of such a context: how much of the model's window it takes, and what it leaves out."""
-        return usage_of(await self._select(context_options(options)), None)
+        return await self._select(context_options(options), partial(usage_of, summary=None))
 
-    async def _select(self, options: ContextOptions) -> ContextSelection:
+    async def _select(self, options: ContextOptions, make: Callable[[ContextSelection], T]) -> T:
         with with_policy_reason():
             library, stream = self.library, await self._stream()
-            return await select_context(library.read_models, library.policies, stream, options, library.services.recall)
+            recall = library.services.recall
+            return await select_context(library.read_models, library.policies, stream, options, make, recall)
 
     async def statistics(self) -> Statistics:
         """Counts of messages, turns, interruptions, tokens, latencies and tools."""
         library = self.library
-        counter = (await self._select(ContextOptions(peek=True))).counter
+        counter = await self._select(ContextOptions(peek=True), attrgetter("counter"))
         stream, now_ms = await self._stream(), library.services.runtime.clock()
         return await library.read_models.read(
             stream, lambda read_model: statistics_of(stream, read_model, counter, None, now_ms)

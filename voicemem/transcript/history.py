@@ -6,6 +6,7 @@ have none of it.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from voicemem.transcript.replies.evidence import Interruption, Source, last_entr
 from voicemem.transcript.replies.heard import Cut, cut_of, heard_so_far
 from voicemem.transcript.replies.playing import is_cut, plays_at_close, settle, sources_of, standing_replies
 from voicemem.transcript.speech import FalseAlarms, Speech, false_alarms, speech_index
-from voicemem.transcript.state import Reply, Segment, State, Turn, TypedMessage
+from voicemem.transcript.state import Reply, Segment, State, ToolCallRecord, Turn, TypedMessage
 from voicemem.transcript.timeline import (
     MergedMetadata,
     latest_metadata,
@@ -164,13 +165,28 @@ def tool_uses(state: State, with_forgotten: bool = False) -> Sequence[ToolUse]:
     if not state.tool_calls:
         return []
     forgotten = (None if with_forgotten else state.forgotten) or Forgotten()
-    uses = (
-        ToolUse(n, t.ts, t.call_id, t.name, t.arguments, t.result, t.answered, t.answered_ts or 0, t.wanted_back)
-        for n, calls in ((turn.number, turn.tool_calls) for turn in state.each_turn())
-        for t in calls or ()
-        if t.name is not None and not forgotten.covers(n, t.order)
-    )
+    uses = (use for turn in state.each_turn() for use in uses_in(turn, turn.tool_calls or (), forgotten))
     return Items[ToolUse](ToolUse, uses).as_list()
+
+
+def newest_tool_uses(state: State, most: int) -> list[ToolUse]:
+    """The newest answered tool calls in that order, without those that are forgotten."""
+    newest: list[ToolUse] = []
+    for number in reversed(state.turn_numbers) if state.tool_calls else ():
+        turn = state.turns[number]
+        answered = (use for use in uses_in(turn, reversed(turn.tool_calls or ()), state.forgotten) if use.answered)
+        newest += islice(answered, most - len(newest))
+        state.release()
+        if len(newest) == most:
+            break
+    return newest[::-1]
+
+
+def uses_in(turn: Turn, calls: Iterable[ToolCallRecord], forgotten: Forgotten | None) -> Iterator[ToolUse]:
+    for t in calls:
+        if t.name is not None and not (forgotten is not None and forgotten.covers(turn.number, t.order)):
+            times = t.answered, t.answered_ts or 0
+            yield ToolUse(turn.number, t.ts, t.call_id, t.name, t.arguments, t.result, *times, t.wanted_back)
 
 
 def remembered(state: State, messages: Sequence[Message]) -> Sequence[int]:

@@ -62,6 +62,18 @@ class Scene(NamedTuple):
                 async for _ in answer.content.iter_chunked(400):
                     await asyncio.sleep(0.2)
 
+    async def send_events(self, session_id: str, events: list[Any]) -> None:
+        """Send events of a new session in large frames, and wait until all are acknowledged."""
+        url = f"http://{self.service.ingest_address}/v1/ingest"
+        async with self.attacker.ws_connect(url, protocols=["voicemem.v1"]) as connection:
+            await connection.send_json({"type": "session.open", "session_id": session_id})
+            await connection.receive_json()
+            numbered = [event | {"seq": seq} for seq, event in enumerate(events, 1)]
+            for first in range(0, len(numbered), 5_000):
+                await connection.send_str(json.dumps(numbered[first : first + 5_000], separators=(",", ":")))
+            while (await connection.receive_json()).get("seq") != len(numbered):
+                pass
+
     async def send_bare(self, dialect: str, session_id: str, *frames: Any) -> None:
         url = f"http://{self.service.ingest_address}/v1/ingest/{dialect}?session_id={session_id}"
         async with self.attacker.ws_connect(url) as connection:
@@ -206,7 +218,50 @@ async def search_and_summarise(scene: Scene) -> None:
     await asyncio.gather(*searches, *(scene.read(path) for _ in range(24)))
 
 
+TURN = {"turn_id": 1}
+
+
+async def send_results(scene: Scene) -> None:
+    """100,000 results of one tool call, then half as many calls with a result each, and thousands of replies."""
+    call = {"type": "tool.call", **TURN, "name": "find", "arguments": {}}
+    result = {"type": "tool.result", **TURN, "result": "found"}
+    reply = [
+        {"type": "llm.done", **TURN, "text": "Hm."},
+        {"type": "metric", **TURN, "name": "tts_ttfb", "latency_ms": 9},
+    ]
+    again = [call | {"call_id": "c"}, *(result | {"call_id": "c"} for _ in range(100_000))]
+    others = [event | {"call_id": f"c{n}"} for n in range(50_000) for event in (call, result)]
+    replies = [
+        {**one, "ts": BEGAN + n} | ({"item": f"r{n}"} if "text" in one else {}) for n in range(20_000) for one in reply
+    ]
+    await scene.send_events("results", [*again, *others, *replies])
+
+
+async def read_results(scene: Scene) -> None:
+    paths = ("context?tools=true", "context?tools=true&usage=true", "stats", "history?limit=1", "turns?marks=true")
+    await asyncio.gather(*(scene.read(f"/v1/sessions/results/{path}") for path in paths for _ in range(2)))
+    await scene.read("/v1/sessions?fields=overview")
+    await asyncio.sleep(2)
+
+
+async def send_large_results(scene: Scene) -> None:
+    """160 results of 240 KiB, 38 MiB of them."""
+    await scene.posted("/v1/sessions", {"session_id": "bulky"})
+    for n in range(160):
+        call = {"type": "tool.call", **TURN, "call_id": f"c{n}", "name": "find", "arguments": {}}
+        result = {"type": "tool.result", **TURN, "call_id": f"c{n}", "result": LONG[: 240 * 1024]}
+        await scene.posted("/v1/sessions/bulky/events", [call, result])
+
+
+async def read_large_results(scene: Scene) -> None:
+    sizes = await asyncio.gather(*(scene.read("/v1/sessions/bulky/context?tools=true") for _ in range(8)))
+    assert min(sizes) > 160 * 240 * 1024
+
+
 CASES = [
+    Case("results of tools", nothing, send_results),
+    Case("contexts with many results of tools", send_results, read_results),
+    Case("contexts with large results of tools", send_large_results, read_large_results),
     Case("native events", send_pieces, read_native),
     Case("interruptions of a long reply", send_long_replies, interrupt_again_and_again),
     Case("small frames about a long reply", send_long_replies, fold_small_frames),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from tests.support.events import delta, done, event, final, interrupt, message, 
 from tests.support.paths import FIXTURES
 from tests.support.rows import every_row
 from tests.support.services import Serve
+from voicemem.context.builder import ContextOptions, ContextSelection, select_context
+from voicemem.context.policies import ContextConfig
 from voicemem.protocol.types import JsonObject
 
 KIND = {"role": "system", "content": "Be kind."}
@@ -225,3 +228,42 @@ async def test_an_unknown_enricher_is_refused_without_repeating_it(api: RestClie
     assert (400, "invalid_query") == answered.problem
     assert all(name in answered.json["detail"] for name in ("timestamps", "users", "originals"))
     assert "magic" not in answered.json["detail"]
+
+
+async def test_the_newest_thousand_tool_calls_are_shown(api: RestClient) -> None:
+    """With their results, in their order; in every style."""
+    await api.create()
+    await api.send(final(1, "Find it."))
+    for first in range(0, 1_200, 400):
+        calls = [
+            {"type": "tool.call", "turn_id": 1, "call_id": f"c{n}", "name": "f", "arguments": {}}
+            for n in range(first, first + 400)
+        ]
+        results = [{"type": "tool.result", "call_id": call["call_id"], "result": "ok"} for call in calls]
+        await api.send(*(event for both in zip(calls, results, strict=True) for event in both))
+    expected = [f"c{n}" for n in range(200, 1_200)]
+    body = await api.context("?tools=true")
+    assert expected == [one["tool_call_id"] for one in body["messages"] if one["role"] == "tool"]
+    for style in ("anthropic", "gemini"):
+        assert 1_000 == json.dumps(await api.context(f"?tools=true&style={style}")).count('"ok"')
+
+
+async def test_a_context_of_very_many_messages_is_made_beside_others(serve: Serve) -> None:
+    """It is the same as of few, and made off the event loop."""
+    app = await serve()
+    api = RestClient(app)
+    await api.create()
+    for first in range(0, 26_000, 500):
+        await api.send(*(final(turn, "a") for turn in range(first, first + 500)))
+    services, threads = app.services, list[int]()
+    stream = await services.store.journal.get_session("default", "s")
+
+    def make(selection: ContextSelection) -> int:
+        threads.append(threading.get_ident())
+        return len(selection.messages)
+
+    for memory, count in ((ContextConfig(policy="full"), 26_000), (ContextConfig(policy="window", max_tokens=10), 10)):
+        options = ContextOptions(memory=memory)
+        assert count == await select_context(services.read_models, services.policies, stream, options, make)
+    assert [False, True] == [thread == threading.get_ident() for thread in threads]
+    assert 26_000 == len((await api.context("?policy=full"))["messages"])

@@ -101,9 +101,8 @@ async def test_a_summary_under_way_is_not_made_of_what_is_forgotten(serve: Serve
     await api.create(memory={"policy": "summary", "max_tokens": 1000})
     await api.send(*dialogue(3))
     stream = await app.services.store.journal.get_session("default", "s")
-    selection = await select_context(
-        app.services.read_models, app.services.summaries.policies, stream, ContextOptions(memory=ContextConfig())
-    )
+    services, options = app.services, ContextOptions(memory=ContextConfig())
+    selection = await select_context(services.read_models, services.policies, stream, options, lambda one: one)
     due = DueSummary(None, selection.remembered.messages[:4], [], 2, 4)
     await api.post("/v1/sessions/s/forget", {"through_turn": 1})
     await app.services.summaries.append_summary(stream, due, LlmText("All of it."))

@@ -42,7 +42,14 @@ from voicemem.protocol.codec import METADATA_ORDER, RejectedEvent, decode_event
 from voicemem.protocol.events import JournaledEvent
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions.read_models.read_model import ReadModel
-from voicemem.transcript.history import messages, open_messages, playing_turn, tool_uses, turn_times
+from voicemem.transcript.history import (
+    messages,
+    newest_tool_uses,
+    open_messages,
+    playing_turn,
+    tool_uses,
+    turn_times,
+)
 from voicemem.transcript.state import State
 
 # Rule 7: order
@@ -275,6 +282,13 @@ def test_tool_result_is_in_the_turn_of_its_call() -> None:
     call = event("tool.call", 1, 10, call_id="c", name="f", arguments={})
     (use,) = tool_uses(folded(call, event("tool.result", 2, 20, call_id="c", result="sunny")))
     assert (use.turn_id, use.result, use.answered) == (1, "sunny", True)
+
+
+@given(PRODUCER_JOURNALS, st.integers(1, 5))
+def test_the_newest_tool_uses_are_the_last_answered_ones(call: list[JournaledEvent], most: int) -> None:
+    """So many of those that are answered, in their order."""
+    state = folded(*call)
+    assert newest_tool_uses(state, most) == [use for use in tool_uses(state) if use.answered][-most:]
 
 
 @given(st.lists(PRODUCER_EVENTS, max_size=15))

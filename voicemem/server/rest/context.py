@@ -1,6 +1,7 @@
 """Reading the context: the body of the next LLM request."""
 
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
@@ -8,7 +9,15 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from voicemem.config import context
-from voicemem.context.builder import ContextOptions, Usage, render_body, select_context, usage_of
+from voicemem.context.builder import (
+    ContextOptions,
+    ContextSelection,
+    SummaryState,
+    Usage,
+    render_body,
+    select_context,
+    usage_of,
+)
 from voicemem.context.formats import ENRICHERS
 from voicemem.context.summaries import settled_state
 from voicemem.errors import Refused
@@ -23,6 +32,8 @@ ROUTES = Routes()
 
 LARGE_CHARACTERS = 256 * 1024
 """Characters of messages from which on a context is made and sent in pieces."""
+TOOL_BYTES = 500
+"""As how many a tool call counts, beside those of its arguments and result."""
 LARGE_MESSAGES = 1_000
 """Messages of a memory from which on a context waits in the fair queue; of fewer it costs no more than to wait."""
 ENRICHER_NAMES = rf"^(?:{'|'.join(ENRICHERS)})?(?:,(?:{'|'.join(ENRICHERS)})?)*\Z"
@@ -120,25 +131,21 @@ async def read_context(request: Request, query: ContextQuery, stream: Stream) ->
     if read_model is None or len(read_model.all_messages) > LARGE_MESSAGES:
         await wait_for_slot(request)
 
+    is_earlier = query.at is not None or query.at_turn is not None
+
+    def state_of(selection: ContextSelection) -> SummaryState | None:
+        return settled_state(selection) if is_earlier else services.summaries.summary_state(stream, selection)
+
     async def make() -> tuple[bytes | JsonObject, int]:
-        selection = await select_context(read_models, services.policies, stream, options, services.recall)
-        size = selection.characters
-        if size > LARGE_CHARACTERS:
-            size = sum(len(message.content) for message in selection.messages)
-        body = render_body(selection, options, as_json=size <= LARGE_CHARACTERS)
-        read_models.charge_kept(stream.key)
-        if query.usage:
-            if query.at is not None or query.at_turn is not None:
-                summary = settled_state(selection)
-            else:
-                summary = services.summaries.summary_state(stream, selection, query.peek)
-            body |= msgspec.to_builtins(usage_of(selection, summary))
-        if size > LARGE_CHARACTERS:
-            return body, size
-        encoded = msgspec.json.encode(body)
-        if selection.is_of_memory_alone and not query.usage:
-            read_models.keep_answer(question, stream, encoded)
-        return encoded, 0
+        render = partial(body_of, options, state_of if query.usage else None)
+        made, size, is_kept = await select_context(
+            read_models, services.policies, stream, options, render, services.recall, reads_all=query.usage
+        )
+        if is_kept and isinstance(made, bytes):
+            read_models.keep_answer(question, stream, made)
+        if query.usage and not (query.peek or is_earlier):
+            services.summaries.check_again(stream)
+        return made, size
 
     with reader_of(request, stream) as reader:
         made: bytes | JsonObject = await reader.make(make)
@@ -146,6 +153,28 @@ async def read_context(request: Request, query: ContextQuery, stream: Stream) ->
             return Answer(made)
         fields = {name: iter(value) if isinstance(value, list) else value for name, value in made.items()}
         return await answer_in_parts(request, {"Content-Type": JSON}, object_parts(fields))
+
+
+def body_of(
+    options: ContextOptions,
+    state_of: Callable[[ContextSelection], SummaryState | None] | None,
+    selection: ContextSelection,
+) -> tuple[bytes | JsonObject, int, bool]:
+    """The body, as JSON unless it is large, with its usage where `state_of` says how its summary stands.
+
+    With it come the size that it takes while it is sent in pieces, and whether the same is made of this memory again.
+    """
+    size = selection.characters
+    if size > LARGE_CHARACTERS:
+        size = sum(len(message.content) for message in selection.messages)
+    tools = sum(TOOL_BYTES + len(use.arguments_json) + len(use.result_json) for use in selection.tools)
+    is_large = size + tools > LARGE_CHARACTERS
+    body = render_body(selection, options, as_json=not is_large, lazily=is_large)
+    if state_of is not None:
+        body |= msgspec.to_builtins(usage_of(selection, state_of(selection)))
+    if is_large:
+        return body, size, False
+    return msgspec.json.encode(body), 0, selection.is_of_memory_alone and state_of is None
 
 
 @lru_cache(KEPT_QUERIES)

@@ -1,7 +1,8 @@
 """Managing a memory: forget parts of it, add to it, read statistics about it."""
 
-from voicemem.context.builder import ContextOptions, select_context
+from voicemem.context.builder import ContextOptions, ContextSelection, SummaryState, select_context
 from voicemem.errors import InvalidFrame, Refused
+from voicemem.llm.tokens import TokenCounter
 from voicemem.memory.add_and_forget import API_PRODUCER, Added, AddedAt, ForgetRequest, Forgot, forget, record_messages
 from voicemem.memory.statistics import Statistics, statistics_of
 from voicemem.protocol.arguments import converted
@@ -59,9 +60,15 @@ async def read_statistics(request: Request, stream: Stream) -> Statistics:
     It changes nothing: neither is anything carried over, nor does a summary start because of it.
     """
     services = request.services
-    selection = await select_context(services.read_models, services.policies, stream, ContextOptions(peek=True))
-    summary = services.summaries.summary_state(stream, selection, peek=True)
+
+    def found(selection: ContextSelection) -> tuple[TokenCounter, SummaryState | None]:
+        return selection.counter, services.summaries.summary_state(stream, selection)
+
+    options = ContextOptions(peek=True)
+    counter, summary = await select_context(
+        services.read_models, services.policies, stream, options, found, reads_all=True
+    )
     now_ms, extraction = services.sessions.clock(), services.extractions.state_of
     return await services.read_models.read(
-        stream, lambda read_model: statistics_of(stream, read_model, selection.counter, summary, now_ms, extraction)
+        stream, lambda read_model: statistics_of(stream, read_model, counter, summary, now_ms, extraction)
     )

@@ -516,12 +516,6 @@ class ReadModelCache:
             read_model.keep_answer(question, stream, answer)
             self.charge(stream.key, read_model)
 
-    def charge_kept(self, key: int) -> None:
-        """Count what the read model of a session takes, after something was made of it that it keeps."""
-        read_model = self.cached.get(key)
-        if read_model is not None:
-            self.charge(key, read_model)
-
     def recharge(self, read_model: ReadModel, weight: int) -> None:
         for change in -read_model.charged, weight:
             if read_model.charged_packed:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -112,7 +113,7 @@ async def shown(store: InMemoryStore, stream: Stream) -> tuple[bytes, bytes]:
     read_models = ReadModelCache(store)
     history = (await read_models.get(stream)).encode_messages()
     options = ContextOptions(tools=True)
-    body = render_body(await select_context(read_models, Policies(), stream, options), options)
+    body = await select_context(read_models, Policies(), stream, options, partial(render_body, options=options))
     return history, msgspec.json.encode(body)
 
 
