@@ -1,4 +1,4 @@
-"""Replies in their order: which evidence is about which, and which play, were heard or cut (docs/memory.md, rules 4, 5).
+"""Replies in their order: which evidence is about which, and which play, were heard or cut (docs/memory.md, rules 4-5).
 
 Evidence that names only a turn is about its newest reply begun by then, else its first to come. So each reply has a
 window of time, from its start to that of the next one in its turn; the first has no beginning, as playback or an
