@@ -5,7 +5,6 @@ PYTEST = $(BIN)/pytest --dist worksteal
 SEED ?= 1
 ROUNDS ?= 50
 WORKERS ?= 3
-unexport PYTHONDONTWRITEBYTECODE # tests start many processes, and each would compile all that it imports
 
 # uv takes seconds where pip takes a minute. pip does it where uv has no wheel, or cannot reach pip's index.
 comma = ,

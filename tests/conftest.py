@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
 import signal
+import sys
 from collections.abc import Generator
 
 import pytest
 
+# Tests start many processes, and each would compile all that it imports.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 pytest.register_assert_rewrite("tests.support")
 
 from tests.support import profiles  # noqa: E402

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cache
 from random import Random
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from jinja2 import Template
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tests.support.profiles import examples
@@ -76,12 +78,17 @@ def refuse(why: str) -> None:
     raise RefusedByTemplate(why)
 
 
-def apply(template: str, messages: Sequence[dict[str, Any]]) -> None:
-    """Render a prompt as servers do. Raises `RefusedByTemplate`."""
+@cache
+def compiled(template: str) -> Template:
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     environment.filters["items"] = lambda value: value.items() if isinstance(value, dict) else ()
     environment.globals["refuse"] = refuse
-    environment.from_string(template).render(messages=messages)
+    return environment.from_string(template)
+
+
+def apply(template: str, messages: Sequence[dict[str, Any]]) -> None:
+    """Render a prompt as servers do. Raises `RefusedByTemplate`."""
+    compiled(template).render(messages=messages)
 
 
 def parsed(message: dict[str, Any]) -> dict[str, Any]:
