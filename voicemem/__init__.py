@@ -15,7 +15,7 @@ def open(store: str = "memory:", **options: Any) -> Any:
 
 
 def open_sync(store: str = "memory:", **options: Any) -> Any:
-    """The same for synchronous code: `with voicemem.open_sync("sqlite:calls.db") as library`, without `await`."""
+    """Open a store for synchronous code: `with voicemem.open_sync("sqlite:calls.db") as library`, without `await`."""
     return _library("sync").open_library_sync(store, **options)
 
 

@@ -181,7 +181,7 @@ class Ledger:
     def user_said(
         self, text: str, at: float, *, final: bool, user: str | None = None, language: str | None = None
     ) -> None:
-        """The text of the segment so far; after a `final` the next one begins, in the same turn of the caller."""
+        """Report the text of the segment so far; after a `final` the next one begins, in the same turn."""
         if not text and not final:
             return
         item = f"{self.prefix}u{self.utterances}"
@@ -200,7 +200,7 @@ class Ledger:
 
     @never_raises
     def user_spoke(self, until: float | None) -> None:
-        """The caller stopped speaking at a time, whenever their words come; None while they speak."""
+        """Report when the caller stopped speaking, whenever their words come; None while they speak."""
         self.spoken_until = None if until is None else positive(until)
         if until is None:
             self.newest_final = None
@@ -208,7 +208,7 @@ class Ledger:
             self.emit_final(self.newest_final)
 
     def emit_final(self, final: Final) -> None:
-        """The caller's words, with the time when they were said where that is known."""
+        """Send the caller's words, with the time when they were said where that is known."""
         event, at, began, item, language = final
         until = self.spoken_until
         if until is not None and until <= at:
@@ -224,7 +224,7 @@ class Ledger:
 
     @never_raises
     def user_corrected(self, place: tuple[str, int], text: str, at: float) -> None:
-        """The final at a place has become another text; an empty one takes it back."""
+        """Report that the final at a place has become another text; an empty one takes it back."""
         item, segment = place
         self.emit({"type": "asr", "text": text, "final": True, "segment": segment}, at, item)
         newest = self.newest_final
@@ -233,7 +233,7 @@ class Ledger:
 
     @never_raises
     def transcribed(self, utterance: str, text: str, at: float, final: bool, *, ended: bool = False) -> None:
-        """A transcript for a framework that has an id for each utterance of the caller; empty, it keeps the place.
+        """Report a transcript by its id, where a framework has one for each utterance; an empty one keeps the place.
 
         `ended` says that the caller has just stopped speaking.
         """
@@ -247,7 +247,7 @@ class Ledger:
 
     @never_raises
     def user_typed(self, text: str, at: float) -> None:
-        """A whole message of the user that was not spoken."""
+        """Report a whole message of the user that was not spoken."""
         self.next_utterance()
         event = {"type": "message", "role": "user", "source": "message", "text": text}
         self.emit(event, at, f"{self.prefix}u{self.utterances}")
@@ -255,7 +255,7 @@ class Ledger:
         self.next_utterance()
 
     def next_utterance(self) -> None:
-        """Begin another, unless the caller has said nothing yet; words that are not final go along with it."""
+        """Begin another utterance, unless the caller has said nothing yet; words that are not final go with it."""
         if not self.utterance_has_final:
             return
         before, partial = f"{self.prefix}u{self.utterances}", self.partial
@@ -272,21 +272,21 @@ class Ledger:
 
     @of_reply
     def said(self, reply: Reply, text: str, at: float) -> None:
-        """The LLM generated more of a reply, or it is a text that the agent is to say."""
+        """Report more of a reply that the LLM generated, or of a text that the agent is to say."""
         if text and not reply.complete:
             reply.said(text)
             self.emit({"type": "llm.delta", "text": text}, at, reply.item, agent=self.agent_of(reply))
 
     @of_reply
     def said_all(self, reply: Reply, at: float) -> None:
-        """The text of a reply is complete."""
+        """Report that the text of a reply is complete."""
         if not reply.complete:
             reply.complete = True
             self.emit({"type": "llm.done"}, at, reply.item)
 
     @of_reply
     def announced(self, reply: Reply, text: str, at: float, source: str = "greeting") -> None:
-        """A whole text of the agent that no LLM made: `greeting`, `silence`, `command` or `llm_failure`."""
+        """Report a whole text of the agent that no LLM made: `greeting`, `silence`, `command` or `llm_failure`."""
         if text and not reply.complete:
             reply.said(text)
             reply.complete = True
@@ -300,36 +300,36 @@ class Ledger:
 
     @of_reply
     def withdrawn(self, reply: Reply, at: float) -> None:
-        """A reply will not be played any more: it never existed, unless some of it was heard."""
+        """Report that a reply will not be played any more: it never existed, unless some of it was heard."""
         if not reply.position_ms:
             self.cancel(reply, at)
 
     @never_raises
     def tool_called(self, call_id: str, name: str, arguments: Any, at: float, reply: str | None = None) -> None:
-        """The LLM called a tool, in the same answer as `reply` if that is given."""
+        """Report that the LLM called a tool, in the same answer as `reply` if that is given."""
         event = {"type": "tool.call", "call_id": call_id, "name": name, "arguments": arguments}
         self.emit(event, at, None if reply is None else self.item_of(reply))
 
     @never_raises
     def tool_returned(self, call_id: str, result: Any, at: float, name: str | None = None) -> None:
-        """A tool returned a result: any JSON."""
+        """Report a tool's result: any JSON."""
         self.emit({"type": "tool.result", "call_id": call_id, "result": result}, at, name=name)
 
     # Audio
 
     @of_reply
     def voiced(self, reply: Reply, text: str) -> None:
-        """The TTS got more text. Without this, it is taken to have got what was `said`."""
+        """Report that the TTS got more text. Without this, it is taken to have got what was `said`."""
         reply.spoken.voice(text)
 
     @of_reply
     def audio_made(self, reply: Reply, audio_ms: float) -> None:
-        """The TTS made more audio."""
+        """Report that the TTS made more audio."""
         reply.spoken.audio_ms += positive(audio_ms)
 
     @of_reply
     def span_made(self, reply: Reply, at: float, text: str | None = None, audio_ms: float | None = None) -> None:
-        """A piece of text has all of its audio: `text`, or all that the TTS was given.
+        """Report that a piece of text has all of its audio: `text`, or all that the TTS was given.
 
         `audio_ms` is how long this piece is, where the TTS says it; otherwise it is what was made since the last one.
         """
@@ -343,7 +343,7 @@ class Ledger:
 
     @of_reply
     def words_timed(self, reply: Reply, words: Iterable[tuple[str, float, float]], at: float) -> None:
-        """The TTS reported when words sound: text, start and end, in ms from the start of the reply's audio."""
+        """Report when words sound, as the TTS says: text, start and end, in ms from the start of the reply's audio."""
         timed = [
             SpokenWord(text.strip(), round(positive(start)), round(positive(end)))
             for text, start, end in words
@@ -359,7 +359,7 @@ class Ledger:
 
     @of_reply
     def played(self, reply: Reply, position_ms: float, at: float) -> None:
-        """Playback has come to a position: 0 when it begins, then as often as you know it."""
+        """Report the position that playback has reached: 0 when it begins, then as often as you know it."""
         if reply.is_cut:
             return
         begun = reply.position_ms is None
@@ -371,7 +371,7 @@ class Ledger:
 
     @of_reply
     def finished(self, reply: Reply, at: float) -> None:
-        """A reply was played to its end."""
+        """Report that a reply was played to its end."""
         if not reply.is_cut:
             self.next_utterance()
             self.finish(reply, at)
@@ -386,7 +386,7 @@ class Ledger:
         heard_text: str | None = None,
         cause: str | None = None,
     ) -> None:
-        """The caller broke in, or a pause began that may prove a false alarm; the last position counts without one.
+        """Report that the caller broke in, or a pause that may be a false alarm; without a position the last counts.
 
         `heard_text` is the framework's own idea of what was heard, for where nothing better is known. It may be called
         again for the same cut, when the position is known better.
@@ -402,7 +402,7 @@ class Ledger:
 
     @of_reply
     def resumed(self, reply: Reply, at: float) -> None:
-        """The cut was a false alarm: playback continues."""
+        """Report that the cut was a false alarm: playback continues."""
         if reply.is_cut:
             reply.is_cut = False
             reply.resumed_at = round(at)
@@ -410,7 +410,7 @@ class Ledger:
 
     @never_raises
     def end(self, at: float, reason: str | None = None) -> None:
-        """The call is over. What still plays is cut where it is; what was never played is withdrawn."""
+        """End the call: what still plays is cut where it is, and what was never played is withdrawn."""
         for known in self.open_replies:
             whole = known.whole_ms
             if known.position_ms is None:

@@ -285,7 +285,7 @@ class RealtimeListener:
                 self.ledger.withdrawn(reply.name, at)
 
     def end(self, reason: str | None = None) -> None:
-        """The call is over; what was not played by now is not heard."""
+        """End the call: what was not played by now is not heard."""
         at = now_ms()
         self.follow_player(None, at)
         current, played_ms = self.position()

@@ -229,7 +229,7 @@ class SessionUpdate(Event, tag="session.update", frozen=True):
 
 
 class SessionEnd(Event, tag="session.end", frozen=True):
-    """The call is over; `last_seq`, when given, is the seq directly before this event's own."""
+    """The end of the call; `last_seq`, when given, is the seq directly before this event's own."""
 
     reason: str | None = None
     """Why; `ended` when missing."""

@@ -80,7 +80,7 @@ def redact_run(text: str, run: RunState, limit: Limit, complete: bool = False) -
 
 
 def close(run: RunState, limit: Limit) -> RunState:
-    """The same where the text is over: the letters at its end are a word."""
+    """The state of a text that is over: the letters at its end are a word."""
     return redact_run("", run, limit, complete=True)[1] if run.tail else run
 
 

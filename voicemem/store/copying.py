@@ -259,7 +259,7 @@ class CopyEnd(ABC):
 
     @abstractmethod
     def make_room(self, volume: Volume, mark: bytes) -> None:
-        """See `prepare`."""
+        """Make room for the contents of a source."""
 
     def repeat_streams(self, streams: Sequence[dict[str, Any]]) -> None:
         """Insert the values of streams that the engine stores a second time elsewhere."""

@@ -66,7 +66,7 @@ def insert(table: str, names: Collection[str]) -> str:
 
 
 def upsert(table: str, key: Collection[str], names: Iterable[str]) -> str:
-    """The same, but in place of the row that has the key already; `names` are the other columns."""
+    """The statement that inserts a row or replaces the one that has its key; `names` are the other columns."""
     names = list(names)
     changes = ", ".join(f"{name} = excluded.{name}" for name in names)
     return f"{insert(table, [*key, *names])} on conflict ({columns(key)}) do update set {changes}"

@@ -492,7 +492,7 @@ class Journal(Port):
         return await self.find_by_name(project, USER_KIND, user_id)
 
     async def find_person(self, project: str, user_id: str) -> list[Stream]:
-        """The same, and behind it the row of the other id of the same person, as far as there are any."""
+        """The rows of a user's own stream and of the other id of the same person, as far as there are any."""
         user = await self.find_user(project, user_id)
         linked_id = None if user is None else user.config.get("user_id")
         linked = None if linked_id is None else await self.find_user(project, linked_id)
@@ -500,7 +500,7 @@ class Journal(Port):
 
     @writes
     def ensure_user(self, connection: Connection, project: str, user_id: str, now_ms: int) -> Stream:
-        """The same, created when it does not exist. It is not a session: never due, closed, listed or counted."""
+        """The row of a user's own stream, created if missing; no session: never due, closed, listed or counted."""
         rows: StreamRows = connection.streams
         stream = rows.find_by_name(project, USER_KIND, user_id)
         if stream is None:

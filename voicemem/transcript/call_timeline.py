@@ -138,7 +138,7 @@ def heard_until(state: State, reply: Reply, otherwise: int) -> int:
 
 
 def end_before_next(spans: Sequence[Span]) -> list[Span]:
-    """The same, but what was not heard of a reply ends where the next one begins."""
+    """The spans, with the unheard part of each reply ended where the next one begins."""
     made, next_begin = [], AFTER_ALL
     for span in reversed(spans):
         if span.lane == "unheard":

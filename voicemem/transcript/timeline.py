@@ -344,7 +344,7 @@ KEPT_NAMES = 1_024
 
 @lru_cache(KEPT_NAMES)
 def shared_name(name: Any) -> Any:
-    """The same name as one object, since most calls have the same ones, again and again."""
+    """Return a name as one object for all calls, since most have the same ones, again and again."""
     return name
 
 
@@ -354,7 +354,7 @@ def shared_metadata(source: str, user: str | None) -> dict[str, Any]:
 
 
 def common_metadata(values: dict[str, Any]) -> dict[str, Any] | None:
-    """The same metadata as one object, where they are nothing but a source and a user, as those of most are."""
+    """Return metadata as one object for all calls, where they are only a source and a user, as most are."""
     source, user = values.get("source"), values.get("user")
     if not isinstance(source, str) or len(values) != 1 + isinstance(user, str):
         return None
@@ -362,7 +362,7 @@ def common_metadata(values: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def order_metadata(values: dict[str, Any]) -> dict[str, Any]:
-    """The same metadata, with the keys that voicemem writes first, in their documented order."""
+    """Return metadata with the keys that voicemem writes first, in their documented order."""
     if (common := common_metadata(values)) is not None:
         return common
     own = {key: values[key] for key in METADATA_ORDER if key in values}

@@ -21,7 +21,7 @@ START_TYPES = {"greeting": "greeting", "silence": "silence_timeout", "command": 
 all utterances, which the agent's greeting began."""
 BEFORE_UTTERANCES = 0
 TYPED_START_TYPES = {"command": "api_think", "asr": "voice_input"}
-"""The same, by the source of a whole user message; it is `asr` in a restored memory."""
+"""The start's type by the source of a whole user message, which is `asr` in a restored memory."""
 END_TO_END = ("e2e", "e2e_latency", "e2e_latency_ms")
 CHARACTER_MS = 60
 """How long a character takes to say, where only the end of an utterance is known."""
@@ -166,7 +166,7 @@ class ToolMarks(Struct, frozen=True):
 
 
 class ReplyMarks(Struct, frozen=True):
-    """The same of one reply: the LLM from `first` to `done`, the voice from `heard_first` to `heard_last`."""
+    """The marks of one reply: the LLM from `first` to `done`, the voice from `heard_first` to `heard_last`."""
 
     first: int | None = None
     done: int | None = None

@@ -35,7 +35,7 @@ def complete_turns_payload(session: dict[str, Any], after: int, read_model: Read
 
 
 def complete_turns(state: State) -> list[int]:
-    """The turns that are over: those before the newest, and after the end that one too."""
+    """The turns that are over: those before the newest, and after the end of the call that one too."""
     return state.turn_numbers if state.closed_ts is not None else state.turn_numbers[:-1]
 
 

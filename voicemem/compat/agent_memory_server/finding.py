@@ -77,7 +77,7 @@ class TimeFilter(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Filters(Struct, frozen=True, forbid_unknown_fields=True):
-    """All filters of a search."""
+    """The filters of a search, all of which must hold."""
 
     session_id: TextFilter | None = None
     namespace: TextFilter | None = None

@@ -315,7 +315,7 @@ def goes_on(
 
 
 def heard_whole(reply: KnownReply, spoken: int) -> Iterator[MadeEvent]:
-    """All of a reply is what was spoken of it."""
+    """Report that what was spoken of a reply is all of it."""
     yield Resume(item=reply.item)
     yield LlmDone(item=reply.item, text=reply.text[:spoken])
 

@@ -193,7 +193,7 @@ class LiveListener:
             self.cut_reply(self.playing, audio_ms, heard_text, at)
 
     def end(self, at: float, reason: str | None = None) -> None:
-        """The call is over; what was not played by now is not heard."""
+        """End the call: what was not played by now is not heard."""
         self.follow_clock(at)
         self.ledger.end(at, reason)
 
@@ -284,7 +284,7 @@ class AdkSession(Conversation):
             self.live.played(audio_ms, now_ms())
 
     def end(self, reason: str | None = None) -> None:
-        """The call is over; what plays in a live run is cut where it is."""
+        """End the call: what plays in a live run is cut where it is."""
         if self.live is None:
             super().end(reason)
         else:

@@ -333,7 +333,7 @@ class ReplyTracker:
         self.forget(reply)
 
     def end(self, at: float, reason: str | None) -> None:
-        """The call is over; what has not been heard by now is not heard any more."""
+        """End the call: what has not been heard by now is not heard any more."""
         self.settle(at)
         for reply in list(self.open.values()):
             if reply.done_at is not None:

@@ -186,7 +186,7 @@ class ReadModelCache:
         or_later: bool = False,
         owner: str | None = None,
     ) -> T:
-        """The same for a session's read model as it was at a position, `or_later` where the cached one is."""
+        """Return `make` of a session's read model as it was at a position, `or_later` where the cached one is."""
         cached = self.cached.get(key)
         if cached is not None and cached.waiting and (or_later or cached.waiting[-1].last <= position):
             self.fold_waiting(key, cached)

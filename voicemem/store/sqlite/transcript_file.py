@@ -76,7 +76,7 @@ class IndexFile:
         return await self.run_on(self.writing, work)
 
     async def write_if_there(self, job: Callable[[SqliteConnection], bool]) -> bool:
-        """The same, but False where there is no index: none is made for it."""
+        """Run a job in a transaction; False where there is no index: none is made for it."""
         return self.is_there and await self.write(job)
 
     async def write_readable(self, keys: Sequence[int], job: Callable[[SqliteConnection, Collection[int]], T]) -> T:
