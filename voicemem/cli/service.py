@@ -30,7 +30,7 @@ SECRET_SETTINGS = ("webhook_secret", "admin_key", "llm_api_key", "embeddings_key
 """Settings of which `check-config` shows only that they are set."""
 M_MMAP_THRESHOLD, LARGE_BLOCK = -3, 128 * 1024
 """Bytes from which on memory is the system's again as soon as it is free (mallopt(3))."""
-YOUNG_S = 0.01
+YOUNG_S, DAY_S = 0.01, 86_400
 M_ARENA_MAX, ARENAS = -8, 2
 """Heaps from which threads allocate: with one for each thread, what one has freed is not used by the others."""
 
@@ -63,11 +63,12 @@ def prepare_process(context: click.Context, log: logging.Logger, options: dict[s
     if unknown:
         log.warning("Ignored, since there is no such setting: %s", ", ".join(unknown))
     # For one busy event loop alongside one thread that commits (measured in bench/README.md). What was imported never
-    # becomes garbage. Objects that live as long as their session have no cycles, so a full collection finds nothing and
-    # takes longer than an ack may: make it a thousand times rarer. Of young objects see `collect_young`.
+    # becomes garbage. Objects that live as long as their session have no cycles, so a full collection finds nothing, and
+    # holds up every ack for half a second where 10,000 sessions are open: let it come once a day. Each collection of
+    # young objects counts towards it; of those see `collect_young`.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(1_000, 2, 50_000)
+    gc.set_threshold(1_000, 2, int(DAY_S / YOUNG_S))
     sys.setswitchinterval(0.0005)  # for the committing thread; Python's 5 ms are as long as a whole ack takes
     with suppress(OSError, AttributeError):  # of glibc alone, which otherwise keeps what large texts have taken
         library = ctypes.CDLL(None)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -13,6 +15,22 @@ from tests.support.rows import every_row
 from voicemem.cli import main
 from voicemem.cli.service import serve
 from voicemem.cli.service_settings import FormerFlag
+
+
+PREPARED = """
+import gc, logging, click
+from voicemem.cli.service import YOUNG_S, prepare_process, serve
+prepare_process(click.Context(serve), logging.getLogger(), {"log_format": "text", "log_level": "warning"})
+before = gc.get_count()[2]
+gc.collect(1)
+print(gc.get_threshold()[2] / (gc.get_count()[2] - before) * YOUNG_S)
+"""
+
+
+def test_full_collections_are_rare() -> None:
+    """Collecting young objects all the time brings no full collection, which holds up every ack, within a day."""
+    seconds = float(subprocess.run([sys.executable, "-c", PREPARED], capture_output=True, text=True, check=True).stdout)
+    assert seconds >= 86_400
 
 
 def check_config(*arguments: str, env: dict[str, str] | None = None) -> Result:
