@@ -9,10 +9,12 @@ wake-up becomes a line of the file, a `Stall` as JSON. Each SIGUSR1 begins anoth
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -39,6 +41,8 @@ class Stall(Struct):
     own_ms: float
     """How long the loop's thread was working meanwhile: what it waited for a processor, or for another thread, is no
     work of its own."""
+    unscheduled_ms: float
+    """How long it was ready to run meanwhile, and other programs or threads had the processors."""
     ran: str
     others: list[str]
 
@@ -51,7 +55,9 @@ class Watch:
         self.lines = file.open("wb", buffering=0)
         self.phase = self.wake_ups = 0
         self.seen: tuple[str, list[str]] | None = None
-        self.awake_s, self.worked_s = time.perf_counter(), 0.0
+        self.awake_s, self.worked_s, self.unscheduled_s = time.perf_counter(), 0.0, 0.0
+        self.schedule: int | None = None
+        """The file in which Linux counts how long the loop's thread has waited for a processor."""
         self.commit: FrameType | None = None
         self.commit_since_s = 0.0
         self.committed: str | None = None
@@ -59,6 +65,8 @@ class Watch:
 
     def start(self) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self.begin_phase)
+        with suppress(OSError):
+            self.schedule = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
         self.awake_s = time.perf_counter()
         threading.Thread(target=self.look_forever, name="watch", daemon=True).start()
         self.beat()
@@ -70,18 +78,23 @@ class Watch:
         now, worked_s = time.perf_counter(), time.thread_time()
         took_s, self.awake_s = now - self.awake_s - EVERY_S, now
         own_s, self.worked_s = worked_s - self.worked_s, worked_s
+        unscheduled_s = self.read_unscheduled_s()
+        waited_s, self.unscheduled_s = unscheduled_s - self.unscheduled_s, unscheduled_s
         self.wake_ups += 1
         if took_s > self.late_s:
             ran, others = self.seen or ("(not seen)", [])
-            stall = Stall(self.phase, self.wake_ups, took_s * 1000, own_s * 1000, ran, others)
+            stall = Stall(self.phase, self.wake_ups, took_s * 1000, own_s * 1000, waited_s * 1000, ran, others)
             self.lines.write(msgspec.json.encode(stall) + b"\n")
         self.seen = None
         asyncio.get_running_loop().call_later(EVERY_S, self.beat)
 
+    def read_unscheduled_s(self) -> float:
+        return 0.0 if self.schedule is None else int(os.pread(self.schedule, 64, 0).split()[1]) / 1e9
+
     def look_forever(self) -> None:
         own = threading.get_ident()
         while True:
-            time.sleep(EVERY_S)
+            time.sleep(self.late_s / 2)
             self.look_at_commits()
             if self.seen is None and time.perf_counter() > self.awake_s + EVERY_S + self.late_s:
                 frames = sys._current_frames()
@@ -97,7 +110,7 @@ class Watch:
         if commit is None or commit is not self.commit:
             if self.committed is not None:
                 took_ms = (now - self.commit_since_s) * 1000
-                stall = Stall(self.phase, self.wake_ups, took_ms, 0.0, f"commit: {self.committed}", [])
+                stall = Stall(self.phase, self.wake_ups, took_ms, 0.0, 0.0, f"commit: {self.committed}", [])
                 self.lines.write(msgspec.json.encode(stall) + b"\n")
             self.commit, self.commit_since_s, self.committed = commit, now, None
         elif innermost is not None and self.committed is None and now - self.commit_since_s > LONG_COMMIT_S:
