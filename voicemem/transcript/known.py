@@ -12,13 +12,15 @@ from voicemem.dialects.known import Known, KnownReply, KnownSegment
 from voicemem.transcript.replies.evidence import KINDS, Source, first_entries, largest_total, last_entries
 from voicemem.transcript.replies.playing import settle, sources_of, standing_keys
 from voicemem.transcript.speech import speech_index
-from voicemem.transcript.state import Notes, Reply, State, Turn
+from voicemem.transcript.state import Notes, Reply, Segment, State, TypedMessage
 
 MAX_NOTES_BYTES = 16 * 1024
 """The size of the notes of one dialect in one session, as JSON."""
 NO_NOTES = Notes()
 RECENT_TURNS = 200
 """Turns in which a text is looked for that an app gives as history."""
+RECENT_CHARACTERS, FEWEST = 64 * 1024, 100
+"""Characters of them that are looked through for each of these texts, and as how many a short text counts at least."""
 
 
 class FoldReply(KnownReply):
@@ -109,8 +111,8 @@ class FoldKnown(Known):
         """The notes with these; a copy, once there are any."""
         self.seen: dict[int, FoldReply] = {}
         """The replies that were asked for. The state does not change while a frame is translated."""
-        self.said: dict[int, dict[str, list[int]]] = {}
-        """By turn: what the user said in it (`said_in`), as far as it was looked through."""
+        self.said: dict[int, dict[str, list[int]]] | None = None
+        """What the user said in the newest turns (`said_recently`), once that was asked for."""
 
     def is_answered(self, turn: int) -> bool:
         known = self.state.turns.get(turn)
@@ -146,14 +148,13 @@ class FoldKnown(Known):
         return self.state.items.get(item)
 
     def said_after(self, place: Sequence[int] | None, text: str) -> list[int] | None:
-        numbers, plain = self.state.turn_numbers, " ".join(text.split())
-        turn, order = (-1, 0) if place is None else (place[0], place[1])
-        for number in numbers[max(bisect_left(numbers, turn), len(numbers) - RECENT_TURNS) :]:
-            if number not in self.said:
-                self.said[number] = said_in(self.state.turns[number])
-            orders = self.said[number].get(plain, [])
+        if self.said is None:
+            self.said = said_recently(self.state)
+        plain, (turn, order) = " ".join(text.split()), (-1, 0) if place is None else (place[0], place[1])
+        for number, texts in sorted(self.said.items()):
+            orders = texts.get(plain, [])
             index = bisect_right(orders, order) if number == turn else 0
-            if index < len(orders):
+            if number >= turn and index < len(orders):
                 return [number, orders[index]]
         return None
 
@@ -190,11 +191,32 @@ class FoldKnown(Known):
             yield self.reply_of(key[2])
 
 
-def said_in(turn: Turn) -> dict[str, list[int]]:
-    """The texts of the user in a turn, and all of the speech as one, with the journal positions where each began."""
-    spoken = [(one.order, one.text) for one in turn.segments or () if one.text]
-    whole = [(spoken[-1][0], " ".join(text for _, text in spoken))] if len(spoken) > 1 else []
-    positions: dict[str, list[int]] = {}
-    for order, text in sorted(spoken + whole + [(one.order, one.text) for one in turn.typed or ()]):
-        positions.setdefault(" ".join(text.split()), []).append(order)
-    return positions
+def said_recently(state: State) -> dict[int, dict[str, list[int]]]:
+    """By turn, the user's texts in the newest ones, and all of a turn's speech as one, with where each began.
+
+    Of very much only the newest: all of it is looked through for each text that an app gives.
+    """
+    recent, room = dict[int, dict[str, list[int]]](), RECENT_CHARACTERS
+    for number in reversed(state.turn_numbers[-RECENT_TURNS:]):
+        turn, positions = state.turns[number], dict[str, list[int]]()
+        typed, room = newest_texts(turn.typed or (), room)
+        spoken, room = newest_texts(turn.segments or (), room)
+        whole = [(spoken[-1][0], " ".join(text for _, text in spoken))] if len(spoken) > 1 else []
+        for order, text in sorted(spoken + whole + typed):
+            positions.setdefault(" ".join(text.split()), []).append(order)
+        recent[number] = positions
+        if room < 0:
+            break
+    return recent
+
+
+def newest_texts(parts: Sequence[Segment | TypedMessage], room: int) -> tuple[list[tuple[int, str]], int]:
+    """The newest texts that there is room for, the oldest first, with their positions; and the room that is left."""
+    texts = list[tuple[int, str]]()
+    for one in reversed(parts):
+        room -= max(FEWEST, len(one.text))
+        if room < 0:
+            break
+        if one.text:
+            texts.append((one.order, one.text))
+    return texts[::-1], room

@@ -27,7 +27,7 @@ from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, Column, MergedMe
 
 T = TypeVar("T")
 Key = TypeVar("Key", "ReplyKey", int)
-SNAPSHOT_VERSION = 28_000 + DIALECTS_VERSION
+SNAPSHOT_VERSION = 29_000 + DIALECTS_VERSION
 """The version of these records, of the fold's rules, and of the dialects; snapshots of other versions are ignored."""
 BOUND = 100_000
 """The most segments, replies, interruptions, resumes and traces of a turn, and words of a reply (rule 11)."""

@@ -21,6 +21,7 @@ from tests.support.transcripts import journaled
 from voicemem.protocol.events import FrameEvent
 from voicemem.transcript.fold import fold_event
 from voicemem.transcript.history import messages, turn_messages
+from voicemem.transcript.known import FoldKnown
 from voicemem.transcript.state import State
 
 EARLY, LATE = range(200, 240), range(860, 900)
@@ -147,6 +148,20 @@ def test_a_history_given_again_costs_its_size_and_that_of_the_turn() -> None:
         said = journaled({"type": "asr", "item": f"i{number}", "text": f"words {number}", "final": True, "turn_id": 1})
         fold_event(state, state.position + 1, 1000 + state.position, said, "main")
     assert calls_of(lambda: give(state, 64)) <= calls_of(lambda: give(state, 1)) + 64 * 50
+
+
+def test_a_text_given_again_costs_no_more_in_a_turn_of_very_many() -> None:
+    """Of very many texts the newest are looked through for each frame; a text among these is found."""
+    state, costs, asr = State(), list[int](), {"type": "asr", "final": True, "turn_id": 1}
+    for number in range(4_000):
+        said = journaled({**asr, "item": f"i{number}", "text": f"words {number}"})
+        fold_event(state, state.position + 1, 1000 + state.position, said, "main")
+        if number in (1_000, 3_999):
+            costs.append(calls_of(lambda: give(state, 1)))
+    assert costs[1] <= costs[0] * ALLOWED
+    known = FoldKnown(state, "gemini-live", has_clock=True)
+    assert known.said_after(None, "words 3900") == [1, 3_902]
+    assert known.said_after(None, "words 3") is None
 
 
 def give(state: State, count: int) -> None:
