@@ -63,7 +63,7 @@ def prepare_process(context: click.Context, log: logging.Logger, options: dict[s
     if unknown:
         log.warning("Ignored, since there is no such setting: %s", ", ".join(unknown))
     # For one busy event loop alongside one thread that commits (measured in bench/README.md). What was imported never
-    # becomes garbage. Objects that live as long as their session have no cycles, so a full collection finds nothing, and
+    # becomes garbage. What lives as long as its session has no cycles, so a full collection finds nothing, and
     # holds up every ack for half a second where 10,000 sessions are open: let it come once a day. Each collection of
     # young objects counts towards it; of those see `collect_young`.
     gc.collect()

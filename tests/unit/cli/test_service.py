@@ -16,7 +16,6 @@ from voicemem.cli import main
 from voicemem.cli.service import serve
 from voicemem.cli.service_settings import FormerFlag
 
-
 PREPARED = """
 import gc, logging, click
 from voicemem.cli.service import YOUNG_S, prepare_process, serve
