@@ -32,7 +32,8 @@ from voicemem.transcript.messages import Forgotten
 LOG = logging.getLogger("voicemem")
 ROUND_S = 0.5
 RUNNING_INTERVAL_MS = 60_000
-"""The time between two passes of indexing a running session; a search that concerns it does not wait so long."""
+"""The time from the beginning of a session to its first indexing, and between two passes while it runs; a search that
+concerns it does not wait so long."""
 SESSIONS_AT_ONCE = 25
 MAX_INDEXED_FIRST = 50
 """Sessions that are indexed before a search which they concern."""
@@ -86,6 +87,7 @@ class TranscriptIndexer:
         self.not_before: dict[int, int] = {}
         """When a running session may be indexed again, Unix ms."""
         self.known: OrderedDict[int, Indexed] = OrderedDict()
+        self.running_interval_ms = RUNNING_INTERVAL_MS
         self.due, self.max_waiting = 0, MAX_WAITING
         """How many sessions were due at the last look, and how many may wait in memory."""
         self.left_out: int | None = None
@@ -124,7 +126,8 @@ class TranscriptIndexer:
                 self.not_before.pop(key, None)
         keys = list[int]()
         async for key, stream in entries_of(self.changed):
-            if key not in self.not_before or stream.state != "running":
+            is_new = key not in self.known and now < stream.started_ms + self.running_interval_ms
+            if stream.state != "running" or not (is_new or key in self.not_before):
                 keys.append(key)
         for key in keys[self.max_waiting :]:
             self.changed.pop(key, None)
@@ -179,7 +182,7 @@ class TranscriptIndexer:
                 for stream in streams:
                     del self.indexing[stream.key]
             now = self.clock()
-            self.not_before |= {s.key: now + RUNNING_INTERVAL_MS for s in streams if s.state == "running"}
+            self.not_before |= {s.key: now + self.running_interval_ms for s in streams if s.state == "running"}
 
     async def index_streams(self, streams: Sequence[Stream]) -> set[int]:
         """Hand over what was heard in these sessions; the keys of those of which everything is needed."""

@@ -28,10 +28,11 @@ SERVERS_OWN = (call_closed(0)["type"], "session.reopened", "session.end")
 
 
 async def test_the_background_indexes_without_any_search(app: App) -> None:
-    """What is asked of the store itself is there soon."""
+    """What is asked of the store itself is there soon, once a call is over."""
     api = RestClient(app)
     await api.create()
     await api.send(final(1, "walnuts", 1_000))
+    await api.end()
 
     async def found() -> list[str]:
         return await found_texts(app.services.store, "walnuts", "default")
@@ -39,9 +40,21 @@ async def test_the_background_indexes_without_any_search(app: App) -> None:
     await eventually(["walnuts"], found)
 
 
+async def test_a_running_session_waits_until_it_is_indexed_first(app: App) -> None:
+    """Its first words are hardly worth a pass; what was indexed for a search is due at once where the service adds."""
+    api, indexer = RestClient(app), app.services.indexer
+    await api.create()
+    await api.send(final(1, "walnuts", 1_000))
+    stream = await app.services.store.journal.get_session("default", "s")
+    assert [] == await indexer.find_due()
+    await indexer.index_first(lambda stream: True)
+    indexer.note(stream)
+    assert [stream.key] == await indexer.find_due()
+
+
 async def test_many_running_sessions_are_indexed(app: App) -> None:
     """More than are indexed at a time; each once it has changed, whether they are many or few."""
-    api = RestClient(app)
+    api, app.services.indexer.running_interval_ms = RestClient(app), 0
     for number in range(60):
         await api.create(f"s{number}")
         await api.send(final(1, f"walnuts {number}", 1_000), session_id=f"s{number}")
@@ -107,6 +120,7 @@ async def test_what_one_node_stores_another_finds(store: Store) -> None:
     async with node_on(store) as one, node_on(store) as other:
         await RestClient(one).create(user_id="ann")
         await RestClient(one).send(final(1, "walnuts", 1_000))
+        await RestClient(one).end()
 
         async def found() -> list[str]:
             answer = await RestClient(other).post("/v1/memories/search", {"query": "walnuts", "user_id": "ann"})
@@ -130,7 +144,7 @@ async def test_sessions_that_are_too_many_to_wait_are_indexed_from_their_journal
     """What a process cannot keep in memory it looks for in the store."""
     async with node_on(store) as one:
         indexer = one.services.indexer
-        indexer.max_waiting = 0
+        indexer.max_waiting = indexer.running_interval_ms = 0
         for number in range(3):
             await RestClient(one).create(f"s{number}")
             await RestClient(one).send(final(1, f"walnuts {number}", 1_000), session_id=f"s{number}")

@@ -359,7 +359,7 @@ async def test_a_store_without_vectors_goes_by_words(
 async def test_what_one_node_stores_another_finds_by_meaning(store: Store, embedder: EmbeddingServer) -> None:
     """Each makes the vectors of what it has indexed, and one those that were left undone."""
     async with node_on(store, **settings_for(embedder)) as one, node_on(store, **settings_for(embedder)) as other:
-        await call_of(one, "s", user_id="ann")
+        await (await call_of(one, "s", user_id="ann")).end()
 
         async def found() -> list[str]:
             return (await texts_of(RestClient(other), LIKE_WALNUTS, user_id="ann", mode="vectors"))[:1]
