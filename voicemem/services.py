@@ -210,7 +210,7 @@ class Services:
         self.sender = WebhookSender(allowed=self.allowed, extra_headers=self.telemetry.tracer.headers)
         send, due = observe_webhooks(self.sender.send, self.telemetry), self.sessions.webhooks_due
         self.outbox = OutboxWorker(store, self.read_models, send, runtime, self.node)
-        self.indexer.count_attempts = lambda: self.outbox.steps
+        self.indexer.count_payloads = lambda: self.outbox.steps
         self.turn_feed = TurnFeed(store, self.read_models, due, runtime)
         check = partial(check_url, allowed=self.allowed)
         self.webhooks = Webhooks(store.endpoints, store.deliveries, send, runtime, due, check)

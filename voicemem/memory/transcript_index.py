@@ -75,8 +75,8 @@ class TranscriptIndexer:
     ) -> None:
         self.node = node
         self.feed = feed
-        self.count_attempts: Callable[[], int] = lambda: 0
-        """How many attempts of webhooks have begun or ended: one whose receiver hangs is no one's work."""
+        self.count_payloads: Callable[[], int] = lambda: 0
+        """How many payloads of webhooks were made: an attempt whose receiver hangs is no work."""
         self.store = store
         self.read_models = read_models
         self.clock = clock
@@ -137,11 +137,11 @@ class TranscriptIndexer:
 
     def begin_step(self) -> tuple[float, int]:
         """When a step of indexing begins, and how much was done for calls before it."""
-        return asyncio.get_running_loop().time(), self.feed.commits + self.count_attempts()
+        return asyncio.get_running_loop().time(), self.feed.commits + self.count_payloads()
 
     async def pause_after(self, step: tuple[float, int]) -> None:
         begun, done = step
-        is_quiet = self.feed.commits + self.count_attempts() == done
+        is_quiet = self.feed.commits + self.count_payloads() == done
         factor = 1 if is_quiet else max(1, PAUSE_FACTOR - self.due // WAITING_FEW)
         await asyncio.sleep(min(MAX_PAUSE_S, factor * (asyncio.get_running_loop().time() - begun)))
 

@@ -299,7 +299,7 @@ class OutboxWorker:
     """The analysis that goes out with the messages of a session, by its key. It raises `PayloadPending`."""
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     steps: int = 0
-    """How many attempts have begun, and how many have ended, together."""
+    """How many payloads were made, and parts of large ones: to wait for a receiver is no work."""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     in_flight_limit: int = REFILL_THRESHOLD
     """The number of attempts at which the next look at the store leaves a URL out."""
@@ -354,7 +354,6 @@ class OutboxWorker:
         )
         for delivery in claimed:
             self.in_flight[delivery.endpoint.url] += 1
-            self.steps += 1
             task = asyncio.create_task(self.deliver(delivery))
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
@@ -390,7 +389,6 @@ class OutboxWorker:
         attempts may have ended.
         """
         self.in_flight[url] -= 1
-        self.steps += 1
         left = self.in_flight[url]
         if not left:
             del self.in_flight[url]
@@ -408,6 +406,7 @@ class OutboxWorker:
         made, frozen = None, delivery.payload
         if frozen is None:
             made = await self.make_payload(delivery)
+            self.steps += 1
             if isinstance(made, bytes):
                 frozen = await self.store.outbox.freeze_payload(delivery, made)
             else:
@@ -425,6 +424,7 @@ class OutboxWorker:
         perform = partial(self.read_models.perform, delivery.stream, None, next_part, off_loop=True, background=True)
         part, before = await perform(), 0
         while following := await perform():
+            self.steps += 1
             await freeze(part, before=before, is_last=False)
             part, before = following, before + len(part)
         return await freeze(part, before=before)

@@ -24,15 +24,17 @@ async def test_closed_sessions_are_not_collected() -> None:
 async def test_indexing_pauses_only_for_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the steps of a first index, and of later ones, a pause is long only if events have come in meanwhile.
 
-    A receiver of webhooks that does not answer changes nothing.
+    A receiver of webhooks that does not answer changes nothing, and neither does the end of such an attempt.
     """
     monkeypatch.setattr(transcript_index, "PAUSE_FACTOR", 1_000_000)
     monkeypatch.setattr(transcript_index, "MAX_PAUSE_S", 600)
     async with open_library() as library, webhook_receiver() as hook, library.services.sender:
-        hook.otherwise = Reply(gate=asyncio.Event())
+        gate = asyncio.Event()
+        hook.otherwise = Reply(status=500, gate=gate)
         await library.services.store.directory.set_operator_endpoint(hook.url(), None)
         await (await library.create()).end()
-        await library.services.outbox.start_due()
+        outbox = library.services.outbox
+        await outbox.start_due()
         await hook.one()
         await record_calls(library, "first")
         async with asyncio.timeout(60):
@@ -40,7 +42,11 @@ async def test_indexing_pauses_only_for_calls(monkeypatch: pytest.MonkeyPatch) -
             await record_calls(library, "later")
             await library.services.indexer.index_due()
         assert {} == library.services.indexer.changed
-        assert library.services.outbox.tasks
+        assert outbox.tasks
+        steps = library.services.indexer.begin_step()
+        gate.set()
+        await outbox.finish_running(60)
+        assert not outbox.tasks and steps[1] == library.services.indexer.begin_step()[1]
 
 
 async def record_calls(library: Library, name: str) -> None:
