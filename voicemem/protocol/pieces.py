@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 from voicemem.protocol.codec import ENCODER, JSON_DECODER, MALFORMED
 from voicemem.protocol.types import MAX_DEPTH, MAX_FRAME_BYTES
 
@@ -105,10 +107,16 @@ class Pieces:
         return value
 
 
+LARGE_ITEM = 256 * 1024
+"""Bytes of an item that has several parts, so that no one joins all of it to what is before."""
+WHOLE_ENCODER = msgspec.json.Encoder(enc_hook=list)
+"""Encodes what has iterators in one piece."""
+
+
 def object_parts(fields: Mapping[str, Any]) -> Iterator[bytes]:
     """Yield the JSON of an object in parts: the value of a field that is an iterator is an array, an item at a time.
 
-    So it is in an object that is the value of a field.
+    So it is in an object that is the value of a field. An item that is an iterator has its own parts.
     """
     before = b"{"
     for name, value in fields.items():
@@ -119,7 +127,14 @@ def object_parts(fields: Mapping[str, Any]) -> Iterator[bytes]:
             continue
         mark = b"["
         for item in value:
-            yield mark + ENCODER.encode(item)
+            if isinstance(item, Iterator):
+                yield mark
+                yield from item
+            elif len(encoded := ENCODER.encode(item)) < LARGE_ITEM:
+                yield mark + encoded
+            else:
+                yield mark
+                yield from (encoded[at : at + LARGE_ITEM] for at in range(0, len(encoded), LARGE_ITEM))
             mark = b","
         yield b"]" if mark == b"," else b"[]"
     yield b"}" if fields else b"{}"

@@ -1,20 +1,23 @@
 """The webhook event with the complete turns of a running call: when it is due, and its payload."""
 
 import asyncio
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-import orjson
-from msgspec.structs import asdict
+import msgspec
+from msgspec import Raw, Struct
 
 from voicemem.config import session as config
 from voicemem.errors import SessionQuarantined
+from voicemem.protocol.pieces import WHOLE_ENCODER, object_parts
 from voicemem.runtime import Runtime, entries_of
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.port import Store
 from voicemem.store.streams import Stream
 from voicemem.transcript.history import turn_messages
+from voicemem.transcript.packing import Items
 from voicemem.transcript.state import State
 from voicemem.transcript.turns import turn_report
 
@@ -22,16 +25,25 @@ MAX_TURNS = 200
 """The most turns in one webhook event: the rest comes with the next one."""
 
 
-def complete_turns_payload(session: dict[str, Any], after: int, read_model: ReadModel) -> bytes:
+class SentTurns(Struct):
+    """The field of a payload that says up to which turn it has them."""
+
+    through_turn: int
+
+
+def complete_turns_payload(session: dict[str, Any], after: int, read_model: ReadModel) -> bytes | Iterator[bytes]:
     """The turns that are complete, from the one after a turn on, as in `/turns`, each with its messages."""
     state = read_model.state
     complete = [number for number in complete_turns(state) if number > after]
     shown = [turn_report(state, state.turns[number]) for number in complete[:MAX_TURNS]]
     for turn in shown:
-        turn["contents"] = [asdict(one) for one in turn_messages(state, state.turns[turn["turn_id"]])]
+        messages = turn_messages(state, state.turns[turn["turn_id"]])
+        turn["contents"] = map(Raw, Items[bytes](bytes, map(msgspec.json.encode, messages)))
     through = shown[-1]["turn_id"] if shown else after
     rest = {"is_truncated": len(complete) > MAX_TURNS, "through_turn": through, "position": read_model.position}
-    return orjson.dumps({**session, **rest, "turns": shown})
+    if read_model.has_large_answer:
+        return object_parts({**session, **rest, "turns": map(object_parts, shown)})
+    return WHOLE_ENCODER.encode({**session, **rest, "turns": shown})
 
 
 def complete_turns(state: State) -> list[int]:

@@ -29,7 +29,7 @@ from voicemem.errors import SessionQuarantined, StoreUnavailable
 from voicemem.exports.call import CallFacts, call_of
 from voicemem.exports.vcon import vcon_object
 from voicemem.protocol.memories import Analysis
-from voicemem.protocol.pieces import object_parts
+from voicemem.protocol.pieces import WHOLE_ENCODER, object_parts
 from voicemem.runtime import NodeToken, Runtime
 from voicemem.sessions.off_loop import next_piece
 from voicemem.sessions.read_models.cache import ReadModelCache
@@ -41,7 +41,7 @@ from voicemem.transcript.history import tool_uses
 from voicemem.transcript.messages import Message
 from voicemem.transcript.state import Latency, State
 from voicemem.transcript.turns import compact_number, is_end_to_end, reply_after, turn_report
-from voicemem.webhooks.complete_turns import MAX_TURNS, complete_turns_payload
+from voicemem.webhooks.complete_turns import MAX_TURNS, SentTurns, complete_turns_payload
 
 END_MESSAGES = {"idle": "Idle for too long", "max_duration": "Task lifetime limit exceeded"}
 """Agora's sentence for the end of a session, by voicemem's reason."""
@@ -149,9 +149,9 @@ def history_payload(
     return {**start, **about, **(more or {})}
 
 
-def tool_objects(state: State) -> list[dict[str, Any]]:
+def tool_objects(state: State) -> Iterator[dict[str, Any]]:
     """The tool calls in their order, with their results; `result` and `ended` are null while there is none."""
-    return [
+    return (
         {
             "turn_id": tool.turn_id,
             "call_id": tool.call_id,
@@ -162,11 +162,9 @@ def tool_objects(state: State) -> list[dict[str, Any]]:
             "ended": tool.answered_ms if tool.answered else None,
         }
         for tool in tool_uses(state, with_forgotten=True)
-    ]
+    )
 
 
-WHOLE_ENCODER = msgspec.json.Encoder(enc_hook=list)
-"""Encodes a payload with its iterators."""
 PART_BYTES = 1024 * 1024
 """A large payload is made, kept and sent in parts of this size, so that it takes next to nothing beside its call."""
 WHOLE_BYTES = PART_BYTES // 2
@@ -451,7 +449,7 @@ class OutboxWorker:
             case config.COMPLETE_TURNS_EVENT:
                 before = await self.store.outbox.payload_before(delivery)
                 sent = [] if before is None else [part async for part in self.store.outbox.parts_of(before)]
-                after = orjson.loads(b"".join(sent))["through_turn"] if sent else -1
+                after = msgspec.json.decode(b"".join(sent), type=SentTurns).through_turn if sent else -1
                 write_turns = partial(complete_turns_payload, session | {"user_id": header.user_id}, after)
                 place = delivery.stream, delivery.position
                 return await self.read_models.compute_as_of(*place, write_turns, background=True, or_later=True)

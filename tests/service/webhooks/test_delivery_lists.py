@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.callers.rest import RestClient
 from tests.support.callers.webhooks import CALL, SECRET, add, finish, read, settled
-from tests.support.events import final
+from tests.support.events import delta, done, final
 from tests.support.servers.webhook_receiver import Reply, WebhookReceiver
 from tests.support.waiting import eventually
 from voicemem.webhooks.requests import verify
@@ -69,6 +69,25 @@ async def test_what_is_large_is_sent_and_shown_whole(caller: RestClient, hook: W
     for one in (first, second):
         assert first.payload == one.payload
         assert all(verify(one.headers, one.body, SECRET, time.time()).values())
+
+
+async def test_complete_turns_that_are_large_are_sent_whole(caller: RestClient, hook: WebhookReceiver) -> None:
+    """However many messages and bytes they have: each message comes once, and a text that is longer than a part too."""
+    await add(caller, hook.url(), 1001)
+    texts = [f"{turn} " + "é🦩 " * 12_000 + "." for turn in range(1, 41)]
+    await caller.create()
+    for turn, text in enumerate(texts, 1):
+        await caller.send(final(turn, text))
+    for text in texts:
+        await caller.send(delta(41, text))
+    await caller.send(done(41))
+    await caller.end()
+
+    async def sent() -> list[str]:
+        turns = (turn for one in hook.webhook_events for turn in one.payload["turns"])
+        return [message["content"] for turn in turns for message in turn["contents"]]
+
+    await eventually([*texts, "".join(texts)], sent)
 
 
 async def test_pages(caller: RestClient, hook: WebhookReceiver) -> None:
