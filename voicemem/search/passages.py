@@ -6,7 +6,8 @@ A memory that lasts beyond a call is found by its own words, and by those of its
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -19,6 +20,8 @@ from voicemem.transcript.state import Reply, State, Turn
 
 MAX_WORDS, MAX_WORDS_BEFORE = 4_000, 200
 """Words of a message that it is found by, the first ones; and of the message before it, the last ones."""
+MAX_WORD = 32
+"""Characters of a text that are looked at for each of these words: a message may be of millions."""
 BEFORE_WEIGHT = 0.9
 """The weight of a word of the message before, beside one of the message itself: that one is shown first."""
 LOOK_BACK = 8
@@ -65,9 +68,9 @@ def passages_in(state: State, number: int) -> list[Passage]:
     return passages
 
 
-def heard_entries(state: State, turn: Turn) -> list[MessageEntry]:
+def heard_entries(state: State, turn: Turn) -> Iterator[MessageEntry]:
     """The messages of a turn that were heard, and that no one asked to forget."""
-    return [entry for entry in turn_entries(state, turn) if is_passage(state, entry)]
+    return (entry for entry in turn_entries(state, turn) if is_passage(state, entry))
 
 
 def is_passage(state: State, entry: MessageEntry) -> bool:
@@ -98,9 +101,8 @@ def has_unheard(state: State, number: int) -> bool:
 def text_before(state: State, number: int) -> str:
     place = bisect_left(state.turn_numbers, number)
     for earlier in reversed(state.turn_numbers[max(0, place - LOOK_BACK) : place]):
-        entries = heard_entries(state, state.turns[earlier])
-        if entries:
-            return entries[-1].message.content
+        for last in deque(heard_entries(state, state.turns[earlier]), maxlen=1):
+            return last.message.content
     return ""
 
 
@@ -119,7 +121,12 @@ def day_words(started_ms: int) -> str:
 def indexed_words(passage: Passage, day: str) -> tuple[list[str], list[str], list[str]]:
     """Return what a message is found by: its words, those of the message before it, and of the day and the speaker."""
     about = [*words_of(day), *words_of(passage.speaker)]
-    return words_of(passage.text)[:MAX_WORDS], words_of(passage.before)[-MAX_WORDS_BEFORE:], about
+    before = words_of(passage.before[-MAX_WORDS_BEFORE * MAX_WORD :])[-MAX_WORDS_BEFORE:]
+    return first_words(passage.text), before, about
+
+
+def first_words(text: str) -> list[str]:
+    return words_of(text[: MAX_WORDS * MAX_WORD])[:MAX_WORDS]
 
 
 # What a memory is found by
@@ -137,4 +144,4 @@ def memory_words(text: str, tags: Sequence[str], day_ms: int | None) -> MemoryWo
     about = [word for tag in tags for word in words_of(tag)]
     if day_ms is not None and FIRST_DAY_MS <= day_ms <= LAST_DAY_MS:
         about += words_of(day_words(day_ms))
-    return MemoryWords(" ".join(words_of(text)[:MAX_WORDS]), " ".join(about[:MAX_WORDS]))
+    return MemoryWords(" ".join(first_words(text)), " ".join(about[:MAX_WORDS]))

@@ -12,7 +12,7 @@ from tests.support.transcripts import closed, folded, reopened
 from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.memories import civil_date
 from voicemem.protocol.types import JsonObject
-from voicemem.search.passages import Passage, day_words, has_unheard, passages_in
+from voicemem.search.passages import Passage, day_words, has_unheard, indexed_words, passages_in
 from voicemem.search.words import words_of
 from voicemem.transcript.fold import DecodedRow, fold_all
 from voicemem.transcript.history import messages
@@ -63,6 +63,14 @@ def test_a_passage_has_the_message_before_it() -> None:
     state = folded(final(1, "A", 10), delta(1, "B", 20), done(1, 30), final(4, "C", 40))
     assert [(passage.text, passage.before) for passage in passages_of(state)] == [("A", ""), ("B", "A"), ("C", "B")]
     assert [passage.position for passage in passages_of(state)] == [1, 2, 4]
+
+
+def test_a_long_message_is_found_by_its_first_words() -> None:
+    """The first 4,000 of them, if these are not far apart; of the message before it, the last 200."""
+    numbers = [f"w{number}" for number in range(5_000)]
+    passage = Passage(1, 0, 1, "user", 0, " ".join(numbers), " ".join(numbers))
+    assert (numbers[:4_000], numbers[-200:], []) == indexed_words(passage, "")
+    assert not indexed_words(msgspec.structs.replace(passage, text=" " * 1_000_000 + "late", before=""), "")[0]
 
 
 def test_days_are_words() -> None:
