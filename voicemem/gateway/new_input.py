@@ -151,7 +151,7 @@ class InputReader:
         newest = max(replies, key=lambda reply: reply.key, default=None)
         if newest is not None and self.was_left(newest):
             return True
-        failed = turn.failures[-1].ts if turn.failures else None
+        failed = turn.failure.ts if turn.failure else None
         begun = [*([newest.begin] if newest is not None else ()), *(call.ts for call in turn.tool_calls or ())]
         return failed is not None and max(begun, default=failed) <= failed
 
@@ -254,7 +254,7 @@ class InputReader:
         if known and known[-1].turn_id == turn.number:
             return set()  # the request has that speech, and these words after it
         if is_shown:
-            if replies or turn.failures or turn.tool_calls:
+            if replies or turn.failure or turn.tool_calls:
                 return set()
         elif turn.tool_calls or not all(map(self.is_thrown_away, replies)):
             return set()

@@ -277,7 +277,7 @@ def last_words(read_model: ReadModel, messages: Sequence[Message]) -> LastWords 
         return None
     if state.closed_ts is not None and messages:  # nothing is in progress
         return LastWords(messages[-1].role, messages[-1].content[:160], False)
-    newest = turn_messages(state, state.turns[state.turn_numbers[-1]], unfinished=True)
+    newest = [*turn_messages(state, state.turns[state.turn_numbers[-1]], unfinished=True)]
     if not newest and not messages:
         return None
     last = newest[-1] if newest else messages[-1]

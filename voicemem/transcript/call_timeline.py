@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from voicemem.transcript.messages import Message
 from voicemem.transcript.replies.evidence import POSITIONS, TEXTS, first_entries, last_entries
-from voicemem.transcript.replies.playing import sources_of, standing_replies
+from voicemem.transcript.replies.playing import each_standing_reply, sources_of
 from voicemem.transcript.speech import spoken_segments
 from voicemem.transcript.state import Reply, State, Turn
 from voicemem.transcript.timeline import AFTER_ALL
@@ -74,11 +74,12 @@ def unheard_characters(messages: Iterable[Message]) -> dict[tuple[int, int], tup
 
 def turn_spans(state: State, turn: Turn, unheard: dict[tuple[int, int], tuple[int, int]]) -> Iterator[Span]:
     yield from user_spans(state, turn)
-    replies = standing_replies(state, turn)
     audio = sorted(one.ts for one in turn.latencies or () if one.name == FIRST_AUDIO)
-    for reply in replies:
+    answers = list[int]()
+    for reply in each_standing_reply(state, turn):
         yield from reply_spans(state, audio, reply, unheard.get((turn.number, reply.begin)))
-    answers = sorted(reply.text_ts for reply in replies if reply.text_ts < AFTER_ALL)
+        answers += [reply.text_ts] if reply.text_ts < AFTER_ALL else []
+    answers.sort()
     for call in turn.tool_calls or ():
         if call.name is not None:
             yield Span("tool", call.ts, first_from(answers, call.ts, call.ts))

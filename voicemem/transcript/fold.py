@@ -36,7 +36,6 @@ from voicemem.transcript.state import (
     State,
     ToolCallRecord,
     Turn,
-    append_item,
     digest_of,
 )
 from voicemem.transcript.timeline import BEFORE_ALL, shared_name
@@ -343,7 +342,7 @@ def fold_metric(state: State, event: events.Metric, ts: int) -> Turn | None:
     if len(turn.latencies or ()) >= BOUND:
         state.ignore("traces")
         return None
-    turn.latencies = append_item(turn.latencies, Latency(shared_name(event.name), event.latency_ms, ts))
+    turn.latencies = state.append(turn.latencies, Latency(shared_name(event.name), event.latency_ms, ts))
     return turn
 
 
@@ -369,7 +368,7 @@ def add_call(state: State, turn: Turn, call_id: str) -> ToolCallRecord | None:
         state.ignore("traces")
         return None
     record = ToolCallRecord(state.position, 0, call_id)
-    turn.tool_calls = append_item(turn.tool_calls, record)
+    turn.tool_calls = state.append(turn.tool_calls, record)
     state.tool_calls[call_id] = turn.number, len(turn.tool_calls) - 1
     return record
 

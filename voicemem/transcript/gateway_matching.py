@@ -14,7 +14,7 @@ from msgspec import structs
 
 from voicemem.dialects.known import MadeEvent
 from voicemem.protocol.events import Interrupt, LlmCancel, LlmDelta, LlmDone, MessageEvent, Resume, Tts
-from voicemem.transcript.state import Reply, State, Turn, TypedMessage, append_item, id_digest
+from voicemem.transcript.state import Reply, State, Turn, TypedMessage, id_digest
 from voicemem.transcript.timeline import merge_metadata
 
 GATEWAY_PRODUCER = "gateway"
@@ -94,7 +94,7 @@ def replace_requested(state: State, turn: Turn, text: str, order: int) -> None:
         return
     note_reported(state, turn, text)
     for message in replaced:
-        turn.reported = append_item(turn.reported, structs.replace(message, reported=order))
+        turn.reported = state.append(turn.reported, structs.replace(message, reported=order))
     orders = {message.order for message in replaced}
     turn.typed = [message for message in turn.typed or () if message.order not in orders] or None
 
@@ -113,7 +113,7 @@ def give_back(state: State, turn: Turn, order: int) -> None:
     turn.reported = [message for message in reported if message.reported != order] or None
     for message in reported:
         if message.reported == order:
-            turn.typed = append_item(turn.typed, structs.replace(message, reported=0))
+            turn.typed = state.append(turn.typed, structs.replace(message, reported=0))
             note_request(state, turn)
 
 

@@ -16,7 +16,7 @@ from voicemem.transcript.messages import Forgotten, Message, ToolUse
 from voicemem.transcript.packing import Items
 from voicemem.transcript.replies.evidence import Interruption, Source, last_entries, timelines
 from voicemem.transcript.replies.heard import Cut, cut_of, heard_so_far
-from voicemem.transcript.replies.playing import is_cut, plays_at_close, settle, sources_of, standing_replies
+from voicemem.transcript.replies.playing import each_standing_reply, is_cut, plays_at_close, settle, sources_of
 from voicemem.transcript.speech import FalseAlarms, Speech, false_alarms, speech_index
 from voicemem.transcript.state import Reply, Segment, State, ToolCallRecord, Turn, TypedMessage
 from voicemem.transcript.timeline import (
@@ -33,9 +33,9 @@ def messages(state: State, unfinished: bool = False) -> list[Message]:
     return [message for turn in state.each_turn() for message in turn_messages(state, turn, unfinished)]
 
 
-def turn_messages(state: State, turn: Turn, unfinished: bool = False) -> list[Message]:
+def turn_messages(state: State, turn: Turn, unfinished: bool = False) -> Iterator[Message]:
     """The messages of one turn: the user first, then by start time, then by arrival (rule 7)."""
-    return [entry.message for entry in turn_entries(state, turn, unfinished)]
+    return (entry.message for entry in turn_entries(state, turn, unfinished))
 
 
 class MessageEntry(NamedTuple):
@@ -48,8 +48,8 @@ class MessageEntry(NamedTuple):
     """The first that marks a reply."""
 
 
-def turn_entries(state: State, turn: Turn, unfinished: bool = False) -> list[MessageEntry]:
-    """The messages of a turn, each with what it was made of. Those that did not change are not made again."""
+def turn_entries(state: State, turn: Turn, unfinished: bool = False) -> Iterator[MessageEntry]:
+    """Yield the messages of a turn, each with what it was made of. Those that did not change are not made again."""
     settle(state)
     if state.memo.small_turn != turn.number:
         state.memo.leave_small_turn(turn.number)
@@ -57,9 +57,12 @@ def turn_entries(state: State, turn: Turn, unfinished: bool = False) -> list[Mes
     for typed in turn.typed or ():
         message = Message("user", typed.text, turn.number, typed.begin, order_metadata(typed.metadata))
         users.append(MessageEntry(message, typed.order, typed))
-    replies = (known_reply_entry(state, reply, unfinished) for reply in standing_replies(state, turn))
     users.sort(key=lambda entry: (entry.message.timestamp, entry.order))
-    return [*users, *(entry for entry in replies if entry is not None)]
+    yield from users
+    for reply in each_standing_reply(state, turn):
+        entry = known_reply_entry(state, reply, unfinished)
+        if entry is not None:
+            yield entry
 
 
 def user_entries(state: State, turn: Turn, unfinished: bool) -> Iterator[MessageEntry | None]:
@@ -74,7 +77,7 @@ def user_entries(state: State, turn: Turn, unfinished: bool) -> Iterator[Message
         made, known = state.memo.entries.get((turn.number, user), NOT_MADE)
         if made is None:
             known = utterance_entry(state, turn, user, segments.values(), unfinished=False)
-            state.memo.keep((turn.number, user), (), known, is_large(turn))
+            keep_entry(state, turn, (turn.number, user), (), known)
         yield known
 
 
@@ -82,9 +85,11 @@ NOT_MADE = (None, None)
 LARGE_TURN = 8
 
 
-def is_large(turn: Turn) -> bool:
-    """True if the messages of a turn are worth keeping for good; those of a usual turn are quickly made again."""
-    return len(turn.replies or ()) + len(turn.segments or ()) > LARGE_TURN
+def keep_entry(state: State, turn: Turn, key: object, version: Any, entry: MessageEntry | None) -> None:
+    """Keep a message of a turn: for good if the turn is large, since those of a usual turn are quickly made again."""
+    is_large = len(turn.replies or ()) + len(turn.segments or ()) > LARGE_TURN
+    if not (is_large and state.is_very_large):  # they would take as much memory as what they are made of
+        state.memo.keep(key, version, entry, is_large)
 
 
 def utterance_entry(
@@ -108,7 +113,7 @@ def known_reply_entry(state: State, reply: Reply, unfinished: bool) -> MessageEn
     made, known = state.memo.entries.get(reply.id, NOT_MADE)
     if made != version:
         known = reply_entry(state, reply)
-        state.memo.keep(reply.id, version, known, is_large(state.turns[reply.turn]))
+        keep_entry(state, state.turns[reply.turn], reply.id, version, known)
     is_over = reply.generation.complete or reply.restored or state.closed_ts is not None
     return known if known is None or known.interruption or is_over or unfinished else None
 
@@ -266,10 +271,10 @@ def open_messages(state: State) -> Sequence[Message]:
     return Items[Message](Message, (entry.message for entry in entries)).as_list()
 
 
-def shown_entries(state: State, turn: Turn, unfinished: bool) -> list[MessageEntry]:
+def shown_entries(state: State, turn: Turn, unfinished: bool) -> Iterator[MessageEntry]:
     """The messages of a turn for a reader: with `unfinished`, also what is in progress."""
     entries = turn_entries(state, turn, unfinished)
-    return [marked(state, entry) for entry in entries] if unfinished and state.closed_ts is None else entries
+    return (marked(state, entry) for entry in entries) if unfinished and state.closed_ts is None else entries
 
 
 def marked(state: State, entry: MessageEntry) -> MessageEntry:

@@ -6,7 +6,7 @@ A call of a hundred thousand messages takes a fifth of its memory so. Few record
 import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, TypeVar, overload
 
 import msgspec
@@ -14,10 +14,12 @@ import msgspec
 T = TypeVar("T")
 BLOCK = 128
 """Items of a block."""
-MANY, FEW = 12_288, 2_048
-"""How many there must be before any are packed, and how many of the newest are not packed then."""
+MANY, FEW = 36_864, 2_048
+"""How much a call must hold before any of it is packed, and how many of the newest are not packed then."""
 KEPT_BLOCKS = 4
 """Blocks that stay unpacked while others are read."""
+HEAVY = 1_024
+"""A record that holds more than this is a block of its own, and one of them at a time is unpacked."""
 
 
 def column_to_bytes(column: Any) -> bytes:
@@ -38,9 +40,13 @@ def pack(value: Any) -> bytes:
 
 
 class Records(dict[int, T]):
-    """Records by number. What is asked for is unpacked, and stays so until `pack`, or until `release`."""
+    """Records by number. What is asked for is unpacked, and stays so until `pack`, or until `release`.
 
-    __slots__ = ("blocks", "decoder", "note_unpacked", "span", "unpacked")
+    A block has the number of its first record, divided by its span; that of a heavy record, which is less than 0, is
+    its complement.
+    """
+
+    __slots__ = ("blocks", "decoder", "heavy", "note_released", "span", "unpacked", "weigh")
 
     def __init__(
         self,
@@ -48,7 +54,9 @@ class Records(dict[int, T]):
         span: int,
         records: dict[int, T],
         blocks: dict[int, bytes],
-        note_unpacked: Callable[[list[int]], None],
+        note_released: Callable[[list[int]], None],
+        weigh: Callable[[T], int] = lambda record: 1,
+        heavy: int = HEAVY,
     ) -> None:
         """Create the records of a kind from those that are not packed, and blocks that span so many numbers each."""
         super().__init__(records)
@@ -57,11 +65,13 @@ class Records(dict[int, T]):
         self.blocks = blocks
         self.unpacked: dict[int, list[int]] = {}
         """By block: the numbers that were unpacked of it."""
-        self.note_unpacked = note_unpacked
-        """Called with the numbers of objects that are new, and equal to those before."""
+        self.note_released = note_released
+        """Called with the numbers of objects of which there will be others, equal to these."""
+        self.weigh = weigh
+        self.heavy = heavy
 
     def __missing__(self, number: int) -> T:
-        self.unpack(number // self.span)
+        self.unpack(~number if ~number in self.blocks else number // self.span)
         if self.is_unpacked(number):
             return self[number]
         raise KeyError(number)
@@ -84,29 +94,51 @@ class Records(dict[int, T]):
             turns = self.decoder.decode(zlib.decompress(packed))
             numbers = self.unpacked[block] = [number for number in turns if not self.is_unpacked(number)]
             self.update((number, turns[number]) for number in numbers)
-            self.note_unpacked(numbers)
 
     def release(self) -> None:
         """Release what was unpacked, but for the last few blocks. Nothing of it may have changed since `pack`."""
-        while len(self.unpacked) > KEPT_BLOCKS:
-            for number in self.unpacked.pop(next(iter(self.unpacked))):
-                del self[number]
+        for block in [*self.unpacked][:-1]:
+            if block < 0 or len(self.unpacked) > KEPT_BLOCKS:
+                numbers = self.unpacked.pop(block)
+                for number in numbers:
+                    del self[number]
+                self.note_released(numbers)
+
+    def oldest(self, few: int) -> Iterator[int]:
+        """The numbers of the oldest records, but for the newest one and others that weigh so few together."""
+        weights = [*map(self.weigh, self.values())]
+        left, most = sum(weights) - few, len(self) - (few > 0)
+        for number, weight in islice(zip(self, weights, strict=True), max(0, min(FEW, most))):  # others wait
+            if left <= 0:
+                return
+            left -= weight
+            yield number
 
     def pack(self, stays: Callable[[T], bool], few: int = FEW) -> list[T]:
         """Pack the oldest records, but for those that stay; the ones that were packed. The newest few are not."""
-        oldest = islice(self, min(FEW, max(0, len(self) - few)))  # some at a time: others wait
+        newest = next(reversed(self), None) if few else None
+        numbers = {*self.oldest(few), *chain.from_iterable(self.unpacked.values())} - {newest}
+        heavy = {~number for number in numbers if self.weigh(self[number]) > self.heavy}
         gone: list[T] = []
-        for block in {*(number // self.span for number in oldest), *self.unpacked}:
-            self.unpack(block)
-            numbers = range(block * self.span, (block + 1) * self.span)
-            known = {number: self[number] for number in numbers if self.is_unpacked(number)}
-            packed = {number: record for number, record in known.items() if not stays(record)}
-            self.blocks[block] = pack(packed)
+        for block in heavy | {number // self.span for number in numbers if ~number not in heavy} | {*self.unpacked}:
+            packed = {number: one for number, one in self.members(block) if number != newest and not stays(one)}
             self.unpacked.pop(block, None)
             for number in packed:
+                self.blocks.pop(~number, None)
                 del self[number]
+            if packed:
+                self.blocks[block] = pack(packed)
+            else:
+                self.blocks.pop(block, None)
             gone += packed.values()
         return gone
+
+    def members(self, block: int) -> list[tuple[int, T]]:
+        """The records that belong into a block now, unpacked."""
+        self.unpack(block)
+        numbers = range(block * self.span, (block + 1) * self.span) if block >= 0 else (~block,)
+        known = ((number, self[number]) for number in numbers if self.is_unpacked(number))
+        return [(number, record) for number, record in known if (self.weigh(record) > self.heavy) == (block < 0)]
 
 
 class Items(Sequence[T]):

@@ -11,7 +11,7 @@ from voicemem.protocol.events import Asr
 from voicemem.protocol.types import SPACELESS
 from voicemem.transcript.gateway_matching import find_requested, give_back, replace_requested
 from voicemem.transcript.replies.playing import settle
-from voicemem.transcript.state import BOUND, Reply, Segment, State, Turn, append_item, is_open, put
+from voicemem.transcript.state import BOUND, Reply, Segment, State, Turn, is_open, put
 from voicemem.transcript.timeline import AFTER_ALL, latest_metadata, layered_metadata, merge_metadata, shared_name
 
 LATE_PARTIAL_MS = 500
@@ -141,7 +141,7 @@ def fold_asr(state: State, event: Asr, ts: int) -> Turn | None:
         if not turn.segments:
             state.utterance_turn = turn.number
         segment = Segment(*key, state.position, shared_name(event.user), turn=turn.number)
-        turn.segments = append_item(turn.segments, segment)
+        turn.segments = state.append(turn.segments, segment)
         index.add(segment)
     elif event.user is not None and segment.user is None:
         state.memo.entries.pop((turn.number, None), None)
@@ -399,7 +399,7 @@ def false_alarms(state: State) -> FalseAlarms:
         known = state.memo.false_alarms = FalseAlarms(
             (reply.begin, reply.order, reply.resumed_ts)
             for turn in state.each_turn()
-            for reply in (state.replies[id] for id in turn.replies or ())
+            for reply in state.each_reply(turn.replies or ())
             if reply.resumed_ts is not None
         )
     return known

@@ -21,7 +21,7 @@ from voicemem.protocol.events import CarriedSession, Event, FrameEvent
 from voicemem.protocol.memories import Analysis
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.messages import Extracted, Forgotten, Summary
-from voicemem.transcript.packing import ENCODER, FEW, MANY, Records, decoder_of
+from voicemem.transcript.packing import ENCODER, FEW, HEAVY, MANY, Records, decoder_of
 from voicemem.transcript.replies.evidence import Evidence, Generation
 from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, Column, MergedMetadata
 
@@ -30,7 +30,7 @@ Key = TypeVar("Key", "ReplyKey", int)
 SNAPSHOT_VERSION = 29_000 + DIALECTS_VERSION
 """The version of these records, of the fold's rules, and of the dialects; snapshots of other versions are ignored."""
 BOUND = 100_000
-"""The most segments, replies, interruptions, resumes and traces of a turn, and words of a reply (rule 11)."""
+"""The most segments, messages, replies, interruptions, resumes and traces of a turn, and words of a reply (rule 11)."""
 TURNS_SPAN, REPLIES_SPAN = 128, 1_024
 """Numbers of turns, and ids of replies, that are packed together."""
 MAX_EVENT_IDS = 100_000
@@ -256,7 +256,8 @@ class Turn(Struct, array_like=True, gc=False):
     """Evidence that named only the turn; reading finds the reply."""
     tool_calls: list[ToolCallRecord] | None = None
     latencies: list[Latency] | None = None
-    failures: list[Failure] | None = None
+    failure: Failure | None = None
+    """The newest."""
     reported: list[TypedMessage] | None = None
     """Messages of requests in whose place speech is shown."""
 
@@ -361,6 +362,10 @@ class State(Struct, array_like=True, dict=True):
     """The positions of summaries, of what was forgotten, and of what was carried over."""
     dirty_turns: set[int] = set()
     """Turns that have changed since their messages were last made."""
+    held: int = 0
+    """How many turns, segments, messages, replies and traces there are."""
+    has_heavy: bool = False
+    """True if any turn holds so many of them that packing it takes long."""
     packed_turns: dict[int, bytes] = {}
     """The blocks of `turns`, which are `Records` where there are very many; likewise of the replies."""
     packed_replies: dict[int, bytes] = {}
@@ -369,9 +374,19 @@ class State(Struct, array_like=True, dict=True):
         turn = self.turns.get(number)
         if turn is None:
             turn = self.turns[number] = Turn(number)
+            self.held += 1
             insort(self.turn_numbers, number)
             self.dirty_turns.add(number)
         return turn
+
+    def append(self, items: list[T] | None, item: T) -> list[T]:
+        """The list of a turn with one more item; most turns have no list, which is None."""
+        self.held += 1
+        if items is None:
+            return [item]
+        items.append(item)
+        self.has_heavy |= len(items) > HEAVY
+        return items
 
     def each_turn(self) -> Iterator[Turn]:
         """The turns in order. What this unpacks is released on the way."""
@@ -379,10 +394,22 @@ class State(Struct, array_like=True, dict=True):
             yield self.turns[number]
             self.release()
 
+    def each_reply(self, ids: Iterable[int]) -> Iterator[Reply]:
+        """The replies of these ids. What this unpacks is released on the way."""
+        for count, id in enumerate(ids, 1):
+            yield self.replies[id]
+            if count % TURNS_SPAN == 0:
+                self.release()
+
     @property
     def is_very_large(self) -> bool:
         """True if turns and replies are packed, or should be."""
-        return max(len(self.turn_numbers), len(self.replies)) > MANY or isinstance(self.turns, Records)
+        return self.held > MANY or isinstance(self.turns, Records)
+
+    @property
+    def is_heavy(self) -> bool:
+        """True if packing takes too long for the event loop."""
+        return self.has_heavy and self.is_very_large
 
     def pack(self, few: int = FEW) -> None:
         """Pack what was not used last, of a very large call. The state must be settled."""
@@ -402,10 +429,10 @@ class State(Struct, array_like=True, dict=True):
                 if isinstance(records, Records):
                     records.release()
 
-    def find_packed(self) -> None:
+    def find_packed(self, heavy: int = HEAVY) -> None:
         """Look for turns and replies in blocks, too."""
         memo = self.memo
-        self.turns = Records(Turn, TURNS_SPAN, self.turns, self.packed_turns, memo.forget_speech)
+        self.turns = Records(Turn, TURNS_SPAN, self.turns, self.packed_turns, memo.forget_speech, held_by, heavy)
         self.replies = Records(Reply, REPLIES_SPAN, self.replies, self.packed_replies, lambda ids: None)
 
     def change_producer(self, producer: str | None) -> None:
@@ -449,6 +476,14 @@ class State(Struct, array_like=True, dict=True):
         self.ignored[bound] = self.ignored.get(bound, 0) + 1
 
 
+def held_by(turn: Turn) -> int:
+    """How much a turn holds, beside its replies."""
+    evidence = turn.evidence
+    cuts = None if evidence is None else evidence.interruptions
+    lists = turn.segments, turn.typed, turn.reported, turn.tool_calls, turn.latencies, cuts
+    return 1 + sum([len(items) for items in lists if items])
+
+
 def is_open(segment: Segment) -> bool:
     return segment.item is None and not segment.final and segment.begin < AFTER_ALL
 
@@ -466,14 +501,6 @@ def id_digest(id: str) -> int:
 def digest_of(event: Event) -> int:
     """The hash of an event's id; dialects do not know each other's ids."""
     return id_digest(f"{event.dialect}/{event.id}" if type(event) is FrameEvent else str(event.id))
-
-
-def append_item(items: list[T] | None, item: T) -> list[T]:
-    """Return the list with one more item; most records have no list, which is None."""
-    if items is None:
-        return [item]
-    items.append(item)
-    return items
 
 
 def put(keys: list[Key], key: Key, belongs: bool) -> None:

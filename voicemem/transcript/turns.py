@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
@@ -68,8 +69,8 @@ def turn_start(state: State, turn: Turn) -> dict[str, Any] | None:
         (typed.begin, TYPED_START_TYPES.get(str(typed.metadata.get("source")), "message")) for typed in turn.typed or ()
     ]
     if not begins:
-        replies = playing.standing_replies(state, turn)
         usual = "greeting" if turn.number == BEFORE_UTTERANCES else "voice_input"
+        replies = playing.each_standing_reply(state, turn)
         begins = [(reply.begin, START_TYPES.get(reply.source, usual)) for reply in replies]
     if not begins:
         return None
@@ -79,18 +80,17 @@ def turn_start(state: State, turn: Turn) -> dict[str, Any] | None:
 
 def turn_end(state: State, turn: Turn) -> dict[str, Any] | None:
     playing.settle(state)
-    replies = playing.standing_replies(state, turn)
-    cuts = [cut for reply in replies for cut in cuts_of(state, reply)]
+    replies = partial(playing.each_standing_reply, state, turn)
+    cuts = [cut for reply in replies() for cut in cuts_of(state, reply)]
     if cuts:
         end_at, cause = min(cuts, key=itemgetter(0))
         return {"end_at": end_at, "type": "interrupted", "metadata": {"caused_by": cause or "start_of_speech"}}
-    if turn.failures:
-        last = turn.failures[-1]
-        details = {} if last.code is None else {"details": str(last.code)}
-        return {"end_at": last.ts, "type": "error", "metadata": {"reason": "LLM_REQUEST_ERR", **details}}
-    if replies and all(reply.generation.complete for reply in replies):
-        dones = [done.ts for reply in replies for done in last_entries(playing.sources_of(state, reply), "dones")]
-        end_at = max(dones or [reply.generation.ended_ts or reply.begin for reply in replies])
+    if turn.failure is not None:
+        details = {} if turn.failure.code is None else {"details": str(turn.failure.code)}
+        return {"end_at": turn.failure.ts, "type": "error", "metadata": {"reason": "LLM_REQUEST_ERR", **details}}
+    if {reply.generation.complete for reply in replies()} == {True}:
+        dones = [done.ts for reply in replies() for done in last_entries(playing.sources_of(state, reply), "dones")]
+        end_at = max(dones or [reply.generation.ended_ts or reply.begin for reply in replies()])
         return {"end_at": end_at, "type": "ok", "metadata": {}}
     return None if state.closed_ts is None else {"end_at": state.closed_ts, "type": "ok", "metadata": {}}
 
@@ -182,9 +182,9 @@ class ReplyMarks(Struct, frozen=True):
 
 def marks_of_replies(state: State, turn: Turn) -> list[ReplyMarks]:
     playing.settle(state)
-    standing = playing.standing_replies(state, turn)
-    audio = first_audio(turn, [reply.begin for reply in standing])
-    return [reply_marks(state, reply, audio.get(place)) for place, reply in enumerate(standing)]
+    audio = first_audio(turn, [reply.begin for reply in playing.each_standing_reply(state, turn)])
+    standing = enumerate(playing.each_standing_reply(state, turn))
+    return [reply_marks(state, reply, audio.get(place)) for place, reply in standing]
 
 
 def turn_marks(state: State, turn: Turn, replies: Sequence[ReplyMarks] | None = None) -> TurnMarks:
@@ -334,7 +334,7 @@ def heard_last(state: State, reply: Reply, sources: list[Source]) -> tuple[int |
 def count_false_alarms(state: State, turn: Turn) -> int:
     """Return how often a reply of a turn played on after an interruption."""
     playing.settle(state)
-    resumed = (reply for reply in playing.standing_replies(state, turn) if reply.resumed_ts is not None)
+    resumed = (reply for reply in playing.each_standing_reply(state, turn) if reply.resumed_ts is not None)
     return sum(1 for reply in resumed for _ in playing.false_alarms_of(state, reply, playing.sources_of(state, reply)))
 
 
@@ -363,7 +363,7 @@ def waited(state: State, turn: Turn, replies: Sequence[ReplyMarks]) -> tuple[Rep
     """Return the first reply to the caller, and how long they waited for it; None where the marks do not show it."""
     spoken = [*spoken_spans(state, turn), *((one.begin, one.begin) for one in turn.typed or ())]
     began = min(spoken, default=(AFTER_ALL,))[0]
-    pairs = zip(playing.standing_replies(state, turn), replies, strict=True)
+    pairs = zip(playing.each_standing_reply(state, turn), replies, strict=True)
     heard = (
         (one.heard_first, one)
         for reply, one in pairs

@@ -46,7 +46,8 @@ async def test_indexing_pauses_only_for_calls(monkeypatch: pytest.MonkeyPatch) -
         steps = library.services.indexer.begin_step()
         gate.set()
         await outbox.finish_running(60)
-        assert not outbox.tasks and steps[1] == library.services.indexer.begin_step()[1]
+        assert not outbox.tasks
+        assert steps[1] == library.services.indexer.begin_step()[1]
 
 
 async def record_calls(library: Library, name: str) -> None:

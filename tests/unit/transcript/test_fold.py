@@ -193,22 +193,26 @@ def test_snapshot_and_restore_change_nothing(journal: list[EventLike], half: int
 
 
 @FEW
-@given(ANY_JOURNALS, st.integers(0, 25))
-def test_packing_changes_nothing(journal: list[EventLike], half: int) -> None:
-    """A state whose turns and replies are all packed between two events gives the same, also from a snapshot."""
+@given(ANY_JOURNALS, st.integers(0, 25), st.integers(1, 5))
+def test_packing_changes_nothing(journal: list[EventLike], half: int, heavy: int) -> None:
+    """A state whose turns and replies are all packed between two events gives the same, also from a snapshot.
+
+    Turns that hold more than `heavy` are packed alone.
+    """
     plain, packed = State(), State()
     for place, entry in enumerate(entries(journal)):
         fold(plain, entry)
         fold(packed, entry)
+        settle(plain)
         settle(packed)
         if type(packed.turns) is dict:
-            packed.find_packed()
+            packed.find_packed(heavy)
         packed.pack(few=0)
         if place == half:
             packed = decode_state(encode_state(packed))
+            packed.find_packed(heavy)
         if place % 5 == 0:
             assert (seen(plain), [*turns(plain, marks=True)]) == (seen(packed), [*turns(packed, marks=True)])
-    settle(plain)
     assert [*plain.each_turn()] == [*packed.each_turn()]
     assert plain.replies == {id: packed.replies[id] for id in plain.replies}
     assert (seen(plain), [*turns(plain, marks=True)]) == (seen(packed), [*turns(packed, marks=True)])

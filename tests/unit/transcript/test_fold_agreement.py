@@ -20,6 +20,7 @@ from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import DecodedRow, fold
 from voicemem.transcript.history import messages
+from voicemem.transcript.packing import HEAVY
 from voicemem.transcript.replies.playing import settle
 from voicemem.transcript.state import State
 
@@ -39,11 +40,11 @@ def decoded(row: PlainRow) -> DecodedRow:
     return DecodedRow(row.position, row.received_ms, event, row.producer)
 
 
-def messages_of(rows: list[PlainRow], unfinished: bool, packed: bool) -> list[JsonObject]:
+def messages_of(rows: list[PlainRow], unfinished: bool, packed: bool, heavy: int = HEAVY) -> list[JsonObject]:
     """The memory that the fold gives, as JSON; `packed` if nothing stays unpacked from one event to the next."""
     state = State()
     if packed:
-        state.find_packed()
+        state.find_packed(heavy)
     for row in rows:
         fold(state, decoded(row))
         if packed:
@@ -55,17 +56,19 @@ def messages_of(rows: list[PlainRow], unfinished: bool, packed: bool) -> list[Js
     return written
 
 
-def agree(rows: list[PlainRow], unfinished: bool, packed: bool = False) -> None:
+def agree(rows: list[PlainRow], unfinished: bool, packed: bool = False, heavy: int = HEAVY) -> None:
     """Compares the messages and the order of their keys."""
     expected = plain_messages(rows, unfinished)
-    found = messages_of(rows, unfinished, packed)
+    found = messages_of(rows, unfinished, packed, heavy)
     assert found == expected
     assert json.dumps(found) == json.dumps(expected)
 
 
-@given(events=calls(), unfinished=st.booleans(), packed=st.booleans())
-def test_the_fold_agrees_with_the_plain_fold(events: list[JsonObject], unfinished: bool, packed: bool) -> None:
-    agree(plain_rows(*events), unfinished, packed)
+@given(events=calls(), unfinished=st.booleans(), packed=st.booleans(), heavy=st.integers(1, 5))
+def test_the_fold_agrees_with_the_plain_fold(
+    events: list[JsonObject], unfinished: bool, packed: bool, heavy: int
+) -> None:
+    agree(plain_rows(*events), unfinished, packed, heavy)
 
 
 @every_row("path", RECORDED, ids=lambda path: path.stem)
@@ -75,7 +78,7 @@ def test_the_fold_agrees_with_the_plain_fold_on_recorded_calls(path: Path, unfin
     if events[-1]["type"] == "session.end":
         events.append(call_closed(events[-1]["ts"]))
     agree(plain_rows(*events), unfinished)
-    agree(plain_rows(*events), unfinished, packed=True)
+    agree(plain_rows(*events), unfinished, packed=True, heavy=1)
 
 
 def test_a_withdrawn_interruption_takes_no_done_back() -> None:

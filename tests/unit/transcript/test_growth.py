@@ -88,7 +88,7 @@ def ask_by_event(state: State) -> None:
 def read_changes(state: State) -> None:
     """Makes the messages of the turns that have changed."""
     for number in sorted(state.dirty_turns):
-        turn_messages(state, state.turns[number])
+        assert all(turn_messages(state, state.turns[number]))
     state.dirty_turns.clear()
 
 

@@ -62,6 +62,22 @@ def test_what_stays_is_not_packed_nor_let_go() -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(5))
+def test_heavy_records_are_packed_alone(seed: int) -> None:
+    """Whether records are heavy may change: each is found as it was, and of heavy ones one at a time is unpacked."""
+    luck, expected = random.Random(seed), {number: a_reply(number) for number in range(300)}
+    records = Records(Reply, 100, dict(expected), {}, lambda numbers: None, lambda reply: reply.changes, heavy=10)
+    for _ in range(20):
+        for number in luck.sample(range(300), 9):
+            records[number].changes = expected[number].changes = luck.choice((0, 5, 11))
+        records.pack(never, few=luck.choice((0, 30)))
+        for number in luck.sample(range(300), 40):
+            assert expected[number] == records[number]
+            records.release()
+        assert sum(block < 0 for block in records.unpacked) <= 1
+    assert expected == {number: records[number] for number in range(300)}
+
+
+@pytest.mark.parametrize("seed", seeds(5))
 def test_items_are_those_of_a_list(seed: int) -> None:
     """Whatever is added, cut, copied and read, packed items are what a list would have."""
     luck, found, expected = random.Random(seed), Items[int](int), list[int]()

@@ -14,11 +14,12 @@ from tests.support.rows import every_row
 from tests.support.transcripts import closed, journaled, message_dicts
 from voicemem.context.formats import RequestFormat, request_body
 from voicemem.protocol.events import JournaledEvent, SessionClosed, SessionEnd
+from voicemem.protocol.pieces import WHOLE_ENCODER
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import DecodedRow, fold, fold_all
 from voicemem.transcript.history import messages, tool_uses
 from voicemem.transcript.state import State, decode_state, encode_state
-from voicemem.webhooks.outbox import WHOLE_ENCODER, history_payload, session_fields
+from voicemem.webhooks.outbox import history_payload, session_fields
 
 CALLS = sorted(path.stem for path in FIXTURES.glob("*.jsonl"))
 SHORT = [name for name in CALLS if name != "long_call"]

@@ -11,12 +11,11 @@ import pytest
 from tests.support.events import event, final
 from tests.support.transcripts import folded
 from voicemem.config.session import HISTORY_EVENT
-from voicemem.protocol.pieces import object_parts
+from voicemem.protocol.pieces import WHOLE_ENCODER, object_parts
 from voicemem.store.outbox import Endpoint
 from voicemem.transcript.messages import Message
 from voicemem.transcript.state import Latency
 from voicemem.webhooks.outbox import (
-    WHOLE_ENCODER,
     history_payload,
     latencies_of,
     left_payload,

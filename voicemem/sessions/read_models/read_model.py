@@ -242,7 +242,7 @@ class ReadModel:
         settle(self.state)  # what is left for later would take memory until then
         self.state.pack()
         self.folded_bytes += sum(len(row.payload) for row in rows)
-        self.slow_fold = took_long(time.thread_time() - began, len(rows))
+        self.slow_fold = self.state.is_heavy or took_long(time.thread_time() - began, len(rows))
 
     def fold_waiting(self) -> None:
         """Fold what was committed, as far as nothing is missing before it: that is in the journal."""
@@ -254,10 +254,10 @@ class ReadModel:
             for place, event in enumerate(committed.events, committed.position):
                 if place == state.position + 1:
                     fold_event(state, place, committed.received_ms, event, committed.producer)
-        if state.is_very_large:
+        if state.is_very_large and not state.is_heavy:
             settle(state)
             state.pack()
-        self.slow_fold = took_long(time.monotonic() - began, count)
+        self.slow_fold = state.is_heavy or took_long(time.monotonic() - began, count)
 
     def messages(self, unfinished: bool = False) -> Sequence[Message]:
         """The messages in order; with `unfinished`, those in progress too. The list is the caller's."""
@@ -374,9 +374,9 @@ class ReadModel:
             if unchecked >= PIECES_PER_CHECK:
                 check_budget()
                 unchecked = 0
-            made = history.turn_messages(state, state.turns[number])
-            joined.extend(made)
-            unchecked += 1 + len(made)
+            unchecked += 1 - len(joined)
+            joined.extend(history.turn_messages(state, state.turns[number]))
+            unchecked += len(joined)
             state.release()
             self.times.pop(number, None)
             if self.turn_changes is not None:

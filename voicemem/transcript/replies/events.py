@@ -11,7 +11,7 @@ from voicemem.protocol import events
 from voicemem.transcript.gateway_matching import GATEWAY_PRODUCER, note_request
 from voicemem.transcript.replies import playing
 from voicemem.transcript.replies.evidence import Evidence, Generation, Playback
-from voicemem.transcript.state import BOUND, Failure, Reply, State, Turn, TypedMessage, append_item, put
+from voicemem.transcript.state import BOUND, Failure, Reply, State, Turn, TypedMessage, put
 from voicemem.transcript.timeline import AFTER_ALL, common_metadata, merge_metadata
 
 GenerationEvent = events.LlmDelta | events.LlmDone | events.LlmError
@@ -53,7 +53,7 @@ def fold_error(state: State, event: events.LlmError, ts: int) -> Turn | None:
         return None
     finish(state, reply, ts, None)
     turn = state.turns[reply.turn]
-    turn.failures = append_item(turn.failures, Failure(ts, event.code))
+    turn.failure = Failure(ts, event.code)
     if not event.text:
         return grow(state, reply, event, ts, "")
     grow(state, reply, event, ts, "", with_metadata=False)
@@ -166,7 +166,7 @@ def make_reply(state: State, turn: Turn, item: str | None) -> Reply | None:
 
 def add_reply(state: State, turn: Turn, reply: Reply) -> None:
     state.replies[reply.id] = reply
-    turn.replies = append_item(turn.replies, reply.id)
+    turn.replies = state.append(turn.replies, reply.id)
     if reply.producer == GATEWAY_PRODUCER:
         state.answers[reply.id] = None
     turn.standing += 1
@@ -192,13 +192,16 @@ def fold_message(state: State, event: events.MessageEvent, ts: int) -> Turn | No
     if event.role == "assistant":
         return fold_whole_reply(state, event, ts, state.turn(state.utterance_turn if number is None else number))
     turn = state.turn(state.newest_turn + 1 if number is None else number)
+    if len(turn.typed or ()) >= BOUND:
+        state.ignore("segments")
+        return None
     if event.item is not None:
         state.items[event.item] = turn.number
     state.newest_turn = max(state.newest_turn, turn.number)
     state.utterance_turn = turn.number
     metadata = metadata | {"source": event.source}
     typed = TypedMessage(state.position, ts, event.text, common_metadata(metadata) or metadata)
-    turn.typed = append_item(turn.typed, typed)
+    turn.typed = state.append(turn.typed, typed)
     if state.producer == GATEWAY_PRODUCER:
         note_request(state, turn)
     return turn

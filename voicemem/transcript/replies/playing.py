@@ -41,9 +41,13 @@ def standing_keys(state: State) -> list[ReplyKey]:
 
 
 def standing_replies(state: State, turn: Turn) -> list[Reply]:
+    return [*each_standing_reply(state, turn)]
+
+
+def each_standing_reply(state: State, turn: Turn) -> Iterator[Reply]:
     keys = standing_keys(state)
     first, stop = bisect_left(keys, (turn.number,)), bisect_left(keys, (turn.number + 1,))
-    return [state.replies[key[2]] for key in keys[first:stop]]
+    return state.each_reply([key[2] for key in keys[first:stop]])
 
 
 def neighbours(keys: list[ReplyKey], key: ReplyKey) -> tuple[ReplyKey | None, ReplyKey | None]:
