@@ -357,7 +357,7 @@ class ReadModel:
         if not state.dirty_turns:
             return
         began, dirty = time.thread_time(), state.dirty_turns
-        settle(state)
+        settle_whole(state)
         first = min(dirty)
         unchanged = self.turn_start(first)
         before, at, count = self.all_messages[unchanged:], 0, len(self.all_messages) - unchanged
@@ -442,6 +442,13 @@ class ReadModel:
 
     def tool_uses(self) -> Sequence[ToolUse]:
         return history.tool_uses(self.state)
+
+
+def settle_whole(state: State) -> None:
+    """Settle a state, and pack it where that was left because events were folded on the event loop."""
+    settle(state)
+    if state.is_heavy:
+        state.pack()
 
 
 def choose_from(items: Sequence[T], indexes: Sequence[int]) -> Sequence[T]:
