@@ -475,18 +475,14 @@ def timelines(source: Source, *names: str) -> Iterator[Timeline]:
 
 def first_entries(sources: Iterable[Source], *names: str) -> Iterator[Entry]:
     """The first entry about a reply in each of the named series of its sources."""
-    for source in sources:
-        for series in timelines(source, *names):
-            if (first := series.first(source.until, source.since)) is not None:
-                yield first
+    firsts = (series.first(one.until, one.since) for one in sources for series in timelines(one, *names))
+    return (first for first in firsts if first is not None)
 
 
 def last_entries(sources: Iterable[Source], *names: str) -> Iterator[Entry]:
     """The last entry about a reply in each of them."""
-    for source in sources:
-        for series in timelines(source, *names):
-            if (last := series.last(source.until, source.since)) is not None:
-                yield last
+    lasts = (series.last(one.until, one.since) for one in sources for series in timelines(one, *names))
+    return (last for last in lasts if last is not None)
 
 
 PROGRESS = ("starts", "audio", "estimated_audio", "texts", "estimated_texts", "dones")
