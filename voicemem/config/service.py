@@ -270,7 +270,7 @@ def parse_variables(text: str | None) -> dict[str, str | int | float | bool]:
 
 
 def parse_assistants(settings: Sequence[str]) -> dict[str | None, str]:
-    """Vapi's assistants by project; None stands for all others. Raises `CannotStart`."""
+    """Vapi's assistants by project; None is all others. Raises `CannotStart`."""
     assistants: dict[str | None, str] = {}
     for one in settings:
         match = re.fullmatch(r"(?:([A-Za-z0-9._:-]{1,128})=)?([A-Za-z0-9_-]{1,128})", one)

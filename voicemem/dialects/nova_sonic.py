@@ -98,7 +98,7 @@ def kind_and_body(raw: JsonObject) -> tuple[str, JsonObject]:
 
 
 def sender_of(name: str, body: JsonObject, side: Side | None) -> Side:
-    """Return who sends an event. Raises `MalformedFrame` where that is not who says so, or no one can tell."""
+    """Return who sends an event. Raises `MalformedFrame` where that is not who says so, or it is not known."""
     sender = KINDS[name].side
     if sender is None:
         by_vendor = body.get("contentId") is not None or body.get("completionId") is not None

@@ -207,7 +207,7 @@ class PartialToolCall:
         """Among the calls of the answer."""
         self.id = id
         self.given_id = ""
-        """Its id as the LLM has it, which may stand for several calls."""
+        """Its id as the LLM has it, which several calls may have."""
         self.name = ""
         self.fragments: list[str] = []
         """Parts of the arguments, in order."""

@@ -16,7 +16,7 @@ WITH_NULL = (inspect.NoneType, inspect.AnyType, inspect.RawType)
 
 
 class Field(NamedTuple):
-    """A field of a struct: the types of its values, and if null stands for its absence."""
+    """A field of a struct: the types of its values, and if null means its absence."""
 
     types: tuple[inspect.Type, ...]
     may_be_null: bool

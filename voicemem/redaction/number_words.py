@@ -1,4 +1,4 @@
-"""Numbers as they are said: which words are numbers in which language, and how many digits they stand for.
+"""Numbers as they are said: which words are numbers in which language, and how many digits they are.
 
 Of languages that share a word, the reading with more digits counts: then less is kept, and not more.
 """
@@ -184,7 +184,7 @@ NUMERIC_CHARACTERS = NumericCharacters()
 
 @cache
 def number_of_character(char: str) -> Number | None:
-    """The digits that such a character stands for; None for one that multiplies."""
+    """The digits that such a character means; None for one that multiplies."""
     plain = unicodedata.normalize("NFKC", char)
     if digits := sum(map(str.isdecimal, plain)):
         return Number(digits)

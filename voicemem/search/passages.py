@@ -37,7 +37,7 @@ MONTHS = "January February March April May June July August September October No
 
 
 class Passage(Struct, frozen=True, gc=False):
-    """One message that was heard. `before` is the message before it, which tells what "yes" was said to."""
+    """One message that was heard. `before` is the message before it, which shows what "yes" was said to."""
 
     turn_id: int
     number: int

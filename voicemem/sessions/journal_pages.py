@@ -85,7 +85,7 @@ def parts_of(state: State, number: int) -> TurnParts:
 
 
 class JournalFilter(NamedTuple):
-    """The entries to return: of these types, where `memory.*` stands for all with this prefix; of one turn."""
+    """The entries to return: of these types, where `memory.*` means all with this prefix; of one turn."""
 
     types: tuple[str, ...] = ()
     turn: TurnParts | None = None

@@ -245,7 +245,7 @@ class Beginnings(Struct, array_like=True, gc=False):
 
     longest: str = ""
     others: list[str] | None = None
-    """Texts that are not a prefix of the longest; what stands for the one at index i is -1 - i."""
+    """Texts that are not a prefix of the longest; the one at index i has the number -1 - i."""
 
     def add(self, text: str) -> int:
         """Return the number by which a text is known from now on."""

@@ -188,7 +188,7 @@ def message_of(frame: JsonObject) -> JsonObject:
 
 
 def id_of(content: JsonObject) -> str | None:
-    """Return what a repeat of the frame has too: Vapi gives times, not ids. None where nothing tells frames apart."""
+    """An id that a repeat of the frame has too, made of its content: Vapi gives times, not ids. None without any."""
     if content["type"] == MESSAGE:
         item = content["item"]
         place = item["place"] if item.get("time") is None else item["time"]

@@ -38,7 +38,7 @@ class Endpoint(NamedTuple):
 
 
 class Paths:
-    """The endpoints of a port, by their segments, in which None stands for a placeholder."""
+    """The endpoints of a port, by their segments, in which None is a placeholder."""
 
     def __init__(self) -> None:
         self.endpoints: dict[tuple[str | None, ...], Endpoint] = {}
@@ -60,7 +60,7 @@ class Paths:
         return self.endpoints.setdefault(key_of(parts, holes), Endpoint(path, tuple(names), {}))
 
     def matches(self, path: str) -> Iterator[tuple[Endpoint, list[str]]]:
-        """Yield the endpoints of a path, and what stands for their placeholders."""
+        """Yield the endpoints of a path, and the values of their placeholders."""
         parts = path.split("/")
         candidates = [(parts, holes) for holes in self.shapes.get(len(parts), ())]
         candidates += [(path.split("/", holes[-1]), holes) for holes in self.open_shapes if len(parts) > holes[-1]]

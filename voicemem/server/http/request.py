@@ -81,7 +81,7 @@ class Decoding:
 DECODING = web.AppKey("decoding", Decoding)
 FAIR_QUEUE = web.AppKey("fair_queue", FairQueue)
 BODIES: web.AppKey[WeakValueDictionary[str | None, asyncio.Semaphore]] = web.AppKey("bodies")
-"""By project, slots for large bodies that are being received; None stands for callers without a key."""
+"""By project, slots for large bodies that are being received; None is that of callers without a key."""
 BODY = web.RequestKey("body", bytes)
 GAUGES = web.AppKey("gauges", Gauges)
 DOCUMENTED: web.AppKey[list[Route[Any]]] = web.AppKey("documented")
@@ -219,7 +219,7 @@ def decompress(body: bytes, encoding: str, most: int = MAX_FRAME_BYTES) -> bytes
 
 
 async def read_json(request: Request, empty: bytes = b"") -> Any:
-    """Read the body as JSON, which an empty body stands for. Raises as `read_body`, and `Refused`."""
+    """Read the body as JSON; an empty body is read as `empty`. Raises as `read_body`, and `Refused`."""
     body = await read_body(request)
     decode = partial(decode_body, body if body.strip() else empty)
     return await request.shared[DECODING].decode(len(body), decode, request.project)

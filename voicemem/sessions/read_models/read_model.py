@@ -525,7 +525,7 @@ class Weighing:
         return sum([self.weigh(value, sample) for value in values])
 
     def weigh_some(self, values: Collection[Any], sample: int, is_pairs: bool = False) -> float:
-        """Weigh the members of a container: all, or some at equal distances, which stand for the others."""
+        """Weigh the members of a container: all, or some at equal distances, from which the rest is estimated."""
         stride = -(-len(values) // sample) or 1
         some = islice(values, int(self.phase * stride), None, stride)
         further = max(MIN_SAMPLE, sample // 2)
