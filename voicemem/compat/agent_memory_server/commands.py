@@ -63,6 +63,8 @@ class Mover:
                 if line not in self.done and await self.move_session(session_id, scope):
                     self.note_done(line)
                 self.on_step(1)
+            if seen.issuperset(page):  # the source has no more, whatever it says
+                return
             seen.update(page)
             offset += PAGE
 
@@ -83,7 +85,7 @@ class Mover:
 
     async def move_memories(self, scope: dict[str, str]) -> None:
         filters = {name: {"eq": value} for name, value in scope.items()}
-        offset = 0
+        offset, seen = 0, set[str]()
         while True:
             body: JsonObject = {"text": "", "limit": PAGE, "offset": offset, "recency_boost": False, **filters}
             page = (await common.ask_again(self.source, "POST", MEMORIES + "search", {}, body))["memories"]
@@ -94,8 +96,9 @@ class Mover:
                 self.note_done(line_of("memory", id))
             self.memories += len(kept)
             self.on_step(len(page))
-            if len(page) < PAGE:
+            if len(page) < PAGE or seen.issuperset(one["id"] for one in page):
                 return
+            seen.update(one["id"] for one in page)
             offset += PAGE
 
     async def keep(self, records: list[JsonObject]) -> list[str]:
@@ -152,7 +155,10 @@ def import_ams(
       voicemem import-ams http://127.0.0.1:8000 --url https://memory.example.com --state moved.txt
     """
     scope = common.filled({"namespace": namespace, "user_id": user_id})
-    moved = common.run(move(common.Server(source, source_key), server, scope, state))
+    try:
+        moved = common.run(move(common.Server(source, source_key), server, scope, state))
+    except (AttributeError, LookupError, TypeError, ValueError):
+        raise common.CommandFailed("SOURCE does not answer as an agent-memory-server does.") from None
     click.echo(
         f"{common.number_of(moved.sessions, 'session')} and {common.number_of(moved.memories, 'memory')} taken over"
     )

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from agent_memory_client import MemoryAPIClient, MemoryClientConfig
 from agent_memory_client.models import WorkingMemory
@@ -18,6 +19,7 @@ from click.testing import CliRunner
 from tests.service.compat.agent_memory_server.test_long_term import record
 from tests.service.compat.agent_memory_server.test_working_memory import HELLO, memory
 from tests.support.callers.rest import RestClient, make_key
+from tests.support.rows import every_row
 from tests.support.services import Serve
 from voicemem.app import App
 from voicemem.cli import main
@@ -163,3 +165,40 @@ async def test_a_key_that_may_not_write_ends_it(client: MemoryAPIClient, app: Ap
         await move(server_of(app), server_of(target)._replace(key=await make_key(target, "read")), {})
     with pytest.raises(ClientError):
         await move(Server("http://127.0.0.1:1", None), server_of(target), {})
+
+
+ENDLESS = {"sessions": [f"s{n}" for n in range(100)], "total": 10**9, "messages": [{"role": "user", "content": "Hi."}]}
+
+
+NO_ANSWERS = (
+    *(b"[]", b'{"sessions": 5, "total": 1}', b'{"sessions": [{}], "total": 1}', b'{"sessions": [], "total": "x"}'),
+    *(b'{"sessions": [], "total": 0}', b'{"sessions": [], "total": 0, "memories": [5]}'),
+)
+
+
+@every_row("answer", NO_ANSWERS, ids=bytes.decode)
+async def test_a_source_of_another_kind_is_named(target: App, answer: bytes) -> None:
+    """With a sentence, whatever it answers."""
+    result = await imported(target, answer)
+    assert (1, "voicemem: SOURCE does not answer as an agent-memory-server does.\n") == result
+
+
+async def test_a_source_that_repeats_itself_is_no_endless_loop(target: App) -> None:
+    """One that has a page of the same for every offset is over once that has come twice."""
+    memories = [record(f"Fact {n}.", f"f{n}").model_dump(mode="json", exclude_none=True) for n in range(100)]
+    assert (0, "") == await imported(target, msgspec.json.encode(ENDLESS | {"memories": memories}))
+    assert 100 == len((await RestClient(target).get("/v1/sessions?limit=1000")).json["sessions"])
+
+
+async def imported(target: App, answer: bytes) -> tuple[int, str]:
+    """The exit code and the last sentence of an import from a source that has one answer to everything."""
+
+    async def give(_: web.Request) -> web.Response:
+        return web.Response(body=answer, content_type="application/json")
+
+    source = web.Application()
+    source.router.add_route("*", "/{path:.*}", give)
+    async with TestServer(source) as server:
+        arguments = ["import-ams", f"http://127.0.0.1:{server.port}", "--url", address(target)]
+        result = await asyncio.to_thread(CliRunner().invoke, main, arguments)
+    return result.exit_code, "".join(result.stderr.splitlines(True)[-1:]) if result.exit_code else ""
