@@ -3,18 +3,16 @@
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from datetime import UTC, datetime
 from functools import partial
-from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
 
 from voicemem.config.context import ContextConfig, overlay, settle_recall
-from voicemem.config.session import MaxHistory, MemoryFrom, SessionConfig, parse_config
+from voicemem.config.session import MaxHistory, SessionConfig, parse_config
 from voicemem.context import formats
+from voicemem.context.carry_over import carry_over
 from voicemem.context.policies import (
     MAX_MESSAGES,
     MAX_TOKENS,
@@ -26,7 +24,6 @@ from voicemem.context.policies import (
     SummaryPolicy,
     cut_results,
     first_current,
-    render_messages,
     render_summary,
     summarised_count,
 )
@@ -34,14 +31,11 @@ from voicemem.context.recall import Recall, RecalledMessage
 from voicemem.documents import document as documents
 from voicemem.errors import Refused, SessionQuarantined
 from voicemem.llm.tokens import TokenCounter
-from voicemem.protocol.events import CarriedSession, MemoryCarried
-from voicemem.protocol.quoting import quoted
 from voicemem.protocol.types import JsonObject, Natural
-from voicemem.sessions.derived import append_derived, find_documents
+from voicemem.sessions.derived import find_documents
 from voicemem.sessions.off_loop import check_budget
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel, choose_from
-from voicemem.store.session_filters import SessionFilter
 from voicemem.store.streams import Stream
 from voicemem.transcript.history import begun_positions, newest_tool_uses
 from voicemem.transcript.messages import Message, Role, Summary, ToolUse
@@ -49,10 +43,6 @@ from voicemem.transcript.state import State
 
 T = TypeVar("T")
 LOG = logging.getLogger("voicemem.policies")
-MAX_CARRIED_CHARACTERS = 16 * 1024
-"""Limit for what is carried over from one session."""
-PAGE, MAX_PAGES = 16, 16
-"""How many earlier sessions are read at a time, and how often: sessions in which nothing was said are skipped."""
 MAX_TOOLS = 1_000
 """Tool calls that a context shows, the newest."""
 LONG, LONG_TOOL = 25_000, 10
@@ -472,72 +462,6 @@ def document_message(document: documents.Document | None, section: documents.Wor
     document = document or documents.Document()
     form = documents.resolve_form(document.content, document.form, documents.form_of(section))
     return system_message(documents.render_document(document.content, form, section.scope, section.tools))
-
-
-# Carry-over: what a session knows from earlier sessions of its user, journaled once so that it never changes
-
-
-async def carry_over(
-    read_models: ReadModelCache, stream: Stream, session_config: SessionConfig
-) -> tuple[Stream, ReadModel]:
-    """Journal what a running session with a user and `memory_from` carries over; its row and memory after that."""
-    memory_from, user_id = session_config.memory_from, session_config.user_id
-    assert memory_from is not None
-    assert user_id is not None
-    carried = await collect_carried_sessions(read_models, stream, user_id, memory_from)
-    return await append_derived(
-        read_models,
-        stream,
-        lambda read_model: MemoryCarried(sessions=carried) if read_model.state.carried is None else None,
-        lambda: stream.started_ms,  # before everything else in the session
-    )
-
-
-async def collect_carried_sessions(
-    read_models: ReadModelCache, stream: Stream, user_id: str, memory_from: MemoryFrom
-) -> tuple[CarriedSession, ...]:
-    """The texts of the user's last ended sessions, the oldest first."""
-    carried: list[CarriedSession] = []
-    ended = SessionFilter(project=stream.project, state="ended", user_id=user_id, limit=PAGE)
-    for _ in range(MAX_PAGES):
-        page = await read_models.store.journal.list_sessions(ended)
-        for earlier in page:
-            text = ""
-            with suppress(SessionQuarantined):  # that must not stop this one
-                text = session_text(await read_models.get(earlier), memory_from)
-            if text:
-                began = f"{datetime.fromtimestamp(earlier.started_ms / 1000, UTC):%Y-%m-%d %H:%M}"
-                heading = f"From an earlier call with this user, begun {began} UTC:"
-                carried.append(CarriedSession(earlier.id, f"{heading}\n{text}"))
-            if len(carried) == memory_from.sessions:
-                return tuple(reversed(carried))
-        if len(page) < PAGE:
-            break
-        ended = msgspec.structs.replace(ended, after=(page[-1].started_ms, page[-1].key))
-    return tuple(reversed(carried))
-
-
-def session_text(read_model: ReadModel, memory_from: MemoryFrom) -> str:
-    """A session's newest messages; or, if configured, its summary and the messages after it.
-
-    When those are too many, a note after the summary says how many are left out.
-    """
-    messages, summary = read_model.remembered_messages(), read_model.state.summary
-    if memory_from.what == "messages" or summary is None:
-        return render_messages(take_newest(messages, memory_from.max_messages))
-    rest = messages[bisect_right(messages, summary.through_turn, key=attrgetter("turn_id")) :]
-    shown = take_newest(rest, len(rest))
-    left_out = len(rest) - len(shown)
-    note = f"(… {left_out} message{'s' * (left_out > 1)} left out)" if left_out else ""
-    return "\n".join(filter(None, (f"Summary of what was said: {quoted(summary.text)}", note, render_messages(shown))))
-
-
-def take_newest(messages: Sequence[Message], count: int) -> Sequence[Message]:
-    """Up to `count` of the newest messages, fewer if they are long."""
-    left, first = MAX_CARRIED_CHARACTERS, len(messages)
-    while first and len(messages) - first < count and (left := left - len(messages[first - 1].content)) >= 0:
-        first -= 1
-    return messages[first:]
 
 
 DEFAULT_POLICY = "recent"

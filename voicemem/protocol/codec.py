@@ -15,27 +15,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from voicemem.errors import InvalidFrame, Refused
-from voicemem.protocol.events import (
-    AgentEvent,
-    Asr,
-    Event,
-    IncomingEvent,
-    JournaledEvent,
-    LlmCancel,
-    LlmError,
-    MemoryAdded,
-    MemoryEdited,
-    MessageEvent,
-    Metric,
-    RefusalMarker,
-    SessionEnd,
-    ToolCall,
-    ToolResult,
-    TranscriptEvent,
-    Tts,
-    TurnEvent,
-    kinds_by_type,
-)
+from voicemem.protocol import events
 from voicemem.protocol.explanations import describe_error, explain_event
 from voicemem.protocol.memories import MAX_MEMORY_BYTES, time_ms
 from voicemem.protocol.types import (
@@ -218,19 +198,25 @@ def drop_nulls(value: Any) -> Any:
     return value
 
 
-INCOMING_DECODER = msgspec.json.Decoder(IncomingEvent)
-ONE_DECODER = msgspec.json.Decoder(TranscriptEvent)
-ARRAY_DECODER = msgspec.json.Decoder(list[TranscriptEvent])
-JOURNALED_DECODER = msgspec.json.Decoder(JournaledEvent)
+INCOMING_DECODER = msgspec.json.Decoder(events.IncomingEvent)
+ONE_DECODER = msgspec.json.Decoder(events.TranscriptEvent)
+ARRAY_DECODER = msgspec.json.Decoder(list[events.TranscriptEvent])
+JOURNALED_DECODER = msgspec.json.Decoder(events.JournaledEvent)
 RawJson = bytes | msgspec.Raw
 """One JSON value. A frame may hold hundreds of thousands, so each is copied out of it only when it is decoded."""
 RAW_DECODER = msgspec.json.Decoder(msgspec.Raw)
 RAW_ARRAY_DECODER = msgspec.json.Decoder(list[msgspec.Raw])
-JOURNALED_KINDS = kinds_by_type(JournaledEvent)
+JOURNALED_KINDS = events.kinds_by_type(events.JournaledEvent)
 ENCODER = msgspec.json.Encoder()
 SESSION, PRODUCER, METADATA = map(attrgetter, ("session_id", "producer", "metadata"))
 BACKSLASH, WHITESPACE = b"\\", b" \t\r\n"
-ANY_NUMBER = {Asr: "confidence", LlmError: "code", Metric: "latency_ms", ToolCall: "arguments", ToolResult: "result"}
+ANY_NUMBER = {
+    events.Asr: "confidence",
+    events.LlmError: "code",
+    events.Metric: "latency_ms",
+    events.ToolCall: "arguments",
+    events.ToolResult: "result",
+}
 """By kind of transcript event, the field that its type allows to be any number; all others are bounded."""
 WHOLE_TIMES = ("audio_end_ms", "audio_ms", "end_ms", "start_ms", "total_audio_ms")
 """Fields of whole milliseconds, which engines send with fractions too."""
@@ -243,7 +229,7 @@ MAX_FAST_BYTES = 64 * 1024
 class DecodedEvent(msgspec.Struct, frozen=True, gc=False):
     """An accepted event, and the bytes that are journaled for it."""
 
-    event: IncomingEvent
+    event: events.IncomingEvent
     payload: bytes
 
 
@@ -315,10 +301,10 @@ def split_lines(body: bytes) -> Sequence[RawJson]:
     return pieces
 
 
-def decode_journaled(payload: bytes) -> JournaledEvent:
+def decode_journaled(payload: bytes) -> events.JournaledEvent:
     """The event of a journal row; fields that this version does not know are ignored. Raises one of `MALFORMED`."""
     try:
-        event: JournaledEvent = JOURNALED_DECODER.decode(payload)
+        event: events.JournaledEvent = JOURNALED_DECODER.decode(payload)
     except msgspec.ValidationError:
         kind = JOURNALED_KINDS.get(decode_header(payload).type or "")
         if kind is None:
@@ -326,11 +312,11 @@ def decode_journaled(payload: bytes) -> JournaledEvent:
         # Unknown fields may come from an earlier version, which let them in, or a later one.
         known = {"type", *kind.__struct_encode_fields__}
         values = {name: value for name, value in JSON_DECODER.decode(payload).items() if name in known}
-        event = msgspec.convert(values, JournaledEvent)
+        event = msgspec.convert(values, events.JournaledEvent)
     return event
 
 
-def decode_stored(payload: bytes) -> JournaledEvent:
+def decode_stored(payload: bytes) -> events.JournaledEvent:
     """The event of a row of a store that a later version may serve too. Raises one of `MALFORMED`.
 
     An event of a type that only that version knows takes its position, and changes nothing.
@@ -341,7 +327,7 @@ def decode_stored(payload: bytes) -> JournaledEvent:
         type_name = decode_header(payload).type
         if not type_name or type_name in JOURNALED_KINDS:
             raise
-        return RefusalMarker(code="unknown_type")
+        return events.RefusalMarker(code="unknown_type")
 
 
 def on_one_line(payload: bytes) -> msgspec.Raw:
@@ -395,7 +381,7 @@ def decode_events(texts: Sequence[RawJson]) -> list[DecodedEvent | RejectedEvent
     return [decode_event(bytes(text)) for text in texts]
 
 
-def decode_fast(frame: bytes) -> tuple[list[TranscriptEvent], bytes] | None:
+def decode_fast(frame: bytes) -> tuple[list[events.TranscriptEvent], bytes] | None:
     """The events of an ordinary frame, and their JSON, with commas between; None: decode it thoroughly.
 
     Ordinary is a small object, or an array of those of one producer, without metadata or faults. The events are those
@@ -407,21 +393,21 @@ def decode_fast(frame: bytes) -> tuple[list[TranscriptEvent], bytes] | None:
     try:
         if not frame.isascii():
             frame.decode()
-        events: list[TranscriptEvent] = [ONE_DECODER.decode(frame)] if is_one else ARRAY_DECODER.decode(frame)
-        is_flat = frame.count(b"{") == len(events) and frame.find(b"[", not is_one) < 0
-        for event in events:
+        decoded: list[events.TranscriptEvent] = [ONE_DECODER.decode(frame)] if is_one else ARRAY_DECODER.decode(frame)
+        is_flat = frame.count(b"{") == len(decoded) and frame.find(b"[", not is_one) < 0
+        for event in decoded:
             if (check := FAST_CHECKS.get(type(event))) is not None:
                 check(event)
     except (msgspec.ValidationError, Refused, *MALFORMED):
         return None
     if not is_flat and (is_too_deep(frame, MAX_DEPTH + (not is_one)) or may_have_large_number(frame)):
         return None
-    if has_escapes and any(map(METADATA, events)):
+    if has_escapes and any(map(METADATA, decoded)):
         return None
     if is_one:
-        return events, frame
-    is_of_one = len(set(map(SESSION, events))) == len(set(map(PRODUCER, events))) == 1
-    return (events, frame.strip(WHITESPACE)[1:-1].strip(WHITESPACE)) if is_of_one else None
+        return decoded, frame
+    is_of_one = len(set(map(SESSION, decoded))) == len(set(map(PRODUCER, decoded))) == 1
+    return (decoded, frame.strip(WHITESPACE)[1:-1].strip(WHITESPACE)) if is_of_one else None
 
 
 def split_payloads(payloads: Iterable[bytes]) -> list[bytes]:
@@ -471,10 +457,14 @@ RESERVED_RULE = (
 )
 TEXT_FIELDS = {
     kind: tuple(name for name in ("text", "heard_text", "synthesised_text", "reason") if name in kind.__struct_fields__)
-    for kind in (*Event.__subclasses__(), *TurnEvent.__subclasses__(), *AgentEvent.__subclasses__())
+    for kind in (
+        *events.Event.__subclasses__(),
+        *events.TurnEvent.__subclasses__(),
+        *events.AgentEvent.__subclasses__(),
+    )
 }
 """The fields of each kind of event that hold a text."""
-MAY_RESERVE = MessageEvent, MemoryAdded, MemoryEdited
+MAY_RESERVE = events.MessageEvent, events.MemoryAdded, events.MemoryEdited
 """Events whose metadata may have any keys: those of memories are only passed on."""
 INTERRUPTION_KEYS = {"interrupted", "interrupt_timestamp", "original", "heard"}
 
@@ -498,7 +488,7 @@ class RestoredMetadata(msgspec.Struct, frozen=True):
     """True if the call ended before it was final."""
 
 
-def check_event(event: Event, size: int) -> None:
+def check_event(event: events.Event, size: int) -> None:
     """Check what the types cannot express; `size` is the length of the event's JSON in bytes."""
     if size > MAX_TEXT_BYTES:  # no text in it is longer than the JSON itself
         for name in TEXT_FIELDS[type(event)]:
@@ -510,7 +500,7 @@ def check_event(event: Event, size: int) -> None:
         check(event)
 
 
-def check_tts(event: Tts) -> None:
+def check_tts(event: events.Tts) -> None:
     fields = (event.audio_ms, event.heard_text, event.done, event.words, event.total_audio_ms)
     if fields == (None, None, None, None, None):
         raise Refused(
@@ -518,11 +508,11 @@ def check_tts(event: Tts) -> None:
         )
 
 
-def check_number(field: str) -> Callable[[Event], None]:
+def check_number(field: str) -> Callable[[events.Event], None]:
     """A check that raises `Refused` for a number which may be an integer beyond 2^53: only its JSON shows that."""
     value_of = attrgetter(field)
 
-    def check(event: Event) -> None:
+    def check(event: events.Event) -> None:
         value = value_of(event)
         if isinstance(value, int | float) and abs(value) >= MAX_INTEGER:
             raise Refused("invalid_field")
@@ -530,12 +520,12 @@ def check_number(field: str) -> Callable[[Event], None]:
     return check
 
 
-def check_cancel(event: LlmCancel) -> None:
+def check_cancel(event: events.LlmCancel) -> None:
     if event.item is None and event.turn_id is None:
         raise Refused("missing_field", "An llm.cancel must have an item or a turn_id.")
 
 
-def check_end(event: SessionEnd) -> None:
+def check_end(event: events.SessionEnd) -> None:
     if event.last_seq is not None and (event.seq is None or event.last_seq != event.seq - 1):
         raise Refused("last_seq_mismatch")
 
@@ -547,7 +537,7 @@ def check_text(text: str | UnsetType | None) -> None:
         raise Refused("text_too_long")
 
 
-def check_message(event: MessageEvent) -> None:
+def check_message(event: events.MessageEvent) -> None:
     """Check a `message`, the only event that may carry reserved metadata: that is how a memory is restored."""
     if event.source not in SOURCES[event.role]:
         sources = ", ".join(sorted(SOURCES[event.role]))
@@ -568,7 +558,7 @@ def check_message(event: MessageEvent) -> None:
         raise Refused("invalid_field", "The metadata has a reserved key or value that does not fit this message.")
 
 
-def check_memory(event: MemoryAdded | MemoryEdited) -> None:
+def check_memory(event: events.MemoryAdded | events.MemoryEdited) -> None:
     if isinstance(event.text, str):
         check_memory_text(event.text)
         if sha256(event.text.encode()).hexdigest() != event.text_sha256:
@@ -595,11 +585,11 @@ def check_time(field: str, text: str) -> None:
 
 
 CHECKS: dict[type, Callable[[Any], None]] = {
-    Tts: check_tts,
-    LlmCancel: check_cancel,
-    SessionEnd: check_end,
-    MessageEvent: check_message,
-    MemoryAdded: check_memory,
-    MemoryEdited: check_memory,
+    events.Tts: check_tts,
+    events.LlmCancel: check_cancel,
+    events.SessionEnd: check_end,
+    events.MessageEvent: check_message,
+    events.MemoryAdded: check_memory,
+    events.MemoryEdited: check_memory,
 }
 FAST_CHECKS = CHECKS | {kind: check_number(field) for kind, field in ANY_NUMBER.items()}
