@@ -43,7 +43,9 @@ DIFFERENT = "The session already exists, with a different configuration; what di
 SWEEP_BATCH = 200
 LEFT_MS = 5_000
 """How long the connection of another stack may be gone before its session is closed: nothing else says that it ends."""
-DEPARTURES_AT_ONCE = 50
+DEPARTURES_AT_ONCE, DEPARTURES_PAUSE_S = 50, 0.01
+"""Departures that are written in one commit, and how long fewer wait for company while others are written: of a
+thousand lost connections a few come in each round of the event loop, and acks would wait for hundreds of commits."""
 CLOSES_AT_ONCE = 8
 """Closes of ended sessions that the store is asked for at a time: each takes longer than the append of an event, and
 the acks of other calls would wait for all of them where hundreds end together."""
@@ -327,6 +329,7 @@ class Presence:
         """Connections whose end is not in the store yet, by key and producer."""
         self.recording = asyncio.Lock()
         """Held while departures are written."""
+        self.pause_s = DEPARTURES_PAUSE_S
         self.closing = asyncio.Semaphore(CLOSES_AT_ONCE)
         self.answered = asyncio.Event()
         """Set while no commit is being answered, for which closes wait; the services put that of the commits here."""
@@ -364,6 +367,8 @@ class Presence:
             while self.unrecorded:
                 count = min(DEPARTURES_AT_ONCE, len(self.unrecorded))
                 await self.record_together([self.unrecorded.popitem()[1] for _ in range(count)])
+                if 0 < len(self.unrecorded) < DEPARTURES_AT_ONCE:
+                    await asyncio.sleep(self.pause_s)
 
     async def record_together(self, departures: builtins.list[Departure]) -> None:
         now = max(departure.since_ms for departure in departures)

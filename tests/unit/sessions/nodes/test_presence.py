@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.support.lifecycle import Clock, ended, opened
 from tests.support.stores.contract import start_alone
 from voicemem.runtime import Runtime
 from voicemem.sessions.lifecycle import CLOSES_AT_ONCE, DEPARTURES_AT_ONCE, SWEEP_BATCH, Presence, Sessions
+from voicemem.store.records import Leaving
 from voicemem.store.session_filters import SessionFilter
-from voicemem.store.streams import END_GRACE_MS, EXPECTED_BACK_MS
+from voicemem.store.streams import END_GRACE_MS, EXPECTED_BACK_MS, Stream
 
 
 async def state(presence: Presence, session_id: str = "s") -> tuple[str, str | None]:
@@ -36,6 +39,30 @@ async def test_many_connections_may_be_lost_at_once(presence: Presence, clock: C
     await asyncio.gather(*(presence.disconnect(lease, lost=True) for lease in lost))
     silent = [(await presence.sessions.store.journal.get_session("p", name)).silent_since_ms for name in names]
     assert [clock.now] * len(names) == silent
+
+
+async def test_connections_lost_one_after_the_other_share_a_commit(
+    presence: Presence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first is written at once; those that are lost shortly after it are written together."""
+    first, second, third = [await opened(presence, name) for name in ("first", "second", "third")]
+    presence.pause_s, written, wrote = 1.0, list[int](), asyncio.Event()
+    leave = presence.sessions.store.journal.leave
+
+    async def noted(leaving: list[Leaving], now_ms: int) -> list[Stream]:
+        left = await leave(leaving, now_ms)
+        written.append(len(leaving))
+        wrote.set()
+        return left
+
+    monkeypatch.setattr(presence.sessions.store.journal, "leave", noted)
+    writing = asyncio.create_task(presence.disconnect(first, lost=True))
+    await asyncio.sleep(0)
+    await presence.disconnect(second, lost=True)
+    await wrote.wait()
+    await presence.disconnect(third, lost=True)
+    await writing
+    assert [1, 2] == written
 
 
 async def test_a_connection_is_gone_while_others_are_written(presence: Presence, clock: Clock) -> None:
