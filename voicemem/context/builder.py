@@ -175,8 +175,7 @@ async def select_context(
         is_built_in = selection.memory_config.policy not in policies.custom_policies
         return make(selection._replace(is_of_memory_alone=is_own and is_built_in, carries_later=carries and peek))
 
-    memory_config = resolve_settings(policies, session_config, options)
-    is_long = partial(takes_long, memory_config, options.tools, reads_all)
+    is_long = partial(takes_long, policies, session_config, options, reads_all)
     if (position is not None or recall is None or recall_settings is None) and not is_long(read_model):
         made = choose_and_make(read_model)
         read_models.charge(stream.key, read_model)
@@ -191,19 +190,19 @@ def resolve_settings(policies: Policies, session_config: SessionConfig, options:
     return memory_config if options.memory is None else overlay(memory_config, options.memory)
 
 
-def takes_long(memory_config: ContextConfig, tools: bool, reads_all: bool, read_model: ReadModel) -> bool:
+def takes_long(
+    policies: Policies, session_config: SessionConfig, options: ContextOptions, reads_all: bool, read_model: ReadModel
+) -> bool:
     """Return whether a context of a memory looks at so much that it must not be made on the event loop."""
-    state, policy, count = read_model.state, memory_config.policy, len(read_model.current_messages())
-    bounds = {
-        None: 0,
-        "recent": memory_config.max_messages or MAX_MESSAGES,
-        "window": memory_config.max_tokens or MAX_TOKENS,
-    }
-    looked_at = count if reads_all else min(count, bounds.get(policy, count))
+    state, looked_at = read_model.state, len(read_model.current_messages())
     if state.tool_calls and state.is_very_large:
-        return tools or reads_all
+        return options.tools or reads_all
     if state.tool_calls and reads_all:
         looked_at += LONG_TOOL * sum(len(turn.tool_calls or ()) for turn in state.turns.values())
+    if looked_at > LONG and not reads_all:
+        config = resolve_settings(policies, session_config, options)
+        recent, window = config.max_messages or MAX_MESSAGES, config.max_tokens or MAX_TOKENS
+        looked_at = min(looked_at, {None: 0, "recent": recent, "window": window}.get(config.policy, looked_at))
     return looked_at > LONG
 
 

@@ -14,7 +14,7 @@ import msgspec
 T = TypeVar("T")
 BLOCK = 128
 """Items of a block."""
-MANY, FEW = 36_864, 2_048
+MANY, FEW = 49_152, 8_192
 """How much a call must hold before any of it is packed, and how many of the newest are not packed then."""
 KEPT_BLOCKS = 4
 """Blocks that stay unpacked while others are read."""
@@ -46,7 +46,7 @@ class Records(dict[int, T]):
     its complement.
     """
 
-    __slots__ = ("blocks", "decoder", "heavy", "note_released", "span", "unpacked", "weigh")
+    __slots__ = ("blocks", "decoder", "heavy", "note_released", "span", "unpacked", "waiting", "weigh")
 
     def __init__(
         self,
@@ -65,6 +65,8 @@ class Records(dict[int, T]):
         self.blocks = blocks
         self.unpacked: dict[int, list[int]] = {}
         """By block: the numbers that were unpacked of it."""
+        self.waiting: dict[int, int] = {}
+        """Blocks of heavy records that stay unpacked through so many calls of `pack`."""
         self.note_released = note_released
         """Called with the numbers of objects of which there will be others, equal to these."""
         self.weigh = weigh
@@ -98,7 +100,7 @@ class Records(dict[int, T]):
     def release(self) -> None:
         """Release what was unpacked, but for the last few blocks. Nothing of it may have changed since `pack`."""
         for block in [*self.unpacked][:-1]:
-            if block < 0 or len(self.unpacked) > KEPT_BLOCKS:
+            if block not in self.waiting and (block < 0 or len(self.unpacked) > KEPT_BLOCKS):
                 numbers = self.unpacked.pop(block)
                 for number in numbers:
                     del self[number]
@@ -117,11 +119,14 @@ class Records(dict[int, T]):
     def pack(self, stays: Callable[[T], bool], few: int = FEW) -> list[T]:
         """Pack the oldest records, but for those that stay; the ones that were packed. The newest few are not."""
         newest = next(reversed(self), None) if few else None
-        numbers = {*self.oldest(few), *chain.from_iterable(self.unpacked.values())} - {newest}
+        self.waiting = self.still_waiting() if few else {}
+        kept = {newest, *(~block for block in self.waiting)}
+        numbers = {*self.oldest(few), *chain.from_iterable(self.unpacked.values())} - kept
         heavy = {~number for number in numbers if self.weigh(self[number]) > self.heavy}
         gone: list[T] = []
-        for block in heavy | {number // self.span for number in numbers if ~number not in heavy} | {*self.unpacked}:
-            packed = {number: one for number, one in self.members(block) if number != newest and not stays(one)}
+        light = {number // self.span for number in numbers if ~number not in heavy}
+        for block in (heavy | light | {*self.unpacked}) - {*self.waiting}:
+            packed = {number: one for number, one in self.members(block) if number not in kept and not stays(one)}
             self.unpacked.pop(block, None)
             for number in packed:
                 self.blocks.pop(~number, None)
@@ -132,6 +137,15 @@ class Records(dict[int, T]):
                 self.blocks.pop(block, None)
             gone += packed.values()
         return gone
+
+    def still_waiting(self) -> dict[int, int]:
+        """The last two heavy records that were unpacked stay so, the heavier the longer.
+
+        Events that are now of one and now of another would pack and unpack all that both hold, again and again.
+        """
+        heavy = [block for block in self.unpacked if block < 0][-2:]
+        calls = {block: self.waiting.get(block, self.weigh(self[~block]) // self.heavy) for block in heavy}
+        return {block: left - 1 for block, left in calls.items() if left > 0}
 
     def members(self, block: int) -> list[tuple[int, T]]:
         """The records that belong into a block now, unpacked."""
