@@ -4,7 +4,7 @@ BIN = .venv/bin
 PYTEST = $(BIN)/pytest --dist worksteal
 SEED ?= 1
 ROUNDS ?= 50
-WORKERS ?= 3
+WORKERS ?= 4
 
 # uv takes seconds where pip takes a minute. pip does it where uv has no wheel, or cannot reach pip's index.
 comma = ,
@@ -22,7 +22,7 @@ help:
 	@echo 'demo-nodes    calls over two nodes on a real PostgreSQL, one of which is killed; half a minute'
 	@echo 'quick         linters, types, laws and unit tests; 20 seconds from the second time on'
 	@echo 'test          laws, unit tests, the contract of stores, and tests of a running service, but for hostile cases; 5 minutes'
-	@echo 'test-all      those at length, hostile cases, and tests of whole processes: kills, disks, browsers, SDKs, the docs; 25 minutes'
+	@echo 'test-all      those at length, hostile cases, and tests of whole processes: kills, disks, browsers, SDKs, the docs; 20 minutes'
 	@echo 'test-failed   what failed the last time, one test after the other'
 	@echo 'soak          long rounds of all that is random: crashes, power cuts, models, fuzzers; hours (ROUNDS=50)'
 	@echo 'check         linters and types alone'

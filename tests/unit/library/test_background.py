@@ -29,6 +29,7 @@ async def test_indexing_pauses_only_for_calls(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(transcript_index, "PAUSE_FACTOR", 1_000_000)
     monkeypatch.setattr(transcript_index, "MAX_PAUSE_S", 600)
     async with open_library() as library, webhook_receiver() as hook, library.services.sender:
+        library.services.indexer.running_interval_ms = 0
         gate = asyncio.Event()
         hook.otherwise = Reply(status=500, gate=gate)
         await library.services.store.directory.set_operator_endpoint(hook.url(), None)
