@@ -113,7 +113,7 @@ async def test_a_day_of_calls_takes_no_more_than_its_first_hours(tmp_path: Path)
     """Once the caches are full, memory does not grow with the number of sessions that are opened, read and ended."""
     said = urandom(16_384).hex()  # nothing makes it small, so that some such calls fill the caches
     async with service_with_budget(tmp_path) as (service, http):
-        await in_turns(1_000, lambda number: short_call(http, f"morning-{number}", said))
+        await in_turns(1_500, lambda number: short_call(http, f"morning-{number}", said))
         before = service.memory()
-        await in_turns(2_000, lambda number: short_call(http, f"day-{number}", said))
+        await in_turns(1_500, lambda number: short_call(http, f"day-{number}", said))
         assert grown_mib(service, before) < BUDGET_MIB / 4
