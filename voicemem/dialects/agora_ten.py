@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from voicemem.dialects.callers import CallerFields
+from voicemem.dialects.caller_fields import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, MalformedFrame, Parts, RawFrame, Side, Text, UnknownFrame
 from voicemem.dialects.kinds import Kind, Record, keep, kept, many, optional, record, silent
 from voicemem.dialects.known import Known, KnownReply, Made

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from voicemem.dialects.callers import Caller, CallerFields, value_at
+from voicemem.dialects.caller_fields import Caller, CallerFields, value_at
 from voicemem.dialects.dialect import Verify
 from voicemem.dialects.reading import is_recent
 from voicemem.dialects.retell import frames as retell

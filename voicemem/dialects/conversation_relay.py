@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from voicemem.dialects.callers import CallerFields
+from voicemem.dialects.caller_fields import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, RawFrame, Side, Text, Texts
 from voicemem.dialects.kinds import Kind, Typed, keep, optional, silent, translation, typed
 from voicemem.dialects.known import MAX_QUEUE, Known, KnownReply, Made, spoken_ms

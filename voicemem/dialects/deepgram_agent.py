@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from voicemem.dialects.callers import CallerFields
+from voicemem.dialects.caller_fields import CallerFields
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, MalformedFrame, RawFrame, Side, Text
 from voicemem.dialects.kinds import ANYTHING, Kind, Typed, keep, many, named_by, optional, record, silent, typed
 from voicemem.dialects.known import Known, KnownReply, Made, Playing, spoken_ms

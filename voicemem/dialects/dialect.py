@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
-from voicemem.dialects.callers import CallerFields
+from voicemem.dialects.caller_fields import CallerFields
 from voicemem.dialects.known import Known, Made, Translate
 from voicemem.protocol.types import SESSION_ID_PATTERN, JsonObject
 

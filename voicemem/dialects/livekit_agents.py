@@ -22,7 +22,7 @@ from base64 import urlsafe_b64decode
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from voicemem.dialects.callers import CallerFields
+from voicemem.dialects.caller_fields import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, Hook, MalformedFrame, RawFrame, Side, Text
 from voicemem.dialects.kinds import Kind, Record, keep, kept, many, optional, record, require_object, silent, typed
 from voicemem.dialects.known import Known, Made

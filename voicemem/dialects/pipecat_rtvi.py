@@ -16,7 +16,7 @@ from hashlib import blake2b
 
 from msgspec.structs import replace
 
-from voicemem.dialects.callers import CallerFields
+from voicemem.dialects.caller_fields import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, MalformedFrame, RawFrame, Side, Text
 from voicemem.dialects.kinds import (
     ANYTHING,

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from voicemem.dialects.agora_ten import AGORA_TEN
-from voicemem.dialects.callers import carry
+from voicemem.dialects.caller_fields import carry
 from voicemem.dialects.conversation_relay import CONVERSATION_RELAY
 from voicemem.dialects.deepgram_agent import DEEPGRAM_AGENT
 from voicemem.dialects.dialect import Dialect, MalformedFrame

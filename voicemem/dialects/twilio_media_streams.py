@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from voicemem.dialects.callers import CallerFields
+from voicemem.dialects.caller_fields import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, RawFrame, Side, Text
 from voicemem.dialects.kinds import Kind, Record, keep, many, optional, record, silent, translation
 from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent

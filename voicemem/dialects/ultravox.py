@@ -19,7 +19,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from voicemem.dialects.callers import CallerFields
+from voicemem.dialects.caller_fields import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, Hook, MalformedFrame, RawFrame, Side, Text
 from voicemem.dialects.kinds import ANYTHING, Kind, keep, kept, named_by, optional, record, silent, translation, typed
 from voicemem.dialects.known import Known, KnownReply, Made, spoken_ms

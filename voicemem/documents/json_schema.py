@@ -100,7 +100,7 @@ def compile_schema(text: bytes) -> Draft202012Validator | str:
         return invalid_schema(why).detail
 
 
-def judge(schema: bytes, document: JsonObject | None) -> Iterator[str]:
+def validation_errors(schema: bytes, document: JsonObject | None) -> Iterator[str]:
     """Yield the faults of a document, or of its schema, as sentences, the last one the best; "" where all is well.
 
     Raises `MemoryError` and worse things, and may take any time.

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from voicemem.context.formats import INSTRUCTION_ROLES
-from voicemem.dialects.callers import Caller, digits_of_all, numbers_in
+from voicemem.dialects.caller_fields import Caller, digits_of_all, numbers_in
 from voicemem.errors import Refused
 from voicemem.gateway.session_address import read_caller
 from voicemem.llm.completions import MAX_EXTRA_BYTES, MESSAGE_FIELDS, content_text, further_fields

@@ -5,7 +5,7 @@ import re
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
-from voicemem.dialects.callers import Caller, CallerFields
+from voicemem.dialects.caller_fields import Caller, CallerFields
 from voicemem.dialects.dialect import session_id_of
 from voicemem.errors import Refused
 from voicemem.llm.endpoints import LlmEndpoints

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from voicemem.backoff import exponential_s, spread
 from voicemem.errors import LlmFailed, StoreUnavailable
 from voicemem.llm.embeddings import MAX_BATCH, Embedder
-from voicemem.redaction.runs import START
+from voicemem.redaction.digit_runs import START
 from voicemem.redaction.texts import Rules, redact_text
 from voicemem.runtime import NodeToken, Runtime
 from voicemem.store.port import Store

@@ -41,7 +41,7 @@ OVER = {"session_ended": "session_over", "session_erased": "session_over", "supe
 WIRE_LOG.setLevel(logging.CRITICAL)  # at lower levels the library logs headers, and what was said on the call
 
 
-class Patience(NamedTuple):
+class RetryPolicy(NamedTuple):
     """Times of connections, and limits of repeated attempts."""
 
     first_s: float = 0.25
@@ -77,45 +77,45 @@ class DialFailed(Exception):
         self.why = why
 
 
-class Direct(connect):
+class NoRedirectConnect(connect):
     """Follows no redirects: the key is for the address of the settings alone."""
 
     def process_redirect(self, exc: Exception) -> Exception:
         return exc
 
 
-async def dial(url: str, key: str, patience: Patience) -> ClientConnection:
+async def dial(url: str, key: str, retry: RetryPolicy) -> ClientConnection:
     """A new connection. Raises `DialFailed`."""
     try:
-        return await Direct(
+        return await NoRedirectConnect(
             url,
             additional_headers={"Authorization": f"Bearer {key}"},
             user_agent_header=f"voicemem/{__version__}",
             compression=None,
             proxy=None,
-            open_timeout=patience.handshake_s,
+            open_timeout=retry.handshake_s,
             close_timeout=CLOSE_S,
-            ping_interval=patience.ping_s,
-            ping_timeout=patience.ping_s,
+            ping_interval=retry.ping_s,
+            ping_timeout=retry.ping_s,
             max_size=MAX_DIALECT_FRAME_BYTES,
             max_queue=MAX_QUEUE,
             logger=WIRE_LOG,
         )
     except InvalidStatus as error:
-        raise DialFailed(answered(error.response.status_code)) from None
+        raise DialFailed(interruption_by_status(error.response.status_code)) from None
     except (InvalidURI, ValueError):
         raise DialFailed(Interrupted("failed", "refused")) from None
     except (OSError, WebSocketException, EOFError):
         raise DialFailed(Interrupted("waiting", "unreachable")) from None
 
 
-def answered(status: int) -> Interrupted:
+def interruption_by_status(status: int) -> Interrupted:
     if status >= 500 or status in PASSING:
         return Interrupted("waiting", "unreachable", status)
     return Interrupted("failed", "unknown_call" if status in NO_SUCH_CALL else "refused", status)
 
 
-def closed(error: ConnectionClosed) -> Interrupted:
+def interruption_by_close(error: ConnectionClosed) -> Interrupted:
     """Return what the end of a connection means: only a normal close says that the call is over."""
     code = error.rcvd.code if error.rcvd is not None else error.sent.code if error.sent is not None else None
     if error.rcvd is not None and code == NORMAL_CLOSE:
@@ -176,7 +176,7 @@ class VendorConnection:
             try:
                 message = await self.socket.recv()
             except ConnectionClosed as error:
-                return closed(error)
+                return interruption_by_close(error)
             await self.take(message)
             if len(self.waiting) >= MAX_WAITING or self.waiting_bytes >= MAX_WAITING_BYTES:
                 self.room.clear()

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from voicemem.backoff import exponential_s, spread
 from voicemem.errors import Refused, StoreUnavailable
-from voicemem.observer.connection import OVER, DialFailed, Interrupted, Patience, VendorConnection, dial
+from voicemem.observer.connection import OVER, DialFailed, Interrupted, RetryPolicy, VendorConnection, dial
 from voicemem.observer.vendors import find_vendor
 from voicemem.protocol.events import SessionOpen
 from voicemem.runtime import Runtime
@@ -26,7 +26,7 @@ from voicemem.store.streams import Stream
 from voicemem.telemetry.metrics import Metrics
 
 LOG = logging.getLogger("voicemem.observer")
-Note = Callable[[ObservationState, str | None, int | None], Awaitable[bool]]
+SaveState = Callable[[ObservationState, str | None, int | None], Awaitable[bool]]
 """Stores the state of an observation; False when it is no longer this node's."""
 LOOK_S = 1.0
 READING_THREADS = 2
@@ -40,7 +40,7 @@ class Parts(NamedTuple):
     runtime: Runtime
     metrics: Metrics
     threads: asyncio.Semaphore
-    patience: Patience
+    retry: RetryPolicy
 
 
 class NotOursError(Exception):
@@ -50,12 +50,12 @@ class NotOursError(Exception):
 class ObservedCall:
     """Observes one call. `address` and `key` are for its vendor; nothing else gets the key."""
 
-    def __init__(self, observed: ObservedSession, address: str, key: str, parts: Parts, note: Note) -> None:
+    def __init__(self, observed: ObservedSession, address: str, key: str, parts: Parts, save_state: SaveState) -> None:
         self.observed = observed
         self.address = address
         self.key = key
         self.parts = parts
-        self.note = note
+        self.save_state = save_state
         self.lease: ProducerLease | None = None
         self.was_connected = observed.observation.connections > 0
 
@@ -83,16 +83,16 @@ class ObservedCall:
         while True:
             begun = asyncio.get_running_loop().time()
             interrupted = await self.connect_once()
-            if interrupted.reason == "unknown_call" and attempt + 1 < self.parts.patience.unknown_attempts:
+            if interrupted.reason == "unknown_call" and attempt + 1 < self.parts.retry.unknown_attempts:
                 interrupted = interrupted._replace(state="waiting")
             if interrupted.state != "waiting":
                 return interrupted
-            lasted = asyncio.get_running_loop().time() - begun >= self.parts.patience.lasting_s
+            lasted = asyncio.get_running_loop().time() - begun >= self.parts.retry.lasting_s
             attempt = 0 if lasted and interrupted.reason == "dropped" else attempt + 1
-            if attempt >= self.parts.patience.attempts:
+            if attempt >= self.parts.retry.attempts:
                 return interrupted._replace(state="failed")
             await self.report(*interrupted)
-            delay_s = exponential_s(max(0, attempt - 1), self.parts.patience.first_s, self.parts.patience.longest_s)
+            delay_s = exponential_s(max(0, attempt - 1), self.parts.retry.first_s, self.parts.retry.longest_s)
             await asyncio.sleep(spread(delay_s, self.parts.runtime.random(), 0.5, 1.0))
 
     async def connect_once(self) -> Interrupted:
@@ -102,7 +102,7 @@ class ObservedCall:
                 await self.enter()
             await self.report("connecting", None, None)
             assert self.lease is not None
-            socket = await dial(self.address, self.key, self.parts.patience)
+            socket = await dial(self.address, self.key, self.parts.retry)
         except Refused as refused:
             return Interrupted("ended" if refused.code in OVER else "failed", OVER.get(refused.code, refused.code))
         except StoreUnavailable as unavailable:
@@ -115,7 +115,7 @@ class ObservedCall:
             return why
         self.count("connected")
         threads, recorder = self.parts.threads, self.parts.recorder
-        connection = VendorConnection(socket, recorder, self.lease, dialect, threads, self.parts.patience.store_again_s)
+        connection = VendorConnection(socket, recorder, self.lease, dialect, threads, self.parts.retry.store_again_s)
         listening = asyncio.create_task(connection.run())
         try:
             await self.report("observing", None, None)
@@ -152,7 +152,7 @@ class ObservedCall:
     async def report(self, state: ObservationState, reason: str | None, status: int | None) -> None:
         """Store the state of the observation. Raises `NotOursError`; a store that is away gets it the next time."""
         with suppress(StoreUnavailable):
-            if not await self.note(state, reason, status):
+            if not await self.save_state(state, reason, status):
                 raise NotOursError
 
     def count(self, result: str) -> None:
@@ -195,7 +195,7 @@ class Observers:
         self.metrics = metrics
         self.settings = settings
         threads = asyncio.Semaphore(READING_THREADS)
-        self.parts = Parts(recorder, presence, runtime, metrics, threads, Patience())
+        self.parts = Parts(recorder, presence, runtime, metrics, threads, RetryPolicy())
         self.running: dict[int, Running] = {}
         """By the keys of sessions."""
         self.wake = asyncio.Event()
@@ -265,8 +265,8 @@ class Observers:
         except Refused:  # another version of the service has begun it
             return
         address = vendor.address(self.settings.urls.get(observation.dialect, vendor.url), observation.call)
-        note = partial(self.note, session, token)
-        task = asyncio.create_task(ObservedCall(observed, address, key, self.parts, note).run())
+        save_state = partial(self.save_state, session, token)
+        task = asyncio.create_task(ObservedCall(observed, address, key, self.parts, save_state).run())
         self.running[session] = Running(task, token)
         self.metrics.observations.set(len(self.running))
         task.add_done_callback(partial(self.on_end, session))
@@ -277,7 +277,7 @@ class Observers:
         if not task.cancelled():
             task.exception()  # it was logged
 
-    async def note(
+    async def save_state(
         self, session: int, token: str, state: ObservationState, reason: str | None, status: int | None
     ) -> bool:
         return await self.observations.change_observation(session, token, state, reason, status, self.clock())

@@ -19,7 +19,7 @@ from typing import Any, cast
 from voicemem.errors import CODES
 from voicemem.proxy.memories import Memories
 from voicemem.proxy.recording import Direction, ReadQueue, Recording
-from voicemem.proxy.requests import END, MAX_HEAD_BYTES, CallRequest, confirming, refusal, status_of
+from voicemem.proxy.requests import END, MAX_HEAD_BYTES, CallRequest, refusal, status_of, with_subprotocol
 
 LOG = logging.getLogger("voicemem.proxy")
 TLS_CLOSE_S = 5.0
@@ -30,7 +30,7 @@ SWITCHING = 101
 
 
 class Connection(asyncio.Protocol):
-    """The connection of a caller or to an upstream. First comes a head of HTTP; then `couple` joins two of them.
+    """The connection of a caller or to an upstream. First comes a head of HTTP; then `start_relay` joins two of them.
 
     `on_made` is called first, after TLS; `on_head` gets the head, or nothing where it is too long; `on_lost` is called
     once, also before there was a head.
@@ -112,7 +112,7 @@ class Connection(asyncio.Protocol):
         self.on_lost()
 
 
-def couple(caller: Connection, upstream: Connection, recording: Recording | None) -> None:
+def start_relay(caller: Connection, upstream: Connection, recording: Recording | None) -> None:
     """Forward what comes from now on, and what has come already, both ways."""
     caller.peer, upstream.peer = upstream, caller
     if recording is not None:
@@ -198,7 +198,7 @@ class Call:
         elif not self.over.done():
             self.status = status
             self.answered.set()
-            self.caller.transport.write(confirming(head, self.request.confirmed if status == SWITCHING else None))
+            self.caller.transport.write(with_subprotocol(head, self.request.confirmed if status == SWITCHING else None))
             if status == SWITCHING:
                 try:
                     memory = self.memories.begin(self.request, self.key)
@@ -208,7 +208,7 @@ class Call:
             else:  # what the caller sends is dropped: none of it was checked
                 self.caller.is_deaf, self.caller.early = True, bytearray()
                 asyncio.get_running_loop().call_later(10.0, upstream.hang_up)  # seconds for the rest of the refusal
-            couple(self.caller, upstream, self.recording)
+            start_relay(self.caller, upstream, self.recording)
 
     def refuse(self, code: str, detail: str) -> None:
         """Answer in place of the upstream, and end the call, unless the caller has left."""

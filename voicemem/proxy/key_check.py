@@ -73,7 +73,7 @@ class KeyCheck:
                 return self.settings.key
         if request.expires_s is not None and request.expires_s <= time.time():
             raise Refused("token_expired")
-        match await self.judge(request):
+        match await self.check(request):
             case "unknown":
                 raise Refused("unauthorized", (NOT_KNOWN if request.key else NEEDED).format(place=place))
             case "no scope":
@@ -84,7 +84,7 @@ class KeyCheck:
                 raise Refused("store_unavailable", AWAY)
         return request.key
 
-    async def judge(self, request: CallRequest) -> Answer:
+    async def check(self, request: CallRequest) -> Answer:
         """Return what is known of a key, or else what the memory says about it now."""
         digest = hashlib.sha256(str(request.key).encode()).digest()
         known_s, now = self.known.get(digest), time.monotonic()

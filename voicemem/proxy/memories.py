@@ -24,7 +24,7 @@ LAST_S = 10.0
 """How long the memories of calls that are over may still be delivered when the proxy ends."""
 
 
-class DiscreetQueue(FrameQueue):
+class CredentialStrippingQueue(FrameQueue):
     """Takes the messages of a call, and forwards them without what its caller shows as credentials."""
 
     def __init__(
@@ -82,7 +82,7 @@ class Memories:
             side="vendor" if dialect in VENDOR_CALLS else "app",
             producer=dialect,
             config=None if request.user_id is None else {"user_id": request.user_id},
-            queue_kind=partial(DiscreetQueue, request.credentials),
+            queue_kind=partial(CredentialStrippingQueue, request.credentials),
             times=Times(linger_s=86_400.0),  # a memory may be away for a day
         )
         memory.on_left = partial(self.release, memory, shared)

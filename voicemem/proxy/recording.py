@@ -24,7 +24,7 @@ MAX_FRAGMENTS = 100_000
 """The most fragments of one message: empty ones cost nothing to send."""
 
 
-class Broken(Exception):
+class InvalidWebsocketData(Exception):
     """The bytes are not those of a websocket, so where the next frame begins is not known."""
 
 
@@ -65,13 +65,13 @@ class Direction:
         self.ts = ts
         try:
             self.feed(data)
-        except Broken:
+        except InvalidWebsocketData:
             self.recording.give_up("What crosses the connection is not a websocket's")
         except Exception as error:  # the call continues whatever it is
             self.recording.give_up(f"It could not be read ({type(error).__name__})")
 
     def feed(self, data: bytes) -> None:
-        """Read the next bytes. Raises `Broken`."""
+        """Read the next bytes. Raises `InvalidWebsocketData`."""
         if self.skipped:
             gone = min(self.skipped, len(data))
             self.skipped -= gone
@@ -118,7 +118,7 @@ class Direction:
     def take(self, first: int, payload: bytes) -> None:
         opcode, is_final = first & OPCODE, bool(first & FINAL)
         if first & RESERVED:
-            raise Broken
+            raise InvalidWebsocketData
         if opcode in (PING, PONG):
             return
         if opcode == CLOSE:
@@ -129,7 +129,7 @@ class Direction:
         elif opcode == CONTINUATION and self.in_message:
             self.add(payload, is_final)
         else:
-            raise Broken
+            raise InvalidWebsocketData
 
     def add(self, payload: bytes, is_final: bool) -> None:
         if self.leaves_out:
@@ -139,7 +139,7 @@ class Direction:
             self.fragments.append(payload)
             self.fragments_bytes += len(payload)
             if len(self.fragments) > MAX_FRAGMENTS:
-                raise Broken
+                raise InvalidWebsocketData
         self.in_message = not is_final
         if is_final:
             whole = b"".join(self.fragments) if self.fragments else payload

@@ -39,7 +39,7 @@ KEY_HEADER, SESSION_HEADER, USER_HEADER = "x-voicemem-key", "x-voicemem-session"
 OUR_HEADERS = KEY_HEADER, SESSION_HEADER, USER_HEADER
 SESSION_PARAMETER, USER_PARAMETER = "voicemem_session", "voicemem_user"
 NONCE = re.compile(r"[A-Za-z0-9+/]{22}==")
-SHOWN_IN = ("authorization", "api-key", "x-api-key", "x-goog-api-key", "xi-api-key")
+CREDENTIAL_HEADERS = ("authorization", "api-key", "x-api-key", "x-goog-api-key", "xi-api-key")
 """Headers in which a caller's SDK shows a key."""
 CREDENTIAL_WORDS = frozenset(
     (
@@ -108,7 +108,7 @@ def status_of(head: bytes) -> int | None:
     return None if start is None else int(start[1])
 
 
-def confirming(head: bytes, protocol: str | None) -> bytes:
+def with_subprotocol(head: bytes, protocol: str | None) -> bytes:
     """The upstream's head, with a subprotocol that the proxy has kept from it: browsers need one that they offered."""
     if protocol is None or b"\r\nsec-websocket-protocol:" in head.lower():
         return head
@@ -176,7 +176,7 @@ def read_request(request: Request, settings: Settings) -> CallRequest:
     key, public_query = request.value(KEY_HEADER), query
     left_out, added, confirmed = [*OUR_HEADERS], Headers(), None
     if upstream.key is not None:
-        shown = shown_credentials(request, query)
+        shown = presented_credentials(request, query)
         key = key or shown.key
         public_query, more = shown.public_query(query), shown.headers(request)
         if shown.has_credential(slash + rest):
@@ -255,7 +255,7 @@ class PresentedCredentials(NamedTuple):
     scheme: str | None
 
     def has_credential(self, text: str) -> bool:
-        read = "\n".join(readings_of(text)).lower()
+        read = "\n".join(decodings_of(text)).lower()
         return any(one.lower() in read for one in self.texts) or OUR_CREDENTIAL.search(read) is not None
 
     def is_public(self, name: str, text: str) -> bool:
@@ -289,9 +289,9 @@ MIN_CREDENTIAL = 6
 """Characters; what is shorter may be anywhere by chance."""
 
 
-def shown_credentials(request: Request, query: str) -> PresentedCredentials:
+def presented_credentials(request: Request, query: str) -> PresentedCredentials:
     keys: list[str] = []
-    for name in SHOWN_IN:
+    for name in CREDENTIAL_HEADERS:
         value = request.value(name)
         if value is not None:
             keys.append(value.partition(" ")[2].strip() if name == "authorization" else value)
@@ -333,7 +333,7 @@ def is_credential(name: str) -> bool:
     return any(one in CREDENTIAL_WORDS or one.endswith(CREDENTIAL_ENDS) for one in names)
 
 
-def readings_of(text: str) -> list[str]:
+def decodings_of(text: str) -> list[str]:
     """A text without percent-encoding, and what may be encoded in it as base64, from wherever it begins, or as hex."""
     plain = unquote_all(text)
     readings = [plain, *(bytes.fromhex(one).decode("latin-1") for one in HEXADECIMAL.findall(plain))]

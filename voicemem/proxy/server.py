@@ -25,7 +25,7 @@ LIVE, READY, METRICS = ("/healthz", "/livez"), "/readyz", "/metrics"
 METRICS_PREFIX = "voicemem_proxy"
 
 
-def crossed(call: Call) -> Counter[tuple[str, str, str]]:
+def traffic_counts(call: Call) -> Counter[tuple[str, str, str]]:
     if call.recording is None:
         return Counter()
     ways = {"caller": call.recording.from_caller, "upstream": call.recording.from_upstream}
@@ -53,7 +53,7 @@ class ProxyServer:
         self.listening: asyncio.Server | None = None
         self.over: Counter[tuple[str, str]] = Counter()
         self.refused: Counter[str] = Counter()
-        self.crossed: Counter[tuple[str, str, str]] = Counter()
+        self.traffic: Counter[tuple[str, str, str]] = Counter()
         """Counts of what crossed the calls that are over: by what, dialect and sender."""
 
     async def start(self) -> int:
@@ -157,7 +157,7 @@ class ProxyServer:
         else:
             result = "failed" if call.failed else "refused"  # by the upstream
         self.over[call.dialect, result] += 1
-        self.crossed += crossed(call)
+        self.traffic += traffic_counts(call)
         LOG.info("A call has ended", extra=call.facts())
 
     # Health checks and metrics, on the port of the calls
@@ -182,7 +182,7 @@ class ProxyServer:
         return answer(200, JSON, msgspec.json.encode(state if path == READY else {"status": "ok"}))
 
     def metrics(self) -> str:
-        now = sum((crossed(call) for call in self.calls.values()), start=+self.crossed)
+        now = sum((traffic_counts(call) for call in self.calls.values()), start=+self.traffic)
         clients = [shared.client for shared in self.memories.clients.values()]
         gauges = {
             "calls": len(self.calls),

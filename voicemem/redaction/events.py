@@ -19,7 +19,7 @@ from voicemem.dialects.reading import join_part
 from voicemem.dialects.registry import DIALECTS
 from voicemem.protocol import events
 from voicemem.protocol.codec import ENCODER, JSON_DECODER
-from voicemem.redaction.runs import START, RunState, close
+from voicemem.redaction.digit_runs import START, RunState, close
 from voicemem.redaction.texts import FRESH, PieceState, Rules, redact_piece, redact_text, redact_value
 
 MAX_FRAGMENTED = 16

@@ -9,7 +9,7 @@ import msgspec
 from voicemem.protocol.codec import JSON_DECODER, MALFORMED
 from voicemem.protocol.comparison import HIDDEN, HIDDEN_WORD
 from voicemem.redaction.addresses import redact_addresses, redact_hosts
-from voicemem.redaction.runs import START, Limit, RunState, redact_run
+from voicemem.redaction.digit_runs import START, Limit, RunState, redact_run
 
 Finder = Callable[[str], Iterable[tuple[int, int]]]
 """An operator's own: where, in one text, something stands that must not be kept."""

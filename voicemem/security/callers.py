@@ -13,7 +13,7 @@ from typing import Literal
 
 from voicemem.config.service import Settings
 from voicemem.dialects.call_starts import CALL_STARTS
-from voicemem.dialects.callers import Caller
+from voicemem.dialects.caller_fields import Caller
 from voicemem.dialects.dialect import user_id_of
 from voicemem.dialects.registry import DIALECTS, no_such_dialect
 from voicemem.errors import CannotStart

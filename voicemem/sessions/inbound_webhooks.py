@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from voicemem.dialects.callers import Caller, carry
+from voicemem.dialects.caller_fields import Caller, carry
 from voicemem.dialects.dialect import Dialect, MalformedFrame, Verify, session_id_of
 from voicemem.dialects.reading import decode_json
 from voicemem.errors import InvalidFrame, Refused

@@ -16,7 +16,7 @@ from subprocess import DEVNULL, PIPE, Popen
 import msgspec
 from msgspec import Raw
 
-from voicemem.documents.json_schema import TOO_SLOW, invalid_schema, judge
+from voicemem.documents.json_schema import TOO_SLOW, invalid_schema, validation_errors
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.protocol.codec import drop_nulls
 from voicemem.protocol.types import JsonObject
@@ -123,7 +123,7 @@ def main() -> None:
     for line in sys.stdin.buffer:
         schema, document = msgspec.json.decode(line, type=tuple[Raw, JsonObject | None])
         signal.setitimer(signal.ITIMER_PROF, CPU_S)  # its signal ends the process, also in the middle of a pattern
-        for fault in judge(bytes(schema), document):
+        for fault in validation_errors(bytes(schema), document):
             sys.stdout.buffer.write(msgspec.json.encode(fault) + b"\n")
             sys.stdout.buffer.flush()
         signal.setitimer(signal.ITIMER_PROF, 0)

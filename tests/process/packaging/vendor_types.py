@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.process.packaging.matrix import Environment, pythons
 from tests.support.servers.vendor_apis import KEY, NUMBERS, WEBHOOKS, vapi_call, vendor_server
 from voicemem.dialects.call_starts import CALL_STARTS, CallStart, StartAnswer, Variables
-from voicemem.dialects.callers import Caller
+from voicemem.dialects.caller_fields import Caller
 from voicemem.dialects.vapi.translation import KINDS
 
 VAPI = """

@@ -22,7 +22,7 @@ from voicemem.dialects import deepgram_agent as deepgram
 from voicemem.dialects import openai_live as live
 from voicemem.dialects import pipecat_rtvi as pipecat
 from voicemem.dialects import twilio_media_streams as phone
-from voicemem.dialects.callers import CallerFields
+from voicemem.dialects.caller_fields import CallerFields
 from voicemem.dialects.dialect import Frame, MalformedFrame, Side, UnknownFrame, session_id_of
 from voicemem.dialects.elevenlabs_agents import translation as elevenlabs
 from voicemem.dialects.gemini_live import frames as gemini
@@ -298,7 +298,7 @@ def test_session_ids_from_those_of_vendors() -> None:
 
 def test_who_calls() -> None:
     """Both languages let frames carry the same of it."""
-    module = (ROOT / "clients/javascript/source/dialects/callers.js").as_uri()
+    module = (ROOT / "clients/javascript/source/dialects/caller-fields.js").as_uri()
     script = f"""
         import {{ callerIn }} from "{module}";
         const picked = JSON.parse(process.argv[1]).map(([name, frame]) => callerIn({{ name }}, frame) ?? {{}});

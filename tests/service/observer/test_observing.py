@@ -21,11 +21,11 @@ from tests.support.waiting import eventually
 from voicemem.app import App, running
 from voicemem.config.service import Address, Settings
 from voicemem.errors import StoreUnavailable
-from voicemem.observer.connection import Patience
+from voicemem.observer.connection import RetryPolicy
 from voicemem.protocol.types import JsonObject
 from voicemem.store.sqlite.store import InMemoryStore
 
-HASTY = Patience(first_s=0.01, longest_s=0.05, attempts=4, lasting_s=60.0, unknown_attempts=3)
+HASTY = RetryPolicy(first_s=0.01, longest_s=0.05, attempts=4, lasting_s=60.0, unknown_attempts=3)
 PLACE = "/v1/sessions/s/observe"
 CALL = {"dialect": "openai-realtime", "call_id": "rtc_1"}
 
@@ -37,9 +37,9 @@ def settings(sideband: Sideband) -> JsonObject:
     return {"observe_key": KEY, "observe_urls": urls}
 
 
-def hurry(app: App, patience: Patience = HASTY) -> None:
+def hurry(app: App, retry: RetryPolicy = HASTY) -> None:
     """Let a service try again soon."""
-    app.services.observers.parts = app.services.observers.parts._replace(patience=patience)
+    app.services.observers.parts = app.services.observers.parts._replace(retry=retry)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support.callers.call_starts import SECRETS, STARTS, credential_of, start_of
 from tests.support.rows import every_row
 from voicemem.dialects.call_starts import CALL_STARTS, StartAnswer, Variables, check_public_key
-from voicemem.dialects.callers import Caller
+from voicemem.dialects.caller_fields import Caller
 from voicemem.protocol.types import JsonObject
 
 NUMBER = "+4915112345678"

@@ -13,7 +13,7 @@ from websockets.frames import Frame, Opcode
 
 from voicemem.dialects.registry import MAX_DIALECT_FRAME_BYTES
 from voicemem.proxy import recording
-from voicemem.proxy.recording import Broken, Direction, Recording
+from voicemem.proxy.recording import Direction, InvalidWebsocketData, Recording
 
 
 class Heard(Direction):
@@ -100,7 +100,7 @@ def test_what_is_too_large_is_left_out(fragments: int) -> None:
 )
 def test_what_is_no_websocket(data: bytes) -> None:
     """It is said, since no one knows where the next frame begins."""
-    with pytest.raises(Broken):
+    with pytest.raises(InvalidWebsocketData):
         heard(data)
 
 

@@ -63,7 +63,7 @@ def is_own(stream: Stream) -> bool:
     return ID_LABEL in (stream.config.get("labels") or {})
 
 
-def covers(owner: Owner, other: Owner) -> bool:
+def matches_owner(owner: Owner, other: Owner) -> bool:
     """Return whether all that is given of an owner holds for another."""
     return (
         owner.session_id == other.session_id
@@ -154,13 +154,15 @@ class OwnedSessions:
         )
         several = {one.key: one for one in (plain, *labelled) if one is not None}
         of_anyone = owner._replace(user_id=None)
-        known = [one for one in several.values() if covers(of_anyone, owner_of(one)) and not is_expired(one, now_ms)]
+        known = [
+            one for one in several.values() if matches_owner(of_anyone, owner_of(one)) and not is_expired(one, now_ms)
+        ]
         exact = [one for one in known if owner_of(one) == owner] or await self.of_user(project, owner, known)
         return exact[0] if len(exact) == 1 else None
 
     async def of_user(self, project: str, owner: Owner, streams: Sequence[Stream]) -> Sequence[Stream]:
         """Return the sessions of the owner's user, if it names one, whichever id of the same person they have."""
-        own = [one for one in streams if covers(owner, owner_of(one))]
+        own = [one for one in streams if matches_owner(owner, owner_of(one))]
         if own or not streams or owner.user_id is None:
             return own
         linked_id = await self.store.users.find_linked(project, owner.user_id)

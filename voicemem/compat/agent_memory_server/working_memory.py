@@ -26,7 +26,7 @@ from voicemem.protocol.events import Event, MemoryForgotten, ServerEvent, Sessio
 from voicemem.protocol.memories import normalised
 from voicemem.protocol.quoting import on_one_line, quoted
 from voicemem.protocol.types import JsonObject, matching
-from voicemem.redaction.runs import START
+from voicemem.redaction.digit_runs import START
 from voicemem.redaction.texts import redact_text, redact_value
 from voicemem.services import Services
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
@@ -127,7 +127,7 @@ class WorkingMemories:
             namespace=owner.namespace,
             long_term_memory_strategy=view.kept.strategy,
             ttl_seconds=sessions.ttl_of(stream),
-            last_accessed=forms.format_time(working_messages.stamp(self.clock(), last_ms, view.position)),
+            last_accessed=forms.format_time(working_messages.encode_read_marker(self.clock(), last_ms, view.position)),
             created_at=forms.format_ms(stream.started_ms),
             updated_at=forms.format_ms(last_ms),
             context_percentage_total_used=percent(used, window, 1.0),
@@ -178,7 +178,7 @@ class WorkingMemories:
         now_ms = self.clock()
         view = await self.read_models.read(stream, working_messages.session_view_of)
         is_filled = view.messages or view.context or view.data or view.kept.memories
-        if now_ms < stream.started_ms + FRESH_MS and begins_one(body) and is_filled:
+        if now_ms < stream.started_ms + FRESH_MS and may_be_initial_put(body) and is_filled:
             return stream
         change, blurred = working_messages.Change(0, ()), self.sessions.rules is not None
         if body.messages is not UNSET:
@@ -252,19 +252,19 @@ class WorkingMemories:
 
     async def find_seen(self, stream: Stream, view: working_messages.SessionView, stamped: datetime) -> int | None:
         """Count the stored messages that the sender has read; None where the time of that read says nothing."""
-        for position in islice(working_messages.candidates(stamped, view.position), MOST_VERSIONS):
+        for position in islice(working_messages.possible_positions(stamped, view.position), MOST_VERSIONS):
             rows = await self.store.journal.read_rows(stream.key, max(position - 1, 0), 2 if position else 1)
             received_ms = rows.pop(0).received_ms if position and rows else stream.started_ms
             next_ms = rows[0].received_ms if rows and position < view.position else None
-            if working_messages.fits(stamped, received_ms, next_ms):
-                orders = await self.read_models.read(stream, working_messages.remembered_orders)
+            if working_messages.may_be_read_at(stamped, received_ms, next_ms):
+                orders = await self.read_models.read(stream, working_messages.remembered_positions)
                 return sum(order <= position for order in orders[view.hidden : view.hidden + len(view.messages)])
             if received_ms <= forms.to_ms(stamped):
                 return None
         return None
 
 
-def begins_one(body: forms.GivenWorkingMemory) -> bool:
+def may_be_initial_put(body: forms.GivenWorkingMemory) -> bool:
     """True if a client may have made this because it found no session: empty, with `data` if it says when it was made.
 
     Of a memory that clears what stands, the client in Python sends no `data`.

@@ -41,18 +41,18 @@ KEPT_DATA = "agent_memory"
 """The key in the data of a session with what voicemem itself has no place for."""
 
 
-def stamp(now_ms: int, last_received_ms: int, position: int) -> datetime:
+def encode_read_marker(now_ms: int, last_received_ms: int, position: int) -> datetime:
     """The time of a read at a position; never before what it has seen was received."""
     return forms.from_ms(max(now_ms, last_received_ms)) + timedelta(microseconds=position % DIGITS)
 
 
-def candidates(stamped: datetime, position: int) -> range:
+def possible_positions(stamped: datetime, position: int) -> range:
     """The positions up to `position` that a stamp may mean, the newest first."""
     newest = position - (position - stamped.microsecond % DIGITS) % DIGITS
     return range(newest, -1, -DIGITS)
 
 
-def fits(stamped: datetime, received_ms: int, next_received_ms: int | None) -> bool:
+def may_be_read_at(stamped: datetime, received_ms: int, next_received_ms: int | None) -> bool:
     """Return whether a stamp may be of a read that has seen an entry, and not the one behind it."""
     ms = forms.to_ms(stamped)
     return received_ms <= ms and (next_received_ms is None or ms <= next_received_ms + SLACK_MS)
@@ -85,7 +85,7 @@ class Change(NamedTuple):
 # Reading
 
 
-def standing(messages: Iterable[Message]) -> list[ListedMessage]:
+def listed_messages(messages: Iterable[Message]) -> list[ListedMessage]:
     """The list as a client reads it. What was heard in a call has the id `TURN.NUMBER`, with its place in the turn."""
     listed = []
     for turn, several in groupby(messages, key=attrgetter("turn_id")):
@@ -238,10 +238,10 @@ def session_view_of(read_model: ReadModel) -> SessionView:
     except msgspec.ValidationError:  # a caller has put something else there
         kept = KeptData()
     context = (None if summary is None else summary.text) or kept.context
-    return SessionView(read_model.position, standing(remembered[hidden:]), hidden, through, context, data, kept)
+    return SessionView(read_model.position, listed_messages(remembered[hidden:]), hidden, through, context, data, kept)
 
 
-def remembered_orders(read_model: ReadModel) -> list[int]:
+def remembered_positions(read_model: ReadModel) -> list[int]:
     read_model.refresh()
     entries = (
         entry

@@ -14,7 +14,7 @@ which a webhook has come), `silent` (the user's item that has no words, as the u
 from collections.abc import Generator, Iterable
 from itertools import islice, takewhile
 
-from voicemem.dialects.callers import CallerFields
+from voicemem.dialects.caller_fields import CallerFields
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, Hook, MalformedFrame, RawFrame, Side
 from voicemem.dialects.elevenlabs_agents import frames
 from voicemem.dialects.elevenlabs_agents.post_call import (

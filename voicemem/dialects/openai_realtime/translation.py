@@ -16,7 +16,7 @@ typed of it), `in`, `out` (N, and when its last words came), `keyed` (the turn o
 
 from collections.abc import Iterable
 
-from voicemem.dialects.callers import CallerFields
+from voicemem.dialects.caller_fields import CallerFields
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, RawFrame, Side
 from voicemem.dialects.kinds import Kind, event, event_id, keep, silent
 from voicemem.dialects.known import MAX_NOTED, Known, KnownReply, Made, Playing, bounded

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from voicemem.dialects.callers import CallerFields
+from voicemem.dialects.caller_fields import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, Hook, RawFrame, Side
 from voicemem.dialects.kinds import ANYTHING, Kind, keep, record, require_object, silent
 from voicemem.dialects.known import MAX_NOTED, Known, KnownReply, Made, MadeEvent, bounded

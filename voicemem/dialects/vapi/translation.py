@@ -17,7 +17,7 @@ has come); `+TURN` and `-TURN`, how many live replies of a turn have been said a
 from collections.abc import Iterator
 from typing import Any
 
-from voicemem.dialects.callers import CallerFields
+from voicemem.dialects.caller_fields import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, Hook, RawFrame, Side
 from voicemem.dialects.kinds import ANYTHING, Kind, keep, many, optional, require_object, silent, translation
 from voicemem.dialects.known import Known, Made, MadeEvent
@@ -321,10 +321,10 @@ def user_message(message: JsonObject, stamp: int | None, reported: bool, flow: F
         events.append(Asr(item=f"~u{turn}", text="", final=True))
     said = Asr(item=item, text=text, final=True, turn_id=turn, ts=message.get("time"))
     events += said_until(said, message.get("endTime"))
-    return [*events, *swallowed("users", message, known)]
+    return [*events, *withdraw_merged("users", message, known)]
 
 
-def swallowed(kind: str, message: JsonObject, known: Known) -> Iterator[MadeEvent]:
+def withdraw_merged(kind: str, message: JsonObject, known: Known) -> Iterator[MadeEvent]:
     """Withdraw what used to be messages of their own, and was joined to the one before."""
     start, end = message.get("time"), message.get("endTime")
     if start is None or end is None:
@@ -366,7 +366,7 @@ def bot_message(message: JsonObject, stamp: int | None, flow: Flow) -> list[Made
         events += begin_voice(item, message.get("time")) if reply is None else ()
     keep_message("bots", now, known)
     events += heard(now, before, full, reply is not None and reply.cut != "no", known)
-    return [*events, *swallowed("bots", message, known)]
+    return [*events, *withdraw_merged("bots", message, known)]
 
 
 def complete_newest_reply(known: Known) -> Iterator[MadeEvent]:

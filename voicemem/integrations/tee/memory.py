@@ -12,7 +12,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
 from voicemem.client import Client, ClientError, ProducerSession
-from voicemem.dialects.callers import CALLER
+from voicemem.dialects.caller_fields import CALLER
 from voicemem.dialects.dialect import (
     AUDIO_BYTES,
     MERGED_MS,

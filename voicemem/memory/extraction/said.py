@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from voicemem.protocol.memories import civil_date
+from voicemem.redaction.digit_runs import START, Limit
 from voicemem.redaction.number_words import DUTCH, DUTCH_TENS, GERMAN, GERMAN_TENS, ITALIAN, ITALIAN_TENS, find_number
-from voicemem.redaction.runs import START, Limit
 from voicemem.redaction.texts import Rules, redact_text
 from voicemem.search.passages import DAY_MS
 from voicemem.search.times import NUMBERS, span_in

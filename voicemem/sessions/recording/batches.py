@@ -11,7 +11,7 @@ from typing import Any, cast, get_args
 import msgspec
 
 from voicemem.config.session import SECRETS, SessionPatch, validate_config
-from voicemem.dialects.callers import MAX_NUMBERS, Caller
+from voicemem.dialects.caller_fields import MAX_NUMBERS, Caller
 from voicemem.dialects.dialect import AUDIO_BYTES, MERGED_MS, Frame
 from voicemem.errors import VoicememError
 from voicemem.protocol import events

@@ -4,7 +4,7 @@
  * What is put aside is bounded, and is reduced before anything else waits; so it is short-lived, whatever the memory does.
  */
 
-import { CALLER, callerIn } from "../dialects/callers.js";
+import { CALLER, callerIn } from "../dialects/caller-fields.js";
 import { Binary, isObject, MalformedFrame, UnknownFrame } from "../dialects/dialect.js";
 
 /** @typedef {import("../dialects/dialect.js").Dialect} Dialect */

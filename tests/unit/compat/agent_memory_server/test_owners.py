@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.profiles import examples
-from voicemem.compat.agent_memory_server.sessions import Owner, checked_owner, config_of, covers, derived_id
+from voicemem.compat.agent_memory_server.sessions import Owner, checked_owner, config_of, derived_id, matches_owner
 from voicemem.config.session import validate_config
 from voicemem.errors import Refused
 from voicemem.protocol.types import SESSION_ID_PATTERN
@@ -30,8 +30,10 @@ def test_each_owner_has_an_id_of_its_own(one: Owner, other: Owner) -> None:
 def test_what_is_not_said_may_be_anything() -> None:
     """What is said must hold."""
     found = Owner("s", "shop", "ann")
-    assert all(covers(wanted, found) for wanted in (Owner("s"), Owner("s", "shop"), Owner("s", None, "ann"), found))
-    assert not any(covers(wanted, found) for wanted in (Owner("t"), Owner("s", "a"), Owner("s", "shop", "bob")))
+    assert all(
+        matches_owner(wanted, found) for wanted in (Owner("s"), Owner("s", "shop"), Owner("s", None, "ann"), found)
+    )
+    assert not any(matches_owner(wanted, found) for wanted in (Owner("t"), Owner("s", "a"), Owner("s", "shop", "bob")))
     assert Owner("s") == checked_owner("s", "", "")
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.profiles import examples
 from voicemem.compat.agent_memory_server.records import format_time, from_ms, parse_time
-from voicemem.compat.agent_memory_server.working_messages import candidates, fits, stamp
+from voicemem.compat.agent_memory_server.working_messages import encode_read_marker, may_be_read_at, possible_positions
 
 NOW = 1_790_000_000_000
 
@@ -20,12 +20,14 @@ NOW = 1_790_000_000_000
 def test_a_read_is_found_again(position: int, later: int, ms: int) -> None:
     """Among the first candidates that fit, when entries came in between."""
     received = {number: NOW + number * 7 for number in range(position + later + 2)}
-    stamped = parse_time(format_time(stamp(received[position] + ms % 7, received[position], position)), "last_accessed")
+    stamped = parse_time(
+        format_time(encode_read_marker(received[position] + ms % 7, received[position], position)), "last_accessed"
+    )
     current = position + later
     found = [
         one
-        for one in candidates(stamped, current)
-        if fits(stamped, received[one], received[one + 1] if one < current else None)
+        for one in possible_positions(stamped, current)
+        if may_be_read_at(stamped, received[one], received[one + 1] if one < current else None)
     ]
     assert position in found
     assert all(one % 1000 == position % 1000 for one in found)
@@ -34,4 +36,4 @@ def test_a_read_is_found_again(position: int, later: int, ms: int) -> None:
 def test_a_time_of_a_clients_own_fits_nothing() -> None:
     """Its microseconds are none of a position."""
     stamped = from_ms(NOW) + timedelta(microseconds=17)
-    assert [] == [*candidates(stamped, 5)]
+    assert [] == [*possible_positions(stamped, 5)]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.dialects import RECORDINGS, Recording
 from tests.support.rows import every_row
 from tests.support.waiting import eventually
-from voicemem.dialects.callers import CALLER
+from voicemem.dialects.caller_fields import CALLER
 from voicemem.dialects.registry import DIALECTS
 from voicemem.integrations.tee.memory import FrameQueue, ReducedCrossing
 from voicemem.protocol.types import JsonObject

@@ -10,7 +10,7 @@ import pytest
 from tests.support.rows import every_row
 from voicemem.config.service import Settings, check_service_settings
 from voicemem.errors import CannotStart
-from voicemem.redaction.runs import Limit
+from voicemem.redaction.digit_runs import Limit
 from voicemem.redaction.texts import Rules
 from voicemem.sessions.recording.redaction import load_rules
 

@@ -70,7 +70,7 @@ def redact_run(text: str, run: RunState, limit: Limit, complete: bool = False) -
     If it is not `complete`, letters at its end may be the beginning of a number.
     """
     plain = text if text.isascii() else text.translate(words.NUMERIC_CHARACTERS)
-    if not (run.digits or run.words_to_code or run.is_tail_hidden) and not may_count(run.tail + plain, limit):
+    if not (run.digits or run.words_to_code or run.is_tail_hidden) and not may_change_run(run.tail + plain, limit):
         letters = run.tail + text
         last = None if complete else LAST_LETTERS.search(letters, max(0, len(letters) - words.LONGEST - 1))
         # More letters may follow the last ones.
@@ -84,7 +84,7 @@ def close(run: RunState, limit: Limit) -> RunState:
     return redact_run("", run, limit, complete=True)[1] if run.tail else run
 
 
-def may_count(text: str, limit: Limit) -> bool:
+def may_change_run(text: str, limit: Limit) -> bool:
     """Return whether anything in a text could change where a run stands: a quick look, which most texts end with."""
     if DIGIT.search(text) is not None:
         return True

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.support.samples.callers import AGENT, CALLER
-from voicemem.dialects.callers import CALLER as CARRIED
-from voicemem.dialects.callers import MAX_NUMBERS, Caller, numbers_in
+from voicemem.dialects.caller_fields import CALLER as CARRIED
+from voicemem.dialects.caller_fields import MAX_NUMBERS, Caller, numbers_in
 from voicemem.dialects.registry import DIALECTS, split_frame
 from voicemem.protocol.events import FrameEvent
 from voicemem.protocol.types import JsonObject

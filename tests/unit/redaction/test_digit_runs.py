@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.rows import every_row
 from voicemem.protocol.comparison import HIDDEN, HIDDEN_WORD
-from voicemem.redaction.runs import START, Limit, RunState, redact_run
+from voicemem.redaction.digit_runs import START, Limit, RunState, redact_run
 
 CARDS, PHONE, OTP = Limit(6), Limit(4), Limit(2, codes=True)
 DIGIT_WORDS = "zero one two three four five six seven eight nine".split()  # noqa: SIM905
