@@ -30,7 +30,7 @@ from bench.harness.servers import serving
 from voicemem.config.service import SQLITE_PREFIX
 from voicemem.protocol.types import JsonObject
 from voicemem.runtime import now_ms
-from voicemem.security.callers import Callers
+from voicemem.security.caller_ids import Callers
 from voicemem.store.engines import open_store
 from voicemem.store.memories import MAX_ROWS
 from voicemem.store.port import Store

@@ -35,7 +35,7 @@ from voicemem.redaction.texts import Rules
 from voicemem.runtime import MemoryBudget, Runtime
 from voicemem.security.access import DEFAULT_PROJECT, KEY_CACHE_MS, Access
 from voicemem.security.address_guard import allowed_networks, check_url
-from voicemem.security.callers import Callers, parse_identify
+from voicemem.security.caller_ids import Callers, parse_identify
 from voicemem.security.hook_secrets import HookSecrets, parse_hook_secrets
 from voicemem.security.rate_limits import RateLimits
 from voicemem.sessions.inbound_webhooks import InboundWebhooks

@@ -11,11 +11,12 @@ from itertools import accumulate
 from bench.harness.report import Measured, at_most, percentile
 from voicemem.config.session import validate_config
 from voicemem.search.words import query_words
+from voicemem.store.append_rules import Batch
 from voicemem.store.memories import MAX_ROWS, MemoryRow, tombstone
 from voicemem.store.memory_filters import AnyOf, MemoryFilter
 from voicemem.store.port import Store
 from voicemem.store.sqlite.store import SqliteStore
-from voicemem.store.streams import Batch, Stream
+from voicemem.store.streams import Stream
 
 USERS = 170
 NOW = 1_778_390_400_000

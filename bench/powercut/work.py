@@ -9,10 +9,11 @@ from typing import Literal
 from bench.powercut.ledger import PROJECT, Call, Ledger, Producing, Sent, end_payload, payload
 from voicemem.config.session import validate_config
 from voicemem.errors import Refused, StoreUnavailable
+from voicemem.store.append_rules import Batch, Offer, Outcome
 from voicemem.store.outbox import Attempt, FrozenPayload
 from voicemem.store.port import Store
 from voicemem.store.records import Leaving, Snapshot
-from voicemem.store.streams import Batch, Offer, Outcome, SessionEnding
+from voicemem.store.streams import SessionEnding
 
 PAIRS = 3
 """Sessions at a time, each with two producers."""

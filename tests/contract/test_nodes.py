@@ -32,10 +32,11 @@ from tests.support.stores.contract import (
 )
 from voicemem.config.session import validate_config
 from voicemem.errors import Refused
+from voicemem.store.append_rules import EXPECT_AGAIN_MS, Batch
 from voicemem.store.nodes import SUMMARY
 from voicemem.store.port import Store
 from voicemem.store.records import Snapshot
-from voicemem.store.streams import END_GRACE_MS, EXPECT_AGAIN_MS, EXPECTED_BACK_MS, Batch
+from voicemem.store.streams import END_GRACE_MS, EXPECTED_BACK_MS
 
 Claim = Callable[[Store], Callable[[str, int, int, int], Awaitable[list[int]]]]
 """The method of a store that claims sessions for some work."""

@@ -6,8 +6,9 @@ from tests.support.stores.contract import append_batch
 from voicemem.config.session import SessionPatch
 from voicemem.sessions.lifecycle import Presence
 from voicemem.sessions.recording.batches import ProducerLease
+from voicemem.store.append_rules import Offer
 from voicemem.store.records import OpenResult
-from voicemem.store.streams import Offer, SessionEnding
+from voicemem.store.streams import SessionEnding
 
 NOW = 1_778_390_400_000
 

@@ -20,7 +20,7 @@ from voicemem.observer.vendors import parse_observe_urls
 from voicemem.protocol.explanations import did_you_mean, known_names
 from voicemem.security.access import DEFAULT_PROJECT
 from voicemem.security.address_guard import allowed_networks
-from voicemem.security.callers import check_callers
+from voicemem.security.caller_ids import check_callers
 from voicemem.security.hook_secrets import parse_hook_secrets
 from voicemem.sessions.recording.redaction import load_rules
 from voicemem.store.sqlite.files import check_store_path

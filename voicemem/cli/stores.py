@@ -18,7 +18,7 @@ from voicemem.runtime import now_ms
 from voicemem.security import hook_secrets
 from voicemem.security.access import ASK_AGAIN_MS, DEFAULT_PROJECT, SCOPES, Access, check_project
 from voicemem.security.audit import COMMAND_LINE, Act, audit
-from voicemem.security.callers import parse_identification
+from voicemem.security.caller_ids import parse_identification
 from voicemem.store.directory import ApiKey, KeyLimits
 from voicemem.store.engines import migrate_store, open_store
 from voicemem.store.port import Store

@@ -9,7 +9,7 @@ from voicemem.client.transport.rest import user_path
 from voicemem.runtime import now_ms
 from voicemem.security.access import check_project
 from voicemem.security.audit import COMMAND_LINE, audit
-from voicemem.security.callers import Callers
+from voicemem.security.caller_ids import Callers
 from voicemem.store.port import Store
 
 

@@ -64,10 +64,10 @@ from voicemem.sessions.read_models.maintenance import save_all
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.redaction import load_rules
-from voicemem.store.admission import check_producer
 from voicemem.store.engines import open_store
 from voicemem.store.memory_filters import AnyOf
 from voicemem.store.port import Store
+from voicemem.store.quotas import check_producer
 from voicemem.store.scopes import scope_of
 from voicemem.store.session_filters import SessionFilter
 from voicemem.store.streams import Stream

@@ -29,7 +29,7 @@ from voicemem.transcript.state import State, Turn
 from voicemem.transcript.timeline import AFTER_ALL
 
 API_PRODUCER = "api"
-"""The producer of these events. They have no seq, so no other producer may use the name (`admission.OWN_PRODUCERS`)."""
+"""The producer of these events. They have no seq, so no other producer may use the name (`quotas.OWN_PRODUCERS`)."""
 DEFAULT_SOURCES = {"user": "message", "assistant": "llm"}
 NO_SYSTEM_MESSAGES = "System messages are configuration, not memory: set the session's llm.system_messages."
 

@@ -33,9 +33,9 @@ from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.recording.batches import DEFAULT_END_REASON, validated_update
 from voicemem.sessions.recording.recorder import reduce_frame
 from voicemem.sessions.schema_worker import SCHEMA_WORKER
-from voicemem.store.admission import check_producer
 from voicemem.store.memories import MAX_ROWS, MemoryRow
 from voicemem.store.port import Store
+from voicemem.store.quotas import check_producer
 from voicemem.store.records import JournalRow, RestoredSession
 from voicemem.store.streams import ProducerState, SessionEnding, Stream
 from voicemem.transcript.fold import CLOSED

@@ -1,4 +1,4 @@
-"""Telephone numbers in any spelling, as far as their characters show it; `security/callers` knows countries."""
+"""Telephone numbers in any spelling, as far as their characters show it; `security/caller_ids` knows countries."""
 
 import re
 

@@ -20,7 +20,7 @@ from voicemem.dialects.registry import DIALECTS, WITH_WEBHOOKS
 from voicemem.errors import CannotStart, Refused
 from voicemem.protocol.types import Name, SessionId, join_cursor, split_cursor
 from voicemem.runtime import Clock
-from voicemem.security.callers import ALLOWED, OFF, Fact, Identification, parse_identification
+from voicemem.security.caller_ids import ALLOWED, OFF, Fact, Identification, parse_identification
 from voicemem.store.directory import Directory, InboundSecret
 
 HOOK_SECRET = re.compile(r"(?:([A-Za-z0-9._:-]{1,128})/)?([a-z0-9-]{1,64})=(.+)", re.DOTALL)

@@ -21,7 +21,7 @@ from voicemem.errors import Refused
 from voicemem.protocol.types import JsonObject, SessionId, fields_of, join_cursor, matching, split_cursor
 from voicemem.redaction.texts import Rules
 from voicemem.runtime import Runtime
-from voicemem.security.callers import Callers
+from voicemem.security.caller_ids import Callers
 from voicemem.sessions.recording.batches import DEFAULT_END_REASON, ProducerLease
 from voicemem.sessions.recording.commits import log_session
 from voicemem.sessions.recording.redaction import redact_rows

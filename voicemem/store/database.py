@@ -29,7 +29,8 @@ from functools import wraps
 from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from voicemem.errors import StoreUnavailable
-from voicemem.store.streams import AppendResult, Batch, Stream
+from voicemem.store.append_rules import AppendResult, Batch
+from voicemem.store.streams import Stream
 
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -16,14 +16,15 @@ from voicemem.errors import Refused, StoreUnavailable
 from voicemem.protocol.comparison import SORTED
 from voicemem.store import stream_changes as changes
 from voicemem.store import streams
-from voicemem.store.admission import SELECT_KEY_ID, admit_session, may_run_again
+from voicemem.store.append_rules import AppendResult, Batch
 from voicemem.store.database import Connection, Port, reads, reads_inline, scans, writes
 from voicemem.store.outbox import enqueue_start
+from voicemem.store.quotas import SELECT_KEY_ID, admit_session, may_run_again
 from voicemem.store.records import LIST_BYTES, MAX_COUNTED, JournalRow, Leaving, OpenResult, RestoredSession, Snapshot
 from voicemem.store.runs import IS_READABLE, group_runs, page_of, runs_after
 from voicemem.store.session_filters import SessionFilter, conditions_of, in_order, is_scan, with_linked
 from voicemem.store.stream_changes import STREAM_COLUMNS, StreamRows
-from voicemem.store.streams import SESSION_KIND, USER_KIND, AppendResult, Batch, ClosedSession, SessionEnding, Stream
+from voicemem.store.streams import SESSION_KIND, USER_KIND, ClosedSession, SessionEnding, Stream
 from voicemem.store.users import refuse_erased_user
 
 DISCONNECT = "update producers set node = null, expected_until_ms = :until_ms where stream in :keys and name = :name"
@@ -216,15 +217,15 @@ class Journal(Port):
     async def append(self, batches: Sequence[Batch], now_ms: int) -> list[AppendResult]:
         """Append producers' events, all batches in one transaction; the result of each is at its index.
 
-        Each event is taken or refused alone, by `streams.admit`. An event that repeats a stored seq is compared with
-        what is stored: equal as JSON is a duplicate, anything else `seq_conflict`. This is the hot path: a batch of
-        plain events in order (`streams.admits_all`) should write the journal only, and read nothing.
+        Each event is stored or refused alone, by `append_rules.admit`. One that repeats a stored seq is compared with
+        the stored event: equal as JSON is a duplicate, anything else `seq_conflict`. This is the hot path: a batch of
+        plain events in order (`append_rules.admits_all`) should write the journal only, and read nothing.
 
         A batch's `from_seq` is declared first, as by `open_producer`, unless its epoch is outdated, or the producer has
         ended or sends events without seq.
 
         A batch with `expected_until_ms` has come without a connection: if any of its events with a seq is stored, or
-        was before, its producer is expected back until then. It is written when it is `streams.EXPECT_AGAIN_MS` or
+        was before, its producer is expected back until then. It is written when it is `append_rules.EXPECT_AGAIN_MS` or
         more later than what is stored.
 
         A batch with an `expected_position` is stored only if the journal ends there; otherwise nothing changes, and its

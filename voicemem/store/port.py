@@ -122,7 +122,7 @@ class Store(Port, ABC):
 
         What begins a session too many, or one in a project whose bytes are used up, raises `QuotaExceeded`. Events of
         such a project, but for ends, are refused, and leave one gap; nothing else is stored for its callers
-        (`store.admission`). `count_refusal` is called with the name of the quota for each of them, on any thread.
+        (`store.quotas`). `count_refusal` is called with the name of the quota for each of them, on any thread.
         Raises `CannotStart`. The limits of the key that begins one (`key_id`) hold as well, and always.
         """
 

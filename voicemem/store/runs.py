@@ -13,9 +13,9 @@ import msgspec
 
 from voicemem.errors import DamagedEntry
 from voicemem.protocol.codec import MALFORMED, RAW_ARRAY_DECODER
+from voicemem.store.append_rules import JournalRun, checksum
 from voicemem.store.database import Connection, Row
 from voicemem.store.records import JournalRow
-from voicemem.store.streams import JournalRun, checksum
 
 WAYPOINT_STRIDE = 256
 MAX_SEQ = 2**63 - 1

@@ -19,13 +19,14 @@ from voicemem.errors import QuotaExceeded, Refused, StoreUnavailable
 from voicemem.protocol.comparison import is_same_event
 from voicemem.protocol.types import JsonObject
 from voicemem.store import streams
-from voicemem.store.admission import admit_session, may_run_again
+from voicemem.store.append_rules import AppendResult, Batch, JournalRun, Offer, Outcome, admit, must_note_expected
 from voicemem.store.database import Connection, Row, assign, columns, insert, upsert
 from voicemem.store.endpoints import save_session_endpoint
 from voicemem.store.outbox import enqueue_close, enqueue_start
+from voicemem.store.quotas import admit_session, may_run_again
 from voicemem.store.records import Quotas
 from voicemem.store.runs import find_last_seq, load_originals
-from voicemem.store.streams import SESSION_KIND, USER_KIND, JournalRun, ProducerState, SessionEnding, Stream
+from voicemem.store.streams import SESSION_KIND, USER_KIND, ProducerState, SessionEnding, Stream
 
 STORED_COLUMNS = ", ".join(f"s.{name}" for name in Stream.__struct_fields__)
 """The columns of `streams` s; `position` is that of the last time the row was saved."""
@@ -384,7 +385,13 @@ class BatchAppend:
     """The append of a batch whose events are admitted one by one; it lives for one job."""
 
     def __init__(
-        self, rows: StreamRows, stream: Stream, producer: ProducerState, batch: streams.Batch, now_ms: int, full: bool
+        self,
+        rows: StreamRows,
+        stream: Stream,
+        producer: ProducerState,
+        batch: Batch,
+        now_ms: int,
+        full: bool,
     ) -> None:
         self.rows = rows
         self.stream = stream
@@ -408,13 +415,13 @@ class BatchAppend:
         self.left_out_before: list[range] = []
         """Those of the gaps among them that a quota has left, in their order."""
 
-    def run(self) -> streams.AppendResult:
+    def run(self) -> AppendResult:
         if self.batch.expected_position not in (None, self.stream.position):
-            return streams.AppendResult(self.stream, self.producer.next_seq, None, position_taken=True)
+            return AppendResult(self.stream, self.producer.next_seq, None, position_taken=True)
         keeps_seqs_only = all(offer.seq is not None and offer.ending is None for offer in self.offers)
         if self.is_full and self.stream.state == "running" and self.is_new and keeps_seqs_only:
             refused = [self.refuse_full(offer) for offer in self.offers]  # as at an open, so that names take no room
-            return streams.AppendResult(self.stream, self.producer.next_seq, None, refused)
+            return AppendResult(self.stream, self.producer.next_seq, None, refused)
         reopens = (
             not self.is_full
             and streams.may_reopen(self.stream, self.now_ms)
@@ -438,7 +445,7 @@ class BatchAppend:
         same = self.stream.ending_ms == ending and self.stream.config is config
         if self.stream.silent_since_ms is not None or declared or self.leaves_out or not same:
             self.rows.save_stream(self.stream)
-        return streams.AppendResult(self.stream, self.producer.next_seq, None, outcomes, reopens)
+        return AppendResult(self.stream, self.producer.next_seq, None, outcomes, reopens)
 
     @property
     def is_new(self) -> bool:
@@ -451,24 +458,24 @@ class BatchAppend:
         first = self.is_new and after.next_seq > 1
         return first or msgspec.structs.replace(before, next_seq=after.next_seq) != after
 
-    def is_expected_back(self, outcomes: Sequence[streams.Outcome]) -> bool:
+    def is_expected_back(self, outcomes: Sequence[Outcome]) -> bool:
         """True if the producer must be noted as expected: it has no connection, and may have more to send."""
         return (
             self.batch.expected_until_ms is not None
-            and streams.must_note_expected(self.producer, self.batch.expected_until_ms)
+            and must_note_expected(self.producer, self.batch.expected_until_ms)
             and any(
                 offer.seq is not None and (outcome.duplicate or outcome.position is not None)
                 for offer, outcome in zip(self.offers, outcomes, strict=True)
             )
         )
 
-    def would_be_stored(self, offer: streams.Offer) -> bool:
+    def would_be_stored(self, offer: Offer) -> bool:
         """Return whether the event would be stored if the session were running; only then is an ended one reopened."""
         producer = self.producer
         if self.batch.from_seq is not None and self.admits_gap():
             producer = msgspec.structs.replace(producer, next_seq=self.batch.from_seq)
         running = msgspec.structs.replace(self.stream, state="running")
-        return streams.admit(running, producer, self.batch.epoch, offer) is None
+        return admit(running, producer, self.batch.epoch, offer) is None
 
     def admits_gap(self) -> bool:
         """Return whether the batch declares seqs missing, and may, in a session that is running."""
@@ -480,15 +487,15 @@ class BatchAppend:
             and not (producer.ended or producer.unsequenced)
         )
 
-    def append_offer(self, offer: streams.Offer) -> streams.Outcome:
-        outcome = streams.admit(self.stream, self.producer, self.batch.epoch, offer)
+    def append_offer(self, offer: Offer) -> Outcome:
+        outcome = admit(self.stream, self.producer, self.batch.epoch, offer)
         if outcome is None:
             return self.store_offer(offer)
         if outcome.duplicate and offer.seq is not None:
             return self.compare_duplicate(offer, offer.seq)
         return outcome
 
-    def store_offer(self, offer: streams.Offer) -> streams.Outcome:
+    def store_offer(self, offer: Offer) -> Outcome:
         if self.is_full and offer.ending is None:
             return self.leave_out(offer)
         self.note_left_out()
@@ -501,9 +508,9 @@ class BatchAppend:
         else:
             self.producer.next_seq = offer.seq + 1
             self.stored[offer.seq] = payload
-        return streams.Outcome(self.stream.position, refusal)
+        return Outcome(self.stream.position, refusal)
 
-    def leave_out(self, offer: streams.Offer) -> streams.Outcome:
+    def leave_out(self, offer: Offer) -> Outcome:
         """Refuse an event whose project has used up its bytes. Its seq is used too, so that the call can continue."""
         if offer.seq is not None:
             first = offer.seq if self.left_out is None else self.left_out.start
@@ -511,9 +518,9 @@ class BatchAppend:
             self.producer.next_seq = offer.seq + 1
         return self.refuse_full(offer)
 
-    def refuse_full(self, offer: streams.Offer) -> streams.Outcome:
+    def refuse_full(self, offer: Offer) -> Outcome:
         self.rows.count_quota_refusal("stored_bytes")
-        return streams.Outcome(code=offer.refusal or "quota_exceeded")
+        return Outcome(code=offer.refusal or "quota_exceeded")
 
     def note_left_out(self) -> None:
         """Journal one gap for all that was left out so far, under its first seq: by that a resend finds it."""
@@ -524,7 +531,7 @@ class BatchAppend:
             self.rows.add_run(JournalRun(self.stream.key, self.stream.position, name, seq, self.now_ms, gap))
             self.left_out, self.leaves_out, self.open_run = None, True, None
 
-    def add_to_run(self, offer: streams.Offer, payload: bytes) -> None:
+    def add_to_run(self, offer: Offer, payload: bytes) -> None:
         """Add an event to the newest run, or begin one.
 
         What a batch stores has consecutive positions and seqs, so it is one run, unless its times of receipt differ.
@@ -537,7 +544,7 @@ class BatchAppend:
             self.rows.add_run(self.open_run)
         self.payloads.append(payload)
 
-    def apply_effect(self, offer: streams.Offer) -> str | None:
+    def apply_effect(self, offer: Offer) -> str | None:
         """Apply an update or an end to the stream. Returns the code of an event that is refused."""
         if offer.update is not None:
             try:
@@ -552,7 +559,7 @@ class BatchAppend:
                 take_times(self.rows, self.stream, offer.ending, self.now_ms)
         return None
 
-    def compare_duplicate(self, offer: streams.Offer, seq: int) -> streams.Outcome:
+    def compare_duplicate(self, offer: Offer, seq: int) -> Outcome:
         """Compare an event with what is stored under its seq.
 
         The same event is acknowledged again, a refused one is refused again, and a different one is a conflict.
@@ -572,12 +579,12 @@ class BatchAppend:
                 self.known_seqs.append(known)
         place = bisect_right(self.left_out_before, seq, key=BY_START) - 1
         if place >= 0 and seq in self.left_out_before[place]:
-            return streams.Outcome(code=offer.refusal or "quota_exceeded")
+            return Outcome(code=offer.refusal or "quota_exceeded")
         payload = self.stored.get(seq)
         if payload is None:  # in a declared gap: it can no longer be stored, so it must not be acknowledged
-            return streams.Outcome(code="quota_exceeded" if self.is_full else "seq_conflict")
+            return Outcome(code="quota_exceeded" if self.is_full else "seq_conflict")
         if payload.startswith(b'{"type":"refused"'):
-            return streams.Outcome(code=str(OBJECT_DECODER.decode(payload)["code"]), duplicate=True)
+            return Outcome(code=str(OBJECT_DECODER.decode(payload)["code"]), duplicate=True)
         if offer.refusal is None and is_same_event(payload, offer.payload):
-            return streams.Outcome(duplicate=True)
-        return streams.Outcome(code="seq_conflict")
+            return Outcome(duplicate=True)
+        return Outcome(code="seq_conflict")

@@ -19,7 +19,7 @@ from voicemem.transcript.timeline import merge_metadata
 
 GATEWAY_PRODUCER = "gateway"
 """The producer of the gateway's events. They have no seq, so no other producer may use the name
-(`admission.OWN_PRODUCERS`)."""
+(`quotas.OWN_PRODUCERS`)."""
 LATE_MS = 5_000
 """Speech that begins so much later than a request with the same words says them again."""
 FEW_MESSAGES = 16

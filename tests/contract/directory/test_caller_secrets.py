@@ -7,7 +7,7 @@ import asyncio
 
 from tests.support.stores.contract import NOW
 from voicemem.config.session import SessionPatch
-from voicemem.security.callers import Callers, caller_id
+from voicemem.security.caller_ids import Callers, caller_id
 from voicemem.store.port import Store
 
 NUMBER = "+15551234567"

@@ -12,8 +12,8 @@ from tests.support.stores.contract import NOW, append_offers, offer, open_key
 from tests.support.stores.engines import DURABLE, ENGINES, Engine
 from voicemem.config.session import validate_config
 from voicemem.errors import StoreUnavailable
+from voicemem.store.append_rules import Outcome
 from voicemem.store.port import Store
-from voicemem.store.streams import Outcome
 
 
 async def test_a_store_knows_itself(two_handles: tuple[Store, Store]) -> None:

@@ -16,8 +16,8 @@ from tests.support.stores.contract import (
     open_key,
     seqs_by_producer,
 )
+from voicemem.store.append_rules import Outcome
 from voicemem.store.port import Store
-from voicemem.store.streams import Outcome
 
 batches = st.lists(
     st.tuples(st.sampled_from(["main", "asr"]), st.integers(1, 14), st.integers(1, 6), st.booleans()), max_size=30

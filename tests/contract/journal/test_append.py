@@ -28,8 +28,8 @@ from tests.support.stores.contract import (
     stored_at,
 )
 from voicemem.errors import Refused
+from voicemem.store.append_rules import Batch, Offer, Outcome
 from voicemem.store.port import Store
-from voicemem.store.streams import Batch, Offer, Outcome
 
 
 async def test_events_are_stored_in_order(store: Store) -> None:

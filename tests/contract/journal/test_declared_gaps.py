@@ -18,8 +18,8 @@ from tests.support.stores.contract import (
     open_key,
     open_session,
 )
+from voicemem.store.append_rules import AppendResult, Batch, Offer, Outcome
 from voicemem.store.port import Store
-from voicemem.store.streams import AppendResult, Batch, Offer, Outcome
 
 
 async def append_from(

@@ -23,9 +23,9 @@ from tests.support.stores.contract import (
 )
 from voicemem.config.session import validate_config
 from voicemem.errors import Refused
+from voicemem.store.append_rules import Outcome
 from voicemem.store.port import Store
 from voicemem.store.records import Leaving, Snapshot
-from voicemem.store.streams import Outcome
 
 
 async def test_nothing_of_an_erased_session_is_readable(store: Store) -> None:

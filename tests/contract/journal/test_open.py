@@ -22,8 +22,8 @@ from tests.support.stores.contract import (
     reload,
     stored_at,
 )
+from voicemem.store.append_rules import Outcome
 from voicemem.store.port import Store
-from voicemem.store.streams import Outcome
 
 
 async def test_opening_makes_the_session(store: Store) -> None:

@@ -20,8 +20,8 @@ from tests.support.stores.contract import (
     seqs_by_producer,
     stored_at,
 )
+from voicemem.store.append_rules import Offer, Outcome
 from voicemem.store.port import Store
-from voicemem.store.streams import Offer, Outcome
 
 
 async def test_duplicates_are_acknowledged(store: Store) -> None:

@@ -24,9 +24,10 @@ from tests.support.stores.contract import (
 )
 from voicemem.config.session import validate_config
 from voicemem.errors import Refused
+from voicemem.store.append_rules import Outcome
 from voicemem.store.port import Store
 from voicemem.store.records import JournalRow, RestoredSession
-from voicemem.store.streams import END_GRACE_MS, Outcome, ProducerState, Stream
+from voicemem.store.streams import END_GRACE_MS, ProducerState, Stream
 
 
 def journal_rows() -> list[JournalRow]:

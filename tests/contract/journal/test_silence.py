@@ -22,8 +22,9 @@ from tests.support.stores.contract import (
     update_offer,
 )
 from voicemem.config.session import validate_config
+from voicemem.store.append_rules import Offer
 from voicemem.store.port import Store
-from voicemem.store.streams import END_GRACE_MS, Offer
+from voicemem.store.streams import END_GRACE_MS
 
 
 async def test_silence_is_closed_as_idle(store: Store) -> None:

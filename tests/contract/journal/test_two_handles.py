@@ -24,8 +24,9 @@ from tests.support.stores.contract import (
     stored_at,
 )
 from voicemem.config.session import validate_config
+from voicemem.store.append_rules import Outcome
 from voicemem.store.port import Store
-from voicemem.store.streams import ClosedSession, Outcome
+from voicemem.store.streams import ClosedSession
 
 
 async def test_what_one_acknowledges_the_other_reads(two_handles: tuple[Store, Store]) -> None:

@@ -24,9 +24,10 @@ from tests.support.stores.contract import (
 )
 from voicemem.config.session import MAX_LABELS, SessionPatch, validate_config
 from voicemem.errors import QuotaExceeded, Refused
+from voicemem.store.append_rules import Outcome
 from voicemem.store.port import Store
 from voicemem.store.records import Quotas
-from voicemem.store.streams import Outcome, SessionEnding
+from voicemem.store.streams import SessionEnding
 
 DAY_MS = 86_400_000
 

@@ -27,12 +27,12 @@ from tests.support.stores.contract import (
 from voicemem.config.session import validate_config
 from voicemem.errors import QuotaExceeded
 from voicemem.protocol.types import JsonObject
+from voicemem.store.append_rules import Outcome
 from voicemem.store.directory import ApiKey, KeyLimits
 from voicemem.store.memories import MemoryRow, tombstone
 from voicemem.store.port import Store
 from voicemem.store.records import Quotas, RestoredSession
 from voicemem.store.session_filters import SessionFilter
-from voicemem.store.streams import Outcome
 
 EMPTY = validate_config({})
 FULL = Outcome(code="quota_exceeded")

@@ -29,9 +29,9 @@ from tests.support.stores.contract import (  # noqa: E402
 )
 from voicemem.errors import CannotStart, StoreUnavailable  # noqa: E402
 from voicemem.sessions.tails.tail import format_session_cursor, parse_session_cursor  # noqa: E402
+from voicemem.store.append_rules import Offer  # noqa: E402
 from voicemem.store.database import RANDOM_BITS, KeySource, first_key  # noqa: E402
 from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
-from voicemem.store.streams import Offer  # noqa: E402
 
 pytestmark = pytest.mark.postgresql
 YEAR_2090_MS = 3_786_912_000_000

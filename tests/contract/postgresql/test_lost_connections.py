@@ -31,10 +31,10 @@ from tests.support.stores.engines import OpenHandle  # noqa: E402
 from tests.support.stores.postgresql import opened  # noqa: E402
 from voicemem.config.session import validate_config  # noqa: E402
 from voicemem.errors import StoreUnavailable  # noqa: E402
+from voicemem.store.append_rules import Outcome  # noqa: E402
 from voicemem.store.postgresql.connection import PostgresqlConnection, connect  # noqa: E402
 from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
 from voicemem.store.records import Node  # noqa: E402
-from voicemem.store.streams import Outcome  # noqa: E402
 
 pytestmark = pytest.mark.postgresql
 

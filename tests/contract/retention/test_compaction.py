@@ -17,8 +17,8 @@ from tests.support.stores.contract import (
     open_session,
     refused_offer,
 )
+from voicemem.store.append_rules import Offer, Outcome
 from voicemem.store.port import Store
-from voicemem.store.streams import Offer, Outcome
 
 
 async def compacted(store: Store, key: int) -> int:

@@ -15,9 +15,9 @@ from tests.support.stores.contract import (
     open_key,
     open_session,
 )
+from voicemem.store.append_rules import Outcome
 from voicemem.store.port import Store
 from voicemem.store.records import Quotas
-from voicemem.store.streams import Outcome
 
 
 async def test_sessions_expire_their_ttl_after_the_end(store: Store) -> None:

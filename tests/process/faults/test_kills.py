@@ -24,8 +24,8 @@ from tests.support.servers.faulty_receivers import web_receiver
 from tests.support.servers.webhook_receiver import WebhookReceiver, body_without_send_time, webhook_receiver
 from tests.support.stores.sqlite import WAIT_S, offer, opened_session, send, stored_seqs
 from tests.support.waiting import eventually
+from voicemem.store.append_rules import Outcome
 from voicemem.store.sqlite.store import SqliteStore
-from voicemem.store.streams import Outcome
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ async def count(things: list[bytes]) -> int:
 RECORDER = """
 import asyncio, sys
 from voicemem.config.session import validate_config
-from voicemem.store.streams import Batch, Offer
+from voicemem.store.append_rules import Batch, Offer
 from voicemem.store.sqlite.store import SqliteStore
 
 async def record(store, name):

@@ -22,9 +22,10 @@ from voicemem.config.service import Address
 from voicemem.config.session import SessionPatch
 from voicemem.errors import CannotStart
 from voicemem.runtime import now_ms
+from voicemem.store.append_rules import Offer
 from voicemem.store.records import Leaving
 from voicemem.store.sqlite.store import SqliteStore
-from voicemem.store.streams import Offer, SessionEnding
+from voicemem.store.streams import SessionEnding
 
 HOUR_MS = 3_600_000
 

@@ -14,7 +14,7 @@ from tests.support.services import Serve
 from tests.support.services import serve as serve
 from tests.support.waiting import eventually
 from voicemem.server.ingest.connection import Connection
-from voicemem.server.ingest.leases import OpenLease
+from voicemem.server.ingest.producer_leases import OpenLease
 from voicemem.server.ingest.websocket import EventSocket, Throttle
 
 

@@ -11,7 +11,7 @@ from tests.support.events import final_transcript, session_end
 from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.protocol.types import JsonObject
-from voicemem.server.ingest.leases import ENDED_KEPT
+from voicemem.server.ingest.producer_leases import ENDED_KEPT
 
 
 async def test_two_sessions_on_one_connection(producer: Producer, api: RestClient) -> None:

@@ -20,7 +20,7 @@ from tests.support.callers.tees import vendor_at
 from tests.support.rows import every_row
 from tests.support.servers.voice_proxy import RunningProxy, proxy_to
 from voicemem.errors import Refused
-from voicemem.server.ingest.native import parse_target
+from voicemem.server.ingest.dialect_connection import parse_target
 
 DIALECT = "openai-realtime"
 HANDSHAKE = (

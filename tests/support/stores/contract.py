@@ -11,13 +11,14 @@ from msgspec.structs import replace
 
 from tests.support.profiles import examples
 from voicemem.config.session import validate_config
+from voicemem.store.append_rules import AppendResult, Batch, Offer, Outcome
 from voicemem.store.deliveries import DeliveryFilter, EndpointDelivery
 from voicemem.store.journal import Journal
 from voicemem.store.outbox import ANY_NUMBER, Attempt, ClaimedDelivery, Endpoint, FrozenPayload
 from voicemem.store.port import Store
 from voicemem.store.records import Leaving, Node, OpenResult
 from voicemem.store.session_filters import SessionFilter
-from voicemem.store.streams import AppendResult, Batch, Offer, Outcome, SessionEnding, Stream
+from voicemem.store.streams import SessionEnding, Stream
 
 
 async def append_batch(

@@ -13,9 +13,10 @@ from voicemem.config.session import validate_config
 from voicemem.protocol.types import JsonObject
 from voicemem.runtime import Runtime
 from voicemem.sessions.read_models.cache import ReadModelCache
+from voicemem.store.append_rules import Offer
 from voicemem.store.deliveries import Delivery
 from voicemem.store.port import Store
-from voicemem.store.streams import Offer, SessionEnding
+from voicemem.store.streams import SessionEnding
 from voicemem.webhooks.outbox import OutboxWorker
 from voicemem.webhooks.requests import WebhookSender
 

@@ -10,9 +10,9 @@ import apsw
 
 from tests.support.stores.contract import append_batch
 from voicemem.config.session import validate_config
+from voicemem.store.append_rules import Offer, Outcome
 from voicemem.store.sqlite.driver import Job
 from voicemem.store.sqlite.store import SqliteStore
-from voicemem.store.streams import Offer, Outcome
 
 NOW = 1_778_390_400_000
 WAIT_S = 10

@@ -8,8 +8,9 @@ import asyncio
 from voicemem.config.session import validate_config
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.retention import SESSIONS_PER_ROUND, RetentionWorker
+from voicemem.store.append_rules import Batch
 from voicemem.store.sqlite.store import InMemoryStore
-from voicemem.store.streams import Batch, SessionEnding
+from voicemem.store.streams import SessionEnding
 
 NOW = 1_778_390_400_000
 

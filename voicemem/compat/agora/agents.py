@@ -191,7 +191,7 @@ async def leave(request: Request) -> web.StreamResponse:
 
 
 AGORA_PRODUCER = "agora.rest"
-"""The producer of events that come in here; they have no seq, so the name is reserved (`admission.OWN_PRODUCERS`)."""
+"""The producer of events that come in here; they have no seq, so the name is reserved (`quotas.OWN_PRODUCERS`)."""
 
 
 class TurnsQuery(Struct, frozen=True, forbid_unknown_fields=True):

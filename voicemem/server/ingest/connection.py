@@ -28,7 +28,7 @@ from voicemem.protocol.events import Auth, FrameEvent, IncomingEvent, SessionOpe
 from voicemem.protocol.frames import GOAWAY, Error, Ready
 from voicemem.security.access import Grant
 from voicemem.server.http.request import LARGE_BYTES
-from voicemem.server.ingest.leases import ENDED_KEPT, IngestHost, Leases, OpenLease
+from voicemem.server.ingest.producer_leases import ENDED_KEPT, IngestHost, Leases, OpenLease
 from voicemem.server.ingest.websocket import MAX_BYTES_BEFORE_KEY, EventSocket, Throttle
 from voicemem.sessions.recording import recorder
 from voicemem.sessions.recording.batches import EventBatch, ProducerLease

@@ -27,8 +27,8 @@ from voicemem.server.http.handlers import SERVER
 from voicemem.server.http.problems import rejection_response
 from voicemem.server.http.request import Decoding
 from voicemem.server.ingest.connection import Connection
-from voicemem.server.ingest.leases import IngestHost
-from voicemem.server.ingest.native import NativeConnection, NativeTarget, parse_target
+from voicemem.server.ingest.dialect_connection import DialectConnection, DialectTarget, parse_target
+from voicemem.server.ingest.producer_leases import IngestHost
 from voicemem.server.ingest.shared_poll import SharedPoll, shared_poll_if_possible
 from voicemem.server.ingest.websocket import EventSocket
 from voicemem.sessions.lifecycle import Presence
@@ -75,7 +75,7 @@ class IngestServer(IngestHost):
         self.connections: set[Connection] = set()
         self.grants: WeakKeyDictionary[ServerConnection, Grant] = WeakKeyDictionary()
         """By connections between their handshake and `handle`."""
-        self.targets: WeakKeyDictionary[ServerConnection, NativeTarget] = WeakKeyDictionary()
+        self.targets: WeakKeyDictionary[ServerConnection, DialectTarget] = WeakKeyDictionary()
         """The same for those on a path of bare frames."""
         self.endings = FairQueue(ENDINGS_A_ROUND)
         """Connections that end: a thousand may be lost or drained at once, and the others are served in between."""
@@ -156,7 +156,7 @@ class IngestServer(IngestHost):
         if target is None:
             connection = Connection(websocket, self, grant, origin)
         else:
-            connection = NativeConnection(websocket, self, grant, target, origin)
+            connection = DialectConnection(websocket, self, grant, target, origin)
         self.connections.add(connection)
         try:
             await connection.run()

@@ -27,8 +27,8 @@ from voicemem.sessions.off_loop import next_piece
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import DEFAULT_PRODUCER, FLOOD_LIMIT, YIELD_EVERY
-from voicemem.store.admission import check_producer
 from voicemem.store.journal import Journal
+from voicemem.store.quotas import check_producer
 from voicemem.store.records import JournalRow
 from voicemem.store.streams import EXPECTED_BACK_MS, Stream
 

@@ -18,7 +18,7 @@ from voicemem.observer.vendors import find_vendor
 from voicemem.protocol.types import JsonObject, Name, SessionId, matching
 from voicemem.security.access import DEFAULT_PROJECT, Gate, Grant
 from voicemem.security.audit import Act, audit
-from voicemem.security.callers import Fact
+from voicemem.security.caller_ids import Fact
 from voicemem.security.hook_secrets import HookSecret, check_hooked, find_hooked, new_hook_secret, read_target
 from voicemem.server.http.handlers import Request
 from voicemem.server.http.request import DECODING, json_response, read_body

@@ -36,11 +36,12 @@ from voicemem.server.rest.memories import token_reach
 from voicemem.server.rest.tails import TailCut, encode_event, stream_events, wants_tail
 from voicemem.services import Services
 from voicemem.sessions.lifecycle import Label, SessionInfo, StateName, info_of, session_filter
+from voicemem.store.append_rules import AppendResult
 from voicemem.store.deliveries import DeliveryState
 from voicemem.store.records import MAX_COUNTED, SessionOverview
 from voicemem.store.scopes import NAMESPACE_LABEL
 from voicemem.store.session_filters import SessionFilter
-from voicemem.store.streams import AppendResult, Stream
+from voicemem.store.streams import Stream
 
 ROUTES = Routes()
 CONFIG_CODES = "invalid_field address_not_allowed"

@@ -18,7 +18,8 @@ from voicemem.protocol import events
 from voicemem.protocol.codec import ENCODER, JSON_DECODER, DecodedEvent, RejectedEvent, split_payloads
 from voicemem.protocol.frames import Error
 from voicemem.protocol.types import JsonObject
-from voicemem.store.streams import AppendResult, Batch, Offer, Outcome, SessionEnding, Stream, outcome_sentence
+from voicemem.store.append_rules import AppendResult, Batch, Offer, Outcome, outcome_sentence
+from voicemem.store.streams import SessionEnding, Stream
 
 LOG = logging.getLogger("voicemem")
 
@@ -164,7 +165,7 @@ class EventBatch(Batch, kw_only=True, eq=False, gc=True):
     """Its events one by one, where it is not plain."""
     is_plain: bool = True
     """True if all events change nothing but the transcript and their seqs are consecutive, so that the store need not
-    look at each (see `voicemem.store.streams.admits_all`)."""
+    look at each (see `voicemem.store.append_rules.admits_all`)."""
     is_sealed: bool = False
     """True if it has been offered to the journal, so that nothing can be added any more."""
     is_redacted: bool = False

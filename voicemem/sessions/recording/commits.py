@@ -19,8 +19,9 @@ from voicemem.security.audit import audit
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.recording.batches import EventBatch, ProducerLease
 from voicemem.sessions.recording.redaction import Redaction
+from voicemem.store.append_rules import AppendResult, Batch
 from voicemem.store.journal import Journal
-from voicemem.store.streams import EARLIEST_MS, AppendResult, Batch, Stream
+from voicemem.store.streams import EARLIEST_MS, Stream
 from voicemem.telemetry import Telemetry
 
 CommitListener = Callable[[Sequence[AppendResult]], None]

@@ -35,8 +35,8 @@ from voicemem.sessions.recording.batches import (
 from voicemem.sessions.recording.commits import NO_UNIX_MS, Commits, is_no_unix_ms, log_session
 from voicemem.sessions.recording.redaction import Redaction
 from voicemem.sessions.schema_worker import SCHEMA_WORKER
-from voicemem.store.admission import check_producer
 from voicemem.store.journal import Journal
+from voicemem.store.quotas import check_producer
 from voicemem.store.records import OpenResult
 from voicemem.store.streams import Stream
 from voicemem.telemetry import Telemetry

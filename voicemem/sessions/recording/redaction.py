@@ -16,9 +16,9 @@ from voicemem.protocol.events import Event
 from voicemem.redaction.events import Speech, redact_event
 from voicemem.redaction.texts import Finder, Rules, rules_of
 from voicemem.sessions.recording.batches import EventBatch, ProducerLease, ReducedFrame
+from voicemem.store.append_rules import AppendResult
 from voicemem.store.port import Store
 from voicemem.store.records import JournalRow
-from voicemem.store.streams import AppendResult
 
 MAX_PRODUCERS = 10_000
 """The number of producers whose last words are remembered; for others the journal is read."""

@@ -20,9 +20,10 @@ from voicemem.sessions.tails.tail import (
     parse_session_cursor,
     parse_several_cursor,
 )
+from voicemem.store.append_rules import AppendResult
 from voicemem.store.scopes import QueryScope, Scope
 from voicemem.store.session_filters import SessionFilter
-from voicemem.store.streams import AppendResult, Stream
+from voicemem.store.streams import Stream
 
 LOOK_BACK = 256
 """Keys below the newest among which late ones are still found, however long ago these became visible."""

@@ -20,13 +20,13 @@ import msgspec
 import psycopg
 
 from voicemem.errors import StoreUnavailable
+from voicemem.store.append_rules import AppendResult, Batch, admits_all
 from voicemem.store.database import GroupCommit, NodeRetired
 from voicemem.store.postgresql.connection import Fenced, PostgresqlConnection, is_lost, is_ours, is_retried, unavailable
+from voicemem.store.postgresql.failover import DISPLACED
 from voicemem.store.postgresql.rows import RUN_ARRAYS, CachedVersion, CachedVersions, by_column
-from voicemem.store.postgresql.schema import DISPLACED
 from voicemem.store.postgresql.writer import ATTEMPTS, SELECT_PLACE, Writer, pause_s
 from voicemem.store.runs import JOURNAL_COLUMNS, WAYPOINT_STRIDE
-from voicemem.store.streams import AppendResult, Batch, admits_all
 
 RUNS_WITH_VERSIONS = RUN_ARRAYS.replace("bytea[])", "bytea[], :versions::bigint[])")
 RUNS_WITH_VERSIONS = RUNS_WITH_VERSIONS.replace("payload)", "payload, version)")

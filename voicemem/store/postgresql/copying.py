@@ -15,7 +15,8 @@ from voicemem.store.database import EPOCH_MS, RANDOM_BITS, Row
 from voicemem.store.nodes import SELECT_LOST_NODES, retire
 from voicemem.store.postgresql.connection import PostgresqlConnection, connect, reason, why
 from voicemem.store.postgresql.driver import SELECT_NOW
-from voicemem.store.postgresql.schema import LOCK_META, add_partitions, check_version, migrate
+from voicemem.store.postgresql.failover import LOCK_META
+from voicemem.store.postgresql.schema import add_partitions, check_version, migrate
 from voicemem.store.postgresql.words import PostgresqlMemoryWords
 from voicemem.store.session_filters import label_digest
 from voicemem.store.stream_changes import COUNT_ALL_STORED

@@ -18,17 +18,17 @@ import psycopg
 from voicemem.config.service import shown_store
 from voicemem.errors import CannotStart, Refused, StoreUnavailable
 from voicemem.runtime import MemoryBudget
+from voicemem.store.append_rules import AppendResult, Batch
 from voicemem.store.copying import why_not_served
 from voicemem.store.database import CLOSED, SAVE_META, ConnectionFailures, Database, KeySource
 from voicemem.store.postgresql import connection as postgresql
-from voicemem.store.postgresql import schema
+from voicemem.store.postgresql import failover, schema
 from voicemem.store.postgresql.append_connections import AppendConnection
 from voicemem.store.postgresql.connection import PostgresqlConnection, Server
 from voicemem.store.postgresql.rows import ADD_BYTES, CachedVersions, Rows, StoredBytes
 from voicemem.store.postgresql.writer import Pool, Reader, Writer
 from voicemem.store.records import Quotas
 from voicemem.store.stream_changes import BatchAppend
-from voicemem.store.streams import AppendResult, Batch
 from voicemem.store.upkeep import no_store, on_failure
 
 T = TypeVar("T")
@@ -90,7 +90,7 @@ class PostgresqlDatabase(Database):
 
     def refuse_unready(self) -> None:
         if self.closed or self.displaced:
-            raise StoreUnavailable(CLOSED if self.closed else schema.DISPLACED)
+            raise StoreUnavailable(CLOSED if self.closed else failover.DISPLACED)
 
     def connect(self) -> PostgresqlConnection:
         """A new connection, to the server that this process works with. Raises `StoreUnavailable`, `psycopg.Error`.
@@ -103,7 +103,7 @@ class PostgresqlDatabase(Database):
             connection.generation = generation
             self.compare(connection)
             if connection.generation != self.generation:
-                raise StoreUnavailable(schema.DISPLACED)  # it was settled meanwhile: its caller knows the old store
+                raise StoreUnavailable(failover.DISPLACED)  # it was settled meanwhile: its caller knows the old store
         return connection
 
     def connect_for(self, what: Reader | Writer, verb: Literal["read", "written"]) -> PostgresqlConnection:
@@ -118,16 +118,16 @@ class PostgresqlDatabase(Database):
     def compare(self, connection: PostgresqlConnection) -> None:
         """Raise `StoreUnavailable` where a connection leads to another server, or to one that lacks anything."""
         self.refuse_old_primary(connection)
-        newest = self.cached_versions, schema.COMPARED_VERSIONS
-        if connection.server == self.server and not schema.misses_any(connection, *newest):
+        newest = self.cached_versions, failover.COMPARED_VERSIONS
+        if connection.server == self.server and not failover.misses_any(connection, *newest):
             return
         if self.node is None:  # no other has to know
-            self.follow(connection.server, schema.identity_of(connection))
+            self.follow(connection.server, failover.identity_of(connection))
             connection.generation = self.generation
             return
         self.displaced = True
-        self.troubles.begin(schema.DISPLACED, schema.DISPLACED)
-        raise StoreUnavailable(schema.DISPLACED)
+        self.troubles.begin(failover.DISPLACED, failover.DISPLACED)
+        raise StoreUnavailable(failover.DISPLACED)
 
     def compare_again(self, connection: PostgresqlConnection) -> None:
         """Compare a connection to a pooler, behind which another server may answer by now."""
@@ -137,19 +137,19 @@ class PostgresqlDatabase(Database):
 
     def refuse_old_primary(self, connection: PostgresqlConnection) -> None:
         if connection.server is not None and self.server is not None and self.server.is_after(connection.server):
-            raise StoreUnavailable(schema.OLD_PRIMARY)
+            raise StoreUnavailable(failover.OLD_PRIMARY)
 
     def run_settle(self, free_everything: Callable[[PostgresqlConnection], None]) -> None:
         """Continue with the server that answers now. Raises `StoreUnavailable`."""
         try:
             with closing(open_connection(self.url)) as connection:
                 self.refuse_old_primary(connection)
-                is_missing = schema.misses_any(connection, self.cached_versions)
+                is_missing = failover.misses_any(connection, self.cached_versions)
                 with connection.transaction():
-                    connection.execute(schema.LOCK_META)
-                    if not schema.adopt(connection, self.trusted, is_missing):
+                    connection.execute(failover.LOCK_META)
+                    if not failover.adopt(connection, self.trusted, is_missing):
                         free_everything(connection)
-                    identity = schema.identity_of(connection)
+                    identity = failover.identity_of(connection)
                 self.follow(connection.server, identity)
         except psycopg.Error as error:
             raise postgresql.unavailable(error, "written") from None
@@ -178,24 +178,24 @@ class PostgresqlDatabase(Database):
         # Not one of the threads of jobs: these wait for this, to find out what became of their commits.
         await asyncio.to_thread(self.run_settle, free)
         self.displaced = False  # on the loop, so that nothing is read before the caller has returned
-        self.troubles.end(schema.DISPLACED)
+        self.troubles.end(failover.DISPLACED)
 
     def adopt(self, connection: PostgresqlConnection) -> bool:
-        connection.execute(schema.LOCK_META)
-        if refusal := why_not_served(schema.identity_of(connection)):
+        connection.execute(failover.LOCK_META)
+        if refusal := why_not_served(failover.identity_of(connection)):
             raise StoreUnavailable(refusal)  # it was moved while this node was away
-        return schema.adopt(connection, self.trusted, is_missing=False)
+        return failover.adopt(connection, self.trusted, is_missing=False)
 
     def renew_incarnation(self, connection: PostgresqlConnection) -> None:
-        connection.execute(schema.LOCK_META)
-        schema.renew_incarnation(connection)
+        connection.execute(failover.LOCK_META)
+        failover.renew_incarnation(connection)
         if connection.server is not None:
             connection.execute(SAVE_META, name="server", value=connection.server.text.encode())
 
     async def register_node(self, token: str, job: Callable[[PostgresqlConnection], None]) -> None:
         def register(connection: PostgresqlConnection) -> dict[str, bytes]:
             job(connection)
-            return schema.identity_of(connection)
+            return failover.identity_of(connection)
 
         self.identity = await self.register(register)
         self.node = token  # from now on lanes are opened for it

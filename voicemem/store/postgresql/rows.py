@@ -21,13 +21,14 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from voicemem.runtime import MemoryBudget
+from voicemem.store.append_rules import JournalRun
 from voicemem.store.database import KeySource, NodeRetired
 from voicemem.store.postgresql.connection import PostgresqlConnection
 from voicemem.store.records import Quotas
 from voicemem.store.runs import JOURNAL_COLUMNS
 from voicemem.store.session_filters import label_digest
 from voicemem.store.stream_changes import StreamRows
-from voicemem.store.streams import JournalRun, ProducerState, Stream
+from voicemem.store.streams import ProducerState, Stream
 
 VERSION_BYTES, PRODUCER_BYTES = 1_500, 700
 """About what a stream and a producer take without the configuration."""

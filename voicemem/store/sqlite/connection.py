@@ -22,11 +22,12 @@ from msgspec.structs import replace
 from voicemem.errors import CannotStart, Refused
 from voicemem.protocol.types import JsonObject
 from voicemem.runtime import MemoryBudget
+from voicemem.store.append_rules import AppendResult, Batch, JournalRun, admits_all
 from voicemem.store.database import Connection, KeySource, Row
 from voicemem.store.records import Quotas
 from voicemem.store.runs import JOURNAL_COLUMNS, WAYPOINT_STRIDE
 from voicemem.store.stream_changes import COUNT_ALL_STORED, BatchAppend, StreamRows
-from voicemem.store.streams import ERASED_USER_KIND, AppendResult, Batch, JournalRun, ProducerState, Stream, admits_all
+from voicemem.store.streams import ERASED_USER_KIND, ProducerState, Stream
 
 LIST_PARAMETER = re.compile(r"\bin :(\w+)")
 IN_LIST = r"in (select value from json_each(:\1))"

@@ -18,11 +18,11 @@ import apsw
 
 from voicemem.errors import CannotStart, StoreRuined, StoreUnavailable, VoicememError
 from voicemem.runtime import MemoryBudget
+from voicemem.store.append_rules import AppendResult, Batch
 from voicemem.store.database import CLOSED, ConnectionFailures, Database, GroupCommit, KeySource
 from voicemem.store.sqlite import files
 from voicemem.store.sqlite.connection import COMMIT, ROLLBACK, RowCache, SqliteConnection
 from voicemem.store.sqlite.words import FREQUENCIES, frequencies
-from voicemem.store.streams import AppendResult, Batch
 from voicemem.store.upkeep import no_store
 
 Job = Callable[[SqliteConnection], Any]

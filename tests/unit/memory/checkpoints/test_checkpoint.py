@@ -31,8 +31,9 @@ from voicemem.runtime import Runtime, new_id
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.recording.batches import validated_update
+from voicemem.store.append_rules import Offer
 from voicemem.store.sqlite.store import InMemoryStore
-from voicemem.store.streams import Offer, SessionEnding, Stream
+from voicemem.store.streams import SessionEnding, Stream
 
 NOW = 1_778_390_400_000
 CONFIG = {"llm": {"system_messages": [{"role": "system", "content": "Be kind."}], "params": {"a": 1.5}}, "user_id": "u"}

@@ -15,7 +15,7 @@ from voicemem.dialects.registry import DIALECTS
 from voicemem.errors import CODES
 from voicemem.protocol.events import IncomingEvent
 from voicemem.protocol.frames import Frame
-from voicemem.server.ingest.native import QUERY
+from voicemem.server.ingest.dialect_connection import QUERY
 from voicemem.version import __version__
 
 

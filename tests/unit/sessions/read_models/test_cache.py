@@ -41,9 +41,10 @@ from voicemem.sessions.read_models.maintenance import (
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import Recorder
+from voicemem.store.append_rules import AppendResult, Offer
 from voicemem.store.records import Leaving, Snapshot
 from voicemem.store.sqlite.store import InMemoryStore
-from voicemem.store.streams import AppendResult, ClosedSession, Offer, SessionEnding, Stream
+from voicemem.store.streams import ClosedSession, SessionEnding, Stream
 from voicemem.telemetry import Telemetry
 from voicemem.transcript import history
 from voicemem.transcript.fold import DecodedRow, fold_all

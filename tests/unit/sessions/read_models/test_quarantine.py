@@ -26,9 +26,10 @@ from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.maintenance import catch_up_lagging, fold_committed, maintain, save_all
 from voicemem.sessions.read_models.quarantine import FOLD_VERSION
 from voicemem.sessions.read_models.read_model import LARGE_BYTES, LARGE_ROWS, SLOW_S, ReadModel
+from voicemem.store.append_rules import Offer
 from voicemem.store.quarantine import QuarantineEntry
 from voicemem.store.sqlite.store import InMemoryStore
-from voicemem.store.streams import Offer, Stream
+from voicemem.store.streams import Stream
 from voicemem.transcript import fold
 from voicemem.transcript.fold import DecodedRow
 

@@ -16,8 +16,8 @@ from bench.powercut.disk import Disk
 from tests.support.stores.contract import append_batch
 from voicemem.config.session import validate_config
 from voicemem.errors import StoreUnavailable
+from voicemem.store.append_rules import Offer
 from voicemem.store.sqlite.store import SqliteStore
-from voicemem.store.streams import Offer
 
 STEP = int(os.environ.get("TORN_LOG_STEP", "7"))
 Tables = dict[str, list[tuple[Any, ...]]]

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from tests.support.stores.sqlite import NOW
-from voicemem.store.admission import COUNT_BEGUN, COUNT_OPEN, IS_OF_KEY
 from voicemem.store.journal import LIST_STREAMS
 from voicemem.store.memories import listing_of
 from voicemem.store.memory_filters import AnyOf, Conditions, MemoryFilter, NoneOf
 from voicemem.store.overviews import COUNT_LOOKS, LIST_OVERVIEWS, LOOK, lookup_of
 from voicemem.store.port import COUNT_DUE, COUNT_PENDING, SELECT_OLDEST_PENDING
+from voicemem.store.quotas import COUNT_BEGUN, COUNT_OPEN, IS_OF_KEY
 from voicemem.store.records import CLIENT_ID_LABEL
 from voicemem.store.session_filters import SessionFilter, conditions_of, in_order
 from voicemem.store.sqlite.connection import SqliteConnection

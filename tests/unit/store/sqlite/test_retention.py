@@ -16,11 +16,12 @@ from tests.support.profiles import seeds
 from tests.support.stores.contract import append_batch
 from voicemem.config.session import validate_config
 from voicemem.errors import StoreUnavailable
+from voicemem.store.append_rules import Batch, Offer
 from voicemem.store.outbox import Attempt
 from voicemem.store.port import Store
 from voicemem.store.records import Snapshot
 from voicemem.store.sqlite.store import InMemoryStore, SqliteStore
-from voicemem.store.streams import Batch, Offer, SessionEnding
+from voicemem.store.streams import SessionEnding
 from voicemem.store.upkeep import PORTION_BYTES, PORTION_ROWS, Portion
 
 NOW = 1_778_390_400_000

@@ -12,9 +12,9 @@ import pytest
 from tests.support.stores.contract import append_batch
 from voicemem.config.session import validate_config
 from voicemem.errors import Refused, StoreUnavailable
+from voicemem.store.append_rules import Batch, Offer, Outcome
 from voicemem.store.sqlite.connection import SqliteConnection
 from voicemem.store.sqlite.store import SqliteStore
-from voicemem.store.streams import Batch, Offer, Outcome
 
 NOW = 1_778_390_400_000
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from voicemem.store.append_rules import JournalRun
 from voicemem.store.runs import WAYPOINT_STRIDE, find_last_seq, find_run, next_stored_seq
 from voicemem.store.sqlite.connection import SqliteConnection, insert_runs
 from voicemem.store.sqlite.driver import IN_MEMORY, SqliteDatabase
-from voicemem.store.streams import JournalRun
 
 STREAM = 7
 rows = SqliteDatabase(IN_MEMORY).streams

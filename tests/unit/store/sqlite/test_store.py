@@ -24,11 +24,12 @@ from tests.support.stores.sqlite import (
 )
 from voicemem.config.session import validate_config
 from voicemem.errors import CannotStart, StoreUnavailable
+from voicemem.store.append_rules import Offer, Outcome
 from voicemem.store.directory import ApiKey
 from voicemem.store.outbox import Attempt
 from voicemem.store.session_filters import SessionFilter
 from voicemem.store.sqlite.store import InMemoryStore, SqliteStore
-from voicemem.store.streams import Offer, Outcome, SessionEnding
+from voicemem.store.streams import SessionEnding
 
 
 async def test_nothing_touches_a_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

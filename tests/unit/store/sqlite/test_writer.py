@@ -14,10 +14,10 @@ import pytest
 from tests.support.stores.sqlite import NOW, WAIT_S, begin, insert, inserted, offer, opened_session, send, stored_seqs
 from voicemem.config.session import validate_config
 from voicemem.errors import StoreUnavailable
+from voicemem.store.append_rules import Batch, Outcome
 from voicemem.store.sqlite.connection import SqliteConnection
 from voicemem.store.sqlite.driver import Job, SqliteDatabase
 from voicemem.store.sqlite.store import SqliteStore
-from voicemem.store.streams import Batch, Outcome
 
 
 async def together(database: SqliteDatabase, *jobs: Job) -> list[Any]:

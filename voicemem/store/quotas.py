@@ -1,4 +1,4 @@
-"""Admission: what callers may begin and store, decided in one place for every way in (docs/limits.md).
+"""Quotas and reserved names: what clients may begin and store, decided in one place for every way in (docs/limits.md).
 
 Names of producers are decided when one is opened or restored. Quotas are decided in the transaction of what they bound,
 so no two callers can both get the last of something, on any node.
@@ -43,7 +43,7 @@ SELECT_KEY_ID = "select key_id from streams where key = :key"
 
 
 class AdmittingRows(Protocol):
-    """The rows of a transaction, as far as admission needs them."""
+    """The rows of a transaction, as far as quotas need them."""
 
     connection: Connection
     quotas: Quotas

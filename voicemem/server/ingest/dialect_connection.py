@@ -1,4 +1,4 @@
-"""Native connections: bare frames of another stack, on a path of its own, of senders that know nothing of voicemem.
+"""Dialect connections: bare frames of another stack, on a path of its own, from senders that do not know voicemem.
 
 Nothing is sent to such a sender, which might take it for a command, unless it has offered our subprotocol; and nothing
 that it sends closes the connection, since its call must continue (docs/dialects.md).
@@ -26,10 +26,10 @@ from voicemem.security.access import Grant
 from voicemem.security.session_tokens import looks_like_token
 from voicemem.server.http.request import LARGE_BYTES
 from voicemem.server.ingest.connection import CLEAN_CLOSES, WINDOW_BYTES, Connection
-from voicemem.server.ingest.leases import IngestHost, OpenLease
+from voicemem.server.ingest.producer_leases import IngestHost, OpenLease
 from voicemem.server.ingest.websocket import EventSocket
 from voicemem.sessions.recording.batches import ProducerLease, ReducedFrame, SenderState
-from voicemem.store.admission import check_producer
+from voicemem.store.quotas import check_producer
 
 MAX_WAITING, MAX_WAITING_BYTES, MAX_WAIT_S = 64, 1024 * 1024, 10.0
 """Frames that wait for the one that says the vendor's id of the session, and for how long."""
@@ -41,7 +41,7 @@ QUERY = ("session_id", "user_id", "producer", "token", "typed")
 AUTH_DECODER = msgspec.json.Decoder(Auth)
 
 
-class NativeTarget(NamedTuple):
+class DialectTarget(NamedTuple):
     """The details of a connection that its address states."""
 
     dialect: str
@@ -54,7 +54,7 @@ class NativeTarget(NamedTuple):
     """The user of a session that has none."""
 
 
-def parse_target(path: str) -> NativeTarget | None:
+def parse_target(path: str) -> DialectTarget | None:
     """Parse the path and query of a request; None for the path of events. Raises `Refused`."""
     address = urlsplit(path)
     if address.path == PATH:
@@ -86,7 +86,7 @@ def parse_target(path: str) -> NativeTarget | None:
         raise Refused("invalid_query", "Only a session token may stand in the query; send a key in a header.")
     if query.get("typed", "keep") not in ("keep", "ignore"):
         raise Refused("invalid_query", "typed must be keep or ignore.")
-    return NativeTarget(name, session_id, producer or name, token, query.get("typed") != "ignore", user_id)
+    return DialectTarget(name, session_id, producer or name, token, query.get("typed") != "ignore", user_id)
 
 
 class Received(NamedTuple):
@@ -97,13 +97,18 @@ class Received(NamedTuple):
     ts: int
 
 
-class NativeConnection(Connection):
+class DialectConnection(Connection):
     """Takes bare frames, and envelopes, of one session."""
 
     __slots__ = ("open_lease", "received", "sender", "target", "waiting", "waiting_bytes")
 
     def __init__(
-        self, websocket: EventSocket, host: IngestHost, grant: Grant | None, target: NativeTarget, origin: object = None
+        self,
+        websocket: EventSocket,
+        host: IngestHost,
+        grant: Grant | None,
+        target: DialectTarget,
+        origin: object = None,
     ) -> None:
         self.target = target
         self.received: deque[Received] = deque()

@@ -6,7 +6,8 @@ import pytest
 
 from tests.support.samples.streams import START, stream
 from voicemem.errors import CODES
-from voicemem.store.streams import Offer, Outcome, ProducerState, admit, outcome_sentence
+from voicemem.store.append_rules import Offer, Outcome, admit, outcome_sentence
+from voicemem.store.streams import ProducerState
 
 STORED = None
 DUPLICATE = Outcome(duplicate=True)
