@@ -26,11 +26,11 @@ from bench.harness.load.crowd import Paced, Plan
 from bench.harness.load.crowds import crowd
 from bench.harness.report import Measured, at_most, best, disk_folder, machine, percentile, show
 from bench.harness.servers import Server, serving
-from voicemem.config.context import RecallConfig
+from voicemem.config.context import ContextConfig, RecallConfig
 from voicemem.config.service import SQLITE_PREFIX
 from voicemem.config.session import validate_config
 from voicemem.context.builder import ContextOptions, render_body, select_context
-from voicemem.context.policies import ContextConfig, Policies
+from voicemem.context.policy_registry import Policies
 from voicemem.context.recall import Recall
 from voicemem.llm.tokens import counter
 from voicemem.memory.long_term.memories import LongTermMemory

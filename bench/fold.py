@@ -22,7 +22,7 @@ from bench.harness.load import calls
 from bench.harness.report import Goal, Measured, at_most, best, machine, seconds, show
 from voicemem.config.session import validate_config
 from voicemem.context.builder import ContextOptions, render_body, select_context
-from voicemem.context.policies import Policies
+from voicemem.context.policy_registry import Policies
 from voicemem.protocol import codec
 from voicemem.runtime import Runtime, now_ms
 from voicemem.sessions.read_models.cache import ReadModelCache

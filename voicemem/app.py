@@ -13,7 +13,7 @@ from voicemem.compat.agent_memory_server.routes import register_agent_memory_ser
 from voicemem.compat.agora import register_agora
 from voicemem.config import service as rules
 from voicemem.config.service import MIB, NO_WEBHOOK, Address, Settings
-from voicemem.context.policies import load_policies
+from voicemem.context.policy_registry import load_policies
 from voicemem.errors import StoreRuined
 from voicemem.runtime import Clock, MemoryBudget, Runtime
 from voicemem.security.access import Gate

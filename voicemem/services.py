@@ -10,7 +10,7 @@ from typing import Any
 from voicemem.config.service import Settings, key_command, parse_assistants, parse_memories_ttl, parse_variables
 from voicemem.config.session import SessionPatch, outbound_urls
 from voicemem.context.caller_variables import CallerVariables
-from voicemem.context.policies import Policies
+from voicemem.context.policy_registry import Policies
 from voicemem.context.recall import Recall
 from voicemem.context.summaries import LOOK_INTERVAL_S, Summaries
 from voicemem.errors import Refused, StoreUnavailable
@@ -22,10 +22,10 @@ from voicemem.llm.embeddings import Embedder
 from voicemem.llm.endpoints import EMBEDDINGS_PATH, LlmEndpoint, LlmEndpoints
 from voicemem.memory.extraction.extractor import DailyBudget, Extractor
 from voicemem.memory.extraction.worker import ExtractionWorker, extract_forever
-from voicemem.memory.long_term.forgetting import MemoryKeeper, expire_memories_forever
 from voicemem.memory.long_term.memories import LongTermMemory
+from voicemem.memory.long_term.removal import MemoryKeeper, expire_memories_forever
 from voicemem.memory.search import MemoryFinder, Vectors
-from voicemem.memory.statistics import PAUSE_S, Accounts, Overviews
+from voicemem.memory.statistics import PAUSE_S, MemoryDetailsReader, Overviews
 from voicemem.memory.transcript_index import TranscriptIndexer, index_forever
 from voicemem.memory.vectors import QueryVectors, VectorMaker, make_vectors_forever
 from voicemem.memory.working_memory import WorkingMemory
@@ -186,7 +186,7 @@ class Services:
         if self.settings.identify:
             self.policies.counter(None)  # its table is loaded before a phone rings
         self.working_memory = WorkingMemory(store.journal, self.read_models, clock, self.rules)
-        self.accounts = Accounts(store.journal, self.read_models, self.working_memory)
+        self.memory_details = MemoryDetailsReader(store.journal, self.read_models, self.working_memory)
         self.retention = RetentionWorker(store, self.read_models, clock, node, MemoryKeeper(store).keep)
 
     def make_vectors(self) -> Vectors | None:
@@ -203,7 +203,7 @@ class Services:
 
     def add_reporting(self) -> None:
         store, runtime = self.store, self.runtime
-        followed = FollowedSessions(self.read_models), self.accounts
+        followed = FollowedSessions(self.read_models), self.memory_details
         sources = TailSources(store, *followed, runtime.clock, self.draining, page_lock=asyncio.Lock())
         self.tails = TailHub(sources, self.recorder.feed)
         self.watcher = Watcher(store, self.tails)

@@ -27,11 +27,10 @@ from voicemem.compat import agora
 from voicemem.compat.agent_memory_server.routes import ROUTES as AGENT_MEMORY_ROUTES
 from voicemem.compat.agora.agents import AgentsQuery, TurnsQuery
 from voicemem.compat.agora.requests import agora_error, status_of
-from voicemem.config.context import PARAMETERS
+from voicemem.config.context import PARAMETERS, ContextConfig
 from voicemem.config.session import LlmConfig, SessionConfig, WebhookConfig
 from voicemem.context.builder import LeftOut, Usage
 from voicemem.context.formats import ENRICHERS
-from voicemem.context.policies import ContextConfig
 from voicemem.documents.document import WorkingMemoryConfig
 from voicemem.errors import CODES
 from voicemem.llm.client import OWN_WORDS

@@ -10,7 +10,7 @@ import pytest
 
 from voicemem.app import App, running
 from voicemem.config.service import Address, Settings
-from voicemem.context.policies import Policies
+from voicemem.context.policy_registry import Policies
 from voicemem.runtime import Clock, Runtime, now_ms
 from voicemem.services import Services
 from voicemem.sessions.recording.redaction import load_rules

@@ -47,7 +47,7 @@ def mcp(
       voicemem mcp --http 127.0.0.1:8090 --url http://127.0.0.1:8080
     """
     try:
-        from voicemem.mcp.caller import Service
+        from voicemem.mcp.client import Service
         from voicemem.mcp.http import HttpSettings, serve_http
         from voicemem.mcp.server import serve_stdio
     except ModuleNotFoundError as error:

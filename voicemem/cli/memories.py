@@ -11,7 +11,7 @@ from voicemem.cli.stores import checked_store
 from voicemem.client.memories import memory_path
 from voicemem.client.transport.rest import user_path
 from voicemem.config.service import MEMORY_STORE, Settings, check_embeddings
-from voicemem.context.policies import Policies
+from voicemem.context.policy_registry import Policies
 from voicemem.errors import LlmFailed
 from voicemem.exports.call import one_line
 from voicemem.memory.search import MAX_PAGE

@@ -15,7 +15,7 @@ from click.core import ParameterSource
 from voicemem.cli import logs
 from voicemem.cli.common import Command, CommandFailed, flag_name, variable_option
 from voicemem.config import service
-from voicemem.context.policies import load_policies
+from voicemem.context.policy_registry import load_policies
 from voicemem.observer.vendors import parse_observe_urls
 from voicemem.protocol.explanations import did_you_mean, known_names
 from voicemem.security.access import DEFAULT_PROJECT

@@ -17,17 +17,15 @@ from voicemem.context.policies import (
     MAX_MESSAGES,
     MAX_TOKENS,
     Choice,
-    Policies,
     Policy,
     RecentPolicy,
     Remembered,
-    SummaryPolicy,
     cut_results,
     first_current,
-    render_summary,
-    summarised_count,
 )
+from voicemem.context.policy_registry import Policies
 from voicemem.context.recall import Recall, RecalledMessage
+from voicemem.context.summary_policy import SummaryPolicy, render_summary, summarised_count
 from voicemem.documents import document as documents
 from voicemem.errors import Refused, SessionQuarantined
 from voicemem.llm.tokens import TokenCounter

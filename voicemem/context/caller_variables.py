@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from voicemem.context.policies import Policies
+from voicemem.context.policy_registry import Policies
 from voicemem.context.recall import PREFERENCE, RecalledLine, dated, day_of, fitting, render
 from voicemem.dialects.call_starts import Value, Variables
 from voicemem.dialects.dialect import session_id_of

@@ -9,7 +9,7 @@ from operator import attrgetter
 import msgspec
 
 from voicemem.config.session import MemoryFrom, SessionConfig
-from voicemem.context.policies import render_messages
+from voicemem.context.summary_policy import render_messages
 from voicemem.errors import SessionQuarantined
 from voicemem.protocol.events import CarriedSession, MemoryCarried
 from voicemem.protocol.quoting import quoted

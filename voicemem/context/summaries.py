@@ -15,15 +15,14 @@ import msgspec
 from msgspec import Struct
 
 from voicemem.backoff import exponential_s, spread
-from voicemem.config.context import fill_prompt
+from voicemem.config.context import ContextConfig, fill_prompt
 from voicemem.config.session import parse_config
 from voicemem.context.builder import ContextOptions, ContextSelection, SummaryState, select_context
-from voicemem.context.policies import (
+from voicemem.context.policy_registry import Policies
+from voicemem.context.summary_policy import (
     NO_SUMMARY_YET,
     PROMPT,
-    ContextConfig,
     DueSummary,
-    Policies,
     SummaryPolicy,
     is_same,
     render_messages,

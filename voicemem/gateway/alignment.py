@@ -62,7 +62,7 @@ class Spoken(Struct, frozen=True):
     """The turn of the next such call in a message behind it; mostly the words are not of a later one."""
 
 
-class Meeting(Struct, frozen=True):
+class LastMatch(Struct, frozen=True):
     """The newest message that both know: its place among the request's and among the memory's; -1 if there is none."""
 
     spoken: int = -1
@@ -93,14 +93,14 @@ class Hints(NamedTuple):
     """It has messages of the agent's."""
 
 
-def find_meeting(known: Sequence[Message], spoken: Sequence[Spoken], hints: Hints) -> Meeting:
+def find_last_match(known: Sequence[Message], spoken: Sequence[Spoken], hints: Hints) -> LastMatch:
     """The newest message that the memory and a request share."""
     if len(spoken) == 1 and spoken[0].role == "user" and hints.ends_with_words and not hints.may_repeat:
-        return Meeting()  # all that it has are words that are new
-    return Comparison(known, spoken, hints).meeting() if known and spoken else Meeting()
+        return LastMatch()  # all that it has are words that are new
+    return Comparison(known, spoken, hints).last_match() if known and spoken else LastMatch()
 
 
-class Ends(NamedTuple):
+class PrefixLengths(NamedTuple):
     """The ends of the two beginnings that are compared: how many messages of the request, and of the memory."""
 
     request: int
@@ -127,29 +127,29 @@ class Comparison:
         self.is_unanswered = hints.is_unanswered
         self.is_words_alone = not hints.has_replies
 
-    def meeting(self) -> Meeting:
+    def last_match(self) -> LastMatch:
         ends = self.equal_ends()
         if ends is not None:
-            return self.meeting_at(ends, [])
-        window = Window(self, Ends(len(self.spoken), len(self.known)))
-        if not window.has_same:  # its newest messages are all new: look for the last one that is not
+            return self.match_at(ends, [])
+        table = AlignmentTable(self, PrefixLengths(len(self.spoken), len(self.known)))
+        if not table.has_same:  # its newest messages are all new: look for the last one that is not
             request = next((at for at in reversed(range(len(self.keys))) if self.keys[at] in self.all_known), -1)
             if request < 0:
-                return Meeting()
+                return LastMatch()
             other = next(at for at in reversed(range(len(self.known))) if self.keys[request] in self.known_keys[at])
-            window = Window(self, Ends(request + 1, other + 1))
-        end = window.best_end()
-        return self.last_resort() if end is None else self.meeting_at(end, window.steps_back(end))
+            table = AlignmentTable(self, PrefixLengths(request + 1, other + 1))
+        end = table.best_end()
+        return self.last_resort() if end is None else self.match_at(end, table.steps_back(end))
 
-    def last_resort(self) -> Meeting:
-        """The meeting where the request contradicts the memory, but has mostly what is known, in whatever order."""
+    def last_resort(self) -> LastMatch:
+        """The last match where the request contradicts the memory, but has mostly what is known, in whatever order."""
         places = [at for at, key in enumerate(self.keys) if key in self.all_known and at != self.newest_words]
         if len(places) < max(MANY, len(self.keys) // 2):
-            return Meeting()
+            return LastMatch()
         other = next(at for at in reversed(range(len(self.known))) if self.keys[places[-1]] in self.known_keys[at])
-        return Meeting(places[-1], self.first + other)
+        return LastMatch(places[-1], self.first + other)
 
-    def equal_ends(self) -> Ends | None:
+    def equal_ends(self) -> PrefixLengths | None:
         """The ends, if all before the request's last words is the memory's end, as far as it must be compared."""
         end = len(self.spoken) - (self.newest_words >= 0)
         count = min(CERTAIN, len(self.known))
@@ -157,24 +157,24 @@ class Comparison:
         if count > end or self.known[-1].role == "user" or is_sent_again:
             return None
         pairs = zip(self.keys[end - count : end], self.known_keys[-count:], strict=True)
-        return Ends(end, len(self.known)) if all(key in keys for key, keys in pairs) else None
+        return PrefixLengths(end, len(self.known)) if all(key in keys for key, keys in pairs) else None
 
-    def meeting_at(self, end: Ends, steps: list[tuple[Ends, Ends]]) -> Meeting:
-        """The meeting, with what of the request before it is not in the memory; `steps` are those of the comparison."""
+    def match_at(self, end: PrefixLengths, steps: list[tuple[PrefixLengths, PrefixLengths]]) -> LastMatch:
+        """Return the last match, with the earlier messages of the request that are not in the memory."""
         unknown = [before.request for place, before in steps if before == (place.request - 1, place.known)]
         begin = steps[-1][1] if steps else end
         unknown += self.unknown_before(begin)
         indexes = sorted(self.spoken[place].index for place in unknown)
-        both = [Ends(at.request - 1, at.known - 1) for at, before in steps if before == (at.request - 1, at.known - 1)]
-        # Of a reply the request may have the beginning alone.
+        diagonal = [before for at, before in steps if before == (at.request - 1, at.known - 1)]
+        # The request may have only the beginning of a reply.
         begun = tuple(
             (request, self.first + known)
-            for request, known in both
+            for request, known in diagonal
             if self.keys[request] not in self.known_keys[known] and begins(self.keys[request], self.known_keys[known])
         )
-        return Meeting(end.request - 1, self.first + end.known - 1, tuple(indexes), begun)
+        return LastMatch(end.request - 1, self.first + end.known - 1, tuple(indexes), begun)
 
-    def unknown_before(self, end: Ends) -> Iterator[int]:
+    def unknown_before(self, end: PrefixLengths) -> Iterator[int]:
         """The places of messages before those compared that have no counterpart in the memory."""
         request, known = end
         everywhere = set(self.keys[:request])
@@ -242,21 +242,21 @@ class Comparison:
         return TRANSCRIPT if may_be_same_speech(self.spoken[request].text, self.known[known].content) else OTHER_WORDS
 
 
-class Window:
+class AlignmentTable:
     """The best alignments of all beginnings of a request's messages before an end with those of the memory's."""
 
-    def __init__(self, compared: Comparison, end: Ends) -> None:
+    def __init__(self, compared: Comparison, end: PrefixLengths) -> None:
         self.compared = compared
         self.end = end
-        self.begin = Ends(max(0, end.request - REQUEST_BACK), max(0, end.known - KNOWN_BACK))
+        self.begin = PrefixLengths(max(0, end.request - REQUEST_BACK), max(0, end.known - KNOWN_BACK))
         self.is_whole = self.begin.known == compared.first == 0
         """True if it begins where the memory does."""
         self.has_same = False
         known = compared.known[self.begin.known : end.known]
         self.lacked = [cost_of(one, LACKED_WORDS, LACKED_SPEECH, LACKED_REPLY if one.content else 0.0) for one in known]
-        self.origins: dict[Ends, Ends] = {}
+        self.origins: dict[PrefixLengths, PrefixLengths] = {}
         """The place before each place on its best way."""
-        self.ends: dict[Ends, tuple[float, Ends]] = {}
+        self.ends: dict[PrefixLengths, tuple[float, PrefixLengths]] = {}
         """The weight of the ways that end with a message that both have, and the place before it."""
         self.fill()
 
@@ -269,13 +269,13 @@ class Window:
             earlier = EARLIER_WORDS if is_words else EARLIER_REPLY
             before, above = above, row
             row = [max(-EARLIER, above[0] - earlier) if self.is_whole else 0.0]
-            self.origins[Ends(request + 1, begin.known)] = Ends(request, begin.known)
+            self.origins[PrefixLengths(request + 1, begin.known)] = PrefixLengths(request, begin.known)
             for at, lacked in enumerate(self.lacked):
                 known = begin.known + at
-                place = Ends(request + 1, known + 1)
-                best, origin = row[at] - lacked, Ends(request + 1, known)
+                place = PrefixLengths(request + 1, known + 1)
+                best, origin = row[at] - lacked, PrefixLengths(request + 1, known)
                 if above[at + 1] - unknown >= best:
-                    best, origin = above[at + 1] - unknown, Ends(request, known + 1)
+                    best, origin = above[at + 1] - unknown, PrefixLengths(request, known + 1)
                 for count, from_ in self.joins(request, known, before, above):
                     if place not in self.ends or count > self.ends[place][0]:
                         self.ends[place] = count, from_
@@ -284,29 +284,31 @@ class Window:
                 row.append(best)
                 self.origins[place] = origin
 
-    def joins(self, request: int, known: int, before: list[float], above: list[float]) -> Iterator[tuple[float, Ends]]:
+    def joins(
+        self, request: int, known: int, before: list[float], above: list[float]
+    ) -> Iterator[tuple[float, PrefixLengths]]:
         """The ways that end with a message that both have: one of each, or one that is two of the other's."""
         compared, at = self.compared, known - self.begin.known
         same = compared.sameness(request, known)
         if same is not None:
             self.has_same = self.has_same or same > 0
-            yield above[at] + same, Ends(request, known)
+            yield above[at] + same, PrefixLengths(request, known)
         key, keys = compared.keys[request], compared.known_keys[known]
         if not key[0] == keys[0][0] == "user" or key in keys or not compared.is_possible(request, known):
             return
         if at and is_joined(key, compared.known_keys[known - 1][0], keys[0]):
-            yield above[at - 1] + 1, Ends(request, known - 1)
+            yield above[at - 1] + 1, PrefixLengths(request, known - 1)
         if before and is_joined(keys[0], compared.keys[request - 1], key):
-            yield before[at] + 1, Ends(request - 1, known)
+            yield before[at] + 1, PrefixLengths(request - 1, known)
 
-    def best_end(self) -> Ends | None:
+    def best_end(self) -> PrefixLengths | None:
         """The last message that both have, in the alignment that explains most; None if it explains too little."""
         compared, newer = self.compared, 0.0
-        best: tuple[float, Ends] | None = None
+        best: tuple[float, PrefixLengths] | None = None
         for known in range(len(compared.known), self.begin.known, -1):
             if known <= self.end.known:
                 for request in range(self.end.request, self.begin.request, -1):
-                    place = Ends(request, known)
+                    place = PrefixLengths(request, known)
                     count = self.ends[place][0] - newer if place in self.ends else 0.0
                     if count > 0 and (best is None or count > best[0]):
                         count -= self.cost_of_repeating(place)
@@ -314,7 +316,7 @@ class Window:
             newer = min(NEWER, newer + cost_of(compared.known[known - 1], NEWER_WORDS, NEWER_SPEECH, NEWER_REPLY))
         return None if best is None else best[1]
 
-    def cost_of_repeating(self, end: Ends) -> float:
+    def cost_of_repeating(self, end: PrefixLengths) -> float:
         """The cost of an alignment by which the request's words were answered before, though it lacks the answer."""
         compared = self.compared
         if end.known == len(compared.known) or compared.is_unanswered or compared.keys[end.request - 1][0] != "user":
@@ -324,7 +326,7 @@ class Window:
             return ASKED_AGAIN if end.request - 1 == compared.newest_words else 0.0
         return ASKED_AGAIN_IN_PART
 
-    def steps_back(self, end: Ends) -> list[tuple[Ends, Ends]]:
+    def steps_back(self, end: PrefixLengths) -> list[tuple[PrefixLengths, PrefixLengths]]:
         """The steps of an alignment from its end: each place, and the one before it."""
         steps = [(end, self.ends[end][1])]
         while (place := steps[-1][1]) in self.origins and place.known > self.begin.known:

@@ -15,7 +15,7 @@ from msgspec import Struct, field, structs
 from voicemem.config.session import parse_config
 from voicemem.errors import LlmFailed, Refused, StoreUnavailable, VoicememError
 from voicemem.gateway.chat_request import ChatTurn, has_other_parts, text_chunks, text_completion
-from voicemem.gateway.new_input import disconnect_id, shared_id
+from voicemem.gateway.request_events import disconnect_id, shared_id
 from voicemem.llm.client import LlmClient
 from voicemem.llm.completions import CHUNK, MAX_ID_CHARACTERS, WHOLE, LlmAnswer
 from voicemem.llm.endpoints import LlmEndpoint

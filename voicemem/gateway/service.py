@@ -18,13 +18,13 @@ from msgspec import structs
 from voicemem.config.session import parse_config
 from voicemem.context.builder import ContextOptions, ContextSelection, render_body, select_context
 from voicemem.context.formats import CALL_STARTED, CUSTOM
-from voicemem.context.policies import Policies
+from voicemem.context.policy_registry import Policies
 from voicemem.context.recall import Recall
 from voicemem.documents.document import TOOL_NAMES
 from voicemem.errors import Refused, SessionQuarantined, StoreUnavailable
 from voicemem.gateway.chat_request import ChatTurn, build_llm_request, caller_tool_names, has_other_parts, with_images
 from voicemem.gateway.llm_request import GatewayDeps, LlmRequest, PreparedTurn, ends_of_unfinished, record
-from voicemem.gateway.new_input import InputReader, NewInput
+from voicemem.gateway.request_events import InputReader, NewInput
 from voicemem.gateway.tool_loop import ToolLoop
 from voicemem.llm.client import LlmClient
 from voicemem.llm.endpoints import LlmEndpoints

@@ -8,11 +8,10 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
-from voicemem.config.context import Tokens, check_context
+from voicemem.config.context import ContextConfig, Tokens, check_context
 from voicemem.context.builder import ContextOptions
 from voicemem.context.formats import ENRICHERS
-from voicemem.context.policies import (
-    ContextConfig,
+from voicemem.context.policy_registry import (
     Policies,
     check_policies,
     check_policy_class,

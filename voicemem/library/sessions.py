@@ -18,7 +18,8 @@ from msgspec import UNSET, structs
 
 from voicemem.config.service import Settings, check_redactions, check_store
 from voicemem.context.builder import ContextOptions, ContextSelection, Usage, render_body, select_context, usage_of
-from voicemem.context.policies import Policies, Policy
+from voicemem.context.policies import Policy
+from voicemem.context.policy_registry import Policies
 from voicemem.documents.document import ChatToolCall
 from voicemem.errors import Refused
 from voicemem.library.arguments import (
@@ -36,12 +37,12 @@ from voicemem.memory.add_and_forget import API_PRODUCER, Added, AddedAt, ForgetR
 from voicemem.memory.checkpoints import parse_checkpoint, restore_checkpoint, write_checkpoint
 from voicemem.memory.exports import CallExportQuery, CallsExportQuery, export_calls, export_user, write_call
 from voicemem.memory.fork import fork
-from voicemem.memory.long_term.forgetting import ForgetMemories, erase_person, policy_of
-from voicemem.memory.long_term.forgetting import forget as forget_memories
 from voicemem.memory.long_term.memories import LongTermMemory, MemoriesQuery, MemoryPage, list_filter, memory_page
 from voicemem.memory.long_term.records import GivenMemory, KnownMemory, Memory, MemoryPatch, draft_of
+from voicemem.memory.long_term.removal import ForgetMemories, erase_person, policy_of
+from voicemem.memory.long_term.removal import forget as forget_memories
 from voicemem.memory.search import FoundMemories, MemorySearch
-from voicemem.memory.statistics import MemoryAccount, Statistics, statistics_of
+from voicemem.memory.statistics import MemoryDetails, Statistics, statistics_of
 from voicemem.memory.working_memory import (
     DocumentChange,
     DocumentOwner,
@@ -312,9 +313,9 @@ class LibrarySession:
             stream, lambda read_model: statistics_of(stream, read_model, counter, None, now_ms)
         )
 
-    async def memory(self) -> MemoryAccount:
+    async def memory(self) -> MemoryDetails:
         """Return the memory besides its messages: summaries, what was forgotten, what was carried over."""
-        return await self.library.services.accounts.read(await self._stream())
+        return await self.library.services.memory_details.read(await self._stream())
 
     @property
     def working_memory(self) -> Documents:

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse
 from voicemem.client.errors import ClientError, RequestRefused
 from voicemem.config.service import Address, is_loopback
 from voicemem.errors import CannotStart
-from voicemem.mcp.caller import Caller, Service, caller_with, sentence_of
+from voicemem.mcp.client import Client, Service, client_with, sentence_of
 from voicemem.mcp.server import MemoryServer
 
 PATH = "/mcp"
@@ -61,17 +61,17 @@ class KeyCheck:
         """True if the service was seen to ask for keys; once it does, it always will."""
 
     async def refuse(self, authorization: str | None) -> Refusal | None:
-        """Return why a caller is refused. None is while the service is away: the tools say so; lists are no secret."""
+        """Return why a client is refused. None is while the service is away: the tools say so; lists are no secret."""
         bearer = bearer_in(authorization)
         if authorization is not None and (authorization.partition(" ")[0].lower() != "bearer" or not bearer):
             return OTHER_SCHEME
-        if not self.is_private and not self.needs_key and await self.refusal_of(Caller(self.service)) is None:
+        if not self.is_private and not self.needs_key and await self.refusal_of(Client(self.service)) is None:
             return OPEN_SERVICE
         digest = hashlib.sha256((bearer or "").encode("utf-8", "replace")).digest()
         if self.known.get(digest, 0.0) > time.monotonic():
             return None
         try:
-            refusal = await self.refusal_of(caller_with(self.service, bearer))
+            refusal = await self.refusal_of(client_with(self.service, bearer))
         except ClientError as error:
             return Refusal(401, "invalid_token", sentence_of(error))
         if refusal is None:
@@ -80,15 +80,15 @@ class KeyCheck:
                 self.known.popitem(last=False)
         return refusal
 
-    async def refusal_of(self, caller: Caller) -> Refusal | None:
-        """Ask the service about a caller; return its refusal, or None."""
-        path, query = ANY_SESSION if caller.session_id is None else (f"/v1/sessions/{caller.session_id}", {})
+    async def refusal_of(self, client: Client) -> Refusal | None:
+        """Ask the service about a client; return its refusal, or None."""
+        path, query = ANY_SESSION if client.session_id is None else (f"/v1/sessions/{client.session_id}", {})
         try:
-            await caller.get(path, query)
+            await client.get(path, query)
         except RequestRefused as refused:
             if refused.status == 401:
                 self.needs_key = True
-                return NO_KEY if caller.bearer is None else Refusal(401, "invalid_token", sentence_of(refused))
+                return NO_KEY if client.bearer is None else Refusal(401, "invalid_token", sentence_of(refused))
             if refused.status == 429:
                 return Refusal(429, "slow_down", sentence_of(refused))
         except ClientError:
@@ -170,7 +170,7 @@ async def http_server(service: Service, settings: HttpSettings) -> AsyncIterator
     """Serve during the block, at the URL that it is given. Raises `OSError` for an address that cannot be had."""
     family = socket.AF_INET6 if ":" in settings.address.host else socket.AF_INET
     listening = socket.create_server(settings.address, family=family, backlog=2048)
-    memory = MemoryServer(lambda request: caller_with(service, bearer_in(request.headers.get("authorization"))))
+    memory = MemoryServer(lambda request: client_with(service, bearer_in(request.headers.get("authorization"))))
     app = memory.protocol.streamable_http_app(
         streamable_http_path=PATH, json_response=True, stateless_http=True, transport_security=hosts_of(settings)
     )
@@ -192,7 +192,7 @@ async def check_reach(service: Service, settings: HttpSettings) -> None:
     if settings.is_private:
         return
     with suppress(ClientError):  # it asks for keys, or is away: then each request is checked
-        await Caller(service).get(*ANY_SESSION)
+        await Client(service).get(*ANY_SESSION)
         raise CannotStart(OPEN_SERVICE.sentence)
 
 

@@ -13,7 +13,7 @@ from voicemem.client.errors import ClientError
 from voicemem.client.memories import memory_path
 from voicemem.client.transport.rest import session_path, user_path
 from voicemem.mcp import schemas
-from voicemem.mcp.caller import Caller
+from voicemem.mcp.client import Client
 from voicemem.protocol.types import JsonObject
 
 MAX_SHOWN = 200_000
@@ -21,7 +21,7 @@ MAX_SHOWN = 200_000
 LINE = 240
 
 
-async def search_memories(caller: Caller, arguments: schemas.SearchWithin) -> schemas.FoundMemories:
+async def search_memories(client: Client, arguments: schemas.SearchWithin) -> schemas.FoundMemories:
     """Find what a user said or was told on earlier calls, and what was noted from them, the best first. Use it
     before you answer anything that may have come up before. `heard_in` says in which call it was heard.
     """
@@ -34,7 +34,7 @@ async def search_memories(caller: Caller, arguments: schemas.SearchWithin) -> sc
         body["until"] = moment("until", arguments.until, end=True)
     if isinstance(arguments, schemas.Search):
         body["user_id"] = arguments.user_id
-    page = await caller.send("POST", "/v1/memories/search", body)
+    page = await client.send("POST", "/v1/memories/search", body)
     shown = [shown_memory(memory) for memory in page["memories"]]
     return schemas.FoundMemories(shown, page["complete"], page["next_cursor"] is not None)
 
@@ -56,23 +56,23 @@ def shown_memory(memory: JsonObject) -> schemas.FoundMemory:
     return schemas.FoundMemory(memory["id"], memory["kind"], memory["text"], when, heard, memory.get("role"))
 
 
-async def get_context(caller: Caller, arguments: schemas.ContextWithin) -> schemas.NextContext:
+async def get_context(client: Client, arguments: schemas.ContextWithin) -> schemas.NextContext:
     """The messages for the next LLM request of a call: system messages, working memory, and what was heard."""
-    session_id = session_of(caller, arguments)
+    session_id = session_of(client, arguments)
     query = {"style": "openai"} | ({} if arguments.max_tokens is UNSET else {"max_tokens": str(arguments.max_tokens)})
-    body = await caller.get(session_path(session_id, "/context"), query)
+    body = await client.get(session_path(session_id, "/context"), query)
     return schemas.NextContext(session_id, body["messages"])
 
 
-async def get_history(caller: Caller, arguments: schemas.HistoryWithin) -> schemas.HeardHistory:
+async def get_history(client: Client, arguments: schemas.HistoryWithin) -> schemas.HeardHistory:
     """Read what was heard on a call, message by message, the newest last. Of a reply that was interrupted it has what
     the caller had heard by then. What was forgotten is left out.
     """
-    session_id = session_of(caller, arguments)
-    body = await caller.get(session_path(session_id, "/history"), {"limit": str(arguments.last + 1)})
+    session_id = session_of(client, arguments)
+    body = await client.get(session_path(session_id, "/history"), {"limit": str(arguments.last + 1)})
     forgotten: set[tuple[Any, ...]] = set()
-    if (await caller.get(session_path(session_id, "/stats")))["forgotten"]:  # which a history still has
-        context = await caller.get(session_path(session_id, "/context"), {"peek": "true", "usage": "true"})
+    if (await client.get(session_path(session_id, "/stats")))["forgotten"]:  # which a history still has
+        context = await client.get(session_path(session_id, "/context"), {"peek": "true", "usage": "true"})
         forgotten = {place_of(message) for message in context["left_out"] if message["reason"] == "forgotten"}
     known = [message for message in body["contents"] if place_of(message) not in forgotten]
     shown = []
@@ -99,37 +99,37 @@ def newest_that_fit(messages: list[schemas.HeardMessage]) -> list[schemas.HeardM
     return messages
 
 
-async def remember(caller: Caller, arguments: schemas.RememberWithin) -> schemas.Remembered:
+async def remember(client: Client, arguments: schemas.RememberWithin) -> schemas.Remembered:
     """Store one statement about a user for later calls, when someone asks for it or it will clearly matter again.
     Search first whether it is known already. Never store card numbers, passwords or one-time codes.
     """
     body: JsonObject = {"text": arguments.text, "kind": arguments.kind, "source": "tool"}
     if isinstance(arguments, schemas.Remember):
         body["user_id"] = arguments.user_id
-    (memory,) = (await caller.send("POST", "/v1/memories", body))["memories"]
+    (memory,) = (await client.send("POST", "/v1/memories", body))["memories"]
     return schemas.Remembered(memory["id"])
 
 
-async def forget(caller: Caller, arguments: schemas.Forget) -> schemas.Forgotten:
+async def forget(client: Client, arguments: schemas.Forget) -> schemas.Forgotten:
     """Remove one memory for good, by the id that search_memories gave. Use it only when the user wants it gone.
     What was heard (kind message) belongs to its call and cannot be removed alone.
     """
     if arguments.memory_id in (".", ".."):
         raise ClientError("unknown_memory", "There is no memory with this id.")
-    await caller.send("DELETE", memory_path(arguments.memory_id))
+    await client.send("DELETE", memory_path(arguments.memory_id))
     return schemas.Forgotten(arguments.memory_id)
 
 
-async def recent_calls(caller: Caller, arguments: schemas.CallsWithin) -> schemas.RecentCalls:
+async def recent_calls(client: Client, arguments: schemas.CallsWithin) -> schemas.RecentCalls:
     """The newest calls of a user: their ids, when they were, and a line about each."""
     query = {"fields": "overview", "limit": str(arguments.limit)}
     if isinstance(arguments, schemas.Calls):
         query["user_id"] = arguments.user_id
-    body = await caller.get("/v1/sessions", query)
+    body = await client.get("/v1/sessions", query)
     rows = body["sessions"]
     summaries: dict[str, str] = {}
     if rows and rows[0]["user_id"] not in (".", ".."):
-        page = await caller.get(user_path(rows[0]["user_id"], "/memories"), {"kind": "summary", "limit": "200"})
+        page = await client.get(user_path(rows[0]["user_id"], "/memories"), {"kind": "summary", "limit": "200"})
         summaries = {one["session_id"]: one["text"] for one in reversed(page["memories"]) if one["session_id"]}
     shown = []
     for row in rows:
@@ -151,9 +151,9 @@ def line_about(row: JsonObject) -> str:
     return "; ".join(parts) or "nothing is known of it yet"
 
 
-def session_of(caller: Caller, arguments: Any) -> str:
+def session_of(client: Client, arguments: Any) -> str:
     """The session that a call of a tool is about: the token's, or the one that it names."""
-    session_id = caller.session_id or arguments.session_id
+    session_id = client.session_id or arguments.session_id
     if session_id in (".", ".."):
         raise ClientError("unknown_session", "There is no session with this id.")
     return str(session_id)
@@ -190,7 +190,7 @@ def parse_time_ms(text: str, *, end: bool = False) -> int:
 class Tool(NamedTuple):
     """A tool. `within` are its arguments for a session token, which has fixed user and session."""
 
-    run: Callable[[Caller, Any], Awaitable[Struct]]
+    run: Callable[[Client, Any], Awaitable[Struct]]
     title: str
     arguments: type[Struct]
     within: type[Struct]
@@ -203,8 +203,8 @@ class Tool(NamedTuple):
     def name(self) -> str:
         return self.run.__name__
 
-    def kind_for(self, caller: Caller) -> type[Struct]:
-        return self.arguments if caller.reach == "project" else self.within
+    def kind_for(self, client: Client) -> type[Struct]:
+        return self.arguments if client.reach == "project" else self.within
 
 
 TOOLS = (
@@ -218,20 +218,20 @@ TOOLS = (
 """The tools. LLMs read the docstring of a tool's function."""
 
 
-def tools_of(caller: Caller) -> list[Tool]:
-    return [tool for tool in TOOLS if not tool.needs_user or caller.reach != "session"]
+def tools_of(client: Client) -> list[Tool]:
+    return [tool for tool in TOOLS if not tool.needs_user or client.reach != "session"]
 
 
-def find_tool(caller: Caller, name: str) -> Tool | None:
-    return next((tool for tool in tools_of(caller) if tool.name == name), None)
+def find_tool(client: Client, name: str) -> Tool | None:
+    return next((tool for tool in tools_of(client) if tool.name == name), None)
 
 
-def describe_tool(tool: Tool, caller: Caller) -> ToolDescription:
+def describe_tool(tool: Tool, client: Client) -> ToolDescription:
     return ToolDescription(
         name=tool.name,
         title=tool.title,
         description=" ".join((tool.run.__doc__ or "").split()),
-        input_schema=schema_of(tool.kind_for(caller)),
+        input_schema=schema_of(tool.kind_for(client)),
         output_schema=schema_of(get_type_hints(tool.run)["return"]),
         annotations=ToolAnnotations(
             title=tool.title,

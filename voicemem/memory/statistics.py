@@ -42,7 +42,7 @@ MAX_PENDING, SLICE = 10_000, 100
 PAUSE_S = 1.0
 
 
-class Roles(Struct, frozen=True):
+class CountsByRole(Struct, frozen=True):
     """A count for each role."""
 
     user: int = 0
@@ -82,12 +82,12 @@ class Statistics(Struct, frozen=True):
     position: int
     duration_ms: int
     turns: int
-    messages: Roles
+    messages: CountsByRole
     interruptions: int
     false_alarms: int
     """Interruptions after which the reply played on."""
     unheard: Unheard
-    tokens: Roles
+    tokens: CountsByRole
     counter: str
     latencies: dict[str, Latencies]
     reply_after: Latencies | None
@@ -137,11 +137,11 @@ def statistics_of(
     )
 
 
-def sum_by_role(counts: Iterable[tuple[str, int]]) -> Roles:
+def sum_by_role(counts: Iterable[tuple[str, int]]) -> CountsByRole:
     sums = {"user": 0, "assistant": 0}
     for role, count in counts:
         sums[role] += count
-    return Roles(**sums)
+    return CountsByRole(**sums)
 
 
 def unheard(messages: Iterable[Message]) -> Unheard:
@@ -329,8 +329,8 @@ class DocumentState(Struct, frozen=True):
     version: int
 
 
-class MemoryAccount(Struct, frozen=True):
-    """The rest of a session's memory beside its messages, the oldest first."""
+class MemoryDetails(Struct, frozen=True):
+    """A session's memory besides its messages, the oldest first."""
 
     session_id: str
     position: int
@@ -339,29 +339,29 @@ class MemoryAccount(Struct, frozen=True):
     carried: tuple[CarriedSession, ...]
     """Earlier sessions as contexts show them; empty also before they were put together."""
     working_memory: DocumentState | None
-    """Null for a session that is to share its user's document, and has no user."""
+    """Null for a session that should share its user's document but has no user."""
 
 
-AccountVersion = tuple[int, int, DocumentState | None]
-"""Changes with the account: how many changes of it the fold knows, how much is carried over, and the document."""
+MemoryVersion = tuple[int, int, DocumentState | None]
+"""It differs when the details do: the numbers of memory events and of carried sessions, and the document."""
 
 
-class Accounts:
-    """Reads accounts. All methods raise `SessionQuarantined` and `StoreUnavailable`."""
+class MemoryDetailsReader:
+    """Reads the details of memories. All methods raise `SessionQuarantined` and `StoreUnavailable`."""
 
     def __init__(self, journal: Journal, read_models: ReadModelCache, working_memory: WorkingMemory) -> None:
         self.journal = journal
         self.read_models = read_models
         self.working_memory = working_memory
 
-    async def version(self, stream: Stream) -> AccountVersion:
-        """Something that differs when the account does."""
+    async def version(self, stream: Stream) -> MemoryVersion:
+        """Return a value that changes with the details."""
         document = await self.document_state(stream)
         state = await self.read_models.get_state(stream)
         return len(state.memory_positions), len(state.carried or ()), document
 
-    async def read(self, stream: Stream) -> MemoryAccount:
-        """The account of a session, with the newest `MAX_LISTED` of its summaries and forgotten ranges together."""
+    async def read(self, stream: Stream) -> MemoryDetails:
+        """Return the details, with the newest `MAX_LISTED` of its summaries and forgotten ranges together."""
         document = await self.document_state(stream)
         state = await self.read_models.get_state(stream)
         position, positions, carried = state.position, state.memory_positions[-MAX_LISTED:], state.carried or ()
@@ -380,7 +380,7 @@ class Accounts:
                 forgotten.append(ForgottenRecord(*left, row.position, ts))
         if summaries and has_summary:
             summaries[-1] = structs.replace(summaries[-1], current=True)
-        return MemoryAccount(stream.id, position, summaries, forgotten, carried, document)
+        return MemoryDetails(stream.id, position, summaries, forgotten, carried, document)
 
     async def document_state(self, stream: Stream) -> DocumentState | None:
         try:

@@ -18,7 +18,7 @@ from msgspec import structs
 
 from voicemem.errors import SessionQuarantined, StoreUnavailable
 from voicemem.runtime import Clock, NodeToken, entries_of
-from voicemem.search.passages import Passage, has_unheard, passages_in, turns_after
+from voicemem.search.passages import Passage, has_open_messages, passages_in, turns_after
 from voicemem.sessions.off_loop import check_budget
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
@@ -270,7 +270,7 @@ def heard_messages(stream: Stream, known: Indexed | None, before: Heard | None, 
         state.release()
         passages[number] = passages_in(state, number)
         size += sum(len(one.text) for one in passages[number])
-        if has_unheard(state, number):
+        if has_open_messages(state, number):
             unheard.add(number)
     rest = update.rest[len(passages) :]
     update = structs.replace(update, turns=passages, rest=rest, continues=bool(update.turns))

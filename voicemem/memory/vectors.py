@@ -103,7 +103,7 @@ class QueryVectors:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class VectorCache(NamedTuple):
+class EmbeddingQueue(NamedTuple):
     """The places of texts of one kind and their vectors."""
 
     vectors: StoredVectors
@@ -119,9 +119,9 @@ class VectorMaker:
 
     def __init__(self, store: Store, embedder: Embedder, runtime: Runtime, node: NodeToken) -> None:
         self.store = store
-        self.messages = VectorCache(store.transcript_vectors, {})
-        self.memories = VectorCache(store.memory_vectors, {})
-        self.caches = (self.memories, self.messages)
+        self.messages = EmbeddingQueue(store.transcript_vectors, {})
+        self.memories = EmbeddingQueue(store.memory_vectors, {})
+        self.queues = (self.memories, self.messages)
         self.embedder = embedder
         self.runtime = runtime
         self.node = node
@@ -148,28 +148,28 @@ class VectorMaker:
 
     async def embed_changed(self) -> None:
         """Make the vectors of what has changed. Raises `LlmFailed`, `StoreUnavailable`."""
-        name = await self.find_name() if any(cache.changed for cache in self.caches) else ""
-        for cache in self.caches:
-            while cache.changed:
-                keys = list(islice(cache.changed, 50))
+        name = await self.find_name() if any(queue.changed for queue in self.queues) else ""
+        for queue in self.queues:
+            while queue.changed:
+                keys = list(islice(queue.changed, 50))
                 for key in keys:
-                    del cache.changed[key]
+                    del queue.changed[key]
                 try:
-                    async for _ in self.embed_streams(cache, name, keys):
+                    async for _ in self.embed_streams(queue, name, keys):
                         pass
                 except BaseException:
-                    cache.changed.update(dict.fromkeys(keys))
+                    queue.changed.update(dict.fromkeys(keys))
                     raise
 
-    async def embed_streams(self, cache: VectorCache, name: str, keys: Sequence[int]) -> AsyncIterator[int]:
+    async def embed_streams(self, queue: EmbeddingQueue, name: str, keys: Sequence[int]) -> AsyncIterator[int]:
         """Give all texts of these streams vectors; how many got one in each step. Raises as `embed_changed`."""
-        while texts := await cache.vectors.find_without_vector(name, keys, MAX_BATCH * 4):
+        while texts := await queue.vectors.find_without_vector(name, keys, MAX_BATCH * 4):
             batches = [texts[first : first + MAX_BATCH] for first in range(0, len(texts), MAX_BATCH)]
             done = await asyncio.gather(*map(self.embed_batch, batches), return_exceptions=True)
             for embedded in done:
                 if not isinstance(embedded, BaseException):
                     for first in range(0, len(embedded), SAVED_AT_ONCE):
-                        await cache.vectors.save_vectors(name, embedded[first : first + SAVED_AT_ONCE])
+                        await queue.vectors.save_vectors(name, embedded[first : first + SAVED_AT_ONCE])
                     yield len(embedded)
             for failed in done:
                 if isinstance(failed, BaseException):
@@ -201,11 +201,11 @@ class VectorMaker:
     async def check_all(self) -> AsyncIterator[int]:
         """Look at everything, and make what is missing; how many vectors were made in each step."""
         name = await self.find_name()
-        for cache in self.caches:
+        for queue in self.queues:
             after: int | None = 0
             while after is not None:
-                check = await cache.vectors.check_vectors(name, after, CHECKED_AT_ONCE)
-                async for count in self.embed_streams(cache, name, check.behind):
+                check = await queue.vectors.check_vectors(name, after, CHECKED_AT_ONCE)
+                async for count in self.embed_streams(queue, name, check.behind):
                     yield count
                 after = check.through_key
                 await asyncio.sleep(0)
@@ -238,12 +238,12 @@ async def make_vectors_forever(maker: VectorMaker) -> None:
             if not maker.can_compare:
                 await maker.prepare()
             if not maker.can_compare:
-                for cache in maker.caches:
-                    cache.changed.clear()
+                for queue in maker.queues:
+                    queue.changed.clear()
                 pause = CHECK_INTERVAL_S
             else:
                 try:
-                    is_due = any(cache.changed for cache in maker.caches) or next_check <= time()
+                    is_due = any(queue.changed for queue in maker.queues) or next_check <= time()
                     await maker.embed_changed()
                     if next_check <= time():
                         await maker.catch_up()

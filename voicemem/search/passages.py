@@ -76,11 +76,11 @@ def heard_entries(state: State, turn: Turn) -> Iterator[MessageEntry]:
 def is_passage(state: State, entry: MessageEntry) -> bool:
     """Return whether a message says something, was heard, and no one asked to forget it."""
     covers = (state.forgotten or Forgotten()).covers
-    is_said = bool(entry.message.content.strip()) and is_heard(state, entry)
+    is_said = bool(entry.message.content.strip()) and is_final(state, entry)
     return is_said and not covers(entry.message.turn_id, entry.order)
 
 
-def is_heard(state: State, entry: MessageEntry) -> bool:
+def is_final(state: State, entry: MessageEntry) -> bool:
     """Return whether nothing of a message may still turn out to be unheard: a reply has to be over."""
     reply = entry.made_of
     if not isinstance(reply, Reply) or entry.interruption is not None or state.closed_ts is not None:
@@ -92,10 +92,10 @@ def is_heard(state: State, entry: MessageEntry) -> bool:
     return not reply.progress and reply.turn < state.utterance_turn
 
 
-def has_unheard(state: State, number: int) -> bool:
+def has_open_messages(state: State, number: int) -> bool:
     """Return whether a turn has a message that becomes a passage once it is over."""
     turn = state.turns.get(number)
-    return turn is not None and any(not is_heard(state, entry) for entry in turn_entries(state, turn))
+    return turn is not None and any(not is_final(state, entry) for entry in turn_entries(state, turn))
 
 
 def text_before(state: State, number: int) -> str:

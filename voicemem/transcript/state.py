@@ -66,8 +66,8 @@ class Memo(Struct, eq=False):
     """By reply: a `timeline.WholeText`, of those that are long or were reported often."""
     word_matches: dict[int, tuple[Any, Any]] = {}
     """By reply: a `matching.WordMatch`, where its timed words are in its text, and the windows they are from."""
-    cut_stairs: dict[int, Any] = {}
-    """By turn: see `playing.cut_stairs`."""
+    interruption_stack: dict[int, Any] = {}
+    """By turn: see `playing.interruption_stack`."""
     packed_at: int = -1
     """The position at which the state was packed last: until the next event it does not change."""
 

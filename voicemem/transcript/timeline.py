@@ -240,7 +240,7 @@ class TimedText(NamedTuple):
     text: str
 
 
-class Beginnings(Struct, array_like=True, gc=False):
+class PrefixCompressedTexts(Struct, array_like=True, gc=False):
     """Texts of which most are beginnings of one: these are kept as their lengths, so that a long one is there once."""
 
     longest: str = ""
@@ -265,7 +265,7 @@ class TextTimeline(Struct, array_like=True, gc=False):
     """Texts by time, most of which extend the one before."""
 
     lengths: Timeline
-    texts: Beginnings = field(default_factory=Beginnings)
+    texts: PrefixCompressedTexts = field(default_factory=PrefixCompressedTexts)
     other_times: dict[str, list[int]] | None = None
     """The times of those that extend no other, by the texts with single spaces."""
 

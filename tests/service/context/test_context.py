@@ -15,8 +15,8 @@ from tests.support.events import delta, done, event, final, interrupt, message, 
 from tests.support.paths import FIXTURES
 from tests.support.rows import every_row
 from tests.support.services import Serve
+from voicemem.config.context import ContextConfig
 from voicemem.context.builder import ContextOptions, ContextSelection, select_context
-from voicemem.context.policies import ContextConfig
 from voicemem.protocol.types import JsonObject
 
 KIND = {"role": "system", "content": "Be kind."}

@@ -16,7 +16,7 @@ from tests.support.services import Serve
 from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.context import summaries
-from voicemem.context.policies import PROMPT
+from voicemem.context.summary_policy import PROMPT
 from voicemem.llm.background import MAX_CONCURRENT_PER_LLM
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions.read_models.cache import ReadModelCache

@@ -26,7 +26,7 @@ from tests.support.rows import every_row
 from tests.support.services import Serve, running_service
 from tests.support.waiting import eventually
 from voicemem.app import App
-from voicemem.context.policies import Policies
+from voicemem.context.policy_registry import Policies
 from voicemem.dialects.call_starts import CALL_STARTS
 from voicemem.protocol.types import JsonObject
 from voicemem.security.hook_secrets import HookTarget, sign_target

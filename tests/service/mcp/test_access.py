@@ -19,7 +19,7 @@ from tests.support.services import Serve
 from voicemem.app import App
 from voicemem.config.service import Address
 from voicemem.errors import CannotStart
-from voicemem.mcp.caller import Service
+from voicemem.mcp.client import Service
 from voicemem.mcp.http import HttpSettings, check_reach
 
 INITIALIZE = {

@@ -13,7 +13,7 @@ from tests.support.callers.rest import RestClient
 from tests.support.rows import every_row
 from tests.support.services import node_on
 from tests.support.waiting import eventually
-from voicemem.memory.long_term.forgetting import DAY_MS, ForgetPolicy, forget, remove_expired
+from voicemem.memory.long_term.removal import DAY_MS, ForgetPolicy, forget, remove_expired
 from voicemem.protocol.types import JsonObject
 from voicemem.store.memory_filters import MemoryFilter
 from voicemem.store.sqlite.store import InMemoryStore

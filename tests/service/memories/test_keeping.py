@@ -15,7 +15,7 @@ from tests.support.callers.rest import RestClient
 from tests.support.services import Serve, node_on
 from tests.support.waiting import eventually
 from voicemem.app import App
-from voicemem.memory.long_term.forgetting import MemoryKeeper
+from voicemem.memory.long_term.removal import MemoryKeeper
 from voicemem.protocol.types import JsonObject
 from voicemem.store.memory_filters import AnyOf, MemoryFilter
 from voicemem.store.port import Store

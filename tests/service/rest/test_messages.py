@@ -92,8 +92,9 @@ async def test_a_bad_wish_forgets_nothing(in_dialogue: RestClient, body: Any, to
 
 async def test_a_summary_under_way_is_not_made_of_what_is_forgotten(serve: Serve) -> None:
     """What an LLM wrote of messages that are forgotten meanwhile is thrown away."""
+    from voicemem.config.context import ContextConfig
     from voicemem.context.builder import ContextOptions, select_context
-    from voicemem.context.policies import ContextConfig, DueSummary
+    from voicemem.context.summary_policy import DueSummary
     from voicemem.llm.background import LlmText
 
     app = await serve()

@@ -29,7 +29,7 @@ from tests.support.services import ANY_PORT, running_service
 from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.config.service import Settings
-from voicemem.context.policies import Policies
+from voicemem.context.policy_registry import Policies
 from voicemem.protocol.types import JsonObject
 from voicemem.runtime import Runtime
 from voicemem.services import Services

@@ -10,7 +10,7 @@ import msgspec
 
 from voicemem.gateway.alignment import CERTAIN
 from voicemem.gateway.chat_request import RequestMessage
-from voicemem.gateway.new_input import InputReader, NewInput, beginning, disconnect_id
+from voicemem.gateway.request_events import InputReader, NewInput, beginning, disconnect_id
 from voicemem.protocol.events import (
     Asr,
     Event,

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.strategies import ANY_JOURNALS
+from voicemem.config.context import ContextConfig
 from voicemem.config.session import SessionConfig
 from voicemem.context.builder import ContextOptions, render_body, select_from
-from voicemem.context.policies import ContextConfig, Policies
+from voicemem.context.policy_registry import Policies
 from voicemem.protocol.events import JournaledEvent, MessageEvent
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.transcript.fold import DecodedRow

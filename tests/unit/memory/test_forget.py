@@ -13,9 +13,10 @@ from tests.support.events import delta, done, final, partial, typed
 from tests.support.rows import every_row
 from tests.support.strategies import ANY_JOURNALS, PRODUCER_JOURNALS
 from tests.support.transcripts import closed, journaled, message_dicts
+from voicemem.config.context import ContextConfig
 from voicemem.config.session import parse_config, validate_config
 from voicemem.context.builder import ContextOptions, left_out, render_body, select_from
-from voicemem.context.policies import ContextConfig, Policies
+from voicemem.context.policy_registry import Policies
 from voicemem.errors import Refused
 from voicemem.memory.add_and_forget import ForgetRequest, forgotten_event
 from voicemem.protocol.events import JournaledEvent, MemoryForgotten, MemorySummary

@@ -12,7 +12,7 @@ from tests.support.transcripts import closed, folded, reopened
 from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.memories import civil_date
 from voicemem.protocol.types import JsonObject
-from voicemem.search.passages import Passage, day_words, has_unheard, indexed_words, passages_in
+from voicemem.search.passages import Passage, day_words, has_open_messages, indexed_words, passages_in
 from voicemem.search.words import words_of
 from voicemem.transcript.fold import DecodedRow, fold_all
 from voicemem.transcript.history import messages
@@ -34,7 +34,7 @@ def test_a_reply_is_indexed_when_it_can_no_longer_be_interrupted() -> None:
     """Not while it may play; when it was heard to its end, cut, followed by the user's words, or the call is over."""
     reply = [final(1, "Tell me a joke.", 10), delta(1, JOKE, 20), done(1, 30)]
     assert texts_after(*reply) == ["Tell me a joke."]
-    assert has_unheard(folded(*reply), 1)
+    assert has_open_messages(folded(*reply), 1)
     assert texts_after(*reply, tts(1, 40, done=True)) == ["Tell me a joke.", JOKE]
     assert texts_after(*reply, interrupt(1, 40, heard_text="Why did the scarecrow")) == [
         "Tell me a joke.",
@@ -42,7 +42,7 @@ def test_a_reply_is_indexed_when_it_can_no_longer_be_interrupted() -> None:
     ]
     assert texts_after(*reply, final(2, "Ha!", 50)) == ["Tell me a joke.", JOKE, "Ha!"]
     assert texts_after(*reply, closed(60)) == ["Tell me a joke.", JOKE]
-    assert not has_unheard(folded(*reply, closed(60)), 1)
+    assert not has_open_messages(folded(*reply, closed(60)), 1)
 
 
 def test_typed_text_ends_a_reply_that_never_played() -> None:

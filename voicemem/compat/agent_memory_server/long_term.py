@@ -10,7 +10,7 @@ from voicemem.compat.agent_memory_server.finding import DAY_MS, MOST_RESULTS, Fi
 from voicemem.compat.agent_memory_server.sessions import SESSION_ID, OwnedSessions, Owner, derived_id, owner_of
 from voicemem.errors import Refused
 from voicemem.memory.long_term.memories import LongTermMemory
-from voicemem.memory.long_term.plans import settle_owner
+from voicemem.memory.long_term.memory_changes import settle_owner
 from voicemem.memory.long_term.records import Memory, MemoryDraft, to_memory
 from voicemem.protocol.memories import normalised
 from voicemem.protocol.types import Natural

@@ -15,7 +15,7 @@ from msgspec import Meta, Struct, structs, to_builtins
 from voicemem.compat.agent_memory_server import finding
 from voicemem.compat.agent_memory_server.records import RecordView, format_ms, view_of
 from voicemem.errors import Refused
-from voicemem.memory.long_term.plans import NO_USER
+from voicemem.memory.long_term.memory_changes import NO_USER
 from voicemem.memory.long_term.records import Memory
 from voicemem.memory.working_memory import DocumentChange, DocumentOwner, DocumentView, WorkingMemory
 from voicemem.protocol.quoting import on_one_line

@@ -11,14 +11,14 @@ from typing import Literal, NamedTuple
 from msgspec import Struct, structs
 
 from voicemem.config.context import DEFAULT_STRATEGY, ExtractConfig
-from voicemem.context.policies import Policies
+from voicemem.context.policy_registry import Policies
 from voicemem.errors import LlmFailed, Refused, StoreUnavailable
 from voicemem.llm.background import BackgroundLlm, LlmText
 from voicemem.memory.extraction import prompts
 from voicemem.memory.extraction.analysis import CheckedAnalysis, DraftedValue, check_analysis, read_analysis
 from voicemem.memory.extraction.checks import Checked, ExtractedMemory, Refusal, check_answer, read_answer
 from voicemem.memory.long_term.memories import LongTermMemory
-from voicemem.memory.long_term.plans import filter_of
+from voicemem.memory.long_term.memory_changes import filter_of
 from voicemem.memory.long_term.records import Memory, MemoryDraft
 from voicemem.protocol.events import MemoriesExtracted
 from voicemem.protocol.memories import MAX_EVIDENCE, Analysis, Evidence

@@ -14,7 +14,7 @@ from voicemem.memory.extraction.said import gives_orders
 from voicemem.protocol.memories import AnalysedValue, GivenKind
 from voicemem.protocol.quoting import short_name
 from voicemem.protocol.types import JsonObject
-from voicemem.search.passages import DAY_MS, LOOK_BACK, day_words, is_heard, is_passage
+from voicemem.search.passages import DAY_MS, LOOK_BACK, day_words, is_final, is_passage
 from voicemem.transcript.history import MessageEntry, begun_positions, turn_entries
 from voicemem.transcript.messages import Message
 from voicemem.transcript.state import State
@@ -209,7 +209,7 @@ def settled_through(state: State) -> int:
     waiting = {state.position + 1}
     for turn in (state.turns[number] for number in state.turn_numbers[-LOOK_BACK:]):
         # Where parts began of which it is not known yet what was said or heard.
-        settled = {entry.order for entry in turn_entries(state, turn) if is_heard(state, entry)}
+        settled = {entry.order for entry in turn_entries(state, turn) if is_final(state, entry)}
         cancelled = {id >> 1 for id in turn.replies or () if state.replies[id].cancelled}
         waiting |= begun_positions(state, turn) - settled - cancelled
     return min(waiting) - 1

@@ -16,7 +16,7 @@ from msgspec import Struct
 from voicemem.backoff import exponential_s, spread
 from voicemem.config.context import ExtractConfig
 from voicemem.config.session import parse_config
-from voicemem.context.policies import Policies
+from voicemem.context.policy_registry import Policies
 from voicemem.errors import Refused, SessionQuarantined, StoreUnavailable, VoicememError
 from voicemem.llm.background import ConcurrencyLimiter
 from voicemem.memory.extraction.extractor import MAX_CALLS, ExtractionState, Extractor, StateName

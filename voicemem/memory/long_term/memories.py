@@ -17,7 +17,18 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from voicemem.errors import Refused, StoreUnavailable
-from voicemem.memory.long_term import plans, records
+from voicemem.memory.long_term import records
+from voicemem.memory.long_term.memory_changes import (
+    Plan,
+    Settled,
+    continued,
+    ensure_stream,
+    filter_of,
+    owned,
+    settle_owner,
+    stream_of,
+    strengthened,
+)
 from voicemem.protocol.events import MemoriesExtracted
 from voicemem.protocol.memories import Evidence, GivenKind, RemovalReason, Topic, normalised
 from voicemem.protocol.types import Integer, Name, fields_given, format_place, parse_place
@@ -149,20 +160,20 @@ class LongTermMemory:
         `unknown_session` for what was extracted from a session that is gone), `StoreUnavailable`.
         """
         now = self.clock() if now is None else now
-        groups: defaultdict[int | str, list[plans.Settled]] = defaultdict(list)
+        groups: defaultdict[int | str, list[Settled]] = defaultdict(list)
         prepared = list[records.MemoryDraft]()
         for place, draft in enumerate(drafts):
             with records.naming(place if len(drafts) > 1 else None):
                 prepared.append(self.prepare(draft, now))
         for place, draft in enumerate(prepared):
             owner = Scope(project, draft.namespace, draft.user_id, draft.session_id)
-            owner, session = await plans.settle_owner(self.store.journal, owner)
+            owner, session = await settle_owner(self.store.journal, owner)
             if session is None and draft.source == "extracted":
                 raise Refused("unknown_session")
             with records.naming(place if len(drafts) > 1 else None):
                 await self.refuse_erased(owner, session)
             groups[session.key if session is not None else owner.user_id or ""].append(
-                plans.Settled(place, plans.owned(draft, owner), owner, session)
+                Settled(place, owned(draft, owner), owner, session)
             )
         added: dict[int, MemoryRow] = {}
         for group in groups.values():
@@ -179,13 +190,13 @@ class LongTermMemory:
         else was journaled since. At most `MAX_ROWS` drafts. Raises as `add`.
         """
         now = self.clock()
-        plan, rows = plans.Plan(self.store.memories, stream, now), list[MemoryRow]()
+        plan, rows = Plan(self.store.memories, stream, now), list[MemoryRow]()
         owner = Scope(stream.project, None, None, stream.id)
-        owner, session = await plans.settle_owner(self.store.journal, owner)
+        owner, session = await settle_owner(self.store.journal, owner)
         if session is None or session.key != stream.key:
             raise Refused("unknown_session")
         for draft in [self.prepare(draft, now) for draft in drafts]:
-            rows.append(await self.plan_draft(plan, plans.Settled(0, plans.owned(draft, owner), owner, stream)))
+            rows.append(await self.plan_draft(plan, Settled(0, owned(draft, owner), owner, stream)))
         plan.append(structs.replace(mark, added=tuple(dict.fromkeys(row.id for row in rows))))
         written = await self.write(plan)
         return None if written is None else [records.to_memory(row) for row in rows]
@@ -203,14 +214,14 @@ class LongTermMemory:
             return row
         return structs.replace(row, expires_ms=since_ms + self.ttl_ms[row.kind])
 
-    async def add_some(self, group: Sequence[plans.Settled], now: int, several: bool) -> dict[int, MemoryRow]:
+    async def add_some(self, group: Sequence[Settled], now: int, several: bool) -> dict[int, MemoryRow]:
         """Keep memories of one journal; the rows by their places, which errors name if there are several."""
         owner, session = group[0].owner, group[0].session
         name = (owner.project, owner.user_id) if session is None else session.key
         async with self.locks.setdefault(name, asyncio.Lock()):
             for _ in range(MAX_APPEND_ATTEMPTS):
-                stream = await plans.ensure_stream(self.store.journal, owner, session, now)
-                plan = plans.Plan(self.store.memories, stream, now)
+                stream = await ensure_stream(self.store.journal, owner, session, now)
+                plan = Plan(self.store.memories, stream, now)
                 rows = dict[int, MemoryRow]()
                 for one in group:
                     with records.naming(one.place if several else None):
@@ -225,7 +236,7 @@ class LongTermMemory:
         if session_id is not None and await self.store.journal.was_erased(owner.project, session_id):
             raise Refused("session_erased")
 
-    async def write_or_refuse(self, plan: plans.Plan, session: Stream | None) -> bool:
+    async def write_or_refuse(self, plan: Plan, session: Stream | None) -> bool:
         """Write a plan; False when it must be made again."""
         try:
             return await self.write(plan) is not None
@@ -234,7 +245,7 @@ class LongTermMemory:
                 return False  # another node was quicker, or the user was erased meanwhile
             raise
 
-    async def write(self, plan: plans.Plan) -> Stream | None:
+    async def write(self, plan: Plan) -> Stream | None:
         if not plan.payloads:
             return plan.stream
         rows, key = list(plan.rows.values()), plan.stream.key
@@ -247,7 +258,7 @@ class LongTermMemory:
                 listener(keys)
         return written
 
-    async def plan_draft(self, plan: plans.Plan, settled: plans.Settled) -> MemoryRow:
+    async def plan_draft(self, plan: Plan, settled: Settled) -> MemoryRow:
         """Plan to keep a memory; its row after that."""
         owner = settled.owner
         draft = await plan.with_known(settled.draft, owner)
@@ -255,12 +266,12 @@ class LongTermMemory:
             return await self.plan_given(plan, draft, owner.project)
         same = await self.find_same(plan, draft, owner)
         if same is not None and same.key == plan.stream.key:
-            return plan.edit(same, plans.strengthened(same, await plan.without_cycles(draft, same.id)))
+            return plan.edit(same, strengthened(same, await plan.without_cycles(draft, same.id)))
         if same is not None:  # in another journal, whose erasure must not take this one away
-            return await self.plan_new(plan, plans.continued(draft, same), owner, same.id)
+            return await self.plan_new(plan, continued(draft, same), owner, same.id)
         return await self.plan_new(plan, draft, owner, None)
 
-    async def plan_given(self, plan: plans.Plan, draft: records.MemoryDraft, project: str) -> MemoryRow:
+    async def plan_given(self, plan: Plan, draft: records.MemoryDraft, project: str) -> MemoryRow:
         """Plan to keep a memory under the id that it was given."""
         id = draft.id
         assert id is not None
@@ -275,9 +286,7 @@ class LongTermMemory:
             plan.replace(known)
         return plan.add(self.with_ttl(row, plan.now_ms))
 
-    async def plan_new(
-        self, plan: plans.Plan, draft: records.MemoryDraft, owner: Scope, same_as: str | None
-    ) -> MemoryRow:
+    async def plan_new(self, plan: Plan, draft: records.MemoryDraft, owner: Scope, same_as: str | None) -> MemoryRow:
         """Plan to keep a memory under an id of its own, which follows from its text."""
         for count in range(MAX_CHAIN):
             id = records.memory_id(plan.stream.kind, plan.stream.id, owner.owner, normalised(draft.text), count)
@@ -288,16 +297,16 @@ class LongTermMemory:
                 return plan.add(self.with_ttl(row, plan.now_ms))
             if known is not None and normalised(known.text) == normalised(draft.text) and not known.superseded_by:
                 draft = await plan.without_cycles(draft, id)
-                after = records.changed_row(plans.strengthened(known, draft), {"expires_at": draft.expires_at})
+                after = records.changed_row(strengthened(known, draft), {"expires_at": draft.expires_at})
                 return plan.edit(known, self.with_ttl(after, plan.now_ms))
         raise Refused("memory_exists")
 
-    async def find_same(self, plan: plans.Plan, draft: records.MemoryDraft, owner: Scope) -> MemoryRow | None:
+    async def find_same(self, plan: Plan, draft: records.MemoryDraft, owner: Scope) -> MemoryRow | None:
         text = normalised(draft.text)
         for row in plan.rows.values():
             if row.removed_ms is None and normalised(row.text) == text and row.scope.owner == owner.owner:
                 return row
-        filter = structs.replace(plans.filter_of(owner), unexpired_at_ms=plan.now_ms, limit=MAX_ROWS + 1)
+        filter = structs.replace(filter_of(owner), unexpired_at_ms=plan.now_ms, limit=MAX_ROWS + 1)
         same = await self.store.memories.list_same(filter, owner, draft.text)
         return next((row for row in same if row.id not in plan.rows), None)
 
@@ -316,7 +325,7 @@ class LongTermMemory:
 
     async def plan_edit(
         self, project: str, id: str, fields: dict[str, Any], now: int
-    ) -> tuple[plans.Plan, Stream | None, MemoryRow] | None:
+    ) -> tuple[Plan, Stream | None, MemoryRow] | None:
         """Plan a change: the plan, the session in whose journal it is, and the row after it.
 
         None when the memory has changed meanwhile. One that gets another owner leaves the old one's journal in the same
@@ -324,17 +333,17 @@ class LongTermMemory:
         """
         before = await self.require_row(project, id)
         after = records.changed_row(before, fields)
-        owner, session = await plans.settle_owner(self.store.journal, after.scope)
+        owner, session = await settle_owner(self.store.journal, after.scope)
         after = structs.replace(after, namespace=owner.namespace, user_id=owner.user_id)
         if "session_id" in fields:
             await self.refuse_erased(owner, session)
         if after.scope == before.scope:
-            stream = await plans.stream_of(self.store.journal, before)  # it stays where it is
+            stream = await stream_of(self.store.journal, before)  # it stays where it is
             if stream is None:
                 raise Refused("unknown_memory")
         else:
-            stream = await plans.ensure_stream(self.store.journal, owner, session, now)
-        plan = plans.Plan(self.store.memories, stream, now)
+            stream = await ensure_stream(self.store.journal, owner, session, now)
+        plan = Plan(self.store.memories, stream, now)
         if "supersedes" in fields:
             draft = records.MemoryDraft(text=after.text, id=id, supersedes=after.supersedes)
             draft = await plan.without_cycles(await plan.with_known(draft, owner), id)
@@ -373,7 +382,7 @@ class LongTermMemory:
     async def give_some(self, stream: Stream, ids: Sequence[str]) -> None:
         for _ in range(MAX_APPEND_ATTEMPTS):
             session = await self.store.journal.get_session(stream.project, stream.id)
-            plan, user_id = plans.Plan(self.store.memories, session, self.clock()), scope_of(session).user_id
+            plan, user_id = Plan(self.store.memories, session, self.clock()), scope_of(session).user_id
             for row in await self.store.memories.find_memories(stream.project, ids):
                 if row.key == session.key and row.removed_ms is None and row.user_id is None:
                     plan.edit(row, structs.replace(row, user_id=user_id))
@@ -408,10 +417,10 @@ class LongTermMemory:
     async def remove_some(self, rows: Sequence[MemoryRow], reason: RemovalReason) -> list[str]:
         project, key, ids = rows[0].project, rows[0].key, [row.id for row in rows]
         for _ in range(MAX_APPEND_ATTEMPTS):
-            stream = await plans.stream_of(self.store.journal, rows[0])
+            stream = await stream_of(self.store.journal, rows[0])
             if stream is None:
                 return []
-            plan = plans.Plan(self.store.memories, stream, self.clock())
+            plan = Plan(self.store.memories, stream, self.clock())
             for row in await self.store.memories.find_memories(project, ids):
                 if row.key == key and row.removed_ms is None:
                     plan.remove(row, reason)

@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 from voicemem.config.session import parse_config
 from voicemem.exports.formats import FORMATS, file_name
 from voicemem.memory.exports import CallExportQuery, CallsExportQuery, CallsLine, export_calls, write_call
-from voicemem.memory.statistics import MemoryAccount
+from voicemem.memory.statistics import MemoryDetails
 from voicemem.protocol.pieces import object_parts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId
 from voicemem.runtime import Reader
@@ -285,9 +285,9 @@ async def read_turns(request: Request, query: TurnsQuery, stream: Stream) -> web
 
 
 @ROUTES.add("GET /v1/sessions/{id}/memory", "read", codes="session_set_aside")
-async def read_session_memory(request: Request, stream: Stream) -> MemoryAccount:
+async def read_session_memory(request: Request, stream: Stream) -> MemoryDetails:
     """Read what the memory has besides its messages: summaries, what was forgotten, what was carried over."""
-    return await request.services.accounts.read(stream)
+    return await request.services.memory_details.read(stream)
 
 
 EXPORTS = Tag("exports", "Calls as documents: one, or all for which conditions hold (docs/exports.md).")

@@ -9,9 +9,9 @@ from msgspec import UNSET, Meta, Struct, structs
 
 from voicemem.errors import Refused
 from voicemem.memory.extraction.extractor import ExtractionState, StateName
-from voicemem.memory.long_term.forgetting import ForgetMemories, forget, policy_of
 from voicemem.memory.long_term.memories import MemoriesQuery, MemoryPage, list_filter, memory_page
 from voicemem.memory.long_term.records import MAX_GIVEN, GivenMemory, KnownMemory, Memory, MemoryPatch, draft_of
+from voicemem.memory.long_term.removal import ForgetMemories, forget, policy_of
 from voicemem.memory.search import FoundMemories, MemorySearch
 from voicemem.protocol.arguments import converted
 from voicemem.protocol.memories import Analysis, outcome_of

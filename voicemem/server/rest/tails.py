@@ -12,7 +12,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from voicemem.errors import CODES, Refused, VoicememError
-from voicemem.memory.statistics import MemoryAccount
+from voicemem.memory.statistics import MemoryDetails
 from voicemem.protocol import sse
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import Reason, SessionId
@@ -103,11 +103,11 @@ class JournalEntry(Struct, frozen=True):
 
 TailData = TailEntry | MessageChanges | SessionOver | TailCut
 """The `data` of the events `entry`, `messages`, `end`, and of `goaway` and `error`."""
-CallData = TurnUpdate | MemoryAccount | CallState
+CallData = TurnUpdate | MemoryDetails | CallState
 """The data of the events `turn`, `memory` and `state`."""
 EVENT_NAMES: dict[type, str] = {
     TailEntry: "entry", MemoryChange: "messages", SessionOver: "end",
-    TurnUpdate: "turn", MemoryAccount: "memory", CallState: "state",
+    TurnUpdate: "turn", MemoryDetails: "memory", CallState: "state",
 }  # fmt: skip
 
 

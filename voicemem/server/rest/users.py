@@ -6,7 +6,7 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from voicemem.memory.exports import ExportLine, export_user
-from voicemem.memory.long_term.forgetting import erase_person
+from voicemem.memory.long_term.removal import erase_person
 from voicemem.protocol.types import Name
 from voicemem.security.audit import audit
 from voicemem.server.http.handlers import Request

@@ -264,14 +264,14 @@ class FollowedSessions:
         return turns.begin_reading()
 
 
-class AccountReader(Protocol):
+class DetailsReader(Protocol):
     """Reads what a memory has besides its messages."""
 
     async def version(self, stream: Stream) -> Any:
-        """Something that differs when that does."""
+        """Return a value that changes with the details."""
 
     async def read(self, stream: Stream) -> Struct:
-        """The whole account, to be sent as it is."""
+        """Return all details, to be sent as they are."""
 
 
 class TurnChange(NamedTuple):
@@ -294,11 +294,11 @@ class CallState(Struct, frozen=True):
 class CallReader:
     """The state of one tail of a call. It is never resumed: a reader that returns is sent all of it again."""
 
-    def __init__(self, turns: Reader, accounts: AccountReader) -> None:
+    def __init__(self, turns: Reader, memory_details: DetailsReader) -> None:
         self.turns = turns
-        self.accounts = accounts
+        self.memory_details = memory_details
         self.position = -1
-        self.account_version: Any = None
+        self.memory_version: Any = None
         self.state: tuple[str, str | None, int | None] | None = None
 
     async def read_changes(self, stream: Stream) -> list[Struct | TurnChange]:
@@ -308,10 +308,10 @@ class CallReader:
         is_shared = isinstance(section, dict) and section.get("scope") == "user"  # other sessions change it too
         if stream.position != self.position or is_shared:
             changes += [TurnChange(stream, row) for row in await self.turns.read_changes(stream) or ()]
-            version = await self.accounts.version(stream)
-            if self.account_version is None or version != self.account_version:
-                changes.append(await self.accounts.read(stream))
-                self.account_version = version
+            version = await self.memory_details.version(stream)
+            if self.memory_version is None or version != self.memory_version:
+                changes.append(await self.memory_details.read(stream))
+                self.memory_version = version
             self.position = stream.position
         state = stream.state, stream.reason, stream.ended_ms
         if state != self.state:

@@ -16,7 +16,7 @@ from msgspec import Meta, Raw, Struct
 from voicemem.errors import Refused, SessionQuarantined
 from voicemem.protocol.codec import on_one_line
 from voicemem.protocol.types import SessionId
-from voicemem.sessions.tails.followed import AccountReader, CallReader, FollowedSessions, Reader, TurnChange
+from voicemem.sessions.tails.followed import CallReader, DetailsReader, FollowedSessions, Reader, TurnChange
 from voicemem.store.port import Store
 from voicemem.store.streams import Stream, may_reopen
 from voicemem.transcript.diff import Upsert
@@ -107,7 +107,7 @@ class TailSources(NamedTuple):
 
     store: Store
     followed: FollowedSessions
-    accounts: AccountReader
+    memory_details: DetailsReader
     clock: Callable[[], int]
     draining: asyncio.Event
     page_lock: asyncio.Lock
@@ -247,7 +247,7 @@ class Tail:
     async def read_call(self, session: FollowedSession) -> list[TailItem]:
         """Return the changes of a call; messages come last, as only they move the reader's place."""
         if session.call is None:
-            session.call = CallReader(self.sources.followed.read_turns(session.stream.key), self.sources.accounts)
+            session.call = CallReader(self.sources.followed.read_turns(session.stream.key), self.sources.memory_details)
         contents, place = await session.call.read_changes(session.stream), self.cursor
         is_behind = session.position < session.stream.position
         messages = await self.read_changes(session) if is_behind else []

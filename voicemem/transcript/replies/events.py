@@ -287,7 +287,7 @@ def touch_named(
             key = playing.key_at(state.begun, number, ts)
             reply = None if key is None else state.replies[key[2]]
         if reply is not None:
-            playing.judge(state, reply)
+            playing.update_cancelled(state, reply)
     return state.turns[number]
 
 
@@ -315,7 +315,7 @@ def fold_tts(state: State, event: events.Tts, ts: int) -> Turn | None:
 def touch_own(state: State, reply: Reply) -> Turn:
     state.touch(reply)
     if state.has_cancels:
-        playing.judge(state, reply)
+        playing.update_cancelled(state, reply)
     return state.turns[reply.turn]
 
 
@@ -422,5 +422,5 @@ def fold_cancel(state: State, event: events.LlmCancel, ts: int) -> Turn | None:
         id = state.generated[place][2] if place >= 0 and state.generated[place][0] == event.turn_id else None
     if id is None:
         return None
-    playing.judge(state, state.replies[id])
+    playing.update_cancelled(state, state.replies[id])
     return state.turns[state.replies[id].turn]

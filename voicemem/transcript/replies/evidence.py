@@ -18,10 +18,10 @@ from voicemem.transcript.timeline import (
     AFTER_ALL,
     BEFORE_ALL,
     NO_NUMBERS,
-    Beginnings,
     Column,
     Entry,
     MergedMetadata,
+    PrefixCompressedTexts,
     TextTimeline,
     TimedText,
     Timeline,
@@ -353,7 +353,7 @@ class Evidence(Struct, array_like=True, gc=False):
     """Those interruptions that state something, by what that is (`kinds_of`), sorted likewise."""
     heard: dict[str, list[int]] | None = None
     """The times of their heard texts, by these with single spaces."""
-    heard_texts: Beginnings | None = None
+    heard_texts: PrefixCompressedTexts | None = None
     """Likewise, of all interruptions."""
     has_more: bool = False
     """True if an interruption marks its reply whatever playback says."""
@@ -363,7 +363,7 @@ class Evidence(Struct, array_like=True, gc=False):
         self.interruptions = self.interruptions or []
         heard = None
         if event.heard_text is not None:
-            self.heard_texts = self.heard_texts or Beginnings()
+            self.heard_texts = self.heard_texts or PrefixCompressedTexts()
             heard = self.heard_texts.add(event.heard_text)
         stated = heard, event.heard_chars, event.audio_end_ms, event.estimated, event.more
         interruption = Interruption(ts, order, *stated, cause=event.cause, metadata=event.metadata)

@@ -21,11 +21,11 @@ found in a later sentence, which would skip everything up to there."""
 A_LETTER = re.compile(r"[\w█]")
 
 
-class Stretches:
-    """The times of a reply's words as one series, where they begin again with each sentence.
+class WordTimeline:
+    """The times of a reply's words on one timeline, although the vendor's times start again with each sentence.
 
-    Words are taken as they were reported. A new stretch begins with a word that starts before the last one, is not
-    known with this start, and continues the text; its times count from the end of all words before it.
+    Words are taken in the order of their reports. A new stretch begins with a word that starts before the last one, is
+    not known with this start, and continues the text; its times count from the end of all words before it.
     """
 
     def __init__(self, text: str) -> None:
@@ -33,18 +33,18 @@ class Stretches:
         self.place = 0
         """Where the last word that was found ends in the text."""
         self.offset = self.end_ms = 0
-        """When this stretch began, and when the last of all words ends."""
+        """When this stretch begins, and when the last of all words ends, in ms."""
         self.first: TimedWord | None = None
         """The first word of this stretch; `last` is the one that starts last."""
         self.last: TimedWord | None = None
         self.known: dict[tuple[int, str], int] = {}
         """By start and text of a word: the offset of its stretch."""
         self.held: list[TimedWord] = []
-        """Known words that continue the text too: they come again, unless a new word follows that continues it."""
+        """Known words that also continue the text: they are repeats, unless a new word follows that continues it."""
         self.held_place = 0
 
     def take(self, word: TimedWord) -> list[TimedWord]:
-        """Take one more word; those whose times are certain now, from the start of the reply's audio."""
+        """Take one more word. Return the words whose times, from the start of the reply's audio, are certain now."""
         known = self.known.get((word.start_ms, word.text))
         place = self.held_place if self.held else self.place
         span = find_word(self.text, word.text, place)
@@ -62,14 +62,14 @@ class Stretches:
         return [*again, self.forward(word) if known is None or continues else self.put(word, known)]
 
     def goes_back(self, word: TimedWord) -> bool:
-        """Return whether a word starts before the last one, or with it where that is alone and of another length."""
+        """Return whether a word starts before the last one, or with the only one so far but ends elsewhere."""
         last = self.last
         if last is None or word.start_ms < last.start_ms:
             return last is not None
         return last is self.first and word.start_ms == last.start_ms and word.end_ms != last.end_ms
 
     def forward(self, word: TimedWord) -> TimedWord:
-        """The next word of this stretch."""
+        """Add the next word of this stretch."""
         span = find_word(self.text, word.text, self.place)
         self.place = self.place if span is None else span[1]
         if self.last is None or word.start_ms > self.last.start_ms:
@@ -101,7 +101,7 @@ class WordMatch:
         self.text = text
         self.counts = counts
         """How many words of each source are in it."""
-        self.stretches = Stretches(text)
+        self.timeline = WordTimeline(text)
         self.ends_ms = array("q")
         """When the audio of each word that was found ends, in ms; sorted."""
         self.places = array("q")
@@ -123,7 +123,7 @@ class WordMatch:
             self.add(word)
 
     def placed(self, reported: Iterable[TimedWord]) -> Iterator[TimedWord]:
-        return chain.from_iterable(map(self.stretches.take, reported))
+        return chain.from_iterable(map(self.timeline.take, reported))
 
     def extend(self, known: Sequence[Sequence[TimedWord]], counts: Sequence[int], text: str) -> bool:
         """Add the words that are new, if they start after the others; False where all must be matched again."""

@@ -71,7 +71,7 @@ def sources_of(state: State, reply: Reply, keys: list[ReplyKey] | None = None) -
     """All evidence about a reply, judged by the standing replies unless others are given."""
     sources = [] if reply.own is None else [Source(reply.own)]
     if reply.item is not None and (evidence := state.item_evidence.get(reply.item)) is not None:
-        sources.append(Source(evidence, *item_window(state, reply)))
+        sources.append(Source(evidence, *item_validity(state, reply)))
     evidence = state.turns[reply.turn].evidence
     if evidence is not None:
         before, after = neighbours(standing_keys(state) if keys is None else keys, reply.key)
@@ -80,7 +80,7 @@ def sources_of(state: State, reply: Reply, keys: list[ReplyKey] | None = None) -
     return sources
 
 
-def item_window(state: State, reply: Reply) -> tuple[int, int]:
+def item_validity(state: State, reply: Reply) -> tuple[int, int]:
     """The time in which a reply is meant by its item."""
     assert reply.item is not None
     failures = state.item_failures.get(reply.item)
@@ -109,12 +109,12 @@ def reply_of_item(state: State, item: str, ts: int) -> Reply | None:
 # False alarms: which reply a `resume` is about, and which interruptions it withdraws
 
 
-def cut_stairs(state: State, number: int) -> list[tuple[ReplyKey, int]]:
+def interruption_stack(state: State, number: int) -> list[tuple[ReplyKey, int]]:
     """The replies of a turn, each interrupted before all later ones were, with the times of their first interruptions.
 
     A `resume` that names the turn is about the newest reply interrupted by then, and that is always one of these.
     """
-    stairs = state.memo.cut_stairs.get(number)
+    stairs = state.memo.interruption_stack.get(number)
     if stairs is None:
         stairs = []
         for reply in reversed(standing_replies(state, state.turns[number])):
@@ -122,7 +122,7 @@ def cut_stairs(state: State, number: int) -> list[tuple[ReplyKey, int]]:
             if cut_ts is not None and (not stairs or cut_ts < stairs[-1][1]):
                 stairs.append((reply.key, cut_ts))
         stairs.reverse()
-        state.memo.cut_stairs[number] = stairs
+        state.memo.interruption_stack[number] = stairs
     return stairs
 
 
@@ -132,13 +132,13 @@ def move_cut(state: State, reply: Reply, ts: int | None) -> None:
     evidence = state.turns[reply.turn].evidence
     if ts == before or evidence is None or not evidence.resumes:
         return
-    stairs = state.memo.cut_stairs.get(reply.turn)
+    stairs = state.memo.interruption_stack.get(reply.turn)
     if stairs is None:
         return
     if ts is None or (before is not None and before < ts):
         for key, _ in stairs:
             state.touch(state.replies[key[2]])
-        del state.memo.cut_stairs[reply.turn]
+        del state.memo.interruption_stack[reply.turn]
         return
     place = bisect_left(stairs, reply.key, key=itemgetter(0))
     stop = place + (place < len(stairs) and stairs[place][0] == reply.key)
@@ -182,7 +182,7 @@ def resumes_of(state: State, reply: Reply, sources: list[Source]) -> Iterator[tu
         if source.evidence is not turn_evidence:
             yield source, source.since, source.until
         elif turn_evidence.resumes:
-            stairs = cut_stairs(state, reply.turn)
+            stairs = interruption_stack(state, reply.turn)
             place = bisect_left(stairs, reply.key, key=itemgetter(0))
             if place < len(stairs) and stairs[place][0] == reply.key:
                 until = stairs[place + 1][1] if place + 1 < len(stairs) else AFTER_ALL
@@ -269,7 +269,7 @@ def show(state: State, reply: Reply) -> None:
     if state.standing is not None:
         insort(state.standing, key)
     touch_around(state, reply)
-    judge_around(state, reply)
+    update_cancelled_around(state, reply)
 
 
 def leave(state: State, reply: Reply) -> None:
@@ -304,7 +304,7 @@ def begin_at(state: State, reply: Reply, ts: int) -> None:
         state.turns[reply.turn].standing += reply.cancelled
         reply.cancelled, reply.begin = False, ts
         if before is not None:
-            judge_around(state, state.replies[before[2]])
+            update_cancelled_around(state, state.replies[before[2]])
         show(state, reply)
     reply.begin = ts
     put(state.unfinished, reply.key, is_unfinished and not reply.cancelled)
@@ -322,19 +322,19 @@ def touch_around(state: State, reply: Reply) -> None:
             state.touch(state.replies[key[2]])
 
 
-def judge_around(state: State, reply: Reply) -> None:
+def update_cancelled_around(state: State, reply: Reply) -> None:
     """Decide again whether a reply and its neighbours are cancelled, where that may have changed."""
     if state.has_cancels:
         around = (*neighbours(state.begun, reply.key), *neighbours(state.generated, reply.key), reply.key)
         for key in around:
             if key is not None:
-                judge(state, state.replies[key[2]])
+                update_cancelled(state, state.replies[key[2]])
 
 
 def interrupted_by(state: State, turn: Turn, ts: int) -> Reply | None:
     """The newest reply of a turn that had been interrupted by then."""
     settle(state)
-    stairs = cut_stairs(state, turn.number)
+    stairs = interruption_stack(state, turn.number)
     place = bisect_right(stairs, ts, key=itemgetter(1)) - 1
     return None if place < 0 else state.replies[stairs[place][0][2]]
 
@@ -505,7 +505,7 @@ def whole_text(state: State, reply: Reply, sources: list[Source]) -> WholeText:
 # Replies that never existed
 
 
-def judge(state: State, reply: Reply) -> None:
+def update_cancelled(state: State, reply: Reply) -> None:
     """Decide again whether a reply is cancelled: an `llm.cancel` names it, and nothing shows that it was played."""
     cancelled = reply.shown and is_called_off(state, reply) and not was_played(sources_of(state, reply, state.begun))
     if cancelled == reply.cancelled:

@@ -21,8 +21,8 @@ from voicemem.config.context import ContextConfig
 from voicemem.config.session import LlmConfig, SessionConfig
 from voicemem.context.builder import ContextOptions, render_body, select_from
 from voicemem.context.formats import RequestFormat, request_body
-from voicemem.context.policies import Policies
-from voicemem.gateway.new_input import NewInput
+from voicemem.context.policy_registry import Policies
+from voicemem.gateway.request_events import NewInput
 from voicemem.transcript.messages import Message, ToolUse
 
 SYSTEM = ({"role": "system", "content": "Be brief."}, {"role": "developer", "content": "Rhyme."})

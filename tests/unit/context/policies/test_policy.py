@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.samples.policies import memories, remembered, turn_of_tokens
-from voicemem.context.policies import Choice, ContextConfig, FullPolicy, Policies, Remembered
+from voicemem.config.context import ContextConfig
+from voicemem.context.policies import Choice, FullPolicy, Remembered
+from voicemem.context.policy_registry import Policies
 from voicemem.errors import Refused
 from voicemem.transcript.messages import Summary
 

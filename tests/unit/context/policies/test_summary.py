@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.samples.policies import memories, message_of_tokens, remembered, tool_use_of_tokens, turn_of_tokens
-from voicemem.context.policies import Remembered, SummaryPolicy, render_messages, render_summary, summarised_count
+from voicemem.context.policies import Remembered
+from voicemem.context.summary_policy import SummaryPolicy, render_messages, render_summary, summarised_count
 from voicemem.llm.tokens import UNKNOWN_WINDOW
 from voicemem.transcript.messages import Message, Summary
 

@@ -21,7 +21,7 @@ from tests.support.stores.contract import append_batch
 from tests.support.strategies import PRODUCER_EVENTS
 from voicemem.config.session import SessionPatch
 from voicemem.context.builder import ContextOptions, render_body, select_context
-from voicemem.context.policies import Policies
+from voicemem.context.policy_registry import Policies
 from voicemem.errors import Refused
 from voicemem.memory.checkpoints import parse_checkpoint, restore_checkpoint, write_checkpoint
 from voicemem.protocol.codec import DecodedEvent, decode_event

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.support.rows import every_row
 from voicemem.client.errors import ClientError, RequestRefused, Unreachable
 from voicemem.errors import CODES
-from voicemem.mcp.caller import ADVICE, sentence_of
+from voicemem.mcp.client import ADVICE, sentence_of
 
 
 def test_an_absent_service_is_told_apart_by_what_was_to_be_done() -> None:

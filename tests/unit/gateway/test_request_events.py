@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support.random_calls.gateway import ASSISTANT, USER, Call, calls, result, says
 from tests.support.rows import every_row
 from voicemem.errors import Refused
-from voicemem.gateway.new_input import NewInput, beginning, disconnect_id
+from voicemem.gateway.request_events import NewInput, beginning, disconnect_id
 from voicemem.protocol.events import (
     Asr,
     Interrupt,

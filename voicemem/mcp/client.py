@@ -1,4 +1,4 @@
-"""A caller of the memory over REST, with a key or a session token, and errors as sentences for an LLM.
+"""A client of the memory over REST, with a key or a session token, and errors as sentences for an LLM.
 
 A key reaches its project, a session token what it was made for.
 """
@@ -28,8 +28,8 @@ class Service(RestClient):
         super().__init__(url, None, Options())
 
 
-class Caller(Struct, frozen=True):
-    """A caller with a key or a session token; `bearer` is None where none was sent."""
+class Client(Struct, frozen=True):
+    """A client with a key or a session token; `bearer` is None where none was sent."""
 
     service: Service
     bearer: str | None = None
@@ -54,14 +54,14 @@ class Caller(Struct, frozen=True):
         return await self.service.request(method, path, None, body, 15.0, self.headers)
 
 
-def caller_with(service: Service, bearer: str | None) -> Caller:
-    """The caller of a key or token, valid or not. Raises `ClientError` for what cannot be sent as a key."""
+def client_with(service: Service, bearer: str | None) -> Client:
+    """Return the client of a key or token, valid or not. Raises `ClientError` for a text that cannot be a key."""
     if bearer is None:
-        return Caller(service)
+        return Client(service)
     if not PRINTABLE.match(bearer):
         raise ClientError("unauthorized", "A key is printable ASCII without spaces.")
     claims = shown_claims(bearer)
-    return Caller(service, bearer) if claims is None else Caller(service, bearer, claims.sub, claims.reaches_user)
+    return Client(service, bearer) if claims is None else Client(service, bearer, claims.sub, claims.reaches_user)
 
 
 WRONG_KEY = (

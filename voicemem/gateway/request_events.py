@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 
 from voicemem.context.formats import INSTRUCTION_ROLES
 from voicemem.errors import Refused
-from voicemem.gateway.alignment import Hints, Meeting, Spoken, find_meeting
+from voicemem.gateway.alignment import Hints, LastMatch, Spoken, find_last_match
 from voicemem.gateway.chat_request import RequestMessage
 from voicemem.llm.completions import MAX_ID_CHARACTERS, content_text, further_call_fields
 from voicemem.protocol.events import Interrupt, LlmCancel, MessageEvent, ProducedEvent, ToolCall, ToolResult
@@ -91,15 +91,15 @@ class InputReader:
     def read(self) -> NewInput:
         """Read the new input. Raises `Refused` (`invalid_field`) for the result of an unknown tool call."""
         settle(self.state)
-        meeting = find_meeting(self.known, self.spoken, self.hints())
-        begin = self.spoken[meeting.spoken].index + 1 if meeting.spoken >= 0 else 0
-        turn = self.known[meeting.known].turn_id if meeting.known >= 0 else self.state.utterance_turn
-        self.ignored += meeting.ignored
-        new = self.spoken[meeting.spoken + 1 :]
-        self.withdraw_replies(meeting)
-        self.note_cuts(meeting)
-        self.grown = self.grown_words(meeting, new)
-        turn = self.take(begin, turn, self.waiting_words(meeting, new))
+        last_match = find_last_match(self.known, self.spoken, self.hints())
+        begin = self.spoken[last_match.spoken].index + 1 if last_match.spoken >= 0 else 0
+        turn = self.known[last_match.known].turn_id if last_match.known >= 0 else self.state.utterance_turn
+        self.ignored += last_match.ignored
+        new = self.spoken[last_match.spoken + 1 :]
+        self.withdraw_replies(last_match)
+        self.note_cuts(last_match)
+        self.grown = self.grown_words(last_match, new)
+        turn = self.take(begin, turn, self.waiting_words(last_match, new))
         # Of equal times the order of arrival would decide, but not between tool calls and messages.
         count = len(self.events)
         events = [
@@ -155,24 +155,24 @@ class InputReader:
         begun = [*([newest.begin] if newest is not None else ()), *(call.ts for call in turn.tool_calls or ())]
         return failed is not None and max(begun, default=failed) <= failed
 
-    def withdraw_replies(self, meeting: Meeting) -> None:
+    def withdraw_replies(self, last_match: LastMatch) -> None:
         """Cancel the replies that the client's conversation lacks, to the words or results that it ends with."""
-        met = self.known[meeting.known].turn_id if meeting.known >= 0 else -1
+        met = self.known[last_match.known].turn_id if last_match.known >= 0 else -1
         places = list(chain.from_iterable(self.known_calls.values()))
         number = max((met, *(self.turn_of_reply(turn) for turn in {turn for turn, _ in places})))
         turn = self.state.turns.get(number)
-        rest = [message for message in self.known[meeting.known + 1 :] if message.role == "user"]
+        rest = [message for message in self.known[last_match.known + 1 :] if message.role == "user"]
         if turn is None or any(message.turn_id >= number + (number != met) for message in rest):
             return
         kept = Counter(
             text_key(str(message.metadata.get("original", message.content)))
-            for message in self.known[: meeting.known + 1]
+            for message in self.known[: last_match.known + 1]
             if message.turn_id == number and message.role == "assistant"
         )
         records = [self.state.tool_record(place) for place in places]
         called = max((record.order for record in records), default=-1)
         answered_ms = max((record.answered_ts or 0 for record in records), default=0)
-        repeats = meeting.spoken == len(self.spoken) - 1 and all(record.answered for record in records)
+        repeats = last_match.spoken == len(self.spoken) - 1 and all(record.answered for record in records)
         for reply in standing_replies(self.state, turn):
             key = text_key(reply.generation.text())
             if kept[key]:
@@ -186,9 +186,9 @@ class InputReader:
         withdrawn = {event.item for event in self.events}
         self.events += (LlmCancel(turn_id=one.turn, item=one.item) for one in replies if one.item not in withdrawn)
 
-    def note_cuts(self, meeting: Meeting) -> None:
+    def note_cuts(self, last_match: LastMatch) -> None:
         """Note what was heard of replies of which the client has the beginning alone, if no one else reports it."""
-        for place, at in meeting.begun:
+        for place, at in last_match.begun:
             message = self.known[at]
             if self.spoken[place].index == self.conversation[-1]:
                 continue
@@ -203,13 +203,13 @@ class InputReader:
         """True for a reply that the client's conversation lacks, if that says that it was never played."""
         return is_withdrawable(reply) and (self.has_replies or self.was_left(reply))
 
-    def grown_words(self, meeting: Meeting, new: Sequence[Spoken]) -> str | None:
+    def grown_words(self, last_match: LastMatch, new: Sequence[Spoken]) -> str | None:
         """The words after the memory's newest ones, where the client has both as one message; the reply that it
         asked for ahead, after the first of them, is withdrawn.
         """
         place = next((at for at in reversed(range(len(self.known))) if self.known[at].role == "user"), -1)
         turn = self.state.turns.get(self.state.utterance_turn)
-        if not new or new[-1].role != "user" or turn is None or place <= meeting.known:
+        if not new or new[-1].role != "user" or turn is None or place <= last_match.known:
             return None
         if new[-1].after_turn >= turn.number or not (turn.typed or turn.reported):
             return None
@@ -244,12 +244,12 @@ class InputReader:
             if place is not None:
                 yield place
 
-    def waiting_words(self, meeting: Meeting, new: Sequence[Spoken]) -> set[int]:
+    def waiting_words(self, last_match: LastMatch, new: Sequence[Spoken]) -> set[int]:
         """The indexes of words that the newest turn has as speech, in the recogniser's words, and has no reply to."""
         turn = self.state.turns.get(self.state.newest_turn)
         if turn is None or not (turn.segments and new and new[-1].role == "user"):
             return set()
-        known = self.known[: meeting.known + 1]
+        known = self.known[: last_match.known + 1]
         replies, is_shown = standing_replies(self.state, turn), bool(turn.finals or turn.typed)
         if known and known[-1].turn_id == turn.number:
             return set()  # the request has that speech, and these words after it
