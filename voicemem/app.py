@@ -38,7 +38,7 @@ COMPAT: tuple[Callable[[Application, Gate], None], ...] = (
     register_agora,
     register_agent_memory_server,
 )
-"""APIs of other products, added to the REST application: one a line, so that each can be taken out."""
+"""APIs of other products, added to the REST application: one per line, so that each can be removed."""
 
 
 class App:
@@ -160,13 +160,13 @@ class App:
 
 
 def node_address(rest: Address) -> str:
-    """Return the address of a node, for people; one that listens everywhere is known by its host's name."""
+    """Return the address of a node, for people; a node that listens on all interfaces has its host's name."""
     return str(Address(socket.gethostname(), rest.port) if rest.host in EVERYWHERE else rest)
 
 
 @contextlib.contextmanager
 def naming_flag(flag: str) -> Iterator[None]:
-    """Add to an error of listening the flag whose address is at fault. Raises `OSError`."""
+    """Add the flag with the address to an error of listening. Raises `OSError`."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Sources of what is not pure, passed in: clock, randomness, ids, secrets; and RAM and slots that many share."""
+"""Impure sources, passed in: clock, randomness, ids, secrets; and the RAM and slots that many share."""
 
 import asyncio
 import random
@@ -29,7 +29,7 @@ def new_secret(length: int) -> str:
 
 
 class Runtime(NamedTuple):
-    """The sources of everything that is not pure; tests replace what they want to control."""
+    """The impure sources; tests replace those that they want to control."""
 
     clock: Clock = now_ms
     new_id: Callable[[], str] = new_id
@@ -40,8 +40,8 @@ class Runtime(NamedTuple):
     """Returns a number in [0, 1)."""
 
 
-class NodeToken:
-    """The token of this process as a node of its store; empty before it is one, and after."""
+class NodeIdentity:
+    """The identity of this process as a node of its store: a token, empty while it is no node."""
 
     def __init__(self) -> None:
         self.token = ""
@@ -50,18 +50,18 @@ class NodeToken:
 SLICE_S, REST_S = 0.0005, 0.001
 
 
-class Slices:
-    """The slices of long work on the event loop: after each half ms of it the loop is the others' for a ms.
+class TimeSlicer:
+    """Divides long work on the event loop into slices: after each half ms of it, others have the loop for a ms.
 
-    What they do takes several turns of the loop, each of which would otherwise wait for another slice; and half a dozen
-    of such works may have a slice in one turn.
+    Their work takes several iterations of the loop, each of which would otherwise wait for another slice; and half a
+    dozen long works may each have a slice in one iteration.
     """
 
     def __init__(self) -> None:
         self.ends_s = time.monotonic() + SLICE_S
 
     async def pause(self) -> None:
-        """Rest, if this slice is over."""
+        """Sleep, if this slice is over."""
         if time.monotonic() >= self.ends_s:
             await asyncio.sleep(REST_S)
             self.ends_s = time.monotonic() + SLICE_S
@@ -71,33 +71,33 @@ K = TypeVar("K")
 
 
 async def entries_of(entries: Mapping[K, T]) -> AsyncIterator[tuple[K, T]]:
-    """The keys that a mapping has now with their values, in slices; without those that are gone by then.
+    """Yield the items that a mapping has now, in slices, without those that are removed meanwhile.
 
     A list of all pairs would make Python collect garbage for several ms. Read it to its end.
     """
-    slices = Slices()
+    slicer = TimeSlicer()
     for key in [*entries]:
-        await slices.pause()
+        await slicer.pause()
         if (value := entries.get(key)) is not None:
             yield key, value
 
 
 DEFAULT_BYTES = 512 * 1024 * 1024
 ROWS_SHARE = 4
-"""One part of this many is the most that the store's rows may take: reading one again costs little."""
+"""The store's rows may take one part in this many: reading one again costs little."""
 READING_SHARE = 8
-"""One part of this many is what readers may hold."""
+"""Readers may hold one part in this many."""
 
 
 class ReadBudget:
-    """Bytes that large answers under way hold, bounded over all readers; their owners have equal shares of it.
+    """The bytes that large answers under way may hold, over all readers; their owners have equal shares.
 
-    The first reader of an owner never waits. What several of an owner's hold together counts once.
+    The first reader of an owner never waits. Bytes that several readers of an owner hold together count once.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.shares: dict[str | None, ReadersShare] = {}
+        self.shares: dict[str | None, OwnerReaders] = {}
         """The shares of the owners that have readers."""
 
     @property
@@ -105,19 +105,19 @@ class ReadBudget:
         return sum(share.used for share in self.shares.values())
 
 
-class ReadersShare:
+class OwnerReaders:
     """The readers of one owner, and the bytes that they hold."""
 
     def __init__(self) -> None:
         self.used = 0
         self.readers: dict[Reader, None] = {}
-        """Those that hold or wait, the oldest first."""
+        """Readers that hold or wait, the oldest first."""
         self.holders: dict[Hashable, dict[Reader, int]] = {}
-        """By what they hold: the readers, with their bytes."""
+        """By what is held: its readers, with their bytes."""
         self.waiting: list[asyncio.Future[None]] = []
 
     def wake(self) -> None:
-        """Have all that wait check again."""
+        """Let all waiting readers check again."""
         waiting, self.waiting = self.waiting, []
         for turn in waiting:
             if not turn.done():
@@ -127,21 +127,21 @@ class ReadersShare:
 class Reader:
     """One answer under way, and the bytes that it holds until it is closed.
 
-    `what` stands for something that others may hold too.
+    `what` identifies the data, if others may hold the same.
     """
 
     def __init__(self, room: ReadBudget, owner: str | None, what: Hashable = None) -> None:
         self.room = room
         self.owner = owner
         self.what = self if what is None else what
-        self.share: ReadersShare | None = None
+        self.share: OwnerReaders | None = None
         """None while it neither holds nor waits."""
         self.size = 0
 
     def take(self, size: int) -> bool:
-        """Hold a number of bytes from now on; False, and nothing changes, while there is no room for them."""
+        """Hold a number of bytes from now on; return False, and change nothing, if there is no room for them."""
         if self.share is None:
-            self.share = self.room.shares.setdefault(self.owner, ReadersShare())
+            self.share = self.room.shares.setdefault(self.owner, OwnerReaders())
             self.share.readers[self] = None
         share, holders = self.share, self.share.holders.setdefault(self.what, {})
         others = max((held for reader, held in holders.items() if reader is not self), default=0)
@@ -156,7 +156,7 @@ class Reader:
         return True
 
     async def make(self, make: Callable[[], Awaitable[tuple[T, int]]]) -> T:
-        """Return what `make` makes, and hold its bytes; where there is no room for them yet, it is made again later."""
+        """Return the result of `make`, and hold its bytes; while there is no room for them, wait, and make it again."""
         made, size = await make()
         while (size or self.size) and not self.take(size):
             del made
@@ -186,22 +186,22 @@ class Reader:
 
 
 class MemoryBudget:
-    """Bytes that the caches of one service take, by kind, and may take together.
+    """The bytes that the caches of one service take, by kind, and may take together.
 
-    Each cache keeps its own figures up to date, on its own thread, and evicts what is too much.
+    Each cache keeps its own figures up to date, on its own thread, and evicts when they exceed the limit.
     """
 
     def __init__(self, limit: int = DEFAULT_BYTES) -> None:
         self.limit = limit
         self.reading = ReadBudget(limit // READING_SHARE)
         self.rows = 0
-        """Bytes of sessions' rows that the store keeps at hand, with their configurations."""
+        """Bytes of the sessions' rows that the store caches, with their configurations."""
         self.memories_in_use = 0
         self.memories_packed = 0
         self.followed = 0
-        """Bytes of what tails were sent of memories."""
+        """Bytes of what tails have been sent of memories."""
         self.evicted_rows = 0
-        """How many were dropped because they were too much; likewise below."""
+        """How many rows were evicted; memories likewise, below."""
         self.evicted_memories = 0
 
     @property
@@ -219,7 +219,7 @@ class MemoryBudget:
 
 
 class FairQueue:
-    """A few slots for the work of many owners: of those who wait, one of each owner after the other, the oldest first.
+    """A few slots for the work of many owners, who take turns; the oldest work of an owner comes first.
 
     An owner is a project, or None where it is unknown.
     """
@@ -227,10 +227,10 @@ class FairQueue:
     def __init__(self, slots: int) -> None:
         self.free = slots
         self.waiting: dict[str | None, deque[asyncio.Future[None]]] = {}
-        """By owner; the owner that is next comes first."""
+        """By owner, the next owner first."""
 
     async def enter(self, owner: str | None, is_resumed: bool = False) -> None:
-        """Return once there is a slot; work that `is_resumed` comes before what else its owner waits for."""
+        """Return once there is a slot; work that `is_resumed` comes before its owner's other work."""
         if self.free and not self.waiting:
             self.free -= 1
             return
@@ -258,7 +258,7 @@ class FairQueue:
         asyncio.get_running_loop().call_soon(self.leave)
 
     def leave(self) -> None:
-        """Free a slot, and give it to who is next."""
+        """Free a slot, and give it to the next in line."""
         self.free += 1
         while self.free and self.waiting:
             owner = next(iter(self.waiting))

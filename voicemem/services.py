@@ -80,7 +80,7 @@ class Services:
         budget: MemoryBudget | None = None,
         rules: Rules | None = None,
     ) -> None:
-        """Wire the use cases. `budget` is the one that the store was opened with, `rules` say what is redacted.
+        """Wire the use cases. The store was opened with `budget`; `rules` say what is redacted.
 
         `check_context` raises `Refused` for a section `memory` that is not valid. By default the policies check it, and
         the cause of a refusal goes to the log only.
@@ -98,7 +98,7 @@ class Services:
         """Set when the service begins to shut down."""
         self.restore_slots = asyncio.Semaphore(CONCURRENT_RESTORES)
         self.allowed = allowed_networks(settings.allow_addresses)
-        """Networks that are not public, and may be called all the same."""
+        """Private networks that may be called all the same."""
         self.node = NodeLease(store, self.runtime, node_clock)
         self.check_context = check_context or self.check_policies
         self.add_security()
@@ -109,13 +109,13 @@ class Services:
         self.connect()
 
     def check_patch(self, patch: SessionPatch) -> None:
-        """Check what depends on this service: URLs that it must not call, and policies that it does not have."""
+        """Check the parts that depend on this service: URLs that it may call, and policies that it has."""
         for url in outbound_urls(patch):
             check_url(url, self.allowed)
         self.check_context(patch.public.get("memory"))
 
     def check_policies(self, memory: Any) -> None:
-        """Check a section `memory`; what an operator's own policy reports is not for callers, and goes to the log."""
+        """Check a section `memory`; the errors of an operator's own policy are logged, and not shown to clients."""
         try:
             self.policies.check(memory)
         except Refused as refused:
@@ -190,7 +190,7 @@ class Services:
         self.retention = RetentionWorker(store, self.read_models, clock, node, MemoryKeeper(store).keep)
 
     def make_vectors(self) -> Vectors | None:
-        """Create the makers of vectors, of what is indexed and of queries; None without an embedder."""
+        """Create what embeds indexed texts and queries; return None without an embedder."""
         settings = self.settings
         url, key, metrics = settings.embeddings_url, settings.embeddings_key, self.telemetry.metrics
         if url is None:
@@ -235,7 +235,7 @@ class Services:
         self.extractions = ExtractionWorker(extractor, policies, limiter, runtime, self.overviews.save, node)
 
     def connect(self) -> None:
-        """Connect listeners to what they listen to; each list is called in its order."""
+        """Connect listeners to their sources; each list is called in its order."""
         self.outbox.find_analysis = self.extractions.find_analysis
         self.recorder.identify_caller = self.sessions.identify
         self.presence.answered = self.recorder.commits.answered
@@ -250,7 +250,7 @@ class Services:
             self.long_term.listeners.append(self.vectors.maker.memories.note)
 
     def background(self) -> list[Coroutine[Any, Any, None]]:
-        """Return the background tasks of the service, and collect what they are to do; none of them ends by itself."""
+        """Return the background tasks of the service, and connect their sources; none of them ends by itself."""
         self.sessions.close_collectors += [self.overviews.closed, self.extractions.changed]
         self.recorder.feed.collectors += [self.extractions.changed, self.summaries.changed, self.turn_feed.changed]
         return [
@@ -293,7 +293,7 @@ class Services:
 
 
 async def repeat(work: Callable[[], Awaitable[object]], pause_s: float) -> None:
-    """Background task: work, and again after a pause. While the store is away, what is due stays due."""
+    """Background task: do the work, and again after each pause. While the store is away, due work stays due."""
     while True:
         with suppress(StoreUnavailable):
             await work()

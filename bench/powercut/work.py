@@ -12,7 +12,7 @@ from voicemem.errors import Refused, StoreUnavailable
 from voicemem.store.append_rules import Batch, Offer, Outcome
 from voicemem.store.outbox import Attempt, FrozenPayload
 from voicemem.store.port import Store
-from voicemem.store.records import Leaving, Snapshot
+from voicemem.store.records import DisconnectedProducer, Snapshot
 from voicemem.store.streams import SessionEnding
 
 PAIRS = 3
@@ -82,7 +82,7 @@ class Caller:
         elif dice < 0.96:
             await self.close(call)
         elif dice < 0.98:
-            gone = Leaving(call.key, producer.name, producer.epoch or 0)
+            gone = DisconnectedProducer(call.key, producer.name, producer.epoch or 0)
             await self.store.journal.leave([gone], self.ledger.tick())
         else:
             await self.erase(call)

@@ -34,7 +34,7 @@ from voicemem.llm.tokens import UNKNOWN_WINDOW
 from voicemem.protocol.events import MemorySummary
 from voicemem.protocol.quoting import quoted
 from voicemem.protocol.types import MAX_TEXT_BYTES
-from voicemem.runtime import NodeToken, Runtime, entries_of
+from voicemem.runtime import NodeIdentity, Runtime, entries_of
 from voicemem.sessions.derived import append_derived
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
@@ -80,7 +80,7 @@ class Summaries:
     policies: Policies
     llm: BackgroundLlm
     runtime: Runtime
-    node: NodeToken = field(default_factory=NodeToken)
+    node: NodeIdentity = field(default_factory=NodeIdentity)
     limiter: ConcurrencyLimiter = field(default_factory=ConcurrencyLimiter)
     changed: dict[int, Stream] = field(default_factory=dict)
     """Sessions that have changed since the last check, by key. It is the only queue: whatever must wait is put back

@@ -23,7 +23,7 @@ from voicemem.memory.working_memory import WorkingMemory, owner_of_session
 from voicemem.protocol.events import CarriedSession, MemoryForgotten, MemorySummary
 from voicemem.protocol.memories import outcome_of
 from voicemem.protocol.types import MAX_INTEGER
-from voicemem.runtime import Slices
+from voicemem.runtime import TimeSlicer
 from voicemem.sessions.journal_pages import events_at
 from voicemem.sessions.read_models.cache import ReadModelCache, is_ready
 from voicemem.sessions.read_models.read_model import ReadModel
@@ -236,13 +236,13 @@ class Overviews:
         for key, stream in self.closed.items():
             self.enqueue(key, stream.position)
         self.closed.clear()
-        made, slices = [], Slices()
+        made, slicer = [], TimeSlicer()
         for key in list(islice(self.pending, SLICE)):
             position = self.pending.pop(key)
             with suppress(SessionQuarantined):
                 make = partial(made_figures, key)
                 made.append(await self.read_models.compute_as_of(key, position, make, background=True, or_later=True))
-            await slices.pause()
+            await slicer.pause()
         if made:
             await self.store.overviews.save_figures(made)
 

@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 from msgspec import structs
 
 from voicemem.errors import SessionQuarantined, StoreUnavailable
-from voicemem.runtime import Clock, NodeToken, entries_of
+from voicemem.runtime import Clock, NodeIdentity, entries_of
 from voicemem.search.passages import Passage, has_open_messages, passages_in, turns_after
 from voicemem.sessions.off_loop import check_budget
 from voicemem.sessions.read_models.cache import ReadModelCache
@@ -71,7 +71,7 @@ class Heard(NamedTuple):
 
 class TranscriptIndexer:
     def __init__(
-        self, store: Store, read_models: ReadModelCache, feed: CommitFeed, clock: Clock, node: NodeToken
+        self, store: Store, read_models: ReadModelCache, feed: CommitFeed, clock: Clock, node: NodeIdentity
     ) -> None:
         self.node = node
         self.feed = feed

@@ -17,7 +17,7 @@ from voicemem.errors import LlmFailed, StoreUnavailable
 from voicemem.llm.embeddings import MAX_BATCH, Embedder
 from voicemem.redaction.digit_runs import START
 from voicemem.redaction.texts import Rules, redact_text
-from voicemem.runtime import NodeToken, Runtime
+from voicemem.runtime import NodeIdentity, Runtime
 from voicemem.store.port import Store
 from voicemem.store.vectors import TextToEmbed, VectorSupport
 from voicemem.store.vectors import Vectors as StoredVectors
@@ -117,7 +117,7 @@ class EmbeddingQueue(NamedTuple):
 class VectorMaker:
     """Gives each message of the index, and each memory, a vector. What is left undone is found by what has none."""
 
-    def __init__(self, store: Store, embedder: Embedder, runtime: Runtime, node: NodeToken) -> None:
+    def __init__(self, store: Store, embedder: Embedder, runtime: Runtime, node: NodeIdentity) -> None:
         self.store = store
         self.messages = EmbeddingQueue(store.transcript_vectors, {})
         self.memories = EmbeddingQueue(store.memory_vectors, {})

@@ -1,4 +1,4 @@
-"""API keys, what their holders may do, and the checks that both servers make of a request first (docs/access.md).
+"""API keys, the rights of their holders, and the checks that both servers make of each request (docs/access.md).
 
 A key is `vm_<id>_<secret>`. Only the SHA-256 of the secret is stored, which is enough since secrets are random. That
 hash also signs the key's session tokens (`voicemem.security.session_tokens`).
@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from voicemem.config.service import is_loopback
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.runtime import Runtime
-from voicemem.security.rate_limits import Caller, RateLimits
+from voicemem.security.rate_limits import Principal, RateLimits
 from voicemem.security.session_tokens import looks_like_token, sign_token, signer_of, verify_token
 from voicemem.store.directory import ApiKey, Directory, KeyLimits
 
@@ -33,17 +33,17 @@ KEY_ID_PATTERN = re.compile(r"[0-9a-z]{12}\Z", re.ASCII)
 PROJECT_PATTERN = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
 ADMIN_KEY_ID = "environment"
 WRONG_KEY = "The key is unknown or was revoked; send another one as Authorization: Bearer KEY."
-"""One sentence for both: a caller must not learn which keys there were."""
+"""One sentence for both: a client must not learn which keys existed."""
 SETS_NOTHING = "A session token cannot change the configuration."
 NO_LIMITS = KeyLimits()
 KEY_CACHE_MS = 1_000
-"""How long a key that was looked up is known, where there are other nodes: so long may one of them still let in a key
-that was revoked."""
+"""How long a key that was looked up is cached where there are several nodes: one of them may let in a revoked key for
+this long."""
 ASK_AGAIN_MS = 20
 """How long the answer "there is no key" is cached.
 
 While there is no key, every request checks for a first one, which another process may just have made. The command that
-makes it takes longer than this to exit, so once it has exited a key is required.
+makes it takes longer than this to exit, so once it has exited, a key is required.
 """
 HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::\d{1,5})?\Z")
 ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9._~-]+)(?::[0-9]{1,5})?\Z", re.ASCII | re.IGNORECASE)
@@ -51,7 +51,7 @@ ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9._~-]+)(?::[0-
 
 
 class Grant(Struct, frozen=True):
-    """The rights of a caller, in one project."""
+    """The rights of a client in one project."""
 
     project: str
     scopes: tuple[str, ...]
@@ -60,22 +60,22 @@ class Grant(Struct, frozen=True):
     """The one session that a token gives access to; None for a key, which gives access to its whole project."""
     expires_ms: int | None = None
     channel: str | None = None
-    """The one channel whose agents a token of Agora's gives access to (`*`: every one); None for keys."""
+    """The one channel whose agents an Agora token gives access to (`*`: all channels); None for keys."""
     limits: KeyLimits = KeyLimits()
     reaches_user: bool = False
     """True if a token also reaches what is remembered of its session's user."""
     via: str | None = None
-    """`page` for who has signed in to the page with a key."""
+    """`page` for someone who has signed in to the page with a key."""
 
     def allows(self, scope: str, session_id: str | None = None) -> bool:
-        """True if the caller has a scope; `admin` includes the others. A token needs the `session_id` of its own."""
+        """Return whether the client has a scope; `admin` includes the others. A token is for its `session_id` only."""
         return self.session_id in (None, session_id) and self.has_scope(scope)
 
     def has_scope(self, scope: str) -> bool:
         return scope == ANY_SCOPE or scope in self.scopes or "admin" in self.scopes
 
     def require(self, scope: str, session_id: str | None = None) -> None:
-        """Raise `Refused` (`forbidden`) unless the caller is allowed this."""
+        """Raise `Refused` (`forbidden`) unless the scope is allowed."""
         if not self.allows(scope, session_id):
             if self.session_id is None or not self.has_scope(scope):
                 raise Refused("forbidden", f"The key does not have the scope {scope}.")
@@ -96,17 +96,17 @@ class Grant(Struct, frozen=True):
         )
 
     @property
-    def caller(self) -> Caller | None:
-        """The caller for the rate limits; None when there are no keys, and so no limits."""
-        return None if self.key_id is None else Caller(self.key_id, self.session_id, self.limits)
+    def principal(self) -> Principal | None:
+        """The client, as the rate limits count it; None when there are no keys, and so no limits."""
+        return None if self.key_id is None else Principal(self.key_id, self.session_id, self.limits)
 
 
 FULL_GRANT = Grant(DEFAULT_PROJECT, SCOPES)
-"""The grant of every caller while there is no key."""
+"""The grant of every client while there is no key."""
 
 
 class Access:
-    """Grants access to the holders of keys and session tokens, and makes and revokes these."""
+    """Grants access to the holders of keys and session tokens; creates and revokes both."""
 
     def __init__(
         self,
@@ -116,12 +116,12 @@ class Access:
         cache_ms: int = 0,
         key_command: str | None = None,
     ) -> None:
-        """Create it; for `cache_ms` a found key is not looked up again: for stores that are a round trip away."""
+        """For `cache_ms` a key that was found is not looked up again, for stores that are a round trip away."""
         self.cache_ms = cache_ms
         self.key_command = key_command
-        """Makes the first key."""
+        """The command that makes the first key, for messages."""
         self.cached_keys: dict[str, tuple[int, ApiKey]] = {}
-        """By id, and when it was looked up, Unix ms."""
+        """By id: when a key was looked up (Unix ms), and the key."""
         runtime = runtime or Runtime()
         self.directory = directory
         self.clock = runtime.clock
@@ -135,7 +135,7 @@ class Access:
         """Set when this process revokes a key; the task that closes its connections clears it."""
 
     async def needs_key(self) -> bool:
-        """Return whether callers need a key: from the first one on, even when all are revoked."""
+        """Return whether clients need a key: once there was one, even if all are revoked."""
         if self.must_look_for_keys():
             self.checked_ms = self.clock()
             self.has_seen_key = await self.directory.has_keys()
@@ -170,7 +170,7 @@ class Access:
         return Grant(key.project, key.scopes, key.id, limits=key.limits)
 
     async def find_key(self, key_id: str) -> ApiKey | None:
-        """A key, as it is now, or was up to `cache_ms` ago; None when the id is unknown."""
+        """Return a key as it is now, or was up to `cache_ms` ago; None when the id is unknown."""
         found_ms, key = self.cached_keys.get(key_id, (0, None))
         now = self.clock()
         if key is not None and abs(now - found_ms) < self.cache_ms:
@@ -191,10 +191,10 @@ class Access:
         return replace(signer, scopes=scopes, session_id=claims.sub, expires_ms=until, reaches_user=claims.reaches_user)
 
     async def find_signer(self, key_id: str) -> tuple[Grant, bytes]:
-        """The grant of a key that signs tokens, and its signing secret. Raises `Refused` (`unauthorized`)."""
+        """Return the grant of a key that signs tokens, and its signing secret. Raises `Refused` (`unauthorized`)."""
         if key_id == ADMIN_KEY_ID and self.admin_digest is not None:
             # A person chose this key, so it may be weak. If its hash alone signed tokens, the holder of one could
-            # search for the key offline; the store's secret, which no caller knows, prevents that.
+            # search for the key offline; the store's secret, which no client knows, prevents that.
             secret = hmac.digest(self.directory.cursor_secret, self.admin_digest, "sha256")
             return Grant(DEFAULT_PROJECT, SCOPES, ADMIN_KEY_ID), secret
         key = await self.find_key(key_id) if KEY_ID_PATTERN.match(key_id) else None
@@ -203,7 +203,7 @@ class Access:
         return Grant(key.project, key.scopes, key.id, limits=key.limits), key.hash
 
     def key_of(self, grant: Grant) -> str:
-        """The id of a grant's key. Raises `Refused` (`no_keys`) where there are no keys."""
+        """Return the id of a grant's key. Raises `Refused` (`no_keys`) where there are no keys."""
         if grant.key_id is None:
             how = self.key_command or "the setting admin-key"
             raise Refused("no_keys", f"There are no keys yet; the first one comes from {how}.")
@@ -212,7 +212,7 @@ class Access:
     async def create_token(
         self, grant: Grant, session_id: str, ttl_s: int, reaches_user: bool = False
     ) -> tuple[str, int]:
-        """A session token signed with the caller's key, and when it expires, Unix ms. Raises `Refused` (`no_keys`)."""
+        """Return a session token, signed with the grant's key, and when it expires. Raises `Refused` (`no_keys`)."""
         key_id = self.key_of(grant)
         _, secret = await self.find_signer(key_id)
         expires_s = self.clock() // 1000 + ttl_s
@@ -234,7 +234,7 @@ class Access:
         return {grant: gone for grant in grants if grant.key_id in revoked} | expired
 
     async def list_keys(self, project: str) -> list[ApiKey]:
-        """The keys of a project, revoked ones included, the oldest first."""
+        """Return the keys of a project, revoked ones included, the oldest first."""
         return [key for key in await self.directory.list_keys() if key.project == project]
 
     async def revoke_key(self, project: str, key_id: str) -> None:
@@ -246,7 +246,7 @@ class Access:
         self.key_revoked.set()
 
     async def change_limits(self, project: str, key_id: str, changes: Mapping[str, int]) -> ApiKey:
-        """Change some limits of an active key of the project; returns the key. Raises `Refused` (`unknown_key`)."""
+        """Change some limits of an active key of the project; return the key. Raises `Refused` (`unknown_key`)."""
         key = await self.directory.find_key(key_id)
         if key is None or key.project != project:
             raise Refused("unknown_key")
@@ -259,7 +259,7 @@ class Access:
     async def create_key(
         self, project: str, name: str, scopes: Sequence[str], limits: KeyLimits = NO_LIMITS
     ) -> tuple[ApiKey, str]:
-        """Create a key; returns it and its text, which cannot be read again. Raises `Refused` (`invalid_field`)."""
+        """Create a key; return it and its text, which cannot be read again. Raises `Refused` (`invalid_field`)."""
         check_project(project)
         check_scopes(scopes)
         key_id, secret = self.new_secret(12).lower(), self.new_secret(40)
@@ -270,13 +270,13 @@ class Access:
 
 
 def check_project(project: str) -> None:
-    """Raise `Refused` (`invalid_field`) for what cannot be the name of a project."""
+    """Raise `Refused` (`invalid_field`) for an invalid project name."""
     if not PROJECT_PATTERN.match(project):
         raise Refused("invalid_field", "A project must be 1 to 128 of the characters A-Za-z0-9._:-.")
 
 
 def check_scopes(scopes: Sequence[str]) -> None:
-    """Raise `Refused` (`invalid_field`) for unknown scopes, and for none."""
+    """Raise `Refused` (`invalid_field`) if a scope is unknown, or if there is none."""
     if not scopes or any(scope not in SCOPES for scope in scopes):
         raise Refused("invalid_field", f"Scopes must be one or more of {', '.join(SCOPES)}.")
 
@@ -299,7 +299,7 @@ def bearer_token(authorization: str | None) -> str | None:
 
 @lru_cache(64)
 def check_local(host: str | None, origin: str | None) -> None:
-    """Check that both name this machine. Raises `Refused` (`foreign_host`, `foreign_origin`)."""
+    """Check that host and origin name this machine. Raises `Refused` (`foreign_host`, `foreign_origin`)."""
     match = HOST.match(host or "")
     if match is None or not is_loopback(match[1]):
         raise Refused("foreign_host")
@@ -309,11 +309,11 @@ def check_local(host: str | None, origin: str | None) -> None:
 
 
 GrantHolder = Callable[[str | None], Awaitable[Grant]]
-"""Finds the grant of a key or token. Raises `Refused` (`unauthorized`, `token_expired`)."""
+"""Returns the grant of a key or token. Raises `Refused` (`unauthorized`, `token_expired`)."""
 
 
 class Gate:
-    """Checks the origin, key and rate of callers. `open_to_all` is set by `--insecure`."""
+    """Checks the origin, key and rate of requests. `open_to_all` is set by `--insecure`."""
 
     def __init__(
         self,
@@ -322,14 +322,14 @@ class Gate:
         limits: RateLimits | None = None,
         grant_holder: GrantHolder | None = None,
     ) -> None:
-        """Without `limits`, only wrong keys are limited; without `grant_holder`, `access` grants."""
+        """Without `limits`, only wrong keys are limited; without `grant_holder`, `access` is asked."""
         self.access = access
         self.grant_holder = grant_holder or access.grant
         self.open_to_all = open_to_all
         self.limits = limits or RateLimits(access.clock, 0, 0)
 
     async def check_origin(self, host: str | None, origin: str | None, ask_store: bool = True) -> bool:
-        """Check the `Host` and `Origin` of a request, and return whether the caller needs a key.
+        """Check the `Host` and `Origin` of a request, and return whether the client needs a key.
 
         While there is no key, only loopback names are accepted: a web page from elsewhere must not reach the service
         through a browser on its machine, by its own origin or by a name that resolves to loopback (DNS rebinding).
@@ -344,7 +344,7 @@ class Gate:
         return needed
 
     async def grant(self, authorization: str | None, needed: bool, address: str | None = None) -> Grant:
-        """Return the grant of this `Authorization` header; counts one request, or one wrong key of `address`.
+        """Return the grant of an `Authorization` header; count one request, or one wrong key from `address`.
 
         Raises `Refused` (`unauthorized`, `token_expired`), and `RateLimited`.
         """
@@ -352,11 +352,11 @@ class Gate:
             return FULL_GRANT
         with self.counting_wrong_keys(authorization, address):
             grant = await self.grant_holder(bearer_token(authorization))
-        self.limits.count_request(grant.caller)
+        self.limits.count_request(grant.principal)
         return grant
 
     async def grant_token(self, token: str | None, address: str | None) -> Grant:
-        """Return the grant of a key or token in a frame; counts one wrong key of `address`.
+        """Return the grant of a key or token in a frame; count a wrong key from `address`.
 
         Raises `Refused` (`unauthorized`, `token_expired`), and `RateLimited`.
         """
@@ -365,7 +365,7 @@ class Gate:
 
     @contextmanager
     def counting_wrong_keys(self, sent: str | None, address: str | None) -> Iterator[None]:
-        """Count a key that turns out to be wrong in the block. Raises `RateLimited` instead of what the block does."""
+        """Count a key that the block finds wrong. Raises `RateLimited` in place of the block's error."""
         try:
             yield
         except Refused as refused:

@@ -33,7 +33,7 @@ Network = IPv4Network | IPv6Network
 MOST = 16
 """Interim responses before one answer; a server needs one or two."""
 LOOK_BYTES = 4 * 1024
-"""How much is read at a time while interim responses come."""
+"""How many bytes are read at a time while interim responses come."""
 SWITCHING_PROTOCOLS = 101
 
 DENIED_NETWORKS: tuple[Network, ...] = tuple(
@@ -72,13 +72,13 @@ IPV4_CARRIERS: tuple[tuple[IPv6Network, int], ...] = (
     (IPv6Network("64:ff9b::/96"), 0),  # NAT64
     (IPv6Network("2002::/16"), 80),  # 6to4
 )
-"""IPv6 networks whose addresses contain the IPv4 address that is really reached, and the number of bits after it."""
+"""IPv6 networks whose addresses contain the IPv4 address that packets reach, and the number of bits after it."""
 
 UNASSIGNED = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
 """Addresses for documentation (RFC 5737, RFC 3849), which no interface has."""
 
 REFUSED_IN_URLS = " \\\ufffd"
-"""Characters that no URL may have, besides what cannot be printed; U+FFFD stands where a U+0000 was received."""
+"""Characters that no URL may have, besides unprintable ones; U+FFFD replaces a U+0000 that was received."""
 MAX_URL_LENGTH = 2048
 
 WEB_PORTS = frozenset({80, 443})
@@ -110,7 +110,7 @@ def allowed_networks(texts: Iterable[str]) -> tuple[Network, ...]:
 
 
 def is_blocked(address: str, allowed: Iterable[Network] = ()) -> bool:
-    """Return whether requests of tenants may not go to this IP address; anything but a plain one is blocked too."""
+    """Return whether tenants' requests to this IP address are blocked; so is any text that is not a plain address."""
     try:
         literal = final = ip_address(address)
     except ValueError:
@@ -121,10 +121,10 @@ def is_blocked(address: str, allowed: Iterable[Network] = ()) -> bool:
             break
     if any(literal in network or final in network for network in allowed):
         return False
-    return any(final in network for network in DENIED_NETWORKS) or is_own(final)
+    return any(final in network for network in DENIED_NETWORKS) or is_local_address(final)
 
 
-def is_own(address: IPv4Address | IPv6Address) -> bool:
+def is_local_address(address: IPv4Address | IPv6Address) -> bool:
     """Return whether an address is one of this machine's interfaces, as they are now."""
     # The kernel lets a socket bind to the machine's own addresses only. A setting can allow all others too; then every
     # address would look like one of its own, but so does an address that belongs to no machine.
@@ -174,9 +174,9 @@ def connectors(
 def direct_session(
     connector: aiohttp.TCPConnector, timeout: aiohttp.ClientTimeout, **more: Any
 ) -> aiohttp.ClientSession:
-    """A session without a proxy, which would connect for us, past the guard, and without cookies.
+    """A session without cookies, and without a proxy, which would connect in our place and bypass the guard.
 
-    It sets `reused` of the context of a request whose connection was used before.
+    It sets `reused` on a request's trace context if the request uses a pooled connection.
     """
 
     async def note_reuse(
@@ -202,8 +202,8 @@ async def send_request(
 ) -> aiohttp.ClientResponse:
     """Send a request on a `direct_session`; `make_body` is called for each attempt.
 
-    The other end may have closed an idle connection just as it was reused. That is not its fault, so only a fresh
-    connection decides. Each failure takes one idle connection out of the pool, so the loop ends after the last of them.
+    The other end may have closed an idle connection just as it was reused. That is not its fault, so only the failure
+    of a new connection counts. Each failure takes one idle connection out of the pool, so the loop ends.
     """
     while True:
         context = SimpleNamespace(reused=False)
@@ -258,7 +258,7 @@ def _host_and_port(url: str) -> tuple[str, int | None]:
 
 
 def _literal_address(host: str) -> str | None:
-    """Return the IP address that a host is or always means; None for a name.
+    """Return the IP address that a host is, or always resolves to; None for a name.
 
     Raises `Refused` (`invalid_field`) for other spellings of an address, such as 0x7f000001 and 127.1.
     """
@@ -279,8 +279,8 @@ def _invalid(sentence: str) -> Refused:
 class BoundedResponseHandler(ResponseHandler):
     """A connection on which a server may send `MOST` interim responses before an answer.
 
-    aiohttp passes over each `100 Continue` at once, before it looks at anything else, its own deadlines included: a
-    server that sends nothing else would hold up the whole process, and fill its memory.
+    aiohttp skips each `100 Continue` at once, before it checks anything else, even its own deadlines: a server that
+    sends nothing else would block the whole process, and fill its memory.
     """
 
     def __init__(self, *args: Any, **more: Any) -> None:
@@ -299,7 +299,7 @@ class BoundedResponseHandler(ResponseHandler):
             at = end
 
     def feed_data(self, data: Any, size: int = 0) -> None:
-        """Take a response, as its head and its body. Too many interim ones end the connection."""
+        """Take a response: its head and its body. Too many interim responses end the connection."""
         code = data[0].code
         self.interim = self.interim + 1 if 100 <= code < 200 and code != SWITCHING_PROTOCOLS else 0
         if self.interim <= MOST:
@@ -323,7 +323,7 @@ ERROR_WORDS: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], 
 
 
 def error_word(error: Exception) -> str:
-    """A stable short word for what went wrong with a request."""
+    """Return a stable short word for the error of a request."""
     if isinstance(error, aiohttp.ClientSSLError):
         return "tls"
     if isinstance(error, aiohttp.ClientConnectorDNSError):

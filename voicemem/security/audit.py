@@ -14,7 +14,7 @@ LOG = logging.getLogger("voicemem.audit")
 LOG.setLevel(logging.INFO)  # independent of the level of the other logs
 COMMAND_LINE = "command line"
 LINE_ATTRIBUTE = "audit"
-"""The attribute of a log record that has the line as a dict, for structured logs."""
+"""The attribute of a log record that holds the line as a dict, for structured logs."""
 KeyAct = Literal["key_created", "key_limits_changed", "key_revoked", "token_created", "page_signed_in"]
 AgoraAct = Literal["agora_app_added", "agora_app_removed", "agora_certificate_rotated", "agora_certificate_retired"]
 SessionAct = Literal["calling_out_changed", "session_ended", "session_erased", "calls_exported"]
@@ -33,7 +33,7 @@ Act = Literal[KeyAct, AgoraAct, SessionAct, ObserverAct, UserAct, WebhookAct, Se
 def audit(
     act: Act, by: Grant | str | None, project: str | None = None, session: str | None = None, **more: object
 ) -> None:
-    """Log an act, once it is done. `by` is a grant, whose project counts, or the id of a key; None: no keys."""
+    """Log an act, once it is done. `by` is a grant, whose project is logged, or the id of a key; None: no keys."""
     if isinstance(by, Grant):
         more, project, by = {"via": by.via, **more}, project or by.project, by.key_id
     line = {"act": act, "by": by, "project": project, "session": session, **more}

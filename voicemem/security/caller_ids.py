@@ -1,6 +1,7 @@
-"""Callers by telephone: numbers in one form (E.164), and the ids made of them (docs/privacy.md).
+"""Callers by telephone: their numbers as E.164, and the user ids made of them (docs/privacy.md).
 
-An id is made of a number with a secret of the project, so that no one who reads ids can try all numbers.
+An id is the HMAC of a number with a secret of the project, so that no one who sees ids can find the numbers by brute
+force.
 """
 
 import hmac
@@ -25,17 +26,17 @@ from voicemem.store.session_filters import SessionFilter
 CALLER_ID = "tel_"
 SECRET_BYTES = 32
 MIN_DIGITS, MIN_NATIONAL = 7, 6
-"""The shortest numbers with their country, and national ones; shorter ones are extensions of an exchange."""
+"""The shortest numbers with and without a country code; shorter ones are extensions of an exchange."""
 KEYPAD = str.maketrans("abcdefghijklmnopqrstuvwxyz", "22233344455566677778889999")
 PLACEHOLDERS = frozenset(
     word.translate(KEYPAD)
     for word in ("anonymous", "blocked", "private", "restricted", "unavailable", "unknown", "withheld")
 )
-"""The words that platforms give in place of a number that they do not know, as one dials the word: 266696687."""
+"""Words that platforms send in place of an unknown number, as keypad digits: `anonymous` is 266696687."""
 
 
 def e164(number: str, region: str | None = None) -> str | None:
-    """A telephone number in any spelling as E.164; None for what is not one, or has no country and there is no region.
+    """Return a telephone number in any spelling as E.164; None if it is no number, or its country is not known.
 
     `region` is the country of national numbers (`DE`).
     """
@@ -70,21 +71,21 @@ def is_region(region: str) -> bool:
 
 
 def caller_id(number: str, secret: bytes) -> str:
-    """The id of a number in E.164."""
+    """Return the user id of a number in E.164."""
     return f"{CALLER_ID}{hmac.digest(secret, number.encode(), 'sha256').hex()}"
 
 
 IDENTIFY = re.compile(r"(?:([A-Za-z0-9._:-]{1,128})/)?([a-z0-9-]{1,64})=([a-z, ]+)")
 IDENTIFY_RULE = "Who calls is identified as DIALECT=user, DIALECT=number or DIALECT=user,number, or PROJECT/DIALECT=…"
 Identification = frozenset[str]
-"""The facts that say who calls, "user" and "number"; by the first, where both are there."""
+"""The facts that identify a caller: `user` and `number`. Where a frame has both, `user` wins."""
 Fact = Literal["user", "number"]
 ALLOWED: tuple[Fact, ...] = ("user", "number")
 OFF = "off"
 
 
 def parse_identification(text: str) -> Identification:
-    """The facts of a text such as `user,number`; "off": none. Raises `ValueError`."""
+    """Return the facts in a text such as `user,number`; none for `off`. Raises `ValueError`."""
     facts = frozenset(one.strip() for one in text.split(",")) - {OFF}
     if not facts <= set(ALLOWED):
         raise ValueError(f"What says who calls must be user, number, user,number or off, not {text!r}.")
@@ -92,7 +93,7 @@ def parse_identification(text: str) -> Identification:
 
 
 def parse_identify(settings: Iterable[str]) -> dict[tuple[str | None, str], Identification]:
-    """Parse what says who calls, by project (None: every one) and dialect. Raises `ValueError`."""
+    """Parse the facts that identify callers, by project (None: all projects) and dialect. Raises `ValueError`."""
     identify: dict[tuple[str | None, str], Identification] = {}
     for one in settings:
         match = IDENTIFY.fullmatch(one)
@@ -105,7 +106,7 @@ def parse_identify(settings: Iterable[str]) -> dict[tuple[str | None, str], Iden
 
 
 def check_callers(settings: Settings) -> None:
-    """Check what the settings say about callers. Raises `CannotStart`."""
+    """Check the settings about callers. Raises `CannotStart`."""
     if settings.phone_region is not None and not is_region(settings.phone_region):
         raise CannotStart("The region of telephone numbers must be a country's two letters, such as US or DE.")
     try:
@@ -116,7 +117,7 @@ def check_callers(settings: Settings) -> None:
 
 @dataclass(eq=False)
 class Callers:
-    """Finds who calls by what the settings allow (`identify`); `region` is the country of national numbers."""
+    """Identifies callers by the facts that settings allow (`identify`); `region` is the country of national numbers."""
 
     store: Store
     clock: Clock
@@ -124,7 +125,7 @@ class Callers:
     identify: Mapping[tuple[str | None, str], Identification] = field(default_factory=dict)
 
     async def user_of(self, project: str, dialect: str, caller: Caller) -> str | None:
-        """The user who calls, as far as the project allows a dialect's frames to say it."""
+        """Return the id of the user who calls, by the facts that the project allows; None if they do not say."""
         facts = await self.allowed(project, dialect) if caller.user or caller.number else Identification()
         if "user" in facts and caller.user is not None:
             return user_id_of(caller.user)
@@ -133,14 +134,14 @@ class Callers:
         return None
 
     async def allowed(self, project: str, dialect: str) -> Identification:
-        """The allowed identification: as the project has set it with the secret of its webhooks, else the settings."""
+        """Return the allowed facts: those that the project has set with the secret of its webhooks, or the settings."""
         kept = await self.store.directory.find_inbound_secret(project, dialect)
         if kept is not None and kept.identify is not None:
             return parse_identification(kept.identify)
         return self.identify.get((project, dialect), self.identify.get((None, dialect), Identification()))
 
     async def ids(self, project: str, number: str) -> list[str]:
-        """All ids of a number, the newest secret's first; none for what is no number. The first use makes a secret."""
+        """Return all ids of a number, the newest secret's first; none for an invalid one. First use makes a secret."""
         written = e164(number, self.region)
         if written is None:
             return []
@@ -151,7 +152,7 @@ class Callers:
         return [caller_id(written, secret) for secret in known]
 
     async def find(self, project: str, number: str) -> str | None:
-        """The id under which a caller is known: of an older secret, if they called before it was replaced."""
+        """Return the id under which a caller is known: an older secret's, if they called before it was replaced."""
         ids = await self.ids(project, number)
         for id in ids if len(ids) > 1 else ():
             if await self.is_known(project, id):
@@ -159,13 +160,13 @@ class Callers:
         return ids[0] if ids else None
 
     async def is_known(self, project: str, user_id: str) -> bool:
-        """Return whether a user has a session, or memories or a document beyond sessions."""
+        """Return whether a user has a session, a memory or a document."""
         journal = self.store.journal
         if await journal.find_user(project, user_id) is not None:
             return True
         return bool(await journal.count_sessions(SessionFilter(project=project, user_id=user_id), 1))
 
     async def add_secret(self, project: str, is_first: bool = False) -> None:
-        """Make a secret for the callers that are new from now on; `is_first`: only where there is none."""
+        """Make a secret for callers that are new from now on; with `is_first` only if there is none."""
         secret = secrets.token_bytes(SECRET_BYTES)
         await self.store.directory.add_caller_secret(project, secret, self.clock(), is_first)

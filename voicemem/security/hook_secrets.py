@@ -1,7 +1,7 @@
 """Signing secrets of inbound webhooks, by project and dialect, and signed tokens in their URLs (docs/dialects.md).
 
 A project sets its own over REST or by command; they are in the store, so that every node knows them. The operator's,
-from the settings, verify beside them, for as long as they are there.
+from the settings, are accepted as well.
 """
 
 import hmac
@@ -27,14 +27,14 @@ HOOK_SECRET = re.compile(r"(?:([A-Za-z0-9._:-]{1,128})/)?([a-z0-9-]{1,64})=(.+)"
 """PROJECT/DIALECT=SECRET, or DIALECT=SECRET for the project of a service without keys."""
 SECRET = re.compile(r"[!-~]{8,256}")
 OVERLAP_S, MAX_OVERLAP_S = 86_400, 7 * 86_400
-"""The time for which the secret before verifies too."""
+"""For how long the previous secret is accepted too."""
 
 
 class HookSecret(Struct, frozen=True):
     """A dialect whose webhooks are signed; the secrets themselves are not shown. Times are Unix ms.
 
-    `set_at` is null where only the operator has set one, when the service was started (`in_settings`); both verify.
-    `old_secret_until` is when the secret before the last change stops verifying.
+    `set_at` is null where only the operator has set a secret (`in_settings`); where both have, both are accepted.
+    `old_secret_until` is until when the previous secret is accepted.
     """
 
     dialect: str
@@ -42,11 +42,11 @@ class HookSecret(Struct, frozen=True):
     old_secret_until: int | None
     in_settings: bool
     identify: tuple[Fact, ...] | None
-    """What frames may say about who calls, the first before the second; null: what the settings say."""
+    """The facts that identify a caller, the first before the second; null: those of the settings."""
 
 
 class HookSecrets:
-    """Finds and changes what signs webhooks. `settings` are those of the operator, by project and dialect."""
+    """Finds and changes the secrets of webhooks. `settings` are the operator's, by project and dialect."""
 
     def __init__(self, directory: Directory, settings: Mapping[tuple[str, str], str], clock: Clock) -> None:
         self.directory = directory
@@ -54,14 +54,14 @@ class HookSecrets:
         self.clock = clock
 
     async def verifying(self, project: str, dialect: str) -> list[str]:
-        """All secrets that sign webhooks of a dialect in a project at this time; none is of another project."""
+        """Return the secrets that are accepted now for webhooks of a dialect in a project."""
         kept = await self.directory.find_inbound_secret(project, dialect)
         old = None if kept is None or self.old_until(kept) is None else kept.old_secret
         known = (self.settings.get((project, dialect)), None if kept is None else kept.secret, old)
         return [secret for secret in known if secret is not None]
 
     async def list(self, project: str) -> list[HookSecret]:
-        """The dialects of a project that have a secret, in the order of their names."""
+        """Return the dialects of a project that have a secret, in the order of their names."""
         kept = {one.dialect: one for one in await self.directory.list_inbound_secrets(project)}
         in_settings = {dialect for of, dialect in self.settings if of == project}
         return [self.shown(project, name, kept.get(name)) for name in sorted({*kept, *in_settings})]
@@ -69,12 +69,12 @@ class HookSecrets:
     async def set(
         self, project: str, dialect: str, secret: str, overlap_s: int, identify: Identification | None = None
     ) -> HookSecret:
-        """Set what signs from now on; the one before verifies as well for `overlap_s` seconds.
+        """Set the secret; the previous one is accepted as well for `overlap_s` seconds.
 
-        `identify` is what says who calls, from now on; None changes nothing about that.
+        `identify` are the facts that identify callers from now on; None leaves them as they are.
 
-        The same again changes nothing but the end of the overlap. Raises `Refused` (`unknown_dialect`, and
-        `invalid_field` for what cannot be a secret of the dialect).
+        The same secret again changes only the end of the overlap. Raises `Refused` (`unknown_dialect`, and
+        `invalid_field` for an invalid secret).
         """
         check_hooked(dialect)
         check_hook_secret(secret, dialect)
@@ -100,7 +100,7 @@ class HookSecrets:
         return self.shown(project, dialect, await self.directory.change_inbound_secret(project, dialect, change))
 
     async def remove(self, project: str, dialect: str) -> None:
-        """Remove what the project has set, the old secret too. Raises `Refused` (`unknown_hook_secret`)."""
+        """Remove the project's secret, and the previous one. Raises `Refused` (`unknown_hook_secret`)."""
         if not await self.directory.remove_inbound_secret(project, dialect):
             raise Refused("unknown_hook_secret")
 
@@ -112,7 +112,7 @@ class HookSecrets:
         return HookSecret(dialect, set_ms, until_ms, (project, dialect) in self.settings, identify)
 
     def old_until(self, kept: InboundSecret) -> int | None:
-        """The time until which the secret before verifies; None when it does not any more."""
+        """Return until when the previous secret is accepted; None if it no longer is."""
         until = kept.old_secret_until_ms
         return until if until is not None and until > self.clock() else None
 
@@ -125,20 +125,20 @@ def check_hooked(name: str) -> None:
 
 
 def find_hooked(name: str) -> Dialect | None:
-    """A dialect whose calls webhooks report; None for a platform that only asks at the start of a call."""
+    """Return a dialect whose webhooks report calls; None for a platform that only asks at the start of a call."""
     dialect = DIALECTS.get(name)
     return None if dialect is None or dialect.hook is None else dialect
 
 
 def check_hook_secret(secret: str, dialect: str) -> None:
-    """Raise `Refused` (`invalid_field`) for what the platform could not have, or could not be given."""
+    """Raise `Refused` (`invalid_field`) for a secret that the platform would not generate or accept."""
     if not SECRET.fullmatch(secret):
         raise Refused("invalid_field", "A secret must be 8 to 256 printable ASCII characters without spaces.")
     check_start_secret(dialect, secret, partial(Refused, "invalid_field"))
 
 
 def check_start_secret(dialect: str, secret: str, error: Callable[[str], Exception]) -> None:
-    """Raise this error for what cannot be the secret of a dialect, or not be used here."""
+    """Raise `error` if this cannot be the secret of a dialect, or cannot be used here."""
     try:
         if dialect in CALL_STARTS:
             CALL_STARTS[dialect].check_secret(secret)
@@ -151,7 +151,7 @@ def new_hook_secret() -> str:
 
 
 def parse_hook_secrets(settings: tuple[str, ...], default_project: str) -> dict[tuple[str, str], str]:
-    """Secrets of the settings by project and dialect. Raises `CannotStart`, which quotes none of them."""
+    """Return the secrets of the settings by project and dialect. Raises `CannotStart`, which quotes none of them."""
     secrets_by_dialect: dict[tuple[str, str], str] = {}
     for one in settings:
         match = HOOK_SECRET.fullmatch(one)
@@ -178,13 +178,13 @@ TARGET_PROOF_BYTES = 16
 
 
 def sign_target(target: HookTarget, secret: bytes) -> str:
-    """The token of a target, signed with the store's secret; it hides nothing."""
+    """Return the token of a target, signed with the store's secret, but not encrypted."""
     body = msgspec.json.encode(target)
     return join_cursor(target_proof(body, secret), body)
 
 
 def read_target(token: str, project: str, dialect: str, secret: bytes) -> HookTarget:
-    """The target of a token of this project and dialect. Raises `Refused` (`forbidden`)."""
+    """Return the target of a token of this project and dialect. Raises `Refused` (`forbidden`)."""
     wrong = Refused("forbidden", "The token t in the URL is not one of this service's for this project and dialect.")
     try:
         proof, body = split_cursor(token, TARGET_PROOF_BYTES)

@@ -10,14 +10,14 @@ from weakref import WeakValueDictionary
 from voicemem.errors import RateLimited
 from voicemem.store.directory import KeyLimits
 
-MAX_CALLERS = 10_000
-"""Callers with a bucket, at most; the least recent one loses it, and starts with a full one when it returns."""
+MAX_PRINCIPALS = 10_000
+"""The most principals with a bucket; the least recent one loses its bucket, and gets a full one when it returns."""
 BURST_S = 2.0
-"""A caller that has been idle may do at once what its rate allows in this time."""
+"""The burst: an idle client may use this many seconds' worth of its rate at once."""
 TOKEN_SHARE = 1 / 20
-"""The share of its key's rate that all tokens of one session have together."""
+"""The share of a key's rate that all its tokens for one session have together."""
 WRONG_KEYS_PER_S = 10.0
-"""From one address, once `WRONG_KEYS_AT_ONCE` are used up."""
+"""From one address, once its `WRONG_KEYS_BURST` is used up."""
 WRONG_KEYS_BURST = 100.0
 
 
@@ -29,7 +29,7 @@ class Rate(NamedTuple):
 
     @classmethod
     def with_burst(cls, per_second: float) -> Rate | None:
-        """The rate with the usual burst; None, which means no limit, for 0."""
+        """Return the rate with the usual burst; None, which means no limit, for 0."""
         return cls(per_second, max(1.0, BURST_S * per_second)) if per_second else None
 
 
@@ -40,8 +40,8 @@ class Charge(NamedTuple):
     wait_s: float
 
 
-class Share:
-    """The part of every rate that this process gives: with several nodes, each gives one of as many parts."""
+class NodeShare:
+    """The part of every rate that this node grants: with n nodes, each grants 1/n."""
 
     __slots__ = ("nodes",)
 
@@ -49,22 +49,22 @@ class Share:
         self.nodes = nodes
 
     def of(self, rate: Rate) -> Rate:
-        """This part of a rate, whose burst is at least one token: with less, nothing would ever be given."""
+        """Return this part of a rate, with a burst of at least one token: with less, nothing would ever be granted."""
         return rate if self.nodes == 1 else Rate(rate.per_second / self.nodes, max(1.0, rate.burst / self.nodes))
 
 
-WHOLE = Share()
+WHOLE = NodeShare()
 TOO_MANY_WRONG_KEYS = "Too many wrong keys were sent from this address."
 
 
 class Bucket:
-    """One caller's tokens. The level may go below zero: what has arrived is charged in full, and the wait follows."""
+    """A token bucket. Its level may go below zero: events that have arrived are charged in full, and then it waits."""
 
     __slots__ = ("__weakref__", "filled_ms", "level", "rate", "share")
 
-    def __init__(self, rate: Rate, now_ms: int, share: Share = WHOLE) -> None:
+    def __init__(self, rate: Rate, now_ms: int, share: NodeShare = WHOLE) -> None:
         self.rate = rate
-        """That of all nodes together; `share` says how much of it is given here, and may change."""
+        """The rate of all nodes together; `share` says how much of it is granted here, and may change."""
         self.share = share
         self.level = share.of(rate).burst
         self.filled_ms = now_ms
@@ -85,9 +85,9 @@ class Bucket:
         return wait_s
 
     def charge(self, amount: float, ahead: int, now_ms: int) -> Charge:
-        """Take this much, whatever the level, and up to `prepaid` more of what is left then.
+        """Take this much, whatever the level, and up to `ahead` more of what is left.
 
-        A connection takes tokens ahead so that it need not come here for each event; a debt is a wait for it.
+        A connection takes tokens ahead so that it need not charge each event; if it is in debt, it waits.
         """
         self.wait_s(now_ms)
         more = max(0, min(ahead, int(self.level - amount)))
@@ -96,38 +96,38 @@ class Bucket:
 
 
 class Buckets:
-    """A bucket for each caller; without a rate there is no limit."""
+    """A bucket for each principal, or for each address; without a rate there is no limit."""
 
-    def __init__(self, rate: Rate | None, most: int = MAX_CALLERS, share: Share = WHOLE) -> None:
+    def __init__(self, rate: Rate | None, most: int = MAX_PRINCIPALS, share: NodeShare = WHOLE) -> None:
         self.rate = rate
         self.share = share
-        self.max_callers = most
+        self.most = most
         self.buckets: OrderedDict[Hashable, Bucket] = OrderedDict()
         self.held: WeakValueDictionary[Hashable, Bucket] = WeakValueDictionary()
-        """Buckets that connections hold, also when pushed out of `buckets`, so that no caller has two at a time."""
+        """Buckets that connections hold, even those evicted from `buckets`, so that no owner has two at a time."""
 
-    def take(self, caller: Hashable, amount: float, now_ms: int) -> float:
-        """Take from a caller's bucket, as `Bucket.take`; an amount of 0 only looks."""
-        bucket = self.of(caller, now_ms)
+    def take(self, owner: Hashable, amount: float, now_ms: int) -> float:
+        """Take from an owner's bucket, as `Bucket.take`; an amount of 0 only looks."""
+        bucket = self.of(owner, now_ms)
         return 0.0 if bucket is None else bucket.take(amount, now_ms)
 
-    def of(self, caller: Hashable, now_ms: int, own_rate: Rate | None = None) -> Bucket | None:
-        """A caller's bucket, by the lower of the common rate and its own; None when there is no limit."""
+    def of(self, owner: Hashable, now_ms: int, own_rate: Rate | None = None) -> Bucket | None:
+        """Return an owner's bucket, with the lower of the common rate and its own; None when there is no limit."""
         rate = self.rate if own_rate is None else min(own_rate, self.rate or own_rate)
         if rate is None:
             return None
-        bucket = self.buckets.get(caller)
+        bucket = self.buckets.get(owner)
         if bucket is None:
-            bucket = self.buckets[caller] = self.held.get(caller) or Bucket(rate, now_ms, self.share)
-            self.held[caller] = bucket
-            if len(self.buckets) > self.max_callers:
+            bucket = self.buckets[owner] = self.held.get(owner) or Bucket(rate, now_ms, self.share)
+            self.held[owner] = bucket
+            if len(self.buckets) > self.most:
                 self.buckets.popitem(last=False)
-        self.buckets.move_to_end(caller)
+        self.buckets.move_to_end(owner)
         return bucket
 
 
-class Caller(NamedTuple):
-    """One caller for the limits: a key, or all tokens that it signed for one session."""
+class Principal(NamedTuple):
+    """A client, as limits count it: a key, or all tokens that the key signed for one session."""
 
     key_id: str
     session_id: str | None
@@ -135,20 +135,20 @@ class Caller(NamedTuple):
 
 
 class EventBuckets(NamedTuple):
-    """Buckets that a caller's events are charged to; None where there is no limit."""
+    """The buckets that a principal's events are charged to; None where there is no limit."""
 
     events: Bucket | None = None
     bytes: Bucket | None = None
 
 
 class RateLimits:
-    """The limits of a service. `clock` returns Unix ms. A caller of None has no key, and no limits."""
+    """The limits of a service. `clock` returns Unix ms. A principal of None has no key, and no limits."""
 
     def __init__(
         self, clock: Callable[[], int], request_rate: float, event_rate: float, byte_rate: float = 0.0
     ) -> None:
         self.clock = clock
-        self.share = Share()
+        self.share = NodeShare()
         self.requests = self.of_keys_and_tokens(request_rate)
         self.events = self.of_keys_and_tokens(event_rate)
         self.bytes = self.of_keys_and_tokens(byte_rate)
@@ -160,19 +160,19 @@ class RateLimits:
         return keys, tokens
 
     def divide(self, nodes: int) -> None:
-        """Give an equal part of every rate from now on, for the number of nodes that have callers."""
+        """Grant 1/`nodes` of every rate from now on; `nodes` is the number of nodes that clients connect to."""
         self.share.nodes = nodes
 
-    def count_request(self, caller: Caller | None) -> None:
+    def count_request(self, principal: Principal | None) -> None:
         """Count one request. Raises `RateLimited`."""
-        if caller is not None:
-            wait_s = self.requests[caller.session_id is not None].take(caller, 1, self.clock())
+        if principal is not None:
+            wait_s = self.requests[principal.session_id is not None].take(principal, 1, self.clock())
             if wait_s:
                 raise RateLimited(wait_s)
 
-    def count_events(self, caller: Caller | None, amount: int, size: int) -> None:
-        """Count this many events, of `size` bytes. Raises `RateLimited`, and counts none then."""
-        now, taken = self.clock(), self.event_buckets(caller)
+    def count_events(self, principal: Principal | None, amount: int, size: int) -> None:
+        """Count this many events, of `size` bytes. Raises `RateLimited`, in which case none is counted."""
+        now, taken = self.clock(), self.event_buckets(principal)
         charges = [(bucket, cost) for bucket, cost in zip(taken, (amount, size), strict=True) if bucket is not None]
         wait_s = max((bucket.wait_s(now) for bucket, _ in charges), default=0.0)
         if wait_s:
@@ -180,14 +180,14 @@ class RateLimits:
         for bucket, cost in charges:
             bucket.take(cost, now)
 
-    def event_buckets(self, caller: Caller | None) -> EventBuckets:
-        if caller is None:
+    def event_buckets(self, principal: Principal | None) -> EventBuckets:
+        if principal is None:
             return EventBuckets()
-        is_token, now, own = caller.session_id is not None, self.clock(), caller.limits
+        is_token, now, own = principal.session_id is not None, self.clock(), principal.limits
         share = TOKEN_SHARE if is_token else 1.0
         return EventBuckets(
-            self.events[is_token].of(caller, now, Rate.with_burst(own.events_per_second * share)),
-            self.bytes[is_token].of(caller, now, Rate.with_burst(own.bytes_per_second * share)),
+            self.events[is_token].of(principal, now, Rate.with_burst(own.events_per_second * share)),
+            self.bytes[is_token].of(principal, now, Rate.with_burst(own.bytes_per_second * share)),
         )
 
     def count_wrong_key(self, address: str | None) -> None:

@@ -19,7 +19,7 @@ from voicemem.protocol.types import SessionId
 ALGORITHM = "HS256"
 MAX_TOKEN_S = 3600
 CLOCK_SKEW_S = 60
-"""How far the signer's clock may be ahead when a token has the longest life."""
+"""How far the signer's clock may be ahead when a token has the longest lifetime."""
 MAX_TOKEN_LENGTH = 2048
 USER_MEMORIES = "user"
 DECODE_OPTIONS: Options = {
@@ -38,7 +38,7 @@ class Claims(Struct, frozen=True):
     exp: float
     nbf: float | None = None
     memories: Any = None
-    """`user` lets the token also reach what is remembered of the session's user; anything else is ignored."""
+    """`user` lets the token also reach the memories of the session's user; anything else is ignored."""
 
     @property
     def reaches_user(self) -> bool:
@@ -50,7 +50,7 @@ def looks_like_token(text: str) -> bool:
 
 
 def signer_of(text: str) -> str:
-    """The id of the key that a token claims to be signed with. Raises `Refused` (`unauthorized`)."""
+    """Return the id of the key that a token claims to be signed with. Raises `Refused` (`unauthorized`)."""
     if len(text) > MAX_TOKEN_LENGTH:
         raise Refused("unauthorized", "The session token is not valid.")
     try:
@@ -82,7 +82,7 @@ def verify_token(text: str, secret: bytes, now_ms: int) -> Claims:
 
 
 def shown_claims(text: str) -> Claims | None:
-    """Return a token's own claims, unverified; None for what does not have the form of one."""
+    """Return a token's claims, unverified; None if the text does not have the form of a token."""
     if not looks_like_token(text) or len(text) > MAX_TOKEN_LENGTH:
         return None
     try:

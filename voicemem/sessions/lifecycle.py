@@ -28,7 +28,7 @@ from voicemem.sessions.recording.redaction import redact_rows
 from voicemem.sessions.schema_worker import SCHEMA_WORKER
 from voicemem.store.port import Store
 from voicemem.store.quarantine import QuarantineEntry
-from voicemem.store.records import Leaving, RestoredSession, SessionOverview
+from voicemem.store.records import DisconnectedProducer, RestoredSession, SessionOverview
 from voicemem.store.session_filters import SessionFilter
 from voicemem.store.streams import EXPECTED_BACK_MS, ClosedSession, SessionEnding, Stream
 from voicemem.transcript.fold import CLOSED
@@ -43,7 +43,7 @@ DIFFERENT = "The session already exists, with a different configuration; what di
 SWEEP_BATCH = 200
 LEFT_MS = 5_000
 """How long the connection of another stack may be gone before its session is closed: nothing else says that it ends."""
-DEPARTURES_AT_ONCE, DEPARTURES_PAUSE_S = 50, 0.01
+DISCONNECTIONS_AT_ONCE, DISCONNECTIONS_PAUSE_S = 50, 0.01
 """Departures that are written in one commit, and how long fewer wait for company while others are written: of a
 thousand lost connections a few come in each round of the event loop, and acks would wait for hundreds of commits."""
 CLOSES_AT_ONCE = 8
@@ -304,8 +304,8 @@ def info_of(stream: Stream, set_aside: QuarantineEntry | None = None) -> Session
     return SessionInfo(*facts, warnings_about(stream.config), set_aside)
 
 
-class Departure(NamedTuple):
-    """A connection that is gone, since when (Unix ms), and whether it broke."""
+class Disconnection(NamedTuple):
+    """A connection that has ended, when it ended (Unix ms), and whether it was lost."""
 
     lease: ProducerLease
     since_ms: int
@@ -325,11 +325,11 @@ class Presence:
         self.draining = draining or asyncio.Event()
         self.connected: dict[tuple[str, str], Counter[str]] = {}
         """How many connections to this node each producer has, by project and session id; for the metrics."""
-        self.unrecorded: dict[tuple[int, str], Departure] = {}
+        self.unrecorded: dict[tuple[int, str], Disconnection] = {}
         """Connections whose end is not in the store yet, by key and producer."""
         self.recording = asyncio.Lock()
-        """Held while departures are written."""
-        self.pause_s = DEPARTURES_PAUSE_S
+        """Held while disconnections are written."""
+        self.pause_s = DISCONNECTIONS_PAUSE_S
         self.closing = asyncio.Semaphore(CLOSES_AT_ONCE)
         self.answered = asyncio.Event()
         """Set while no commit is being answered, for which closes wait; the services put that of the commits here."""
@@ -356,34 +356,34 @@ class Presence:
             del self.connected[lease.project, lease.session_id]
         if lost and self.draining.is_set():
             return
-        departure = Departure(lease, self.sessions.clock(), lost)
-        self.unrecorded[lease.key, lease.producer] = departure  # of two connections of one producer the newer counts
+        disconnection = Disconnection(lease, self.sessions.clock(), lost)
+        self.unrecorded[lease.key, lease.producer] = disconnection  # the newer of a producer
         if not self.recording.locked():
-            await self.record_departures()
+            await self.record_disconnections()
 
-    async def record_departures(self) -> None:
+    async def record_disconnections(self) -> None:
         """Note who is gone, some at a time: events wait too. Raises `StoreUnavailable`; the next sweep repeats it."""
         async with self.recording:
             while self.unrecorded:
-                count = min(DEPARTURES_AT_ONCE, len(self.unrecorded))
+                count = min(DISCONNECTIONS_AT_ONCE, len(self.unrecorded))
                 await self.record_together([self.unrecorded.popitem()[1] for _ in range(count)])
-                if 0 < len(self.unrecorded) < DEPARTURES_AT_ONCE:
+                if 0 < len(self.unrecorded) < DISCONNECTIONS_AT_ONCE:
                     await asyncio.sleep(self.pause_s)
 
-    async def record_together(self, departures: builtins.list[Departure]) -> None:
-        now = max(departure.since_ms for departure in departures)
+    async def record_together(self, disconnections: builtins.list[Disconnection]) -> None:
+        now = max(disconnection.since_ms for disconnection in disconnections)
         leaving = [
-            Leaving(lease.key, lease.producer, lease.epoch or 0, now + EXPECTED_BACK_MS if lost else None)
-            for lease, _, lost in departures
+            DisconnectedProducer(lease.key, lease.producer, lease.epoch or 0, now + EXPECTED_BACK_MS if lost else None)
+            for lease, _, lost in disconnections
         ]
         try:
             left = await self.sessions.store.journal.leave(leaving, now)
         except BaseException:
-            for departure in departures:
-                self.unrecorded.setdefault((departure.lease.key, departure.lease.producer), departure)
+            for disconnection in disconnections:
+                self.unrecorded.setdefault((disconnection.lease.key, disconnection.lease.producer), disconnection)
             raise
         ended = {stream.key for stream in left if stream.state == "running" and stream.ending is not None}
-        await asyncio.gather(*(self.close_when_ended(lease) for lease, *_ in departures if lease.key in ended))
+        await asyncio.gather(*(self.close_when_ended(lease) for lease, *_ in disconnections if lease.key in ended))
 
     async def close_when_ended(self, lease: ProducerLease) -> None:
         """Close a session if its end was committed, and no one's last words are awaited. Raises `StoreUnavailable`."""
@@ -410,7 +410,7 @@ class Presence:
         """Close the sessions that are due; return how many were closed. Raises `StoreUnavailable`, `StoreRuined`."""
         if not self.sessions.store.healthy:
             await self.sessions.store.probe()
-        await self.record_departures()
+        await self.record_disconnections()
         now, count = self.sessions.clock(), 0
         await self.close_left()
         for key in await self.sessions.store.journal.find_due(now, SWEEP_BATCH):

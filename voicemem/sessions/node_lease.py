@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple
 
 from voicemem.errors import StoreUnavailable
-from voicemem.runtime import Clock, NodeToken, Runtime
+from voicemem.runtime import Clock, NodeIdentity, Runtime
 from voicemem.sessions.tails.several import TailHub
 from voicemem.store.port import Store
 from voicemem.store.records import Node
@@ -69,7 +69,7 @@ class NodeClock:
         self.offset_ms = min(self.measured).offset_ms
 
 
-class NodeLease(NodeToken):
+class NodeLease(NodeIdentity):
     """The node that this process is from `start` to `stop`; it keeps a `node_clock` right."""
 
     def __init__(self, store: Store, runtime: Runtime, node_clock: NodeClock | None = None) -> None:

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from voicemem.runtime import NodeToken
+from voicemem.runtime import NodeIdentity
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.store.port import Store
 from voicemem.store.session_filters import SessionFilter
@@ -39,7 +39,7 @@ class RetentionWorker:
     store: Store
     read_models: ReadModelCache
     clock: Callable[[], int]
-    node: NodeToken = field(default_factory=NodeToken)
+    node: NodeIdentity = field(default_factory=NodeIdentity)
     keep_memories: Callable[[int, int], Awaitable[int]] | None = None
 
     async def expire(self) -> int:

@@ -20,7 +20,15 @@ from voicemem.store.append_rules import AppendResult, Batch
 from voicemem.store.database import Connection, Port, reads, reads_inline, scans, writes
 from voicemem.store.outbox import enqueue_start
 from voicemem.store.quotas import SELECT_KEY_ID, admit_session, may_run_again
-from voicemem.store.records import LIST_BYTES, MAX_COUNTED, JournalRow, Leaving, OpenResult, RestoredSession, Snapshot
+from voicemem.store.records import (
+    LIST_BYTES,
+    MAX_COUNTED,
+    DisconnectedProducer,
+    JournalRow,
+    OpenResult,
+    RestoredSession,
+    Snapshot,
+)
 from voicemem.store.runs import IS_READABLE, group_runs, page_of, runs_after
 from voicemem.store.session_filters import SessionFilter, conditions_of, in_order, is_scan, with_linked
 from voicemem.store.stream_changes import STREAM_COLUMNS, StreamRows
@@ -316,7 +324,7 @@ class Journal(Port):
     # When sessions end
 
     @writes
-    def leave(self, connection: Connection, leaving: Iterable[Leaving], now_ms: int) -> list[Stream]:
+    def leave(self, connection: Connection, leaving: Iterable[DisconnectedProducer], now_ms: int) -> list[Stream]:
         """Note which connections are gone; the streams in which that was the newest epoch of its producer.
 
         Nothing changes in the others. So it does not matter whether a late `leave` comes before or after the open that

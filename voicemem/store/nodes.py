@@ -190,16 +190,16 @@ def free(connection: Connection, token: str | None, now_ms: int) -> None:
     connection.fence(token)
     left = connection.rows(select_left, node=token)
     connection.execute(DISCONNECT.format(held=held), until_ms=now_ms + EXPECTED_BACK_MS, node=token)
-    fall_silent(connection, left, now_ms)
+    mark_disconnected(connection, left, now_ms)
     connection.execute(release_deliveries, now_ms=now_ms, node=token)
     for release in RELEASES:
         connection.execute(release.format(held=held), node=token)
 
 
-def fall_silent(connection: Connection, rows: Iterable[Row], now_ms: int) -> None:
-    """Let running sessions fall silent whose connections have broken; their producers are disconnected already.
+def mark_disconnected(connection: Connection, rows: Iterable[Row], now_ms: int) -> None:
+    """Note that running sessions have no connection any more; their producers are disconnected already.
 
-    The end of one that has committed it waits for those that are expected back, as if it had just been committed.
+    A committed end waits for the producers that are expected back, as if it had just been committed.
     """
 
     def is_awaited(key: int) -> bool:

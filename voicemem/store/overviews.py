@@ -87,7 +87,7 @@ class OverviewPage(NamedTuple):
     after: Place | None
 
 
-class Lookup(NamedTuple):
+class QueryPlan(NamedTuple):
     """How to query the sessions of a filter: parts of the SQL, and its values but for `size`."""
 
     by: str
@@ -117,14 +117,14 @@ class Overviews(Port):
             keys, after = self.find_keys(connection, chosen, most_looks or MAX_LOOKS)
             return OverviewPage([SessionOverview(*row) for row in connection.rows(LIST_OVERVIEWS, keys=keys)], after)
 
-        is_checked = bool(lookup_of(query, self.database.engine).checked)
+        is_checked = bool(plan_of(query, self.database.engine).checked)
         return await (self.database.scan(job) if is_checked else self.database.read(job))
 
     @scans
     def count_overviews(self, connection: Connection, query: SessionFilter, most: int) -> int | None:
         """The number of sessions that match over all pages, up to `most`; None where that takes too many looks."""
         chosen = with_candidates(connection, with_linked(connection, query))
-        look = lookup_of(replace(chosen, after=None), self.database.engine)
+        look = plan_of(replace(chosen, after=None), self.database.engine)
         bound = MAX_COUNT_LOOKS if look.checked else most
         looked, count = connection.one(look.text(COUNT_LOOKS), size=bound, **look.values)
         return None if looked == bound and count < most else min(count, most)
@@ -151,7 +151,7 @@ class Overviews(Port):
         keys: list[int] = []
         place, looked, size = query.after, 0, min(most, FIRST_LOOKS * (query.limit + 1))
         while size > 0:
-            look = lookup_of(replace(query, after=place), self.database.engine)
+            look = plan_of(replace(query, after=place), self.database.engine)
             text = look.text(LOOK)
             text = in_order(text, query, "size") if look.by == "user_id" else text
             rows = connection.rows(text, size=size, **look.values)
@@ -168,7 +168,7 @@ class Overviews(Port):
         return keys, place
 
 
-def lookup_of(query: SessionFilter, engine: str) -> Lookup:
+def plan_of(query: SessionFilter, engine: str) -> QueryPlan:
     """Find an index for a filter: one condition leads to sessions, the others are checked."""
     fields = [field for field in ("label", *CONDITIONS) if getattr(query, field) is not None]
     by_client_id = engine == "sqlite" and query.label is not None and query.label[0] == CLIENT_ID_LABEL
@@ -177,7 +177,7 @@ def lookup_of(query: SessionFilter, engine: str) -> Lookup:
     finding = [field for field in fields if field == by or field in PLACE_FIELDS]
     conditions, values = clauses_of(query, engine, finding)
     checked, more_values = clauses_of(query, engine, [field for field in fields if field not in finding])
-    return Lookup(
+    return QueryPlan(
         by,
         SOURCES[engine].get(by, "streams s"),
         " and ".join([IS_LISTED, *conditions]) + INDEX_CONDITIONS.get(by, ""),

@@ -109,8 +109,8 @@ class SessionOverview(NamedTuple):
     """When the first of the pending ones is due."""
 
 
-class Leaving(NamedTuple):
-    """A producer whose connection is gone, and until when it is expected back: None if it left on purpose."""
+class DisconnectedProducer(NamedTuple):
+    """A producer whose connection has ended, and until when it is expected back; None if it closed on purpose."""
 
     key: int
     producer: str

@@ -30,7 +30,7 @@ from voicemem.exports.call import CallFacts, call_of
 from voicemem.exports.vcon import vcon_object
 from voicemem.protocol.memories import Analysis
 from voicemem.protocol.pieces import WHOLE_ENCODER, object_parts
-from voicemem.runtime import NodeToken, Runtime
+from voicemem.runtime import NodeIdentity, Runtime
 from voicemem.sessions.off_loop import next_piece
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel, spoken
@@ -290,7 +290,7 @@ class OutboxWorker:
     read_models: ReadModelCache
     send: Send
     runtime: Runtime
-    node: NodeToken = field(default_factory=NodeToken)
+    node: NodeIdentity = field(default_factory=NodeIdentity)
     in_flight: Counter[str] = field(default_factory=Counter)
     """Attempts in flight by URL: many sessions may have the same receiver."""
     find_analysis: Callable[[int], Awaitable[Analysis | None]] | None = None

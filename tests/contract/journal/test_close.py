@@ -20,7 +20,7 @@ from tests.support.stores.contract import (
     reload,
 )
 from voicemem.store.port import Store
-from voicemem.store.records import Leaving
+from voicemem.store.records import DisconnectedProducer
 from voicemem.store.streams import END_GRACE_MS
 
 
@@ -98,5 +98,5 @@ async def test_a_session_without_an_end_is_not_ended(store: Store) -> None:
     await append_offers(store, key, end_offer(1)._replace(refusal="invalid_field"))
 
     assert await store.journal.close_ended(key, "n", NOW) is None
-    assert await store.journal.leave([Leaving(key, "main", 1)], NOW)
+    assert await store.journal.leave([DisconnectedProducer(key, "main", 1)], NOW)
     assert await store.journal.close_ended(key, "n", NOW) is None

@@ -25,7 +25,7 @@ from voicemem.config.session import validate_config
 from voicemem.errors import Refused
 from voicemem.store.append_rules import Outcome
 from voicemem.store.port import Store
-from voicemem.store.records import Leaving, Snapshot
+from voicemem.store.records import DisconnectedProducer, Snapshot
 
 
 async def test_nothing_of_an_erased_session_is_readable(store: Store) -> None:
@@ -82,7 +82,7 @@ async def test_an_erased_session_does_not_come_back(store: Store) -> None:
     assert [Outcome(code="session_erased")] == await append_offers(store, key, offer(2), epoch=1)
     assert await store.journal.close_session(key, END, "n", NOW) is None
     assert await store.journal.close_ended(key, "n", NOW) is None
-    assert [] == await store.journal.leave([Leaving(key, "main", 1)], NOW)
+    assert [] == await store.journal.leave([DisconnectedProducer(key, "main", 1)], NOW)
     await start_alone(store, NOW)
     await store.retention.erase(key, NOW)
     assert [] == await store.journal.read_rows(key, 0, 10)

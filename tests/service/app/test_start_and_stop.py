@@ -23,7 +23,7 @@ from voicemem.config.session import SessionPatch
 from voicemem.errors import CannotStart
 from voicemem.runtime import now_ms
 from voicemem.store.append_rules import Offer
-from voicemem.store.records import Leaving
+from voicemem.store.records import DisconnectedProducer
 from voicemem.store.sqlite.store import SqliteStore
 from voicemem.store.streams import SessionEnding
 
@@ -57,7 +57,7 @@ async def test_time_without_a_server_is_not_silence(path: str) -> None:
     opened = await store.journal.open_producer(
         "default", "s", "main", SessionPatch({"idle_timeout": 1}, {}), None, then
     )
-    await store.journal.leave([Leaving(opened.stream.key, "main", opened.epoch)], then)
+    await store.journal.leave([DisconnectedProducer(opened.stream.key, "main", opened.epoch)], then)
     await store.close_store()
     began = now_ms()
     async with running_service(store=f"sqlite:{path}") as app:

@@ -16,7 +16,7 @@ from voicemem.store.deliveries import DeliveryFilter, EndpointDelivery
 from voicemem.store.journal import Journal
 from voicemem.store.outbox import ANY_NUMBER, Attempt, ClaimedDelivery, Endpoint, FrozenPayload
 from voicemem.store.port import Store
-from voicemem.store.records import Leaving, Node, OpenResult
+from voicemem.store.records import DisconnectedProducer, Node, OpenResult
 from voicemem.store.session_filters import SessionFilter
 from voicemem.store.streams import SessionEnding, Stream
 
@@ -128,7 +128,7 @@ async def hang_up(
     store: Store, key: int, now_ms: int = NOW, *, producer: str = "main", epoch: int = 1
 ) -> Stream | None:
     """The connection of a producer ends on purpose: the only one of its session, unless a test opened others."""
-    return next(iter(await store.journal.leave([Leaving(key, producer, epoch)], now_ms)), None)
+    return next(iter(await store.journal.leave([DisconnectedProducer(key, producer, epoch)], now_ms)), None)
 
 
 async def begin_node(

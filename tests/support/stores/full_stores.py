@@ -33,7 +33,7 @@ from voicemem.store.memories import tombstone
 from voicemem.store.memory_filters import MemoryFilter
 from voicemem.store.port import Store
 from voicemem.store.quarantine import QuarantineEntry
-from voicemem.store.records import Leaving, Node, SavedFigures, Snapshot
+from voicemem.store.records import DisconnectedProducer, Node, SavedFigures, Snapshot
 from voicemem.store.session_filters import SessionFilter
 from voicemem.store.streams import SessionEnding
 
@@ -124,7 +124,7 @@ class FullStore:
         for (*of, name), epoch in list(self.epochs.items()):
             if key is not None and tuple(of) == chosen:
                 until = self.now + amount if amount % 2 else None
-                await self.store.journal.leave([Leaving(key, name, epoch, until)], self.now)
+                await self.store.journal.leave([DisconnectedProducer(key, name, epoch, until)], self.now)
 
     async def close(self, choice: int, amount: int) -> None:
         if (key := await self.key(choice)) is not None:

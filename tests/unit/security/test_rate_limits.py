@@ -6,12 +6,12 @@ from __future__ import annotations
 import pytest
 
 from voicemem.errors import RateLimited
-from voicemem.security.rate_limits import TOKEN_SHARE, WRONG_KEYS_BURST, Bucket, Buckets, Caller, Rate, RateLimits
+from voicemem.security.rate_limits import TOKEN_SHARE, WRONG_KEYS_BURST, Bucket, Buckets, Principal, Rate, RateLimits
 from voicemem.store.directory import KeyLimits
 
 RATE = Rate(per_second=10, burst=5)
-KEY = Caller("k" * 12, None)
-TOKEN = Caller("k" * 12, "s")
+KEY = Principal("k" * 12, None)
+TOKEN = Principal("k" * 12, "s")
 
 
 class Clock:
@@ -24,7 +24,7 @@ class Clock:
         return self.now
 
 
-def wait_of(limits: RateLimits, caller: Caller | None, amount: int, size: int) -> float | None:
+def wait_of(limits: RateLimits, caller: Principal | None, amount: int, size: int) -> float | None:
     """How long a caller must wait for these events; 0.0 if they are counted."""
     try:
         limits.count_events(caller, amount, size)
@@ -33,7 +33,7 @@ def wait_of(limits: RateLimits, caller: Caller | None, amount: int, size: int) -
     return 0.0
 
 
-def served(limits: RateLimits, caller: Caller | None, most: int) -> int:
+def served(limits: RateLimits, caller: Principal | None, most: int) -> int:
     """How many requests of a caller are taken at once, of so many."""
     for count in range(most):
         try:
@@ -183,7 +183,7 @@ def test_nodes_share_every_rate() -> None:
     """Each gives an equal part, whatever the buckets held before; with the others gone it gives all again."""
     clock = Clock()
     limits = RateLimits(clock, request_rate=100, event_rate=100)
-    caller = Caller("own", None, KeyLimits(events_per_second=20))
+    caller = Principal("own", None, KeyLimits(events_per_second=20))
     own = limits.event_buckets(caller).events
     assert own is not None
     assert 200 == served(limits, KEY, 1000)

@@ -107,7 +107,7 @@ async def put_working_memory(request: Request, query: PutQuery, body: forms.Give
     """
     service, grant, project = service_of(request), request.grant, request.grant.project
     owner = checked_owner(request.in_path["session_id"], body.namespace, query.user_id or body.user_id)
-    admit = partial(request.services.limits.count_events, grant.caller)
+    admit = partial(request.services.limits.count_events, grant.principal)
     stream = await service.working.write(project, owner, body, grant.key_id, admit)
     view = await service.working.view(stream, working_memory.window_of(query.model_name, query.context_window_max))
     if not grant.allows("read"):  # nothing of what is in it
@@ -179,7 +179,7 @@ async def search_long_term_memory(request: Request, query: OptimizeQuery) -> Fou
 async def create_long_term_memory(request: Request, query: NamespaceQuery, body: long_term.GivenRecords) -> Ack:
     """Keep memories; the answer comes when they are on disk and can be found. Those that name no namespace get it."""
     size = len(await read_body(request))
-    request.services.limits.count_events(request.grant.caller, len(body.memories), size)
+    request.services.limits.count_events(request.grant.principal, len(body.memories), size)
     await service_of(request).records.create(request.grant.project, body, query.namespace)
     return OK
 

@@ -22,7 +22,7 @@ from voicemem.llm.background import ConcurrencyLimiter
 from voicemem.memory.extraction.extractor import MAX_CALLS, ExtractionState, Extractor, StateName
 from voicemem.memory.extraction.prompts import said_between
 from voicemem.protocol.memories import Analysis
-from voicemem.runtime import NodeToken, Runtime
+from voicemem.runtime import NodeIdentity, Runtime
 from voicemem.search.passages import DAY_MS
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.nodes import EXTRACTION
@@ -84,7 +84,7 @@ class ExtractionWorker:
         limiter: ConcurrencyLimiter,
         runtime: Runtime,
         save_figures: Callable[[Stream], Awaitable[None]],
-        node: NodeToken | None = None,
+        node: NodeIdentity | None = None,
     ) -> None:
         """`save_figures` saves what lists show of a session, and are filtered by: its outcome is among it."""
         self.extractor = extractor
@@ -94,7 +94,7 @@ class ExtractionWorker:
         self.limiter = limiter
         self.clock = runtime.clock
         self.random = runtime.random
-        self.node = node or NodeToken()
+        self.node = node or NodeIdentity()
         self.changed: dict[int, Stream] = {}
         """Sessions that have changed since the last look, by key."""
         self.waiting: dict[int, Waiting] = {}

@@ -121,7 +121,7 @@ class Route(NamedTuple, Generic[Q]):
     """By default the module of the handler is one, with its docstring."""
     for_tokens: bool = False
     """True if a session token may use it although the path is not one of its session's: the handler then keeps to what
-    `token_reach` says."""
+    `token_scope` says."""
     keys_only: bool = False
     """True if no session token may use it, not even one of the session that the path names."""
     outlives_store: bool = False

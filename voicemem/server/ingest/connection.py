@@ -393,7 +393,7 @@ class Connection:
         """Make this grant the connection's, and charge its events and bytes to the grant's rates."""
         is_first = self.grant is None
         self.grant = grant
-        self.throttle.meter(self.host.gate.limits.event_buckets(grant.caller))
+        self.throttle.meter(self.host.gate.limits.event_buckets(grant.principal))
         if self.throttle.bytes is not None and self.websocket.listener is not None:  # the key came in a frame
             self.websocket.listener = self.on_metered_message
             self.throttle.charge_bytes(sum(map(len, self.backlog)) if is_first else 0)

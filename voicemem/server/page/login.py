@@ -230,7 +230,7 @@ class Login:
         one = next((one for one in signed_in if project in (None, one.grant.project)), None)
         if one is None:
             raise Refused("unauthorized", NOT_SIGNED_IN)
-        self.gate.limits.count_request(one.grant.caller)
+        self.gate.limits.count_request(one.grant.principal)
         if one.expires_s - self.gate.access.clock() // 1000 < LIFE_S // 2:
             request[RENEWED] = one
         return one.grant
@@ -264,7 +264,7 @@ class Login:
             return response
         grant = await self.gate.grant_token(body.key.strip(), request.remote)
         value, _ = await self.cookies.make(grant)
-        self.gate.limits.count_request(grant.caller)
+        self.gate.limits.count_request(grant.principal)
         authenticated(request)
         signed_in = await self.cookies.read(request.cookies)
         number = free_number(request.cookies, signed_in, grant.project)

@@ -127,7 +127,7 @@ async def append_events(request: Request, query: AppendQuery, stream: Stream) ->
     body = await read_body(request)
     decoding = request.shared[DECODING]
     pieces = await decoding.decode(len(body), lambda: split_lines(body), grant.project)
-    services.limits.count_events(grant.caller, len(pieces), len(body))
+    services.limits.count_events(grant.principal, len(pieces), len(body))
     errors: list[EventError] = []
     taken = ended = False
     for first in range(0, max(1, len(pieces)), YIELD_EVERY):

@@ -84,11 +84,11 @@ class MemoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
     evidence: bool = False
 
 
-# The reach of a session token besides the paths of its session
+# What a session token may read and change, besides the paths of its session
 
 
-class TokenReach(NamedTuple):
-    """Whose memories a token reaches: those of a user, in one namespace, or only those of its session."""
+class TokenScope(NamedTuple):
+    """The scope of a token: a user's memories, in one namespace, or only those of its session."""
 
     session_id: str
     namespace: str | None
@@ -102,7 +102,7 @@ class TokenReach(NamedTuple):
         return (self.user_id,) if self.linked_id is None else (self.user_id, self.linked_id)
 
     def scope(self, user_id: str | None, session_id: str | None, namespace: str | None) -> dict[str, str | None]:
-        """Return the scope of a caller's search. Raises `Refused` (`forbidden`) for what is further away."""
+        """Return the scope of a client's search. Raises `Refused` (`forbidden`) for one that exceeds the token's."""
         if self.user_id is None:
             if user_id is not None or session_id not in (None, self.session_id):
                 raise Refused("forbidden", OTHERS)
@@ -114,7 +114,7 @@ class TokenReach(NamedTuple):
         return {"user_id": self.user_id, "session_id": session_id, "namespace": namespace or self.namespace}
 
     def own(self, memory: GivenMemory) -> GivenMemory:
-        """A memory that the token's holder gives, as one of its session. Raises `Refused` (`forbidden`)."""
+        """Return a memory from the token's holder as one of its session. Raises `Refused` (`forbidden`)."""
         owner = self.scope(memory.user_id, memory.session_id, memory.namespace)
         if owner["session_id"] not in (None, self.session_id):
             raise Refused("forbidden", OTHERS)
@@ -123,22 +123,22 @@ class TokenReach(NamedTuple):
         return structs.replace(memory, session_id=self.session_id, user_id=None, namespace=self.namespace)
 
     def has(self, memory: Memory) -> bool:
-        """Return whether the token's holder may remove a memory, and what says the same."""
+        """Return whether the token's holder may remove a memory and its repetitions."""
         if self.user_id is None:
             return memory.session_id == self.session_id and memory.same_as is None
         return memory.user_id in self.user_ids and self.namespace in (None, memory.namespace)
 
 
-async def token_reach(request: Request) -> TokenReach | None:
-    """Return the reach of a token, None for a key. Raises `Refused` (`unknown_session`) when its session is gone."""
+async def token_scope(request: Request) -> TokenScope | None:
+    """Return the scope of a token; None for a key. Raises `Refused` (`unknown_session`) when its session is gone."""
     grant = request.grant
     if grant.session_id is None:
         return None
     scope = scope_of(await request.services.store.journal.get_session(grant.project, grant.session_id))
     if not grant.reaches_user or scope.user_id is None:
-        return TokenReach(grant.session_id, scope.namespace, None)
+        return TokenScope(grant.session_id, scope.namespace, None)
     linked_id = await request.services.store.users.find_linked(grant.project, scope.user_id)
-    return TokenReach(grant.session_id, scope.namespace, scope.user_id, linked_id)
+    return TokenScope(grant.session_id, scope.namespace, scope.user_id, linked_id)
 
 
 @ROUTES.add(
@@ -156,10 +156,10 @@ async def keep_memories(request: Request) -> KeptMemories | KeptIds:
     services, grant = request.services, request.grant
     body = await read_object(request)
     memories = given_in(body)
-    reach = await token_reach(request)
+    reach = await token_scope(request)
     if reach is not None:
         memories = [reach.own(one) for one in memories]
-    services.limits.count_events(grant.caller, len(memories), len(await read_body(request)))
+    services.limits.count_events(grant.principal, len(memories), len(await read_body(request)))
     kept = await services.long_term.add(grant.project, [draft_of(one) for one in memories])
     if grant.allows("read", grant.session_id) and (reach is None or reach.user_id is not None):
         return KeptMemories(kept)
@@ -198,7 +198,7 @@ async def read_memory(request: Request, query: MemoryQuery) -> KnownMemory:
 async def change_memory(request: Request, patch: MemoryPatch) -> Memory | MemoryId:
     """Change a memory: the fields that are given; null takes a value away. `metadata` is replaced as a whole."""
     services, grant = request.services, request.grant
-    services.limits.count_events(grant.caller, 1, len(await read_body(request)))
+    services.limits.count_events(grant.principal, 1, len(await read_body(request)))
     memory = await services.long_term.edit(grant.project, name_in_path(request, "memory_id"), patch)
     return memory if grant.allows("read", None) else MemoryId(memory.id)
 
@@ -207,7 +207,7 @@ async def change_memory(request: Request, patch: MemoryPatch) -> Memory | Memory
 async def remove_memory(request: Request) -> None:
     """Remove a memory: no one can read or find it any more, and its text leaves the store."""
     long_term, project, id = request.services.long_term, request.grant.project, name_in_path(request, "memory_id")
-    reach, memory = await token_reach(request), await long_term.find(project, id)
+    reach, memory = await token_scope(request), await long_term.find(project, id)
     if reach is not None and not reach.has(memory):
         raise Refused("unknown_memory")
     if not await long_term.remove(project, [id]):
@@ -217,7 +217,7 @@ async def remove_memory(request: Request) -> None:
 @ROUTES.add("GET /v1/users/{user_id}/memories", "read", MemoryPage, codes="invalid_cursor", for_tokens=True)
 async def list_user_memories(request: Request, query: MemoriesQuery) -> web.StreamResponse:
     """List the memories of a user, the newest first."""
-    user_id, reach = name_in_path(request, "user_id"), await token_reach(request)
+    user_id, reach = name_in_path(request, "user_id"), await token_scope(request)
     if reach is not None:
         scope = reach.scope(user_id, None, query.namespace)
         query = structs.replace(query, namespace=scope["namespace"])
@@ -260,7 +260,7 @@ async def search_memories(request: Request, search: MemorySearch) -> FoundMemori
     Each message is shown as it was heard, and each memory with all it says and the place that it comes from. The best
     is first.
     """
-    reach = await token_reach(request)
+    reach = await token_scope(request)
     if reach is not None:
         scope = search.scope_in(request.grant.project)
         search = search.within(reach.scope(scope.user_id, scope.session_id, scope.namespace))

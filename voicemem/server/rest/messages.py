@@ -40,7 +40,7 @@ async def add_messages(request: Request, stream: Stream) -> AddedAt:
     """Add a message or a tool trace, or a list of them, all or none; the answer comes once they are on disk."""
     services, grant = request.services, request.grant
     messages = await read_messages(request)
-    services.limits.count_events(grant.caller, len(messages), len(await read_body(request)))
+    services.limits.count_events(grant.principal, len(messages), len(await read_body(request)))
     lease = ProducerLease(stream, API_PRODUCER, None, may_call_out=False, may_set=False, key_id=grant.key_id)
     return await record_messages(services.recorder, services.read_models, lease, messages, services.sessions.new_id)
 

@@ -32,7 +32,7 @@ from voicemem.server.http.handlers import Request
 from voicemem.server.http.openapi import reference
 from voicemem.server.http.request import check_session_id, json_response, read_object, stream_body
 from voicemem.server.http.routes import JSON, MergePatch, ResponseSpec, Routes, optional
-from voicemem.server.rest.memories import token_reach
+from voicemem.server.rest.memories import token_scope
 from voicemem.server.rest.tails import TailCut, encode_event, stream_events, wants_tail
 from voicemem.services import Services
 from voicemem.sessions.lifecycle import Label, SessionInfo, StateName, info_of, session_filter
@@ -408,7 +408,7 @@ async def list_sessions(request: Request, query: SessionsQuery) -> web.StreamRes
 
 async def within_reach(request: Request, query: SessionsQuery) -> SessionsQuery:
     """Return the part of a query that its caller may list. Raises `Refused` (`forbidden`) where a token asks more."""
-    reach = await token_reach(request)
+    reach = await token_scope(request)
     if reach is None:
         return query
     if reach.user_id is None or query.fields != "overview" or query.user_id not in (None, *reach.user_ids):

@@ -221,7 +221,7 @@ class ReadModelCache:
         await self.perform(stream.key, read_model, read_model.refresh, off_loop=True)
         await self.save_snapshot_if_due(stream.key, read_model, every=1)
         self.discard(stream.key)
-        await self.quarantined.put_back(stream.key)
+        await self.quarantined.release(stream.key)
 
     async def prepare_cached(self, stream: Stream, with_messages: bool) -> ReadModel:
         """The cached read model of a session, made ready for a caller that does not wait before it reads."""

@@ -7,7 +7,7 @@ from functools import partial
 from heapq import heappop, heappush
 
 from voicemem.errors import SessionQuarantined, StoreUnavailable
-from voicemem.runtime import Slices, entries_of
+from voicemem.runtime import TimeSlicer, entries_of
 from voicemem.sessions.read_models.cache import FLOOD, SNAPSHOT_EVERY, ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel, compress_state
 
@@ -108,7 +108,7 @@ async def pack_idle(read_models: ReadModelCache) -> None:
 async def weigh_grown(read_models: ReadModelCache) -> None:
     """Bring up to date what read models are counted for, and weigh those that have grown, for a short time."""
     read_models.uncharged = 0
-    grown, slices = list[tuple[int, int]](), Slices()
+    grown, slicer = list[tuple[int, int]](), TimeSlicer()
     async for key, read_model in entries_of(read_models.cached):
         if read_model.charged != read_model.weight:
             read_models.charge(key, read_model)
@@ -118,7 +118,7 @@ async def weigh_grown(read_models: ReadModelCache) -> None:
             heappop(grown)
     spent = 0.0
     for _, key in sorted(grown, reverse=True):
-        await slices.pause()
+        await slicer.pause()
         grown_model = read_models.cached.get(key)
         if grown_model is not None and grown_model.has_grown and not grown_model.lock.locked():
             began = time.thread_time()

@@ -58,7 +58,7 @@ class QuarantinedSessions:
                 log_quarantined(stream, reason, error)
                 await self.refresh()
 
-    async def put_back(self, key: int) -> None:
+    async def release(self, key: int) -> None:
         """Release a stream whose memory could be made, and let its deliveries go. Raises `StoreUnavailable`."""
         await self.quarantine.release(key, self.clock())
         await self.refresh()

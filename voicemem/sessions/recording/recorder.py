@@ -19,7 +19,7 @@ from voicemem.protocol.codec import ENCODER, DecodedEvent, RejectedEvent, has_la
 from voicemem.protocol.comparison import HIDDEN_WORD
 from voicemem.protocol.events import Auth, FrameEvent, IncomingEvent, SessionOpen, SessionUpdate, update_patch
 from voicemem.protocol.types import MAX_FRAME_BYTES, JsonObject
-from voicemem.runtime import NodeToken, Runtime
+from voicemem.runtime import NodeIdentity, Runtime
 from voicemem.security.access import SETS_NOTHING
 from voicemem.security.audit import audit
 from voicemem.sessions.read_models.cache import ReadModelCache
@@ -249,11 +249,11 @@ class Recorder:
         runtime: Runtime,
         check_settings: Callable[[session.SessionPatch], None],
         telemetry: Telemetry,
-        node: NodeToken | None = None,
+        node: NodeIdentity | None = None,
         redaction: Redaction | None = None,
     ) -> None:
         """Connections are made to `node`. Without `redaction` all is kept."""
-        self.node = node or NodeToken()
+        self.node = node or NodeIdentity()
         self.journal = journal
         self.read_models = read_models
         self.runtime = runtime

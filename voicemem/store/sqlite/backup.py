@@ -47,7 +47,7 @@ def restore_backup(file: str, database: str, force: bool, progress: Progress) ->
     refuse_other_file(database)
     locks = [database + suffix for suffix in (files.LOCK_SUFFIX, files.OPENING_SUFFIX)]
     created = [path for path in locks if not os.path.exists(path)]
-    opening, lock = files.Opening(database), None
+    opening, lock = files.OpeningLock(database), None
     try:
         opening.hold(alone=True)
         lock = files.lock_file(database)

@@ -35,7 +35,7 @@ class SqliteCopy(CopyEnd):
             return
         if not is_target and not os.path.exists(path):
             raise CannotStart(f"There is no database {path}.")
-        opening = files.Opening(path)
+        opening = files.OpeningLock(path)
         try:
             with on_failure(self.close):
                 files.refuse_unmarked(path)

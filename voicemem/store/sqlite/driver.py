@@ -48,8 +48,8 @@ LOG_PAGE_HEAD = 24
 """Bytes in the log before each page."""
 
 
-class Whereabouts:
-    """The places of a store's open file and its log, and the length of the file when that was looked at last."""
+class OpenFileIdentity:
+    """The identity of a store's open file and its log, and the length of the file at the last check."""
 
     def __init__(self, path: str, writer: apsw.Connection) -> None:
         self.paths = path, f"{path}-wal"
@@ -92,7 +92,7 @@ class Checkpoints:
     def __init__(self, path: str, writer: apsw.Connection) -> None:
         self.writer, self.written = writer, 0
         """The writer's connection, and the pages in the log after its last commit."""
-        self.file = Whereabouts(path, writer)
+        self.file = OpenFileIdentity(path, writer)
         self.connection = apsw.Connection(path)
         self.connection.set_busy_timeout(0)  # others move the log too (`files.truncate_log`)
         self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -257,7 +257,7 @@ class SqliteDatabase(Database):
         """
         self.path = path
         self.is_exclusive = exclusive
-        self.opening = files.Opening(path)
+        self.opening = files.OpeningLock(path)
         self.lock: int | None = None
         try:
             if path != IN_MEMORY:

@@ -89,7 +89,7 @@ def rewrite_log(path: str) -> None:
     After a failed sync Linux counts the pages as clean: the log can be read, is not on disk, and no later sync writes
     it. A power cut while such a log moves into the database would leave half of it there, and no log. So the log is
     copied into a database of its own and written again from the copy; a start that is cut short finds the copy.
-    No other process may write the database meanwhile (`Opening`).
+    No other process may write the database meanwhile (`OpeningLock`).
     """
     log, redo = f"{path}-wal", f"{path}{REDO_SUFFIX}"
     if not os.path.exists(redo) and not (os.path.exists(log) and os.path.getsize(log)):
@@ -246,7 +246,7 @@ WAIT_S, PAUSE_S = 30.0, 0.02
 """A start takes less than the first, except to upgrade a large file; a command takes a second or two."""
 
 
-class Opening:
+class OpeningLock:
     """The lock `PATH.opening`, which anyone who opens the file for writing takes first.
 
     A server holds it alone while it starts, a command while it makes or upgrades the file; a command then shares it

@@ -10,8 +10,8 @@ import pytest
 from tests.support.lifecycle import Clock, ended, opened
 from tests.support.stores.contract import start_alone
 from voicemem.runtime import Runtime
-from voicemem.sessions.lifecycle import CLOSES_AT_ONCE, DEPARTURES_AT_ONCE, SWEEP_BATCH, Presence, Sessions
-from voicemem.store.records import Leaving
+from voicemem.sessions.lifecycle import CLOSES_AT_ONCE, DISCONNECTIONS_AT_ONCE, SWEEP_BATCH, Presence, Sessions
+from voicemem.store.records import DisconnectedProducer
 from voicemem.store.session_filters import SessionFilter
 from voicemem.store.streams import END_GRACE_MS, EXPECTED_BACK_MS, Stream
 
@@ -34,7 +34,7 @@ async def test_a_session_falls_silent_with_its_last_connection(presence: Presenc
 
 async def test_many_connections_may_be_lost_at_once(presence: Presence, clock: Clock) -> None:
     """More than are written at a time: each of their sessions falls silent."""
-    names = [f"s{number}" for number in range(2 * DEPARTURES_AT_ONCE + 1)]
+    names = [f"s{number}" for number in range(2 * DISCONNECTIONS_AT_ONCE + 1)]
     lost = [await opened(presence, name) for name in names]
     await asyncio.gather(*(presence.disconnect(lease, lost=True) for lease in lost))
     silent = [(await presence.sessions.store.journal.get_session("p", name)).silent_since_ms for name in names]
@@ -49,7 +49,7 @@ async def test_connections_lost_one_after_the_other_share_a_commit(
     presence.pause_s, written, wrote = 1.0, list[int](), asyncio.Event()
     leave = presence.sessions.store.journal.leave
 
-    async def noted(leaving: list[Leaving], now_ms: int) -> list[Stream]:
+    async def noted(leaving: list[DisconnectedProducer], now_ms: int) -> list[Stream]:
         left = await leave(leaving, now_ms)
         written.append(len(leaving))
         wrote.set()

@@ -42,7 +42,7 @@ from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import Recorder
 from voicemem.store.append_rules import AppendResult, Offer
-from voicemem.store.records import Leaving, Snapshot
+from voicemem.store.records import DisconnectedProducer, Snapshot
 from voicemem.store.sqlite.store import InMemoryStore
 from voicemem.store.streams import ClosedSession, SessionEnding, Stream
 from voicemem.telemetry import Telemetry
@@ -421,7 +421,7 @@ async def test_the_memory_at_a_close_is_determined(store: InMemoryStore, read_mo
     """Whatever follows a provisional close, its delivery says what was known then."""
     stream = await begin(store)
     await append(store, stream, final(1, "Hello?", 1), delta(1, "Let me", 2))
-    await store.journal.leave([Leaving(stream.key, "main", 1)], NOW - 60_000)
+    await store.journal.leave([DisconnectedProducer(stream.key, "main", 1)], NOW - 60_000)
     closed = await close(store, stream.key, None)
     at_close = await read_models.compute_as_of(stream.key, closed.position, ReadModel.messages)
     await append(store, stream, done(1, 7, text="Let me see."))

@@ -16,7 +16,7 @@ from voicemem.store.sqlite import files as opening
 from voicemem.store.sqlite.backup import restore_backup
 from voicemem.store.sqlite.copying import SqliteCopy
 from voicemem.store.sqlite.driver import SqliteDatabase
-from voicemem.store.sqlite.files import REDO_SCHEMA, REDO_SUFFIX, Opening
+from voicemem.store.sqlite.files import REDO_SCHEMA, REDO_SUFFIX, OpeningLock
 from voicemem.store.sqlite.store import SqliteStore
 
 OTHER = "Another process is opening"
@@ -33,7 +33,7 @@ def test_nobody_opens_a_file_that_another_makes(path: str) -> None:
     """Neither a server nor a command, a copy or a restore; nothing is written meanwhile."""
     backup = f"{path}.backup"
     SqliteStore(backup).database.close()
-    holder = Opening(path)
+    holder = OpeningLock(path)
     holder.hold(alone=True)
     for exclusive in (True, False):
         with pytest.raises(CannotStart, match=OTHER):
@@ -49,7 +49,7 @@ def test_nobody_opens_a_file_that_another_makes(path: str) -> None:
 
 def test_a_lock_that_was_removed_while_another_waited_is_made_again(path: str) -> None:
     """A restore that is refused removes it; who waited must not hold a lock that others no longer see."""
-    holder, waiting = Opening(path), Opening(path)
+    holder, waiting = OpeningLock(path), OpeningLock(path)
     holder.hold(alone=True)
     with ThreadPoolExecutor(1) as thread:
         held = thread.submit(waiting.hold, alone=True)

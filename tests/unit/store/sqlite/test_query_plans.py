@@ -12,7 +12,7 @@ from tests.support.stores.sqlite import NOW
 from voicemem.store.journal import LIST_STREAMS
 from voicemem.store.memories import listing_of
 from voicemem.store.memory_filters import AnyOf, Conditions, MemoryFilter, NoneOf
-from voicemem.store.overviews import COUNT_LOOKS, LIST_OVERVIEWS, LOOK, lookup_of
+from voicemem.store.overviews import COUNT_LOOKS, LIST_OVERVIEWS, LOOK, plan_of
 from voicemem.store.port import COUNT_DUE, COUNT_PENDING, SELECT_OLDEST_PENDING
 from voicemem.store.quotas import COUNT_BEGUN, COUNT_OPEN, IS_OF_KEY
 from voicemem.store.records import CLIENT_ID_LABEL
@@ -50,7 +50,7 @@ async def test_a_list_is_read_in_the_order_of_an_index(
     """A page costs what is on it: sessions in another state are not looked at, and nothing is sorted."""
     everything = SessionFilter(project="p", **wanted)
     clauses, named = conditions_of(everything, "sqlite")
-    look = lookup_of(everything, "sqlite")
+    look = plan_of(everything, "sqlite")
     for listing, given in (
         (in_order(LIST_STREAMS.format(conditions=clauses), everything, "limit"), {**named, "limit": 10}),
         (in_order(look.text(LOOK), everything, "size"), {**look.values, "size": 10}),
@@ -80,7 +80,7 @@ async def test_slim_rows_are_found_by_what_was_saved_of_memories(
 ) -> None:
     """Other calls are not looked at, and nothing is sorted."""
     for listing in (LOOK, COUNT_LOOKS):
-        look = lookup_of(SessionFilter(project="p", **wanted), "sqlite")
+        look = plan_of(SessionFilter(project="p", **wanted), "sqlite")
         query, values = look.text(listing), {**look.values, "size": 10}
         found = await sqlite.database.write(partial(explain, query=query, values=values))
         (step,) = (step for step in found if step.startswith("SEARCH s "))
@@ -90,7 +90,7 @@ async def test_slim_rows_are_found_by_what_was_saved_of_memories(
 
 async def test_sessions_of_given_keys_are_found_by_these(sqlite: SqliteStore) -> None:
     """Then the order comes last, and a list of rows reads no other session."""
-    look = lookup_of(SessionFilter(project="p", keys=(1, 2), user_id="u"), "sqlite")
+    look = plan_of(SessionFilter(project="p", keys=(1, 2), user_id="u"), "sqlite")
     for text, values in ((look.text(LOOK), {**look.values, "size": 10}), (LIST_OVERVIEWS, {"keys": (1, 2)})):
         steps = await sqlite.database.write(partial(explain, query=text, values=values))
         assert "SEARCH s USING INTEGER PRIMARY KEY (rowid=?)" in steps
