@@ -1,1 +1,1 @@
-"""Fetches the events of calls at other stacks itself, where these let others listen (docs/observer.md)."""
+"""The observer: listens to calls at vendors that allow it, and records their events (docs/observer.md)."""

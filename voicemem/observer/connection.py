@@ -1,4 +1,4 @@
-"""A websocket connection to a vendor: its messages are reduced as they come, and journaled in batches.
+"""A websocket connection to a vendor. Its messages are reduced as they come, and journaled in batches.
 
 Nothing of a vendor's answer is repeated in logs or errors.
 """
@@ -25,52 +25,52 @@ from voicemem.version import __version__
 WIRE_LOG = logging.getLogger("voicemem.observer.websockets")
 CLOSE_S = 1.0
 MAX_QUEUE = 4
-"""Messages that the library reads ahead: each may be large."""
+"""Messages that the library reads ahead; each may be large."""
 NORMAL_CLOSE = 1000
 PASSING = (408, 409, 425, 429)
 """Statuses below 500 after which another attempt may fare better."""
 NO_SUCH_CALL = (404, 410)
 LARGE_BYTES = 16 * 1024
-"""Messages above it are read on a thread."""
+"""Messages above this size are decoded on a thread."""
 MAX_WAITING, MAX_WAITING_BYTES = YIELD_EVERY, 1024 * 1024
 """Frames that wait for the store; beyond that the vendor waits."""
 OVER = {"session_ended": "session_over", "session_erased": "session_over", "superseded": "superseded"}
-"""Refusals that hold for all that may still come, and what they mean here."""
+"""Refusals that hold for all later frames too, and the reason to report for each."""
 
 
-WIRE_LOG.setLevel(logging.CRITICAL)  # at lower levels the library logs headers, and what was said on the call
+WIRE_LOG.setLevel(logging.CRITICAL)  # at lower levels the library logs headers and the words of the call
 
 
 class RetryPolicy(NamedTuple):
-    """Times of connections, and limits of repeated attempts."""
+    """Timeouts of connections, delays between attempts, and limits of attempts."""
 
     first_s: float = 0.25
     longest_s: float = 15.0
     attempts: int = 30
     """Attempts in a row without a connection that lasted, after which the observation has failed: some 6 minutes."""
     lasting_s: float = 10.0
-    """A connection that was open for so long was no failed attempt."""
+    """A connection that was open for this long does not count as a failed attempt."""
     unknown_attempts: int = 8
-    """For a call that the vendor does not know: one that has just been made may take a while. Half a minute in all."""
+    """Attempts for a call that the vendor does not know yet, as it may have just begun. Half a minute in all."""
     handshake_s: float = 10.0
     ping_s: float = 20.0
-    """The time between pings, and the longest wait for an answer: a connection that hangs is noticed after both."""
+    """The time between pings, and the longest wait for a pong; a connection that hangs is noticed after both."""
     store_again_s: float = 1.0
-    """The time between two attempts to store, while the store is away."""
+    """The time between attempts to store while the store is unavailable."""
 
 
 class Interrupted(NamedTuple):
-    """The reason for which a call is not observed, or no longer."""
+    """The reason why a call is not observed, or no longer observed."""
 
     state: ObservationState
-    """`waiting` where it is worth another attempt."""
+    """`waiting` if another attempt may succeed."""
     reason: str
     status: int | None = None
     """The status of the vendor's answer, or the code of its close."""
 
 
 class DialFailed(Exception):
-    """There was no connection."""
+    """The connection could not be opened."""
 
     def __init__(self, why: Interrupted) -> None:
         super().__init__(why.reason)
@@ -78,14 +78,14 @@ class DialFailed(Exception):
 
 
 class NoRedirectConnect(connect):
-    """Follows no redirects: the key is for the address of the settings alone."""
+    """Follows no redirects: the key is only for the configured address."""
 
     def process_redirect(self, exc: Exception) -> Exception:
         return exc
 
 
 async def dial(url: str, key: str, retry: RetryPolicy) -> ClientConnection:
-    """A new connection. Raises `DialFailed`."""
+    """Open a connection. Raises `DialFailed`."""
     try:
         return await NoRedirectConnect(
             url,
@@ -116,7 +116,7 @@ def interruption_by_status(status: int) -> Interrupted:
 
 
 def interruption_by_close(error: ConnectionClosed) -> Interrupted:
-    """Return what the end of a connection means: only a normal close says that the call is over."""
+    """Return what the end of a connection means; only a normal close means that the call is over."""
     code = error.rcvd.code if error.rcvd is not None else error.sent.code if error.sent is not None else None
     if error.rcvd is not None and code == NORMAL_CLOSE:
         return Interrupted("ended", "call_over", code)
@@ -124,7 +124,7 @@ def interruption_by_close(error: ConnectionClosed) -> Interrupted:
 
 
 async def hang_up(socket: ClientConnection) -> None:
-    """Close a connection; a vendor that does not answer is not waited for."""
+    """Close a connection, without a long wait for a vendor that does not answer."""
     with suppress(TimeoutError):
         async with asyncio.timeout(CLOSE_S):
             await socket.close()
@@ -133,24 +133,24 @@ async def hang_up(socket: ClientConnection) -> None:
 
 @dataclass(eq=False, repr=False)
 class VendorConnection:
-    """Takes what a vendor sends, until either side is at its end; it sends nothing."""
+    """Records a vendor's messages until either side ends the connection; it sends nothing."""
 
     socket: ClientConnection
     recorder: Recorder
     lease: ProducerLease
     dialect: str
     threads: asyncio.Semaphore
-    """How many large messages are read at a time, of all connections."""
+    """Limits how many large messages all connections decode at a time."""
     store_again_s: float
     waiting: list[ReducedFrame] = field(default_factory=list)
     waiting_bytes: int = 0
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when a frame waits, or none will come."""
+    """Set when a frame waits, or when no more will come."""
     room: asyncio.Event = field(default_factory=asyncio.Event)
     is_over: bool = False
 
     async def run(self) -> Interrupted:
-        """Take everything until the end, and say why it is. Cancelled, it still stores what it has taken."""
+        """Record until the end, and return its reason. When cancelled, it still stores the frames that have arrived."""
         reading, writing = asyncio.create_task(self.read()), asyncio.create_task(self.write())
         try:
             await asyncio.wait((reading, writing), return_when=asyncio.FIRST_COMPLETED)
@@ -198,14 +198,14 @@ class VendorConnection:
         self.changed.set()
 
     async def read_text(self, message: str) -> object:
-        """The JSON of a message. Raises `MalformedFrame`."""
+        """Decode a message's JSON. Raises `MalformedFrame`."""
         if len(message) <= LARGE_BYTES:
             return read_value(message.encode())
         async with self.threads:
             return await asyncio.to_thread(lambda: read_value(message.encode()))
 
     async def write(self) -> Interrupted | None:
-        """Store what waits until nothing more comes, or return why storing is of no more use."""
+        """Store waiting frames until no more come, or return why no more can be stored."""
         while not self.is_over or self.waiting:
             await self.changed.wait()
             self.changed.clear()
@@ -218,7 +218,7 @@ class VendorConnection:
         return None
 
     async def store(self, frames: list[ReducedFrame]) -> Interrupted | None:
-        """Journal frames; while the store is away they wait, unless the connection is over."""
+        """Journal frames. While the store is unavailable they wait, unless the connection is over."""
         while frames:
             try:
                 result = await self.recorder.record(self.lease, frames)
@@ -228,7 +228,7 @@ class VendorConnection:
                 if self.is_over:
                     return None
                 await asyncio.sleep(self.store_again_s)
-                with suppress(Refused, StoreUnavailable):  # a commit may have been made after all
+                with suppress(Refused, StoreUnavailable):  # the commit may have happened after all
                     stream = await self.recorder.journal.find_session(self.lease.project, self.lease.session_id)
                     frames = frames if stream is None else await self.recorder.new_frames(stream, frames)
                 continue

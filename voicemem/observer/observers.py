@@ -1,7 +1,7 @@
-"""Observed calls: begun and stopped over REST, and each observed by one node (docs/observer.md).
+"""Observed calls: started and stopped over REST, each observed by one node (docs/observer.md).
 
-The store has what is to be observed. Each node looks there once a second, claims what no node has, and ends what was
-stopped. The calls of a retired node are free to claim, so another continues them, in the middle of a call.
+The store lists the observations. Each node polls it once a second, claims observations that no node has, and ends those
+that were stopped. Another node can claim the calls of a retired node, and continues them in the middle of a call.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from voicemem.telemetry.metrics import Metrics
 
 LOG = logging.getLogger("voicemem.observer")
 SaveState = Callable[[ObservationState, str | None, int | None], Awaitable[bool]]
-"""Stores the state of an observation; False when it is no longer this node's."""
+"""Stores the state of an observation; returns False when it is no longer this node's."""
 LOOK_S = 1.0
 READING_THREADS = 2
 
@@ -70,7 +70,7 @@ class ObservedCall:
             LOG.log(level, "An observation is over: %s", over.reason, extra=more)
         except NotOursError:
             pass
-        except Exception as error:  # a fault of ours would come again and again
+        except Exception as error:  # a bug of ours would recur with every attempt
             LOG.exception("An observation broke off: %s", type(error).__name__)
             with suppress(NotOursError):
                 await self.report("failed", "internal", None)
@@ -78,7 +78,7 @@ class ObservedCall:
             await self.leave(over)
 
     async def observe(self) -> Interrupted:
-        """Connect, again and again; why there will be no further connection."""
+        """Connect again and again, and return why there will be no further connection."""
         attempt = 0
         while True:
             begun = asyncio.get_running_loop().time()
@@ -110,7 +110,7 @@ class ObservedCall:
         except DialFailed as failed:
             why = failed.why
             self.count("unreachable" if why.state == "waiting" else "refused")
-            if why.reason == "unknown_call" and self.was_connected:  # it was observed before, so it is over
+            if why.reason == "unknown_call" and self.was_connected:  # the vendor knew it before, so it is over
                 return Interrupted("ended", "call_over", why.status)
             return why
         self.count("connected")
@@ -131,7 +131,7 @@ class ObservedCall:
         return interrupted
 
     async def enter(self) -> None:
-        """Open a producer of the session, which stays open while its call is observed. Raises `Refused`."""
+        """Open a producer of the session for as long as the call is observed. Raises `Refused`."""
         observed, producer = self.observed, f"{self.observed.observation.dialect}.observer"
         opened, *_ = await self.parts.recorder.open_producer(
             observed.project, observed.session_id, SessionOpen(), may_call_out=False, own_name=producer
@@ -140,7 +140,7 @@ class ObservedCall:
         self.parts.presence.connect(self.lease)
 
     async def leave(self, over: Interrupted | None) -> None:
-        """Close the producer; a session whose call is over closes soon, unless another producer is connected."""
+        """Close the producer. A session whose call is over closes soon, unless another producer is connected."""
         if self.lease is None:
             return
         presence = self.parts.presence
@@ -150,7 +150,7 @@ class ObservedCall:
             presence.close_if_left(self.lease)
 
     async def report(self, state: ObservationState, reason: str | None, status: int | None) -> None:
-        """Store the state of the observation. Raises `NotOursError`; a store that is away gets it the next time."""
+        """Store the observation's state, or leave it to the next report if the store is away. Raises `NotOursError`."""
         with suppress(StoreUnavailable):
             if not await self.save_state(state, reason, status):
                 raise NotOursError
@@ -160,7 +160,7 @@ class ObservedCall:
 
 
 class ObserverSettings(NamedTuple):
-    """Settings of the operator; without a key nothing is observed."""
+    """The operator's settings; without a key nothing is observed."""
 
     key: str | None
     urls: Mapping[str, str]
@@ -170,7 +170,7 @@ class ObserverSettings(NamedTuple):
 
 
 class Running(NamedTuple):
-    """An observation that this node is doing, under the token that it had then."""
+    """An observation that this node runs, and the node's token when it began."""
 
     task: asyncio.Task[None]
     token: str
@@ -197,14 +197,14 @@ class Observers:
         threads = asyncio.Semaphore(READING_THREADS)
         self.parts = Parts(recorder, presence, runtime, metrics, threads, RetryPolicy())
         self.running: dict[int, Running] = {}
-        """By the keys of sessions."""
+        """By session key."""
         self.wake = asyncio.Event()
         self.is_stopping = False
 
-    # For callers
+    # For the REST routes
 
     async def begin(self, stream: Stream, dialect: str, call: str) -> tuple[Observation, bool]:
-        """Observe a call for a session; the observation, and whether it is new.
+        """Observe a call for a session. Return the observation, and whether it is new.
 
         Raises `Refused` (`unknown_dialect`, `observer_not_configured`, `session_ended`, `session_erased`,
         `already_observed`, `too_many_observations`).
@@ -225,7 +225,7 @@ class Observers:
         return kept, kept == new
 
     async def get(self, stream: Stream) -> Observation:
-        """The observation of a session, also one that is over. Raises `Refused` (`unknown_observation`)."""
+        """Return a session's observation, even if it is over. Raises `Refused` (`unknown_observation`)."""
         observation = await self.observations.find_observation(stream.key)
         if observation is None:
             raise Refused("unknown_observation")
@@ -237,10 +237,10 @@ class Observers:
         self.wake.set()
         return await self.get(stream)
 
-    # What this node does
+    # Observations of this node
 
     async def poll(self) -> None:
-        """Claim what no node has, and end what was stopped. Raises `StoreUnavailable`."""
+        """Claim observations that no node has, and end those that were stopped. Raises `StoreUnavailable`."""
         token, key = self.node.token, self.settings.key
         if self.is_stopping or key is None or not token:
             return
@@ -252,7 +252,7 @@ class Observers:
         ours = {session for session, one in listed.items() if one.observation.node == token}
         for session, running in self.running.items():
             if session not in ours or running.token != token:
-                running.task.cancel()  # it is forgotten once it has ended
+                running.task.cancel()  # `on_end` removes it
         claimable = [session for session, one in listed.items() if one.observation.node in (None, token)]
         free = [session for session in claimable if session not in self.running]
         for session in await self.observations.claim_observations(free, token) if free else ():
@@ -262,7 +262,7 @@ class Observers:
         session, observation = observed.observation.key, observed.observation
         try:
             vendor = find_vendor(observation.dialect)
-        except Refused:  # another version of the service has begun it
+        except Refused:  # a different version of the service started it
             return
         address = vendor.address(self.settings.urls.get(observation.dialect, vendor.url), observation.call)
         save_state = partial(self.save_state, session, token)
@@ -283,9 +283,9 @@ class Observers:
         return await self.observations.change_observation(session, token, state, reason, status, self.clock())
 
     async def close(self, grace_s: float) -> None:
-        """Release everything; what was taken is stored first, and another node or the next process continues."""
+        """Store the frames that have arrived, and release all calls to another node or the next process."""
         self.is_stopping = True
-        for _ in range(2):  # the second time nothing is stored any more
+        for _ in range(2):  # the second cancel ends the storing too
             tasks = [running.task for running in self.running.values()]
             for task in tasks:
                 task.cancel()
@@ -294,7 +294,7 @@ class Observers:
 
 
 async def observe_forever(observers: Observers) -> None:
-    """Background task: look for observations, once a second and when woken."""
+    """Background task: poll for observations, once a second and when woken."""
     while True:
         with suppress(StoreUnavailable):
             await observers.poll()

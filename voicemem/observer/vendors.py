@@ -1,4 +1,4 @@
-"""Vendors whose calls can be observed: dialects with a websocket for that, and its address."""
+"""Vendors whose calls can be observed: their dialects and the addresses of their websockets."""
 
 from collections.abc import Callable, Iterable
 from typing import Literal, NamedTuple
@@ -11,10 +11,10 @@ class Vendor(NamedTuple):
     """A stack whose calls can be observed."""
 
     url: str
-    """The address, unless the settings say otherwise."""
+    """The default address."""
     call_field: Literal["call_id", "session_id"]
     address: Callable[[str, str], str]
-    """The address of one call, from the URL and the id."""
+    """Returns the address of one call, from the URL and the call's id."""
 
 
 def with_call_id(url: str, call: str) -> str:
@@ -36,14 +36,14 @@ VENDORS = {
 
 
 def find_vendor(dialect: str) -> Vendor:
-    """The vendor of a dialect. Raises `Refused` (`unknown_dialect`)."""
+    """Return the vendor of a dialect. Raises `Refused` (`unknown_dialect`)."""
     if dialect not in VENDORS:
         raise Refused("unknown_dialect", f"Calls can be observed of: {', '.join(VENDORS)}.")
     return VENDORS[dialect]
 
 
 def parse_observe_urls(settings: Iterable[str]) -> dict[str, str]:
-    """URLs of the settings, whose form was checked, by dialect. Raises `CannotStart` for an unknown dialect."""
+    """Return the configured URLs (already checked) by dialect. Raises `CannotStart` for an unknown dialect."""
     urls = {dialect: url for dialect, _, url in (one.partition("=") for one in settings)}
     if not urls.keys() <= VENDORS.keys():
         raise CannotStart(f"observe-url is for {', '.join(VENDORS)}.")

@@ -1,5 +1,5 @@
-"""A websocket of another stack, forwarded: both sides of it go to the memory, and the call needs neither.
+"""The proxy forwards another stack's websocket, and records both directions in the memory.
 
-A process of its own, `voicemem proxy` (docs/proxy.md). Bytes are forwarded as they come, and read afterwards, so what
-becomes of the memory, and of what is read, is nothing to the call.
+It is a process of its own, `voicemem proxy` (docs/proxy.md). Bytes are forwarded as they come, and read afterwards, so
+no fault of the memory, or of reading, affects the call.
 """

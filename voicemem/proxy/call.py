@@ -1,6 +1,6 @@
-"""One call: its two connections, the handshake with the upstream, and how it ended.
+"""One call: its two connections, the handshake with the upstream, and its end.
 
-Bytes from one connection go to the other as they are, before anything looks at them.
+Bytes from one connection go to the other unchanged, before anything reads them.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from voicemem.proxy.requests import END, MAX_HEAD_BYTES, CallRequest, refusal, s
 
 LOG = logging.getLogger("voicemem.proxy")
 TLS_CLOSE_S = 5.0
-"""The longest wait for a peer's part in the end of TLS."""
+"""The longest wait for a peer's half of the TLS shutdown."""
 KEEPALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 3))
-"""After two minutes, a peer that has vanished without a word is gone. Most pings of websockets come sooner."""
+"""A peer that vanished without a close counts as gone after two minutes. Most websocket pings come sooner."""
 SWITCHING = 101
 
 
 class Connection(asyncio.Protocol):
-    """The connection of a caller or to an upstream. First comes a head of HTTP; then `start_relay` joins two of them.
+    """The connection of a caller or to an upstream. It begins with an HTTP head; then `start_relay` joins two of them.
 
-    `on_made` is called first, after TLS; `on_head` gets the head, or nothing where it is too long; `on_lost` is called
-    once, also before there was a head.
+    `on_made` is called first, after TLS; `on_head` gets the head, or nothing if it is too long; `on_lost` is called
+    once, even if no head came.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Connection(asyncio.Protocol):
         self.on_lost: Callable[[], object] = lambda: None
         self.transport: asyncio.Transport
         self.early = bytearray()
-        """Bytes that came before there was a peer: a head, or what a caller sends without waiting."""
+        """Bytes that came before there was a peer: a head, or what a caller sends without waiting for the answer."""
         self.has_head = False
         self.asks_for_head = False
         """True for `HEAD`, whose answer has no body."""
@@ -83,12 +83,12 @@ class Connection(asyncio.Protocol):
         self.on_head(self, head)
 
     def hang_up(self) -> None:
-        """Close the connection, once it has sent what was left."""
+        """Close the connection once the bytes that are left have been sent."""
         if not self.is_lost and not self.transport.is_closing():
             self.is_deaf = True
             self.peer = None
             self.transport.close()
-            asyncio.get_running_loop().call_later(10.0, self.cut)  # seconds to read what is left for it
+            asyncio.get_running_loop().call_later(10.0, self.cut)  # seconds for the peer to read the rest
 
     def cut(self) -> None:
         if not self.is_lost:
@@ -97,7 +97,7 @@ class Connection(asyncio.Protocol):
     # From the transport
 
     def pause_writing(self) -> None:
-        """Stop reading from the other peer, as this one reads slowly."""
+        """Stop reading from the other peer, because this one reads slowly."""
         if self.peer is not None and not self.peer.is_lost:
             self.peer.transport.pause_reading()
 
@@ -113,7 +113,7 @@ class Connection(asyncio.Protocol):
 
 
 def start_relay(caller: Connection, upstream: Connection, recording: Recording | None) -> None:
-    """Forward what comes from now on, and what has come already, both ways."""
+    """Forward bytes both ways from now on, those that have already arrived first."""
     caller.peer, upstream.peer = upstream, caller
     if recording is not None:
         caller.direction, upstream.direction = recording.from_caller, recording.from_upstream
@@ -125,19 +125,19 @@ def start_relay(caller: Connection, upstream: Connection, recording: Recording |
 
 
 def keep_alive(connection: socket.socket | None) -> None:
-    """Have TCP find out about peers that have vanished, and send small frames at once."""
+    """Have TCP detect peers that have vanished, and send small frames at once."""
     if connection is None:
         return
     with suppress(OSError):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in KEEPALIVE:
-            if hasattr(socket, name):  # not every system has all of them
+            if hasattr(socket, name):  # not every system has all options
                 connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 class Call:
-    """A call through the proxy: from a handshake that may be made until both connections have gone."""
+    """A call through the proxy, from an accepted request until both connections are closed."""
 
     def __init__(self, caller: Connection, request: CallRequest, memories: Memories, reads: ReadQueue) -> None:
         self.caller = caller
@@ -159,7 +159,7 @@ class Call:
         return self.request.upstream.dialect
 
     async def run(self, timeout_s: float) -> None:
-        """Make the call, and wait for its end. The upstream has `timeout_s` to answer the handshake."""
+        """Run the call until its end. The upstream has `timeout_s` to answer the handshake."""
         self.caller.on_lost = self.lost
         try:
             async with asyncio.timeout(timeout_s):
@@ -188,7 +188,7 @@ class Call:
             self.upstream.transport.write(self.request.head)
 
     def answer(self, upstream: Connection, head: bytes) -> None:
-        """Forward the upstream's answer as it is; the call begins if it accepts the handshake."""
+        """Forward the upstream's answer; the call begins if it accepts the handshake."""
         status = status_of(head)
         if status is not None and status < 200 and status != SWITCHING:  # such as 103; the answer is still to come
             upstream.has_head = False
@@ -205,7 +205,7 @@ class Call:
                     self.recording = Recording(memory, self.reads)
                 except Exception:  # the call continues
                     LOG.exception("A call is not remembered")
-            else:  # what the caller sends is dropped: none of it was checked
+            else:  # the caller's bytes are dropped: none were checked
                 self.caller.is_deaf, self.caller.early = True, bytearray()
                 asyncio.get_running_loop().call_later(10.0, upstream.hang_up)  # seconds for the rest of the refusal
             start_relay(self.caller, upstream, self.recording)
@@ -247,7 +247,7 @@ class Call:
         return facts
 
     def lost(self) -> None:
-        """Note that a connection has gone; the call is over when both have, and everything was read."""
+        """Note that a connection was lost; the call is over when both were, and everything was read."""
         if self.caller.is_lost and self.upstream is not None and not self.upstream.is_lost:
             self.upstream.hang_up()
         if self.status is None and self.upstream is not None and self.upstream.is_lost and not self.caller.is_lost:
@@ -265,7 +265,7 @@ class Call:
 
 
 def reason_of(error: OSError) -> str:
-    """Return why there is no connection, without the address."""
+    """Return why the connection failed, without the address."""
     if isinstance(error, ssl.SSLError):
         return error.reason or "TLS"
     if isinstance(error, socket.gaierror):
@@ -274,7 +274,7 @@ def reason_of(error: OSError) -> str:
 
 
 def tls_options(context: ssl.SSLContext | None, handshake_s: float) -> dict[str, Any]:
-    if context is None:  # then asyncio takes no times of it
+    if context is None:  # without TLS, asyncio refuses its timeouts
         return {}
     return {"ssl": context, "ssl_handshake_timeout": handshake_s, "ssl_shutdown_timeout": TLS_CLOSE_S}
 

@@ -1,4 +1,4 @@
-"""The check of a caller's key by the memory service, whose word is kept for a few seconds."""
+"""The check of a caller's key by the memory service, whose answer is cached for a few seconds."""
 
 import asyncio
 import hashlib
@@ -17,9 +17,9 @@ from voicemem.proxy.settings import Settings
 from voicemem.security.rate_limits import TOO_MANY_WRONG_KEYS
 
 FRESH_S = 3.0
-"""After this long, the memory is asked again before a key makes another call: one that was revoked soon makes none."""
+"""After this long, the memory is asked about a key again, so a revoked key soon makes no more calls."""
 ASK_S, ASK_AGAIN_S = 3.0, 1.0
-"""How long a call waits for what the memory says about its key; the latter where that was good before."""
+"""How long a call waits for the memory's answer about its key; the latter for a key that was good before."""
 NEEDED = "Show a key of the memory: in the header X-Voicemem-Key{place}."
 NOT_KNOWN = "The memory does not know this key, or has revoked it: send another one in X-Voicemem-Key{place}."
 IN_PLACE = ", or in place of the vendor's, which the proxy adds"
@@ -38,20 +38,20 @@ class Me(Struct, frozen=True):
 
 
 Answer = Literal["good", "busy", "unknown", "no scope", "open", "away"]
-"""The memory's word about a key: `busy`, it knows it, but it has sent too much; `open`, it needs none; `away`, none."""
+"""The memory's answer about a key. `busy`: a known key over its rate; `open`: no keys are needed; `away`: no answer."""
 
 
 class KeyCheck:
-    """Decides under which key a call is remembered, and whether it may be made."""
+    """Decides whether a call may be made, and under which key it is recorded."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.rest = RestClient(settings.rest_url, None, Options())
         self.known: OrderedDict[bytes, float] = OrderedDict()
-        """The time at which the memory last knew a key, by its hash; the one that it knew last is the last."""
+        """The time at which the memory last knew a key, by the key's hash; the most recent is last."""
         self.asking: dict[bytes, asyncio.Task[Answer]] = {}
         self.away_s = -FRESH_S
-        """The time at which the memory was last away."""
+        """The time at which the memory was last unavailable."""
 
     async def close(self) -> None:
         for asking in self.asking.values():
@@ -59,11 +59,11 @@ class KeyCheck:
         await self.rest.close()
 
     async def key_for(self, request: CallRequest) -> str | None:
-        """The key of the memory for a call. Raises `Refused` where it may not be made.
+        """Return the memory key for a call. Raises `Refused` if the call may not be made.
 
-        A caller without a key has the proxy's own, unless the port is open to the network; without either, the
-        operator's key of the vendor is only for a memory without keys. While the memory is away, a key that was good a
-        while ago is good, and any will do where the caller has a key of the vendor's own.
+        A caller without a key uses the proxy's own, unless the port is open to the network; without either, the
+        operator's vendor key serves only a memory without keys. While the memory is away, a key that was recently good
+        is accepted, and any key if the caller brings a vendor key of its own.
         """
         place = IN_PLACE if request.upstream.key else ""
         if request.key is None:
@@ -85,7 +85,7 @@ class KeyCheck:
         return request.key
 
     async def check(self, request: CallRequest) -> Answer:
-        """Return what is known of a key, or else what the memory says about it now."""
+        """Return the answer about a key: a recent one, or else the memory's now."""
         digest = hashlib.sha256(str(request.key).encode()).digest()
         known_s, now = self.known.get(digest), time.monotonic()
         if known_s is None or now - max(known_s, self.away_s) >= FRESH_S:
@@ -113,7 +113,7 @@ class KeyCheck:
         return await asyncio.shield(asking)
 
     async def ask(self, request: CallRequest, timeout_s: float) -> Answer:
-        """Ask the memory about a key, or about the session of a token, which must exist."""
+        """Ask the memory about a key, or about a token's session, which must exist."""
         is_token = request.expires_s is not None
         path = session_path(request.session_id or "") if is_token else "/v1/me"
         headers = {} if request.key is None else {"Authorization": f"Bearer {request.key}"}

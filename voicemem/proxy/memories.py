@@ -1,4 +1,4 @@
-"""The memories of the proxy's calls, and a client of the memory service for each key in use."""
+"""The memories of the proxy's calls, and a memory client for each key in use."""
 
 import asyncio
 import logging
@@ -19,13 +19,13 @@ from voicemem.redaction.texts import redact_value, rules_of
 
 LOG = logging.getLogger("voicemem.proxy")
 VENDOR_CALLS = frozenset({"conversation-relay", "retell", "ultravox"})
-"""Dialects whose vendor connects to the app: there the upstream is the app."""
+"""Dialects whose vendor connects to the app, so that the app is the upstream."""
 LAST_S = 10.0
-"""How long the memories of calls that are over may still be delivered when the proxy ends."""
+"""How long a stopping proxy still delivers the memories of calls that are over."""
 
 
 class CredentialStrippingQueue(FrameQueue):
-    """Takes the messages of a call, and forwards them without what its caller shows as credentials."""
+    """Takes the messages of a call, and forwards them without the caller's credentials."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class SharedClient:
 
 
 class Memories:
-    """Creates the memory of each call, and releases it once all of it is delivered."""
+    """Creates the memory of each call, and releases it once it is delivered."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -62,16 +62,16 @@ class Memories:
         self.options = Options(max_events=1_000_000, max_bytes=settings.buffer_bytes, room=self.room, leaves_gaps=True)
         self.clients: dict[str | None, SharedClient] = {}
         self.memories: set[CallMemory] = set()
-        """The memories of calls that last, and of calls that are not delivered yet."""
+        """The memories of running calls, and of calls that are not delivered yet."""
         self.gone: Counter[str] = Counter()
-        """Numbers of the frames of the calls that are over, by result."""
+        """The frame counts of calls that are over, by result."""
         self.tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, request: CallRequest, key: str | None) -> CallMemory:
-        """The memory of a new call. Raises `ValueError` for a key that cannot be one."""
+        """Create the memory of a new call. Raises `ValueError` for a malformed key."""
         dialect = request.upstream.dialect
         shared = self.clients.get(key)
-        if shared is None or shared.client.error is not None:  # one that was refused may be welcome again
+        if shared is None or shared.client.error is not None:  # a key that was refused may be valid again
             client = Client(self.settings.ingest_url, self.settings.rest_url, key, options=self.options)
             shared = self.clients[key] = SharedClient(client, key)
         memory = CallMemory(
@@ -91,7 +91,7 @@ class Memories:
         return memory
 
     def release(self, memory: CallMemory, shared: SharedClient) -> None:
-        """Forget a call that was delivered as far as it will be; close its client if no other call uses it."""
+        """Forget a call whose delivery is over; close its client if no other call uses it."""
         self.memories.discard(memory)
         self.gone += counts_of(memory)
         shared.users -= 1
@@ -108,11 +108,11 @@ class Memories:
             LOG.warning("Not everything of a call is stored.")
 
     def counts(self) -> Counter[str]:
-        """Return the numbers of all frames so far by result: taken, ignored, unknown, malformed, dropped."""
+        """Return the counts of all frames so far by result: taken, ignored, unknown, malformed, dropped."""
         return sum((counts_of(memory) for memory in self.memories), start=+self.gone)
 
     async def close(self) -> None:
-        """Deliver what is left, for a while. Sessions of calls that still last are not ended: they may continue."""
+        """Deliver the rest, for a while. The sessions of running calls are not ended: they may continue."""
         over = [memory for memory in self.memories if memory.left_at is not None]
         cut = [memory for memory in self.memories if memory.left_at is None]
         for memory in cut:

@@ -1,4 +1,4 @@
-"""The recording of a call: websocket messages read from forwarded bytes, after the event loop has sent these."""
+"""The recording of a call: websocket messages, read from its bytes after they were forwarded."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ LOG = logging.getLogger("voicemem.proxy")
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 FINAL, OPCODE, RESERVED, MASKED, LENGTH = 0x80, 0x0F, 0x70, 0x80, 0x7F
 MAX_FRAGMENTS = 100_000
-"""The most fragments of one message: empty ones cost nothing to send."""
+"""The most fragments of one message; a sender could make any number of empty ones."""
 
 
 class InvalidWebsocketData(Exception):
-    """The bytes are not those of a websocket, so where the next frame begins is not known."""
+    """The bytes are not valid websocket frames, so the start of the next frame is unknown."""
 
 
 class Direction:
-    """One direction of a call: reads frames out of pieces of any size, one message at most and none above 16 MiB."""
+    """One direction of a call: reads frames from pieces of any size, and holds at most one message, up to 16 MiB."""
 
     def __init__(
         self, recording: Recording, copy: Callable[[bytes, bool, int], None], max_bytes: int = MAX_DIALECT_FRAME_BYTES
@@ -38,28 +38,28 @@ class Direction:
         self.copy = copy
         self.max_bytes = max_bytes
         self.ts = 0
-        """The time at which what is being read has crossed."""
+        """The time at which the current bytes were forwarded."""
         self.frames = 0
         self.bytes = 0
         self.close_code: int | None = None
         self.partial = bytearray()
-        """The beginning of a frame whose rest has not come; `needed` is its size as far as is known."""
+        """The beginning of an incomplete frame; `needed` is its size as far as is known."""
         self.needed = 0
         self.skipped = 0
-        """How many bytes of a frame that is too large are still to come."""
+        """How many bytes of an oversized frame are still to come."""
         self.fragments: list[bytes] = []
         self.fragments_bytes = 0
         self.is_text = False
         self.in_message = False
         self.leaves_out = False
-        """True if the message that is coming in fragments is too large."""
+        """True if the current fragmented message is too large."""
 
     def forwarded(self, data: bytes) -> None:
         self.bytes += len(data)
         self.recording.reads.put(self, data)
 
     def read(self, data: bytes, ts: int) -> None:
-        """Read the next bytes, which have crossed at `ts`. Never raises."""
+        """Read the next bytes, which were forwarded at `ts`. Never raises."""
         if self.recording.is_broken or self.close_code is not None:
             return
         self.ts = ts
@@ -67,7 +67,7 @@ class Direction:
             self.feed(data)
         except InvalidWebsocketData:
             self.recording.give_up("What crosses the connection is not a websocket's")
-        except Exception as error:  # the call continues whatever it is
+        except Exception as error:  # the call must continue
             self.recording.give_up(f"It could not be read ({type(error).__name__})")
 
     def feed(self, data: bytes) -> None:
@@ -91,7 +91,7 @@ class Direction:
             at = stop
 
     def read_frame(self, data: bytes, at: int) -> int:
-        """Read the frame that begins at `at`; where it ends, or would, as far as is known."""
+        """Read the frame that begins at `at`. Return its end, as far as it is known."""
         start = at + 2
         if start > len(data):
             return start
@@ -160,20 +160,20 @@ class ReadQueue:
         self.waiting: list[tuple[Direction, bytes, int]] = []
 
     def put(self, direction: Direction, data: bytes) -> None:
-        """Put bytes aside, with the time: the only thing that a call waits for."""
+        """Queue bytes with the time; a call waits for nothing else."""
         if not self.waiting:
             self.loop.call_soon(self.work)
         self.waiting.append((direction, data, tee_memory.now_ms()))
 
     def work(self) -> None:
-        """Read everything. It is at most what the sockets had in one iteration of the loop."""
+        """Read everything: at most what the sockets delivered in one iteration of the loop."""
         waiting, self.waiting = self.waiting, []
         for direction, data, ts in waiting:
             direction.read(data, ts)
 
 
 class Recording:
-    """The memory of one call, and how much has crossed it."""
+    """The memory of one call, and the counts of its traffic."""
 
     def __init__(self, memory: CallMemory, reads: ReadQueue) -> None:
         self.memory = memory
@@ -194,7 +194,7 @@ class Recording:
         return codes[0] if codes else 1006
 
     def over(self) -> None:
-        """Note that the connection has gone; to be called when everything has been read."""
+        """Note that the connection is gone. Call it once everything has been read."""
         code = self.close_code
         by_caller = self.from_caller.close_code is not None and self.from_upstream.close_code is None
         self.memory.closed(code in CLEAN_CODES, by_app=by_caller)

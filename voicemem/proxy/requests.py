@@ -1,7 +1,7 @@
-"""Requests of callers: HTTP/1.1 heads (RFC 9112), checked and rewritten for the upstream, and the answers to them.
+"""Requests of callers: HTTP/1.1 heads (RFC 9112), checked and rewritten for the upstream, and answers to them.
 
-A handshake says which upstream, which session and which key of the memory. Forwarded headers keep their order and
-their letters. Everything is Latin-1, in which every byte is a character.
+A handshake names the upstream, the session and the memory key. Forwarded headers keep their order and spelling.
+Everything is Latin-1, in which every byte is a character.
 """
 
 import re
@@ -30,9 +30,9 @@ HOP_BY_HOP = (
     *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection"),
     *("te", "trailer", "transfer-encoding", "upgrade"),
 )
-"""Headers that are about one connection (RFC 9110, section 7.6.1)."""
+"""Hop-by-hop headers (RFC 9110, section 7.6.1)."""
 UNCOMPRESSED = "sec-websocket-extensions"
-"""Not forwarded, so that nothing is compressed: the frames are read as they are."""
+"""Not forwarded, so that no frames are compressed, and they can be read."""
 Headers = list[tuple[str, str]]
 PREFIX = "/v1/proxy/"
 KEY_HEADER, SESSION_HEADER, USER_HEADER = "x-voicemem-key", "x-voicemem-session", "x-voicemem-user"
@@ -40,7 +40,7 @@ OUR_HEADERS = KEY_HEADER, SESSION_HEADER, USER_HEADER
 SESSION_PARAMETER, USER_PARAMETER = "voicemem_session", "voicemem_user"
 NONCE = re.compile(r"[A-Za-z0-9+/]{22}==")
 CREDENTIAL_HEADERS = ("authorization", "api-key", "x-api-key", "x-goog-api-key", "xi-api-key")
-"""Headers in which a caller's SDK shows a key."""
+"""Headers in which callers' SDKs send a key."""
 CREDENTIAL_WORDS = frozenset(
     (
         *("accesskey", "assertion", "auth", "authenticate", "authentication", "authkey", "authn", "authz", "bearer"),
@@ -49,7 +49,7 @@ CREDENTIAL_WORDS = frozenset(
     )
 )
 CREDENTIAL_ENDS = ("apikey", "authorization", "cookie", "passwd", "password", "secret", "signature", "token")
-"""Words, and ends of words, in the names of headers and parameters that hold what is to be kept secret."""
+"""Words, and ends of words, in the names of headers and parameters that hold secrets."""
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 KEY_PROTOCOL = "openai-insecure-api-key."
 KEY_SCHEMES = ("token", "bearer", "key", "api_key", "apikey", "access_token", "authorization")
@@ -71,7 +71,7 @@ class Request(NamedTuple):
         return [value for other, value in self.headers if other.lower() == name]
 
     def value(self, name: str) -> str | None:
-        """The value of a header that comes once at most. Raises `Refused`."""
+        """Return the value of a header that may come only once. Raises `Refused`."""
         values = self.values(name)
         if len(values) > 1:
             raise Refused("invalid_http", f"The header {name} may be sent once.")
@@ -82,7 +82,7 @@ class Request(NamedTuple):
 
 
 def parse_request(head: bytes) -> Request:
-    """The request of a head, with its last line. Raises `Refused` for what is not HTTP/1.1, or has a body."""
+    """Parse a complete head. Raises `Refused` if it is not HTTP/1.1, or announces a body."""
     first, *lines = head[: -len(END)].decode("latin-1").split("\r\n")
     start = REQUEST_LINE.fullmatch(first)
     fields = [HEADER.fullmatch(line) for line in lines]
@@ -95,7 +95,7 @@ def parse_request(head: bytes) -> Request:
 
 
 def handshake_head(target: str, host: str, request: Request, left_out: Iterable[str], added: Headers) -> bytes:
-    """The head of the same handshake for another server; `left_out` are names of headers in lower case."""
+    """Return the head of the same handshake for another server; `left_out` has header names in lower case."""
     gone = {*HOP_BY_HOP, *request.words("connection"), "host", "content-length", UNCOMPRESSED, *left_out}
     kept = [(name, value) for name, value in request.headers if name.lower() not in gone]
     headers = [("Host", host), ("Connection", "Upgrade"), ("Upgrade", "websocket"), *kept, *added]
@@ -109,7 +109,7 @@ def status_of(head: bytes) -> int | None:
 
 
 def with_subprotocol(head: bytes, protocol: str | None) -> bytes:
-    """The upstream's head, with a subprotocol that the proxy has kept from it: browsers need one that they offered."""
+    """Return the upstream's head with a subprotocol that the proxy hid from it: browsers need one that they offered."""
     if protocol is None or b"\r\nsec-websocket-protocol:" in head.lower():
         return head
     return head.removesuffix(END) + f"\r\nSec-WebSocket-Protocol: {protocol}".encode("latin-1") + END
@@ -129,7 +129,7 @@ def answer(status: int, media_type: str, body: bytes, headers: Headers | None = 
 
 
 def refusal(code: str, detail: str) -> bytes:
-    """The answer to a request that goes no further: a problem document, as the service's (docs/errors.md)."""
+    """Return the answer to a refused request: a problem document, like the service's (docs/errors.md)."""
     status = CODES[code].status
     problem = {
         "type": f"urn:voicemem:error:{code}",
@@ -150,13 +150,13 @@ class CallRequest(NamedTuple):
     session_id: str | None
     user_id: str | None
     key: str | None
-    """The caller's key of the memory, or a session token."""
+    """The caller's memory key, or a session token."""
     expires_s: float | None
     """When a session token expires, Unix seconds; None for a key."""
     credentials: frozenset[str]
-    """All that the caller shows as credentials, which is not remembered."""
+    """All credentials of the caller, which are never recorded."""
     confirmed: str | None = None
-    """The subprotocol that the proxy confirms in place of the upstream, which does not see it."""
+    """The subprotocol that the proxy confirms itself, because it is hidden from the upstream."""
 
 
 def read_request(request: Request, settings: Settings) -> CallRequest:
@@ -200,14 +200,14 @@ def read_request(request: Request, settings: Settings) -> CallRequest:
 
 
 def check_handshake(request: Request, rest: str, settings: Settings) -> None:
-    """Check what a caller asks for (RFC 6455, section 4.2.1); `rest` is the path for the upstream. Raises `Refused`."""
+    """Check a handshake (RFC 6455, section 4.2.1); `rest` is the path for the upstream. Raises `Refused`."""
     asks = "websocket" in request.words("upgrade") and "upgrade" in request.words("connection")
     nonces, versions = request.values("sec-websocket-key"), request.values("sec-websocket-version")
-    is_plain = len(nonces) == 1 and NONCE.fullmatch(nonces[0]) and versions in ([], ["13"])  # the two pass as they are
+    is_plain = len(nonces) == 1 and NONCE.fullmatch(nonces[0]) and versions in ([], ["13"])  # both are forwarded
     if request.method != "GET" or not asks or not is_plain:
         raise Refused("invalid_http", "This path takes websockets: a GET with Upgrade: websocket.")
     parts = re.split(r"[/\\]", unquote_all(rest))
-    if "." in parts or ".." in parts or "#" in rest:  # it would lead out of the upstream's own path
+    if "." in parts or ".." in parts or "#" in rest:  # it could leave the upstream's own path
         raise Refused("invalid_http", "The path may not have the segments . and .., or a fragment.")
     origin = request.value("origin")  # a browser sends its user's cookies, and reaches its machine's loopback
     if origin is not None and origin not in settings.allow_origins:
@@ -218,7 +218,7 @@ def check_handshake(request: Request, rest: str, settings: Settings) -> None:
 
 
 def split_query(query: str, session_id: str | None, user_id: str | None) -> tuple[str | None, str | None, str]:
-    """The ids of the session and its user, and what of the query goes to the upstream. Raises `Refused`."""
+    """Return the ids of the session and its user, and the query for the upstream. Raises `Refused`."""
     ours, kept = {SESSION_PARAMETER: session_id, USER_PARAMETER: user_id}, []
     for part in query.split("&") if query else []:
         name, _, value = part.partition("=")
@@ -239,19 +239,19 @@ def split_query(query: str, session_id: str | None, user_id: str | None) -> tupl
     return session_id, user_id, "&".join(kept)
 
 
-# Where the operator keeps the vendor's key, callers show one of the memory in its place. The vendor sees neither that
+# Where the operator keeps the vendor's key, callers send a memory key in its place. The vendor sees neither that key
 # nor anything else that may be a caller's credential.
 
 
 class PresentedCredentials(NamedTuple):
-    """The credentials that a caller shows."""
+    """The credentials in a caller's request."""
 
     key: str | None
-    """The first of them that may be a key of the memory."""
+    """The first that may be a memory key."""
     texts: frozenset[str]
-    """All of them, which are not forwarded, wherever else they stand."""
+    """All of them; none is forwarded, wherever else it appears."""
     protocols: tuple[str, ...]
-    """The subprotocols that are none."""
+    """The subprotocols that are not credentials."""
     scheme: str | None
 
     def has_credential(self, text: str) -> bool:
@@ -259,14 +259,14 @@ class PresentedCredentials(NamedTuple):
         return any(one.lower() in read for one in self.texts) or OUR_CREDENTIAL.search(read) is not None
 
     def is_public(self, name: str, text: str) -> bool:
-        """Return whether a header or a parameter, of this name and in all this text, is none."""
+        """Return whether a header or a parameter holds no credential; `text` is all of it."""
         plain = unquote_all(text)
         inside = (within[0] for within in NAME_INSIDE.finditer(plain))
         is_secret = any(map(is_credential, (name, *inside))) or USER_IN_URL.search(plain)
         return not (is_secret or self.has_credential(text))
 
     def headers(self, request: Request) -> list[str]:
-        """The names of headers that are not forwarded, in lower case."""
+        """Return the names of headers that must not be forwarded, in lower case."""
         return [
             name.lower()
             for name, value in request.headers
@@ -279,14 +279,14 @@ class PresentedCredentials(NamedTuple):
 
 HANDSHAKE = ("sec-websocket-key", "sec-websocket-version", "host", "upgrade", "connection")
 OUR_CREDENTIAL = re.compile(r"vm_[0-9a-z]{12}_[0-9a-z]{40}|eyj[\w-]{6,}\.[\w-]{6,}\.[\w-]{6,}")
-"""A key of the memory, or a session token, in small letters."""
+"""A memory key or a session token, in lower case."""
 NAME_INSIDE = re.compile(r"(?<![\w-])[\w-]++(?=[\"\']?\s*[=:])")
-"""A name with a value, in JSON or in a URL that is the value of another."""
+"""A name that has a value, in JSON or in a URL inside a value."""
 USER_IN_URL = re.compile(r"//[^/\s@]++@")
 ENCODED, HEXADECIMAL = re.compile(r"[A-Za-z0-9+/_-]{16,}"), re.compile(r"(?:[0-9A-Fa-f]{2}){6,}")
 ENCODED_PERCENT = re.compile(r"%(?:25)+(?=[0-9A-Fa-f]{2})")
 MIN_CREDENTIAL = 6
-"""Characters; what is shorter may be anywhere by chance."""
+"""Characters; a shorter text may appear anywhere by chance."""
 
 
 def presented_credentials(request: Request, query: str) -> PresentedCredentials:
@@ -309,7 +309,7 @@ def presented_credentials(request: Request, query: str) -> PresentedCredentials:
 
 
 def credentials_in(request: Request, query: str) -> frozenset[str]:
-    """All that a request shows as credentials, long enough that it is nowhere else by chance."""
+    """Return all credentials of a request that are too long to appear elsewhere by chance."""
     values = [value for name, value in request.headers if is_credential(name) and name.lower() not in HANDSHAKE]
     parts = (part.partition("=") for part in query.split("&"))
     texts = {unquote_all(value) for name, _, value in parts if is_credential(name)}
@@ -320,21 +320,21 @@ def credentials_in(request: Request, query: str) -> frozenset[str]:
 
 
 def key_in_protocol(before: str, name: str) -> str | None:
-    """The key in a subprotocol that is behind another one; None for one without a key."""
+    """Return the key in a subprotocol, given the one before it; None if it holds no key."""
     if name.startswith(KEY_PROTOCOL):
         return name.removeprefix(KEY_PROTOCOL)
     return name if before.lower() in KEY_SCHEMES else None
 
 
 def is_credential(name: str) -> bool:
-    """Return whether a header or a parameter holds something secret, by its name."""
+    """Return whether a header or a parameter holds a secret, judging by its name."""
     words = [word.lower() for word in WORD.findall(unquote_all(name))]
     names = [*words, *map("".join, pairwise(words))]
     return any(one in CREDENTIAL_WORDS or one.endswith(CREDENTIAL_ENDS) for one in names)
 
 
 def decodings_of(text: str) -> list[str]:
-    """A text without percent-encoding, and what may be encoded in it as base64, from wherever it begins, or as hex."""
+    """Return a text without percent-encoding, and what base64 (from any start) and hex in it decode to."""
     plain = unquote_all(text)
     readings = [plain, *(bytes.fromhex(one).decode("latin-1") for one in HEXADECIMAL.findall(plain))]
     for token in ENCODED.findall(plain):
@@ -346,7 +346,7 @@ def decodings_of(text: str) -> list[str]:
 
 
 def unquote_all(text: str) -> str:
-    """Return a text without percent-encoding, also where it was encoded more than once."""
+    """Return a text without percent-encoding, even if it was encoded more than once."""
     for _ in range(4):
         plain = unquote(ENCODED_PERCENT.sub("%", text))
         if plain == text:

@@ -1,4 +1,4 @@
-"""The proxy's server: accepts callers, answers health checks and metrics, and drains calls at its end."""
+"""The proxy's server: accepts callers, answers health checks and metrics requests, and drains calls when it stops."""
 
 import asyncio
 import hmac
@@ -36,7 +36,7 @@ def traffic_counts(call: Call) -> Counter[tuple[str, str, str]]:
 class ProxyServer:
     """Forwards calls from `start` on, until `drain` and `close`.
 
-    A caller has `head_s` to send its request; at most `max_waiting` have not sent one yet, or are answered.
+    A caller has `head_s` to send its request; at most `max_waiting` callers may be without a running call.
     """
 
     def __init__(self, settings: Settings, head_s: float = 10.0, max_waiting: int = 1_000) -> None:
@@ -48,16 +48,16 @@ class ProxyServer:
         self.reads = ReadQueue()
         self.calls: dict[asyncio.Task[None], Call] = {}
         self.waiting: dict[Connection, str] = {}
-        """The address of each, the oldest first."""
+        """Connections without a call, with their addresses, the oldest first."""
         self.draining = False
         self.listening: asyncio.Server | None = None
         self.over: Counter[tuple[str, str]] = Counter()
         self.refused: Counter[str] = Counter()
         self.traffic: Counter[tuple[str, str, str]] = Counter()
-        """Counts of what crossed the calls that are over: by what, dialect and sender."""
+        """The traffic of calls that are over: counts by what, dialect and sender."""
 
     async def start(self) -> int:
-        """Listen, and return the port. Raises `OSError` for an address that cannot be had, `CannotStart`."""
+        """Listen, and return the port. Raises `CannotStart`, and `OSError` for an address that cannot be bound."""
         tls = None
         if self.settings.tls_cert is not None:
             tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -69,7 +69,7 @@ class ProxyServer:
                     "--tls-cert and --tls-key must name PEM files with a certificate and its key."
                 ) from None
         self.listening = await asyncio.get_running_loop().create_server(
-            lambda: Connection(self.on_head, self.await_head),  # if TLS fails it is never made, nor lost
+            lambda: Connection(self.on_head, self.await_head),  # if TLS fails it is neither made nor lost
             self.settings.listen.host,
             self.settings.listen.port,
             backlog=1024,
@@ -81,7 +81,7 @@ class ProxyServer:
     # Callers
 
     def await_head(self, caller: Connection) -> None:
-        """Give a connection that was made a while to send its request."""
+        """Give a new connection a while to send its request."""
         self.waiting[caller] = str(caller.transport.get_extra_info("peername")[0])
         caller.on_lost = lambda: self.waiting.pop(caller, None)
         asyncio.get_running_loop().call_later(self.head_s, self.give_up, caller)
@@ -89,12 +89,12 @@ class ProxyServer:
             self.make_room()
 
     def make_room(self) -> None:
-        """Refuse the oldest connection without a request, of the address that has the most that are waiting.
+        """Refuse the oldest connection without a request, of the address that has the most waiting connections.
 
-        So a stranger who opens many keeps no one else from a call, nor from health checks.
+        So someone who opens many connections blocks neither the calls nor the health checks of others.
         """
         crowd, _ = Counter(self.waiting.values()).most_common(1)[0]
-        silent = [caller for caller in self.waiting if not caller.has_head]  # the newest at least
+        silent = [caller for caller in self.waiting if not caller.has_head]  # at least the newest
         caller = next((one for one in silent if self.waiting[one] == crowd), silent[0])
         del self.waiting[caller]
         self.refuse(caller, Refused("too_many_connections"))
@@ -113,7 +113,7 @@ class ProxyServer:
             caller.hang_up()
 
     def on_head(self, caller: Connection, head: bytes) -> None:
-        """Answer a health check, or begin the call that a caller asks for."""
+        """Answer a health check, or begin the requested call."""
         try:
             if not head:
                 raise Refused("invalid_http", "The head of a request may have 64 KiB.")
@@ -205,7 +205,7 @@ class ProxyServer:
     # The end
 
     def drain(self) -> None:
-        """Take no new calls. The port stays open to say so, and to answer health checks."""
+        """Accept no new calls. The port stays open to refuse them, and to answer health checks."""
         self.draining = True
 
     async def wait_for_calls(self, timeout_s: float | None) -> None:
@@ -215,7 +215,7 @@ class ProxyServer:
                     await asyncio.wait(self.calls)
 
     async def close(self) -> None:
-        """Cut the calls that are left, and deliver to the memory what it has not got yet, for a while."""
+        """Cut the remaining calls, and for a while deliver what the memory has not got yet."""
         if self.listening is not None:
             self.listening.close()
         for call in self.calls.values():

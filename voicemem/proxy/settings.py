@@ -1,4 +1,4 @@
-"""Settings of `voicemem proxy`, checked. Upstreams are named here and nowhere else."""
+"""The checked settings of `voicemem proxy`. Callers can reach no other upstreams than those named here."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ HEADER_NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
 
 
 class UpstreamKey(NamedTuple):
-    """A vendor's key that the operator keeps: the header, and its whole value."""
+    """A vendor's key that the operator keeps: the header and its whole value."""
 
     header: str
     value: str
@@ -37,9 +37,9 @@ class Upstream(NamedTuple):
     host: str
     port: int
     path: str
-    """The part before the rest of a caller's path; without a slash at the end."""
+    """The path before the rest of a caller's path, without a trailing slash."""
     query: str = ""
-    """The part before a caller's query."""
+    """The query before a caller's query."""
     key: UpstreamKey | None = None
 
     @property
@@ -57,25 +57,25 @@ class Settings(Struct, frozen=True, kw_only=True):
     """All settings of `voicemem proxy`."""
 
     upstreams: Mapping[str, Upstream]
-    """By the dialect that each speaks."""
+    """By dialect."""
     listen: Address = Address("127.0.0.1", 8766)
     ingest_url: str = "ws://127.0.0.1:8765"
     rest_url: str = "http://127.0.0.1:8080"
     key: str | None = None
-    """The proxy's own key of the memory, for callers who show none."""
+    """The proxy's own memory key, for callers who send none."""
     insecure: bool = False
     allow_origins: tuple[str, ...] = ()
     tls_cert: str | None = None
     tls_key: str | None = None
     connect_timeout: float = 10.0
-    """The time until the vendor has answered the handshake, seconds."""
+    """The time for the vendor to answer the handshake, seconds."""
     drain_timeout: float | None = None
-    """How long calls may continue after SIGTERM, seconds; None: as long as they last."""
+    """How long calls may continue after SIGTERM, seconds; None: without a limit."""
     buffer_bytes: int = 64 * 1024 * 1024
-    """The most bytes that all calls together may keep for a memory that is away."""
+    """The most bytes that all calls together may buffer for a memory that is away."""
     max_calls: int = 1_000
     key_grace: float = 600.0
-    """How long a key makes calls after the memory last knew it, while the memory is away, seconds."""
+    """While the memory is away: how long a key may make calls after the memory last knew it, seconds."""
 
     @property
     def needs_callers_key(self) -> bool:
@@ -83,7 +83,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 def parse_upstreams(texts: Iterable[str], keys: Mapping[str, UpstreamKey]) -> dict[str, Upstream]:
-    """The upstreams of DIALECT=URL. Raises `CannotStart`."""
+    """Parse upstreams written DIALECT=URL. Raises `CannotStart`."""
     upstreams: dict[str, Upstream] = {}
     for text in texts:
         dialect, _, url = text.partition("=")
@@ -114,7 +114,7 @@ def parse_upstream(dialect: str, url: str) -> Upstream:
 
 
 def parse_upstream_keys(texts: Iterable[str], environment: Mapping[str, str]) -> dict[str, UpstreamKey]:
-    """The vendors' keys of DIALECT=NAME or DIALECT=HEADER:NAME, out of variables. Raises `CannotStart`."""
+    """Return the vendors' keys, from the variables named by DIALECT=[HEADER:]NAME. Raises `CannotStart`."""
     keys: dict[str, UpstreamKey] = {}
     for text in texts:
         dialect, _, where = text.partition("=")
@@ -137,7 +137,7 @@ def check_dialect(name: str, flag: str) -> None:
 
 
 def check_settings(settings: Settings) -> None:
-    """Check what the values of several settings, or their ranges, forbid. Raises `CannotStart`."""
+    """Check the ranges of settings, and settings that exclude each other. Raises `CannotStart`."""
     if (settings.tls_cert is None) != (settings.tls_key is None):
         raise CannotStart("--tls-cert and --tls-key go together: the chain of certificates, and its key, as PEM files.")
     if settings.connect_timeout <= 0 or (settings.drain_timeout or 0) < 0:
