@@ -1,4 +1,4 @@
-"""Working memory documents: their forms, their updates, and how they are shown to an LLM.
+"""Working-memory documents: their forms, their updates, and their rendering for an LLM.
 
 A document belongs to a session or to a user. It is a text, Markdown that may start from a template, or a JSON object.
 """
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 else:
     Positions = array
 MAX_DOCUMENT_BYTES = 64 * 1024
-"""The same limit holds for a template and for a schema."""
+"""The limit of a document, a template and a schema."""
 SEPARATOR = "\n\n"
-"""The text between a document and what is appended to it."""
+"""The text between a document and an appended text."""
 DocumentFormat = Literal["text", "markdown", "json"]
 Scope = Literal["session", "user"]
 Operation = Literal["append", "replace", "clear", "form"]
@@ -40,27 +40,27 @@ class Form(Struct, frozen=True, gc=False):
 
 
 class WorkingMemoryConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """The working memory of a session; without `format`, it follows from `schema` or `template`."""
+    """The working memory of a session; a missing `format` follows from `schema` or `template`."""
 
     scope: Scope = "session"
     """Whose it is: the session's or its user's."""
     format: DocumentFormat | None = None
     """The form of the document."""
     template: str | None = None
-    """A text that it begins with."""
+    """The text that it begins with."""
     schema: JsonObject | None = None
     """The JSON Schema of a document in JSON."""
     tools: bool = False
-    """True if the LLM has the tools; the system message then says when to use them."""
+    """True if the LLM gets the tools; the system message then says when to use them."""
 
 
 class Document(Struct, gc=False):
     """A document as the events so far have made it."""
 
     content: Any = None
-    """None while it is empty."""
+    """None if it is empty."""
     form: Form | None = None
-    """The document's own form, which has priority over that of a configuration."""
+    """The document's own form, which takes precedence over a configuration's."""
     updated_ms: int = 0
     positions: Positions = field(default_factory=lambda: array("q"))
     """The journal positions of its events, one for each version."""
@@ -74,7 +74,7 @@ class Document(Struct, gc=False):
 
 
 class HasForm(Protocol):
-    """Anything that may give a form: a configuration, a request, an event."""
+    """Anything that may specify a form: a configuration, a request, an event."""
 
     @property
     def format(self) -> DocumentFormat | None: ...
@@ -85,7 +85,7 @@ class HasForm(Protocol):
 
 
 def form_of(source: HasForm) -> Form | None:
-    """The form that is given, if any. What does not fit the format is ignored here; `check_form` refuses it."""
+    """Return the form that `source` specifies, if any; fields that do not fit it are left to `check_form`."""
     format = source.format
     if format is None:
         if source.template is None and source.schema is None:
@@ -95,7 +95,7 @@ def form_of(source: HasForm) -> Form | None:
 
 
 def check_form(source: HasForm) -> None:
-    """Refuse fields that do not make a form. Raises `Refused`."""
+    """Raise `Refused` for fields that do not make a form."""
     if source.template is not None and source.schema is not None:
         raise Refused("invalid_field", "A document may have a `template` or a `schema`, not both.")
     if source.template is not None and source.format not in (None, "markdown"):
@@ -120,9 +120,9 @@ def check_working_memory(section: WorkingMemoryConfig | None) -> None:
 
 
 def resolve_form(content: Any, *forms: Form | None) -> Form:
-    """The first of these forms that fits the content (None: empty, fits all), else the plain form of its kind.
+    """Return the first of these forms that fits the content (None fits all), else the plain form of its kind.
 
-    So content keeps its kind, text or object, when a configuration has another form since it was written.
+    So content keeps its kind, text or object, even if the configured form changed after it was written.
     """
     fitting = (
         form for form in forms if form and (content is None or (form.format == "json") == isinstance(content, dict))
@@ -146,7 +146,7 @@ def append_content(before: Any, added: Any) -> Any:
 
 
 def merge_json(before: Any, added: Any) -> Any:
-    """The merged value: objects merge deeply, arrays gain the items that they lack, anything else is replaced."""
+    """Merge JSON: objects merge deeply, arrays gain missing items, other values are replaced."""
     if isinstance(before, dict) and isinstance(added, dict):
         changed = {key: merge_json(before[key], value) if key in before else value for key, value in added.items()}
         return before | changed
@@ -158,13 +158,13 @@ def merge_json(before: Any, added: Any) -> Any:
 
 
 def without_empty_values(value: JsonObject) -> JsonObject:
-    """An update without null, empty lists and empty objects, with which LLMs fill in what they do not change."""
+    """Return an update without nulls, empty lists and empty objects: LLMs write them for fields that do not change."""
     kept = {key: without_empty_values(one) if isinstance(one, dict) else one for key, one in value.items()}
     return {key: one for key, one in kept.items() if one is not None and one not in ([], {})}
 
 
 def equality_key(value: Any) -> Any:
-    """A hashable key that is the same for values that are equal as JSON: 1 equals 1.0, but not true."""
+    """Return a hashable key that is equal for equal JSON: 1 equals 1.0, but not true."""
     match value:
         case bool():
             return ("boolean", value)
@@ -181,7 +181,7 @@ OTHER_KIND_HINT = (
 
 
 def check_same_kind(before: Any, added: Any) -> None:
-    """Refuse to append content of the other kind, which would overwrite the document. Raises `Refused`."""
+    """Raise `Refused` for an append of the other kind, which would overwrite the document."""
     if isinstance(before, dict) and not isinstance(added, dict):
         raise Refused("invalid_field", f"The document is a JSON object, but `content` is a text: {OTHER_KIND_HINT}")
     if isinstance(before, str) and not isinstance(added, str):
@@ -193,7 +193,7 @@ def content_size(content: Any) -> int:
 
 
 def check_content(content: Any, form: Form) -> None:
-    """Refuse content that is of another format, or too large. Raises `Refused`."""
+    """Raise `Refused` for content that has another format, or is too large."""
     if form.format == "json" and not isinstance(content, dict):
         raise Refused("invalid_field", "The document is of the format json: `content` must be an object.")
     if form.format != "json" and not isinstance(content, str):
@@ -211,18 +211,18 @@ SCOPE_PHRASES = {
 USE_HINT = "Rely on it, but do not mention that it exists."
 UPDATE_HINT = "As soon as you learn something that belongs in it, call update_working_memory."
 CLOSING_TAG = re.compile(r"<(\s*)/(?=\s*working_memory)", re.IGNORECASE)
-"""Would end the block early. With a backslash before the slash it does not, and in JSON the meaning stays the same."""
+"""A tag that would end the block early. A backslash before its slash prevents that, and means the same in JSON."""
 
 
 def render_document(content: Any, form: Form, scope: Scope, tools: bool) -> str:
-    """The system message that shows a document to an LLM."""
+    """Return the system message that shows a document to an LLM."""
     use = f"{USE_HINT} {UPDATE_HINT}" if tools else USE_HINT
     text = CLOSING_TAG.sub(r"<\1\\/", without_speakers(render_content(content, form)))
     return f"Your working memory: {SCOPE_PHRASES[scope]}. {use}\n<working_memory>\n{text}\n</working_memory>"
 
 
 def render_content(content: Any, form: Form) -> str:
-    """A document as a text; for an empty one its template or schema."""
+    """Return a document as a text; for an empty one, its template or schema."""
     if content is None or content == "":
         if form.template is not None:
             return form.template
@@ -240,7 +240,7 @@ def render_data(data: JsonObject) -> str:
 GET_TOOL, UPDATE_TOOL, CLEAR_TOOL = "get_working_memory", "update_working_memory", "clear_working_memory"
 TOOL_NAMES = frozenset((GET_TOOL, UPDATE_TOOL, CLEAR_TOOL))
 CONTENT_POINTER = "#/properties/content"
-"""The place of the document's schema in that of the tool's parameters."""
+"""The document's schema within the schema of the tool's parameters."""
 MODE_SCHEMA = {
     "type": "string",
     "enum": ["append", "replace"],
@@ -280,7 +280,7 @@ class UpdateArguments(Struct, frozen=True, forbid_unknown_fields=True):
 def tool_definitions(form: Form) -> list[JsonObject]:
     no_parameters = {"type": "object", "properties": {}}
     content: JsonObject = {"type": "string"}
-    if form.format == "json":  # its references start at the new place
+    if form.format == "json":  # its references must start at the new place
         relocated: JsonObject = relocate_refs(form.schema or {})
         own = {name: value for name, value in relocated.items() if name not in ("$schema", "$id")}
         content = {"type": "object", **own}
@@ -302,7 +302,7 @@ def function_tool(name: str, description: str, parameters: JsonObject) -> JsonOb
 
 
 def relocate_refs(value: Any) -> Any:
-    """A copy of a schema, or of a part of one, whose references start at `CONTENT_POINTER`."""
+    """Return a copy of a schema, or of a part of one, whose references start at `CONTENT_POINTER`."""
     match value:
         case {"$ref": str(ref)} if ref == "#" or ref.startswith("#/"):
             rest = {key: item for key, item in value.items() if key != "$ref"}
@@ -315,7 +315,7 @@ def relocate_refs(value: Any) -> Any:
 
 
 def parse_update(call: ChatToolCall) -> UpdateArguments:
-    """The arguments of a tool call. Raises `Refused` with a sentence for the LLM."""
+    """Parse the arguments of a tool call. Raises `Refused` with a sentence for the LLM."""
     arguments = call.function.arguments
     try:
         value = msgspec.json.decode(arguments) if isinstance(arguments, str) else arguments

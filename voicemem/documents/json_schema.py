@@ -1,9 +1,9 @@
-"""JSON Schemas (draft 2020-12) for documents: which can be used, and whether a document fits one.
+"""JSON Schemas (draft 2020-12) for documents: checks of schemas, and validation of documents.
 
-The validator is `jsonschema_rs`. Nothing is fetched for a schema. The validator holds the interpreter's lock from start
-to end and has no deadline, so all but `check_schema` runs in a process of its own (`sessions/schema_worker`).
-No sentence holds a value of a document: from an error of the validator only its path, and what the schema says, may be
-used; its message and its instance quote the document.
+The validator is `jsonschema_rs`. Nothing is fetched for a schema. The validator holds the GIL from start to end and has
+no deadline, so all but `check_schema` runs in a process of its own (`sessions/schema_worker`).
+No sentence quotes a value of a document: only the path of a validator's error and the schema's own values are used,
+because its message and its instance quote the document.
 """
 
 import json
@@ -22,20 +22,20 @@ from voicemem.protocol.types import JsonObject
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 MAX_REFERENCES = 256
 MAX_PATTERNS = 64
-"""Places with a pattern: the validator compiles it again at each of them."""
+"""The most uses of patterns; the validator compiles each one again."""
 MAX_PATTERN_LENGTH, MAX_ALL_PATTERNS_LENGTH = 1_000, 8_000
-"""Characters of one pattern, and of all together."""
+"""The characters of one pattern, and of all together."""
 MAX_NAME_CHARACTERS, MAX_BOUND_CHARACTERS = 64, 200
-"""How much of a name or of a bound an error quotes."""
+"""How much of a name, or of a schema's value, an error quotes."""
 MAPS = frozenset({"$defs", "definitions", "properties", "patternProperties", "dependentSchemas", "dependencies"})
-"""Keywords whose value holds a schema for each name."""
+"""Keywords whose value maps names to schemas."""
 DATA = frozenset({"enum", "const", "default", "examples"})
 """Keywords whose value is not a schema."""
 BOUNDS = frozenset(
     {"maximum", "minimum", "exclusiveMaximum", "exclusiveMinimum", "multipleOf", "maxLength", "minLength", "maxItems"}
     | {"minItems", "maxProperties", "minProperties", "enum", "const", "pattern"}
 )
-"""Keywords that are quoted with their values, which then say what would have been right."""
+"""Keywords that are quoted with their values, to show what would have been right."""
 PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}\Z")
 BREAKS = "The document breaks its schema, and both are too large to say where."
 TOO_SLOW = "The document cannot be checked against its schema: it takes too long."
@@ -46,9 +46,9 @@ def invalid_schema(why: str) -> Refused:
 
 
 def check_schema(schema: JsonObject) -> None:
-    """Refuse what is not a schema of a JSON object, or has too much in it. Raises `Refused` (`invalid_field`).
+    """Check that this is a schema of a JSON object, within the limits. Raises `Refused` (`invalid_field`).
 
-    It takes little time. Whether the validator can use the schema is known only when that has compiled it.
+    The check is quick. Whether the validator can use the schema is known only once it has compiled it.
     """
     try:
         jsonschema_rs.meta.validate({**schema, "$schema": DIALECT})
@@ -84,8 +84,8 @@ def check_schema(schema: JsonObject) -> None:
 
 @lru_cache(maxsize=8)  # patterns may take 4 MiB of each
 def compile_schema(text: bytes) -> Draft202012Validator | str:
-    """The validator of a schema, given as JSON; or the sentence with which it is refused."""
-    # Without its own name, which nothing needs: references start at the top.
+    """Return the validator of a schema in JSON, or the sentence that refuses it."""
+    # Without `$id`, so that references start at the top.
     schema = {name: value for name, value in msgspec.json.decode(text).items() if name not in ("$schema", "$id")}
     options = RegexOptions(size_limit=512 * 1024, dfa_size_limit=64 * 1024)
     try:
@@ -101,20 +101,20 @@ def compile_schema(text: bytes) -> Draft202012Validator | str:
 
 
 def validation_errors(schema: bytes, document: JsonObject | None) -> Iterator[str]:
-    """Yield the faults of a document, or of its schema, as sentences, the last one the best; "" where all is well.
+    """Yield sentences about the error of a document or of its schema, the best one last; "" if it is valid.
 
-    Raises `MemoryError` and worse things, and may take any time.
+    It may crash with `MemoryError` or worse, and may take any time.
     """
     validator = compile_schema(schema)
     if isinstance(validator, str):
         yield validator
     elif document is None:
-        validator.is_valid({})  # what is endless in itself is seen before any document comes
+        validator.is_valid({})  # an endless schema is detected before any document comes
         yield ""
     elif validator.is_valid(document):
         yield ""
     else:
-        # An error of `anyOf` holds an error of each of its branches, each with a copy of the value at its place.
+        # If the next lines run out of memory: an error of `anyOf` has a copy of the value for each branch.
         yield BREAKS
         try:
             validator.validate(document)
@@ -124,7 +124,7 @@ def validation_errors(schema: bytes, document: JsonObject | None) -> Iterator[st
 
 
 def schema_path(error: ValidationError) -> str:
-    """Return the path of an error in a schema; names that its author chose are left out."""
+    """Return the path of an error in a schema, without names that its author chose."""
     path, is_name = ["$"], False
     for step in error.instance_path:
         path.append("[…]" if is_name or isinstance(step, int) else f".{step}")
@@ -133,7 +133,7 @@ def schema_path(error: ValidationError) -> str:
 
 
 def describe_fault(error: ValidationError, document: JsonObject) -> tuple[str, str]:
-    """Return the place of a fault in the document, and what of the schema it breaks; without the document's values."""
+    """Return the path of an error in the document, and the rule that it breaks, without the document's values."""
     path, kind = [*error.instance_path], error.kind
     fault = f"`{kind.name}`"
     match kind:
@@ -158,9 +158,9 @@ def describe_fault(error: ValidationError, document: JsonObject) -> tuple[str, s
 
 
 def ends_with_additional_properties(path: list[str | int]) -> bool:
-    """Return whether a path in a schema ends at the keyword, not at a property of that name.
+    """Return whether a path in a schema ends at the keyword, not at a property with that name.
 
-    The validator reports it at the object when it stands without `properties`, and does not name the property.
+    For the keyword without `properties` the validator reports the object, and does not name the property.
     """
     is_name = False
     for step in path[:-1]:
@@ -169,19 +169,19 @@ def ends_with_additional_properties(path: list[str | int]) -> bool:
 
 
 def path_step(step: str | int) -> str:
-    """A step of a path: plain names after a dot, others as JSON."""
+    """Return a step of a path: a plain name after a dot, any other as JSON."""
     if isinstance(step, int):
         return f"[{step}]"
     return f".{step}" if PLAIN_NAME.match(step) else f"[{quoted(step)}]"
 
 
 def quoted(name: str) -> str:
-    """A name as JSON; of a long one the beginning."""
+    """Return a name as JSON, shortened if it is long."""
     short = name if len(name) <= MAX_NAME_CHARACTERS else name[:MAX_NAME_CHARACTERS] + "…"
     return json.dumps(short, ensure_ascii=False)
 
 
 def shortened(bound: Any) -> str:
-    """Return what the schema says, as JSON; of a long text the beginning."""
+    """Return a schema's value as JSON, shortened if it is long."""
     text = json.dumps(bound, ensure_ascii=False)
     return text if len(text) <= MAX_BOUND_CHARACTERS else text[:MAX_BOUND_CHARACTERS] + "…"

@@ -1,4 +1,4 @@
-"""Arguments as programs and LLMs write them: null for what is left out, and 5.0 for 5."""
+"""Tolerant reading of arguments, because programs and LLMs write null for a missing field, and 5.0 for 5."""
 
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
@@ -16,7 +16,7 @@ WITH_NULL = (inspect.NoneType, inspect.AnyType, inspect.RawType)
 
 
 class Field(NamedTuple):
-    """A field of a struct: the types of its values, and if null means its absence."""
+    """A field of a struct: the types of its values, and whether null means that it is missing."""
 
     types: tuple[inspect.Type, ...]
     may_be_null: bool
@@ -24,10 +24,10 @@ class Field(NamedTuple):
 
 @cache
 def fields_of_struct(struct: type[Struct]) -> dict[str, Field]:
-    """The fields by their names in JSON.
+    """Return the fields by their names in JSON.
 
-    Null is absence where a field is optional and has no null of its own. A struct names in `NEVER_NULL` the fields
-    without which more would be found or removed: for them null is refused.
+    Null means missing for an optional field whose type has no null. A struct names in `NEVER_NULL` the fields that must
+    not be missing by mistake, because more would be found or removed without them: null is refused for them.
     """
     kind = type_of(struct)
     assert isinstance(kind, inspect.StructType)
@@ -50,8 +50,8 @@ def alternatives(kind: inspect.Type) -> tuple[inspect.Type, ...]:
 
 
 def fit(value: Any, kind: Any, *, nulls: bool = False) -> Any:
-    """A decoded value, to be converted to this kind: with whole numbers as integers and, unless `nulls` mean something,
-    without null for what may be left out.
+    """Return a decoded value, ready for conversion to `kind`: with whole numbers as integers and, unless `nulls` are
+    meaningful, without nulls for optional fields.
     """
     return fit_to(value, alternatives(type_of(kind)), nulls)
 
@@ -75,7 +75,7 @@ def fit_to(value: Any, types: tuple[inspect.Type, ...], nulls: bool) -> Any:
 
 
 def converted(value: Any, kind: type[T], *, nulls: bool = False) -> T:
-    """A decoded value as a typed one, as `fit` makes it fit. Raises `Refused` (`invalid_field`)."""
+    """Convert a decoded value, made to fit by `fit`. Raises `Refused` (`invalid_field`)."""
     try:
         return msgspec.convert(fit(value, kind, nulls=nulls), kind)
     except msgspec.ValidationError as error:

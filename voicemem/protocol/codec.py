@@ -1,7 +1,7 @@
 """Bytes to events: the wire format of `voicemem.v1`, its limits and its checks (docs/ingest.md, docs/limits.md).
 
-What is not a frame of events raises `InvalidFrame`. An event that cannot be accepted becomes a `RejectedEvent` in its
-place among the others. No error quotes what was sent.
+Anything but a frame of events raises `InvalidFrame`. An event that cannot be accepted becomes a `RejectedEvent` in its
+place among the others. No error quotes the input.
 """
 
 import re
@@ -38,7 +38,7 @@ LONG, EXPONENT = b"0" * 16, b"e000"
 
 
 def check_numbers(text: bytes) -> None:
-    """Refuse integers beyond 2^53 and numbers too large for a double, in unknown fields and metadata too."""
+    """Raise `Refused` for integers beyond 2^53 and numbers beyond a double, even in unknown fields and metadata."""
     if may_have_large_number(text):
         check_integers(JSON_DECODER.decode(text))
 
@@ -81,9 +81,9 @@ def decode_body(body: bytes, limit: int = MAX_FRAME_BYTES, most_values: int = MA
 
 
 MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""Errors of msgspec for malformed JSON. A `ValidationError` is a `DecodeError`, so catch it before these."""
+"""msgspec's errors for malformed JSON. A `ValidationError` is a `DecodeError`, so catch it before these."""
 STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-"""A string, or the rest of the text from one that does not end. Possessive (`*+`), so that the search stays linear."""
+"""A string, even one that does not end. Possessive (`*+`), so that the search stays linear."""
 NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 DEPTH_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 """Brackets as signed bytes: one level down, one level up."""
@@ -95,11 +95,11 @@ NAMES = frozenset(
 )
 """Fields that hold an id or a name."""
 QUOTES_A_VALUE = 3
-"""How many times the limit of values can be scanned in 50 ms, even if the values are adjacent."""
+"""How many times the limit of values a scan reaches in 50 ms, even if the values are adjacent."""
 
 
 def check_frame(frame: bytes, limit: int = MAX_FRAME_BYTES, most_values: int = MAX_VALUES) -> None:
-    """Raise `InvalidFrame` for what is too big, not UTF-8, has too many values, or is nested too deep to be decoded."""
+    """Raise `InvalidFrame` for a frame that is too big, not UTF-8, nested too deeply, or has too many values."""
     if len(frame) > limit:
         raise InvalidFrame("too_big")
     if len(frame) > most_values and has_too_many_values(frame, most_values):  # each value has a byte of its own
@@ -116,9 +116,9 @@ def check_frame(frame: bytes, limit: int = MAX_FRAME_BYTES, most_values: int = M
 
 
 def replace_nul(text: bytes) -> bytes:
-    """Put U+FFFD in place of each U+0000 in the texts of JSON, which not every database can store.
+    """Replace each U+0000, which not every database can store, by U+FFFD in the texts of JSON.
 
-    Raises `Refused` for one in a key, an id or a name, which would become another one, and one of `MALFORMED`.
+    Raises `Refused` for one in a key, an id or a name, which a replacement would change, and one of `MALFORMED`.
     """
     if NUL not in text:
         return text
@@ -127,7 +127,7 @@ def replace_nul(text: bytes) -> bytes:
 
 
 def whole_characters(text: str) -> str:
-    """A text with U+FFFD in place of each lone half of a character, which UTF-8 does not have."""
+    """Replace each lone surrogate, which UTF-8 cannot encode, by U+FFFD."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
@@ -145,9 +145,9 @@ def refuse_nul_in_names(value: Any) -> None:
 
 
 def has_too_many_values(text: bytes, most: int = MAX_VALUES) -> bool:
-    """Return whether JSON has more values than that, found without making any of them.
+    """Return whether JSON has more than `most` values, without decoding any.
 
-    A value costs up to a hundred times its size once it is made, so `[{},{},…]` of 1 MiB would take 30 MB.
+    A decoded value takes up to a hundred times its size, so `[{},{},…]` of 1 MiB would take 30 MB.
     """
     if text.count(b'"') > QUOTES_A_VALUE * most:
         return True
@@ -155,7 +155,7 @@ def has_too_many_values(text: bytes, most: int = MAX_VALUES) -> bool:
 
 
 def count_values(text: bytes) -> int:
-    """An upper bound for the number of values: all but the first follow a comma, a bracket, or the end of a line."""
+    """Return an upper bound of the number of values: all but the first follow a comma, a bracket, or a line break."""
     return 1 + sum(map(text.count, (b",", b"[", b"{", b"\n")))
 
 
@@ -178,7 +178,7 @@ def is_valid_json(text: bytes) -> bool:
 
 
 def merge_patch(target: JsonObject, patch: JsonObject) -> JsonObject:
-    """A new object: the target after a JSON merge patch (RFC 7396)."""
+    """Apply a JSON merge patch (RFC 7396). Return a new object."""
     result = dict(target)
     for key, value in patch.items():
         if value is None:
@@ -192,7 +192,7 @@ def merge_patch(target: JsonObject, patch: JsonObject) -> JsonObject:
 
 
 def drop_nulls(value: Any) -> Any:
-    """A merge patch without the fields that it removes: what is left must be valid as a configuration."""
+    """Return a merge patch without the fields that it removes: the rest must be a valid configuration."""
     if isinstance(value, dict):
         return {key: drop_nulls(item) for key, item in value.items() if item is not None}
     return value
@@ -203,7 +203,7 @@ ONE_DECODER = msgspec.json.Decoder(events.TranscriptEvent)
 ARRAY_DECODER = msgspec.json.Decoder(list[events.TranscriptEvent])
 JOURNALED_DECODER = msgspec.json.Decoder(events.JournaledEvent)
 RawJson = bytes | msgspec.Raw
-"""One JSON value. A frame may hold hundreds of thousands, so each is copied out of it only when it is decoded."""
+"""One JSON value. A frame may have hundreds of thousands, so each is copied only when it is decoded."""
 RAW_DECODER = msgspec.json.Decoder(msgspec.Raw)
 RAW_ARRAY_DECODER = msgspec.json.Decoder(list[msgspec.Raw])
 JOURNALED_KINDS = events.kinds_by_type(events.JournaledEvent)
@@ -217,13 +217,13 @@ ANY_NUMBER = {
     events.ToolCall: "arguments",
     events.ToolResult: "result",
 }
-"""By kind of transcript event, the field that its type allows to be any number; all others are bounded."""
+"""By kind of transcript event, its only field with unbounded numbers."""
 WHOLE_TIMES = ("audio_end_ms", "audio_ms", "end_ms", "start_ms", "total_audio_ms")
 """Fields of whole milliseconds, which engines send with fractions too."""
 NO_LINE_BREAKS = bytes.maketrans(b"\r\n", b"  ")
-"""Line breaks are between the tokens of JSON only, never inside strings."""
+"""Line breaks can only be between the tokens of JSON, never inside strings."""
 MAX_FAST_BYTES = 64 * 1024
-"""Longer frames are decoded the thorough way, which also checks the lengths of their texts."""
+"""Longer frames are decoded by `decode_thoroughly`, which also checks the lengths of texts."""
 
 
 class DecodedEvent(msgspec.Struct, frozen=True, gc=False):
@@ -244,7 +244,7 @@ class RejectedEvent(msgspec.Struct, frozen=True):
 
 
 class RawHeader(msgspec.Struct, frozen=True):
-    """The fields that say which event this is, with whatever they hold."""
+    """The identifying fields of an event, with any values."""
 
     type: msgspec.Raw = msgspec.Raw(b"null")
     session_id: msgspec.Raw = msgspec.Raw(b"null")
@@ -253,7 +253,7 @@ class RawHeader(msgspec.Struct, frozen=True):
 
 
 class EventHeader(NamedTuple):
-    """The readable fields that say which event this is; None where they have nothing valid."""
+    """The valid identifying fields of an event; None for invalid ones."""
 
     type: str | None
     session_id: str | None
@@ -265,7 +265,7 @@ HEADER_DECODER = msgspec.json.Decoder(RawHeader)
 
 
 def split_frame(frame: bytes) -> Sequence[RawJson]:
-    """The JSON objects of one frame, each to be decoded as an event. Raises `InvalidFrame`."""
+    """Split a frame into the JSON objects of its events. Raises `InvalidFrame`."""
     check_frame(frame)
     text = frame.strip(WHITESPACE)
     if text.startswith(b"{"):
@@ -282,7 +282,7 @@ def split_frame(frame: bytes) -> Sequence[RawJson]:
 
 
 def split_lines(body: bytes) -> Sequence[RawJson]:
-    """The JSON objects of an HTTP body, each to be decoded as an event. Raises `InvalidFrame` that names the line."""
+    """Split an HTTP body into the JSON objects of its events. Raises an `InvalidFrame` that names the line."""
     if not body.strip() or body.lstrip().startswith(b"["):
         return split_frame(body)
     check_frame(body)
@@ -302,14 +302,14 @@ def split_lines(body: bytes) -> Sequence[RawJson]:
 
 
 def decode_journaled(payload: bytes) -> events.JournaledEvent:
-    """The event of a journal row; fields that this version does not know are ignored. Raises one of `MALFORMED`."""
+    """Decode the event of a journal row, without unknown fields. Raises one of `MALFORMED`."""
     try:
         event: events.JournaledEvent = JOURNALED_DECODER.decode(payload)
     except msgspec.ValidationError:
         kind = JOURNALED_KINDS.get(decode_header(payload).type or "")
         if kind is None:
             raise
-        # Unknown fields may come from an earlier version, which let them in, or a later one.
+        # Unknown fields may come from an earlier version, which accepted them, or from a later one.
         known = {"type", *kind.__struct_encode_fields__}
         values = {name: value for name, value in JSON_DECODER.decode(payload).items() if name in known}
         event = msgspec.convert(values, events.JournaledEvent)
@@ -317,9 +317,9 @@ def decode_journaled(payload: bytes) -> events.JournaledEvent:
 
 
 def decode_stored(payload: bytes) -> events.JournaledEvent:
-    """The event of a row of a store that a later version may serve too. Raises one of `MALFORMED`.
+    """Decode a journal row in a store that a later version may also serve. Raises one of `MALFORMED`.
 
-    An event of a type that only that version knows takes its position, and changes nothing.
+    An event of a type that only the later version knows takes its position, and changes nothing.
     """
     try:
         return decode_journaled(payload)
@@ -335,13 +335,13 @@ def on_one_line(payload: bytes) -> msgspec.Raw:
 
 
 def decode_event(text: bytes) -> DecodedEvent | RejectedEvent:
-    """One event from its JSON object. Raises `InvalidFrame` when it is not JSON."""
+    """Decode one event. Raises `InvalidFrame` when it is not JSON."""
     decoded = decode_fast(text) if text.startswith(b"{") else None
     return decode_thoroughly(text) if decoded is None else DecodedEvent(decoded[0][0], text)
 
 
 def decode_thoroughly(text: bytes) -> DecodedEvent | RejectedEvent:
-    """One event of any size, or any other JSON."""
+    """Decode one event of any size, and explain the faults of anything else."""
     # The order of the clauses matters: msgspec's `ValidationError` is one of MALFORMED, a `DecodeError`, too.
     try:
         try:
@@ -363,7 +363,7 @@ def decode_thoroughly(text: bytes) -> DecodedEvent | RejectedEvent:
 
 
 def with_whole_times(text: bytes) -> bytes:
-    """The JSON of an event with its times in ms as whole numbers; the same bytes where all are."""
+    """Return an event's JSON with its times rounded to whole ms; the same bytes if they all are."""
     values = JSON_DECODER.decode(text) if b'_ms"' in text else None
     if not isinstance(values, dict):
         return text
@@ -377,15 +377,15 @@ def with_whole_times(text: bytes) -> bytes:
 
 
 def decode_events(texts: Sequence[RawJson]) -> list[DecodedEvent | RejectedEvent]:
-    """Each event as `decode_event` gives it. Raises `InvalidFrame` for the first that is not JSON."""
+    """Decode each event as `decode_event` does. Raises `InvalidFrame` for the first that is not JSON."""
     return [decode_event(bytes(text)) for text in texts]
 
 
 def decode_fast(frame: bytes) -> tuple[list[events.TranscriptEvent], bytes] | None:
-    """The events of an ordinary frame, and their JSON, with commas between; None: decode it thoroughly.
+    """Return the events of an ordinary frame, and their JSON separated by commas; None: decode it thoroughly.
 
-    Ordinary is a small object, or an array of those of one producer, without metadata or faults. The events are those
-    that `decode_thoroughly` would give, in half the time.
+    An ordinary frame is a small object, or an array of those of one producer, without metadata or faults. The events
+    are the same as those of `decode_thoroughly`, in half the time.
     """
     is_one, has_escapes = frame[:1] == b"{", BACKSLASH in frame
     if len(frame) > MAX_FAST_BYTES or b'"metadata"' in frame or (has_escapes and NUL in frame):
@@ -411,7 +411,7 @@ def decode_fast(frame: bytes) -> tuple[list[events.TranscriptEvent], bytes] | No
 
 
 def split_payloads(payloads: Iterable[bytes]) -> list[bytes]:
-    """Each event's JSON, of texts in which some have commas between them."""
+    """Return the JSON of each event, from texts that may hold several, separated by commas."""
     return [*map(bytes, RAW_ARRAY_DECODER.decode(b"[%b]" % b",".join(payloads)))]
 
 
@@ -420,13 +420,13 @@ def reject(header: EventHeader, code: str, detail: str) -> RejectedEvent:
 
 
 def decode_header(text: bytes) -> EventHeader:
-    """Return what can be read of an event that is not valid. Raises one of `MALFORMED` when it is not a JSON object."""
+    """Return the valid header fields of an invalid event. Raises one of `MALFORMED` if it is not a JSON object."""
     raw = HEADER_DECODER.decode(text)
     event_type = decode_or_none(raw.type)
     session_id, producer = decode_or_none(raw.session_id), decode_or_none(raw.producer)
     seq = decode_or_none(raw.seq)
     if event_type in ("session.open", "auth"):
-        seq = None  # these events have none, whatever was sent
+        seq = None  # these events have none, even if one was sent
     return EventHeader(
         event_type if isinstance(event_type, str) else None,
         session_id if isinstance(session_id, str) and re.match(SESSION_ID_PATTERN, session_id) else None,
@@ -436,21 +436,21 @@ def decode_header(text: bytes) -> EventHeader:
 
 
 def decode_or_none(raw: RawJson) -> Any:
-    """The value of a JSON text; None when it cannot be read, such as a number out of range."""
+    """Decode a JSON value; None if that fails, for example for a number out of range."""
     try:
         return JSON_DECODER.decode(raw)
     except MALFORMED:
         return None
 
 
-# What the types of events cannot express: limits, and fields that depend on each other
+# Checks that types cannot express: limits, and fields that depend on each other
 
 SOURCES = {
     "user": frozenset({"asr", "message", "command"}),
     "assistant": frozenset({"llm", "greeting", "llm_failure", "silence", "command"}),
 }
 METADATA_ORDER = ("interrupted", "interrupt_timestamp", "original", "source", "user", "heard", "partial")
-"""Keys of `metadata` that voicemem itself writes, in their documented order; others follow as they came."""
+"""Keys of `metadata` that voicemem itself writes, in their documented order; others follow in their own order."""
 RESERVED_METADATA = frozenset(METADATA_ORDER)
 RESERVED_RULE = (
     f"The event's metadata uses a key that is reserved for voicemem; reserved are {', '.join(METADATA_ORDER)}."
@@ -465,7 +465,7 @@ TEXT_FIELDS = {
 }
 """The fields of each kind of event that hold a text."""
 MAY_RESERVE = events.MessageEvent, events.MemoryAdded, events.MemoryEdited
-"""Events whose metadata may have any keys: those of memories are only passed on."""
+"""Events whose metadata may have any keys: a memory's metadata is only passed on."""
 INTERRUPTION_KEYS = {"interrupted", "interrupt_timestamp", "original", "heard"}
 
 
@@ -477,9 +477,9 @@ class RestoredMetadata(msgspec.Struct, frozen=True):
     interrupt_timestamp: Integer | UnsetType = UNSET
     """When, in Unix ms."""
     original: str | UnsetType = UNSET
-    """All that was generated."""
+    """The whole generated text."""
     source: str | UnsetType = UNSET
-    """Where it came from: `asr`, `message`, `command`, `llm`, `greeting`, `llm_failure`, `silence`."""
+    """Its source: `asr`, `message`, `command`, `llm`, `greeting`, `llm_failure`, `silence`."""
     user: Name | UnsetType = UNSET
     """Who spoke."""
     heard: Literal["aligned", "estimated", "unmatched"] | UnsetType = UNSET
@@ -509,7 +509,7 @@ def check_tts(event: events.Tts) -> None:
 
 
 def check_number(field: str) -> Callable[[events.Event], None]:
-    """A check that raises `Refused` for a number which may be an integer beyond 2^53: only its JSON shows that."""
+    """Return a check that raises `Refused` for a number that may be an integer beyond 2^53: its JSON must decide."""
     value_of = attrgetter(field)
 
     def check(event: events.Event) -> None:

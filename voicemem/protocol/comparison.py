@@ -1,4 +1,4 @@
-"""Comparison of an event with a stored one: equal as JSON, or but for what was redacted (docs/redaction.md)."""
+"""Comparison of an event with a stored one: equal as JSON, or except for redacted text (docs/redaction.md)."""
 
 from typing import Any
 
@@ -7,9 +7,9 @@ import msgspec
 from voicemem.protocol.codec import JSON_DECODER
 
 HIDDEN = "█"
-"""Stands for one digit."""
+"""Replaces one digit."""
 HIDDEN_WORD = HIDDEN * 4
-"""Stands for a word, whatever its length, which would say something about it."""
+"""Replaces a word of any length, because the length would reveal something."""
 HIDDEN_BYTES = HIDDEN.encode()
 
 
@@ -18,7 +18,7 @@ def is_redacted(payload: bytes) -> bool:
 
 
 def is_same_text(one: Any, other: Any) -> bool:
-    """Return whether two values, of which one is a text, may be one text; a number that was redacted is one."""
+    """Return whether two values, one of them a text, may be the same text; a redacted number is a text."""
     if not (isinstance(one, str) and isinstance(other, str)):
         return HIDDEN in (one if isinstance(one, str) else other)
     words, others = one.split(), other.split()
@@ -27,17 +27,17 @@ def is_same_text(one: Any, other: Any) -> bool:
 
 
 def is_same_value(one: Any, other: Any, redacted: bool = False) -> bool:
-    """Return whether two values are equal as JSON, in which 1.0 is 1 and true is not. Ends at the first difference.
+    """Return whether two values are equal as JSON, where 1.0 equals 1 but not true. Stops at the first difference.
 
-    If one is `redacted`, whether they may come from one original: what is redacted in either of them stands for
-    anything. How much of a text was redacted depends on what came before it, which a resend does not repeat.
+    If one is `redacted`, return whether they may have the same original: redacted parts match anything. How much of a
+    text was redacted depends on the text before it, which a resend does not repeat.
     """
     if redacted and (isinstance(one, str) or isinstance(other, str)):
         return is_same_text(one, other)
     if isinstance(one, dict) and isinstance(other, dict):
         if one.keys() == other.keys():
             return all(is_same_value(value, other[key], redacted) for key, value in one.items())
-        # Keys may be redacted too; then their order counts.
+        # Keys may be redacted too, so they are compared in order.
         return redacted and is_same_value([*one.items()], [*other.items()], redacted)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         pairs = zip(one, other, strict=False)
@@ -50,14 +50,14 @@ ROUTING_FIELDS = frozenset({"session_id", "producer"})
 
 
 def is_same_event(one: bytes, other: bytes) -> bool:
-    """True if two payloads are equal as decoded JSON, apart from `session_id` and `producer`, which only address them.
+    """Return whether two payloads are equal as JSON, except for `session_id` and `producer`, which only address them.
 
-    A field that is null is one that is absent, as it is for the event; inside a field the two differ.
+    A field that is null equals a missing one, as for the event; inside a field the two differ.
     """
     if one == other:
         return True
     first, second = event_values(one), event_values(other)
-    # Equal events mostly have equal encodings, which are compared in C. What is left differs soon, or in its numbers.
+    # Equal events mostly have equal encodings, which are compared in C. The others differ soon, or in their numbers.
     if SORTED.encode(first) == SORTED.encode(second) or is_same_value(first, second):
         return True
     if (is_redacted(one) or is_redacted(other)) and is_same_value(first, second, redacted=True):
@@ -66,9 +66,9 @@ def is_same_event(one: bytes, other: bytes) -> bool:
 
 
 def is_same_frame(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Return whether two events are one frame of another stack, of which not the same is kept.
+    """Return whether two events are the same frame of another stack, reduced differently.
 
-    It has an id, and a later version keeps more of it; or nothing was kept, since what it is a part of was not there.
+    Either it has an id, and a later version keeps more of it; or nothing was kept, because its whole was missing then.
     """
     if one.get("type") != "frame" or any(one.get(name) != other.get(name) for name in ("type", "dialect")):
         return False

@@ -1,7 +1,7 @@
 """The events of the protocol `voicemem.v1`, one frozen record each (docs/ingest.md).
 
 Times named `ts` are Unix ms; times named `*_ms` in a reply or an utterance count from the start of its audio. An event
-with an unknown field is refused where it comes in; `codec.decode_journaled` reads one that an earlier version let in.
+with an unknown field is refused on arrival; `codec.decode_journaled` reads one that an earlier version accepted.
 """
 
 from typing import Annotated, Any, Literal, get_args
@@ -24,11 +24,11 @@ from voicemem.protocol.types import (
 class Word(Struct, frozen=True, gc=False):
     """One word and when it is spoken, in ms from the start of its reply's or utterance's audio.
 
-    Unknown fields are ignored here: engines send their words with whatever else they know of them.
+    Unknown fields are ignored here, because engines add fields of their own to words.
     """
 
     text: str
-    """As it is in the text."""
+    """The word as in the text."""
     start_ms: Natural
     """When it begins, in ms from the beginning of that audio."""
     end_ms: Natural
@@ -49,25 +49,25 @@ class Event(
     ts: Integer | None = None
     """When it happened, in Unix ms; the time of receipt when missing."""
     id: Name | None = None
-    """Its own id at its origin; a repeat changes nothing."""
+    """The event's id at its source; a repeat changes nothing."""
     item: Name | None = None
-    """The sender's id of the utterance or reply that it is about."""
+    """The sender's id of the utterance or reply."""
     metadata: JsonObject | None = None
-    """The sender's own; it goes into the message."""
+    """The sender's own data, which is copied to the message."""
 
 
 class TurnEvent(Event, kw_only=True, frozen=True):
     """The field of events that are about one turn."""
 
     turn_id: Natural | None = None
-    """The number of the turn; without it, the turn follows from the item or from what came before."""
+    """The number of the turn; without it, the turn follows from the item or from earlier events."""
 
 
 class AgentEvent(TurnEvent, kw_only=True, frozen=True):
-    """The field of events that say what an agent generated."""
+    """The field of events about an agent's generated text."""
 
     agent: Name | None = None
-    """Which agent, of several; it goes into the metadata of the message."""
+    """The agent, if there are several; it is copied to the metadata of the message."""
 
 
 class Asr(TurnEvent, tag="asr", frozen=True):
@@ -90,14 +90,14 @@ class Asr(TurnEvent, tag="asr", frozen=True):
     language: str | None = None
     """Kept in the journal only, like `confidence`."""
     confidence: float | None = None
-    """The recogniser's, from 0 to 1."""
+    """The recogniser's confidence, from 0 to 1."""
 
 
 class LlmDelta(AgentEvent, tag="llm.delta", frozen=True):
     """The LLM generated more text; with `whole`, the text is all of the reply so far."""
 
     text: str
-    """What was added, or with `whole` all so far."""
+    """The added text, or with `whole` all so far."""
     whole: bool = False
     """True if `text` replaces what came before."""
 
@@ -106,20 +106,20 @@ class LlmDone(AgentEvent, tag="llm.done", frozen=True):
     """The LLM finished; `text`, when given, is the whole reply."""
 
     text: str | None = None
-    """All of the reply; without it, what the deltas made."""
+    """All of the reply; without it, the deltas are the reply."""
 
 
 class LlmCancel(TurnEvent, tag="llm.cancel", frozen=True):
-    """The reply never existed: it was generated ahead, and thrown away before any of it was played."""
+    """The reply never existed: it was generated ahead, and discarded before any of it was played."""
 
 
 class LlmError(AgentEvent, tag="llm.error", frozen=True):
     """The LLM request failed; `text` is the failure message that was spoken."""
 
     text: str | None = None
-    """The message about the failure that was spoken, if any was."""
+    """The failure message that was spoken, if any."""
     code: str | int | None = None
-    """The error's, as the LLM's server or your program names it."""
+    """The error's code from the LLM's server or your program."""
 
 
 class Tts(TurnEvent, tag="tts", frozen=True):
@@ -128,13 +128,13 @@ class Tts(TurnEvent, tag="tts", frozen=True):
     heard_text: str | None = None
     """The text that was played so far, from the beginning of the reply."""
     audio_ms: Natural | None = None
-    """How much was played so far, in ms from the beginning of the reply's audio."""
+    """The playback position, in ms from the beginning of the reply's audio."""
     done: bool | None = None
     """True if the audio of the reply was played to its end; with a position, that is its length."""
     words: tuple[Word, ...] | None = None
     """More words of the reply, and when they sound."""
     total_audio_ms: Natural | None = None
-    """How long the audio is that was made so far, in ms from the beginning of the reply's audio."""
+    """The length of the audio synthesised so far, in ms from the beginning of the reply's audio."""
     synthesised_text: str | None = None
     """The text, from the beginning of the reply, whose audio `total_audio_ms` measures."""
     estimated: bool = False
@@ -153,13 +153,13 @@ class Interrupt(TurnEvent, tag="interrupt", frozen=True):
     estimated: bool = False
     """True if these are the sender's guess."""
     cause: str | None = None
-    """Why, in the sender's words; kept for `/turns`."""
+    """The cause, in the sender's words; kept for `/turns`."""
     more: bool = False
-    """True if there was more of the reply than was ever reported: it marks whatever playback says."""
+    """True if the reply had more text than was ever reported: it counts as cut even if playback reached the end."""
 
 
 class Resume(TurnEvent, tag="resume", frozen=True):
-    """The interruption was a false alarm; playback went on."""
+    """The interruption was a false alarm; playback continued."""
 
 
 class MessageEvent(AgentEvent, tag="message", frozen=True):
@@ -170,9 +170,9 @@ class MessageEvent(AgentEvent, tag="message", frozen=True):
     text: str
     """All of it."""
     source: Literal["asr", "message", "command", "llm", "greeting", "llm_failure", "silence"]
-    """The source of the words: of a user `asr`, `message` or `command`, of the agent any but `asr` and `message`."""
+    """The source of the words: for a user `asr`, `message` or `command`, for the agent any but `asr` and `message`."""
     user: Name | None = None
-    """Who said it, of several users."""
+    """Who said it, if there are several users."""
 
 
 class ToolCall(TurnEvent, tag="tool.call", frozen=True):
@@ -238,17 +238,17 @@ class SessionEnd(Event, tag="session.end", frozen=True):
 
 
 class FrameEvent(Event, tag="frame", frozen=True, rename={"sender": "from"}):
-    """A frame of another stack, of which the journal has what its dialect keeps (docs/dialects.md).
+    """A frame of another stack; the journal has the parts that its dialect keeps (docs/dialects.md).
 
-    Without `frame` it said nothing, and only its seq counts.
+    Without `frame` it has no content, and only its seq counts.
     """
 
     dialect: Name
     """The stack."""
     frame: Any = None
-    """The frame as it was sent."""
+    """The vendor's frame."""
     sender: Literal["vendor", "app"] | None = None
-    """Who sent it, where the stack's frames do not say."""
+    """Its sender, if the stack's frames do not name it."""
 
 
 class SessionClosed(Event, tag="session.closed", frozen=True):
@@ -258,7 +258,7 @@ class SessionClosed(Event, tag="session.closed", frozen=True):
 
 
 class SessionReopened(Event, tag="session.reopened", frozen=True):
-    """The server undid an idle close, since a producer came back."""
+    """The server undid an idle close, because a producer came back."""
 
 
 class SessionGap(Event, tag="session.gap", frozen=True):
@@ -280,9 +280,9 @@ class MemorySummary(Event, tag="memory.summary", frozen=True):
 
 
 class MemoryDocument(Event, tag="memory.document", frozen=True):
-    """An operation on the working memory document of a session or a user, which the server notes.
+    """An operation on the working-memory document of a session or a user.
 
-    With `format`, the document has a form of its own from here on. `content` is a text or a JSON object.
+    With `format`, the document has its own form from then on. `content` is a text or a JSON object.
     """
 
     operation: Literal["append", "replace", "clear", "form"]
@@ -293,43 +293,43 @@ class MemoryDocument(Event, tag="memory.document", frozen=True):
 
 
 class MemoryData(Event, tag="memory.data", frozen=True):
-    """A change of the session's data, which the server notes: all of them, or a merge patch (RFC 7396)."""
+    """A change of the session's data: a replacement, or a merge patch (RFC 7396)."""
 
     operation: Literal["patch", "replace"]
     content: JsonObject
 
 
 class MemoryForgotten(Event, tag="memory.forgotten", frozen=True):
-    """Messages that stay in the history, but that the server leaves out of every context from now on.
+    """Messages that stay in the history, but are left out of every context from now on.
 
-    Either all turns up to `through_turn`, with whatever still arrives for them; or all turns before `turn`, and in
-    `turn` what began before this event, except at the journal positions `kept`.
+    Either all turns up to `through_turn`, with later events for them too; or all turns before `turn`, and the messages
+    of `turn` that began before this event, except at the journal positions `kept`.
     """
 
     through_turn: TurnNumber | None = None
     turn: TurnNumber | None = None
     kept: tuple[Natural, ...] = ()
     carried: bool = False
-    """True if what was carried over from earlier sessions is forgotten too."""
+    """True if the messages carried over from earlier sessions are forgotten too."""
 
 
 class CarriedSession(Struct, frozen=True):
-    """The part of an earlier session that is carried over, as the LLM reads it."""
+    """The part of an earlier session that is carried over, in the LLM's form."""
 
     session_id: SessionId
     text: str
 
 
 class MemoryCarried(Event, tag="memory.carried", frozen=True):
-    """Messages that the server gives a session of its user's earlier ones, the oldest first; journaled once."""
+    """Messages carried over from the user's earlier sessions, the oldest first; journaled once."""
 
     sessions: tuple[CarriedSession, ...] = ()
 
 
 class MemoryAdded(Event, tag="memory.added", frozen=True, rename={"evidence": "from"}):
-    """A memory that lasts beyond the call, which the server notes. `metadata` is its giver's own.
+    """A new memory that lasts beyond the call. `metadata` is its author's own.
 
-    The journal has only the hash of its text, which is kept apart so that it can be erased before its session is.
+    The journal has only the hash of its text, which is stored apart so that it can be erased before its session.
     """
 
     memory_id: Name
@@ -340,11 +340,11 @@ class MemoryAdded(Event, tag="memory.added", frozen=True, rename={"evidence": "f
     namespace: str | None = None
     user_id: Name | None = None
     about_session: SessionId | None = None
-    """A session that its giver named, and that is not the one whose journal this is in."""
+    """The session that its author named, if it is not the session of this journal."""
     topics: memories.Topics = ()
     entities: memories.Topics = ()
     event_at: memories.EventTime | None = None
-    """When what it is about happened; `said_at` is when it was said, in Unix ms."""
+    """When the remembered event happened; `said_at` is when it was said, in Unix ms."""
     said_at: Integer | None = None
     expires_at: Natural | None = None
     confidence: memories.Confidence = 1.0
@@ -355,13 +355,13 @@ class MemoryAdded(Event, tag="memory.added", frozen=True, rename={"evidence": "f
     model: Name | None = None
     version: Name | None = None
     supersedes: memories.MemoryIds = ()
-    """Memories that are out of date since this one."""
+    """Memories that this one makes obsolete."""
     same_as: Name | None = None
     pinned: bool = False
 
 
 class MemoryEdited(Event, tag="memory.edited", frozen=True, rename={"evidence": "from"}):
-    """A change of a memory, which the server notes; `metadata`, when given, replaces what there was."""
+    """A change of a memory; `metadata`, when given, replaces all of the old."""
 
     memory_id: Name
     kind: memories.GivenKind | UnsetType = UNSET
@@ -390,7 +390,7 @@ class MemoryRemoved(Event, tag="memory.removed", frozen=True):
 
 
 class MemoriesExtracted(Event, tag="memory.extracted", frozen=True):
-    """The server has read what was heard up to a position for memories, whether there were any or not."""
+    """The server has extracted the memories of all messages up to a position, if there were any."""
 
     through: Natural
     strategy: Name
@@ -400,7 +400,7 @@ class MemoriesExtracted(Event, tag="memory.extracted", frozen=True):
     output_tokens: Natural | None = None
     added: tuple[Name, ...] = ()
     analysis: memories.Analysis = {}
-    """Values that were found out, in place of earlier ones of the same names."""
+    """Extracted values, which replace earlier ones of the same names."""
 
 
 class SessionForked(Event, tag="session.forked", frozen=True):
@@ -413,23 +413,23 @@ class SessionForked(Event, tag="session.forked", frozen=True):
 
 
 class UserLinked(Event, tag="user.linked", frozen=True):
-    """The server took the user's id and another one for one person's.
+    """The server linked the user's id and another one as the same person's.
 
-    Both users' journals have it. Neither names the other id, which must go when that one is erased.
+    Both users' journals have it. Neither names the other id, which must vanish when that user is erased.
     """
 
     link_id: Name
 
 
 class UserUnlinked(Event, tag="user.unlinked", frozen=True):
-    """The server removed that link, by a request or since the other id was erased."""
+    """The server removed such a link, on request or because the other id was erased."""
 
     link_id: Name
     reason: Literal["removed", "erased"]
 
 
 class RefusalMarker(Event, tag="refused", frozen=True):
-    """Stands in the journal for an event that was refused, whose payload is not kept."""
+    """The placeholder in the journal of a refused event, whose payload is not kept."""
 
     code: str
 
@@ -438,7 +438,7 @@ class SessionOpen(Event, tag="session.open", frozen=True):
     """Starts or resumes a session on a connection. It has no seq and is not journaled."""
 
     session: JsonObject | None = None
-    """The configuration of a new session; of one that exists it changes nothing."""
+    """The configuration of a new session; for an existing one it is ignored."""
     from_seq: SequenceNumber | None = None
     """The lowest seq that the producer can still send, if it has lost events."""
     dialect: Name | None = None
@@ -466,7 +466,7 @@ TranscriptEvent = (
     | ToolResult
     | Metric
 )
-"""Events that change nothing but the journal: most of what producers send."""
+"""Events that change nothing but the journal: most events of producers."""
 ProducedEvent = TranscriptEvent | SessionUpdate | SessionEnd | FrameEvent
 """Events that a producer may send into a session."""
 ServerEvent = (

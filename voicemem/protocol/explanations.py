@@ -1,6 +1,6 @@
-"""Sentences about what cannot be decoded, with the names that are known and the nearest of them.
+"""Sentences about decoding errors, with the known names and the nearest of them.
 
-No sentence quotes what was sent, but for what looks like a name of a field.
+No sentence quotes the input, except for texts that look like field names.
 """
 
 import re
@@ -18,25 +18,25 @@ from voicemem.protocol.events import Event, IncomingEvent, SessionUpdate, kinds_
 from voicemem.protocol.types import PATTERN_SENTENCES
 
 Places = Mapping[str, Iterable[str]]
-"""Names of fields by the place that has them, such as "under `llm`"."""
+"""Field names by their place, such as "under `llm`"."""
 NO_PLACES: Places = {}
 LONGEST = 40
 """Longer texts are not names."""
 CLOSE = 0.72
-"""How alike two names are of which one is meant, by `difflib`; one wrong letter of five makes 0.8."""
+"""The least similarity, by `difflib`, of a name and the meant one; one wrong letter of five makes 0.8."""
 SEPARATORS = str.maketrans("-/: .", "_____")
 CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def plain(name: str) -> str:
-    """A name without what people write differently: letter case, and the signs between words."""
+    """Return a name without letter case and separators, which people write differently."""
     return CAMEL_CASE.sub("_", name).lower().translate(SEPARATORS)
 
 
 def did_you_mean(
     name: str, known: Iterable[str], close: float = CLOSE, meant: Mapping[str, str] = MappingProxyType({})
 ) -> str:
-    """A question that names the nearest known name, or what is `meant` by it, in brackets; empty if none is near."""
+    """Return a question with the nearest known name, or its entry in `meant`, in brackets; empty if none is near."""
     if len(name) > LONGEST:
         return ""
     names = {plain(one): meant.get(one, one) for one in known}
@@ -45,12 +45,12 @@ def did_you_mean(
 
 
 def describe_error(error: msgspec.ValidationError, *kinds: Any, places: Places = NO_PLACES) -> str:
-    """A validation error as a sentence. `kinds` are the types that were tried; they give the allowed values."""
+    """Return a validation error as a sentence. `kinds` are the types that were tried; they have the allowed values."""
     sentence, at, path = str(error).replace("- at `key` in `$", "- at `$").rpartition(" - at `$")
     if not at:
         sentence, path = path, ""
     if sentence.startswith(UNKNOWN):
-        path = path.strip("`.")  # a name that was sent may look like a path
+        path = path.strip("`.")  # a name in the input may look like a path
         structs = filter(is_struct, types_at(kinds, path) if FIELD_PATH.match(path) or not path else ())
         known = next((one.__struct_encode_fields__ for one in structs), ())
         return unknown_field(sentence.removeprefix(UNKNOWN).strip("`"), known, path if known else "", places)
@@ -68,12 +68,12 @@ def describe_error(error: msgspec.ValidationError, *kinds: Any, places: Places =
 
 @lru_cache(maxsize=256)
 def allowed_values(kinds: tuple[Any, ...], path: str) -> tuple[str, ...]:
-    """The allowed values of the field at a dotted path in the first struct that has such a choice; else empty."""
+    """Return the allowed values of the field at a dotted path, from the first type with such a choice; else empty."""
     return next((get_args(kind) for kind in types_at(kinds, path) if is_literal(kind)), ())
 
 
 def types_at(kinds: Iterable[Any], path: str) -> Iterator[Any]:
-    """The types of what is at a dotted path in values of these kinds, of the first kind first."""
+    """Yield the types of the field at a dotted path in each of these kinds."""
     if not path:
         yield from kinds
         return
@@ -84,7 +84,7 @@ def types_at(kinds: Iterable[Any], path: str) -> Iterator[Any]:
 
 
 def member_types(kind: Any) -> Iterator[Any]:
-    """A type and the types in it: the members of a union, the values of an array or object."""
+    """Yield a type and the types in it: the members of a union, the values of an array or object."""
     yield kind
     for part in () if is_literal(kind) else get_args(kind):
         yield from member_types(part)
@@ -111,9 +111,9 @@ TYPE_WORDS = {
 MISSING = "Object missing required field "
 UNKNOWN = "Object contains unknown field "
 CODE_OF = ((MISSING, "missing_field"), (UNKNOWN, "unknown_field"))
-"""How msgspec's sentences begin, with our codes; all others are `invalid_field`."""
+"""The beginnings of msgspec's sentences, with our codes; all others are `invalid_field`."""
 FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}\Z")
-"""The form of a field's name. Nothing else of what was sent is quoted."""
+"""The form of a field name. Nothing else of the input is quoted."""
 FIELD_PATH = re.compile(r"[a-z_]+(\[(\d+|\.\.\.)\])?(\.[a-z_]+(\[(\d+|\.\.\.)\])?)*\Z")
 
 
@@ -126,9 +126,9 @@ def expected_types(mismatch: re.Match[str]) -> str:
 
 
 def unknown_field(name: str, known: Sequence[str], path: str, places: Places = NO_PLACES) -> str:
-    """The sentence about a field that does not exist, with the fields that do; `path` leads to where it is.
+    """Return the sentence about an unknown field at `path`, with the known fields.
 
-    A field that there is elsewhere is not taken for a misspelt one: the sentence says where it goes.
+    A field that exists elsewhere is not taken for a misspelling: the sentence says where it belongs.
     """
     where = f" in `{path}`" if path else ""
     right = " or ".join(place for place, names in places.items() if plain(name) in map(plain, names))
@@ -136,7 +136,7 @@ def unknown_field(name: str, known: Sequence[str], path: str, places: Places = N
 
 
 def unknown_name(what: str, name: str, known: Iterable[str], where: str = "", hint: str = "") -> str:
-    """The sentence about a name that does not exist, of such a thing, with those that do, and the nearest of them."""
+    """Return the sentence about an unknown name of a kind of thing, with the known names and the nearest of them."""
     quoted = f"no {what} `{name}`" if FIELD_NAME.match(name) else f"an unknown {what}"
     return f"There is {quoted}{where}{hint or did_you_mean(name, known)}{known_names(known)}"
 
@@ -151,17 +151,17 @@ EVENT_TYPES = tuple(sorted(EVENT_KINDS))
 KNOWN_TYPES = known_names(EVENT_TYPES)
 SETTINGS = tuple(set(SessionUpdate.__struct_encode_fields__) - set(Event.__struct_encode_fields__))
 WRAPPERS = ("session", "config", "settings")
-"""Names under which settings are looked for where they are by themselves."""
+"""Names under which people nest settings that belong at the top level."""
 PLACES_OF: dict[str, Places] = {
     "session.open": {"under `session`": (*SETTINGS, "config", "settings")},
     "session.update": {"beside `type`, field by field": WRAPPERS},
 }
-"""Where fields go that are easily misplaced, by the type of the event."""
+"""The right places of fields that are easily misplaced, by the type of the event."""
 UNKNOWN_TYPE = re.compile(r"Invalid value '(.*)' - at `\$\.type`\Z", re.DOTALL)
 
 
 def explain_event(error: msgspec.ValidationError, event_type: Any) -> tuple[str, str]:
-    """The code and the sentence of why an event of this type, as it was sent, cannot be decoded."""
+    """Return the code and the sentence for an event that cannot be decoded; `event_type` is its `type` as sent."""
     kind = EVENT_KINDS.get(event_type) if isinstance(event_type, str) else None
     if kind is None:
         return explain(error, *EVENT_KINDS.values())
@@ -169,7 +169,7 @@ def explain_event(error: msgspec.ValidationError, event_type: Any) -> tuple[str,
 
 
 def explain(error: msgspec.ValidationError, *kinds: Any, places: Places = NO_PLACES) -> tuple[str, str]:
-    """The code and the sentence of a validation error; `kinds` as in `describe_error`."""
+    """Return the code and the sentence of a validation error; `kinds` as in `describe_error`."""
     message = str(error)
     if message.endswith("`$.type`") and message.startswith("Invalid value"):
         sent = UNKNOWN_TYPE.match(message)

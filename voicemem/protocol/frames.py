@@ -7,7 +7,7 @@ from voicemem.protocol.types import Name, Reason, SessionId
 from voicemem.protocol.types import SequenceNumber as Seq
 
 FEATURES = ("frame", "interrupt.more", "interrupt.several", "llm.cancel", "tts.synthesised_text", "turn_id.optional")
-"""Forms of events that earlier servers refuse (docs/ingest.md, "Open a session")."""
+"""Event features that earlier servers refuse (docs/ingest.md, "Open a session")."""
 
 
 class Ready(Struct, tag_field="type", tag="session.ready", frozen=True):
@@ -20,19 +20,19 @@ class Ready(Struct, tag_field="type", tag="session.ready", frozen=True):
     state: str
     """`running` or `ended`."""
     epoch: int
-    """How often this producer was opened; what older connections still send is refused."""
+    """How often this producer was opened; events from older connections are refused."""
     next_seq: Seq
     """The seq to send next."""
     next_turn: int
-    """The number for a new turn."""
+    """The number of the next turn."""
     incarnation: str
     """The identity of the store: another one may have lost events."""
     window: int
-    """How many bytes may be unacknowledged; beyond it the server stops reading."""
+    """How many bytes may be unacknowledged; beyond that the server stops reading."""
     features: tuple[str, ...] = FEATURES
-    """Forms of events that older servers refuse."""
+    """Event features that older servers refuse."""
     warnings: tuple[str, ...] | UnsetType = UNSET
-    """Sentences about settings without effect, and about times that are no Unix ms; left out without any."""
+    """Sentences about settings without effect, and about times that are not Unix ms; missing if there are none."""
 
 
 class AckFrame(Struct, tag_field="type", tag="ack", frozen=True):
@@ -43,7 +43,7 @@ class AckFrame(Struct, tag_field="type", tag="ack", frozen=True):
     producer: Name
     """The producer's name."""
     seq: Seq
-    """The highest seq that is on disk, with all before it."""
+    """The highest seq that is on disk with all before it."""
 
 
 class Error(Struct, tag_field="type", tag="error", frozen=True, kw_only=True, omit_defaults=True):
@@ -54,11 +54,11 @@ class Error(Struct, tag_field="type", tag="error", frozen=True, kw_only=True, om
     producer: Name | None = None
     """The producer's name, where it is known."""
     seq: int | None = None
-    """The number of the event; that counts as acknowledged."""
+    """The seq of the event, which counts as acknowledged."""
     code: Reason
-    """Why, for programs."""
+    """The reason, for programs."""
     detail: str
-    """Why, in a sentence."""
+    """The reason, in a sentence."""
     expected: Seq | None = None
     """With `seq_gap`: the seq that is missing."""
 

@@ -1,4 +1,4 @@
-"""The common part of memories that last: their kinds, where they come from, and the times that they name."""
+"""Types of long-term memories: their kinds, their evidence, and the times that they name."""
 
 import re
 from collections.abc import Mapping
@@ -10,11 +10,11 @@ from msgspec import Meta, Struct
 from voicemem.protocol.types import Name, Natural, SequenceNumber, SessionId, matching
 
 GivenKind = Literal["fact", "preference", "episode", "summary"]
-"""The kinds of memories that someone wrote, unlike a message that was heard."""
+"""The kinds of memories that were written, unlike heard messages."""
 MemorySource = Literal["extracted", "api", "tool"]
 RemovalReason = Literal["deleted", "forgotten", "expired", "replaced"]
 MAX_MEMORY_BYTES = 1_000
-"""The size of a memory's text as UTF-8."""
+"""The most bytes of a memory's text as UTF-8."""
 MAX_TOPICS = 16
 MAX_SUPERSEDED = 16
 MAX_EVIDENCE = 64
@@ -39,23 +39,23 @@ MemoryIds = Annotated[tuple[Name, ...], Meta(max_length=MAX_SUPERSEDED)]
 
 
 class Evidence(Struct, frozen=True, omit_defaults=True):
-    """The source of a memory: messages of a session, of which the first and the last began at these positions."""
+    """The source of a memory: a session's messages; the first and the last began at these positions."""
 
     session_id: SessionId
     first: SequenceNumber
     last: SequenceNumber
     turn_ids: tuple[Natural, ...]
     evidence: Literal["expired"] | None = None
-    """`expired` when the session was erased, and the memory was kept."""
+    """`expired` if the session was erased and the memory was kept."""
 
 
 Evidences = Annotated[tuple[Evidence, ...], Meta(max_length=MAX_EVIDENCE)]
 OUTCOME, MAX_OUTCOME = "outcome", 160
-"""The field of an analysis by which calls are listed, and the characters of it that count."""
+"""The field of an analysis that call lists filter by, and how many of its characters count."""
 
 
 class ShownBy(Struct, frozen=True):
-    """Words of a message that show a value; `position` is where the message began in the journal."""
+    """Words of a message that prove a value; the message began at `position` in the journal."""
 
     turn_id: Natural
     position: SequenceNumber
@@ -64,18 +64,18 @@ class ShownBy(Struct, frozen=True):
 
 
 class AnalysedValue(Struct, frozen=True):
-    """A value that was found out of a call, and the messages that show it."""
+    """A value that was extracted from a call, and the messages that prove it."""
 
     value: Any
     shown_by: tuple[ShownBy, ...]
 
 
 Analysis = dict[str, AnalysedValue]
-"""By the names of the fields that the operator's schema has."""
+"""By the field names of the operator's schema."""
 
 
 def outcome_of(analysis: Mapping[str, AnalysedValue]) -> str | None:
-    """The outcome as a text, by which calls are listed; None without one, and for one that is an object or a list."""
+    """Return the outcome as a text for filters; None without one, and for one that is an object or a list."""
     value = analysis[OUTCOME].value if OUTCOME in analysis else None
     if value is None or isinstance(value, dict | list):
         return None
@@ -83,7 +83,7 @@ def outcome_of(analysis: Mapping[str, AnalysedValue]) -> str | None:
 
 
 def time_ms(text: str) -> int:
-    """The Unix ms of an ISO 8601 day (its beginning) or instant. Raises `ValueError` for one that does not exist."""
+    """Return the Unix ms of an ISO 8601 instant, or of the start of a day. Raises `ValueError` if it does not exist."""
     match = re.match(TIME_PATTERN, text)
     if match is None:
         raise ValueError("no time")
@@ -102,13 +102,13 @@ def days_in(month: int, year: int) -> int:
 
 
 def days_before(year: int, month: int) -> int:
-    """The days from 1970 to the first of a month, counted in years that begin in March."""
+    """Return the days from 1970 to the first of a month, counted in years that begin in March."""
     years = year - (month < 3)
     return years * 365 + years // 4 - years // 100 + years // 400 + (153 * ((month + 9) % 12) + 2) // 5 - 719_468
 
 
 def civil_date(days: int) -> tuple[int, int, int]:
-    """Year, month and day of a number of days since 1970-01-01, counted in years that begin in March."""
+    """Return the year, month and day of a number of days since 1970-01-01, counted in years that begin in March."""
     era, of_era = divmod(days + 719_468, 146_097)
     year = (of_era - of_era // 1_460 + of_era // 36_524 - of_era // 146_096) // 365
     of_year = of_era - (365 * year + year // 4 - year // 100)
@@ -119,5 +119,5 @@ def civil_date(days: int) -> tuple[int, int, int]:
 
 
 def normalised(text: str) -> str:
-    """Return the common form of texts that say the same in the same words."""
+    """Return the common form of texts that have the same words."""
     return " ".join(text.casefold().split()).rstrip(" .!。！")

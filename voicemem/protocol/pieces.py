@@ -1,4 +1,4 @@
-"""The pieces of a large JSON text, one after another, found without decoding what is around them."""
+"""Reading and writing of large JSON in pieces, so that it is never decoded or joined as a whole."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -10,17 +10,17 @@ from voicemem.protocol.codec import ENCODER, JSON_DECODER, MALFORMED
 from voicemem.protocol.types import MAX_DEPTH, MAX_FRAME_BYTES
 
 MAX_PIECE_BYTES = MAX_FRAME_BYTES + 4096
-"""The size of one value: the largest event, with what is around it."""
+"""The most bytes of one value: the largest event and its envelope."""
 MAX_BLANKS = 65_536
-"""White space in one place."""
+"""The most white space in one place."""
 STRING_PATTERN = r'"(?:[^"\\]++|\\.)*+"'
 
 
 def value_pattern(depth: int) -> str:
-    """Return a pattern of a value, or of what is between two, in an array or object of at most this depth.
+    """Return a pattern of a value of at most this depth, or of the text between two values.
 
-    It is only about where a value ends: whether it is JSON shows when it is decoded. Every repetition is possessive,
-    so that the time is linear.
+    It only finds the end of a value: whether it is JSON shows when it is decoded. Every repetition is possessive, so
+    the time is linear.
     """
     pattern = rf'(?:[^"{{}}\[\]]++|{STRING_PATTERN})'
     for _ in range(depth):
@@ -28,7 +28,7 @@ def value_pattern(depth: int) -> str:
     return pattern
 
 
-# A few levels more than events may have, so that one that is too deep is found, and refused for that.
+# A few levels more than events may have, so that an event that is too deep is found, and refused as such.
 VALUE = re.compile(
     rf'{STRING_PATTERN}|[{{\[]{value_pattern(MAX_DEPTH + 4)}*+[}}\]]|[^\s",:{{}}\[\]]++'.encode(), re.DOTALL
 )
@@ -36,11 +36,11 @@ BLANKS = re.compile(rb"[ \t\r\n]{0,%d}+" % MAX_BLANKS)
 
 
 class Unreadable(ValueError):
-    """The text is not JSON, or a value in it is larger or deeper than any that is taken."""
+    """The text is not JSON, or a value in it is too large or too deep."""
 
 
 class Pieces:
-    """Walks through a text from its beginning. All methods raise `Unreadable`."""
+    """A reader of a JSON text, value by value. All methods raise `Unreadable`."""
 
     def __init__(self, text: bytes) -> None:
         self.text = text
@@ -63,14 +63,14 @@ class Pieces:
     def value(self) -> slice:
         self.follows(b"")
         match = VALUE.match(self.text, self.at, self.at + MAX_PIECE_BYTES)
-        # A value may end with the bound only if something follows it there.
+        # A match that ends at the bound may be cut off.
         if match is None or match.end() == self.at + MAX_PIECE_BYTES:
             raise Unreadable
         self.at = match.end()
         return slice(*match.span())
 
     def names(self) -> Iterator[str]:
-        """The names in the object that comes next; for each, its value must be taken before the next one is."""
+        """Yield the names in the next object; each one's value must be taken before the next name."""
         self.expect(b"{")
         known: set[str] = set()
         ended = self.take(b"}")
@@ -108,15 +108,15 @@ class Pieces:
 
 
 LARGE_ITEM = 256 * 1024
-"""Bytes of an item that has several parts, so that no one joins all of it to what is before."""
+"""Bytes beyond which an item has several parts, so that they are not all joined."""
 WHOLE_ENCODER = msgspec.json.Encoder(enc_hook=list)
-"""Encodes what has iterators in one piece."""
+"""Encodes iterators in one piece."""
 
 
 def object_parts(fields: Mapping[str, Any]) -> Iterator[bytes]:
-    """Yield the JSON of an object in parts: the value of a field that is an iterator is an array, an item at a time.
+    """Yield the JSON of an object in parts: a field whose value is an iterator becomes an array, yielded item by item.
 
-    So it is in an object that is the value of a field. An item that is an iterator has its own parts.
+    The same holds in an object that is the value of a field. An item that is an iterator yields its own parts.
     """
     before = b"{"
     for name, value in fields.items():

@@ -1,6 +1,6 @@
-"""Quoting of what was said, as data in a text for an LLM: on one line, so that no part looks like another line.
+"""Quoting of speech as data in a text for an LLM: on one line, so that no part of it looks like another line.
 
-Breaks of every kind are escaped as in JSON; what must be distinct from the text around it is a JSON string.
+Line breaks of every kind are escaped as in JSON; a quote that must be distinct from its context is a JSON string.
 """
 
 import re
@@ -8,10 +8,10 @@ import re
 import msgspec
 
 BREAKS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-"""All at which anything divides lines, and other control characters."""
+"""All line breaks, and other control characters."""
 SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 MAX_NAME = 40
-"""Characters of a speaker's name."""
+"""The most characters of a speaker's name."""
 NOT_IN_NAMES = frozenset("[](){}<>:\"'`")
 LINE_BREAKS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
 SPEAKERS = "system|developer|assistant|agent|user|caller|tool|function"
@@ -20,21 +20,21 @@ SPEAKERS_LINE = re.compile(
     rf"(\A|[{LINE_BREAKS}])(?={MARKS}(?:{SPEAKERS})(?:\ *\([^(){LINE_BREAKS}]*\))?[^\w{LINE_BREAKS}]*[:：])",
     re.IGNORECASE,
 )
-"""The beginning of a line that looks as if one of them said it: `assistant:`, `**User (ann)**:`."""
+"""The beginning of a line that looks like a speaker's: `assistant:`, `**User (ann)**:`."""
 
 
 def on_one_line(text: str) -> str:
-    """A text with its breaks escaped."""
+    """Return a text with its line breaks escaped."""
     return BREAKS.sub(lambda match: SHORT.get(match[0]) or f"\\u{ord(match[0]):04x}", text)
 
 
 def quoted(value: object) -> str:
-    """A text as a JSON string, or any other JSON, on one line."""
+    """Return a text as a JSON string, or any other value as JSON, on one line."""
     return on_one_line(msgspec.json.encode(value).decode())
 
 
 def short_name(name: object) -> str:
-    """A speaker's name without signs that could end it; empty for what is not one."""
+    """Return a speaker's name without signs that could end it; empty if it is not a name."""
     if not isinstance(name, str):
         return ""
     line = " ".join("".join(char if char.isprintable() else " " for char in name).split())
@@ -42,5 +42,5 @@ def short_name(name: object) -> str:
 
 
 def without_speakers(text: str) -> str:
-    """A text of several lines, in which each that could be taken for a speaker's own is marked as quoted."""
+    """Mark the lines of a text that look like a speaker's as quoted."""
     return SPEAKERS_LINE.sub(r"\1> ", text)

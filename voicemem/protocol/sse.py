@@ -1,7 +1,7 @@
-"""Server-sent events (https://html.spec.whatwg.org, 9.2), written and read as bytes.
+"""Server-sent events (https://html.spec.whatwg.org, 9.2), encoded and decoded as bytes.
 
-A line ends with `\\n` or `\\r\\n`. A lone `\\r`, which the standard takes for an end too, stays in its line: proxies do
-not write it, and data is handed on as it came.
+A line ends with `\\n` or `\\r\\n`. A lone `\\r`, also a line end in the standard, stays in its line: proxies do not
+write it, and data is passed on unchanged.
 """
 
 from collections.abc import Iterator
@@ -10,17 +10,17 @@ from typing import NamedTuple
 
 EVENT_STREAM = "text/event-stream"
 HEADERS = MappingProxyType({"Content-Type": EVENT_STREAM, "Cache-Control": "no-store", "X-Accel-Buffering": "no"})
-"""Headers of an answer that is a stream of events, so that no proxy holds it back."""
+"""Headers of a stream of events, so that no proxy buffers it."""
 DONE = b"[DONE]"
 """The data of the last event of a chat completion."""
 MAX_LINES = 10_000
-"""The number of lines of data in one event; an empty line costs its reader too."""
+"""The most data lines of one event; empty lines cost a reader too."""
 KEEP_ALIVE = b": nothing new\n\n"
 """A comment, which readers skip."""
 
 
 class SseEvent(NamedTuple):
-    """One event; `data` is None when it has no line of data, `event` is empty when it has no name."""
+    """One event; `data` is None without a data line, `event` is empty without a name."""
 
     data: bytes | None
     event: str = ""
@@ -28,11 +28,11 @@ class SseEvent(NamedTuple):
 
 
 class TooLong(ValueError):
-    """An event, or a single line, has more bytes or lines than its reader takes."""
+    """An event, or a single line, is larger than its reader accepts."""
 
 
 def encode(data: bytes | None = None, *, event: str = "", id: str | None = None) -> bytes:
-    """One event; data of several lines becomes several lines of data. `event` and `id` must be one line each."""
+    """Encode one event; each line of data becomes a data line. `event` and `id` must be one line each."""
     if data is not None and b"\n" in data:
         data = data.replace(b"\n", b"\ndata: ")
     text = b"\n" if data is None else b"data: %b\n\n" % data
@@ -43,17 +43,17 @@ def encode(data: bytes | None = None, *, event: str = "", id: str | None = None)
 
 
 def retry(ms: int) -> bytes:
-    """Say how long a reader waits before it connects again."""
+    """Encode how long a reader waits before it reconnects."""
     return b"retry: %d\n\n" % ms
 
 
 class Decoder:
-    """Turn received bytes, in whatever pieces they come, into events of at most `max_bytes` of data."""
+    """Decodes bytes, in pieces of any size, into events of at most `max_bytes` of data."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.unfinished = bytearray()
-        """The beginning of a line whose end has not come."""
+        """The beginning of an incomplete line."""
         self.lines: list[bytes] = []
         self.size = 0
         """Bytes of data in `lines`."""
@@ -62,7 +62,7 @@ class Decoder:
 
     def feed(self, piece: bytes) -> Iterator[SseEvent]:
         """Yield the events that end in this piece. Raises `TooLong`."""
-        # Only the new piece is searched, so a large event in small pieces takes time in proportion to its size.
+        # Only the new piece is searched, so a large event in small pieces takes linear time.
         start = 0
         while (end := piece.find(b"\n", start)) >= 0:
             line = piece[start:end].removesuffix(b"\r")
@@ -80,12 +80,12 @@ class Decoder:
             self.check_size(len(self.unfinished))
 
     def close(self) -> Iterator[SseEvent]:
-        """Yield the last event if only its blank line is missing, which servers often forget."""
+        """Yield the last event if only its blank line is missing, as servers often omit it."""
         if not self.unfinished and (self.lines or self.event or self.id is not None):
             yield self.end_event()
 
     def add_line(self, line: bytes) -> None:
-        """Note a field. Comments, `retry` and unknown fields are ignored."""
+        """Read a field. Comments, `retry` and unknown fields are ignored."""
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"data":

@@ -1,4 +1,4 @@
-"""Types and limits that all parts of the protocol share, and plain sentences for texts that break a pattern."""
+"""Types and limits that the whole protocol shares, and plain sentences for texts that do not match a pattern."""
 
 import base64
 import binascii
@@ -11,30 +11,30 @@ from msgspec import UNSET, Meta, Struct, structs
 from voicemem.errors import CODES, Refused
 
 PATTERN_SENTENCES: dict[str, str] = {}
-"""Our sentence for each of msgspec's, which would show the pattern."""
+"""Our sentence for each of msgspec's, which show the pattern."""
 
 
 def matching(pattern: str, sentence: str, **more: Any) -> Meta:
-    """A constraint that a text matches `pattern`; `sentence` says so in plain words, without a full stop."""
+    """Return a constraint that a text matches `pattern`; `sentence` says so in plain words, without a full stop."""
     PATTERN_SENTENCES[f"Expected `str` matching regex {pattern!r}"] = sentence
     return Meta(pattern=pattern, **more)
 
 
 MAX_INTEGER = 2**53
-"""Other languages' JSON readers hold integers exactly only up to here."""
+"""JSON readers of other languages are exact only for integers up to this one."""
 MAX_TEXT_BYTES = 256 * 1024
 MAX_FRAME_BYTES = 1024 * 1024
 MAX_VALUES = 131_072
-"""The number of values in one frame or body, nested ones included. At the largest size each may have 8 bytes."""
+"""The most values in one frame or body, including nested ones: one per 8 bytes at the largest size."""
 MAX_DEPTH = 32
 SESSION_ID_PATTERN = r"^(?!\.\.?$)[A-Za-z0-9._:-]{1,128}\Z"
-"""A session's id stands in paths, of which clients take the segments . and .. out."""
+"""A session id is part of paths, from which clients remove the segments . and .. ."""
 SESSION_ID_RULE = "1 to 128 characters of A-Za-z0-9._:-, but not . or .."
 Integer = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
 Natural = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
 SequenceNumber = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
 TurnNumber = Annotated[int, Meta(ge=0)]
-"""The number of an existing turn, without an upper bound: calls continue after the highest that a producer may give."""
+"""The number of an existing turn. It has no upper bound: calls continue after the highest number of a producer."""
 SessionId = Annotated[str, matching(SESSION_ID_PATTERN, f"A session id is {SESSION_ID_RULE}")]
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
 JsonObject = dict[str, Any]
@@ -43,19 +43,19 @@ Reason = Annotated[str, Meta(extra_json_schema={"enum": list(CODES)})]
 
 
 SPACELESS = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u2fdf\u3000-\u312f\u3190-\u31bf\u31f0-\u9fff\uf900-\ufaff\uff00-\uff9f\uffe0-\uffef\U00020000-\U0003ffff]")  # fmt: skip  # noqa: E501
-"""A character of such a script: Thai, Lao, Burmese, Khmer, Chinese, Japanese."""
+"""A character of a script without spaces: Thai, Lao, Burmese, Khmer, Chinese, Japanese."""
 
 
 Place = TypeVar("Place")
 
 
 def join_cursor(proof: bytes, place: bytes) -> str:
-    """The cursor with this proof and this place, which hides neither."""
+    """Return the cursor with this proof and this place, which hides neither."""
     return base64.urlsafe_b64encode(proof + place).decode().rstrip("=")
 
 
 def split_cursor(cursor: str, proof_bytes: int) -> tuple[bytes, bytes]:
-    """The proof and the place of a cursor, of which nothing is checked. Raises `Refused` (`invalid_cursor`)."""
+    """Return the proof and the place of a cursor, both unchecked. Raises `Refused` (`invalid_cursor`)."""
     try:
         raw = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
     except (binascii.Error, ValueError):
@@ -64,12 +64,12 @@ def split_cursor(cursor: str, proof_bytes: int) -> tuple[bytes, bytes]:
 
 
 def format_place(digest: bytes, place: Any) -> str:
-    """The cursor of a place in what has this digest."""
+    """Return the cursor of a place in the list with this digest."""
     return join_cursor(digest, msgspec.json.encode(place))
 
 
 def parse_place(cursor: str, digest: bytes, kind: type[Place], detail: str | None = None) -> Place:
-    """The place of a cursor. Raises `Refused` (`invalid_cursor`) unless it is one in what has this digest."""
+    """Return the place of a cursor. Raises `Refused` (`invalid_cursor`) unless it is from the list with this digest."""
     try:
         proof, place = split_cursor(cursor, len(digest))
         parsed = msgspec.json.decode(place, type=kind)
@@ -85,5 +85,5 @@ def fields_given(values: Struct) -> JsonObject:
 
 
 def fields_of(kind: type[Struct], values: Struct) -> JsonObject:
-    """Return the fields of a struct that another kind has too."""
+    """Return the fields of a struct that `kind` has too."""
     return {name: getattr(values, name) for name in kind.__struct_fields__ if name in values.__struct_fields__}

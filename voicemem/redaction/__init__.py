@@ -1,1 +1,1 @@
-"""Redaction: takes out of events what must not be kept, before they are journaled (docs/redaction.md)."""
+"""Redaction: removes sensitive data from events before they are journaled (docs/redaction.md)."""

@@ -1,4 +1,4 @@
-"""E-mail addresses: written ones, and those that are said as "john dot doe at example dot com"."""
+"""E-mail addresses: written, or spoken as "john dot doe at example dot com"."""
 
 import re
 
@@ -9,22 +9,22 @@ ENDS = r"\s<>()\[\]{},;:\"'!?|"
 BEFORE = re.compile(rf"[^{ENDS}@]+\Z")
 AFTER = re.compile(rf"[^{ENDS}]+")
 MAX_NAME = 320
-"""Characters of an address that are looked at before its @."""
+"""Characters before the @ that are checked."""
 WORD = re.compile(r"\S+")
 AT = frozenset("at ät @ at-sign arroba arobase chiocciola apenstaartje klammeraffe".split())  # noqa: SIM905
 JOINS = frozenset(
     "dot punkt point punto ponto punt underscore unterstrich dash minus bindestrich hyphen tiret guion guión".split()  # noqa: SIM905
 )
-"""Words said for the signs in an address."""
+"""Spoken words for the signs in an address."""
 DOTS = frozenset("dot punkt point punto ponto punt".split())  # noqa: SIM905
 MARKS = ".,!?;:()[]<>"
 ENDINGS = ".,!?;:"
-"""Marks behind a word that stay."""
+"""Marks after a word that are kept."""
 WRITTEN_HOST = re.compile(r"\w[\w-]*(?:\.[\w-]+)*\.[^\W\d_]{2,}")
 
 
 def redact_addresses(text: str) -> str:
-    """A text without the addresses in it, in each of which one word replaces each word."""
+    """Return a text in which each word of an address is replaced by a word."""
     return redact_spoken(redact_written(text))
 
 
@@ -45,9 +45,9 @@ def redact_written(text: str) -> str:
 
 
 def redact_hosts(text: str, in_host: bool, after_name: bool) -> tuple[str, bool, bool]:
-    """A piece of a text without what follows an @ in addresses: what is before it has been kept by then.
+    """Return a piece of a text without the hosts after each @ (the names before it were kept by then).
 
-    `in_host` says whether the text so far ends in such a place, `after_name` whether an @ may follow. Both come back.
+    `in_host` says whether the text so far ends in a host, `after_name` whether an @ may follow. Both are returned too.
     """
     parts: list[str] = []
     at = 0
@@ -74,7 +74,7 @@ def redact_hosts(text: str, in_host: bool, after_name: bool) -> tuple[str, bool,
 
 
 def redact_spoken(text: str) -> str:
-    """A text without the addresses that are spelt out in it, such as "john dot doe at example dot com"."""
+    """Return a text without spoken addresses, such as "john dot doe at example dot com"."""
     words = [*WORD.finditer(text)]
     names = [word[0].strip(MARKS).casefold() or word[0] for word in words]
     hidden: set[int] = set()
@@ -97,7 +97,7 @@ def redact_spoken(text: str) -> str:
 
 
 def end_of_host(names: list[str], first: int) -> int | None:
-    """Return where the name of a host ends that begins with a word; None if none does."""
+    """Return the end of the host name that begins at a word; None if none begins there."""
     end, has_dot = end_of_label(names, first), False
     if end == first:
         return None
@@ -111,7 +111,7 @@ def end_of_host(names: list[str], first: int) -> int | None:
 
 
 def end_of_label(names: list[str], first: int) -> int:
-    """Return the end of a part of a host's name: a word, or letters spelt out; `first` if none begins there."""
+    """Return the end of a label of a host name (a word, or letters spelt out); `first` if none begins there."""
     at = first
     while at < len(names) and len(names[at]) == 1 and names[at] not in AT:
         at += 1
@@ -121,7 +121,7 @@ def end_of_label(names: list[str], first: int) -> int:
 
 
 def start_of_name(names: list[str], end: int, free: int) -> int:
-    """Return where the name before an "at" begins; words before `free` belong to another address."""
+    """Return the start of the name before an "at"; words before `free` belong to another address."""
     first = end
     while True:
         label = first

@@ -1,8 +1,8 @@
-"""Runs of digits, written and spoken, cut off after those that may be kept, wherever a text was cut into pieces.
+"""Redaction of digit runs, written and spoken: only the first digits of a run are kept, across pieces of a text too.
 
-A character is decided on by what is before it alone. So a text gives the same in one piece and in several, the
-beginning of a text gives the beginning of what the text gives, and what a run gives is the same when it is redacted
-again. Only words end a run: white space, marks and what people say between digits do not.
+Whether a character is kept depends only on the text before it. So a text in pieces has the same result as the whole,
+the beginning of a text has the beginning of the text's result, and redacting a result again changes nothing. Only words
+end a run: white space, punctuation and fillers do not.
 """
 
 import re
@@ -12,80 +12,79 @@ from voicemem.protocol.comparison import HIDDEN, HIDDEN_WORD
 from voicemem.redaction import number_words as words
 
 ACCENTS = "\u0300-\u036f"
-"""Signs that come after their letters where a text is decomposed."""
+"""Combining accents."""
 LETTER = r"[^\W_\d]"
 WORD_PATTERN = rf"{LETTER}(?:[{ACCENTS}]|{LETTER})*"
 TOKEN = re.compile(rf"(\d+)|({words.NUMERIC})|({HIDDEN}+)|({WORD_PATTERN})")
-"""Numerals, one character that is a number, what was hidden before, a word."""
+"""Numerals, one numeric character, hidden characters, or a word."""
 AFTER_LETTERS = re.compile(rf"{TOKEN.pattern[:-1]}|\A(?:[{ACCENTS}]|{LETTER})+)")
-"""A token where a word may continue."""
+"""A token at the start of a piece, where a word may continue."""
 DIGITS, CHARACTER, _, WORD = range(1, 5)
 """The groups of a token."""
 DIGIT = re.compile(rf"[\d{words.NUMERIC}{HIDDEN}]")
 LETTERS = re.compile(WORD_PATTERN)
 LAST_LETTERS = re.compile(rf"{WORD_PATTERN}\Z")
 TOO_LONG = "?"
-"""Stands for the beginning of a word that is too long for a number."""
+"""Stands for the beginning of a word that is too long for a number word."""
 DATE = re.compile(
     r"(?:19|20)\d\d([-./])(?:0?[1-9]|1[0-2])\1(?:0?[1-9]|[12]\d|3[01])"
     r"|(?:0?[1-9]|[12]\d|3[01])([-./])(?:0?[1-9]|[12]\d|3[01])\2(?:19|20)\d\d"
 )
-"""Eight digits that are not the number of a card, which never begins so; tools are called with them all the time."""
+"""A date: it is kept, because tools often get dates, and no card number begins so."""
 MAX_DATE = 10
 
 
 class RunState(NamedTuple):
-    """The state of a text: how much of a run of digits has been read."""
+    """The state at the end of a text: how much of a digit run has been read."""
 
     digits: int = 0
     room: int = 0
-    """Noughts of the number so far that the next words may fill."""
+    """Trailing zeros of the number so far that the next words may fill."""
     room_before: int = 0
     """The `room` before the last word."""
     tail: str = ""
-    """The letters that the text ends with: more may follow."""
+    """The letters at the end of the text; more may follow."""
     is_tail_hidden: bool = False
     date: str | None = ""
-    """The run as it is written, while it may be a date."""
+    """The run as written, while it may be a date."""
     keeps_none: bool = False
     words_to_code: int = 0
-    """The number of further words within which a code may begin."""
+    """How many more words may come before a code."""
 
 
 START = RunState()
 
 
 class Limit(NamedTuple):
-    """The limit of what is kept of a run."""
+    """How much of a run is kept."""
 
     keep: int
-    """Digits at its beginning."""
+    """The number of digits at its beginning."""
     codes: bool = False
-    """True if none are kept after a word such as "code"."""
+    """True if no digits are kept after a word such as "code"."""
 
 
 def redact_run(text: str, run: RunState, limit: Limit, complete: bool = False) -> tuple[str, RunState]:
-    """A text after `run` without the digits that are too many, and where it ends.
+    """Redact a text that follows `run`. Return it and the state at its end.
 
-    If it is not `complete`, letters at its end may be the beginning of a number.
+    Unless the text is `complete`, letters at its end may begin a number word.
     """
     plain = text if text.isascii() else text.translate(words.NUMERIC_CHARACTERS)
     if not (run.digits or run.words_to_code or run.is_tail_hidden) and not may_change_run(run.tail + plain, limit):
         letters = run.tail + text
         last = None if complete else LAST_LETTERS.search(letters, max(0, len(letters) - words.LONGEST - 1))
-        # More letters may follow the last ones.
         return text, START if last is None else RunState(tail=last[0] if len(last[0]) <= words.LONGEST else TOO_LONG)
     reader = Reader(run, limit)
     return reader.read(text, plain, complete), reader.run()
 
 
 def close(run: RunState, limit: Limit) -> RunState:
-    """The state of a text that is over: the letters at its end are a word."""
+    """Return the state of a text that is over: the letters at its end are a whole word."""
     return redact_run("", run, limit, complete=True)[1] if run.tail else run
 
 
 def may_change_run(text: str, limit: Limit) -> bool:
-    """Return whether anything in a text could change where a run stands: a quick look, which most texts end with."""
+    """Return whether a text could change the state of a run: a quick check that settles most texts."""
     if DIGIT.search(text) is not None:
         return True
     lower = text.casefold()
@@ -114,7 +113,7 @@ class Reader:
         return RunState(*run, self.date, self.keeps_none, self.words_to_code)
 
     def read(self, text: str, plain: str, complete: bool) -> str:
-        """Return what may be kept of a text; in `plain`, each character that is a number is `NUMERIC`."""
+        """Return a text redacted; `plain` is the text with `NUMERIC` for each numeric character."""
         parts: list[str] = []
         at, in_word, length = 0, 0, len(text)
         for token in (AFTER_LETTERS if self.tail else TOKEN).finditer(plain):
@@ -152,12 +151,12 @@ class Reader:
             self.date = None if len(self.date) + len(text) > MAX_DATE else self.date + text
 
     def begin(self) -> None:
-        """A digit comes: a run begins, unless one is under way."""
+        """Begin a run, unless one has begun."""
         if not self.digits:
             self.keeps_none, self.date = self.words_to_code > 0, ""
 
     def numerals(self, digits: str) -> str:
-        """The numerals that may be kept, and as many marks as there are others."""
+        """Return the numerals that are kept, and a mark for each of the others."""
         self.begin()
         kept = 0 if self.keeps_none else min(len(digits), max(0, self.keep - self.digits))
         if self.date is not None and not self.keeps_none and kept < len(digits):
@@ -172,14 +171,14 @@ class Reader:
         return digits
 
     def character(self, char: str) -> str:
-        """A character that is a number by itself. One that multiplies (四十九) is a digit only behind none."""
+        """Return a numeric character, or a mark. One that multiplies (四十九) is a digit only at the start of a run."""
         number = words.number_of_character(char)
         if number is not None or not self.digits:
             return self.number(char, HIDDEN, number or words.Number(1))
         return HIDDEN if self.keeps_none or self.digits >= self.keep else char
 
     def word(self, letters: str, at_end: bool) -> str:
-        """A word, or the letters that continue one which an earlier piece began."""
+        """Return a word, or letters that continue a word from an earlier piece, or a mark in their place."""
         whole, was_hidden = self.tail + letters, self.is_tail_hidden
         stand_in = HIDDEN if self.tail else HIDDEN_WORD
         self.tail, self.is_tail_hidden = "", False
@@ -190,7 +189,7 @@ class Reader:
                 return self.number(letters, stand_in, number)
             self.pass_word(name, number)
             return stand_in if was_hidden else letters
-        # More letters may follow, so what it counts is found out when they have come.
+        # More letters may follow, so the word is counted once they have come.
         keep = 0 if (self.keeps_none if self.digits else self.words_to_code > 0) else self.keep
         hides = was_hidden or (number is not None and self.lengths(number)[0] > keep)
         hides = hides or (self.digits >= keep - 1 and bool(name) and words.may_become_number(name))
@@ -198,13 +197,13 @@ class Reader:
         return stand_in if hides else letters
 
     def close(self) -> None:
-        """No more letters follow the last ones: they are a word."""
+        """Count the last letters as a whole word: no more follow."""
         name = self.tail.casefold()
         self.tail, self.is_tail_hidden = "", False
         self.pass_word(name, words.find_number(name))
 
     def pass_word(self, name: str, number: words.Number | None) -> None:
-        """Count a word in lower case that was shown or hidden before."""
+        """Count a lower-case word that was already kept or hidden."""
         if number is not None:
             self.number("", "", number)
         elif not words.is_filler(name):
@@ -215,7 +214,7 @@ class Reader:
             )
 
     def number(self, shown: str, hidden: str, number: words.Number) -> str:
-        """A word of a number, or what stands in for it if the run becomes too long by it."""
+        """Count a number word. Return `shown`, or `hidden` if it makes the run too long."""
         self.begin()
         before, self.date = self.room, None
         self.digits, self.room = self.lengths(number)
@@ -223,11 +222,11 @@ class Reader:
         return hidden if self.keeps_none or self.digits > self.keep else shown
 
     def lengths(self, number: words.Number) -> tuple[int, int]:
-        """Return how many digits the run has with this word, and how many noughts at its end."""
+        """Return how many digits the run has with this word, and how many trailing zeros."""
         if number.digits in (words.HUNDRED, words.THOUSAND):
             added = -number.digits
             if self.digits and not self.room and self.room_before > added:
-                return self.digits, added  # "two thousand four hundred": the four has filled a nought already
+                return self.digits, added  # "two thousand four hundred": the four has already filled a zero
             room = added + (self.room if number.digits == words.THOUSAND else 0)
             return self.digits + added + (not self.digits), room
         if number.digits <= self.room and not number.is_nought:
@@ -236,7 +235,7 @@ class Reader:
 
 
 def may_be_date(text: str) -> bool:
-    """Return whether digits and what is between them begin a date."""
+    """Return whether digits and signs begin a date."""
     parts = re.split(r"[-./]", text)
     signs = re.sub(r"\d", "", text)
     if not 2 <= len(parts) <= 3 or len(set(signs)) > 1:
@@ -245,7 +244,7 @@ def may_be_date(text: str) -> bool:
 
 
 def completed(parts: list[str], sign: str) -> str:
-    """A date whose last part may lack digits, with some that make it one."""
+    """Return a whole date for the beginning of one, which may lack digits and parts."""
     last = parts[-1]
     if len(parts) == 3 and len(parts[0]) < 4:
         last += "2000"[len(last) :] if "2000".startswith(last) or last.startswith("20") else "1900"[len(last) :]

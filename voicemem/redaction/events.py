@@ -1,11 +1,11 @@
-"""Events of `voicemem.v1`, and frames of other stacks, without what must not be kept.
+"""Redaction of `voicemem.v1` events and of other stacks' frames.
 
 Ids, names of users, items and tools, and the configuration of a session are not texts, and stay as they are.
 
-Runs of digits continue over the borders of events, so what one producer says is followed (`Speech`). What the agent
-says is a text from the beginning of its reply on, so that what was heard of it stays comparable. What users say is one
-text: a run continues from one final to the next, whatever is answered in between. What is remembered is bounded, and
-can be found again from the newest events in the journal, since what was redacted gives the same again.
+Runs of digits continue from one event to the next, so each producer's speech is followed (`Speech`). Each reply of the
+agent is a text of its own, so that its heard text stays comparable. All speech of users is one text: a run continues
+from one final to the next, even over a reply. This state is bounded, and can be rebuilt from the newest events in the
+journal, because redacting redacted text changes nothing.
 """
 
 from collections import OrderedDict
@@ -23,43 +23,43 @@ from voicemem.redaction.digit_runs import START, RunState, close
 from voicemem.redaction.texts import FRESH, PieceState, Rules, redact_piece, redact_text, redact_value
 
 MAX_FRAGMENTED = 16
-"""Messages of which parts may be missing; of more, the oldest is given up."""
+"""Incomplete messages that are kept; of more, the oldest is dropped."""
 T = TypeVar("T", bound=events.Event)
 Changes = dict[str, Any]
-"""The new values of the fields of an event that change."""
+"""The new values of an event's changed fields."""
 TIMES = ("interrupt_timestamp",)
 UNNAMED = "unnamed"
-"""The reply under way of a producer that names neither item nor turn."""
+"""The key of the current reply of a producer that names neither item nor turn."""
 MAX_SEGMENTS = 32
-"""Segments of which it is remembered where they began."""
+"""Segments whose starts are kept."""
 MAX_REPLIES = 64
-"""Texts in pieces of which it is remembered where they stand."""
+"""Texts in pieces, and texts in words, whose states are kept."""
 MAX_WORDS = 64
-"""Words of one reply that may come again."""
+"""Words of one reply that may be sent again."""
 MAX_BEGINNING = 256
 PARTS = "parts"
-"""The key of sentences that make up a reply."""
+"""The key of the sentences of a reply."""
 
 
-# What a producer says
+# Speech of a producer
 
 
 class UserSpeech:
-    """The speech of users: segments, of which each begins where the one before it ended."""
+    """The speech of users: segments, each of which begins where the one before it ended."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self.base = START
         """The end of the newest segment so far."""
         self.restated = START
-        """The end of the newest text that says the segments before it again."""
+        """The end of the newest text that repeats earlier segments."""
         self.segments: OrderedDict[Hashable, tuple[RunState, RunState]] = OrderedDict()
-        """The beginning of each segment, and how far it is, the newest last."""
+        """The start and the current end of each segment, the newest last."""
         self.finals = 0
         """How many segments without a key have become final."""
 
     def find(self, key: Hashable) -> tuple[RunState, RunState]:
-        """Return where a segment began, and how far it is: a new one continues the one before it."""
+        """Return the start and the current end of a segment; a new one continues the one before it."""
         start = self.closed(self.base)
         return self.segments.get(key) or (start, start)
 
@@ -74,7 +74,7 @@ class UserSpeech:
             self.segments.popitem(last=False)
 
     def whole(self, text: str, key: Hashable | None, final: bool) -> str:
-        """All of a segment so far; one without a key ends with its final."""
+        """Redact all of a segment so far; one without a key ends with its final."""
         place = (self.finals,) if key is None else key
         if key is None and final:
             self.finals += 1
@@ -86,18 +86,18 @@ class UserSpeech:
         return shown
 
     def piece(self, text: str, key: Hashable) -> str:
-        """More of a segment."""
+        """Redact the next piece of a segment."""
         start, so_far = self.find(key)
         shown, end = redact_text(text, so_far, self.rules, complete=False)
         self.keep(key, start, end)
         return shown
 
     def next(self, text: str, key: Hashable) -> str:
-        """Return what may come next in a segment."""
+        """Redact a preview of a segment's next words, without adding them."""
         return redact_text(text, self.closed(self.find(key)[1]), self.rules, complete=False)[0]
 
     def restate(self, text: str, key: Hashable) -> str:
-        """A text that says again what came in segments before it."""
+        """Redact a text that repeats earlier segments."""
         start = self.segments[key][0] if key in self.segments else self.restated
         shown, end = redact_text(text, start, self.rules)
         self.keep(key, start, end)
@@ -105,7 +105,7 @@ class UserSpeech:
         return shown
 
     def words(self, texts: Iterable[str], key: Hashable | None) -> list[str]:
-        """The words of a segment, to be asked for before its text."""
+        """Redact the words of a segment; to be called before its text is redacted."""
         run, shown_words = self.find((self.finals,) if key is None else key)[0], []
         for text in texts:
             shown, run = redact_text(text, run, self.rules)
@@ -118,41 +118,41 @@ class UserSpeech:
 
 
 class Pieces(NamedTuple):
-    """A text in pieces, as far as it has come."""
+    """A text in pieces, as far as it has arrived."""
 
     place: PieceState
     beginning: str = ""
-    """Its first characters, as they were kept."""
+    """Its first characters, redacted."""
 
 
 class Words:
-    """The words of a reply with their times; an engine may say some of them again."""
+    """The words of a reply with their times; an engine may send some of them again."""
 
     def __init__(self) -> None:
         self.place = FRESH
         self.before: OrderedDict[int, PieceState] = OrderedDict()
-        """The state of the text before the word of a time."""
+        """The state before each word, by the word's time."""
 
 
 class AgentSpeech:
-    """The agent's speech: each reply is a text of its own, which comes in pieces, whole, or as words."""
+    """The agent's speech: each reply is a text of its own, sent in pieces, whole, or as words."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self.pieces: OrderedDict[Hashable, Pieces] = OrderedDict()
         self.words: OrderedDict[Hashable, Words] = OrderedDict()
         self.parts = UserSpeech(rules)
-        """The sentences of a reply, each of which may come again."""
+        """The sentences of a reply, each of which may be sent again."""
 
     def whole(self, text: str, key: Hashable | None = None, complete: bool = True) -> str:
-        """A text from the beginning of a reply on; with a key, all of it so far."""
+        """Redact a text from the start of a reply; with a key, all of the reply so far."""
         shown, place = redact_piece(text, FRESH, self.rules, complete)
         if key is not None:
             self.keep(key, Pieces(place, shown[:MAX_BEGINNING]))
         return shown
 
     def piece(self, text: str, key: Hashable) -> str:
-        """More of a reply."""
+        """Redact the next piece of a reply."""
         so_far = self.pieces.get(key) or Pieces(FRESH)
         shown, place = redact_piece(text, so_far.place, self.rules)
         self.keep(key, Pieces(place, (so_far.beginning + shown)[:MAX_BEGINNING]))
@@ -165,7 +165,7 @@ class AgentSpeech:
             self.pieces.popitem(last=False)
 
     def grown(self, text: str, key: Hashable) -> str:
-        """All of a reply so far, or only what is new of it."""
+        """Redact all of a reply so far, or only its new part."""
         so_far = self.pieces.get(key)
         if so_far is None:
             return self.whole(text, key, complete=False)
@@ -197,38 +197,38 @@ class AgentSpeech:
 
 
 class Speech:
-    """All that one producer says."""
+    """The speech of one producer."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self.users: dict[str, UserSpeech] = {}
-        """By channel: a stack may say in two ways what the user said."""
+        """By channel: a stack may report the user's words in two ways."""
         self.agent = AgentSpeech(rules)
         self.fragments: OrderedDict[str, dict[str, Any]] = OrderedDict()
-        """Parts of messages that cannot be read before all are there."""
+        """Parts of messages that cannot be read before all have arrived."""
 
     def user(self, channel: str = "") -> UserSpeech:
         return self.users.setdefault(channel, UserSpeech(self.rules))
 
 
 def redact_event(event: T, payload: bytes, speech: Speech) -> tuple[T, bytes] | None:
-    """The event without what must not be kept, and its payload; None if it stays as it is.
+    """Return the redacted event and its payload; None if nothing changes.
 
-    A word keeps what else its sender says about it: no one reads that, and a resend has it too.
+    A word keeps its unknown fields: no one reads them, and a resend has them too.
     """
     if isinstance(event, events.FrameEvent):
         return redact_frame(event, speech)
     rule = RULES.get(type(event))
     changes = {} if rule is None else rule(event, speech)
     if event.metadata:
-        # Of what voicemem itself writes there, times stay.
+        # The times that voicemem itself writes there stay.
         times = {key: event.metadata[key] for key in TIMES if key in event.metadata}
         changes["metadata"] = redact_value(event.metadata, speech.rules)
         if times:
             changes["metadata"] |= times
     changes = {name: value for name, value in changes.items() if value != getattr(event, name)}
     values = JSON_DECODER.decode(payload)
-    if not changes:  # but a field that came twice has what the event does not
+    if not changes:  # but a field that came twice may hold more than the event
         plain = ENCODER.encode(values)
         return None if plain == payload else (event, plain)
     words = zip(values.get("words") or (), changes.get("words", ()), strict=False)
@@ -303,7 +303,7 @@ def redact_message(event: events.MessageEvent, speech: Speech) -> Changes:
 
 
 def values_of(name: str) -> Callable[[Any, Speech], Changes]:
-    """The rule for events with any JSON in a field."""
+    """Return the rule for events that have any JSON in the field `name`."""
     return lambda event, speech: {name: redact_value(getattr(event, name), speech.rules)}
 
 
@@ -322,7 +322,7 @@ RULES: dict[type[events.Event], Callable[[Any, Speech], Changes]] = {
 
 
 def redact_frame(event: T, speech: Speech) -> tuple[T, bytes] | None:
-    """A frame of another stack, at the places that its dialect says. The frame's content is changed in place."""
+    """Redact the texts that a frame's dialect names. The frame's content is changed in place."""
     assert isinstance(event, events.FrameEvent)
     dialect = DIALECTS.get(event.dialect)
     if dialect is None or not isinstance(event.frame, dict):
@@ -332,7 +332,7 @@ def redact_frame(event: T, speech: Speech) -> tuple[T, bytes] | None:
         whole = join_parts(dialect, part, speech)
         if whole is not None:
             change_texts(dialect, whole, speech)
-        # Of a message that is not whole yet only the ids count: what it holds cannot be read, so it is not kept.
+        # Of an incomplete message only the ids are kept: its content cannot be read yet.
         redacted = msgspec.structs.replace(event, frame=whole)
         return redacted, ENCODER.encode(redacted)
     if not change_texts(dialect, content, speech):
@@ -341,7 +341,7 @@ def redact_frame(event: T, speech: Speech) -> tuple[T, bytes] | None:
 
 
 def join_parts(dialect: Dialect, part: tuple[str, int, int | None, str], speech: Speech) -> Any:
-    """The message that is whole with this part; None if others are missing."""
+    """Return the message that this part completes; None if other parts are missing."""
     assert dialect.parts is not None
     id = part[0]
     whole = join_part(speech.fragments.setdefault(id, {}), *part[1:])
@@ -354,7 +354,7 @@ def join_parts(dialect: Dialect, part: tuple[str, int, int | None, str], speech:
 
 
 def change_texts(dialect: Dialect, content: Any, speech: Speech) -> bool:
-    """Replace the texts of a frame by those that may be kept; whether any changed."""
+    """Redact the texts of a frame in place. Return whether any changed."""
     changes = False
     for text in dialect.texts(content):
         if text.form == "end":
@@ -373,7 +373,7 @@ def change_texts(dialect: Dialect, content: Any, speech: Speech) -> bool:
 
 
 def shown_text(text: Text, value: Any, speech: Speech) -> Any:
-    """Return what may be kept of one text of a frame."""
+    """Return one text of a frame, redacted."""
     if not isinstance(value, str):
         return value
     if text.side == "user":

@@ -1,6 +1,6 @@
-"""Numbers as they are said: which words are numbers in which language, and how many digits they are.
+"""Spoken numbers: the number words of several languages, and how many digits each means.
 
-Of languages that share a word, the reading with more digits counts: then less is kept, and not more.
+Where languages share a word, the meaning with more digits counts, so that less is kept, not more.
 """
 
 import re
@@ -10,30 +10,30 @@ from functools import cache
 from typing import NamedTuple
 
 HUNDRED, THOUSAND = -2, -3
-"""Stand-ins for digits: words that multiply what was said before them."""
+"""Stand-ins for digits: words that multiply the number before them."""
 LONGEST = 64
-"""Letters of a number; longer words are not numbers."""
+"""The most letters of a number word."""
 UMLAUTS = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue"})
 
 
 def spellings(word: str) -> set[str]:
-    """A word as keyboards and recognisers write it: with accents of their own, without them, with ue for ü."""
+    """Return the spellings of a word: with accents, without them, and with ue for ü."""
     apart = unicodedata.normalize("NFD", word)
     bare = "".join(char for char in apart if not unicodedata.combining(char))
     return {word, apart, bare, word.translate(UMLAUTS)}
 
 
 def in_all_spellings(words: str) -> frozenset[str]:
-    """Words with spaces between them, each in all its spellings."""
+    """Return all spellings of words separated by spaces."""
     return frozenset(spelling for word in words.split() for spelling in spellings(word))
 
 
 class Number(NamedTuple):
-    """A word of a number."""
+    """A number word."""
 
     digits: int
     room: int = 0
-    """Noughts at its end that the next words may fill: "twenty" has one."""
+    """Trailing zeros that the next words may fill: "twenty" has one."""
     is_nought: bool = False
 
 
@@ -77,7 +77,7 @@ SEVERAL_HUNDREDS = """
 HUNDREDS = "hundred hundert honderd cent cents cien ciento cento cem"
 THOUSANDS = "thousand tausend duizend mille mil"
 REPEATS = {"double": 1, "triple": 2, "treble": 2, "quadruple": 3}
-"""Words after which a digit counts several times, and how many times more."""
+"""Words that repeat the next digit, and how many more times."""
 FILLERS = in_all_spellings("""
     and uh um erm hmm hm mm mhm yes yeah yep ok okay right correct then next dash hyphen space dot point slash plus
     comma period ah er
@@ -88,9 +88,9 @@ FILLERS = in_all_spellings("""
     e ehm sì poi trattino spazio
     sim depois hífen traço espaço ponto
 """)
-"""Words that people say between the digits of one number."""
+"""Filler words between the digits of one number."""
 CHINESE_FILLERS = frozenset("嗯啊呃哦噢喔呢吧嘛吗嗎呀啦哈诶欸哎好的对對是然后後接着再和跟加杠点點空格横橫")
-"""Fillers in Chinese, character by character, since no spaces are between them."""
+"""Fillers in Chinese: single characters, because Chinese has no spaces."""
 GERMAN = ("ein", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun")
 DUTCH = ("een", "twee", "drie", "vier", "vijf", "zes", "zeven", "acht", "negen")
 ITALIAN = ("uno", "due", "tre", "quattro", "cinque", "sei", "sette", "otto", "nove")
@@ -100,7 +100,7 @@ ITALIAN_TENS = ("venti", "trenta", "quaranta", "cinquanta", "sessanta", "settant
 
 
 def compounds() -> Iterator[tuple[str, Number]]:
-    """Numbers below a thousand that are written in one word."""
+    """Yield numbers below a thousand that are written as one word."""
     below = [*german_below_hundred()]
     yield from ((word, Number(digits)) for word, digits in below)
     for unit in ("", *GERMAN):
@@ -121,7 +121,7 @@ def compounds() -> Iterator[tuple[str, Number]]:
 
 
 def german_below_hundred() -> Iterator[tuple[str, int]]:
-    """The compounds of units and tens, and what else may end one: its digits."""
+    """Yield German number words below a hundred, with their digits."""
     for unit in GERMAN:
         yield from ((f"{unit}und{tens}", 2) for tens in GERMAN_TENS)
     yield from ((word, 1) for word in (*GERMAN, "eins"))
@@ -132,7 +132,7 @@ def german_below_hundred() -> Iterator[tuple[str, int]]:
 
 @cache
 def numbers() -> dict[str, Number]:
-    """All words of numbers in one piece, in lower case and in every spelling."""
+    """Return all number words, in lower case and in every spelling."""
     by_word = {word.casefold(): number for word, number in compounds()}
     by_word |= dict.fromkeys(UNITS.casefold().split(), Number(1))
     by_word |= dict.fromkeys(NOUGHTS.casefold().split(), Number(1, 0, True))
@@ -146,7 +146,7 @@ def numbers() -> dict[str, Number]:
 
 
 def find_number(word: str) -> Number | None:
-    """Return what a word in lower case counts, if it is a number."""
+    """Return the number that a lower-case word means, if any."""
     number = numbers().get(word)
     if number is not None or len(word) > LONGEST or "tausend" not in word:
         return number
@@ -157,19 +157,19 @@ def find_number(word: str) -> Number | None:
     return Number(max(1, first.digits) + 3, 0 if after else 3)
 
 
-# Characters that are numbers by themselves
+# Numeric characters
 
 
 NUMERIC = "\ud800"
-"""Stands for each of them where a text is taken apart; no text has it."""
+"""Stands for each numeric character while a text is parsed; no text contains it."""
 MULTIPLIERS = frozenset([10, 100, 1_000, 10_000, 10**8, 10**12])
-"""The values of the Chinese characters that multiply what is before them."""
+"""The values of Chinese characters that multiply the number before them."""
 
 
 class NumericCharacters(dict[int, int | str]):
-    """A table for `str.translate` that puts `NUMERIC` for each character that is a number otherwise than as a digit.
+    """A table for `str.translate` that replaces each numeric character that is not a digit by `NUMERIC`.
 
-    Such are ②, ⑵, ⒉, Ⅱ, 〢, 贰, ½: all with a numeric value, or with a part that has one where they are taken apart.
+    Examples are ②, ⑵, ⒉, Ⅱ, 〢, 贰, ½: characters with a numeric value, or with one in their decomposition.
     """
 
     def __missing__(self, code: int) -> int | str:
@@ -184,7 +184,7 @@ NUMERIC_CHARACTERS = NumericCharacters()
 
 @cache
 def number_of_character(char: str) -> Number | None:
-    """The digits that such a character means; None for one that multiplies."""
+    """Return the digits that a numeric character means; None for one that multiplies."""
     plain = unicodedata.normalize("NFKC", char)
     if digits := sum(map(str.isdecimal, plain)):
         return Number(digits)
@@ -196,23 +196,22 @@ def number_of_character(char: str) -> Number | None:
 
 
 MOST_IN_WORD = 4
-"""Numerals in a row that may be a part of a word."""
+"""The most numerals in a row that can be a part of a word."""
 
 
 def end_in_word(text: str, start: int) -> int:
-    """Return the end of numerals that are only a part of a word, as in 什么, 一个, 千万别; `start` where they may be
-    a number.
+    """Return the end of numerals that are only a part of a word, as in 什么, 一个, 千万别; else `start`.
 
-    They say one digit at most, and the word continues behind them.
+    Such numerals mean one digit at most, and the word continues after them.
     """
     end, digits = start, 0
     while end < min(len(text), start + MOST_IN_WORD) and NUMERIC_CHARACTERS[ord(text[end])] == NUMERIC:
         digits += number_of_character(text[end]) is not None
         end += 1
     word = text[start : end + 1]
-    goes_on = len(word) > end - start and not (word[-1].isnumeric() or is_filler(word[-1]))
-    is_one = goes_on and digits <= 1 and all(unicodedata.category(char) == "Lo" for char in word)
-    return end if is_one else start
+    continues = len(word) > end - start and not (word[-1].isnumeric() or is_filler(word[-1]))
+    is_part = continues and digits <= 1 and all(unicodedata.category(char) == "Lo" for char in word)
+    return end if is_part else start
 
 
 def is_filler(word: str) -> bool:
@@ -221,12 +220,12 @@ def is_filler(word: str) -> bool:
 
 @cache
 def beginnings() -> frozenset[str]:
-    """All that a word of a number may begin with."""
+    """Return all beginnings of number words."""
     return frozenset(word[:length] for word in numbers() for length in range(1, len(word) + 1))
 
 
 def may_become_number(word: str) -> bool:
-    """Return whether letters that follow could make a number of this one, in lower case."""
+    """Return whether more letters could make a number word of a lower-case word."""
     if word in beginnings():
         return True
     before, thousand, after = word.partition("tausend")
@@ -241,12 +240,12 @@ CODES = in_all_spellings("""
     verification cvv cvc código códigos clave claves contraseña contraseñas codice codici mot wachtwoord senha senhas
 """)
 ENDINGS = ("code", "codes", "passwort", "kennwort")
-"""Endings of German words for them."""
+"""Endings of such words in German."""
 CHINESE = re.compile("验证码|驗證碼|密码|密碼|口令")
 CODE_WORDS = 8
-"""How many words may be between such a word and the code."""
+"""How many words may come between such a word and the code."""
 
 
 def announces_code(word: str) -> bool:
-    """Return whether a code may follow a word in lower case."""
+    """Return whether a code may follow a lower-case word."""
     return word in CODES or word.endswith(ENDINGS) or CHINESE.search(word) is not None

@@ -1,4 +1,4 @@
-"""Rules of redaction by the choice of an operator (`--redact`), and one text or JSON value without it."""
+"""The redaction rules that an operator chooses (`--redact`), and the redaction of one text or JSON value."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -12,29 +12,29 @@ from voicemem.redaction.addresses import redact_addresses, redact_hosts
 from voicemem.redaction.digit_runs import START, Limit, RunState, redact_run
 
 Finder = Callable[[str], Iterable[tuple[int, int]]]
-"""An operator's own: where, in one text, something stands that must not be kept."""
+"""An operator's own rule: returns the spans of a text that must not be kept."""
 KEPT_DIGITS = {"cards": 6, "phone": 4, "otp": 2}
-"""Digits at the beginning of a run that are kept, by rule; of several rules the strictest counts."""
+"""The digits of a run that each rule keeps; of several rules the strictest counts."""
 
 
 UNIX_MS = range(10**12, 26 * 10**11)
-"""Numbers that are times up to the year 2052; no card's number has 13 digits and begins so."""
+"""Numbers that are times up to the year 2052; no card number of 13 digits begins so."""
 UNIX_S = range(10**9, 26 * 10**8)
 FEWEST_OF_CARDS = 6
-"""The fewest digits kept of a card: with fewer, a number of ten digits may be that of a phone."""
+"""The digits kept of a card number; rules that keep fewer also hide phone numbers, which may have ten digits."""
 
 
 class Rules(NamedTuple):
-    """The choice of redactions."""
+    """The operator's choice of redactions."""
 
     limit: Limit | None = None
-    """How much of a run of digits is kept; None: runs are not looked at."""
+    """How much of a digit run is kept; None: all of it."""
     email: bool = False
     finders: tuple[Finder, ...] = ()
 
 
 def rules_of(names: Iterable[str], finders: Iterable[Finder] = ()) -> Rules:
-    """The rules of these names, all of which are known, and of the operator's own finders."""
+    """Return the rules with these names, which must be known, and with the operator's own finders."""
     chosen = frozenset(names)
     kept = [KEPT_DIGITS[name] for name in chosen if name in KEPT_DIGITS]
     limit = Limit(min(kept), "otp" in chosen) if kept else None
@@ -42,7 +42,7 @@ def rules_of(names: Iterable[str], finders: Iterable[Finder] = ()) -> Rules:
 
 
 class PieceState(NamedTuple):
-    """The state of a text of the agent's that comes in pieces."""
+    """The state of an agent's text that comes in pieces."""
 
     run: RunState = START
     in_host: bool = False
@@ -53,7 +53,7 @@ FRESH = PieceState()
 
 
 def redact_text(text: str, run: RunState, rules: Rules, complete: bool = True) -> tuple[str, RunState]:
-    """A text that came whole, and where it ends."""
+    """Redact a whole text that follows `run`. Return it and the state at its end."""
     text = hide_found(text, rules)
     if rules.limit is not None:
         text, run = redact_run(text, run, rules.limit, complete)
@@ -61,7 +61,7 @@ def redact_text(text: str, run: RunState, rules: Rules, complete: bool = True) -
 
 
 def redact_piece(text: str, place: PieceState, rules: Rules, complete: bool = False) -> tuple[str, PieceState]:
-    """A piece of a text that others are compared with, and where it ends: all pieces give what the whole gives."""
+    """Redact a piece of a text. Return it and the state at its end. Pieces give the same result as the whole."""
     text, run = hide_found(text, rules), place.run
     if rules.limit is not None:
         text, run = redact_run(text, run, rules.limit, complete)
@@ -72,11 +72,11 @@ def redact_piece(text: str, place: PieceState, rules: Rules, complete: bool = Fa
 
 
 def hide_found(text: str, rules: Rules) -> str:
-    """A text without what the operator's finders find in it; nothing of one with which a finder fails."""
+    """Hide the spans that the operator's finders return; if a finder fails, the whole text."""
     for finder in rules.finders if text else ():
         try:
             spans = sorted((int(start), int(end)) for start, end in finder(text))
-        except Exception:  # what cannot be looked through is not kept
+        except Exception:  # a text that cannot be checked is not kept
             spans = [(0, len(text))]
         shown, at = "", 0
         for start, end in spans:
@@ -89,7 +89,7 @@ def hide_found(text: str, rules: Rules) -> str:
 
 
 def redact_value(value: Any, rules: Rules) -> Any:
-    """Any JSON, in which runs continue from one item of a list to the next. What is not changed is the same object."""
+    """Redact any JSON; runs continue from one list item to the next. Unchanged values are the same objects."""
     return walk(value, START, rules)[0]
 
 
@@ -124,7 +124,7 @@ def is_unchanged(items: Sequence[Any], before: Sequence[Any]) -> bool:
 
 
 def redact_string(text: str, run: RunState, rules: Rules) -> tuple[str, RunState]:
-    """A text, which may hold JSON: arguments of tools often come so."""
+    """Redact a text, which may be JSON, as arguments of tools often are."""
     if text[:1] in ("{", "["):
         try:
             value = JSON_DECODER.decode(text)
@@ -138,7 +138,7 @@ def redact_string(text: str, run: RunState, rules: Rules) -> tuple[str, RunState
 
 
 def redact_number(value: Any, whole: int, run: RunState, rules: Rules) -> tuple[Any, RunState]:
-    """A number of JSON, which becomes a text if it has too many digits. Unix times stay."""
+    """Redact a JSON number, which becomes a text if it has too many digits. Unix times stay."""
     if rules.limit is None or whole in UNIX_MS or (whole in UNIX_S and rules.limit.keep >= FEWEST_OF_CARDS):
         return value, START
     shown, run = redact_run(str(whole), run, rules.limit, complete=True)
