@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
 from typing import Any, overload
 
 from msgspec import Struct
 
-from voicemem.protocol.memories import Analysis, civil_date
+from voicemem.protocol.memories import Analysis
 from voicemem.transcript.history import SpeechTimes, tool_uses
 from voicemem.transcript.messages import Message, Summary, ToolUse
 from voicemem.transcript.packing import Items
@@ -203,7 +204,6 @@ HIDDEN = re.compile(f"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f{REORDERING}\ufeff]")
 """These, and control characters that are not white space."""
 FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 """The years 1 to 9999, which dates in text can name; what lies beyond is shown as the nearest of them."""
-DAY_S = 86_400
 
 
 def one_line(text: str) -> str:
@@ -220,15 +220,17 @@ def strip_invisible(text: str) -> str:
 
 def date_time(ms: int) -> str:
     """`2026-11-23T12:00:00.000Z` (RFC 3339)."""
-    day, clock = date_and_clock(ms)
-    return f"{day}T{clock}.{min(max(ms, FIRST_MS), LAST_MS) % 1000:03}Z"
+    return f"{moment_of(ms).isoformat(timespec='milliseconds')}Z"
 
 
 def date_and_clock(ms: int) -> tuple[str, str]:
     """The date and the time of day, in UTC."""
-    days, second = divmod(min(max(ms, FIRST_MS), LAST_MS) // 1000, DAY_S)
-    year, month, day = civil_date(days)
-    return f"{year:04}-{month:02}-{day:02}", f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}"
+    day, _, clock = moment_of(ms).isoformat(timespec="seconds").partition("T")
+    return day, clock
+
+
+def moment_of(ms: int) -> datetime:
+    return datetime.min + timedelta(milliseconds=min(max(ms, FIRST_MS), LAST_MS) - FIRST_MS)
 
 
 def cue_time(ms: int, point: str) -> str:

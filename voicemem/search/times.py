@@ -5,9 +5,10 @@ Known are English, German, Chinese, Japanese and Korean. A span is of calendar d
 
 import re
 from collections.abc import Iterable, Mapping
+from datetime import date
 from typing import NamedTuple, TypeVar
 
-from voicemem.protocol.memories import civil_date, days_before, days_in
+from voicemem.protocol.memories import days_before, days_in
 from voicemem.search.words import plain
 
 DAY_MS = 86_400_000
@@ -135,8 +136,8 @@ def span_in(text: str, now_ms: int) -> tuple[int, int] | None:
 
 def day_of(now_ms: int) -> Day:
     number = max(FIRST_DAY, min(LAST_DAY, now_ms // DAY_MS))
-    year, month, _ = civil_date(number)
-    return Day(year, month, number)
+    of_number = date.fromordinal(number - FIRST_DAY + 1)
+    return Day(of_number.year, of_number.month, number)
 
 
 def days_in_question(text: str, today: Day) -> tuple[int, int] | None:

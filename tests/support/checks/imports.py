@@ -58,8 +58,8 @@ PROXY = (*INTEGRATIONS, "config", "security", "redaction", "proxy")
 """The same for the proxy, which stands beside the client; `security` is how a session token is read."""
 PURE_MODULES = frozenset(
     """
-    __future__ array base64 binascii bisect collections difflib fractions functools hashlib hmac ipaddress itertools
-    json math operator re shlex struct types typing unicodedata urllib.parse zlib
+    __future__ array base64 binascii bisect collections datetime difflib fractions functools hashlib hmac ipaddress
+    itertools json math operator re shlex struct types typing unicodedata urllib.parse zlib
     cryptography jsonschema_rs msgspec
     voicemem
 """.split()  # noqa: SIM905 (a list would be a page long)
@@ -77,7 +77,10 @@ EDGES = ("rest", "ingest")
 """Parts of `server` that know nothing of each other."""
 COMPAT_IMPORTERS = ("app", "cli.__init__")
 """The only files that import a room of `compat`, each by one line, and so does no other room."""
-CLOCKS = ("now", "utcnow", "today", "time", "time_ns", "monotonic", "perf_counter", "localtime", "gmtime")
+CLOCKS = (
+    *("now", "utcnow", "today", "time", "time_ns", "monotonic", "perf_counter", "localtime", "gmtime"),
+    *("fromtimestamp", "astimezone"),  # by the machine's time zone
+)
 
 
 @cache
