@@ -14,7 +14,6 @@ from weakref import WeakValueDictionary
 import msgspec
 from msgspec import Struct
 
-from voicemem.config.session import parse_config
 from voicemem.documents import document as documents
 from voicemem.errors import InvalidFrame, Refused, StoreUnavailable
 from voicemem.protocol.codec import JSON_DECODER, MALFORMED, check_frame, check_integers, merge_patch
@@ -31,6 +30,13 @@ from voicemem.store.streams import Stream
 from voicemem.transcript.state import State
 
 DEFAULT_CONFIG = documents.WorkingMemoryConfig()
+
+
+class DocumentSettings(Struct):
+    """The settings of a session that say which document it uses."""
+
+    user_id: str | None = None
+    working_memory: documents.WorkingMemoryConfig | None = None
 
 
 class DocumentOwner(NamedTuple):
@@ -87,13 +93,13 @@ class DocumentChange(NamedTuple):
 
 def owner_of_session(stream: Stream) -> DocumentOwner:
     """The owner of the document that a session uses. Raises `Refused` (`no_user`)."""
-    session_config = parse_config(stream.config)
-    section = session_config.working_memory or DEFAULT_CONFIG
+    settings = msgspec.convert(stream.config, DocumentSettings)
+    section = settings.working_memory or DEFAULT_CONFIG
     if section.scope == "session":
         return DocumentOwner("session", stream.project, stream.id, section, stream.id, stream)
-    if session_config.user_id is None:
+    if settings.user_id is None:
         raise Refused("no_user")
-    return DocumentOwner("user", stream.project, session_config.user_id, section, stream.id)
+    return DocumentOwner("user", stream.project, settings.user_id, section, stream.id)
 
 
 def view_of(owner: DocumentOwner, document: documents.Document | None) -> DocumentView:
@@ -209,10 +215,9 @@ class WorkingMemory:
         """Journal an event right after a position; False if something else was appended first."""
         if stream is None:
             stream = await self.journal.ensure_user(owner.project, owner.id, now_ms)
-        payload = msgspec.json.encode(event)
         try:
             adds = event.operation != "clear"
-            return await self.journal.append_server_event(stream.key, payload, position, now_ms, adds) is not None
+            return await self.read_models.append(stream.key, event, position, now_ms, adds) is not None
         except Refused as refused:
             if owner.scope == "session" or refused.code != "unknown_session":
                 raise

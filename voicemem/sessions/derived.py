@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 
-import msgspec
-
 from voicemem.documents.document import Document
 from voicemem.errors import StoreUnavailable
 from voicemem.protocol.events import ServerEvent
@@ -48,9 +46,7 @@ async def append_derived(
         event = make(read_model)
         if event is None:
             return current, read_model
-        appended = await read_models.store.journal.append_server_event(
-            stream.key, msgspec.json.encode(event), read_model.position, now_ms(), for_caller
-        )
+        appended = await read_models.append(stream.key, event, read_model.position, now_ms(), for_caller)
         if appended is not None:
             return appended, await read_models.get(appended)
     raise StoreUnavailable("The session changes faster than this change can be stored; try again.")

@@ -241,10 +241,8 @@ class WorkingMemories:
                 return None
             event = make(read_model)
             if event is not None:
-                payload = msgspec.json.encode(event)
-                after = await self.store.journal.append_server_event(
-                    stream.key, payload, read_model.position, self.clock(), not isinstance(event, MemoryForgotten)
-                )
+                for_caller = not isinstance(event, MemoryForgotten)
+                after = await self.read_models.append(stream.key, event, read_model.position, self.clock(), for_caller)
                 if after is None:
                     return None
                 self.sessions.on_changed(after)

@@ -17,9 +17,11 @@ from operator import attrgetter
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
+import msgspec
+
 from voicemem.errors import DamagedEntry, SessionQuarantined, StoreUnavailable, VoicememError
 from voicemem.protocol.codec import MALFORMED
-from voicemem.protocol.events import FrameEvent, IncomingEvent, JournaledEvent, SessionClosed
+from voicemem.protocol.events import FrameEvent, IncomingEvent, JournaledEvent, ServerEvent, SessionClosed
 from voicemem.runtime import Clock, MemoryBudget, now_ms
 from voicemem.sessions.off_loop import BUDGET_S, OffLoop
 from voicemem.sessions.read_models.quarantine import QuarantinedSessions
@@ -351,6 +353,19 @@ class ReadModelCache:
         if is_large or read_model.known_position - read_model.position > MAX_LAG:
             self.lagging.setdefault(key, last)
 
+    async def append(
+        self, key: int, event: ServerEvent, position: int, now_ms: int, for_caller: bool = False
+    ) -> Stream | None:
+        """Journal an event of the server's own right after a position, to be folded like any other that was committed.
+
+        None, and nothing changes, where that position is taken. Raises as `Journal.append_server_event`.
+        """
+        payload = msgspec.json.encode(event)
+        after = await self.store.journal.append_server_event(key, payload, position, now_ms, for_caller)
+        if after is not None:
+            self.add_committed(key, position + 1, now_ms, [event], None, len(payload))
+        return after
+
     def fold_waiting(self, key: int, read_model: ReadModel) -> None:
         """Fold what was committed of a session, unless its read model is in use. It never raises."""
         self.to_fold.pop(key, None)
@@ -456,7 +471,7 @@ class ReadModelCache:
         elif read_model is not None and self.beside.get(key) is read_model:
             del self.beside[key]
 
-    def set_aside(self, key: int) -> ReadModel:
+    def keep_beside(self, key: int) -> ReadModel:
         """Keep a read model no longer, but as long as the background works with it."""
         read_model = self.cached[key]
         self.discard(key)
@@ -493,7 +508,7 @@ class ReadModelCache:
                 self.weigh(key, read_model)
                 await asyncio.sleep(0)
                 continue
-            self.set_aside(key)
+            self.keep_beside(key)
             self.budget.evicted_memories += 1
             await self.save_snapshot_if_due(key, read_model, every=100)
 

@@ -97,7 +97,7 @@ async def pack_idle(read_models: ReadModelCache) -> None:
         if state is None or read_models.rounds - read_model.last_round < rounds or read_model.lock.locked():
             continue
         if read_model.folded_bytes > PACKED_UP_TO:
-            read_models.set_aside(key)
+            read_models.keep_beside(key)
             continue
         position = state.position
         packed = await read_models.encode(read_model, partial(compress_state, state))

@@ -25,7 +25,7 @@ from tests.support.strategies import PRODUCER_EVENTS
 from voicemem.config.session import SessionPatch
 from voicemem.errors import StoreUnavailable
 from voicemem.protocol.codec import decode_journaled
-from voicemem.protocol.events import JournaledEvent
+from voicemem.protocol.events import JournaledEvent, MemoryDocument
 from voicemem.protocol.types import JsonObject
 from voicemem.runtime import MemoryBudget, Runtime
 from voicemem.sessions.read_models.cache import FLOOD, FOLD_PAGE, MAX_LAG, SNAPSHOT_EVERY, ReadModelCache
@@ -442,6 +442,22 @@ async def test_a_close_is_folded_from_memory(store: InMemoryStore, read_models: 
     assert read_model is not None
     assert (closed.stream.position, NOW + 5) == (read_model.position, read_model.state.closed_ts)
     assert await from_scratch(store, stream) == read_model.messages()
+
+
+async def test_an_event_of_the_service_is_folded_from_memory(store: InMemoryStore, read_models: ReadModelCache) -> None:
+    """It is what reading the journal would give; nothing changes where its position is taken."""
+    stream = await begin(store)
+    await append(store, stream, *talk(2))
+    await read_models.get(stream)
+    event = MemoryDocument(operation="replace", content={"a": [1, 0.5, None, "ü"]})
+    after = await read_models.append(stream.key, event, stream.position, NOW + 5)
+    assert after is not None
+    folded = read_models.find(stream.key)
+    assert folded is not None
+    assert folded.position == after.position == stream.position + 1
+    assert fold_all(State(), await journal(store, stream)).document == folded.state.document
+    assert await read_models.append(stream.key, event, stream.position, NOW) is None
+    assert len(await journal(store, stream)) == after.position == folded.position
 
 
 async def test_as_of_races_with_a_call_that_goes_on(store: InMemoryStore, read_models: ReadModelCache) -> None:
