@@ -19,8 +19,7 @@ from voicemem.protocol.types import MAX_INTEGER
 from voicemem.security.access import Gate
 from voicemem.security.audit import audit
 from voicemem.server.http.application import Application
-from voicemem.server.http.handlers import SERVICES, Request
-from voicemem.server.http.request import json_response, read_body, read_object
+from voicemem.server.http.request import SERVICES, Request, json_response, read_body, read_object
 from voicemem.server.http.routes import Routes, optional
 from voicemem.server.rest import add_routes
 from voicemem.services import Services

@@ -12,8 +12,8 @@ from voicemem.compat.agora.apps import APPS, AppRegistry
 from voicemem.compat.agora.requests import ERRORS, SCHEMES, AppId, translate_problem, with_bearer
 from voicemem.security.access import Gate
 from voicemem.server.http.application import Application, with_problems
-from voicemem.server.http.handlers import SERVICES, Handler, Request
-from voicemem.server.http.request import guard_route
+from voicemem.server.http.request import SERVICES, Request, guard_route
+from voicemem.server.http.routes import Handler
 from voicemem.server.rest import add_routes
 
 BASES = ("/api/conversational-ai-agent", "/cn/api/conversational-ai-agent")

@@ -17,7 +17,7 @@ from voicemem.errors import Refused
 from voicemem.protocol.codec import decode_event
 from voicemem.protocol.events import Interrupt, MessageEvent, ProducedEvent
 from voicemem.protocol.types import JsonObject, matching
-from voicemem.server.http.handlers import Request
+from voicemem.server.http.request import Request
 from voicemem.server.http.routes import JSON, ResponseSpec, Routes
 from voicemem.server.rest.history import AgoraTurn, HistoryQuery, Large, Spoken, answer_with, make_contents
 from voicemem.server.rest.sessions import check_outbound_change, note_outbound_change

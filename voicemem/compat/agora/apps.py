@@ -28,7 +28,7 @@ from voicemem.errors import Refused
 from voicemem.protocol.types import matching
 from voicemem.security.access import SCOPES, Access, Grant, check_project, check_scopes
 from voicemem.security.audit import audit
-from voicemem.server.http.handlers import Request
+from voicemem.server.http.request import Request
 from voicemem.server.http.routes import Routes
 from voicemem.server.rest.keys import Scopes
 from voicemem.store.directory import AgoraApp

@@ -23,8 +23,7 @@ from voicemem.protocol.explanations import describe_error
 from voicemem.protocol.types import JsonObject, fields_given, matching
 from voicemem.security.access import FULL_GRANT
 from voicemem.server.http import problems
-from voicemem.server.http.handlers import Request
-from voicemem.server.http.request import SESSION_ID, get_stream, read_object
+from voicemem.server.http.request import SESSION_ID, Request, get_stream, read_object
 from voicemem.server.http.routes import JSON, KEY_SCHEME, ErrorFormat
 from voicemem.store.streams import Stream
 

@@ -17,8 +17,9 @@ from aiohttp import web
 from voicemem.errors import CODES, VoicememError
 from voicemem.protocol.types import MAX_FRAME_BYTES
 from voicemem.server.http.connections import answer_expect, check_repeated, connection_of
-from voicemem.server.http.handlers import APP, FOUND, SERVER, Answer, Finish, Found, Handler, Request, Shared
-from voicemem.server.http.problems import headers_of, problem_response
+from voicemem.server.http.problems import SERVER, headers_of, problem_response
+from voicemem.server.http.request import APP, FOUND, Answer, Finish, Found, Request, Shared
+from voicemem.server.http.routes import Handler
 from voicemem.telemetry import Telemetry
 from voicemem.telemetry.metrics import METHODS
 
@@ -166,14 +167,6 @@ class Application(Shared):
         allowing = others[:1] if others and not others[0].names else others
         allowed = sorted({method for endpoint in allowing for method in endpoint.handlers})
         return Found("none", None, {}, tuple(allowed), finish)
-
-
-async def begin(request: Request, response: web.StreamResponse) -> None:
-    """Send the head of an answer whose body follows."""
-    response.headers["Server"] = SERVER
-    if (finish := request[FOUND].finish) is not None:
-        await finish(request, response)
-    await response.prepare(request)
 
 
 def not_served(request: Request, allowed: tuple[str, ...]) -> web.StreamResponse:

@@ -33,8 +33,7 @@ from aiohttp.web_request import BaseRequest
 
 from voicemem.config.service import Address
 from voicemem.errors import CODES, Refused
-from voicemem.server.http.handlers import SERVER
-from voicemem.server.http.problems import problem_response, turned_away
+from voicemem.server.http.problems import SERVER, problem_response, turned_away
 
 BACKLOG = 1_024
 """Connections that the kernel holds until they are accepted. It drops what comes while there are as many, and a caller

@@ -1,7 +1,6 @@
 """Errors as `application/problem+json` (RFC 9457); `reason` is the code, which Agora's clients read as well."""
 
 import math
-from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 
 import msgspec
@@ -13,13 +12,12 @@ from websockets.typing import StatusLike
 
 from voicemem.errors import CODES, QuotaExceeded, RateLimited, Refused, StoreUnavailable, VoicememError
 from voicemem.protocol.types import Reason
-from voicemem.server.http.handlers import SERVER, Request
 
 RETRY_AFTER_S = 1
 """For a connection: others go within seconds."""
+SERVER = "voicemem"
 """The value of the `Server` header, which does not say what the server is made of."""
 MEDIA_TYPE = "application/problem+json"
-Handler = Callable[[Request], Awaitable[web.StreamResponse]]
 
 
 class Problem(Struct, frozen=True):

@@ -1,17 +1,22 @@
-"""Requests as the routes share them: the guard before each handler, reading of paths, queries and bodies, answers."""
+"""Requests and answers, as the routes share them: the guard before each handler, paths, queries, bodies, JSON."""
 
 import asyncio
 import re
+import time
 import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, closing
+from email.utils import formatdate
 from functools import lru_cache, partial
-from typing import Any, Literal, TypeVar
+from http import HTTPStatus
+from typing import Any, Literal, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
-from aiohttp import web
+from aiohttp import HttpVersion10, HttpVersion11, web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.web_request import BaseRequest
 from yarl import URL
 
 from voicemem.errors import InvalidFrame, Refused, SessionQuarantined, StoreUnavailable
@@ -21,15 +26,144 @@ from voicemem.protocol.explanations import describe_error
 from voicemem.protocol.types import MAX_FRAME_BYTES, SESSION_ID_PATTERN, SESSION_ID_RULE, JsonObject, Name
 from voicemem.runtime import FairQueue, Reader
 from voicemem.security.access import FULL_GRANT, Gate, Grant
-from voicemem.server.http.application import begin
 from voicemem.server.http.connections import authenticated, connection_of
-from voicemem.server.http.handlers import GRANT, Answer, Handler, Request
-from voicemem.server.http.routes import NOTHING, NoQuery, Route
+from voicemem.server.http.problems import SERVER
+from voicemem.server.http.routes import NOTHING, Handler, NoQuery, Route
+from voicemem.services import Services
 from voicemem.sessions.gauges import STORE_S, Gauges
 from voicemem.sessions.off_loop import BudgetExhausted
 from voicemem.store.streams import Stream
 
 T = TypeVar("T")
+
+
+class Shared:
+    """The objects that the handlers of a port share."""
+
+    def __init__(self) -> None:
+        self.shared: dict[web.AppKey[Any], Any] = {}
+
+    def __getitem__(self, key: web.AppKey[T]) -> T:
+        value: T = self.shared[key]
+        return value
+
+    def __setitem__(self, key: web.AppKey[T], value: T) -> None:
+        self.shared[key] = value
+
+
+class Request(web.Request):
+    """A request; what is known of it is kept where aiohttp's copies of it have it too."""
+
+    @property
+    def shared(self) -> Shared:
+        return self[APP]
+
+    @property
+    def services(self) -> Services:
+        return self[APP][SERVICES]
+
+    @property
+    def grant(self) -> Grant:
+        """The rights of the caller, once a key was shown or none is needed."""
+        return self[GRANT]
+
+    @property
+    def project(self) -> str | None:
+        """The caller's project; None before a key was shown."""
+        grant = self.get(GRANT)
+        return None if grant is None else grant.project
+
+    @property
+    def in_path(self) -> dict[str, str]:
+        """The values of the path's placeholders, by their names."""
+        return self[FOUND].values
+
+
+Finish = Callable[[Request, web.StreamResponse], Awaitable[None]]
+"""Adds to an answer that is about to be sent."""
+
+
+class Found(NamedTuple):
+    """The route of a request, found by its method and path."""
+
+    path: str
+    """The path with placeholders, since ids may not appear in metrics; `none` where nothing is served."""
+    handler: Handler | None
+    values: dict[str, str]
+    allowed: tuple[str, ...]
+    """The methods that the path takes, where it does not take this one."""
+    finish: Finish | None
+
+
+SERVICES = web.AppKey("services", Services)
+APP = web.RequestKey("app", Shared)
+FOUND = web.RequestKey("found", Found)
+GRANT = web.RequestKey("grant", Grant)
+
+
+# Answers whose head and body are sent at once
+
+EMPTY = HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED
+
+
+@lru_cache(maxsize=1)
+def http_date(seconds: int) -> str:
+    """The value of a `Date` header at Unix seconds."""
+    return formatdate(seconds, usegmt=True)
+
+
+class Answer(web.StreamResponse):
+    """A status, headers and a body of JSON in pieces; none of JSON where it is empty.
+
+    It writes itself what aiohttp's `Response` would find out about it: that costs more than to send it. Its headers are
+    made by the service alone, so none can break a line.
+    """
+
+    def __init__(self, *body: bytes, status: int = HTTPStatus.OK, headers: Mapping[str, str] = NOTHING) -> None:
+        super().__init__(status=status)
+        self.pieces = body
+        self.own_headers = headers
+        self.keeps_connection = False
+        self.writer: AbstractStreamWriter | None = None
+
+    @property
+    def prepared(self) -> bool:
+        return self.writer is not None
+
+    @property
+    def keep_alive(self) -> bool:
+        return self.keeps_connection
+
+    async def prepare(self, request: BaseRequest) -> AbstractStreamWriter:
+        self.writer, self.keeps_connection = request.writer, request.keep_alive
+        version, head = request.version, f"HTTP/1.1 {self.status} {self.reason}\r\n"
+        if version != HttpVersion11:
+            head = f"HTTP/{version.major}.{version.minor}{head[8:]}"
+        if size := sum(map(len, self.pieces)):
+            head += f"Content-Type: application/json\r\nContent-Length: {size}\r\n"
+        elif self.status not in EMPTY:
+            head += "Content-Length: 0\r\n"
+        for name, value in self.own_headers.items():
+            head += f"{name}: {value}\r\n"
+        for name, value in self.headers.items():
+            head += f"{name}: {value}\r\n"
+        if version == HttpVersion11 and not self.keeps_connection:
+            head += "Connection: close\r\n"
+        elif version == HttpVersion10 and self.keeps_connection:
+            head += "Connection: keep-alive\r\n"
+        head += f"Date: {http_date(int(time.time()))}\r\nServer: {SERVER}\r\n\r\n"
+        pieces = () if request.method == "HEAD" else self.pieces
+        await self.writer.write(b"".join((head.encode(), *pieces)))
+        return self.writer
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """Wait until the reader has taken so much that a next answer can be written."""
+        assert self.writer is not None
+        await self.writer.drain()
+
+
+# What every route needs
+
 SESSION_ID = re.compile(SESSION_ID_PATTERN)
 
 LARGE_BYTES = 16 * 1024
@@ -240,6 +374,14 @@ async def read_struct(request: Request, kind: type[T]) -> T:
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] = NOTHING) -> Answer:
     return Answer(msgspec.json.encode(value), status=status, headers=headers)
+
+
+async def begin(request: Request, response: web.StreamResponse) -> None:
+    """Send the head of an answer whose body follows."""
+    response.headers["Server"] = SERVER
+    if (finish := request[FOUND].finish) is not None:
+        await finish(request, response)
+    await response.prepare(request)
 
 
 async def answer_in_parts(request: Request, headers: Mapping[str, str], parts: Iterator[bytes]) -> web.StreamResponse:

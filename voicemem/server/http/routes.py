@@ -16,11 +16,13 @@ from msgspec.structs import fields
 
 from voicemem.errors import CODES
 from voicemem.protocol.types import JsonObject, Name, SessionId, matching
-from voicemem.server.http import problems
+from voicemem.server.http.problems import MEDIA_TYPE, Problem
 
 KeyId = Annotated[str, matching("^[0-9a-z]{12}$", "The id of a key is 12 characters of 0-9a-z")]
 Q = TypeVar("Q", bound=Struct)
 H = TypeVar("H", bound=Callable[..., Awaitable[Any]])
+Handler = Callable[[Any], Awaitable[web.StreamResponse]]
+"""Answers a `Request`."""
 JSON = "application/json"
 JSON_LINES = "application/x-ndjson"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -88,7 +90,7 @@ class ErrorFormat(NamedTuple):
     reason_of: Callable[[str], str]
 
 
-PROBLEMS = ErrorFormat(problems.MEDIA_TYPE, problems.Problem, lambda code: CODES[code].status, lambda code: code)
+PROBLEMS = ErrorFormat(MEDIA_TYPE, Problem, lambda code: CODES[code].status, lambda code: code)
 
 
 class Route(NamedTuple, Generic[Q]):
@@ -130,7 +132,7 @@ class Route(NamedTuple, Generic[Q]):
     """False if the handler itself waits in the fair queue, with `wait_for_slot`, where the answer is not at hand."""
     about: str = ""
     """The operation's summary and description; by default the handler's docstring."""
-    wrap: Callable[[problems.Handler], problems.Handler] | None = None
+    wrap: Callable[[Handler], Handler] | None = None
     """Changes how the guarded handler answers, errors included."""
 
 

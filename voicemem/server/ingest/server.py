@@ -23,8 +23,7 @@ from voicemem.protocol.types import MAX_FRAME_BYTES
 from voicemem.runtime import FairQueue
 from voicemem.security.access import Gate, Grant
 from voicemem.server.http.connections import BACKLOG, ConnectionLimits, PortConnections
-from voicemem.server.http.handlers import SERVER
-from voicemem.server.http.problems import rejection_response
+from voicemem.server.http.problems import SERVER, rejection_response
 from voicemem.server.http.request import Decoding
 from voicemem.server.ingest.connection import Connection
 from voicemem.server.ingest.dialect_connection import DialectConnection, DialectTarget, parse_target

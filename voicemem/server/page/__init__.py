@@ -7,8 +7,8 @@ from aiohttp import web
 from voicemem.errors import Refused
 from voicemem.security.access import Gate
 from voicemem.server.http.application import Application
-from voicemem.server.http.handlers import Handler, Request
-from voicemem.server.http.request import DOCUMENTED
+from voicemem.server.http.request import DOCUMENTED, Request
+from voicemem.server.http.routes import Handler
 from voicemem.server.page.files import add_headers, get_asset, get_shell, page_files
 from voicemem.server.page.login import SESSION_PATH, Login, PageOrigin, guard_page
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from aiohttp import web
 
 from voicemem.errors import Refused
-from voicemem.server.http.handlers import Request
+from voicemem.server.http.request import Request
 
 FOLDER = Path(__file__).parent / "assets"
 MEDIA_TYPES = {

@@ -28,9 +28,8 @@ from voicemem.errors import Refused, StoreUnavailable
 from voicemem.security.access import DEFAULT_PROJECT, HOST, SCOPES, Access, Gate, Grant
 from voicemem.security.audit import audit
 from voicemem.server.http.connections import authenticated
-from voicemem.server.http.handlers import Handler, Request
-from voicemem.server.http.request import answer_as, json_response, parse_query, read_struct
-from voicemem.server.http.routes import NoQuery, Route
+from voicemem.server.http.request import Request, answer_as, json_response, parse_query, read_struct
+from voicemem.server.http.routes import Handler, NoQuery, Route
 
 NAME_IT = (
     "The page answers loopback names only. To open it under another name, start the service with --ui-origin "

@@ -10,8 +10,8 @@ from voicemem.runtime import FairQueue
 from voicemem.security.access import Gate
 from voicemem.server.http import request
 from voicemem.server.http.application import Application
-from voicemem.server.http.handlers import SERVICES
 from voicemem.server.http.openapi import openapi_json
+from voicemem.server.http.request import SERVICES
 from voicemem.server.http.routes import Route
 from voicemem.server.rest import (
     chat,

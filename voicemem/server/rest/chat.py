@@ -19,12 +19,11 @@ from voicemem.protocol import sse
 from voicemem.protocol.codec import MALFORMED
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import JsonObject
-from voicemem.server.http.application import begin, with_problems
+from voicemem.server.http.application import with_problems
 from voicemem.server.http.connections import connection_of
-from voicemem.server.http.handlers import Handler, Request
 from voicemem.server.http.problems import Problem
-from voicemem.server.http.request import read_object
-from voicemem.server.http.routes import JSON, PROBLEMS, Routes
+from voicemem.server.http.request import Request, begin, read_object
+from voicemem.server.http.routes import JSON, PROBLEMS, Handler, Routes
 from voicemem.store.streams import Stream
 
 ROUTES = Routes()

@@ -12,8 +12,8 @@ from voicemem.memory.fork import fork
 from voicemem.protocol.arguments import converted
 from voicemem.protocol.pieces import Pieces, Unreadable
 from voicemem.protocol.types import Natural, SessionId
-from voicemem.server.http.handlers import Request
 from voicemem.server.http.request import (
+    Request,
     check_session_id,
     decompress,
     json_response,

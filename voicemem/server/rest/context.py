@@ -23,8 +23,7 @@ from voicemem.context.summaries import settled_state
 from voicemem.errors import Refused
 from voicemem.protocol.pieces import object_parts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, fields_of, matching
-from voicemem.server.http.handlers import Answer, Request
-from voicemem.server.http.request import KEPT_QUERIES, answer_in_parts, reader_of, wait_for_slot
+from voicemem.server.http.request import KEPT_QUERIES, Answer, Request, answer_in_parts, reader_of, wait_for_slot
 from voicemem.server.http.routes import JSON, Routes
 from voicemem.store.streams import Stream
 

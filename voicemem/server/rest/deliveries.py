@@ -12,8 +12,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType, structs
 
 from voicemem.errors import Refused
 from voicemem.protocol.types import MAX_INTEGER, SessionId
-from voicemem.server.http.handlers import Request
-from voicemem.server.http.request import json_response, stream_body
+from voicemem.server.http.request import Request, json_response, stream_body
 from voicemem.server.http.routes import DELIVERY_ID_PATTERN, JSON, DeliveryId, Routes
 from voicemem.server.rest.webhooks import ENDPOINT_PATH, UNKNOWN_ENDPOINT, audit_endpoint, endpoint_of, origin_of
 from voicemem.store.deliveries import DeliveryFilter, DeliveryState, EndpointDelivery, ListedDelivery

@@ -16,10 +16,9 @@ from voicemem.protocol.codec import DecodedEvent, RawJson, RejectedEvent, decode
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, Name, Reason, SequenceNumber, matching
 from voicemem.runtime import Reader
-from voicemem.server.http.handlers import Request
 from voicemem.server.http.openapi import reference
 from voicemem.server.http.problems import MEDIA_TYPE, Problem, problem_document
-from voicemem.server.http.request import DECODING, json_response, read_body, reader_of, stream_body
+from voicemem.server.http.request import DECODING, Request, json_response, read_body, reader_of, stream_body
 from voicemem.server.http.routes import JSON, JSON_LINES, ResponseSpec, Routes
 from voicemem.server.rest import tails
 from voicemem.sessions.journal_pages import JournalFilter, native_rows, pages_after, pages_before, parts_of

@@ -21,8 +21,15 @@ from voicemem.protocol.pieces import object_parts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId
 from voicemem.runtime import Reader
 from voicemem.security.audit import audit
-from voicemem.server.http.handlers import Answer, Request
-from voicemem.server.http.request import answer_in_parts, get_stream, reader_of, stream_body, wait_for_slot
+from voicemem.server.http.request import (
+    Answer,
+    Request,
+    answer_in_parts,
+    get_stream,
+    reader_of,
+    stream_body,
+    wait_for_slot,
+)
 from voicemem.server.http.routes import JSON, JSON_LINES, NOTHING, ResponseSpec, Routes, Tag
 from voicemem.sessions.lifecycle import StateName, session_filter
 from voicemem.sessions.read_models.read_model import ENCODED_AT_ONCE, LARGE_ROWS, ReadModel

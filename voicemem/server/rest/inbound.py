@@ -20,8 +20,7 @@ from voicemem.security.access import DEFAULT_PROJECT, Gate, Grant
 from voicemem.security.audit import Act, audit
 from voicemem.security.caller_ids import Fact
 from voicemem.security.hook_secrets import HookSecret, check_hooked, find_hooked, new_hook_secret, read_target
-from voicemem.server.http.handlers import Request
-from voicemem.server.http.request import DECODING, json_response, read_body
+from voicemem.server.http.request import DECODING, Request, json_response, read_body
 from voicemem.server.http.routes import JSON, ResponseSpec, Routes, Tag
 from voicemem.server.rest.webhooks import NewSecret
 from voicemem.sessions.inbound_webhooks import MAX_HOOK_BYTES, HookAddress, HookTaken

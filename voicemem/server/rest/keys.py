@@ -9,7 +9,7 @@ from voicemem.protocol.types import Natural, SessionId, fields_given, fields_of
 from voicemem.security.access import ADMIN_KEY_ID, ANY_SCOPE
 from voicemem.security.audit import audit
 from voicemem.security.session_tokens import MAX_TOKEN_S, USER_MEMORIES
-from voicemem.server.http.handlers import Request
+from voicemem.server.http.request import Request
 from voicemem.server.http.routes import KeyId, Routes
 from voicemem.store.directory import ApiKey, KeyLimits
 from voicemem.store.streams import Stream

@@ -15,7 +15,7 @@ from voicemem.dialects.livekit_agents import LIVEKIT_AGENTS
 from voicemem.errors import InvalidFrame, RateLimited, Refused, StoreUnavailable
 from voicemem.protocol.types import JsonObject, Name
 from voicemem.server.http.connections import connection_of
-from voicemem.server.http.handlers import Request
+from voicemem.server.http.request import Request
 from voicemem.server.http.routes import JSON, BodySpec, ResponseSpec, Routes
 from voicemem.server.rest.inbound import HOOKS, HookQuery, address_of, record
 from voicemem.sessions.inbound_webhooks import MAX_HOOK_BYTES, HookAddress, HookTaken

@@ -18,8 +18,7 @@ from voicemem.protocol.memories import Analysis, outcome_of
 from voicemem.protocol.pieces import object_parts
 from voicemem.protocol.types import JsonObject, SessionId
 from voicemem.security.audit import audit
-from voicemem.server.http.handlers import Request
-from voicemem.server.http.request import answer_in_parts, json_response, name_in_path, read_body, read_object
+from voicemem.server.http.request import Request, answer_in_parts, json_response, name_in_path, read_body, read_object
 from voicemem.server.http.routes import JSON, Routes
 from voicemem.store.memory_filters import AnyOf
 from voicemem.store.scopes import scope_of

@@ -6,8 +6,7 @@ from voicemem.llm.tokens import TokenCounter
 from voicemem.memory.add_and_forget import API_PRODUCER, Added, AddedAt, ForgetRequest, Forgot, forget, record_messages
 from voicemem.memory.statistics import Statistics, statistics_of
 from voicemem.protocol.arguments import converted
-from voicemem.server.http.handlers import Request
-from voicemem.server.http.request import read_body, read_json, read_struct
+from voicemem.server.http.request import Request, read_body, read_json, read_struct
 from voicemem.server.http.routes import Routes
 from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.store.streams import Stream

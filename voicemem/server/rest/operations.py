@@ -11,8 +11,7 @@ from prometheus_client import Gauge
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.protocol.types import JsonObject
 from voicemem.security.access import DEFAULT_PROJECT
-from voicemem.server.http.handlers import Request
-from voicemem.server.http.request import GAUGES, OPENAPI_DOCUMENT
+from voicemem.server.http.request import GAUGES, OPENAPI_DOCUMENT, Request
 from voicemem.server.http.routes import JSON, Routes
 from voicemem.server.rest.asyncapi import asyncapi_json
 from voicemem.services import Services

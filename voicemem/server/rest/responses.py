@@ -18,8 +18,7 @@ from voicemem.llm.completions import Completion, content_text, decode_completion
 from voicemem.protocol import sse
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import JsonObject
-from voicemem.server.http.handlers import Request
-from voicemem.server.http.request import read_object
+from voicemem.server.http.request import Request, read_object
 from voicemem.server.http.routes import JSON, Routes
 from voicemem.server.rest import chat
 from voicemem.store.streams import Stream

@@ -28,9 +28,8 @@ from voicemem.protocol.memories import MAX_OUTCOME
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId
 from voicemem.security.audit import audit
-from voicemem.server.http.handlers import Request
 from voicemem.server.http.openapi import reference
-from voicemem.server.http.request import check_session_id, json_response, read_object, stream_body
+from voicemem.server.http.request import Request, check_session_id, json_response, read_object, stream_body
 from voicemem.server.http.routes import JSON, MergePatch, ResponseSpec, Routes, optional
 from voicemem.server.rest.memories import token_scope
 from voicemem.server.rest.tails import TailCut, encode_event, stream_events, wants_tail

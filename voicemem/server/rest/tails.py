@@ -16,8 +16,7 @@ from voicemem.memory.statistics import MemoryDetails
 from voicemem.protocol import sse
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import Reason, SessionId
-from voicemem.server.http.handlers import Request
-from voicemem.server.http.request import stream_body
+from voicemem.server.http.request import Request, stream_body
 from voicemem.server.http.routes import Routes
 from voicemem.server.rest.history import TurnReport
 from voicemem.sessions.lifecycle import Label, session_filter

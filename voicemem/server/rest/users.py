@@ -9,8 +9,7 @@ from voicemem.memory.exports import ExportLine, export_user
 from voicemem.memory.long_term.removal import erase_person
 from voicemem.protocol.types import Name
 from voicemem.security.audit import audit
-from voicemem.server.http.handlers import Request
-from voicemem.server.http.request import json_response, name_in_path, stream_body
+from voicemem.server.http.request import Request, json_response, name_in_path, stream_body
 from voicemem.server.http.routes import JSON, JSON_LINES, ResponseSpec, Routes
 from voicemem.server.rest.sessions import SessionPage
 from voicemem.sessions.lifecycle import info_of, session_filter

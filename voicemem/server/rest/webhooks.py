@@ -10,8 +10,7 @@ from voicemem.errors import Refused
 from voicemem.protocol.codec import check_text
 from voicemem.protocol.types import JsonObject, fields_given, matching
 from voicemem.security.audit import Act, audit
-from voicemem.server.http.handlers import Request
-from voicemem.server.http.request import SESSION_ID
+from voicemem.server.http.request import SESSION_ID, Request
 from voicemem.server.http.routes import Routes
 from voicemem.store.deliveries import EndpointCounts
 from voicemem.store.outbox import Endpoint

@@ -14,9 +14,8 @@ from voicemem.errors import Refused
 from voicemem.memory import working_memory
 from voicemem.protocol.events import MemoryData
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
-from voicemem.server.http.handlers import Request
 from voicemem.server.http.openapi import id_of
-from voicemem.server.http.request import get_stream, json_response, name_in_path, read_object, read_struct
+from voicemem.server.http.request import Request, get_stream, json_response, name_in_path, read_object, read_struct
 from voicemem.server.http.routes import Route, Routes, optional
 from voicemem.sessions.schema_worker import SCHEMA_WORKER
 from voicemem.store.streams import Stream

@@ -12,8 +12,7 @@ from aiohttp.test_utils import make_mocked_request
 
 from voicemem.security.access import Grant
 from voicemem.server.http.application import Application
-from voicemem.server.http.handlers import APP, GRANT, Request
-from voicemem.server.http.request import BODIES, LARGE_BODIES, LARGE_BODY_BYTES, receive_body
+from voicemem.server.http.request import APP, BODIES, GRANT, LARGE_BODIES, LARGE_BODY_BYTES, Request, receive_body
 from voicemem.telemetry import Telemetry
 from voicemem.telemetry.metrics import Metrics, Tracer
 
