@@ -100,7 +100,7 @@ CallsLine = CallsBegin | ExportedCall | UnreadableCall | CallsEnd
 
 
 def write_call(name: FormatName, stream: Stream, read_model: ReadModel) -> Iterator[str]:
-    """The parts of a call's document, as the call is now: they are written when they are asked for."""
+    """The document of a call as it is now, in parts that are written on demand."""
     config = parse_config(stream.config)
     facts = CallFacts(session_id=stream.id, **fields_of(CallFacts, stream), **fields_of(CallFacts, config))
     return FORMATS[name].write(call_of(facts, read_model.timed_messages(), read_model.state, read_model.messages()))
@@ -285,7 +285,7 @@ async def export_user(
 ) -> AsyncGenerator[bytes, None]:
     """Yield everything stored about a user, in pieces of whole lines (`ExportLine`). Raises `StoreUnavailable`.
 
-    Sessions that begin meanwhile may be missing. With `with_events` the journals come along.
+    Sessions that begin meanwhile may be missing. With `with_events`, journals are included.
     """
     export = Exporting(store, read_models, project, user_id, with_events)
     filter = SessionFilter(project=project, user_id=user_id, limit=SESSIONS_AT_ONCE)

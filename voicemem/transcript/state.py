@@ -72,7 +72,7 @@ class Memo(Struct, eq=False):
     """The position at which the state was packed last: until the next event it does not change."""
 
     def forget_speech(self, numbers: Iterable[int]) -> None:
-        """Forget what is of turns that are other objects now."""
+        """Forget the speech of turns that equal objects have replaced."""
         for number in numbers:
             self.speech.pop(number, None)
 
@@ -92,7 +92,7 @@ class Memo(Struct, eq=False):
             self.small_keys.append(key)
 
     def leave_small_turn(self, number: int) -> None:
-        """Forget the messages of the small turn that was read last, as another is read now."""
+        """Forget the messages of the small turn that was read last: another one is read now."""
         for key in self.small_keys:
             self.entries.pop(key, None)
         self.small_turn, self.small_keys = number, []
@@ -130,7 +130,7 @@ class Segment(Struct, array_like=True, gc=False):
         self.start_ms = self.end_ms = None
 
     def withdraw(self) -> None:
-        """Leave the segment as new; only its place stays."""
+        """Make the segment a new one that keeps its place."""
         self.begin_again()
         self.user, self.final, self.later_partial = None, False, None
 
@@ -162,9 +162,9 @@ class Reply(Struct, array_like=True, gc=False):
     generation: Generation = field(default_factory=Generation)
     metadata: MergedMetadata | None = None
     restored: bool = False
-    """Arrived with its interruption in its metadata; no other interruption is looked for."""
+    """True if it arrived with its interruption in its metadata; no other interruption is looked for."""
     heard_only: bool = False
-    """Nothing of the LLM's arrived; an interruption said what was heard of it."""
+    """True if no text of the LLM's arrived, only an interruption with what was heard."""
     heard_rank: tuple[bool, int] | None = None
     """The rank of that text (was it stated, not estimated; its time); a text of a lower rank does not replace it."""
     states_time: bool = False
@@ -249,9 +249,9 @@ class Turn(Struct, array_like=True, gc=False):
     standing: int = 0
     """How many of them are not cancelled."""
     unnamed_item_reply: int | None = None
-    """The reply that events make which name this turn and no item."""
+    """The reply made by events that name this turn and no item."""
     heard_only_reply: int | None = None
-    """The reply that an interruption made which named this turn, while the turn has no other."""
+    """The reply made by an interruption that named this turn, while the turn has no other."""
     evidence: Evidence | None = None
     """Evidence that named only the turn; reading finds the reply."""
     tool_calls: list[ToolCallRecord] | None = None
@@ -287,7 +287,7 @@ class State(Struct, array_like=True, dict=True):
     replies: dict[int, Reply] = {}
     """All replies, by id."""
     item_replies: dict[str, int] = {}
-    """The reply of each item of the LLM's."""
+    """The reply of each of the LLM's items."""
     heard_only_items: dict[str, int] = {}
     """The reply of each item that only an interruption knew."""
     item_failures: dict[str, list[tuple[int, int]]] = {}
@@ -333,9 +333,9 @@ class State(Struct, array_like=True, dict=True):
     ended_ts: int | None = None
     """The `ts` of the first `session.end`."""
     notes: dict[str, Notes] = {}
-    """By dialect, of which any frame has arrived."""
+    """By dialect, for each of which a frame has arrived."""
     ignored: dict[str, int] = {}
-    """By bound: how many events lay beyond it, and changed nothing."""
+    """By bound: how many events exceeded it, and were ignored."""
     summary: Summary | None = None
     """The newest summary; the history keeps the messages that it covers."""
     document: Document | None = None
@@ -380,7 +380,7 @@ class State(Struct, array_like=True, dict=True):
         return turn
 
     def append(self, items: list[T] | None, item: T) -> list[T]:
-        """The list of a turn with one more item; most turns have no list, which is None."""
+        """A list of a turn with one more item. An empty one is None, since most are empty."""
         self.held += 1
         if items is None:
             return [item]
@@ -430,7 +430,7 @@ class State(Struct, array_like=True, dict=True):
                     records.release()
 
     def find_packed(self, heavy: int = HEAVY) -> None:
-        """Look for turns and replies in blocks, too."""
+        """Make `turns` and `replies` find packed ones too."""
         memo = self.memo
         self.turns = Records(Turn, TURNS_SPAN, self.turns, self.packed_turns, memo.forget_speech, held_by, heavy)
         self.replies = Records(Reply, REPLIES_SPAN, self.replies, self.packed_replies, lambda ids: None)

@@ -1,4 +1,4 @@
-"""Judgement of a line without its speaker: a question, a greeting, an attempt to give the LLM orders.
+"""Classifies what was said in a line: a question, a greeting, an attempt to give the LLM orders.
 
 Speech recognition often leaves out the marks, so words count too: those of English, German, French, Spanish, Chinese.
 """
@@ -130,14 +130,14 @@ AFFIRMS_PAIRED = re.compile(
     """,
     re.VERBOSE,
 )
-"""What looks like one, and is none."""
+"""Phrases that look like negations, and are not."""
 REFUSAL = re.compile(
     r"\W*(?:(?:no|nope|nah|nein|nee|non|não|нет|nej|nei|hayır|لا|不|いや)\b(?!['’-])|不[是要用行]|没有|いいえ|아니)",
     re.IGNORECASE,
 )
 NO_REFUSAL = re.compile(r"\W*no (?:problem|worries|doubt|hay problema|te preocupes)\b", re.IGNORECASE)
 NEAR = 4
-"""How many words before the one that it denies a negation is, at most."""
+"""A negation stands at most this many words before the word that it denies."""
 NUMBER = re.compile(r"\d+(?:[.,:' ]\d+)*")
 UNITS = """
     zero one two three four five six seven eight nine
@@ -204,7 +204,7 @@ ENDINGS = (
 
 
 def is_question(text: str) -> bool:
-    """Return whether a text only asks; greetings beside that do not matter."""
+    """Return whether a text is only a question, apart from greetings."""
     parts = [
         bare for clause in CLAUSES.split(text.strip()) if (bare := clause.strip(MARKS)) and not is_greeting(clause)
     ]
@@ -233,7 +233,7 @@ def tells_secret(text: str) -> bool:
 
 
 def stems_of(text: str) -> set[str]:
-    """The words of a text that say something, whatever their ending."""
+    """The content words of a text, without their endings."""
     return {stem(word) for word in words_of(text) if word not in STOP_WORDS and word not in NEGATIONS}
 
 

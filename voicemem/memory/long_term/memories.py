@@ -44,10 +44,10 @@ from voicemem.store.scopes import Scope, scope_of
 from voicemem.store.streams import Stream
 
 MAX_USED = 10_000
-"""Memories of a project whose use waits to be noted."""
+"""The most memories of a project whose use may wait to be noted."""
 MAX_TOUCHED = 200
 MAX_CHAIN = 100
-"""Memories with the same text, each of another session, that are removed with the newest."""
+"""The most memories of the same text, each of another session, that are removed with the newest."""
 TOO_FAST = "Memories change faster than this change can be stored; try again."
 
 
@@ -80,7 +80,7 @@ class LongTermMemory:
         return [records.to_memory(rows[id]) for id in dict.fromkeys(ids) if id in rows]
 
     async def list_memories(self, project: str, filter: MemoryFilter) -> list[records.Memory]:
-        """Memories for which all conditions hold, the newest first; expired ones are never among them."""
+        """Memories that meet all conditions, the newest first; never expired ones."""
         return [
             records.to_memory(row) for row in await self.store.memories.list_memories(self.restricted(project, filter))
         ]
@@ -88,7 +88,7 @@ class LongTermMemory:
     async def find_by_words(
         self, project: str, filter: MemoryFilter, query: str, limit: int
     ) -> list[tuple[records.Memory, float]]:
-        """Memories with words of a query and how well they fit, the best first; as `list_memories` otherwise."""
+        """Memories that contain words of a query, with their scores, the best first; otherwise as `list_memories`."""
         words = query_words(query)
         rows = await self.store.memories.find_memories_by_words(self.restricted(project, filter), words, limit)
         return [(records.to_memory(row), score) for row, score in rows]
@@ -121,7 +121,7 @@ class LongTermMemory:
         return await self.read_models.read(stream, read)
 
     def count_use(self, project: str, ids: Iterable[str]) -> None:
-        """Have the use of these memories noted soon; a search does not wait for it."""
+        """Count a use of these memories; it is noted in the store later, so a search does not wait for it."""
         used = self.used[project]
         if len(used) < MAX_USED:
             used.update(dict.fromkeys(ids))
@@ -231,7 +231,7 @@ class LongTermMemory:
         raise StoreUnavailable(TOO_FAST)
 
     async def refuse_erased(self, owner: Scope, session: Stream | None) -> None:
-        """Raise `Refused` (`session_erased`) for a memory of a session that was erased: it would outlive that."""
+        """Raise `Refused` (`session_erased`) for a memory of an erased session, which it would outlive."""
         session_id = owner.session_id if session is None else None
         if session_id is not None and await self.store.journal.was_erased(owner.project, session_id):
             raise Refused("session_erased")

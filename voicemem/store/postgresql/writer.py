@@ -1,4 +1,4 @@
-"""The connections of a node: those that read, and those that write, of whose commits the outcome is always known.
+"""The connections of a node: readers, and writers whose commits always have a known outcome.
 
 A transaction runs again where it may. Each one holds the row of its lane and leaves one row in `commit_markers`. So
 when the connection is lost during the commit, a new one raises the fencing token of the lane, which waits for the old
@@ -70,7 +70,7 @@ class Unreachable(Exception):
 
 
 class Reader:
-    """One connection that only reads, on one thread at a time. It connects when it is first used, and when lost."""
+    """A read-only connection, used by one thread at a time. It connects at first use, and again after a loss."""
 
     verb: Literal["read", "written"] = "read"
 
@@ -83,7 +83,7 @@ class Reader:
         return self.database.troubles.has(self)
 
     def open(self) -> PostgresqlConnection:
-        """The connection, a new one where there is none. Raises `StoreUnavailable`, `Fenced`, `psycopg.Error`."""
+        """The connection, opened if there is none. Raises `StoreUnavailable`, `Fenced`, `psycopg.Error`."""
         connection = self.connection
         if connection is None or connection.is_lost or connection.generation != self.database.generation:
             self.drop()
@@ -103,7 +103,7 @@ class Reader:
         self.connection = None
 
     def read(self, job: Callable[[PostgresqlConnection], T]) -> T:
-        """Run a job, once more on a new connection where it was lost meanwhile. Raises `StoreUnavailable`."""
+        """Run a job; if the connection is lost meanwhile, run it once more on a new one. Raises `StoreUnavailable`."""
         for is_last in (False, True):
             connection: PostgresqlConnection | None = None
             try:
@@ -118,7 +118,7 @@ class Reader:
 
 
 class Writer(Reader):
-    """One connection that writes, on one thread at a time."""
+    """A writing connection, used by one thread at a time."""
 
     verb = "written"
 
@@ -132,7 +132,7 @@ class Writer(Reader):
 
     @property
     def place(self) -> dict[str, Any]:
-        """Values that a statement names to show that it may still write: token, lane and fencing_token."""
+        """Values by which a statement proves that it may still write: token, lane and fencing token."""
         return {"token": self.database.token, "lane": self.lane, "fencing_token": self.fencing_token}
 
     def begin(self, connection: PostgresqlConnection) -> None:
@@ -144,7 +144,7 @@ class Writer(Reader):
         (self.fencing_token,) = row
 
     def check_place(self, connection: PostgresqlConnection) -> None:
-        """Drop the connection if it may not write any more; the next job opens another where the node still may."""
+        """Drop the connection if it may not write any more; the next job opens another if the node still may."""
         if connection.row(SELECT_PLACE, **self.place) is None:
             self.drop()
 
@@ -154,7 +154,7 @@ class Writer(Reader):
         return StoreUnavailable(trouble)
 
     def run(self, job: Callable[[PostgresqlConnection], T], generation: int | None = None) -> T:
-        """Run a job of a generation in a transaction, again where others were in its way. Raises `StoreUnavailable`."""
+        """Run a job of a generation in a transaction; repeat it after a conflict. Raises `StoreUnavailable`."""
         reconnected = False
         for attempt in range(ATTEMPTS):
             if generation not in (None, self.database.generation):
@@ -208,7 +208,7 @@ class Writer(Reader):
         return result
 
     def commit(self, connection: PostgresqlConnection, job: int) -> None:
-        """Commit; where the connection is lost before the answer, find out whether the transaction was committed."""
+        """Commit; if the connection is lost before the answer, find out whether the transaction was committed."""
         try:
             connection.execute("commit")
         except psycopg.Error as error:
@@ -235,7 +235,7 @@ class Writer(Reader):
         return is_there
 
     def ask(self, look: Callable[[PostgresqlConnection], T]) -> T:
-        """Look, on a new connection, what became of what was sent. Raises `Fenced`, `StoreUnavailable`.
+        """Find out on a new connection what became of the transaction. Raises `Fenced`, `StoreUnavailable`.
 
         Its new fencing token waits for the old transaction, and fences it.
         """

@@ -1,9 +1,9 @@
 """The files of a store: private, held by one server, safe after a crash of the machine, and with a known schema.
 
-A start has its file to itself, since it makes it, changes its schema or writes its log. SQLite overwrites what is
-deleted with zeros (`secure_delete`), and what the log has of it goes when it is truncated. When SQLite moves rows of a
-full page to its neighbours, copies may stay in an unused part of the page until it is needed; only `vacuum`, which
-blocks every writer, makes them go at once (docs/storage.md).
+A server that starts has its file to itself, since it may create it, change its schema or rewrite its log. SQLite
+overwrites what is deleted with zeros (`secure_delete`), and what the log has of it goes when it is truncated. When
+SQLite moves rows of a full page to its neighbours, copies may stay in an unused part of the page until it is needed;
+only `vacuum`, which blocks every writer, makes them go at once (docs/storage.md).
 """
 
 import fcntl
@@ -179,7 +179,7 @@ def schema_image() -> bytes:
 
 
 def copy_schema(connection: apsw.Connection) -> None:
-    """Give a database in memory its schema: a copy takes a tenth of the time in which it is made."""
+    """Copy the schema into a database in memory, which takes a tenth of the time of creating it."""
     with closing(apsw.Connection(":memory:")) as image:
         image.deserialize("main", schema_image())
         with connection.backup("main", image, "main") as copying:
@@ -225,7 +225,7 @@ def run_no_code(connection: apsw.Connection) -> None:
 
 
 def open_source(path: str) -> apsw.Connection:
-    """Open a store that is copied. Raises `CannotStart` for one of another program or newer version, and `apsw.Error`.
+    """Open a store to copy from. Raises `CannotStart` for one of another program or newer version, and `apsw.Error`.
 
     SQLite opens a read-only file too.
     """
@@ -305,7 +305,7 @@ def is_complete(path: str) -> bool:
 
 
 def trouble_of(error: Exception) -> str:
-    """Why a file cannot be used, for an operator."""
+    """The reason why a file cannot be used, for an operator."""
     return "its disk is full" if isinstance(error, apsw.FullError) else type(error).__name__
 
 
