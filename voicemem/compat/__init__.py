@@ -1,5 +1,5 @@
-"""APIs of other products, so that their clients work unchanged: one room for each, which nothing else needs.
+"""APIs of other products, so that their clients work unchanged: a package for each, which no other package needs.
 
-A room holds its routes, its use cases and its commands. One line of `app` registers it, and one of `cli`; the service
-starts without it.
+A package has its routes, use cases and commands. One line of `app` registers it, and one of `cli`; the service starts
+without it.
 """

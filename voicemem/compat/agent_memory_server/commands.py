@@ -1,4 +1,4 @@
-"""`voicemem import-ams`: takes over everything from an agent-memory-server."""
+"""`voicemem import-ams`: imports everything from an agent-memory-server."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ KEPT_FIELDS = (
     *("messages", "memories", "data", "context", "user_id", "namespace", "tokens", "long_term_memory_strategy"),
     "ttl_seconds",
 )
-"""Fields of a working memory that are taken over; its times are the server's own."""
+"""Fields of a working memory that are imported; its times are not, as each server sets its own."""
 TOO_MUCH = (400, 413, 422)
-"""Statuses for which one memory of several may be the reason."""
+"""Statuses that a single memory of a batch may cause."""
 READ_ONLY = ("dist", "score", "score_type", "persisted_at", "updated_at", "access_count")
 SESSIONS, MEMORIES = "/v1/working-memory/", "/v1/long-term-memory/"
 SHOWN = 20
 
 
 class Mover:
-    """Moves sessions and memories from `source` to `target`. Sending something twice changes nothing.
+    """Moves sessions and memories from `source` to `target`. Sending is idempotent.
 
-    What was moved by an earlier run is in the lines of a file; without a file all is sent again.
+    The file `state` lists what earlier runs moved; without it everything is sent again.
     """
 
     def __init__(self, source: RestClient, target: RestClient, state: Path | None) -> None:
@@ -40,7 +40,7 @@ class Mover:
         self.state = state
         self.done = set(state.read_text().splitlines()) if state is not None and state.exists() else set()
         self.on_step: Callable[[int], None] = lambda steps: None
-        """Called with how many sessions or memories have been dealt with since."""
+        """Called with the number of sessions or memories handled since the last call."""
         self.sessions = 0
         self.memories = 0
         self.refused: list[tuple[str, str]] = []
@@ -63,13 +63,13 @@ class Mover:
                 if line not in self.done and await self.move_session(session_id, scope):
                     self.note_done(line)
                 self.on_step(1)
-            if seen.issuperset(page):  # the source has no more, whatever it says
+            if seen.issuperset(page):  # the source repeats itself: it has no more
                 return
             seen.update(page)
             offset += PAGE
 
     async def move_session(self, session_id: str, scope: dict[str, str]) -> bool:
-        """Move one working memory; whether it is there now."""
+        """Move one working memory. Return whether it arrived."""
         path = SESSIONS + quote(session_id, safe="")
         try:
             memory = await common.ask_again(self.source, "GET", path, scope)
@@ -102,7 +102,7 @@ class Mover:
             offset += PAGE
 
     async def keep(self, records: list[JsonObject]) -> list[str]:
-        """Keep memories; the ids of those that were taken. Of a list that is refused, each is tried alone."""
+        """Keep memories. Return the ids of the accepted ones; if a list is refused, each memory is tried alone."""
         try:
             await common.ask_again(self.target, "POST", MEMORIES, {}, {"memories": records, "deduplicate": False})
         except RequestRefused as refused:
@@ -115,7 +115,7 @@ class Mover:
         return [record["id"] for record in records]
 
     def note_refused(self, what: str, refused: RequestRefused) -> None:
-        """Note that something could not be taken over. Raises what would be so for everything."""
+        """Note an item that was refused. Re-raises a refusal that every request would get, such as a wrong key."""
         if refused.status in (401, 403):
             raise refused
         self.refused.append((what, str(refused.detail)[:500]))

@@ -1,6 +1,6 @@
-"""Finds memories as agent-memory-server's clients do: by words, by meaning, or by filters alone; and their order.
+"""Search for memories as in agent-memory-server: by words, by meaning, or by filters alone.
 
-When recency counts too, a page is in the order that agent-memory-server gives it.
+If recency counts too, each page is ordered as agent-memory-server orders it.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -23,7 +23,7 @@ MAX_VALUES = 1_000
 SEMANTIC, EPISODIC, MESSAGE = "semantic", "episodic", "message"
 TYPES = (SEMANTIC, EPISODIC, MESSAGE)
 Span = Annotated[tuple[forms.Time, ...], Meta(min_length=2, max_length=2)]
-"""A first and a last time; as a pair its schema would have the form `items: false`, which generators do not know."""
+"""A first and a last time; the schema of a pair would have `items: false`, which code generators do not know."""
 DAY_MS = 86_400_000
 MOST_RESULTS = 10_000
 PAGE = 500
@@ -31,14 +31,14 @@ Weight = Annotated[float, Meta(ge=0, le=1_000)]
 HalfLife = Annotated[float, Meta(gt=0, le=1_000_000)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Found = tuple[Memory, float]
-"""A memory, and how well it fits: 1 for the best, 0 for one that only passed the filters."""
+"""A memory and its score: 1 for the best, 0 for one that only passed the filters."""
 NO_VALUE = "The filter has no value; leave it out to search without it: `{}`"
 
 
 class TextFilter(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Conditions for the value of a text field; all that are given must hold.
+    """Conditions for the value of a text field; all that are present must hold.
 
-    The server took `eq`, `ne`, `any`, `all` and `startswith`; its client has `in_`, `not_eq` and `not_in` too.
+    The server accepted `eq`, `ne`, `any`, `all` and `startswith`; its client also has `in_`, `not_eq` and `not_in`.
     """
 
     eq: str | None = None
@@ -52,7 +52,7 @@ class TextFilter(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
 
 
 FewTags = Annotated[tuple[str, ...], Meta(max_length=100)]
-"""Each is a condition of its own, of which a store takes some hundreds."""
+"""Each is a condition of its own, and stores accept some hundreds."""
 
 
 class TagFilter(Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,7 +66,7 @@ class TagFilter(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TimeFilter(Struct, frozen=True, forbid_unknown_fields=True):
-    """Conditions for a time; all that are given must hold."""
+    """Conditions for a time; all that are present must hold."""
 
     eq: forms.Time | None = None
     gt: forms.Time | None = None
@@ -97,15 +97,15 @@ def equal(**values: str | None) -> Filters:
 
 
 class Branch(NamedTuple):
-    """One of several conditions of which a memory must meet any."""
+    """One of several alternatives; a memory must meet any."""
 
     filter: MemoryFilter
     takes: Callable[[str], bool]
-    """True if it takes an extraction strategy, which the store does not look at."""
+    """Returns whether an extraction strategy matches; the store does not filter by it."""
 
 
 class Values(NamedTuple):
-    """A filter of text, put together: the values that are left, if they are named, and those that are taken out."""
+    """A combined text filter: the allowed values (None: any), the excluded ones, and a prefix."""
 
     allowed: tuple[str, ...] | None
     excluded: tuple[str, ...]
@@ -119,9 +119,9 @@ class Values(NamedTuple):
 def branches(
     project: str, filters: Filters, session_ids: Callable[[str], Sequence[str]] = lambda value: (value,)
 ) -> list[Branch]:
-    """The conditions of which a memory must meet any one; none where nothing can. Raises `Refused` (`invalid_field`).
+    """Return the alternatives that filters mean; none if no memory can match. Raises `Refused` (`invalid_field`).
 
-    `session_ids` gives the ids of sessions that one of a client's stands for.
+    `session_ids` returns our session ids for a client's session id.
     """
     strategies = values_of("extraction_strategy", filters.extraction_strategy)
     sessions = values_of("session_id", filters.session_id)
@@ -161,7 +161,7 @@ def is_impossible(one: MemoryFilter) -> bool:
 
 
 def conditions_of_types(types: Sequence[str], topics: Tags | None) -> list[JsonObject]:
-    """The kinds and topics by which types of memories are stored; the type `message` has a topic of its own."""
+    """Return the filters by kind and topic that memory types mean; the type `message` is stored as a topic."""
     topics_or_any = topics or Tags()
     marked = structs.replace(topics_or_any, all=(*topics_or_any.all, forms.MESSAGE_TOPIC))
     plain = structs.replace(topics_or_any, none=(*topics_or_any.none, forms.MESSAGE_TOPIC))
@@ -180,12 +180,12 @@ def conditions_of_types(types: Sequence[str], topics: Tags | None) -> list[JsonO
 
 
 def values_of(field: str, text_filter: TextFilter | None) -> Values:
-    """A filter of text, put together. Raises `Refused` (`invalid_field`)."""
+    """Combine the conditions of a text filter. Raises `Refused` (`invalid_field`)."""
     if text_filter is None:
         return Values(None, (), None)
     check_named(field, text_filter)
     eq = None if text_filter.eq is None else (text_filter.eq,)
-    # What a field with one value may be that must have all of these.
+    # A field with one value can only have all of these if they are the same.
     everyone = None if text_filter.all is None else text_filter.all if len(set(text_filter.all)) == 1 else ()
     allowed: tuple[str, ...] | None = None
     for values in (text_filter.any, text_filter.in_, eq, everyone):
@@ -199,20 +199,20 @@ def values_of(field: str, text_filter: TextFilter | None) -> Values:
 
 
 def check_named(field: str, value: TextFilter | TagFilter | TimeFilter) -> None:
-    """Refuse a filter without a value: its sender does not want everything. Raises `Refused`."""
+    """Raise `Refused` for a filter without a value: its sender does not want everything."""
     if value == type(value)():
         raise Refused("invalid_field", NO_VALUE.format(field))
 
 
 def check_filters(body: object) -> None:
-    """Refuse null for the filters that say whose memories are meant. Raises `Refused` (`invalid_field`)."""
+    """Raise `Refused` (`invalid_field`) for null in filters that restrict whose memories are found."""
     for field in ("user_id", "namespace", "session_id"):
         if isinstance(body, dict) and body.get(field, UNSET) is None:
             raise Refused("invalid_field", NO_VALUE.format(field))
 
 
 def condition(field: str, values: Values) -> Condition | None:
-    """The condition of a field. Raises `Refused` (`invalid_field`)."""
+    """Return the store's condition for a field. Raises `Refused` (`invalid_field`)."""
     if values.allowed is not None:
         return AnyOf(tuple(one for one in values.allowed if values.takes(one)))
     if values.prefix is not None:
@@ -232,14 +232,14 @@ def tags(field: str, tag_filter: TagFilter | None) -> Tags | None:
 
 
 def between(field: str, time_filter: TimeFilter | None) -> Between | None:
-    """The span of a filter of time, in whole ms. Raises `Refused` (`invalid_field`) for a date that does not exist."""
+    """Return the span of a time filter in whole ms. Raises `Refused` (`invalid_field`) for a nonexistent date."""
     if time_filter is None:
         return None
     check_named(field, time_filter)
     first, last = (None, None) if time_filter.between is None else time_filter.between
 
     def at(*times: forms.Time | None) -> list[int]:
-        """Unix ms: memories are known to the ms, so one within the same ms is as old."""
+        """Return Unix ms: memories' times are in ms, so times within the same ms are equal."""
         return [forms.to_ms(forms.parse_time(time, field)) for time in times if time is not None]
 
     since = [*at(time_filter.eq, time_filter.gte, first), *(ms + 1 for ms in at(time_filter.gt))]
@@ -248,7 +248,7 @@ def between(field: str, time_filter: TimeFilter | None) -> Between | None:
 
 
 class Recency(NamedTuple):
-    """Weights of a ranking: how well a memory fits, how lately it was accessed and how lately it was made."""
+    """The weights of a ranking: a memory's relevance, its last access and its age."""
 
     semantic_weight: float = 0.8
     recency_weight: float = 0.2
@@ -270,12 +270,12 @@ def decay(age_ms: int, half_life_days: float) -> float:
 
 
 def rerank(page: Sequence[tuple[Memory, float]], recency: Recency, now_ms: int) -> list[tuple[Memory, float]]:
-    """The memories in the order of their score; of equal ones the one that stood first stays first."""
+    """Sort memories by score; equal ones keep their order."""
     return sorted(page, key=lambda match: -recency.score(match[0], match[1], now_ms))
 
 
 class RecordSearch(Filters, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A search for memories. Without `text`, all that the filters let through, the newest first."""
+    """A search for memories. Without `text`, all that pass the filters, the newest first."""
 
     text: Annotated[str, Meta(max_length=100_000)] | None = None
     limit: Annotated[int, Meta(ge=1, le=100)] = 10
@@ -283,7 +283,7 @@ class RecordSearch(Filters, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     search_mode: Literal["semantic", "keyword", "hybrid"] = "semantic"
     distance_threshold: float | None = None
     hybrid_alpha: Share | None = None
-    """For `hybrid`: what meaning counts, of 1; words count the rest."""
+    """For `hybrid`: the weight of meaning, from 0 to 1; words have the rest."""
     text_scorer: str | None = None
     recency_boost: bool | None = None
     recency_semantic_weight: Weight | None = None
@@ -304,7 +304,7 @@ class RecordSearch(Filters, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class FoundRecords(Struct, frozen=True):
-    """A page of what was found; `next_offset` is null on the last one. `total` counts up to there, and one more."""
+    """A page of results; `next_offset` is null on the last one. `total` counts up to there, plus one more."""
 
     memories: list[forms.RecordView]
     total: int
@@ -312,10 +312,10 @@ class FoundRecords(Struct, frozen=True):
 
 
 class RecordFinder:
-    """Searches the memories of all projects. `vectors` is None where there is no embedder: then by words alone."""
+    """Searches the memories of all projects. `vectors` is None without an embedder; then only words count."""
 
     def __init__(self, long_term: LongTermMemory, vectors: Vectors | None, queue: FairQueue) -> None:
-        """`queue` is that of all searches."""
+        """`queue` is shared by all searches."""
         self.queue = queue
         self.long_term = long_term
         self.store = long_term.store
@@ -323,7 +323,7 @@ class RecordFinder:
         self.vectors = vectors
 
     async def search(self, project: str, search: RecordSearch) -> FoundRecords:
-        """A page of memories that pass the filters, the best fitting first. Raises `Refused` (`invalid_field`)."""
+        """Return a page of memories that pass the filters, the best first. Raises `Refused` (`invalid_field`)."""
         if search.distance_threshold is not None and search.search_mode != "semantic":
             raise Refused("invalid_field", "distance_threshold is only supported for semantic search mode")
         end = search.offset + search.limit
@@ -353,7 +353,7 @@ class RecordFinder:
         return matches[:most]
 
     async def fitting(self, project: str, conditions: Sequence[Branch], search: RecordSearch, most: int) -> list[Found]:
-        """Return memories that fit a text, the best first: relative to the best one, or by meaning with the cosine."""
+        """Return memories that match a text, the best first; scores are cosines for meaning alone, else relative."""
         text = (search.text or "")[:MAX_QUERY]
         vectors, alpha, vector = self.vectors, search.hybrid_alpha, None
         if vectors is not None and vectors.maker.can_compare and search.search_mode != "keyword":
@@ -393,9 +393,9 @@ class RecordFinder:
         return memories[:most]
 
     async def conditions(self, project: str, filters: Filters, alone: bool = False) -> list[Branch]:
-        """The filters as conditions of the store; a client's id of a session means all sessions that have it.
+        """Return the alternatives that filters mean; a client's session id means all sessions that have it.
 
-        With `alone`, users are only those of these ids, and not other ids of the same persons.
+        With `alone`, a user id does not include other ids of the same person.
         """
         named, values = filters.session_id, list[str]()
         if named is not None:

@@ -1,4 +1,4 @@
-"""Long-term memory as agent-memory-server's clients know it, over memories of ours, and policies of forgetting."""
+"""Long-term memory as agent-memory-server's clients know it, and policies of forgetting."""
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import Annotated, ClassVar
@@ -27,8 +27,8 @@ MAX_GIVEN = 500
 class Policy(Struct, frozen=True, forbid_unknown_fields=True):
     """A policy of forgetting. Pinned memories are never forgotten.
 
-    With both ages, what is old and was not accessed lately; and what is older than `max_age_days` times
-    `hard_age_multiplier`. `budget`: how many of the rest are kept, those that are the most recent.
+    With both ages, memories are forgotten that exceed both, or that are older than `max_age_days` times
+    `hard_age_multiplier`. `budget`: how many of the rest are kept, the most recent ones.
     """
 
     NEVER_NULL: ClassVar = ("hard_age_multiplier",)
@@ -41,7 +41,7 @@ class Policy(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CompactQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """The query of a compaction: the memories that it looks at."""
+    """The query of a compaction: the memories that it covers."""
 
     namespace: str | None = None
     user_id: str | None = None
@@ -56,14 +56,14 @@ class ForgetQuery(CompactQuery, frozen=True):
 
 
 class RecordsToForget(ForgetQuery, frozen=True, forbid_unknown_fields=False, kw_only=True):
-    """A policy, and memories that stay whatever it says. The rest narrows it, as the query of the request does."""
+    """A policy, and memories that it must keep. The other fields narrow it, as the query of the request does."""
 
     policy: Policy
     pinned_ids: tuple[str, ...] | None = None
 
 
 class Forgotten(Struct, frozen=True):
-    """The result of `forget`: how many memories were looked at, and which were deleted, or would be."""
+    """The result of `forget`: how many memories were checked, and which were deleted, or would be."""
 
     scanned: int
     deleted: int
@@ -96,14 +96,14 @@ def is_over(memory: Memory, policy: Policy, now_ms: int) -> bool:
 
 
 class GivenRecords(Struct, frozen=True):
-    """Memories to keep. With `deduplicate`, one that says the same as one of the same owner is not kept twice."""
+    """Memories to keep. With `deduplicate`, one with the same words as one of the same owner is not kept twice."""
 
     memories: Annotated[tuple[forms.GivenRecord, ...], Meta(max_length=MAX_GIVEN)]
     deduplicate: bool = True
 
 
 class LongTermRecords:
-    """The memories of all projects, as records of agent-memory-server's."""
+    """The memories of all projects, as agent-memory-server's records."""
 
     def __init__(self, long_term: LongTermMemory, owned: OwnedSessions, finder: RecordFinder) -> None:
         self.long_term = long_term
@@ -115,7 +115,7 @@ class LongTermRecords:
     # Keeping
 
     async def create(self, project: str, body: GivenRecords, namespace: str | None = None) -> list[Memory]:
-        """Keep memories, in a namespace where they name none; they are found once this returns. Raises `Refused`."""
+        """Keep memories; `namespace` is for those without one. Searches find them at once. Raises `Refused`."""
         drafts = []
         for record in body.memories:
             forms.check_record(record)
@@ -128,14 +128,14 @@ class LongTermRecords:
         return await self.long_term.add(project, drafts)
 
     async def keep_in(self, stream: Stream, records: Sequence[forms.GivenRecord]) -> None:
-        """Keep what a working memory brings, as memories of its session. Those that stand as they are stay."""
+        """Keep the memories of a working memory, as its session's. Unchanged ones are not written again."""
         memories = await self.long_term.find_all(stream.project, [one.id or "" for one in records])
         known = {one.id: one for one in memories}
         new = [one for one in records if one.id not in known or not forms.says_the_same(one, known[one.id])]
         await self.long_term.add(stream.project, [draft_in(stream, one) for one in new])
 
     async def known_as(self, stream: Stream, records: Sequence[forms.GivenRecord]) -> tuple[forms.GivenRecord, ...]:
-        """Return a working memory's memories, each with the id under which its session has the same already, if any."""
+        """Return a working memory's memories; one that its session already has gets the existing id."""
         known = {one.id for one in await self.long_term.find_all(stream.project, [one.id or "" for one in records])}
         said: dict[tuple[object, ...], str] = {}
         by_id: dict[str, forms.GivenRecord] = {}
@@ -151,7 +151,7 @@ class LongTermRecords:
         return tuple(by_id.values())
 
     async def session_of(self, project: str, owner: Owner) -> str | None:
-        """Our id of the session that a client names; where there is none, one that no other owner's session has."""
+        """Return our id of a client's session; if there is none, an id that no other owner's session has."""
         if not owner.session_id:
             return None
         stream = await self.owned.find(project, owner)
@@ -164,7 +164,7 @@ class LongTermRecords:
         return derived_id(Owner(owner.session_id))
 
     async def without_known(self, project: str, drafts: Sequence[MemoryDraft]) -> list[MemoryDraft]:
-        """Return the drafts that say something new, or replace a memory of their id."""
+        """Return the drafts with new words, or that replace a memory with their id."""
         new: list[MemoryDraft] = []
         said: dict[tuple[object, ...], str | None] = {}
         for draft in drafts:
@@ -193,14 +193,14 @@ class LongTermRecords:
         return to_memory(rows[0]) if rows else None
 
     async def get(self, project: str, id: str, namespace: str | None = None) -> Memory:
-        """A memory; with a namespace, only one of it or of none. Raises `Refused` (`unknown_memory`)."""
+        """Return a memory; with a namespace, only one in it or in none. Raises `Refused` (`unknown_memory`)."""
         for memory in await self.long_term.find_all(project, [id]):
             if is_within(memory, namespace):
                 return memory
         raise Refused("unknown_memory", "Memory not found: there is none with this id.")
 
     async def edit(self, project: str, id: str, patch: forms.RecordPatch) -> Memory:
-        """Change a memory. Raises `Refused` (`unknown_memory`, `invalid_field` where there is nothing to change)."""
+        """Change a memory. Raises `Refused` (`unknown_memory`, `invalid_field` for an empty change)."""
         memory = await self.get(project, id)
         named = patch.session_id if isinstance(patch.session_id, str) else ""
         namespace = patch.namespace if isinstance(patch.namespace, str) else memory.namespace
@@ -209,7 +209,7 @@ class LongTermRecords:
         return await self.long_term.edit(project, id, forms.patch_of(patch, memory, session_id))
 
     async def delete(self, project: str, ids: Sequence[str], namespace: str | None = None) -> int:
-        """Delete memories; how many were there. With a namespace, only those of it or of none."""
+        """Delete memories; with a namespace, only those in it or in none. Return how many existed."""
         memories = await self.long_term.find_all(project, ids)
         there = {one.id for one in memories if is_within(one, namespace)}
         await self.long_term.remove(project, [*there])
@@ -218,7 +218,7 @@ class LongTermRecords:
     # Forgetting
 
     async def forget(self, project: str, request: RecordsToForget) -> Forgotten:
-        """Delete what a policy forgets, of the newest memories; with `dry_run` only say which."""
+        """Delete those of the newest memories that a policy forgets; with `dry_run`, only report them."""
         filters = equal(namespace=request.namespace, user_id=request.user_id, session_id=request.session_id)
         conditions, dry_run = await self.finder.conditions(project, filters, alone=True), request.dry_run is not False
         scanned = await self.finder.newest(project, conditions, request.limit or 1_000)
@@ -228,7 +228,7 @@ class LongTermRecords:
         return Forgotten(len(scanned), len(ids), ids, dry_run)
 
     async def compact(self, project: str, filters: Filters) -> int:
-        """Delete memories that say the same as a newer one of the same owner; how many are left, of the newest."""
+        """Delete those of the newest memories that repeat a newer one of the same owner. Return how many are left."""
         scanned = await self.finder.newest(project, await self.finder.conditions(project, filters), MOST_RESULTS)
         kept: set[tuple[object, ...]] = set()
         double: list[str] = []
@@ -243,7 +243,7 @@ class LongTermRecords:
 
 
 def draft_in(stream: Stream, record: forms.GivenRecord) -> MemoryDraft:
-    """A memory that a working memory brings: of its session, and of its owner where it names none."""
+    """Return a draft of a working memory's memory: in its session, and with its owner unless the record names one."""
     owner = owner_of(stream)
     named = structs.replace(
         record,
@@ -255,5 +255,5 @@ def draft_in(stream: Stream, record: forms.GivenRecord) -> MemoryDraft:
 
 
 def is_within(memory: Memory, namespace: str | None) -> bool:
-    """Return whether a memory is in a namespace, or in none; every one is where no namespace is asked for."""
+    """Return whether a memory is in a namespace, or in none; always true without a namespace."""
     return namespace is None or memory.namespace in (None, namespace)

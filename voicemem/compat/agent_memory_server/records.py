@@ -1,6 +1,6 @@
-"""Forms that agent-memory-server's clients send and get, and their memories as memories of ours and back.
+"""The types that agent-memory-server's clients send and get, and the conversion of their memories to ours and back.
 
-Unknown fields of theirs are ignored. Times are ISO 8601 text on the wire.
+Unknown fields from clients are ignored. Times are ISO 8601 text on the wire.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -17,11 +17,11 @@ from voicemem.protocol.memories import GivenKind
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, Name, Natural
 
 MESSAGE_TOPIC = "agentmemorymessage"
-"""Marks memories of the type `message`, for which there is no kind. One word, so that no query finds it by chance."""
+"""The topic of memories of the type `message`, which has no kind. One word, so that no query finds it by chance."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
 FUTURE_MS = 300_000
-"""How far the time of a message may lie ahead: clocks differ."""
+"""How far the time of a message may be in the future: clocks differ."""
 Time = str | int | float
 """ISO 8601, or seconds since 1970."""
 Flag = Literal["t", "f"]
@@ -29,12 +29,12 @@ MemoryType = Literal["semantic", "episodic", "message"]
 Strategy = Literal["discrete", "summary", "preferences", "custom"]
 Seconds = Annotated[int, Meta(ge=1, le=MAX_INTEGER // 1000)]
 KEPT = "agent_memory"
-"""The key in the metadata of a memory with what voicemem itself has no place for."""
+"""The key in a memory's metadata for fields that voicemem has no place for."""
 KINDS: dict[str, GivenKind] = {"semantic": "fact", "episodic": "episode", "message": "fact"}
 
 
 def parse_time(value: str | float, field: str) -> datetime:
-    """The moment that a text or a number of seconds means. Raises `Refused` (`invalid_field`) naming the field."""
+    """Parse a time: ISO 8601 or Unix seconds. Raises `Refused` (`invalid_field`) that names the field."""
     try:
         if not isinstance(value, str):
             return EPOCH + timedelta(seconds=value)
@@ -47,12 +47,12 @@ def parse_time(value: str | float, field: str) -> datetime:
 
 
 def to_ms(moment: datetime) -> int:
-    """Unix ms, rounded down."""
+    """Return Unix ms, rounded down."""
     return (moment - EPOCH) // MILLISECOND
 
 
 def from_ms(ms: int) -> datetime:
-    """The moment of Unix ms; the nearest one that a date can represent."""
+    """Return the moment of Unix ms, or the nearest one that a date can represent."""
     try:
         return EPOCH + ms * MILLISECOND
     except OverflowError:
@@ -64,7 +64,7 @@ def format_time(moment: datetime) -> str:
 
 
 def iso(time: Time | None, field: str) -> str | None:
-    """A time of a client's as it is shown. Raises as `parse_time`."""
+    """Return a client's time in our form. Raises as `parse_time`."""
     return None if time is None else format_time(parse_time(time, field))
 
 
@@ -73,12 +73,12 @@ def format_ms(ms: int) -> str:
 
 
 def shown(time: str | None) -> str | None:
-    """A time that was kept, unless digits of it are hidden (docs/redaction.md)."""
+    """Return a stored time, unless digits of it are hidden (docs/redaction.md)."""
     return None if time is None or HIDDEN in time else time
 
 
 class GivenMessage(Struct, frozen=True):
-    """A message of a working memory. Any role will do, and is kept."""
+    """A message of a working memory. Any role is accepted and kept."""
 
     role: Name
     content: str
@@ -89,7 +89,7 @@ class GivenMessage(Struct, frozen=True):
 
 
 class GivenRecord(Struct, frozen=True):
-    """A memory as a client writes it."""
+    """A memory that a client sends."""
 
     text: str
     id: str | None = None
@@ -115,17 +115,17 @@ class GivenRecord(Struct, frozen=True):
 
 
 class StrategyConfig(Struct, frozen=True):
-    """The strategy by which memories are extracted, as the client says it."""
+    """The extraction strategy that a client chooses."""
 
     strategy: Strategy = "discrete"
     config: JsonObject = {}
 
 
 class GivenWorkingMemory(Struct, frozen=True):
-    """A whole working memory, which takes the place of what stood there."""
+    """A whole working memory, which replaces the current one."""
 
     messages: tuple[GivenMessage, ...] | UnsetType = UNSET
-    """Missing: the messages that stand, stay."""
+    """Missing: the current messages stay."""
     memories: tuple[GivenRecord, ...] = ()
     data: JsonObject | None = None
     context: str | None = None
@@ -142,7 +142,7 @@ class GivenWorkingMemory(Struct, frozen=True):
 
 
 class MessageView(Struct, frozen=True):
-    """A message as clients read it; times are ISO 8601."""
+    """A message in answers; times are ISO 8601."""
 
     role: str
     content: str
@@ -153,7 +153,7 @@ class MessageView(Struct, frozen=True):
 
 
 class RecordView(Struct, frozen=True, kw_only=True):
-    """A memory as clients read it."""
+    """A memory in answers."""
 
     id: str
     text: str
@@ -177,13 +177,13 @@ class RecordView(Struct, frozen=True, kw_only=True):
     extraction_strategy_config: JsonObject = {}
     metadata: JsonObject | None = None
     dist: float | UnsetType = UNSET
-    """The distance, in search results: 1 less the score, at least 0."""
+    """The distance, in search results: 1 minus the score, at least 0."""
     score: float | UnsetType = UNSET
     score_type: str | UnsetType = UNSET
 
 
 class WorkingMemoryView(Struct, frozen=True, kw_only=True):
-    """A working memory as clients read it."""
+    """A working memory in answers."""
 
     messages: list[MessageView]
     memories: list[RecordView]
@@ -203,7 +203,7 @@ class WorkingMemoryView(Struct, frozen=True, kw_only=True):
 
 
 class SessionList(Struct, frozen=True):
-    """A page of the clients' ids of sessions, the newest first, and how many there are in all (at most 10,000)."""
+    """A page of the clients' session ids, the newest first, and the total number (at most 10,000)."""
 
     sessions: list[str]
     total: int
@@ -222,10 +222,10 @@ class ServerTime(Struct, frozen=True):
 
 
 class KeptRecord(Struct, frozen=True, omit_defaults=True):
-    """Fields of a client's memory that are kept beside those that every memory has."""
+    """Fields of a client's memory that are kept in its metadata."""
 
     session_id: str | None = None
-    """The client's id of its session, where ours has another."""
+    """The client's id of its session, if ours has another."""
     created_at: str | None = None
     """To the microsecond."""
     last_accessed: str | None = None
@@ -254,7 +254,7 @@ class RecordPatch(Struct, frozen=True):
 
 
 def check_record(record: GivenRecord) -> None:
-    """Refuse a memory without id or text, and dates that do not exist. Raises `Refused`."""
+    """Raise `Refused` for a memory without id or text, and for dates that do not exist."""
     if not record.id:
         raise Refused("invalid_field", "id is required for all memory records.")
     if not record.text.strip():
@@ -266,7 +266,7 @@ def check_record(record: GivenRecord) -> None:
 
 
 def draft_of(record: GivenRecord, session_id: str | None, kind: MemoryType = "semantic") -> MemoryDraft:
-    """A client's memory as ours; `session_id` is ours, `kind` its default type. Raises `Refused` (`invalid_field`)."""
+    """Convert a client's memory; `session_id` is ours, `kind` its default type. Raises `Refused` (`invalid_field`)."""
     kind = record.memory_type or kind
     created = None if record.created_at is None else parse_time(record.created_at, "created_at")
     exact = None if created is None or format_ms(to_ms(created)) == format_time(created) else format_time(created)
@@ -299,7 +299,7 @@ def draft_of(record: GivenRecord, session_id: str | None, kind: MemoryType = "se
 
 
 def echo_of(id: str, patch: RecordPatch, now_ms: int) -> RecordView:
-    """A changed memory for a caller who may not read it: what they have just given, and no more."""
+    """Return a changed memory for a client that may not read it: only the fields that it has just sent."""
     fields = patch.fields
     if "event_date" in fields:
         fields["event_date"] = iso(fields["event_date"], "event_date")
@@ -358,7 +358,7 @@ def view_of(memory: Memory, score: float | None = None) -> RecordView:
 
 
 def patch_of(patch: RecordPatch, memory: Memory, session_id: str | UnsetType | None) -> MemoryPatch:
-    """A client's patch as ours; `session_id` is our id. Raises `Refused` (`invalid_field`) for an empty one."""
+    """Convert a client's patch; `session_id` is our id. Raises `Refused` (`invalid_field`) for an empty one."""
     fields = patch.fields
     if not fields:
         raise Refused("invalid_field", "No fields provided for update.")

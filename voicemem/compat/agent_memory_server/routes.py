@@ -50,7 +50,7 @@ def service_of(request: Request) -> AgentMemory:
 
 
 class OwnerQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """The query of a session: its owner, where several have one of this id."""
+    """The query of a session: its owner, if several sessions have this id."""
 
     user_id: Given | None = None
     namespace: Given | None = None
@@ -64,7 +64,7 @@ class SessionsQuery(OwnerQuery, frozen=True):
 
 
 class WorkingMemoryQuery(OwnerQuery, frozen=True):
-    """The query of a working memory: its owner, where several have one of this id, and the client's model."""
+    """The query of a working memory: its owner, if several have this id, and the client's model."""
 
     model_name: str | None = None
     context_window_max: Positive | None = None
@@ -72,7 +72,7 @@ class WorkingMemoryQuery(OwnerQuery, frozen=True):
 
 
 class PutQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """The query of a PUT; its `user_id` goes before the body's; a model sets the size. `background` does nothing."""
+    """The query of a PUT; its `user_id` overrides the body's; a model sets the size. `background` does nothing."""
 
     user_id: Given | None = None
     model_name: str | None = None
@@ -99,17 +99,17 @@ async def get_working_memory(request: Request, query: WorkingMemoryQuery) -> for
     " quota_exceeded session_exists session_erased",
 )
 async def put_working_memory(request: Request, query: PutQuery, body: forms.GivenWorkingMemory) -> web.StreamResponse:
-    """Put a session's messages, data and summary in the place of what stood there, or begin the session.
+    """Replace a session's messages, data and summary, or begin the session.
 
-    Messages that stand already are not written again. What another client has added since this one's read stays, if
-    the body has the `last_accessed` of that read.
+    Existing messages are not written again. Messages that another client has added since this one's read stay, if the
+    body has the `last_accessed` of that read.
     """
     service, grant, project = service_of(request), request.grant, request.grant.project
     owner = checked_owner(request.in_path["session_id"], body.namespace, query.user_id or body.user_id)
     admit = partial(request.services.limits.count_events, grant.principal)
     stream = await service.working.write(project, owner, body, grant.key_id, admit)
     view = await service.working.view(stream, working_memory.window_of(query.model_name, query.context_window_max))
-    if not grant.allows("read"):  # nothing of what is in it
+    if not grant.allows("read"):  # none of its content
         nothing = ("context", "ttl_seconds", "context_percentage_total_used", "context_percentage_until_summarization")
         empty: dict[str, Any] = {"messages": [], "memories": [], "data": {}, "tokens": 0, **dict.fromkeys(nothing)}
         empty["long_term_memory_strategy"] = forms.StrategyConfig()
@@ -148,13 +148,13 @@ class OptimizeQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NamespaceQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """The namespace of a client that has one; memories without any are its own too."""
+    """The client's namespace, if any; memories without a namespace are included."""
 
     namespace: Given | None = None
 
 
 class IdsQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """The memories to delete; `memory_ids` may be given several times. With a `namespace`, none of another."""
+    """The memories to delete; `memory_ids` may be repeated. With a `namespace`, none of another."""
 
     REPEATED: ClassVar = ("memory_ids",)
     memory_ids: Annotated[tuple[str, ...], Meta(max_length=500)] = ()
@@ -168,7 +168,7 @@ WRITE_CODES = "invalid_field text_too_long memory_exists session_set_aside quota
 
 @ROUTES.add(f"POST {LONG_TERM_PATH}/search", "read", body=optional(RecordSearch), codes="invalid_field")
 async def search_long_term_memory(request: Request, query: OptimizeQuery) -> FoundRecords:
-    """Search memories; what the filters do not let through is never found, however few there are."""
+    """Search memories; only those that pass the filters are found, however few there are."""
     body = await read_object(request)
     check_filters(body)
     return await service_of(request).finder.search(request.grant.project, converted(body, RecordSearch))
@@ -176,7 +176,7 @@ async def search_long_term_memory(request: Request, query: OptimizeQuery) -> Fou
 
 @ROUTES.add(f"POST {LONG_TERM_PATH}/", "ingest", codes=WRITE_CODES)
 async def create_long_term_memory(request: Request, query: NamespaceQuery, body: long_term.GivenRecords) -> Ack:
-    """Keep memories; the answer comes when they are on disk and can be found. Those that name no namespace get it."""
+    """Keep memories; the answer comes when they are on disk and can be found. The query's namespace is the default."""
     size = len(await read_body(request))
     request.services.limits.count_events(request.grant.principal, len(body.memories), size)
     await service_of(request).records.create(request.grant.project, body, query.namespace)
@@ -201,14 +201,14 @@ async def edit_long_term_memory(request: Request, patch: forms.RecordPatch) -> f
 
 @ROUTES.add(f"DELETE {LONG_TERM_PATH}", "ingest")
 async def delete_long_term_memories(request: Request, query: IdsQuery) -> Ack:
-    """Delete memories by their ids; those that do not exist do not matter."""
+    """Delete memories by their ids; unknown ids are ignored."""
     count = await service_of(request).records.delete(request.grant.project, query.memory_ids, query.namespace)
     return Ack(f"ok, deleted {count} memories")
 
 
 @ROUTES.add(f"POST {LONG_TERM_PATH}/forget", "admin", body=long_term.RecordsToForget, codes="invalid_field")
 async def forget_long_term_memories(request: Request, query: long_term.ForgetQuery) -> long_term.Forgotten:
-    """Delete what a policy forgets, or say what it would. What the query does not say, the body may."""
+    """Delete the memories that a policy forgets, or report them. The body may have the fields of the query too."""
     fields = await read_object(request)
     check_filters(fields)
     body = converted(fields, long_term.RecordsToForget)
@@ -218,7 +218,7 @@ async def forget_long_term_memories(request: Request, query: long_term.ForgetQue
 
 @ROUTES.add(f"POST {LONG_TERM_PATH}/compact", "admin")
 async def compact_long_term_memories(request: Request, query: long_term.CompactQuery) -> Ack:
-    """Delete memories that say the same as another one of the same owner."""
+    """Delete memories that repeat another one of the same owner."""
     service, project = service_of(request), request.grant.project
     left = await service.records.compact(project, equal(namespace=query.namespace, user_id=query.user_id))
     return Ack(f"ok, {left} memories remaining after compaction")
@@ -238,7 +238,7 @@ async def make_memory_prompt(request: Request, query: OptimizeQuery) -> working_
 
 
 class PartitionsQuery(long_term.CompactQuery, frozen=True):
-    """The query of groups: those with these values."""
+    """The query of groups: the values that they must have."""
 
     session_id: str | None = None
     memory_type: str | None = None
@@ -250,7 +250,7 @@ VIEW_PATH = f"{VIEWS_PATH}/{{view_id}}"
 
 @ROUTES.add(f"POST {VIEWS_PATH}", "ingest", codes="invalid_field quota_exceeded")
 async def create_summary_view(request: Request, body: views.GivenView) -> views.SummaryView:
-    """Keep a view: which memories, and by what they are grouped."""
+    """Keep a view: its memories, and the fields by which they are grouped."""
     return await service_of(request).views.create(request.grant.project, request.services.sessions.new_id(), body)
 
 
@@ -281,14 +281,14 @@ async def run_summary_view_partition(request: Request, body: views.Group) -> vie
 
 @ROUTES.add(f"GET {VIEW_PATH}/partitions", "read", codes="not_found")
 async def list_summary_view_partitions(request: Request, query: PartitionsQuery) -> list[views.Partition]:
-    """List the groups of a view, with what is in each."""
+    """List the groups of a view, with their memories."""
     values = {name: value for name, value in structs.asdict(query).items() if value is not None}
     return await service_of(request).views.partitions(request.grant.project, request.in_path["view_id"], values)
 
 
 @ROUTES.add(f"POST {VIEW_PATH}/run", "read", codes="invalid_field not_found")
 async def run_summary_view(request: Request, body: views.RunRequest) -> views.ViewTask:
-    """Answer a task that is done: groups are made whenever they are asked for."""
+    """Return a finished task: groups are made at each request."""
     return await service_of(request).views.run(request.grant.project, request.in_path["view_id"])
 
 
@@ -299,6 +299,6 @@ async def get_task(request: Request) -> views.ViewTask:
 
 
 def register_agent_memory_server(app: Application, gate: Gate) -> None:
-    """Add the routes to the REST application, behind the same guard as its own."""
+    """Add the routes to the REST application, behind the same gate as its own."""
     app[AGENT_MEMORY] = AgentMemory(app[SERVICES])
     add_routes(app, gate, ROUTES)

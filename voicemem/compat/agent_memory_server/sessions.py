@@ -20,24 +20,24 @@ from voicemem.store.session_filters import SessionFilter
 from voicemem.store.streams import Stream
 
 ID_LABEL = CLIENT_ID_LABEL
-"""The id as the client has it, of each session that came into being by this API."""
+"""The client's own id of a session that was created through this API."""
 NAMESPACE_LABEL = "namespace"
 MAX_ID = 512
 IDLE_TIMEOUT_S = 60
-"""After this long without a change a session is closed, as calls are; the next change opens it again."""
+"""After this long without a change a session is closed, as calls are; the next change reopens it."""
 MEMORIES_TTL_S = 10**9
-"""How long memories outlive the working memory that brought them: thirty years."""
+"""How long memories outlive their working memory: thirty years."""
 PROMPT_NAMES = {"{message}": MESSAGES, "{current_datetime}": NOW}
-"""Placeholders of a client's prompt, and ours."""
+"""Placeholders of clients' prompts, and ours."""
 MOST_SAME_ID = 100
-"""Sessions of one id, of different users and namespaces, that are looked at."""
+"""The most sessions with one id, of different users and namespaces, that are searched."""
 Given = Annotated[str, Meta(min_length=1)]
-"""An empty text must not mean everybody."""
+"""Not empty, because an empty text must not mean everyone."""
 SESSION_ID = re.compile(SESSION_ID_PATTERN)
 
 
 class Owner(NamedTuple):
-    """The owner by whom a working memory is known. Without namespace or user, any will do if only one is there."""
+    """The owner of a working memory. Without a namespace or user, any matches if there is only one."""
 
     session_id: str
     namespace: str | None = None
@@ -45,7 +45,7 @@ class Owner(NamedTuple):
 
 
 def checked_owner(session_id: str, namespace: str | None, user_id: str | None) -> Owner:
-    """The owner that a request names. Raises `Refused` (`invalid_field`)."""
+    """Return the owner that a request names. Raises `Refused` (`invalid_field`)."""
     named = {"session_id": (session_id, MAX_ID), "namespace": (namespace, 256), "user_id": (user_id, 128)}
     for name, (value, most) in named.items():
         if value is not None and len(value) > most:
@@ -54,7 +54,7 @@ def checked_owner(session_id: str, namespace: str | None, user_id: str | None) -
 
 
 def owner_of(stream: Stream) -> Owner:
-    """The owner of a session, also of one that came into being otherwise."""
+    """Return the owner of any session, even one that was not created through this API."""
     labels = stream.config.get("labels") or {}
     return Owner(labels.get(ID_LABEL, stream.id), labels.get(NAMESPACE_LABEL) or None, stream.config.get("user_id"))
 
@@ -64,7 +64,7 @@ def is_own(stream: Stream) -> bool:
 
 
 def matches_owner(owner: Owner, other: Owner) -> bool:
-    """Return whether all that is given of an owner holds for another."""
+    """Return whether the fields that `owner` has are the same in `other`."""
     return (
         owner.session_id == other.session_id
         and owner.namespace in (None, other.namespace)
@@ -73,7 +73,7 @@ def matches_owner(owner: Owner, other: Owner) -> bool:
 
 
 def derived_id(owner: Owner) -> str:
-    """The id of the session where the client's own is taken, or is none of ours; `ID_LABEL` leads back."""
+    """A session id for when the client's own is taken or invalid here; the label `ID_LABEL` holds the client's id."""
     parts = "\0".join((owner.namespace or "", owner.user_id or "", owner.session_id))
     digest = hashlib.sha256(parts.encode("utf-8", "surrogatepass")).digest()
     return f"am-{base64.b32encode(digest).decode()[:26].lower()}"
@@ -87,7 +87,7 @@ def config_of(owner: Owner, ttl_s: int | None) -> JsonObject:
 
 
 def lifetime(ttl_s: int | None) -> JsonObject:
-    """The settings that erase a session `ttl_s` seconds after its last change; memories stay with its user."""
+    """Return the settings that erase a session `ttl_s` seconds after its last change, but keep its user's memories."""
     if ttl_s is None:
         return {"idle_timeout": IDLE_TIMEOUT_S, "ttl_seconds": None, "memories_ttl_seconds": None}
     idle = max(1, min(IDLE_TIMEOUT_S, ttl_s))
@@ -95,7 +95,7 @@ def lifetime(ttl_s: int | None) -> JsonObject:
 
 
 def extract_of(config: StrategyConfig) -> JsonObject | None:
-    """The setting `memory.extract` for a client's strategy; None, the service's default, for `discrete`."""
+    """Return the setting `memory.extract` for a client's strategy; None, the default, for `discrete`."""
     length, prompt = config.config.get("max_summary_length"), config.config.get("custom_prompt")
     match config.strategy:
         case "preferences":
@@ -112,7 +112,7 @@ def extract_of(config: StrategyConfig) -> JsonObject | None:
 
 
 def ttl_of(stream: Stream) -> int | None:
-    """After how many seconds without a change a session expires; None for never."""
+    """Return the seconds without a change after which a session expires; None for never."""
     settings = parse_config(stream.config)
     if settings.ttl_seconds is None:
         return None
@@ -120,7 +120,7 @@ def ttl_of(stream: Stream) -> int | None:
 
 
 def is_expired(stream: Stream, now_ms: int) -> bool:
-    """Return whether the lifetime of a session is over, though it may not be erased yet."""
+    """Return whether a session's lifetime is over, even if it has not been erased yet."""
     ttl_s = ttl_of(stream)
     if ttl_s is None or not is_own(stream):
         return False
@@ -142,7 +142,7 @@ class OwnedSessions:
     # Finding
 
     async def find(self, project: str, owner: Owner) -> Stream | None:
-        """The session of an owner: the one that is exactly theirs, else the only one for which all given holds."""
+        """Return the session of an owner: the exact match, else the only session that matches all given fields."""
         plain = None
         if SESSION_ID.match(owner.session_id):
             plain = await self.store.journal.find_session(project, owner.session_id)
@@ -161,7 +161,7 @@ class OwnedSessions:
         return exact[0] if len(exact) == 1 else None
 
     async def of_user(self, project: str, owner: Owner, streams: Sequence[Stream]) -> Sequence[Stream]:
-        """Return the sessions of the owner's user, if it names one, whichever id of the same person they have."""
+        """Return the sessions that match the owner, or those of another id of the same person."""
         own = [one for one in streams if matches_owner(owner, owner_of(one))]
         if own or not streams or owner.user_id is None:
             return own
@@ -169,14 +169,14 @@ class OwnedSessions:
         return [one for one in streams if linked_id is not None and owner_of(one).user_id == linked_id]
 
     async def get(self, project: str, owner: Owner) -> Stream:
-        """The session that `find` returns. Raises `Refused` (`unknown_session`)."""
+        """Return the session of an owner, as `find` does. Raises `Refused` (`unknown_session`)."""
         stream = await self.find(project, owner)
         if stream is None:
             raise Refused("unknown_session", "Session not found: there is no such working memory.")
         return stream
 
     async def list_ids(self, project: str, namespace: str | None, user_id: str | None, page: slice) -> SessionList:
-        """The ids of a page of sessions, the newest first. Raises `Refused` (`invalid_query`)."""
+        """Return a page of session ids, the newest first. Raises `Refused` (`invalid_query`)."""
         if page.stop > 10_000:
             raise Refused("invalid_query", "Only the newest 10,000 sessions are listed; narrow the list by user_id.")
         label = None if not namespace else (NAMESPACE_LABEL, namespace)
@@ -197,7 +197,7 @@ class OwnedSessions:
     # Beginning and erasing
 
     async def create(self, project: str, owner: Owner, ttl_s: int | None, key_id: str | None) -> Stream:
-        """Begin a session: under the client's id where that is free and can be one, else under one made from it."""
+        """Begin a session, with the client's id if it is free and valid here, else with one derived from it."""
         config = config_of(owner, ttl_s)
         derived = derived_id(owner)
         ids = [owner.session_id] if SESSION_ID.match(owner.session_id) else []
@@ -212,7 +212,7 @@ class OwnedSessions:
                 existing = await self.store.journal.find_session(project, session_id)
             if existing is not None and owner_of(existing) == owner and not is_expired(existing, self.clock()):
                 return existing
-        # Both ids were used before. Of several nodes that come here at once one gets the name.
+        # Both ids were used before. If several nodes do this at once, one of them succeeds.
         session_id = f"{derived}-{self.sessions.new_id()}"
         try:
             return (await self.sessions.create(project, session_id, config | {"name": derived}, key_id, True))[0]
@@ -223,7 +223,7 @@ class OwnedSessions:
             return stream
 
     async def delete(self, project: str, owner: Owner) -> Stream | None:
-        """Erase a session with all that came from it; None where there is none, or it is not clear which."""
+        """Erase a session with all that came from it; None if there is none, or several match."""
         stream = await self.find(project, owner)
         if stream is not None:
             await self.sessions.erase(stream)

@@ -1,7 +1,7 @@
-"""Summary views: memories of a project in groups, each with a text that says what is in it. No LLM writes it.
+"""Summary views: a project's memories in groups, each with a summary text that no LLM writes.
 
-A view is kept in the document of the project's own stream. Its texts are made whenever they are asked for, so they are
-never out of date, and there is nothing to run in the background.
+A view is kept in the document of the project's own stream. Its texts are made at each request, so they are never out of
+date, and nothing runs in the background.
 """
 
 from collections import defaultdict
@@ -40,7 +40,7 @@ class GivenView(Struct, frozen=True):
 
 
 class SummaryView(Struct, frozen=True, kw_only=True):
-    """A view: which memories, in which groups. `prompt` and `model_name` are kept, and not used."""
+    """A view: its memories and groups. `prompt` and `model_name` are kept, but not used."""
 
     id: str
     name: str | None = None
@@ -64,19 +64,19 @@ class Partition(Struct, frozen=True):
 
 
 class Group(Struct, frozen=True):
-    """The group that is asked for."""
+    """The requested group."""
 
     group: dict[str, str]
 
 
 class RunRequest(Struct, frozen=True):
-    """The body of a run, which is accepted as it comes; nothing needs to be forced."""
+    """The body of a run; its fields change nothing, because nothing needs to be forced."""
 
     force: bool = False
 
 
 class ViewTask(Struct, frozen=True):
-    """A run of a view, which is over as soon as it begins."""
+    """A run of a view, which is finished at once."""
 
     id: str
     type: str
@@ -102,7 +102,7 @@ class SummaryViews:
         return [msgspec.convert(view, SummaryView) for view in views_in(document).values()]
 
     async def get(self, project: str, id: str) -> SummaryView:
-        """A view. Raises `Refused` (`not_found`)."""
+        """Return a view. Raises `Refused` (`not_found`)."""
         for view in await self.list_views(project):
             if view.id == id:
                 return view
@@ -134,7 +134,7 @@ class SummaryViews:
                     raise
 
     async def partition(self, project: str, id: str, group: Mapping[str, str]) -> Partition:
-        """One group of a view. Raises `Refused` (`not_found`, `invalid_field`)."""
+        """Return one group of a view. Raises `Refused` (`not_found`, `invalid_field`)."""
         view = await self.get(project, id)
         if set(group) != set(view.group_by):
             raise Refused("invalid_field", "The keys of `group` must be exactly those of the view's `group_by`.")
@@ -142,22 +142,22 @@ class SummaryViews:
         return partition
 
     async def partitions(self, project: str, id: str, group: Mapping[str, str]) -> list[Partition]:
-        """All groups with these values that have anything, or are named in full. Raises `Refused` (`not_found`)."""
+        """Return groups with these values; an empty one only if it is fully named. Raises `Refused` (`not_found`)."""
         return await self.grouped(project, await self.get(project, id), group)
 
     async def run(self, project: str, id: str) -> ViewTask:
-        """A task for a view, which is done. Raises `Refused` (`not_found`)."""
+        """Return a finished task for a view. Raises `Refused` (`not_found`)."""
         return task_of((await self.get(project, id)).id, self.clock())
 
     async def find_task(self, project: str, task_id: str) -> ViewTask:
-        """A task that `run` made; its id says all of it. Raises `Refused` (`not_found`)."""
+        """Return a task from its id, which has all of its fields. Raises `Refused` (`not_found`)."""
         view_id, _, ms = task_id.rpartition("-")
         if not (ms.isascii() and ms.isdigit() and len(ms) <= 15):
             raise Refused("not_found", "There is no such task.")
         return task_of((await self.get(project, view_id)).id, int(ms))
 
     async def grouped(self, project: str, view: SummaryView, group: Mapping[str, str]) -> list[Partition]:
-        """The groups of a view that have these values, each with its memories, the newest first."""
+        """Return the groups of a view that have these values, with their memories, the newest first."""
         merged: dict[str, Any] = {name: text_filter(one) for name, one in view.filters.items()}
         if view.time_window_days is not None:
             since_ms = self.clock() - view.time_window_days * finding.DAY_MS
@@ -182,7 +182,7 @@ class SummaryViews:
         return [self.summarised(view, dict(zip(view.group_by, one, strict=True)), groups[one]) for one in several]
 
     def summarised(self, view: SummaryView, group: dict[str, str], records: list[RecordView]) -> Partition:
-        """A group, with one line for each memory, as many as there is room for."""
+        """Return a group with a line for each memory, as many as fit."""
         lines, length = list[str](), 0
         for record in records:
             length += len(record.text) + 3
@@ -193,7 +193,7 @@ class SummaryViews:
 
 
 def views_in(document: DocumentView) -> JsonObject:
-    """The views of a session's data, by id; a client may have put anything else there."""
+    """Return the views in a session's data, by id; a client may have put other data there."""
     views = document.content.get("summary_views") if isinstance(document.content, dict) else None
     return views or {}
 
@@ -208,7 +208,7 @@ def task_of(view_id: str, ms: int) -> ViewTask:
 
 
 def check_view(view: GivenView) -> None:
-    """Refuse a view that cannot be made. Raises `Refused` (`invalid_field`)."""
+    """Raise `Refused` (`invalid_field`) for an invalid view."""
     if view.source != "long_term":
         raise Refused("invalid_field", "`source` must be long_term; working_memory is not supported.")
     unknown = sorted({*view.group_by, *(view.filters or {})} - {*FIELDS})
@@ -222,7 +222,7 @@ def check_view(view: GivenView) -> None:
 
 
 def text_filter(value: Any) -> finding.TextFilter:
-    """A filter of a view: one value, several of which it may be any, or as searches have it."""
+    """Convert a view's filter: one value, alternatives, or a filter as in searches."""
     if isinstance(value, dict):
         return msgspec.convert(value, finding.TextFilter)
     return finding.TextFilter(eq=value) if isinstance(value, str) else finding.TextFilter(any=tuple(value))

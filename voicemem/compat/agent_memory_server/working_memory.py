@@ -1,7 +1,7 @@
-"""Working memories as sessions: found, listed, read, replaced and deleted (docs/from-agent-memory-server.md).
+"""Working memories as sessions: read and replaced (docs/from-agent-memory-server.md).
 
-A PUT is compared with what stands, at a position of the journal; what it changes is journaled right behind that
-position, or everything is repeated. So it costs what it changes, and is the same when it is sent again.
+A PUT is compared with the state at a journal position; its changes are journaled directly after that position, or
+everything is repeated. So a PUT costs only its changes, and is idempotent.
 """
 
 import asyncio
@@ -35,25 +35,25 @@ from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.store.streams import Stream, may_reopen
 
 SUMMARY_SHARE = 0.7
-"""The share of a window at which agent-memory-server makes a summary; its clients get the distance to it."""
+"""The share of a window at which agent-memory-server makes a summary; answers show how near that is."""
 MOST_VERSIONS = 5
-"""Positions at which the state is looked for that a writer has read."""
+"""The most positions that are checked for the state that a writer has read."""
 FRESH_MS = 30_000
-"""How long after its start the PUT with which clients begin a session takes nothing away: two that find none both make
-an empty one, and the later one must not take away what the other has added by then."""
+"""How long after a session's start an initial PUT removes nothing: two clients that find no session both send an empty
+one, and the later PUT must not remove what the other client has added by then."""
 Admit = Callable[[int, int], None]
-"""Called with the number and the bytes of what is to be journaled; raises `RateLimited`."""
+"""Called with the number and the bytes of the events to journal; raises `RateLimited`."""
 
 
 class Window(NamedTuple):
-    """The window of a client's model: how many tokens it takes, and how they are counted."""
+    """The context window of a client's model: its size in tokens, and how they are counted."""
 
     tokens: int
     counter: TokenCounter
 
 
 def window_of(model: str | None, tokens: int | None) -> Window | None:
-    """The window of a client's model; None if the client says nothing of it."""
+    """Return the context window of a client's model; None if the client names neither model nor size."""
     if model is None and tokens is None:
         return None
     most = tokens or context_window_of(model, {}) or UNKNOWN_WINDOW
@@ -61,7 +61,7 @@ def window_of(model: str | None, tokens: int | None) -> Window | None:
 
 
 def first_fitting(costs: Sequence[int], most: int) -> int:
-    """The first of the newest messages that fit together; the last one is always among them."""
+    """Return the index of the first of the newest messages that fit together; the last one is always included."""
     total = 0
     for index in range(len(costs) - 1, -1, -1):
         total += costs[index]
@@ -86,14 +86,14 @@ class WorkingMemories:
         self.records = records
         self.owned = records.owned
         self.locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
-        """By project and client's id: writers of one process do not get in each other's way."""
+        """By project and client's id: writers in one process take turns."""
 
     # Reading
 
     async def read(
         self, project: str, owner: sessions.Owner, window: Window | None = None, newest: int | None = None
     ) -> forms.WorkingMemoryView:
-        """A working memory: all messages, the newest, or as many as fit. Raises `Refused` (`unknown_session`)."""
+        """Read a working memory: all messages, the newest, or those that fit. Raises `Refused` (`unknown_session`)."""
         return await self.view(await self.owned.get(project, owner), window, newest, fits=True)
 
     async def view(
@@ -139,10 +139,10 @@ class WorkingMemories:
     async def write(
         self, project: str, owner: sessions.Owner, body: forms.GivenWorkingMemory, key_id: str | None, admit: Admit
     ) -> Stream:
-        """Replace a working memory, or begin one; the session then.
+        """Replace a working memory, or begin one. Return its session.
 
         Raises `Refused`: `invalid_field`, `too_big`, `session_in_use` while a producer is connected, `session_ended`
-        for a call that is over, and what is refused of any session or event.
+        for a call that is over, and the codes of any session or event.
         """
         working_messages.check_messages(body.named_messages, self.clock())
         check_text(body.context)
@@ -172,7 +172,7 @@ class WorkingMemories:
     async def replace(
         self, stream: Stream, body: forms.GivenWorkingMemory, key_id: str | None, admit: Admit
     ) -> Stream | None:
-        """Make a session what is given; None when something else was journaled meanwhile."""
+        """Replace a session's content; None if something else was journaled meanwhile."""
         if stream.state == "running" and stream.silent_since_ms is None:
             raise Refused("session_in_use")
         now_ms = self.clock()
@@ -212,7 +212,7 @@ class WorkingMemories:
     async def record(
         self, stream: Stream, events: Sequence[Event], expected: int, key_id: str | None, admit: Admit
     ) -> Stream | None:
-        """Journal events right behind a position, all or none; None when something else was there first."""
+        """Journal events directly after a position, all or none; None if something else is already there."""
         payloads = [msgspec.json.encode(event) for event in events]
         admit(len(payloads), sum(map(len, payloads)))
         lease = ProducerLease(stream, API_PRODUCER, None, may_call_out=False, key_id=key_id)
@@ -227,7 +227,7 @@ class WorkingMemories:
         change: working_messages.Change,
         body: forms.GivenWorkingMemory,
     ) -> Stream | None:
-        """Journal what the service itself says of the change: what is forgotten, the summary, the data."""
+        """Journal the server's events for a change: forgotten messages, the summary, the data."""
         after: Stream | None = stream
         makers: tuple[Callable[[ReadModel], ServerEvent | None], ...] = (
             lambda read_model: working_messages.forgotten_event(read_model, view, change),
@@ -249,7 +249,7 @@ class WorkingMemories:
         return after
 
     async def find_seen(self, stream: Stream, view: working_messages.SessionView, stamped: datetime) -> int | None:
-        """Count the stored messages that the sender has read; None where the time of that read says nothing."""
+        """Count the stored messages that the sender has read; None if the time of that read does not show it."""
         for position in islice(working_messages.possible_positions(stamped, view.position), MOST_VERSIONS):
             rows = await self.store.journal.read_rows(stream.key, max(position - 1, 0), 2 if position else 1)
             received_ms = rows.pop(0).received_ms if position and rows else stream.started_ms
@@ -263,16 +263,16 @@ class WorkingMemories:
 
 
 def may_be_initial_put(body: forms.GivenWorkingMemory) -> bool:
-    """True if a client may have made this because it found no session: empty, with `data` if it says when it was made.
+    """Return whether a client may have sent this because it found no session: empty, with `data` if it has a read time.
 
-    Of a memory that clears what stands, the client in Python sends no `data`.
+    To clear a working memory, the Python client sends no `data`.
     """
     is_empty = not (body.named_messages or body.memories or body.data or body.context)
     return is_empty and (body.data is not None or body.last_accessed is None)
 
 
 def check_data(body: forms.GivenWorkingMemory) -> None:
-    """Refuse a key of our own in the data, and memories without id or text. Raises `Refused`."""
+    """Raise `Refused` for a key of ours in the data, and for memories without id or text."""
     if working_messages.KEPT_DATA in (body.data or {}):
         raise Refused(
             "invalid_field", f"The key `{working_messages.KEPT_DATA}` of `data` is voicemem's own; use another one."
@@ -283,7 +283,7 @@ def check_data(body: forms.GivenWorkingMemory) -> None:
 
 
 def config_update(stream: Stream, body: forms.GivenWorkingMemory, renew: bool) -> JsonObject:
-    """The configuration to change: another lifetime, or the same one from now on, and another strategy."""
+    """Return the changes of the configuration: a new or renewed lifetime, and a new strategy."""
     if not sessions.is_own(stream):
         return {}
     stays = body.ttl_seconds == sessions.ttl_of(stream) and not (renew and body.ttl_seconds)
@@ -297,7 +297,7 @@ def config_update(stream: Stream, body: forms.GivenWorkingMemory, renew: bool) -
 SUMMARY = "## A summary of the conversation so far:\n"
 MEMORIES = "## Long term memories related to the user's query\n "
 Digits = Annotated[str, matching(r"^[1-9][0-9]{0,9}\Z", "A number in a text is 1 to 10 digits without a leading 0")]
-"""The client sends the size of a window as a text."""
+"""A number of tokens, which the client sends as a text."""
 
 
 class PromptSession(Struct, frozen=True):
@@ -311,7 +311,7 @@ class PromptSession(Struct, frozen=True):
 
 
 class PromptRequest(Struct, frozen=True):
-    """A question to an LLM, and what it should know: a session, memories, or both."""
+    """A question to an LLM, and its context: a session, memories, or both."""
 
     query: Annotated[str, Meta(max_length=100_000)]
     session: PromptSession | None = None
@@ -319,7 +319,7 @@ class PromptRequest(Struct, frozen=True):
 
 
 class TextContent(Struct, frozen=True):
-    """A text, as MCP has it."""
+    """A text in MCP's form."""
 
     text: str
     type: Literal["text"] = "text"
@@ -340,7 +340,7 @@ class Prompt(Struct, frozen=True):
 
 
 async def make_prompt(working: WorkingMemories, records: RecordFinder, project: str, request: PromptRequest) -> Prompt:
-    """The prompt; no LLM is asked for it. Raises `Refused` (`invalid_field`)."""
+    """Make the prompt, without an LLM. Raises `Refused` (`invalid_field`)."""
     session = request.session
     if session is None and not request.long_term_search:
         raise Refused("invalid_field", "Either session or long_term_search must be provided.")
@@ -370,7 +370,7 @@ async def make_prompt(working: WorkingMemories, records: RecordFinder, project: 
 
 
 def search_of(request: PromptRequest) -> RecordSearch:
-    """The search for the memories of a prompt. What the session shows already is not searched."""
+    """Return the search for a prompt's memories, without those that the session already shows."""
     search, session = request.long_term_search, request.session
     user_id = None if session is None or not session.user_id else TextFilter(eq=session.user_id)
     if isinstance(search, RecordSearch):

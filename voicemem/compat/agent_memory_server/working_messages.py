@@ -1,10 +1,8 @@
-"""A client's messages as events of a session and back, and what a PUT changes in a list of messages.
+"""Conversion of a client's messages to session events and back, and the change that a PUT makes to a message list.
 
-Which state of a session a client has read is in the one field that its `append` sends back: `last_accessed`.
-
-A PUT replaces a list of messages, and says nothing of the list that it was made from. But what a client has read, it
-sends back with its `last_accessed` as it came. So a read gives that time in ms, and behind it, in the microseconds, the
-last three digits of the journal position that it has seen. A time that a client made itself hardly ever fits.
+A PUT replaces a list of messages, and does not say which list it was made from. But clients send back `last_accessed`
+exactly as they read it, even in `append`. So a read encodes a marker in that time: the ms are the time of the read, and
+the microseconds are the last three digits of its journal position. A client's own time hardly ever matches.
 """
 
 from bisect import bisect_right
@@ -32,34 +30,34 @@ from voicemem.transcript.state import State
 
 DIGITS = 1000
 SLACK_MS = 60_000
-"""An entry gets its time before a read can see it, and nodes have clocks of their own: a read may be dated later
-than the entry that it did not see."""
+"""An entry gets its time before reads can see it, and nodes' clocks differ: a read may have a later time than an entry
+that it did not see."""
 SOURCES: dict[str, Any] = {"user": "message", "assistant": "llm"}
-"""By role; what is neither the user's nor the agent's is the application's."""
+"""By role; messages of any other role are the application's."""
 MAX_ID = 256
 KEPT_DATA = "agent_memory"
-"""The key in the data of a session with what voicemem itself has no place for."""
+"""The key in a session's data for fields that voicemem has no place for."""
 
 
 def encode_read_marker(now_ms: int, last_received_ms: int, position: int) -> datetime:
-    """The time of a read at a position; never before what it has seen was received."""
+    """Return the `last_accessed` of a read at a position; not before the entries that it has seen."""
     return forms.from_ms(max(now_ms, last_received_ms)) + timedelta(microseconds=position % DIGITS)
 
 
 def possible_positions(stamped: datetime, position: int) -> range:
-    """The positions up to `position` that a stamp may mean, the newest first."""
+    """Return the positions up to `position` that a marker may mean, the newest first."""
     newest = position - (position - stamped.microsecond % DIGITS) % DIGITS
     return range(newest, -1, -DIGITS)
 
 
 def may_be_read_at(stamped: datetime, received_ms: int, next_received_ms: int | None) -> bool:
-    """Return whether a stamp may be of a read that has seen an entry, and not the one behind it."""
+    """Return whether a marker may be from a read that saw an entry, but not the next one."""
     ms = forms.to_ms(stamped)
     return received_ms <= ms and (next_received_ms is None or ms <= next_received_ms + SLACK_MS)
 
 
 class Kept(Struct, frozen=True, omit_defaults=True):
-    """The part of a message that is kept beside its text: the client's id, times to the microsecond, any other role."""
+    """The fields of a message that are kept in its metadata: the client's id, exact times, and any other role."""
 
     id: str | None = None
     role: str | None = None
@@ -86,7 +84,7 @@ class Change(NamedTuple):
 
 
 def listed_messages(messages: Iterable[Message]) -> list[ListedMessage]:
-    """The list as a client reads it. What was heard in a call has the id `TURN.NUMBER`, with its place in the turn."""
+    """Return the list for a client. A message of a call has the id `TURN.NUMBER`, with its index in the turn."""
     listed = []
     for turn, several in groupby(messages, key=attrgetter("turn_id")):
         for number, message in enumerate(several):
@@ -114,9 +112,10 @@ def kept_of(message: Message) -> Kept:
 def change_of(
     current: Sequence[ListedMessage], messages: Sequence[forms.GivenMessage], seen: int | None, blurred: bool = False
 ) -> Change:
-    """Return the change that a PUT makes. `seen` is how many current messages its sender has read, where that is known.
+    """Return the change that a PUT makes. `seen` is how many current messages its sender has read, if known.
 
-    What the sender has not read stays. `blurred`: what stands was redacted, so the same id is enough to be the same.
+    Messages the sender has not read are kept. `blurred`: the stored messages were redacted, so an equal role and id are
+    a match.
     """
     if starts_with(messages, current, blurred):
         return Change(0, messages[len(current) :])
@@ -126,7 +125,7 @@ def change_of(
         rest = messages[seen:] if begins_with_known else messages
         return Change(0 if begins_with_known else seen, [one for one in rest if one.id not in unread])
     places = (place for place, one in enumerate(current) if messages and is_same(one.view, messages[0], blurred))
-    for first in islice(places, 16):  # where in the standing list the given one may begin
+    for first in islice(places, 16):  # where in the current list the given list may begin
         if starts_with(messages, current[first:], blurred):
             return Change(first, messages[len(current) - first :])
     return Change(len(current), messages)
@@ -141,7 +140,7 @@ def starts_with(messages: Sequence[forms.GivenMessage], known: Sequence[ListedMe
 def is_same(one: forms.MessageView, other: forms.GivenMessage, blurred: bool) -> bool:
     if one.role != other.role:
         return False
-    if other.id not in (None, one.id):  # of an id, digits may be hidden too
+    if other.id not in (None, one.id):  # digits of an id may be hidden too
         hidden = HIDDEN in one.id and is_same_value(one.id, other.id, redacted=True)
         return blurred and hidden and is_same_value(one.content, other.content, redacted=True)
     return one.content == other.content or (blurred and other.id is not None)
@@ -151,7 +150,7 @@ def is_same(one: forms.MessageView, other: forms.GivenMessage, blurred: bool) ->
 
 
 def check_messages(messages: Iterable[forms.GivenMessage], now_ms: int) -> None:
-    """Refuse messages without content, and those from the future. Raises `Refused` (`invalid_field`)."""
+    """Raise `Refused` (`invalid_field`) for messages without content, or from the future."""
     for message in messages:
         if message.id is not None and not 1 <= len(message.id) <= MAX_ID:
             raise Refused("invalid_field", f"The id of a message is 1 to {MAX_ID} characters.")
@@ -167,10 +166,10 @@ def check_messages(messages: Iterable[forms.GivenMessage], now_ms: int) -> None:
 def events_of(
     state: State, messages: Sequence[forms.GivenMessage], now_ms: int, new_id: Callable[[], str], fresh: bool
 ) -> list[MessageEvent]:
-    """The events with which messages are added, in their order whatever their times; `fresh`: in turns of their own.
+    """Return the events that add messages, in the given order, whatever their times; `fresh` puts them in new turns.
 
-    Each message of the user begins a turn, and what follows belongs to it. Turn 0 stays free in a session that begins
-    with these, so that a summary of what was before can be there.
+    Each message of the user begins a turn, which includes the messages after it. Turn 0 stays free in a session that
+    begins with these, for a summary of earlier messages.
     """
     turn = max(state.newest_turn, 0)
     latest = None if turn not in state.turns else max(begins_of(state, state.turns[turn]), default=None)
@@ -205,24 +204,24 @@ def events_of(
 
 
 class KeptData(Struct, frozen=True, omit_defaults=True):
-    """Parts of a working memory that have no place in a session, and are kept in its data, under `KEPT_DATA`."""
+    """Fields of a working memory that have no place in a session; they are kept in its data, under `KEPT_DATA`."""
 
     memories: tuple[str, ...] = ()
     tokens: int = 0
     strategy: forms.StrategyConfig = forms.StrategyConfig()
     context: str | None = None
-    """The summary, where the session's first turn leaves no room for one before it."""
+    """The summary, if the session's first turn leaves no room for one before it."""
 
 
 class SessionView(NamedTuple):
-    """A session at a position, as these clients see it."""
+    """A session at a journal position, as clients see it."""
 
     position: int
     messages: list[ListedMessage]
     hidden: int
-    """Messages that are remembered, but that the summary replaces."""
+    """The number of remembered messages that the summary replaces."""
     through: int
-    """The last turn that it covers; -1 without one."""
+    """The last turn that the summary covers; -1 without one."""
     context: str | None
     data: JsonObject
     kept: KeptData
@@ -235,7 +234,7 @@ def session_view_of(read_model: ReadModel) -> SessionView:
     data = dict(read_model.state.data)
     try:
         kept = msgspec.convert(data.pop(KEPT_DATA, None), KeptData)
-    except msgspec.ValidationError:  # a caller has put something else there
+    except msgspec.ValidationError:  # a client has put something else there
         kept = KeptData()
     context = (None if summary is None else summary.text) or kept.context
     return SessionView(read_model.position, listed_messages(remembered[hidden:]), hidden, through, context, data, kept)
@@ -260,7 +259,7 @@ def forgotten_event(read_model: ReadModel, view: SessionView, change: Change) ->
 
 
 def summary_event(read_model: ReadModel, body: forms.GivenWorkingMemory) -> ServerEvent | None:
-    """The client's `context` as the summary of what was before the first message."""
+    """Return the event for the client's `context`: a summary of the conversation before the first message."""
     summary = read_model.state.summary
     if (body.context or "") == ("" if summary is None else summary.text):
         return None
@@ -272,7 +271,7 @@ def summary_event(read_model: ReadModel, body: forms.GivenWorkingMemory) -> Serv
 
 
 def summary_turn(read_model: ReadModel) -> int | None:
-    """The last turn that a summary may cover without hiding a message; None if there is none before the first."""
+    """Return the last turn that a summary can cover without hiding a message; None if there is none."""
     remembered, summary = read_model.remembered_messages(), read_model.state.summary
     through = -1 if summary is None else summary.through_turn
     first = bisect_right(remembered, through, key=attrgetter("turn_id"))

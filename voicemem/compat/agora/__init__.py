@@ -1,4 +1,4 @@
-"""Agora's paths: the REST API of its Conversational AI Engine, as far as it concerns memory, so that its clients work.
+"""Agora's paths: the parts of its Conversational AI Engine's REST API that concern memory, for its clients.
 
 A session is an agent. https://docs.agora.io/en/conversational-ai/rest-api/join; docs/agora.md says what differs.
 """
@@ -33,11 +33,11 @@ DOCUMENTED = (
         for route in ROUTES
     ),
 )
-"""All routes of this room, as `/openapi.json` has them: those of agents are one path, on two servers."""
+"""All routes of this package for `/openapi.json`: those of agents are one path, on two servers."""
 
 
 def register_agora(app: Application, gate: Gate) -> None:
-    """Add the routes to the REST application, behind the same guard as its own."""
+    """Add the routes to the REST application, behind the same gate as its own."""
     registry = app[APPS] = AppRegistry(app[SERVICES].access)
     add_routes(app, gate, DOCUMENTED, served=apps.ROUTES)
     gate = Gate(gate.access, gate.open_to_all, gate.limits, registry.grant)
@@ -48,5 +48,5 @@ def register_agora(app: Application, gate: Gate) -> None:
 
 
 async def as_agora(handler: Handler, request: Request) -> web.StreamResponse:
-    """Handle a request: keys are taken in Agora's headers, and errors are Agora's."""
+    """Handle a request with a key in Agora's headers; errors have Agora's form."""
     return translate_problem(await with_problems(handler, with_bearer(request)))

@@ -35,10 +35,10 @@ SPEAK_CODES = f"{RECORD_CODES} missing_field invalid_field text_too_long reserve
 PROJECT = "/v2/projects/{appid}"
 AGENT = PROJECT + "/agents/{id}"
 STOP_CHANNEL = "stop"
-"""The channel of the tokens with which Agora's SDK stops an agent of which it knows the id only."""
+"""The channel in the tokens with which Agora's SDK stops an agent when it knows only the agent's id."""
 RUNNING, STOPPED = "2", "4"
 CLOSE_MESSAGES = {"idle": "Idle for too long", "max_duration": "Task lifetime limit exceeded"}
-"""By the reason of the close; any other gives OK."""
+"""By the reason of the close; any other reason gives OK."""
 UnixSeconds = Annotated[float, Meta(ge=0, le=1e11)]
 States = Annotated[str, matching(r"^[0-6](,[0-6])*\Z", "States must be numbers from 0 to 6, separated by commas")]
 
@@ -129,12 +129,12 @@ async def list_agents(request: Request, query: AgentsQuery) -> Agents:
     """List the agents of the project that meet all conditions, the newest first."""
     project = await requests.project_of(request)
     sessions = request.services.sessions
-    bound = request.grant.channel  # a token of Agora's lists the agents of its own channel
+    bound = request.grant.channel  # a token of Agora's lists only the agents of its own channel
     if query.channel:
         requests.check_channel(request, query.channel)
     states = set(query.state.split(","))
     since = sessions.clock() // 1000 - 2 * 3600 if query.from_time is None else int(query.from_time)
-    conditions = SessionFilter(  # the first and the last second are included
+    conditions = SessionFilter(  # both ends are included
         project=project,
         state=None if states >= {RUNNING, STOPPED} else "running" if RUNNING in states else "ended",
         channel=query.channel or (None if bound == ANY_CHANNEL else bound),
@@ -152,7 +152,7 @@ async def list_agents(request: Request, query: AgentsQuery) -> Agents:
 
 @ROUTES.add(f"GET {AGENT}", "read", codes="unknown_session")
 async def read_agent(request: Request) -> Agent:
-    """Read the status of an agent, while it runs and after it."""
+    """Read the status of an agent, during and after its run."""
     stream = await requests.agent_of(request)
     has_ended = stream.state != "running"
     return Agent(
@@ -191,7 +191,7 @@ async def leave(request: Request) -> web.StreamResponse:
 
 
 AGORA_PRODUCER = "agora.rest"
-"""The producer of events that come in here; they have no seq, so the name is reserved (`quotas.OWN_PRODUCERS`)."""
+"""The producer of events from these routes; they have no seq, so the name is reserved (`quotas.OWN_PRODUCERS`)."""
 
 
 class TurnsQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -210,7 +210,7 @@ class TimedMessage(Message, frozen=True, gc=False):
 
 
 class RunningAgent(Struct, frozen=True):
-    """The head of the memory of a running agent; `start_ts` is Unix seconds."""
+    """The first fields of a running agent's memory; `start_ts` is Unix seconds."""
 
     agent_id: str
     start_ts: int
@@ -224,13 +224,13 @@ class AgoraHistory(RunningAgent, frozen=True):
 
 
 class StandardAgoraHistory(RunningAgent, frozen=True):
-    """The memory of a running agent where a setting leaves only role and content."""
+    """The memory of a running agent if a setting reduces messages to role and content."""
 
     contents: list[Spoken]
 
 
 class Pagination(Struct, frozen=True):
-    """The number of this page, and how many there are."""
+    """The number of this page, and of all pages."""
 
     page_index: int
     total_pages: int
@@ -279,12 +279,12 @@ def timed_contents(read_model: ReadModel) -> bytes | Large:
 
 @ROUTES.add(f"GET {AGENT}/turns", "read", codes="unknown_session")
 async def read_agent_turns(request: Request, query: TurnsQuery) -> AgoraTurns:
-    """Read each turn's start, end, cause and latencies, while the agent runs and after it."""
+    """Read each turn's start, end, cause and latencies, during and after the agent's run."""
     stream = await requests.agent_of(request)
     first = (query.page_index - 1) * query.page_size
 
     def page(read_model: ReadModel) -> tuple[int, list[JsonObject]]:
-        """The number of turns, and those of the page without what is ours."""
+        """Return the number of turns, and the page's turns without our own fields."""
         state = read_model.state
         shown = state.turn_numbers[first : first + query.page_size]
         return len(state.turn_numbers), [turn_object(state, state.turns[number]) for number in shown]
@@ -334,7 +334,7 @@ async def interrupt(request: Request) -> SpokenBody:
 
 
 async def record_event(request: Request, stream: Stream, event: ProducedEvent) -> SpokenBody:
-    """Record an event of the application's; the answer comes once it is on disk. Raises `Refused`."""
+    """Record an event of the application; the answer comes once it is on disk. Raises `Refused`."""
     lease = ProducerLease(stream, AGORA_PRODUCER, None, may_call_out=False)
     await request.services.recorder.record(lease, [decode_event(msgspec.json.encode(event))], whole=True)
     channel = parse_config(stream.config).channel or ""

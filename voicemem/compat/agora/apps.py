@@ -1,12 +1,11 @@
-"""Apps of Agora's, and their tokens: the holder of a certificate makes tokens that open its project on Agora's paths.
+"""Agora apps and their tokens: the holder of a certificate makes tokens that open its project on Agora's paths.
 
 Agora gives every app two certificates, so that one can be replaced while the other is in use. Here the newer one is the
-app's certificate, and the one before stays valid until it is retired or the next rotation.
+app's certificate, and the previous one stays valid until it is retired or until the next rotation.
 
 A token is `007` and the base64 of a zlib stream of: signature, App ID, time of issue, lifetime, salt, and
-services with their privileges. Numbers are little-endian; a text follows its length, and the signature is written as a
-text. All services follow the signature directly and are signed with it, so nothing but the App ID is used before it is
-verified.
+services with their privileges. Numbers are little-endian; texts, and the signature, have their length in front.
+The signature covers everything after it, and only the App ID is used before it is verified.
 """
 
 import base64
@@ -40,22 +39,22 @@ MAX_TOKEN_LENGTH = 2048
 MAX_CONTENT_BYTES = 4096
 """The size limit of an inflated token; Agora's builders make some 200 bytes."""
 MAX_LIFETIME_S = 86_400
-"""Agora's own limit; a token that says more is valid for this long."""
+"""Agora's own limit; a token with a longer lifetime is valid for this long."""
 CLOCK_SKEW_S = 60
-"""How far the clock of a maker of tokens may be ahead."""
+"""How far the clock of a token's issuer may be ahead."""
 RTC_SERVICE = 1
-"""Agora's builders write services by rising type, so it is the first."""
+"""The type of the RTC service. Agora's builders write services in ascending order of type, so it is the first."""
 JOIN_CHANNEL = 1
 ANY_CHANNEL = "*"
 NOT_A_TOKEN = "The token is not an AccessToken2 of Agora's (007…); make it with Agora's SDK or token builder."  # noqa: S105
 WRONG_SIGNATURE = "The token is not signed with a certificate of an App ID that is registered here."
-"""One sentence for both: a caller must not learn which App IDs are registered."""
+"""One sentence for both errors: a client must not learn which App IDs are registered."""
 NO_CHANNEL = "The token must have the privilege to join a channel; make it as for a user of a channel (RTC)."
 EXPIRED = "The token has expired; make a new one."
 
 
 class SignedToken(Struct, frozen=True):
-    """A token as it came; nothing but its form has been checked."""
+    """A decoded token, of which only the form was checked."""
 
     app_id: str
     issued_s: int
@@ -68,7 +67,7 @@ class SignedToken(Struct, frozen=True):
 
 
 class Reader(io.BytesIO):
-    """Reads the fields of a token, one after the other. Raises `ValueError` at the end of the content."""
+    """Reads the fields of a token in order. Raises `ValueError` at the end of the content."""
 
     def take(self, size: int) -> bytes:
         taken = self.read(size)
@@ -87,12 +86,12 @@ class Reader(io.BytesIO):
 
 
 def looks_like_agora_token(text: str) -> bool:
-    """Return whether this begins like a token of Agora's, of any version, and not like a key or session token."""
+    """Return whether this begins like an Agora token, of any version, and not like a key or session token."""
     return re.match(r"00[0-9][A-Za-z0-9+/]", text) is not None
 
 
 def decode_agora_token(text: str) -> SignedToken:
-    """Decode a token, which may be anything. Raises `Refused` (`unauthorized`)."""
+    """Decode an untrusted token. Raises `Refused` (`unauthorized`)."""
     try:
         reader = Reader(inflate(text))
         signature, signed = reader.text(), reader.rest()
@@ -106,7 +105,7 @@ def decode_agora_token(text: str) -> SignedToken:
 
 
 def inflate(text: str) -> bytes:
-    """The content of a token; never more than a little, however much it would be. Raises `ValueError`."""
+    """Inflate the content of a token, up to `MAX_CONTENT_BYTES`. Raises `ValueError`."""
     if not text.startswith(VERSION) or len(text) > MAX_TOKEN_LENGTH:
         raise ValueError("another version, or too long")
     stream = zlib.decompressobj()
@@ -120,7 +119,7 @@ def inflate(text: str) -> bytes:
 
 
 def verify_agora_token(token: SignedToken, certificates: Iterable[str], now_ms: int) -> tuple[str, int]:
-    """The channel of a signed token, and its expiry, Unix ms. Raises `Refused` (`unauthorized`, `token_expired`)."""
+    """Verify a token. Return its channel and expiry, Unix ms. Raises `Refused` (`unauthorized`, `token_expired`)."""
     if not any(is_signed_with(token, certificate) for certificate in certificates):
         raise Refused("unauthorized", WRONG_SIGNATURE)
     if token.issued_s * 1000 > now_ms + CLOCK_SKEW_S * 1000:
@@ -140,7 +139,7 @@ def is_signed_with(token: SignedToken, certificate: str) -> bool:
 
 
 def channel_of(token: SignedToken) -> tuple[str, int]:
-    """The channel of a token and for how many seconds (0: while it is valid). Raises `Refused` (`unauthorized`)."""
+    """Return a token's channel, and for how many seconds (0: while it is valid). Raises `Refused` (`unauthorized`)."""
     reader = Reader(token.services)
     try:
         if token.service_count == 0 or reader.uint(2) != RTC_SERVICE:
@@ -169,7 +168,7 @@ class AppRegistry:
         self.directory = access.directory
 
     async def grant(self, text: str | None) -> Grant:
-        """Return the grant of a key or an app's token. Raises `Refused` (`unauthorized`, `token_expired`)."""
+        """Return the grant of a key or an app token. Raises `Refused` (`unauthorized`, `token_expired`)."""
         if text is None or not looks_like_agora_token(text) or self.access.is_admin_key(text):
             return await self.access.grant(text)
         token = decode_agora_token(text)
@@ -181,7 +180,7 @@ class AppRegistry:
         return Grant(app.project, app.scopes, app.app_id, expires_ms=expires_ms, channel=channel)
 
     async def opens(self, grant: Grant, app_id: str) -> bool:
-        """Return whether a path with this App ID means the caller's project."""
+        """Return whether a path with this App ID means the client's project."""
         if grant.channel is not None:
             return app_id == grant.key_id
         if app_id == grant.project:
@@ -193,7 +192,7 @@ class AppRegistry:
         return [app for app in await self.directory.list_agora_apps() if project in (None, app.project)]
 
     async def add(self, project: str, app_id: str, certificate: str, scopes: Sequence[str] = SCOPES) -> AgoraApp:
-        """Register an app. Raises `Refused` (`invalid_field`; `agora_app_exists`, also for one of another project)."""
+        """Register an app. Raises `Refused` (`invalid_field`; `agora_app_exists`, even if it is another project's)."""
         check_project(project)
         check_scopes(scopes)
         if not APP_ID_PATTERN.match(app_id):
@@ -206,7 +205,7 @@ class AppRegistry:
         return app
 
     async def rotate(self, project: str | None, app_id: str, certificate: str) -> AgoraApp:
-        """Give an app a certificate; the last stays valid. Raises `Refused` (`invalid_field`, `unknown_agora_app`)."""
+        """Rotate the certificate; the last stays valid. Raises `Refused` (`invalid_field`, `unknown_agora_app`)."""
         check_certificate(certificate)
 
         def change(app: AgoraApp) -> AgoraApp:
@@ -216,7 +215,7 @@ class AppRegistry:
         return await self.change(project, app_id, change)
 
     async def retire(self, project: str | None, app_id: str) -> AgoraApp:
-        """End the validity of the certificate before the last rotation. Raises `Refused` (`unknown_agora_app`)."""
+        """Invalidate the certificate before the last rotation. Raises `Refused` (`unknown_agora_app`)."""
         return await self.change(project, app_id, lambda app: replace(app, old_certificate=None))
 
     async def remove(self, project: str | None, app_id: str) -> AgoraApp:
@@ -249,7 +248,7 @@ APPS = web.AppKey("agora_apps", AppRegistry)
 
 
 class NewAgoraApp(Struct, frozen=True, forbid_unknown_fields=True):
-    """An app of Agora's, and what tokens signed with its certificate may do on Agora's paths."""
+    """An Agora app, and the scopes of tokens signed with its certificate."""
 
     app_id: AgoraAppId
     certificate: Certificate
@@ -257,7 +256,7 @@ class NewAgoraApp(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NewCertificate(Struct, frozen=True, forbid_unknown_fields=True):
-    """The certificate that is to sign from now on."""
+    """The certificate that signs from now on."""
 
     certificate: Certificate
 
@@ -290,14 +289,14 @@ add_route_of_app = partial(ROUTES.add, placeholders={"app_id": AgoraAppId})
 
 @ROUTES.add(f"GET {AGORA_APPS}", "admin")
 async def list_agora_apps(request: Request) -> AgoraApps:
-    """List the apps of Agora's of the project, without their certificates."""
+    """List the project's Agora apps, without their certificates."""
     apps = await request.shared[APPS].list(request.grant.project)
     return AgoraApps([app_view(app) for app in apps])
 
 
 @ROUTES.add(f"POST {AGORA_APPS}", "admin", codes="invalid_field agora_app_exists no_keys", status=201)
 async def add_agora_app(request: Request, body: NewAgoraApp) -> ShownAgoraApp:
-    """Register an app of Agora's: tokens signed with its certificate open the project on Agora's paths."""
+    """Register an Agora app: tokens signed with its certificate open the project on Agora's paths."""
     grant = request.grant
     request.services.access.key_of(grant)
     app = await request.shared[APPS].add(grant.project, body.app_id, body.certificate, body.scopes)
@@ -307,7 +306,7 @@ async def add_agora_app(request: Request, body: NewAgoraApp) -> ShownAgoraApp:
 
 @add_route_of_app(f"DELETE {AGORA_APP}", "admin", codes="unknown_agora_app")
 async def remove_agora_app(request: Request) -> None:
-    """Remove an app of Agora's and its certificates: its tokens are refused from now on."""
+    """Remove an Agora app and its certificates: its tokens are refused from now on."""
     grant, app_id = request.grant, request.in_path["app_id"]
     await request.shared[APPS].remove(grant.project, app_id)
     audit("agora_app_removed", grant, grant.project, app=app_id)
@@ -315,7 +314,7 @@ async def remove_agora_app(request: Request) -> None:
 
 @add_route_of_app(f"POST {AGORA_APP}/rotate-certificate", "admin", codes="unknown_agora_app")
 async def rotate_agora_certificate(request: Request, body: NewCertificate) -> ShownAgoraApp:
-    """Give an app a new certificate; the one before stays valid until it is retired, or the next rotation."""
+    """Give an app a new certificate; the previous one stays valid until it is retired, or until the next rotation."""
     grant, app_id = request.grant, request.in_path["app_id"]
     app = await request.shared[APPS].rotate(grant.project, app_id, body.certificate)
     audit("agora_certificate_rotated", grant, grant.project, app=app_id)
@@ -324,7 +323,7 @@ async def rotate_agora_certificate(request: Request, body: NewCertificate) -> Sh
 
 @add_route_of_app(f"POST {AGORA_APP}/retire-certificate", "admin", codes="unknown_agora_app")
 async def retire_agora_certificate(request: Request) -> ShownAgoraApp:
-    """Refuse from now on what is signed with the certificate before the last rotation."""
+    """Refuse tokens signed with the certificate before the last rotation from now on."""
     grant, app_id = request.grant, request.in_path["app_id"]
     app = await request.shared[APPS].retire(grant.project, app_id)
     audit("agora_certificate_retired", grant, grant.project, app=app_id)

@@ -1,7 +1,7 @@
-"""Requests of Agora's clients and answers to them: keys and tokens in headers, bodies, and errors in Agora's form.
+"""Requests of Agora's clients: keys and tokens in headers, and bodies; and errors in Agora's form.
 
-Unknown fields and nulls of bodies are ignored. An error is `{"detail", "reason"}`, with the codes of Agora's reference
-as reasons.
+Unknown fields and nulls in bodies are ignored. An error is `{"detail", "reason"}`; the reasons are codes of Agora's
+reference.
 """
 
 import base64
@@ -28,7 +28,7 @@ from voicemem.server.http.routes import JSON, KEY_SCHEME, ErrorFormat
 from voicemem.store.streams import Stream
 
 AppId = Annotated[str, Meta(min_length=1)]
-"""An app id in paths; it may also be the name of a project."""
+"""An App ID in a path; it may also be the name of a project."""
 SCHEMES = {
     **KEY_SCHEME,
     "password": {"type": "http", "scheme": "basic", "description": "The password is the key; any user name will do."},
@@ -42,7 +42,7 @@ SCHEMES = {
 
 
 def with_bearer(request: Request) -> Request:
-    """Return a request with its key as `Bearer`, or without the header if no key can be read from it."""
+    """Return a request with its key as `Bearer`, or without the header if it has no readable key."""
     authorization = request.headers.get(AUTHORIZATION)
     if authorization is None:
         return request
@@ -63,7 +63,7 @@ def key_of(authorization: str) -> str | None:
     rest = rest.strip()
     match scheme.lower():
         case "basic":
-            with suppress(ValueError):  # also of base64 and UTF-8
+            with suppress(ValueError):  # base64 and UTF-8 raise it too
                 return base64.b64decode(rest, validate=True).decode().partition(":")[2] or None
         case "agora":
             name, _, token = rest.partition("=")
@@ -74,7 +74,7 @@ def key_of(authorization: str) -> str | None:
 
 
 async def project_of(request: Request) -> str:
-    """Return the caller's project, which the path must name if keys are needed. Raises `Refused` (`forbidden`)."""
+    """Return the client's project, which the path must name if keys are needed. Raises `Refused` (`forbidden`)."""
     grant = request.grant
     if grant != FULL_GRANT and not await request.shared[APPS].opens(grant, request.in_path["appid"]):
         raise Refused("forbidden", "The key or token belongs to another project than the one in the path.")
@@ -82,13 +82,13 @@ async def project_of(request: Request) -> str:
 
 
 def check_channel(request: Request, *channels: str | None) -> None:
-    """Raise `Refused` (`forbidden`) if the caller has a token of Agora's for none of these channels."""
+    """Raise `Refused` (`forbidden`) if the client's token is for none of these channels."""
     if request.grant.channel not in (None, ANY_CHANNEL, *channels):
         raise Refused("forbidden", "The token is for another channel.")
 
 
 async def agent_of(request: Request, *channels: str) -> Stream:
-    """Return the session in the path; a token must be for its channel, or one of these. Raises `Refused`."""
+    """Return the session in the path; a token must be for its channel or for one of these. Raises `Refused`."""
     await project_of(request)
     if not SESSION_ID.match(request.in_path["id"]):
         raise Refused("unknown_session")
@@ -120,7 +120,7 @@ class GeminiPart(Struct, frozen=True):
 
 
 class Llm(Struct, frozen=True):
-    """The settings of `llm` that a session has too; styles without a context format are ignored."""
+    """The `llm` settings that a session has too; styles without a context format are ignored."""
 
     vendor: str | UnsetType = UNSET
     model: str | UnsetType = UNSET
@@ -145,7 +145,7 @@ class Properties(Struct, frozen=True):
 
 
 class Join(Struct, frozen=True):
-    """A request for an agent."""
+    """The body of `join`."""
 
     name: Text
     properties: Properties
@@ -200,7 +200,7 @@ async def body_as(request: Request, kind: type[T]) -> T:
 
 def session_config(join: Join) -> JsonObject:
     settings = fields_given(join.properties.llm)
-    # Applications send an empty URL and key whose environment variables are not set.
+    # Applications send an empty URL and key if their environment variables are not set.
     llm = move_key_out_of_url({k: value for k, value in settings.items() if value != "" or k not in ("url", "api_key")})
     if "system_messages" in llm:
         llm["system_messages"] = with_content(llm["system_messages"])
@@ -277,7 +277,7 @@ REASONS_BY_CODE = {
     "missing_field": "MissingRequiredField",
     "session_ended": "TaskNotFound",
 }
-"""Agora's reasons of codes that say more than their status."""
+"""Agora's reasons for codes that mean more than their status."""
 AgoraReason = Annotated[
     str, Meta(extra_json_schema={"enum": sorted({*REASONS_BY_STATUS.values(), *REASONS_BY_CODE.values()})})
 ]
